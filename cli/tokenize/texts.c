@@ -33,6 +33,7 @@ struct run {
     struct text_batch batches[2];
     struct show show;
     int warned_source;
+    bool has_begun;    // the unfinished shards are of this run, or of one that it continues
     bool can_continue; // a state is saved
     double saved_s, save_cost_s;
 };
@@ -243,10 +244,13 @@ void texts_report(const struct split_writer *split, bool has_text) {
 
 // Goes on with an unfinished run, or removes what one without a state has left.
 static enum status begin(struct run *run) {
+    bool found;
     if (run->options->restart)
         TRY(state_remove(run->options->out));
-    TRY(state_load(&run->state, &run->output, &run->can_continue));
-    if (!run->can_continue)
+    TRY(state_load(&run->state, &run->output, &found));
+    run->has_begun = true;
+    run->can_continue = found;
+    if (!found)
         return output_discard(&run->output);
     log_info("%s: going on with an unfinished run, after %llu tokens", run->options->out,
              (unsigned long long)(run->output.train.n_tokens + run->output.val.n_tokens));
@@ -265,18 +269,16 @@ static enum status tokenize_and_publish(struct run *run) {
     return STATUS_OK;
 }
 
-// What becomes of a run that did not finish.
-static enum status leave(struct run *run, enum status status) {
+// What becomes of a run that did not finish. The first failure is the one that is reported.
+static void leave(struct run *run, enum status status) {
     output_keep(&run->output);
     if (run->can_continue) {
         log_info("%s: repeat the same command to go on after %s", run->options->out,
                  status == STATUS_STOPPED ? "this stop" : "the cause is removed");
-        return status;
+    } else if (run->has_begun) {
+        const enum status discarded = output_discard(&run->output);
+        (void)discarded;
     }
-    const enum status discarded =
-        output_discard(&run->output); // the first failure is the one that is reported
-    (void)discarded;
-    return status;
 }
 
 // Two processes must not write the same shards. The lock is on the folder, so that no file stays behind;
@@ -303,7 +305,8 @@ enum status texts_tokenize(const struct tokenize_options *options, const struct 
         status = lock_folder(options->out, &lock);
     if (status == STATUS_OK) {
         status = tokenize_and_publish(&run);
-        status = status == STATUS_OK ? STATUS_OK : leave(&run, status);
+        if (status != STATUS_OK)
+            leave(&run, status);
     }
     if (lock >= 0)
         close(lock);

@@ -11,6 +11,7 @@
 #include "data/tokenizer_internal.h"
 
 #define CHUNK_BYTES  ((size_t)1 << 18)
+#define SMALL_CHUNKS 4 // of small files: times as many chunks in a batch as chunks of CHUNK_BYTES
 #define LONGEST_LINE ((size_t)256 << 20) // of JSON
 #define LONGEST_WORD ((size_t)4 << 20)
 // The end of a pre-token is certain when this many bytes follow: more than its pattern looks at, and more
@@ -165,7 +166,7 @@ static enum status cut_plain(const struct text_reader *reader, const char *text,
     if (n <= CHUNK_BYTES)
         return STATUS_OK;
     *cut = tokenizer_next_boundary(text, n, CHUNK_BYTES);
-    return *cut < n ? STATUS_OK : cut_between_words(reader, text, n, last, cut);
+    return *cut < n && *cut <= LONGEST_WORD ? STATUS_OK : cut_between_words(reader, text, n, last, cut);
 }
 
 static enum status cut_lines(const struct text_reader *reader, const char *text, size_t n, bool last,
@@ -258,8 +259,10 @@ static enum status read_source(struct text_reader *reader, struct text_batch *ba
 enum status text_reader_next(struct text_reader *reader, struct text_batch *batch) {
     batch->n = 0;
     batch->n_chunks = batch->n_ends = 0;
+    const int most_chunks = SMALL_CHUNKS * (int)(reader->target / CHUNK_BYTES + 1);
     // A source may end without a chunk: the end of the batch is after a chunk, or of all sources.
-    while (reader->at.source < reader->sources->n && (batch->n < reader->target || batch->n_chunks == 0)) {
+    while (reader->at.source < reader->sources->n &&
+           ((batch->n < reader->target && batch->n_chunks < most_chunks) || batch->n_chunks == 0)) {
         if (!reader->input)
             TRY(open_source(reader));
         const size_t before = batch->n;

@@ -49,7 +49,7 @@ struct text_split {
 struct text_reader;
 //   sources       must outlive the reader
 //   documents     CORPUS_END_OF_TEXT ends a document
-//   target        bytes of a batch
+//   target        bytes of a batch; of many small sources a batch has fewer, as its chunks are limited too
 //   is_stopping   as for text_input_open
 enum status text_reader_new(const struct text_sources *sources, struct text_split split, bool documents,
                             size_t target, bool (*is_stopping)(void), struct text_reader **out) MUST_CHECK;

@@ -167,20 +167,51 @@ static void test_words_without_an_end(void **state) {
     const size_t n = (size_t)5 << 20;
     char *text = malloc(n);
     const char *const names[] = {path};
+    assert_non_null(text);
+    memset(text, 'x', n);
+    for (int with_space = 0; with_space < 2; with_space++) {
+        struct text_sources sources;
+        struct text_reader *reader;
+        struct text_batch batch = {0};
+        text[n - 1] = with_space ? ' ' : 'x';
+        EXPECT_OK(file_write_all(path, text, n));
+        EXPECT_OK(text_sources_find(names, 1, false, &sources));
+        EXPECT_OK(text_reader_new(&sources, (struct text_split){-1, 0}, false, n, NULL, &reader));
+        EXPECT_FAILURE(STATUS_INVALID, text_reader_next(reader, &batch), path,
+                       ":1:", "a word of more than 4 MiB");
+        text_reader_delete(reader);
+        text_batch_free(&batch);
+        text_sources_free(&sources);
+    }
+    free(text);
+}
+
+// A batch of small files has a limited number of chunks, as each chunk takes memory of its own.
+static void test_small_files(void **state) {
+    (void)state;
+    const char *names[500];
     struct text_sources sources;
     struct text_reader *reader;
     struct text_batch batch = {0};
-    assert_non_null(text);
-    memset(text, 'x', n);
-    EXPECT_OK(file_write_all(path, text, n));
-    EXPECT_OK(text_sources_find(names, 1, false, &sources));
-    EXPECT_OK(text_reader_new(&sources, (struct text_split){-1, 0}, false, 1000, NULL, &reader));
-    EXPECT_FAILURE(STATUS_INVALID, text_reader_next(reader, &batch), path,
-                   ":1:", "a word of more than 4 MiB");
+    int n_chunks = 0, n_ends = 0;
+    EXPECT_OK(file_write_all(path, "small\n", 6));
+    for (int i = 0; i < 500; i++)
+        names[i] = path;
+    EXPECT_OK(text_sources_find(names, 500, false, &sources));
+    EXPECT_OK(text_reader_new(&sources, (struct text_split){-1, 0}, false, 1 << 20, NULL, &reader));
+    do {
+        EXPECT_OK(text_reader_next(reader, &batch));
+        assert_true(batch.n_chunks <= 20);
+        for (int i = 0; i < batch.n_chunks; i++)
+            assert_int_equal(batch.chunks[i].source, n_chunks + i);
+        n_chunks += batch.n_chunks;
+        n_ends += batch.n_ends;
+    } while (batch.n_chunks > 0);
+    assert_int_equal(n_chunks, 500);
+    assert_int_equal(n_ends, 500);
     text_reader_delete(reader);
     text_batch_free(&batch);
     text_sources_free(&sources);
-    free(text);
 }
 
 // ---- sources
@@ -413,6 +444,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks_encode_as_the_whole),
         cmocka_unit_test(test_words_without_an_end),
+        cmocka_unit_test(test_small_files),
         cmocka_unit_test(test_sources),
         cmocka_unit_test(test_gzip),
         cmocka_unit_test(test_zstd),
