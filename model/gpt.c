@@ -13,7 +13,8 @@ struct model_pass {
     struct gpt *gpt;
     struct runner runner;
     const struct unit_hooks *hooks;
-    const float *loss_scale_from; // of struct gpt_loss
+    const float *loss_scale_from;      // of struct gpt_loss
+    const struct gpt_scoring *scoring; // of gpt_score; else NULL
 };
 
 static const struct param *unit_params(const struct gpt *gpt, int unit) {
@@ -259,6 +260,35 @@ static enum status copy_logits(struct model_pass *pass, float *to, int n) {
     return STATUS_OK;
 }
 
+// The most likely next token of rows that are scattered over the pass, in fp32 whatever the type: rounded
+// logits could be equal.
+static enum status predict(struct model_pass *pass, const void *wte) {
+    struct gpt *gpt = pass->gpt;
+    const struct gpt_scoring *scoring = pass->scoring;
+    const int C = gpt->params->config.n_embd;
+    const size_t row_bytes = (size_t)C * dtype_size(gpt->options.type);
+    for (int first = 0; first < scoring->n_rows; first += GPT_PREDICTION_ROWS) {
+        const int left = scoring->n_rows - first, n = left < GPT_PREDICTION_ROWS ? left : GPT_PREDICTION_ROWS;
+        for (int i = 0; i < n && pass->runner.stream; i++)
+            TRY(gpt->device->copy(pass->runner.stream, (char *)gpt->buffers.scored + (size_t)i * row_bytes,
+                                  (char *)gpt->buffers.lnf + (size_t)scoring->rows[first + i] * row_bytes,
+                                  row_bytes));
+        // Always all rows, so that the product has one shape. Those left over are of the batch before.
+        RUN(&pass->runner, linear_forward, .out = gpt->buffers.scored_logits, .x = gpt->buffers.scored,
+            .weight = wte, .N = GPT_PREDICTION_ROWS, .IC = C, .OC = gpt->logits_columns,
+            .out_stride = gpt->logits_stride, .type = gpt->options.type, .out_type = gpt->accumulation);
+        RUN(&pass->runner, sample, .tokens = gpt->buffers.predictions, .logits = gpt->buffers.scored_logits,
+            .N = GPT_PREDICTION_ROWS, .V = gpt->params->config.vocab_size,
+            .logits_stride = gpt->logits_stride, .temperature = 0, .top_p = 1, .type = gpt->accumulation);
+        if (!pass->runner.stream)
+            continue;
+        TRY(gpt->device->copy(pass->runner.stream, scoring->predictions + first, gpt->buffers.predictions,
+                              (size_t)n * sizeof *scoring->predictions));
+        TRY(gpt->device->synchronize(pass->runner.stream));
+    }
+    return STATUS_OK;
+}
+
 // Leaves the losses of a forward pass in buffers.losses. With host_logits, (B T, vocab_size) fp32: copies the
 // logits there instead.
 static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
@@ -277,6 +307,8 @@ static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
         TRY(host_logits ? copy_logits(pass, host_logits + (size_t)row * V, n)
                         : losses_tile(pass, row, n, 0.0f, NULL));
     }
+    if (pass->scoring)
+        TRY(predict(pass, wte));
     TRY(release(pass, 0, GPT_FORWARD));
     return release(pass, last, GPT_FORWARD);
 }
@@ -327,7 +359,8 @@ static enum status read_losses(struct gpt *gpt, struct stream *stream, double *s
 }
 
 static struct model_pass pass_on(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks) {
-    return (struct model_pass){gpt, {.device = gpt->device, .stream = stream, .repeats = 1}, hooks, NULL};
+    return (struct model_pass){
+        gpt, {.device = gpt->device, .stream = stream, .repeats = 1}, hooks, NULL, NULL};
 }
 
 enum status gpt_train(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
@@ -356,6 +389,35 @@ enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct un
     return read_losses(gpt, stream, loss_sum, losses);
 }
 
+int gpt_shapes(int B, int T, struct gpt_shape shapes[GPT_MOST_SHAPES]) {
+    int n = 0;
+    for (int t = T; n < GPT_MOST_SHAPES && (n == 0 || t >= GPT_SHORTEST_SCORED); t = (t + 1) / 2)
+        shapes[n++] = (struct gpt_shape){(int)((int64_t)B * T / t), t};
+    return n;
+}
+
+enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                      const struct gpt_scoring *scoring) {
+    assert(gpt->options.scoring);
+    struct model_pass pass = pass_on(gpt, stream, hooks);
+    const int B = gpt->options.B, T = gpt->options.T;
+    double sum;
+    pass.scoring = scoring;
+    // The buffers hold B * T tokens, in whatever shape.
+    gpt->options.B = scoring->shape.B;
+    gpt->options.T = scoring->shape.T;
+    enum status status = gpt_load(gpt, stream, scoring->tokens, scoring->targets);
+    if (status == STATUS_OK)
+        status = run_evaluation(&pass, NULL);
+    if (status == STATUS_OK)
+        status = sum_losses(&pass, gpt->buffers.loss_sum, false);
+    if (status == STATUS_OK)
+        status = read_losses(gpt, stream, &sum, scoring->losses);
+    gpt->options.B = B;
+    gpt->options.T = T;
+    return status;
+}
+
 enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                        const int32_t *tokens, float *logits) {
     assert(gpt->accumulation == DTYPE_F32);
@@ -364,10 +426,30 @@ enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit
     return run_evaluation(&pass, logits);
 }
 
+// Every shape of gpt_score.
+static enum status dry_run_scoring(struct gpt *gpt, struct model_pass *pass) {
+    const int B = gpt->options.B, T = gpt->options.T;
+    struct gpt_shape shapes[GPT_MOST_SHAPES];
+    const int n = gpt_shapes(B, T, shapes);
+    enum status status = STATUS_OK;
+    pass->scoring = &(struct gpt_scoring){.n_rows = 1};
+    for (int i = 0; i < n && status == STATUS_OK; i++) {
+        gpt->options.B = shapes[i].B;
+        gpt->options.T = shapes[i].T;
+        status = run_evaluation(pass, NULL);
+    }
+    gpt->options.B = B;
+    gpt->options.T = T;
+    pass->scoring = NULL;
+    return status;
+}
+
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
     struct unit_hooks hooks = dry_run_hooks;
     struct model_pass pass = pass_on(gpt, NULL, &hooks);
     TRY(run_evaluation(&pass, NULL));
+    if (gpt->options.scoring)
+        TRY(dry_run_scoring(gpt, &pass));
     for (int further = 0; further < 2 && gpt->options.training; further++) {
         hooks.context = further ? NULL : DRY_RUN_BUFFER;
         pass.runner.work = &gpt->work[further];

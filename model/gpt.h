@@ -50,7 +50,18 @@ struct gpt_options {
     // RECOMPUTE_BLOCK; no effect on a device whose memory is the host's. Changes no bit.
     bool offload_activations;
     bool training; // false: forward passes only; the activations of one block are kept
+    bool scoring;  // gpt_score may be called: takes memory for its predictions
 };
+
+// The shapes in which gpt_score computes, longest sequences first: T, half of it (rounded up), and so on down
+// to GPT_SHORTEST_SCORED tokens, each with as many sequences as B * T tokens hold. Returns how many there
+// are.
+struct gpt_shape {
+    int B, T;
+};
+#define GPT_MOST_SHAPES     8
+#define GPT_SHORTEST_SCORED 16
+int gpt_shapes(int B, int T, struct gpt_shape shapes[GPT_MOST_SHAPES]);
 
 // Adds all of the model's buffers to the table (REGION_ACTIVATIONS, REGION_LOGITS, REGION_WORKSPACE,
 // REGION_DATA); their memory is not touched. Sizes the workspace by a dry run. `params` must outlive the gpt.
@@ -93,6 +104,17 @@ enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const s
 enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                          const int32_t *tokens, const int32_t *targets, double *loss_sum,
                          float *losses) MUST_CHECK;
+// Forward only, of sequences in one of gpt_shapes; with gpt_options.scoring.
+struct gpt_scoring {
+    struct gpt_shape shape;
+    const int32_t *tokens, *targets; // (B, T) of the shape, host
+    float *losses;                   // [out] (B, T) host fp32
+    const int *rows;                 // (n_rows) positions, b * T + t, for which predictions are wanted
+    int n_rows;
+    int32_t *predictions; // [out] (n_rows) the most likely next token; of equal logits the lowest id
+};
+enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
+                      const struct gpt_scoring *scoring) MUST_CHECK;
 // Forward only: the logits of all positions, (B, T, vocab_size) host fp32. For tests and debugging.
 enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                        const int32_t *tokens, float *logits) MUST_CHECK;

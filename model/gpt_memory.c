@@ -96,6 +96,16 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
                                              &regions->dbiases, "dbiases");
 }
 
+static enum status add_predictions(struct gpt *gpt, struct region_table *table) {
+    enum region_place place = gpt->device->place;
+    const size_t n = GPT_PREDICTION_ROWS;
+    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->options.type,
+                   n * (size_t)gpt->params->config.n_embd, &gpt->regions.scored, "scored positions"));
+    TRY(region_add(table, REGION_LOGITS, place, gpt->accumulation, n * (size_t)gpt->logits_stride,
+                   &gpt->regions.scored_logits, "scored logits"));
+    return region_add(table, REGION_DATA, place, DTYPE_I32, n, &gpt->regions.predictions, "predictions");
+}
+
 // table NULL: a dry run's buffers.
 static enum status find_buffers(struct gpt *gpt, const struct region_table *table) {
     for (int i = 0; i < gpt->n_blocks; i++)
@@ -113,6 +123,9 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
                                         .lnf_rstd = buffer_find(table, regions->lnf_rstd),
                                         .logits = buffer_find(table, regions->logits),
                                         .dlogits = buffer_find(table, regions->dlogits),
+                                        .scored = buffer_find(table, regions->scored),
+                                        .scored_logits = buffer_find(table, regions->scored_logits),
+                                        .predictions = buffer_find(table, regions->predictions),
                                         .scratch = {.dresidual = buffer_find(table, regions->dresidual),
                                                     .dbranch = buffer_find(table, regions->dbranch),
                                                     .dqkv = buffer_find(table, regions->dqkv),
@@ -211,6 +224,8 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
         status = FAIL(STATUS_FAILED, "out of memory for the model's tables");
     if (status == STATUS_OK)
         status = add_activations(gpt, table);
+    if (status == STATUS_OK && options->scoring)
+        status = add_predictions(gpt, table);
     if (status == STATUS_OK)
         status = add_workspace(gpt, table);
     if (status != STATUS_OK) {

@@ -6,7 +6,8 @@
 #include "model/block.h"
 #include "model/gpt.h"
 
-#define GPT_INPUT_SLOTS 2 // of pinned memory for inputs
+#define GPT_INPUT_SLOTS     2  // of pinned memory for inputs
+#define GPT_PREDICTION_ROWS 32 // whose logits gpt_score computes at once for predictions
 
 struct gpt {
     const struct params *params;
@@ -30,6 +31,7 @@ struct gpt {
         int tokens, targets, host_inputs, losses, host_losses, loss_sum, host_loss_sum, lnf, lnf_mean,
             lnf_rstd, logits, dlogits;
         int dresidual, dbranch, dqkv, dfc, dbiases, workspace;
+        int scored, scored_logits, predictions; // with options.scoring
     } regions;
     struct gpt_buffers {
         void *tokens, *targets, *losses, *host_losses;
@@ -37,6 +39,9 @@ struct gpt {
                               // the host's memory
         double *loss_sum, *host_loss_sum; // (1)
         void *lnf, *lnf_mean, *lnf_rstd, *logits, *dlogits;
+        // (GPT_PREDICTION_ROWS, C) of lnf, (.., logits_stride) logits in the accumulation dtype, (..) tokens
+        void *scored, *scored_logits;
+        int32_t *predictions;
         struct activation_gradients scratch;
     } buffers;
     struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
