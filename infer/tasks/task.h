@@ -1,0 +1,60 @@
+// Evaluation tasks: a file of items, tokenized into requests. A request is a context and a continuation,
+// whose log-probability the model gives (infer/tasks/score.h). Definitions are those of
+// lm-evaluation-harness, so that figures are comparable:
+// - A continuation is a blank and the choice. Context and continuation are tokenized together, and the
+//   continuation's tokens are those after as many as the context alone has. White space at the end of the
+//   context counts to the continuation. An empty context is end-of-text.
+// - Of a request longer than seq_len + 1 tokens, the start of the context is dropped.
+#ifndef ZERO_INFER_TASKS_TASK_H
+#define ZERO_INFER_TASKS_TASK_H
+
+#include "data/tokenizer.h"
+#include "infer/tasks/item.h"
+
+struct task_request {
+    size_t first;      // in task->tokens
+    int n, n_scored;   // tokens in all; those of the continuation, the last ones
+    double characters; // of the choice, without the blank before it
+};
+
+struct task_item {
+    int first, n; // its requests
+    int label;    // of them the right one
+};
+
+struct task {
+    enum task_kind kind;
+    char *name; // "hellaswag", "lambada"; of multiple_choice the file's name without its ending
+    char *path;
+    uint64_t checksum; // XXH3 of the file
+    struct token_list tokens;
+    struct task_request *requests;
+    struct task_item *items;
+    int n_requests, n_items;
+};
+
+struct task_options {
+    const struct tokenizer *tokenizer; // the model's
+    int vocab_size;                    // of the model
+    int seq_len;                       // the longest sequence that the model is given
+    int64_t limit;                     // the first items of each file; 0: all
+};
+
+// Splits "KIND=FILE". STATUS_INVALID lists the kinds; the message begins with `option`.
+enum status task_parse(const char *option, const char *text, enum task_kind *kind,
+                       const char **path) MUST_CHECK;
+// Reads a task of "KIND=FILE". STATUS_INVALID: names option or file and line. Free it also after a failure.
+enum status task_load(struct task *task, const char *option, const char *text,
+                      const struct task_options *options) MUST_CHECK;
+void task_free(struct task *task);
+
+// Several tasks, with names that differ.
+struct task_list {
+    struct task *tasks;
+    int n;
+};
+enum status task_list_load(struct task_list *list, const char *option, const char *const *texts, int n,
+                           const struct task_options *options) MUST_CHECK;
+void task_list_free(struct task_list *list);
+
+#endif
