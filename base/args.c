@@ -54,12 +54,12 @@ static enum status parse_bytes(const char *command, const struct arg *arg, const
     return STATUS_OK;
 }
 
-static enum status add_to_list(const char *command, const struct arg *arg, const char *text) {
-    struct arg_list *list = arg->value;
-    if (list->n == ARG_LIST_MOST)
+static enum status add_string(const char *command, const struct arg *arg, const char *text) {
+    struct arg_strings *strings = arg->value;
+    if (strings->n == ARG_MOST_STRINGS)
         return FAIL(STATUS_INVALID, "train %s: %s is given more than %d times", command, arg->name,
-                    ARG_LIST_MOST);
-    list->values[list->n++] = text;
+                    ARG_MOST_STRINGS);
+    strings->strings[strings->n++] = text;
     return STATUS_OK;
 }
 
@@ -89,8 +89,8 @@ static enum status parse_flag(const char *command, const struct arg *table, int 
         return FAIL(STATUS_INVALID, "train %s: %s needs a value after it", command, arg->name);
     if (arg->type == ARG_BYTES)
         return parse_bytes(command, arg, text);
-    if (arg->type == ARG_LIST)
-        return add_to_list(command, arg, text);
+    if (arg->type == ARG_STRINGS)
+        return add_string(command, arg, text);
     if (arg->type != ARG_STRING)
         return parse_number(command, arg, text);
     *(const char **)arg->value = text;
@@ -118,7 +118,7 @@ enum status args_parse(const char *command, const struct arg *table, int n_table
 
 const char *args_placeholder(const struct arg *arg) {
     static const char *const names[] = {[ARG_FLAG] = "",      [ARG_INTEGER] = "N",   [ARG_NUMBER] = "X",
-                                        [ARG_BYTES] = "SIZE", [ARG_STRING] = "TEXT", [ARG_LIST] = "TEXT"};
+                                        [ARG_BYTES] = "SIZE", [ARG_STRING] = "TEXT", [ARG_STRINGS] = "TEXT"};
     return names[arg->type];
 }
 

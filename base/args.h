@@ -9,20 +9,19 @@
 
 #include "base/status.h"
 
-enum arg_type { ARG_FLAG, ARG_INTEGER, ARG_NUMBER, ARG_BYTES, ARG_STRING, ARG_LIST };
+enum arg_type { ARG_FLAG, ARG_INTEGER, ARG_NUMBER, ARG_BYTES, ARG_STRING, ARG_STRINGS };
 
-// The values of a flag that may be given several times, in order.
-#define ARG_LIST_MOST 64
-struct arg_list {
-    const char *values[ARG_LIST_MOST];
+#define ARG_MOST_STRINGS 16
+struct arg_strings { // of a flag that may be given several times
+    const char *strings[ARG_MOST_STRINGS];
     int n;
 };
 
 struct arg {
     const char *name; // "--tokens"
     enum arg_type type;
-    void *value;             // bool *, int64_t *, double *, uint64_t *, const char ** or struct arg_list *:
-                             // default, then result
+    void *value;             // bool *, int64_t *, double *, uint64_t *, const char **: default, then result;
+                             // ARG_STRINGS: struct arg_strings *, empty at first
     double minimum, maximum; // inclusive; ARG_INTEGER, ARG_NUMBER and ARG_BYTES
     const char *help;
 };

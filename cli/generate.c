@@ -16,7 +16,7 @@ static const char *in_prefix = "", *in_suffix = "";
 static int64_t n_tokens = 128, n_samples = 1, batch = 16, top_k = 0, seed = 1, threads = 0, n_logprobs = -1;
 static double temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
 static bool interactive = false, as_json = false;
-static struct arg_list stops;
+static struct arg_strings stops;
 
 static const struct arg flags[] = {
     {"--prompt", ARG_STRING, &prompt, 0, 0, "text to continue (none: start from end-of-text)"},
@@ -37,7 +37,7 @@ static const struct arg flags[] = {
      "sample from tokens at least this times as probable as the most likely one (0)"},
     {"--repetition-penalty", ARG_NUMBER, &repetition_penalty, 0.1, 10,
      "divides positive and multiplies negative logits of tokens that occurred (1)"},
-    {"--stop", ARG_LIST, &stops, 0, 0, "end a text before this string; may be given several times"},
+    {"--stop", ARG_STRINGS, &stops, 0, 0, "end a text before this string; may be given several times"},
     {"--seed", ARG_INTEGER, &seed, 0, 0x1p53, "random seed: the same seed gives the same text (1)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object per text"},
     {"--logprobs", ARG_INTEGER, &n_logprobs, 0, MOST_TOP_LOGPROBS,
@@ -172,7 +172,7 @@ static struct sample_request make_request(const struct session *session,
                                                .repetition_penalty = repetition_penalty,
                                                .n_tokens = n_tokens,
                                                .n_top = (int)n_logprobs,
-                                               .stops = stops.values,
+                                               .stops = stops.strings,
                                                .n_stops = stops.n}};
 }
 
@@ -256,7 +256,7 @@ static enum status check_flags(void) {
     if (n_logprobs >= 0 && !as_json)
         return FAIL(STATUS_INVALID, "train generate: --logprobs needs --json");
     for (int i = 0; i < stops.n; i++)
-        if (!stops.values[i][0])
+        if (!stops.strings[i][0])
             return FAIL(STATUS_INVALID, "train generate: --stop is empty, expected a string");
     return STATUS_OK;
 }

@@ -11,6 +11,7 @@ static int64_t tokens;
 static double temperature;
 static const char *prompt;
 static uint64_t memory;
+static struct arg_strings stops;
 static const char *positional[2];
 static int n_positional;
 
@@ -20,11 +21,12 @@ static const struct arg table[] = {
     {"--temperature", ARG_NUMBER, &temperature, 0, 10, "how hot"},
     {"--memory", ARG_BYTES, &memory, 1, 0x1p40, "how much"},
     {"--prompt", ARG_STRING, &prompt, 0, 0, "text to continue"},
+    {"--stop", ARG_STRINGS, &stops, 0, 0, "texts to stop at"},
 };
-#define N_TABLE 5
+#define N_TABLE 6
 
 static enum status parse(const char *const *words) {
-    char *args[16];
+    char *args[ARG_MOST_STRINGS + 2];
     int n = 0;
     for (; words[n]; n++)
         args[n] = (char *)(uintptr_t)words[n];
@@ -32,6 +34,7 @@ static enum status parse(const char *const *words) {
     tokens = 7;
     temperature = 1;
     prompt = "none";
+    stops.n = 0;
     return args_parse("generate", table, N_TABLE, n, args, positional, 2, &n_positional);
 }
 #define PARSE(...) parse((const char *const[]){__VA_ARGS__, NULL})
@@ -56,6 +59,23 @@ static void test_values(void **state) {
     assert_true(tokens == 1 && temperature == 10);
     EXPECT_OK(PARSE("--prompt="));
     assert_string_equal(prompt, "");
+}
+
+static void test_lists(void **state) {
+    const char *many[ARG_MOST_STRINGS + 2] = {NULL};
+    (void)state;
+    EXPECT_OK(PARSE("--stop", "a", "run", "--stop=", "--stop=b=c"));
+    assert_int_equal(stops.n, 3);
+    assert_string_equal(stops.strings[0], "a");
+    assert_string_equal(stops.strings[1], "");
+    assert_string_equal(stops.strings[2], "b=c");
+    EXPECT_FAILURE(STATUS_INVALID, PARSE("--stop"), "--stop needs a value");
+    for (int i = 0; i < ARG_MOST_STRINGS + 1; i++)
+        many[i] = "--stop=x";
+    EXPECT_FAILURE(STATUS_INVALID, parse(many), "more than 16 times");
+    many[ARG_MOST_STRINGS] = NULL;
+    EXPECT_OK(parse(many));
+    assert_int_equal(stops.n, ARG_MOST_STRINGS);
 }
 
 static void test_sizes(void **state) {
@@ -121,6 +141,7 @@ static void test_help_names_every_flag(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
+        cmocka_unit_test(test_lists),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_help_names_every_flag),
