@@ -100,7 +100,7 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 folders := base configs data data/text kernels model \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer infer/tasks infer/export trainer/plan trainer/profile trainer/runs trainer \
-           cli cli/bench cli/report cli/serve cli/tokenize cli/watch
+           cli cli/bench cli/eval cli/report cli/serve cli/tokenize cli/watch
 needs_base :=
 needs_configs := base
 needs_data := base
@@ -121,6 +121,7 @@ needs_trainer/plan := zero trainer/profile $(needs_zero)
 needs_trainer/runs := base
 needs_trainer := trainer/plan trainer/runs infer/tasks infer $(needs_trainer/plan)
 needs_cli := trainer trainer/runs infer/export $(needs_trainer)
+needs_cli/eval := cli infer/tasks infer $(needs_infer)
 needs_cli/bench := cli trainer/plan configs data model kernels base
 needs_cli/report := cli trainer/runs configs base
 needs_cli/watch := cli trainer/runs base

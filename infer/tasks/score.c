@@ -95,6 +95,13 @@ void task_scorer_free(struct task_scorer *scorer) {
     *scorer = (struct task_scorer){0};
 }
 
+size_t task_scorer_bytes(int B, int T) {
+    const struct task_scorer *scorer = NULL;
+    return (size_t)B * (size_t)T *
+           (sizeof *scorer->tokens + sizeof *scorer->targets + sizeof *scorer->losses + sizeof *scorer->rows +
+            sizeof *scorer->predictions);
+}
+
 // Fills the batch, one request per row. Returns how many positions want predictions.
 static int fill(struct task_scorer *scorer, const struct task *task, const int *order,
                 const struct task_batch *batch) {
@@ -240,13 +247,17 @@ void task_result_add_json(struct text *out, const struct task_result *result) {
     text_add(out, "\"items\": %d}", result->n_items);
 }
 
+void task_measure_add(struct text *out, const struct task_measure *measure) {
+    const int digits = measure->is_share ? 4 : 2;
+    text_add(out, "%.*f", digits, measure->value);
+    if (isfinite(measure->error))
+        text_add(out, " \u00b1 %.*f", digits, measure->error);
+}
+
 void task_result_add_line(struct text *out, const struct task_result *result) {
     for (int i = 0; i < result->n_measures; i++) {
-        const struct task_measure *measure = &result->measures[i];
-        const int digits = measure->is_share ? 4 : 2;
-        text_add(out, "%s%s %.*f", i ? ", " : "", measure->name, digits, measure->value);
-        if (isfinite(measure->error))
-            text_add(out, " \u00b1 %.*f", digits, measure->error);
+        text_add(out, "%s%s ", i ? ", " : "", result->measures[i].name);
+        task_measure_add(out, &result->measures[i]);
     }
     text_add(out, " (%d item%s)", result->n_items, result->n_items == 1 ? "" : "s");
 }

@@ -43,6 +43,7 @@ struct task_scorer {
 enum status task_scorer_init(struct task_scorer *scorer, int B,
                              int T) MUST_CHECK; // gpt, stream, hooks: the caller's
 void task_scorer_free(struct task_scorer *scorer);
+size_t task_scorer_bytes(int B, int T); // that it takes
 // Scores the requests of one batch.
 //   scores   NULL: only makes the pass, in which the other ranks of stage 3 need this one
 enum status task_score_batch(struct task_scorer *scorer, const struct task *task,
@@ -68,6 +69,8 @@ struct task_result {
     int n_measures, n_items;
 };
 struct task_result task_result_of(const struct task *task, const struct task_scores *scores);
+// Appends a measure for people: "0.2500 ± 0.0433".
+void task_measure_add(struct text *out, const struct task_measure *measure);
 // Appends the result as a JSON object: {"acc": 0.25, "acc_stderr": 0.0433, ..., "items": 100}.
 void task_result_add_json(struct text *out, const struct task_result *result);
 // Appends it for people: "acc 0.2500 ± 0.0433, acc_norm 0.2700 ± 0.0446 (100 items)".
