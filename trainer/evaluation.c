@@ -1,5 +1,11 @@
-// Evaluation: the loss on data.val, in nats per token and, with a tokenizer, in bits per byte.
+// Evaluation between steps:
+// - the loss on data.val, in nats per token and, with a tokenizer, in bits per byte
+// - eval.tasks. Every rank has all items, and scores every N-th batch; each then gets all scores, so that
+// figures
+//   do not depend on the number of ranks.
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -7,6 +13,8 @@
 #include "trainer/trainer_internal.h"
 
 #define LONG_EVALUATION_S 10 // a final evaluation that takes longer is announced
+
+// ---- data.val
 
 // Bytes of the text that the targets encode.
 static int64_t count_bytes(const struct trainer *trainer, const int32_t *targets, size_t n) {
@@ -135,4 +143,187 @@ enum status trainer_evaluate_final(struct trainer *trainer) {
             "%s --data FILES",
             trainer->folder.path);
     return status;
+}
+
+// ---- eval.tasks: opening
+
+static enum status load_tasks(struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    struct trainer_tasks *tasks = &trainer->tasks;
+    const struct file_list *named = &config->eval.tasks;
+    const int B = (int)config->train.micro_batch_size, T = (int)config->train.seq_len;
+    if (!trainer->tokenizer)
+        return FAIL(STATUS_INVALID, "%s: eval.tasks are texts, which need a tokenizer; set data.tokenizer",
+                    config->source);
+    TRY(task_list_load(&tasks->list, "eval.tasks", (const char *const *)named->paths, named->n_paths,
+                       &(struct task_options){.tokenizer = trainer->tokenizer,
+                                              .vocab_size = (int)config->model.vocab_size,
+                                              .seq_len = T, // positions beyond were never trained
+                                              .limit = config->eval.limit}));
+    tasks->batches = calloc((size_t)tasks->list.n, sizeof *tasks->batches);
+    tasks->scores = calloc((size_t)tasks->list.n, sizeof *tasks->scores);
+    tasks->results = calloc((size_t)tasks->list.n, sizeof *tasks->results);
+    if (!tasks->batches || !tasks->scores || !tasks->results)
+        return FAIL(STATUS_FAILED, "out of memory for %d tasks", tasks->list.n);
+    for (int i = 0; i < tasks->list.n; i++) {
+        TRY(task_batches_make(&tasks->batches[i], &tasks->list.tasks[i], B, T));
+        TRY(task_scores_init(&tasks->scores[i], &tasks->list.tasks[i]));
+    }
+    return task_scorer_init(&tasks->scorer, B, T);
+}
+
+void trainer_tasks_free(struct trainer_tasks *tasks) {
+    for (int i = 0; i < tasks->list.n; i++) {
+        if (tasks->batches)
+            task_batches_free(&tasks->batches[i]);
+        if (tasks->scores)
+            task_scores_free(&tasks->scores[i]);
+    }
+    free(tasks->batches);
+    free(tasks->scores);
+    free(tasks->results);
+    task_list_free(&tasks->list);
+    task_scorer_free(&tasks->scorer);
+    *tasks = (struct trainer_tasks){0};
+}
+
+// Ranks with different files would add up scores of different items.
+static enum status check_same_tasks(struct trainer *trainer) {
+    for (int i = 0; i < trainer->tasks.list.n; i++) {
+        const struct task *task = &trainer->tasks.list.tasks[i];
+        uint64_t of_rank_0 = task->checksum;
+        TRY(comm_broadcast(trainer->comm, &of_rank_0, sizeof of_rank_0, 0));
+        TRY(trainer_agree(
+            trainer, of_rank_0 == task->checksum
+                         ? STATUS_OK
+                         : FAIL(STATUS_INVALID,
+                                "eval.tasks: %s has other contents on this rank than on rank 0; every rank "
+                                "must see the same file",
+                                task->path)));
+    }
+    return STATUS_OK;
+}
+
+static const struct data_task *find_recorded(const struct data_record *record, const char *name) {
+    for (int i = 0; i < record->n_tasks; i++)
+        if (strcmp(record->tasks[i].name, name) == 0)
+            return &record->tasks[i];
+    return NULL;
+}
+
+// Files may change: figures are then not comparable, but the weights are the same.
+static enum status record_tasks(struct trainer *trainer) {
+    const struct task_list *list = &trainer->tasks.list;
+    struct data_task *now = calloc((size_t)list->n + 1, sizeof *now);
+    if (!now)
+        return FAIL(STATUS_FAILED, "out of memory for the record of %d tasks", list->n);
+    for (int i = 0; i < list->n; i++) {
+        const struct task *task = &list->tasks[i];
+        now[i] = (struct data_task){.items = task->n_items, .checksum = task->checksum};
+        snprintf(now[i].name, sizeof now[i].name, "%s", task->name);
+        const struct data_task *before = find_recorded(&trainer->data, now[i].name);
+        if (before && (before->checksum != task->checksum || before->items != task->n_items))
+            log_warning(
+                "the items of the task %s have changed (%lld, now %d): figures of it cannot be compared "
+                "with those before step %lld",
+                task->name, (long long)before->items, task->n_items, (long long)trainer->step);
+    }
+    free(trainer->data.tasks);
+    trainer->data.tasks = now;
+    trainer->data.n_tasks = list->n;
+    return STATUS_OK;
+}
+
+enum status trainer_open_tasks(struct trainer *trainer) {
+    if (trainer->config->eval.tasks.n_paths == 0)
+        return STATUS_OK;
+    TRY(trainer_agree(trainer, load_tasks(trainer)));
+    TRY(check_same_tasks(trainer));
+    return trainer_agree(trainer, record_tasks(trainer));
+}
+
+void trainer_describe_tasks(const struct trainer *trainer) {
+    const int64_t every = trainer->config->eval.every;
+    char when[48] = "";
+    if (every > 0)
+        snprintf(when, sizeof when, "every %lld steps and ", (long long)every);
+    for (int i = 0; i < trainer->tasks.list.n; i++) {
+        const struct task *task = &trainer->tasks.list.tasks[i];
+        log_info("task %s: %d item%s of %s, %sat the end", task->name, task->n_items,
+                 task->n_items == 1 ? "" : "s", task->path, when);
+    }
+}
+
+int64_t trainer_tasks_sequences(const struct trainer *trainer) {
+    int64_t batches = 0;
+    for (int i = 0; i < trainer->tasks.list.n; i++)
+        batches += trainer->tasks.batches[i].n;
+    return batches * trainer->config->train.micro_batch_size;
+}
+
+// ---- eval.tasks: scoring
+
+// This rank's batches: rank, rank + world, ... A rank with none left repeats the last one without its scores,
+// because in stage 3 the others need its shard of the parameters.
+static enum status score(struct trainer *trainer, int index) {
+    struct trainer_tasks *tasks = &trainer->tasks;
+    const struct task *task = &tasks->list.tasks[index];
+    const struct task_batches *batches = &tasks->batches[index];
+    struct task_scores *scores = &tasks->scores[index];
+    const size_t n = (size_t)task->n_requests;
+    memset(scores->log_probabilities, 0, n * sizeof *scores->log_probabilities);
+    memset(scores->greedy, 0, n * sizeof *scores->greedy);
+    for (int first = 0; first < batches->n; first += trainer->comm->world) {
+        const int mine = first + trainer->comm->rank;
+        TRY(trainer_agree_between_steps(trainer, signals_stop_requested() ? STATUS_STOPPED : STATUS_OK));
+        TRY(task_score_batch(&tasks->scorer, task, batches, mine < batches->n ? mine : batches->n - 1,
+                             mine < batches->n ? scores : NULL));
+    }
+    TRY(comm_all_reduce(trainer->comm, scores->log_probabilities, n));
+    TRY(comm_all_reduce(trainer->comm, scores->greedy, n));
+    tasks->results[index] = task_result_of(task, scores);
+    return STATUS_OK;
+}
+
+static enum status print_result(const struct trainer *trainer, int index) {
+    struct text line = {0};
+    task_result_add_line(&line, &trainer->tasks.results[index]);
+    enum status status = text_status(&line);
+    if (status == STATUS_OK) {
+        log_live_end();
+        log_info("step %lld  %s: %s", (long long)trainer->step, trainer->tasks.list.tasks[index].name,
+                 line.data);
+    }
+    text_free(&line);
+    return status;
+}
+
+static enum status evaluate_all_tasks(struct trainer *trainer) {
+    struct trainer_tasks *tasks = &trainer->tasks;
+    const double began = clock_monotonic_s();
+    tasks->scorer.gpt = trainer->engine.gpt;
+    tasks->scorer.stream = &trainer->stream;
+    tasks->scorer.hooks = &trainer->engine.state.hooks;
+    for (int i = 0; i < tasks->list.n; i++) {
+        TRY(score(trainer, i));
+        if (trainer_leads(trainer))
+            trainer_fail_later(trainer, print_result(trainer, i));
+    }
+    tasks->seconds = clock_monotonic_s() - began;
+    if (trainer_leads(trainer))
+        trainer_fail_later(trainer,
+                           metrics_tasks(&trainer->metrics, trainer->step, &tasks->list, tasks->results));
+    return STATUS_OK;
+}
+
+enum status trainer_evaluate_tasks(struct trainer *trainer) {
+    const bool last = trainer->step == trainer->last_step;
+    enum status status = evaluate_all_tasks(trainer);
+    if (status != STATUS_STOPPED)
+        return status;
+    if (last)
+        log_info("stopped during the evaluation of tasks; all steps are done and saved. To evaluate: ./train "
+                 "eval %s --task %s",
+                 trainer->folder.path, trainer->config->eval.tasks.paths[0]);
+    return last ? status : STATUS_OK; // the next step sees the signal too, and saves
 }

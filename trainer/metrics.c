@@ -204,6 +204,34 @@ enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eva
     return tensorboard_flush(&metrics->board);
 }
 
+static enum status add_events(struct metrics *metrics, int64_t step, const char *task,
+                              const struct task_result *result) {
+    enum status status = STATUS_OK;
+    for (int i = 0; i < result->n_measures && status == STATUS_OK; i++) {
+        char *tag = file_path("tasks/%s/%s", task, result->measures[i].name);
+        status = tag ? tensorboard_add(&metrics->board, step, tag, result->measures[i].value) : STATUS_FAILED;
+        free(tag);
+    }
+    return status;
+}
+
+enum status metrics_tasks(struct metrics *metrics, int64_t step, const struct task_list *tasks,
+                          const struct task_result *results) {
+    struct text line = {0};
+    text_add(&line, "{\"step\": %lld, \"tasks\": {", (long long)step);
+    for (int i = 0; i < tasks->n; i++) {
+        text_add(&line, i ? ", " : "");
+        json_add_string(&line, tasks->tasks[i].name);
+        text_add(&line, ": ");
+        task_result_add_json(&line, &results[i]);
+    }
+    text_add(&line, "}");
+    TRY(write_line(metrics, &line));
+    for (int i = 0; i < tasks->n; i++)
+        TRY(add_events(metrics, step, tasks->tasks[i].name, &results[i]));
+    return tensorboard_flush(&metrics->board);
+}
+
 void metrics_close(struct metrics *metrics) {
     if (metrics->stream)
         fclose(metrics->stream);

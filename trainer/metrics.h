@@ -11,6 +11,7 @@
 
 #include "base/region.h"
 #include "base/status.h"
+#include "infer/tasks/score.h"
 #include "trainer/tensorboard.h"
 
 struct step_metrics {
@@ -69,6 +70,10 @@ enum status metrics_open(struct metrics *metrics, const char *folder, int64_t st
 enum status metrics_last_step(const char *folder, int64_t *step) MUST_CHECK;
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
+// {"step": N, "tasks": {NAME: {"acc": X, "acc_stderr": X, ..., "items": N}}} and events named tasks/NAME/acc.
+//   results   (tasks->n)
+enum status metrics_tasks(struct metrics *metrics, int64_t step, const struct task_list *tasks,
+                          const struct task_result *results) MUST_CHECK;
 // Log the three words of memory: model memory, program, total; before the first step, and after the last one.
 void metrics_log_planned(size_t model_bytes, size_t program_bytes);
 void metrics_log_measured(const struct step_metrics *step);

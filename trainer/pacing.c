@@ -41,11 +41,15 @@ int64_t pacing_total(const struct config *config, const struct pacing_evaluation
                                   ? report->eval_sequence_s
                                   : report->step_s / (double)config->train.train_batch_size / PASSES_PER_STEP;
     const double evaluation_s = (double)evaluations->sequences * sequence_s,
+                 tasks_s =
+                     report->tasks_s > 0 ? report->tasks_s : (double)evaluations->task_sequences * sequence_s,
                  final_s = (double)evaluations->final_sequences * sequence_s +
-                           (config->checkpoint.keep_best ? evaluation_s : 0) + report->save_s;
+                           (config->checkpoint.keep_best ? evaluation_s : 0) + tasks_s + report->save_s;
     double per_step = report->step_s;
     if (config->train.eval_every > 0)
         per_step += evaluation_s / (double)config->train.eval_every;
+    if (config->eval.every > 0)
+        per_step += tasks_s / (double)config->eval.every;
     if (config->train.sample_every > 0)
         per_step += report->sample_s / (double)config->train.sample_every;
     if (config->checkpoint.every > 0)
@@ -102,7 +106,8 @@ struct pacing_report trainer_pacing_report(const struct trainer *trainer) {
                                   .step_s = pacing->n_steps > 0 ? pacing->sum_s / pacing->n_steps : 0,
                                   .eval_sequence_s = trainer->eval_sequence_s,
                                   .sample_s = pacing->sample_s,
-                                  .save_s = pacing->save_s};
+                                  .save_s = pacing->save_s,
+                                  .tasks_s = trainer->tasks.seconds};
 }
 
 static enum status write_decisions(const struct trainer *trainer) {
@@ -164,6 +169,7 @@ enum status trainer_pace(struct trainer *trainer, const struct pacing_report *re
         return STATUS_OK;
     struct pacing_evaluations evaluations = {0};
     trainer_evaluation_lengths(trainer, &evaluations.sequences, &evaluations.final_sequences);
+    evaluations.task_sequences = trainer_tasks_sequences(trainer);
     const struct history_decision *last = last_decision(&trainer->history);
     const struct history_decision decision = {.step = trainer->step,
                                               .total =

@@ -16,11 +16,13 @@ struct pacing_report {
     double spent_s;                           // since the start of the run
     double step_s;                            // mean of the steps since the last decision; 0: none yet
     double eval_sequence_s, sample_s, save_s; // of the last ones; 0: none yet
+    double tasks_s;                           // of the last evaluation of eval.tasks; 0: none yet
 };
 
-// Sequences of data.val in an evaluation during the run and in the final one; 0 without data.val.
+// Sequences of data.val in an evaluation during the run and in the final one; 0 without data.val. Of
+// eval.tasks, about as many as take as long.
 struct pacing_evaluations {
-    int64_t sequences, final_sequences;
+    int64_t sequences, final_sequences, task_sequences;
 };
 
 // True if it is time for a decision after `step` steps: once a step has been measured, then at growing

@@ -296,6 +296,7 @@ static void describe(const struct trainer *trainer) {
         (long long)config->model.n_layer, (long long)config->model.n_head, (long long)config->model.n_embd,
         (long long)config->model.vocab_size, (long long)config->model.n_positions);
     trainer_describe_data(trainer);
+    trainer_describe_tasks(trainer);
     trainer_describe_micro_batch(trainer);
 }
 
@@ -376,6 +377,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(choose_type(trainer));
     TRY(trainer_choose_micro_batch(trainer));
     TRY(trainer_open_data(trainer)); // whose batches have the chosen size
+    TRY(trainer_open_tasks(trainer));
     TRY(trainer_choose_attention(trainer));
     TRY(trainer_measure_rate(trainer));
     TRY(trainer_agree(trainer, begin_folder(trainer)));
@@ -393,6 +395,7 @@ void trainer_free(struct trainer *trainer) {
     loader_delete(trainer->train);
     loader_delete(trainer->val);
     free(trainer->val_losses);
+    trainer_tasks_free(&trainer->tasks);
     data_record_free(&trainer->data);
     history_free(&trainer->history);
     history_free(&trainer->pacing.made);

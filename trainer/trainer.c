@@ -31,11 +31,12 @@ static enum status between_steps(struct trainer *trainer, const char *name,
 static bool is_anything_due(const struct trainer *trainer, bool last) {
     const struct config *config = trainer->config;
     return last || (trainer->val && due(config->train.eval_every, trainer->step)) ||
+           (trainer->tasks.list.n > 0 && due(config->eval.every, trainer->step)) ||
            due(config->train.sample_every, trainer->step) || due(config->checkpoint.every, trainer->step) ||
            profiler_is_full(&trainer->profiler);
 }
 
-// Evaluation, a sample and a checkpoint, each if it is due. The final evaluation may be long, so it comes
+// Evaluations, a sample and a checkpoint, each if it is due. The final evaluations may be long, so they come
 // after the last checkpoint.
 static enum status after_step(struct trainer *trainer, bool last) {
     const struct config *config = trainer->config;
@@ -45,6 +46,8 @@ static enum status after_step(struct trainer *trainer, bool last) {
     const bool judged = last && config->checkpoint.keep_best && trainer->step > 0;
     if (trainer->val && (judged || due(config->train.eval_every, trainer->step)))
         TRY(between_steps(trainer, "evaluation", trainer_evaluate, NULL));
+    if (trainer->tasks.list.n > 0 && due(config->eval.every, trainer->step) && !last)
+        TRY(between_steps(trainer, "tasks", trainer_evaluate_tasks, NULL));
     if (due(config->train.sample_every, trainer->step))
         TRY(between_steps(trainer, "printed sample", trainer_sample, &trainer->pacing.sample_s));
     if (last || due(config->checkpoint.every, trainer->step))
@@ -54,6 +57,10 @@ static enum status after_step(struct trainer *trainer, bool last) {
     if (trainer->val && last) {
         progress_between(&trainer->progress, "final evaluation", clock_monotonic_s());
         TRY(trainer_evaluate_final(trainer));
+    }
+    if (trainer->tasks.list.n > 0 && last) {
+        progress_between(&trainer->progress, "tasks", clock_monotonic_s());
+        TRY(trainer_evaluate_tasks(trainer));
     }
     return last ? trainer_agree_between_steps(trainer, trainer->pending) : STATUS_OK;
 }

@@ -6,6 +6,7 @@
 
 #include "data/loader.h"
 #include "data/tokenizer.h"
+#include "infer/tasks/score.h"
 #include "infer/weights.h"
 #include "kernels/region_memory.h"
 #include "trainer/metrics.h"
@@ -51,6 +52,17 @@ struct trainer_graphs {
     } micro_batches[N_MICRO_BATCH_KINDS], update;
 };
 
+// eval.tasks (evaluation.c).
+struct trainer_tasks {
+    struct task_list list; // empty without eval.tasks
+    // (list.n) each
+    struct task_batches *batches;
+    struct task_scores *scores;
+    struct task_result *results; // of the last evaluation
+    struct task_scorer scorer;
+    double seconds; // that the last evaluation took; 0: none yet
+};
+
 struct trainer {
     struct config *config;
     const char *command;
@@ -78,8 +90,9 @@ struct trainer {
     size_t program_bytes; // resident before the run's memory was allocated: the program and its libraries
     struct loader *train, *val; // val NULL without data.val
     float *val_losses;          // (B, T) of a partial micro-batch of data.val
-    struct data_record data;    // what the run was trained on, kept in checkpoints
-    struct history history;     // what was changed and decided, kept in checkpoints
+    struct trainer_tasks tasks;
+    struct data_record data; // what the run was trained on, kept in checkpoints
+    struct history history;  // what was changed and decided, kept in checkpoints
     struct metrics metrics;
     struct progress progress;  // of rank 0
     double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
@@ -190,6 +203,16 @@ enum status trainer_evaluate(struct trainer *trainer) MUST_CHECK;
 enum status trainer_evaluate_final(struct trainer *trainer) MUST_CHECK;
 // How many sequences each evaluation has; 0 without data.val.
 void trainer_evaluation_lengths(const struct trainer *trainer, int64_t *during, int64_t *final);
+// Opens eval.tasks. Checks that all ranks have the same files; warns if they are others than before a resumed
+// checkpoint.
+enum status trainer_open_tasks(struct trainer *trainer) MUST_CHECK;
+void trainer_describe_tasks(const struct trainer *trainer); // logs what there is; not collective
+// As many sequences of train.seq_len tokens take about as long as all tasks; 0 without tasks.
+int64_t trainer_tasks_sequences(const struct trainer *trainer);
+// Logs the figures of eval.tasks and writes them to the metrics. STATUS_STOPPED when a signal ends the one
+// after the last step; one before is then left out.
+enum status trainer_evaluate_tasks(struct trainer *trainer) MUST_CHECK;
+void trainer_tasks_free(struct trainer_tasks *tasks);
 // Generates one sample, to the log and to samples/step-N.txt (samples.c).
 enum status trainer_sample(struct trainer *trainer) MUST_CHECK;
 // Writes a checkpoint and removes old ones beyond checkpoint.keep (checkpointing.c).

@@ -14,6 +14,7 @@
 void data_record_free(struct data_record *record) {
     identity_free(&record->train);
     identity_free(&record->val);
+    free(record->tasks);
     free(record->orders);
     *record = (struct data_record){0};
 }
@@ -55,6 +56,17 @@ static void print_identity(const struct identity *identity, struct text *out) {
     text_add(out, "]}");
 }
 
+static void print_tasks(const struct data_record *record, struct text *out) {
+    text_add(out, ",\n    \"tasks\": [");
+    for (int i = 0; i < record->n_tasks; i++) {
+        const struct data_task *task = &record->tasks[i];
+        text_add(out, "%s\n      {\"name\": ", i ? "," : "");
+        json_add_string(out, task->name);
+        text_add(out, ", \"items\": %" PRId64 ", \"xxh3\": \"%016" PRIx64 "\"}", task->items, task->checksum);
+    }
+    text_add(out, "]");
+}
+
 void data_record_print(const struct data_record *record, struct text *out) {
     if (!record || record->n_orders == 0)
         return;
@@ -64,6 +76,8 @@ void data_record_print(const struct data_record *record, struct text *out) {
         text_add(out, ",\n    \"val\": ");
         print_identity(&record->val, out);
     }
+    if (record->n_tasks > 0)
+        print_tasks(record, out);
     text_add(out, ",\n    \"orders\": [");
     for (int i = 0; i < record->n_orders; i++) {
         const struct data_order *order = &record->orders[i];
@@ -124,6 +138,22 @@ static enum status parse_identity(struct identity *identity, const cJSON *object
     return STATUS_OK;
 }
 
+static enum status parse_tasks(struct data_record *record, const cJSON *array, const char *source) {
+    const cJSON *item;
+    record->tasks = calloc((size_t)cJSON_GetArraySize(array) + 1, sizeof *record->tasks);
+    if (!record->tasks)
+        return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+    cJSON_ArrayForEach(item, array) {
+        struct data_task *task = &record->tasks[record->n_tasks++];
+        const char *name;
+        TRY(json_get_string(item, "name", source, &name));
+        TRY(json_get_integer(item, "items", 1, MAX_WHOLE, source, &task->items));
+        TRY(get_digest(item, source, &task->checksum));
+        snprintf(task->name, sizeof task->name, "%s", name);
+    }
+    return STATUS_OK;
+}
+
 static enum status parse_order(struct data_order *order, const cJSON *item, int64_t lowest, int64_t step,
                                const char *source) {
     TRY(json_get_integer(item, "step", lowest, step, source, &order->step));
@@ -143,6 +173,10 @@ enum status data_record_parse(struct data_record *record, const cJSON *manifest,
     if (cJSON_GetObjectItemCaseSensitive(data, "val")) {
         TRY(json_get_object(data, "val", source, &object));
         TRY(parse_identity(&record->val, object, source));
+    }
+    if (cJSON_GetObjectItemCaseSensitive(data, "tasks")) {
+        TRY(json_get_array(data, "tasks", source, &array));
+        TRY(parse_tasks(record, array, source));
     }
     TRY(json_get_array(data, "orders", source, &array));
     cJSON_ArrayForEach(item, array) {

@@ -1,5 +1,6 @@
 // What a checkpoint records about the data that its run was trained on: "data" in the manifest.
 //   train, val   identity of the shards (val absent without data.val)
+//   tasks        eval.tasks of the run (absent without)
 //   orders       the steps at which an order of training sequences began: step 0, and each step at which
 //                changed data was accepted (checkpoint.accept_new_data)
 // Absent in checkpoints of earlier versions; then any data is accepted.
@@ -15,8 +16,17 @@ struct data_order {
     uint64_t n_shards, n_tokens, digest;
 };
 
+#define DATA_TASK_NAME_BYTES 64
+struct data_task {
+    char name[DATA_TASK_NAME_BYTES]; // may be cut
+    int64_t items;                   // evaluated
+    uint64_t checksum;               // of the file
+};
+
 struct data_record {
     struct identity train, val; // val without shards: none
+    struct data_task *tasks;
+    int n_tasks;
     struct data_order *orders;
     int n_orders; // 0: nothing is recorded
 };
