@@ -6,6 +6,7 @@
 
 #include "infer/tasks/score.h"
 #include "infer/tasks/words.h"
+#include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 
 static struct temporary temporary;
@@ -130,19 +131,20 @@ static void test_items_refused(void **state) {
 
 // ---- requests
 
-static enum status load(const char *kind, const char *lines, int seq_len, int64_t limit, struct task *task) {
-    char path[320], spec[400];
-    struct tokenizer *tokenizer;
-    temporary_path(&temporary, "items.v1.jsonl", path, sizeof path);
+static struct tokenizer *tokenizer; // "bytes"
+static char path[320];
+
+static enum status load_file(const char *kind, int seq_len, int64_t limit, struct task *task) {
+    char spec[400];
     snprintf(spec, sizeof spec, "%s=%s", kind, path);
+    return task_load(task, "--task", spec,
+                     &(struct task_options){
+                         .tokenizer = tokenizer, .vocab_size = 257, .seq_len = seq_len, .limit = limit});
+}
+
+static enum status load(const char *kind, const char *lines, int seq_len, int64_t limit, struct task *task) {
     EXPECT_OK(file_write_all(path, lines, strlen(lines)));
-    EXPECT_OK(tokenizer_load("bytes", &tokenizer));
-    enum status status =
-        task_load(task, "--task", spec,
-                  &(struct task_options){
-                      .tokenizer = tokenizer, .vocab_size = 257, .seq_len = seq_len, .limit = limit});
-    tokenizer_delete(tokenizer);
-    return status;
+    return load_file(kind, seq_len, limit, task);
 }
 
 // A request's tokens as text, end-of-text as "|", and how many of them are scored.
@@ -216,6 +218,56 @@ static void test_requests_refused(void **state) {
     struct task_list list;
     EXPECT_FAILURE(STATUS_INVALID, task_list_load(&list, "eval.tasks", none, 1, &options), "/nonexistent");
     task_list_free(&list);
+}
+
+// ---- damaged files
+
+static enum task_kind damaged_kind;
+static struct damage_random random_numbers = {.seed = 20261123};
+
+static void make_damaged(int i, struct bytes *bytes) {
+    static const char meaningful[] = "{}[]\":,\\ \nu0123456789\xc4\xa0";
+    static const char *const good[] = {"{\"activity_label\": \"A\", \"ctx_a\": \"b [c] d.\", \"ctx_b\": \"e "
+                                       "\\u00e9\", \"endings\": [\"f g\", "
+                                       "\"[h]\", \"i\"], \"label\": \"1\"}\n",
+                                       "{\"text\": \"one two \\ud83d\\ude00 three\"}\n\n{\"text\": \"four\"}",
+                                       TWO_ITEMS};
+    damaged_kind = (enum task_kind)(i % N_TASK_KINDS);
+    bytes->n = strlen(good[damaged_kind]);
+    memcpy(bytes->data, good[damaged_kind], bytes->n);
+    for (size_t n = 1 + damage_below(&random_numbers, 2); n > 0 && bytes->n > 0; n--) {
+        const size_t at = damage_below(&random_numbers, bytes->n), left = bytes->n - at;
+        const size_t length = 1 + damage_below(&random_numbers, left < 8 ? left : 8);
+        if (!damage_length(bytes, damage_below(&random_numbers, 16), at, length <= left ? length : left))
+            bytes->data[at] = damage_byte(&random_numbers, meaningful, sizeof meaningful - 1);
+    }
+}
+
+// A file that is accepted has whole requests; another is refused by its name.
+static bool try_damaged(const struct bytes *bytes) {
+    struct task task;
+    damage_write(path, bytes);
+    const enum status status = load_file(task_kind_name(damaged_kind), 60, 0, &task);
+    if (status != STATUS_OK && (status != STATUS_INVALID || !strstr(status_message(), "items.v1.jsonl")))
+        fail_msg("status %d, \"%s\"", status, status_message());
+    status_clear();
+    for (int i = 0; i < task.n_items && status == STATUS_OK; i++) {
+        const struct task_item *item = &task.items[i];
+        assert_true(item->n >= 1 && item->first + item->n <= task.n_requests);
+        assert_in_range(item->label, 0, item->n - 1);
+        for (int k = item->first; k < item->first + item->n; k++) {
+            const struct task_request *request = &task.requests[k];
+            assert_true(request->n_scored >= 1 && request->n > request->n_scored && request->n <= 61);
+            assert_true(request->first + (size_t)request->n <= task.tokens.n);
+        }
+    }
+    task_free(&task);
+    return status == STATUS_OK;
+}
+
+static void test_damaged_files(void **state) {
+    (void)state;
+    damage_try_all(&(struct damage_trials){"tasks", 1000, make_damaged, try_damaged});
 }
 
 // ---- batches
@@ -305,11 +357,16 @@ int main(void) {
                                        cmocka_unit_test(test_items_refused),
                                        cmocka_unit_test(test_requests),
                                        cmocka_unit_test(test_requests_refused),
+                                       cmocka_unit_test(test_damaged_files),
                                        cmocka_unit_test(test_batches),
                                        cmocka_unit_test(test_choices),
                                        cmocka_unit_test(test_lambada)};
     if (!temporary_init(&temporary))
         return 1;
+    temporary_path(&temporary, "items.v1.jsonl", path, sizeof path);
+    if (tokenizer_load("bytes", &tokenizer) != STATUS_OK)
+        return 1;
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    tokenizer_delete(tokenizer);
     return temporary_free(&temporary) ? failed : 1;
 }

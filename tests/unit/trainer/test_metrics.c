@@ -134,6 +134,34 @@ static void test_floats_read_back_to_the_bit(void **unused) {
     cJSON_Delete(lines);
 }
 
+// Tasks are removed and written again like everything else; names are escaped.
+static void test_tasks(void **unused) {
+    (void)unused;
+    begin();
+    char a[] = "hellaswag", b[] = "my \"task\"";
+    struct task tasks[] = {{.name = a}, {.name = b}};
+    const struct task_list list = {tasks, 2};
+    const struct task_result results[] = {
+        {.measures = {{"acc", 0.25, 0.125, true}, {"acc_norm", 0.5, NAN, true}},
+         .n_measures = 2,
+         .n_items = 12},
+        {.measures = {{"acc", 1, 0, true}}, .n_measures = 1, .n_items = 1}};
+    for (int64_t step = 2; step <= 6; step += 2) {
+        struct metrics metrics;
+        EXPECT_OK(metrics_open(&metrics, temporary.folder, step == 6 ? 2 : step)); // from step 2 on again
+        EXPECT_OK(metrics_tasks(&metrics, step, &list, results));
+        metrics_close(&metrics);
+    }
+    assert_steps("2,6");
+    cJSON *lines = read_lines();
+    const cJSON *entry = cJSON_GetObjectItem(lines->child, "tasks");
+    assert_true(number(cJSON_GetObjectItem(entry, "hellaswag"), "acc_stderr") == 0.125);
+    assert_true(
+        cJSON_IsNull(cJSON_GetObjectItem(cJSON_GetObjectItem(entry, "hellaswag"), "acc_norm_stderr")));
+    assert_true(number(cJSON_GetObjectItem(entry, "my \"task\""), "items") == 1);
+    cJSON_Delete(lines);
+}
+
 static void test_no_tokenizer_gives_null(void **unused) {
     (void)unused;
     begin();
@@ -263,6 +291,7 @@ static int remove_folder(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_floats_read_back_to_the_bit),
+        cmocka_unit_test(test_tasks),
         cmocka_unit_test(test_no_tokenizer_gives_null),
         cmocka_unit_test(test_every_line_is_flushed),
         cmocka_unit_test(test_resuming_removes_steps_that_will_be_repeated),

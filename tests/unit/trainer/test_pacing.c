@@ -54,7 +54,7 @@ static void test_when(void **unused) {
 static void test_how_long(void **unused) {
     (void)unused;
     struct config config;
-    const struct pacing_evaluations none = {0}, some = {8, 100};
+    const struct pacing_evaluations none = {0}, some = {8, 100, 0};
     configure(&config, "\"eval_every\": 0", "\"type\": \"cosine\"");
     // 60 s, of which 12 are spent: 480 steps of 0.1 s are left.
     assert_int_equal(pacing_total(&config, &none, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.1}),
@@ -76,6 +76,13 @@ static void test_how_long(void **unused) {
     // Not measured yet: a sequence takes a third of its part of a step of 0.6 s.
     assert_int_equal(pacing_total(&config, &some, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.6}),
                      160);
+    // Tasks, every 4 steps and at the end: 4 sequences of 0.05 s, then as measured.
+    config.train.eval_every = 0;
+    config.eval.every = 4;
+    const struct pacing_evaluations tasks = {.task_sequences = 4};
+    assert_int_equal(pacing_total(&config, &tasks, 100, &measured), 100 + 318); // 47.8 s, of 0.15 s each
+    const struct pacing_report timed = {.spent_s = 12, .step_s = 0.1, .tasks_s = 3};
+    assert_int_equal(pacing_total(&config, &tasks, 100, &timed), 100 + 52); // 45 s, of 0.85 s each
     config_free(&config);
 }
 

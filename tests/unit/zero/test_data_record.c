@@ -4,6 +4,8 @@
 #include <stdio.h>
 
 #include "base/json.h"
+#include <stdlib.h>
+
 #include "zero/checkpoint/data_record.h"
 
 static struct identity_entry entries[2] = {{3, 0xfedcba9876543210, "a.bin"}, {4, 1, "odd \"name\".bin"}};
@@ -34,6 +36,11 @@ static struct data_record make_record(void) {
     EXPECT_OK(data_record_begin_order(&record, 8, &train)); // replaces the one before
     EXPECT_OK(identity_copy(&record.val, &val));
     assert_int_equal(record.n_orders, 2);
+    record.tasks = calloc(2, sizeof *record.tasks);
+    assert_non_null(record.tasks);
+    record.tasks[0] = (struct data_task){"hellaswag", 10042, 0xabcdef};
+    record.tasks[1] = (struct data_task){"a \"quoted\" name", 3, 0};
+    record.n_tasks = 2;
     return record;
 }
 
@@ -47,6 +54,8 @@ static void test_print_and_parse(void **state) {
     assert_int_equal(back.n_orders, 2);
     assert_int_equal(back.orders[1].step, 8);
     assert_true(back.orders[1].digest == train.digest);
+    assert_true(back.n_tasks == 2 && back.tasks[0].items == 10042 && back.tasks[0].checksum == 0xabcdef);
+    assert_string_equal(back.tasks[1].name, "a \"quoted\" name");
     print(&back, &again);
     assert_string_equal(again.data, json.data);
     text_free(&json);
@@ -79,6 +88,10 @@ static void test_refused_records(void **state) {
         {"\"step\": 8", "\"step\": 9", "step"}, // after the checkpoint's step
         {"\"step\": 0", "\"step\": 8", "step"}, // not ascending
         {"\"orders\": [", "\"order\": [", "orders"},
+        {"\"tasks\": [", "\"tasks\": 1, \"rest\": [", "tasks"},
+        {"\"items\": 3", "\"items\": 0", "items"},
+        {"\"name\": \"hellaswag\"", "\"name\": 7", "name"},
+        {"0000000000abcdef", "0000000000abcdeg", "16 hexadecimal digits"},
         {"\"data\": {", "\"data\": 5, \"rest\": {", "data"},
     };
     struct data_record record = make_record(), back;
