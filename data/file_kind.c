@@ -39,7 +39,8 @@ static const struct {
     [FILE_KIND_LLMC_STATE] = {"is an optimizer state of llm.c",
                               NOT_READ ": a run starts from llm.c's model, without its optimizer state"},
     [FILE_KIND_LLMC_DEBUG_STATE] = {"is a debug state of llm.c", NOT_READ},
-    [FILE_KIND_LLMC_EVAL] = {"is a multiple-choice evaluation of llm.c (as HellaSwag)", NOT_READ},
+    [FILE_KIND_LLMC_EVAL] = {"is a multiple-choice evaluation of llm.c (as HellaSwag)",
+                             "it is for ./train eval --task hellaswag={file} and for eval.tasks"},
     [FILE_KIND_PYTORCH] =
         {"holds PyTorch's pickled weights",
          "they can run code when they are read and are not read here. Convert them once: python3 -c 'from "

@@ -186,7 +186,7 @@ static double log_probability(const struct task *task, const struct task_scores 
     const double value = scores->log_probabilities[request];
     if (!normalized)
         return value;
-    return task->requests[request].characters > 0 ? value / task->requests[request].characters : -INFINITY;
+    return task->requests[request].length > 0 ? value / task->requests[request].length : -INFINITY;
 }
 
 // The first of the largest.

@@ -54,7 +54,7 @@ enum status task_score_batch(struct task_scorer *scorer, const struct task *task
 //   acc          multiple choice: items whose right choice has the largest log-probability. LAMBADA: items
 //   whose
 //                last word is what greedy generation gives
-//   acc_norm     the same with log-probabilities divided by the choice's length in characters
+//   acc_norm     the same with log-probabilities divided by the choice's length (task_request.length)
 //   perplexity   LAMBADA: exp(- mean log-probability of the last words)
 // Errors are standard errors of the mean over items; that of the perplexity is the one of its logarithm times
 // the perplexity. NaN with one item.

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "data/file_kind.h"
+#include "infer/tasks/llmc.h"
 #include "infer/tasks/words.h"
 
 #define LARGEST_FILE ((size_t)1 << 30)
@@ -75,7 +76,8 @@ static enum status check_vocabulary(const struct reader *reader, const struct to
 }
 
 // Adds the request whose tokens are in reader->ids, the first n_context of them the context's.
-static enum status add_request(struct reader *reader, size_t n_context, const struct text *choice) {
+//   length   of the choice, for acc_norm
+static enum status add_request(struct reader *reader, size_t n_context, double length) {
     struct task *task = reader->task;
     const struct token_list *ids = &reader->ids;
     const size_t most = (size_t)reader->options->seq_len + 1, n_scored = ids->n - n_context;
@@ -86,28 +88,32 @@ static enum status add_request(struct reader *reader, size_t n_context, const st
                     "%zu; leave the item out",
                     reader->source, n_scored, most - 1, most - 1);
     const size_t dropped = ids->n > most ? ids->n - most : 0;
-    TRY(add(reader,
-            &(struct task_request){.first = task->tokens.n,
-                                   .n = (int)(ids->n - dropped),
-                                   .n_scored = (int)n_scored,
-                                   .characters = (double)words_characters(choice->data, choice->length)}));
+    TRY(add(reader, &(struct task_request){.first = task->tokens.n,
+                                           .n = (int)(ids->n - dropped),
+                                           .n_scored = (int)n_scored,
+                                           .length = length}));
     for (size_t i = dropped; i < ids->n; i++)
         TRY(token_list_add(&task->tokens, ids->ids[i]));
     return STATUS_OK;
 }
 
-// Tokenizes the context without the white space at its end, which begins the continuation.
-static enum status add_item(struct reader *reader, const struct task_text *item) {
+static enum status begin_item(struct reader *reader, int n_choices, int label) {
     struct task *task = reader->task;
-    const struct tokenizer *tokenizer = reader->options->tokenizer;
-    const char *context = item->context.data ? item->context.data : "";
-    const size_t n = words_without_space_at_end(context, item->context.length);
     void *grown = grow(task->items, &reader->most_items, task->n_items, sizeof *task->items);
     if (!grown)
         return FAIL(STATUS_FAILED, "out of memory for %d items of %s", task->n_items, task->path);
     task->items = grown;
     task->items[task->n_items++] =
-        (struct task_item){.first = task->n_requests, .n = item->n_choices, .label = item->label};
+        (struct task_item){.first = task->n_requests, .n = n_choices, .label = label};
+    return STATUS_OK;
+}
+
+// Tokenizes the context without the white space at its end, which begins the continuation.
+static enum status add_item(struct reader *reader, const struct task_text *item) {
+    const struct tokenizer *tokenizer = reader->options->tokenizer;
+    const char *context = item->context.data ? item->context.data : "";
+    const size_t n = words_without_space_at_end(context, item->context.length);
+    TRY(begin_item(reader, item->n_choices, item->label));
     struct token_list *ids = &reader->ids;
     ids->n = 0;
     TRY(tokenizer_encode(tokenizer, context, n, ids));
@@ -121,7 +127,8 @@ static enum status add_item(struct reader *reader, const struct task_text *item)
         if (n == 0)
             TRY(token_list_add(ids, tokenizer_end_of_text(tokenizer)));
         TRY(tokenizer_encode(tokenizer, reader->whole.data, reader->whole.length, ids));
-        TRY(add_request(reader, n_context < ids->n ? n_context : ids->n, &item->choices[i]));
+        TRY(add_request(reader, n_context < ids->n ? n_context : ids->n,
+                        (double)words_characters(item->choices[i].data, item->choices[i].length)));
     }
     return STATUS_OK;
 }
@@ -165,16 +172,51 @@ static enum status read_lines(struct reader *reader, const char *text, size_t by
     return STATUS_OK;
 }
 
+// Examples of llm.c's format: the tokens are there already.
+static enum status add_example(struct reader *reader, const struct llmc_example *example) {
+    struct token_list *ids = &reader->ids;
+    const size_t n_context = example->n_context > 0 ? (size_t)example->n_context : 1;
+    TRY(begin_item(reader, example->n_choices, example->label));
+    for (int i = 0; i < example->n_choices; i++) {
+        ids->n = 0;
+        if (example->n_context == 0)
+            TRY(token_list_add(ids, tokenizer_end_of_text(reader->options->tokenizer)));
+        for (int k = 0; k < example->n_context; k++)
+            TRY(token_list_add(ids, llmc_word(example->context, k)));
+        for (int k = 0; k < example->n_tokens[i]; k++)
+            TRY(token_list_add(ids, llmc_word(example->tokens[i], k)));
+        TRY(add_request(reader, n_context, example->n_tokens[i]));
+    }
+    return STATUS_OK;
+}
+
+static enum status read_llmc(struct reader *reader, const char *data, size_t bytes) {
+    const int64_t limit = reader->options->limit;
+    struct llmc_examples examples;
+    struct llmc_example example;
+    TRY(llmc_examples_begin(&examples, data, bytes, reader->task->path));
+    while (examples.n_read < examples.n && (limit == 0 || examples.n_read < limit)) {
+        TRY(llmc_examples_next(&examples, &example));
+        char *source = file_path("%s, example %d", reader->task->path, examples.n_read);
+        reader->source = source;
+        enum status status = source ? add_example(reader, &example) : STATUS_FAILED;
+        free(source);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
 static enum status read_file(struct task *task, const struct task_options *options) {
     char *text;
     size_t bytes;
     const enum file_kind kind = file_kind_of_path(task->path);
-    if (kind != FILE_KIND_TEXT && kind != FILE_KIND_UNKNOWN)
+    const bool is_llmc = kind == FILE_KIND_LLMC_EVAL && task->kind != TASK_LAMBADA;
+    if (kind != FILE_KIND_TEXT && kind != FILE_KIND_UNKNOWN && !is_llmc)
         return file_kind_refuse(kind, task->path, "", "JSON Lines: one item per line");
     TRY(file_read(task->path, LARGEST_FILE, &text, &bytes));
     struct reader reader = {.task = task, .options = options};
     task->checksum = XXH3_64bits(text, bytes);
-    enum status status = read_lines(&reader, text, bytes);
+    enum status status = (is_llmc ? read_llmc : read_lines)(&reader, text, bytes);
     token_list_free(&reader.ids);
     text_free(&reader.whole);
     free(text);

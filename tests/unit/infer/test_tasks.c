@@ -149,7 +149,7 @@ static enum status load(const char *kind, const char *lines, int seq_len, int64_
 
 // A request's tokens as text, end-of-text as "|", and how many of them are scored.
 static void expect_request(const struct task *task, int request, const char *tokens, int n_scored,
-                           double characters) {
+                           double length) {
     const struct task_request *r = &task->requests[request];
     char text[64] = "";
     assert_true(r->n < 64);
@@ -159,7 +159,7 @@ static void expect_request(const struct task *task, int request, const char *tok
     }
     assert_string_equal(text, tokens);
     assert_int_equal(r->n_scored, n_scored);
-    assert_true(r->characters == characters);
+    assert_true(r->length == length);
 }
 
 #define TWO_ITEMS                                                                                            \
@@ -218,6 +218,55 @@ static void test_requests_refused(void **state) {
     struct task_list list;
     EXPECT_FAILURE(STATUS_INVALID, task_list_load(&list, "eval.tasks", none, 1, &options), "/nonexistent");
     task_list_free(&list);
+}
+
+// ---- llm.c's files
+
+// Two examples: context "ab" or none, then " c" and " de".
+static void make_llmc(struct bytes *bytes) {
+    static const uint16_t first[] = {65535, 30, 0, 1, 2, 2, 'a', 'b', 2, ' ', 'c', 3, ' ', 'd', 'e'},
+                          second[] = {65535, 26, 1, 0, 2, 0, 2, ' ', 'c', 3, ' ', 'd', 'e'};
+    static const int32_t header[256] = {20240522, 1, 2, 30};
+    memcpy(bytes->data, header, sizeof header);
+    memcpy(bytes->data + sizeof header, first, sizeof first);
+    memcpy(bytes->data + sizeof header + sizeof first, second, sizeof second);
+    bytes->n = sizeof header + sizeof first + sizeof second;
+}
+
+static void test_llmc(void **state) {
+    struct bytes bytes, damaged;
+    struct task task;
+    (void)state;
+    make_llmc(&bytes);
+    damage_write(path, &bytes);
+    EXPECT_OK(load_file("hellaswag", 60, 0, &task));
+    assert_true(task.n_items == 2 && task.items[0].label == 1 && task.items[1].label == 0);
+    expect_request(&task, 0, "ab c", 2, 2); // lengths are tokens
+    expect_request(&task, 1, "ab de", 3, 3);
+    expect_request(&task, 2, "| c", 2, 2);
+    task_free(&task);
+    EXPECT_OK(load_file("multiple_choice", 60, 1, &task));
+    assert_int_equal(task.n_requests, 2);
+    task_free(&task);
+    EXPECT_FAILURE(STATUS_INVALID, load_file("lambada", 60, 0, &task), "--task hellaswag=");
+    task_free(&task);
+    for (damaged = bytes; damaged.n > 4;) { // cut anywhere
+        damaged.n--;
+        damage_write(path, &damaged);
+        EXPECT_FAILURE(STATUS_INVALID, load_file("hellaswag", 60, 0, &task), path);
+        task_free(&task);
+        if (damaged.n == 1020)
+            damaged.n = 9;
+    }
+    for (size_t at = 4; at < bytes.n; at += at == 11 ? 1013 : 1) { // any other byte: read, or refused
+        damaged = bytes;
+        damaged.data[at] ^= 0x81;
+        damage_write(path, &damaged);
+        const enum status status = load_file("hellaswag", 60, 0, &task);
+        assert_true(status == STATUS_OK || (status == STATUS_INVALID && strstr(status_message(), path)));
+        status_clear();
+        task_free(&task);
+    }
 }
 
 // ---- damaged files
@@ -311,8 +360,8 @@ static void expect_measure(const struct task_measure *measure, const char *name,
 }
 
 static void test_choices(void **state) {
-    struct task_request requests[] = {{.characters = 2}, {.characters = 8}, {.characters = 5},
-                                      {.characters = 5}, {.characters = 0}, {.characters = 1}};
+    struct task_request requests[] = {{.length = 2}, {.length = 8}, {.length = 5},
+                                      {.length = 5}, {.length = 0}, {.length = 1}};
     struct task_item items[] = {{0, 2, 0}, {2, 2, 0}, {4, 2, 1}};
     double log_probabilities[] = {-4, -8, -3, -3, -1, -2}; // item 1: equal, so the first
     struct task task = {.kind = TASK_HELLASWAG, .requests = requests, .items = items, .n_items = 3};
@@ -357,6 +406,7 @@ int main(void) {
                                        cmocka_unit_test(test_items_refused),
                                        cmocka_unit_test(test_requests),
                                        cmocka_unit_test(test_requests_refused),
+                                       cmocka_unit_test(test_llmc),
                                        cmocka_unit_test(test_damaged_files),
                                        cmocka_unit_test(test_batches),
                                        cmocka_unit_test(test_choices),
