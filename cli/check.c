@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "configs/config.h"
+#include "infer/tasks/task.h"
 #include "trainer/data_defaults.h"
 #include "trainer/initial_weights.h"
 #include "trainer/plan/model_sizes.h"
@@ -42,6 +43,15 @@ static enum status resolve(struct config *config) {
     return STATUS_OK;
 }
 
+static enum status check_tasks(const struct config *config) {
+    for (int i = 0; i < config->eval.tasks.n_paths; i++) {
+        enum task_kind kind;
+        const char *path;
+        TRY(task_parse("eval.tasks", config->eval.tasks.paths[i], &kind, &path));
+    }
+    return STATUS_OK;
+}
+
 static enum status run_check(int n_args, char **args) {
     struct config config;
     struct text out = {0};
@@ -56,6 +66,8 @@ static enum status run_check(int n_args, char **args) {
         status = data_defaults_apply(&config);
     if (status == STATUS_OK)
         status = resolve(&config);
+    if (status == STATUS_OK)
+        status = check_tasks(&config);
     if (status == STATUS_OK) {
         config_print(&config, &out);
         status = print_text(&out);

@@ -57,6 +57,11 @@ static enum status run_eval(int n_args, char **args) {
     if (n_paths == 0 || (data_patterns.n == 0 && tasks.n == 0))
         return FAIL(STATUS_INVALID, "train eval: expected a run or checkpoint, and --data FILE or --task "
                                     "KIND=FILE; see: train help eval");
+    if (limit > 0 && tasks.n == 0)
+        return FAIL(STATUS_INVALID, "train eval: --limit is of tasks, and no --task is given; leave it out");
+    if (end_of_text && data_patterns.n == 0)
+        return FAIL(STATUS_INVALID,
+                    "train eval: --end-of-text is of texts, and no --data is given; leave it out");
     struct eval_options options = {.end_of_text = end_of_text,
                                    .tasks = &tasks,
                                    .limit = limit,

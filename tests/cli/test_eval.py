@@ -106,6 +106,7 @@ class Figures(CommandCase):
             self.assertEqual(result[f'{measure}_stderr'], 0)
             self.assertEqual(result['items'], len(items_of))
 
+    @unittest.skipIf(harness.SANITIZERS, "takes Python's time, not the program's")
     def test_multiple_choice(self):
         items = multiple_choice_items(16)
         items[0]['context'] = ''
@@ -114,11 +115,13 @@ class Figures(CommandCase):
         items[3]['context'] = items[3]['context'] * 5  # longer than the model's context
         self.check_choices('multiple_choice', items, lambda i: i['context'], lambda i: i['choices'])
 
+    @unittest.skipIf(harness.SANITIZERS, "takes Python's time, not the program's")
     def test_hellaswag(self):
         self.check_choices('hellaswag', hellaswag_items(8),
                            lambda i: clean(f'{i["activity_label"]}: {i["ctx_a"]} {i["ctx_b"].capitalize()}'),
                            lambda i: list(map(clean, i['endings'])))
 
+    @unittest.skipIf(harness.SANITIZERS, "takes Python's time, not the program's")
     def test_llmc_file(self):
         """llm.c's format: acc_norm is per token."""
         self.check_choices('hellaswag', multiple_choice_items(8, seed=2), lambda i: i['context'], lambda i: i['choices'],
@@ -177,6 +180,8 @@ class Figures(CommandCase):
         task = 'multiple_choice=items.jsonl'
         for arguments, says in (
                 ([golden], ['--data FILE', '--task']),
+                ([golden, '--data', 'empty.txt', '--limit', 3], ['--limit', '--task']),
+                ([golden, '--task', task, '--end-of-text'], ['--end-of-text', '--data']),
                 ([golden, '--task', 'items.jsonl'], ['"items.jsonl"', 'hellaswag=FILE']),
                 ([golden, '--task', task], ['--task needs a tokenizer', '--tokenizer']),
                 ([golden, '--data', 'bad.jsonl'], ['bad.jsonl is text', '--tokenizer']),
@@ -319,7 +324,8 @@ class Runs(CommandCase):
         bad = write_items(self.folder / 'bad.jsonl', [{'text': 'x ' + 'y' * 64}])
         config = self.config(eval={'tasks': [f'lambada={bad}']})
         self.refuses(config, says=['bad.jsonl, line 1', '65 tokens'])
-        self.refuses(config, 'eval.tasks=swag', says=['eval.tasks', 'hellaswag=FILE'])
+        for command in (config,), ('check', config):
+            self.refuses(*command, 'eval.tasks=swag', says=['eval.tasks', 'hellaswag=FILE'])
         self.refuses(config, f'eval.tasks=lambada={texts}', 'data.tokenizer=', says=['eval.tasks', 'data.tokenizer'])
         self.refuses(config, 'eval.task=x', says=['eval.tasks'])
 
