@@ -3,7 +3,9 @@ import json
 import math
 import random
 import re
+import signal
 import struct
+import time
 import unittest
 
 import harness
@@ -318,6 +320,27 @@ class Runs(CommandCase):
         changed = self.run_train(config, 'train.max_steps=7')
         self.assertIn('the items of the task lambada have changed (6, now 3)', changed.error)
         self.assertIn('before step 6', changed.error)
+
+    @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')
+    def test_stopping(self):
+        """A signal ends an evaluation of seconds: between steps the run stops and resumes, at the end it is complete."""
+        items = write_items(self.folder / 'items.jsonl', multiple_choice_items(1000) * 3)
+        config = self.config(model={'n_embd': 128, 'n_head': 4, 'n_layer': 4}, train={'max_steps': 2},
+                             eval={'tasks': [f'multiple_choice={items}'], 'every': 1})
+        process = self.start(config)
+        self.wait_for_steps(1)
+        process.send_signal(signal.SIGTERM)
+        stopped = self.finish(process, 0)
+        self.assertIn('stopped after step 1 of 2', stopped.error)
+        self.assertEqual(self.task_lines('run'), [])
+        process = self.start(config)
+        while not (self.folder / 'run' / 'checkpoints' / 'step-00000002').exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        stopped = self.finish(process, 0)
+        self.assertIn('stopped during the evaluation of tasks; all steps are done and saved', stopped.error)
+        self.assertIn(f'./train eval {self.folder / "run"} --task multiple_choice={items}', stopped.error)
+        self.assertEqual(self.task_lines('run'), [])
 
     def test_refused_at_the_start(self):
         _, texts = self.lambada()
