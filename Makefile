@@ -342,6 +342,7 @@ fuzz_needs_trainer := trainer/runs base
 # Of cli only what reads requests, so that the trainer is not compiled again either.
 fuzz_needs_cli := cli/serve infer data base
 fuzz_needs_data := data/text data base
+fuzz_needs_infer := infer/tasks data base
 define fuzzer_rule
 $(1): $(1).o $(foreach f,$(filter-out kernels,$(or $(fuzz_needs_$(2)),$(2) $(needs_$(2)))),$(call library,$(f)))
 	$$(call announce,link-$$(@D),"  link $$(@D)")
