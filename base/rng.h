@@ -9,6 +9,7 @@
 enum rng_stream {
     RNG_STREAM_SHUFFLE = 1,
     RNG_STREAM_SAMPLE = 2,
+    RNG_STREAM_MIXTURE = 3,
     RNG_STREAM_INIT = 1 << 16,
 };
 
