@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "configs/config.h"
 #include "infer/tasks/task.h"
+#include "trainer/data/sources.h"
 #include "trainer/data_defaults.h"
 #include "trainer/initial_weights.h"
 #include "trainer/plan/model_sizes.h"
@@ -69,6 +70,7 @@ static enum status run_check(int n_args, char **args) {
     if (status == STATUS_OK)
         status = check_tasks(&config);
     if (status == STATUS_OK) {
+        data_log_mixture(&config);
         config_print(&config, &out);
         status = print_text(&out);
     }

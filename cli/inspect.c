@@ -148,6 +148,15 @@ static enum status inspect_kind(const char *path, enum file_kind kind) {
 
 // ---- checkpoints
 
+// The sources of a mixture in data.train.
+static void print_sources(const struct identity *train) {
+    uint64_t shard = 0;
+    for (uint32_t i = 0; i < train->n_sources; shard += train->sources[i++].n_shards)
+        printf("  source %u: %.4g %% of sequences, from %s%s\n", i + 1, 100 * train->sources[i].share,
+               train->entries[shard / train->shards_per_entry].name,
+               train->sources[i].n_shards > 1 ? ", ..." : "");
+}
+
 static enum status inspect_checkpoint(const char *path) {
     struct checkpoint *checkpoint;
     char bytes[32], weights[32];
@@ -165,6 +174,7 @@ static enum status inspect_checkpoint(const char *path) {
            text_count(weights, sizeof weights, (double)checkpoint->params.n_weights), model->n_layer,
            model->n_head, model->n_embd, model->vocab_size, model->n_positions);
     printf("  tokenizer: %s\n", checkpoint->tokenizer ? checkpoint->tokenizer : "none");
+    print_sources(&checkpoint->data.train);
     if (checkpoint->history.best.sequences > 0)
         printf("  lowest validation loss so far: %.4f at step %lld (%lld sequences of data.val)\n",
                checkpoint->history.best.loss, (long long)checkpoint->history.best.step,

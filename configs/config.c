@@ -17,26 +17,11 @@
 
 // ---- values from JSON
 
-static const char *what_is(const cJSON *value, char *buffer, size_t size) {
-    if (cJSON_IsString(value))
-        snprintf(buffer, size, "the string \"%.60s\"", value->valuestring);
-    else if (cJSON_IsNumber(value)) {
-        char number[32];
-        snprintf(buffer, size, "the number %s", option_number(number, value->valuedouble));
-    } else
-        snprintf(buffer, size, "%s",
-                 cJSON_IsBool(value)    ? (cJSON_IsTrue(value) ? "true" : "false")
-                 : cJSON_IsNull(value)  ? "null"
-                 : cJSON_IsArray(value) ? "a list"
-                                        : "an object");
-    return buffer;
-}
-
 static enum status wrong_type(const struct option *option, const char *source, const cJSON *value,
                               const char *expected) {
     char found[96];
     return FAIL(STATUS_INVALID, "%s: %s is %s, expected %s", source, option_full_name(option),
-                what_is(value, found, sizeof found), expected);
+                option_what_is(value, found, sizeof found), expected);
 }
 
 static enum status read_number(const struct option *option, const char *source, const cJSON *value,
@@ -84,7 +69,7 @@ static enum status read_choice(struct config *config, const struct option *optio
         }
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", option->choices[i]);
     }
-    what_is(value, found, sizeof found);
+    option_what_is(value, found, sizeof found);
     const char *nearest =
         cJSON_IsString(value) ? text_nearest(value->valuestring, option->choices, option->n_choices) : NULL;
     if (nearest)
@@ -92,31 +77,6 @@ static enum status read_choice(struct config *config, const struct option *optio
                     option_full_name(option), found, list, nearest);
     return FAIL(STATUS_INVALID, "%s: %s is %s, expected one of %s", source, option_full_name(option), found,
                 list);
-}
-
-static enum status read_paths(const struct option *option, const char *source, const cJSON *value,
-                              struct file_list *slot) {
-    struct file_list list = {0};
-    int n = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
-    enum status status = STATUS_OK;
-    list.paths = calloc((size_t)n + 1, sizeof *list.paths);
-    if (!list.paths)
-        return FAIL(STATUS_FAILED, "out of memory reading the configuration");
-    // Follows the links, because cJSON_GetArrayItem walks from the start each time.
-    for (const cJSON *item = cJSON_IsArray(value) ? value->child : value; n-- > 0 && status == STATUS_OK;
-         item = item->next) {
-        if (!cJSON_IsString(item))
-            status = wrong_type(option, source, item, "a path, or a list of paths");
-        else if (item->valuestring[0]) // "" names nothing
-            status = replace_string(&list.paths[list.n_paths++], item->valuestring);
-    }
-    if (status != STATUS_OK) {
-        file_list_free(&list);
-        return status;
-    }
-    file_list_free(slot);
-    *slot = list;
-    return STATUS_OK;
 }
 
 static enum status read_value(struct config *config, const struct option *option, const char *source,
@@ -154,8 +114,8 @@ static enum status read_value(struct config *config, const struct option *option
         if (!cJSON_IsString(value))
             return wrong_type(option, source, value, "a string");
         return replace_string(slot, value->valuestring);
-    case OPTION_PATHS:
-        return read_paths(option, source, value, slot);
+    case OPTION_SOURCES:
+        return option_read_sources(option, source, value, slot);
     }
     return STATUS_OK;
 }
@@ -211,7 +171,7 @@ static enum status read_section(struct reader *reader, const char *name, const c
         return faults_take(&reader->faults,
                            FAIL(STATUS_INVALID, "%s: the section %s is %s, expected an object",
                                 place_of(reader, section, place, sizeof place), name,
-                                what_is(section, found, sizeof found)));
+                                option_what_is(section, found, sizeof found)));
     cJSON_ArrayForEach(item, section) {
         char full_name[160];
         snprintf(full_name, sizeof full_name, "%s.%s", name, item->string);
@@ -250,7 +210,7 @@ static enum status read_tree(struct reader *reader) {
     if (!cJSON_IsObject(reader->root)) {
         char found[96];
         return FAIL(STATUS_INVALID, "%s holds %s, expected an object, such as {\"model\": {\"n_layer\": 12}}",
-                    reader->source, what_is(reader->root, found, sizeof found));
+                    reader->source, option_what_is(reader->root, found, sizeof found));
     }
     const cJSON *item;
     cJSON_ArrayForEach(item, reader->root) {
@@ -301,7 +261,7 @@ static enum status read_override(struct reader *reader, const char *override) {
     // Text that happens to be JSON (a run named 12) is still text for an option that takes text.
     bool wants_text =
         option && (option->type == OPTION_STRING || (option->type == OPTION_CHOICE && !cJSON_IsBool(value)) ||
-                   (option->type == OPTION_PATHS && !cJSON_IsArray(value)));
+                   (option->type == OPTION_SOURCES && !cJSON_IsArray(value) && !cJSON_IsObject(value)));
     if (!value || (wants_text && !cJSON_IsString(value))) {
         cJSON_Delete(value);
         value = cJSON_CreateString(equals + 1);
@@ -392,8 +352,8 @@ void config_free(struct config *config) {
         void *slot = option_value(&options[i], config);
         if (options[i].type == OPTION_STRING)
             free(*(char **)slot);
-        else if (options[i].type == OPTION_PATHS)
-            file_list_free(slot);
+        else if (options[i].type == OPTION_SOURCES)
+            config_sources_free(slot);
     }
     free(config->given);
     free(config->source);

@@ -25,10 +25,19 @@
 #include "configs/schema.def"
 
 // One member per option, in a struct per section: config.model.n_layer. A CHOICE is the enum of its set. A
-// STRING is never NULL, and owned by the config. PATHS is the list as written, before globbing.
+// STRING is never NULL, and owned by the config. SOURCES is the list as written, before globbing.
 #define CONFIG_AUTO (-1) // an AUTO_INTEGER that is "auto"
 struct config_pair {
     double value[2];
+};
+#define CONFIG_MAX_SOURCES 256
+struct config_source {
+    struct file_list files; // at least one path or glob
+    double weight;          // 0: none given, in all sources of the list
+};
+struct config_sources {
+    struct config_source *list;
+    int n; // 0: nothing named. A path, or a list of paths, is one source without a weight
 };
 struct config {
 #define SECTION(name, help)                                           struct {
@@ -40,7 +49,7 @@ struct config {
 #define PAIR(section, name, first, second, low, high, resume, help)   struct config_pair name;
 #define CHOICE(section, name, set, initial, resume, help)             enum config_##set name;
 #define STRING(section, name, initial, resume, help)                  char *name;
-#define PATHS(section, name, resume, help)                            struct file_list name;
+#define SOURCES(section, name, resume, help)                          struct config_sources name;
 #define END_SECTION(name)                                                                                    \
     }                                                                                                        \
     name;
@@ -68,6 +77,7 @@ struct cJSON;
 enum status config_set(struct config *config, const char *source, const char *full_name,
                        const struct cJSON *value) MUST_CHECK;
 void config_free(struct config *config);
+void config_sources_free(struct config_sources *sources);
 
 // Whether the file or an override sets this option ("model.n_layer", "device"). Asserts that the option
 // exists.

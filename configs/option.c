@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -53,8 +54,8 @@ const struct option options[] = {
         initial, resume, help)
 #define STRING(section, name, initial, resume, help)                                                         \
     ROW(OPTION_STRING, section, name, 0, 0, #initial, NULL, 0, 0, resume, help)
-#define PATHS(section, name, resume, help)                                                                   \
-    ROW(OPTION_PATHS, section, name, 0, 0, "[]", NULL, 0, 0, resume, help)
+#define SOURCES(section, name, resume, help)                                                                 \
+    ROW(OPTION_SOURCES, section, name, 0, 0, "[]", NULL, 0, 0, resume, help)
 #include "configs/schema.def"
 };
 const int n_options = sizeof options / sizeof *options;
@@ -133,6 +134,66 @@ void option_choose(const struct option *option, struct config *config, int i) {
     memcpy(option_value(option, config), &i, sizeof i);
 }
 
+const char *option_what_is(const cJSON *value, char *buffer, size_t size) {
+    if (cJSON_IsString(value))
+        snprintf(buffer, size, "the string \"%.60s\"", value->valuestring);
+    else if (cJSON_IsNumber(value)) {
+        char number[32];
+        snprintf(buffer, size, "the number %s", option_number(number, value->valuedouble));
+    } else
+        snprintf(buffer, size, "%s",
+                 cJSON_IsBool(value)    ? (cJSON_IsTrue(value) ? "true" : "false")
+                 : cJSON_IsNull(value)  ? "null"
+                 : cJSON_IsArray(value) ? "a list"
+                                        : "an object");
+    return buffer;
+}
+
+void config_sources_free(struct config_sources *sources) {
+    for (int i = 0; i < sources->n; i++)
+        file_list_free(&sources->list[i].files);
+    free(sources->list);
+    *sources = (struct config_sources){0};
+}
+
+// ---- printing
+
+static void print_list(const struct file_list *list, struct text *out) {
+    text_add(out, "[");
+    for (int i = 0; i < list->n_paths; i++) {
+        text_add(out, i ? ", " : "");
+        json_add_string(out, list->paths[i]);
+    }
+    text_add(out, "]");
+}
+
+static void print_source(const struct config_source *source, struct text *out) {
+    char number[32];
+    text_add(out, "{\"path\": ");
+    if (source->files.n_paths == 1)
+        json_add_string(out, source->files.paths[0]);
+    else
+        print_list(&source->files, out);
+    if (source->weight > 0)
+        text_add(out, ", \"weight\": %s", text_double(number, source->weight));
+    text_add(out, "}");
+}
+
+static void print_sources(const struct config_sources *sources, struct text *out) {
+    if (sources->n <= 1) { // whose weight has no effect
+        print_list(&(struct file_list){sources->n ? sources->list[0].files.paths : NULL,
+                                       sources->n ? sources->list[0].files.n_paths : 0},
+                   out);
+        return;
+    }
+    text_add(out, "[");
+    for (int i = 0; i < sources->n; i++) {
+        text_add(out, i ? ", " : "");
+        print_source(&sources->list[i], out);
+    }
+    text_add(out, "]");
+}
+
 void option_print(const struct option *option, const struct config *config, struct text *out) {
     const void *slot = option_value(option, config);
     char number[2][32];
@@ -163,15 +224,8 @@ void option_print(const struct option *option, const struct config *config, stru
     case OPTION_STRING:
         json_add_string(out, *(char *const *)slot);
         break;
-    case OPTION_PATHS: {
-        const struct file_list *list = slot;
-        text_add(out, "[");
-        for (int i = 0; i < list->n_paths; i++) {
-            text_add(out, i ? ", " : "");
-            json_add_string(out, list->paths[i]);
-        }
-        text_add(out, "]");
+    case OPTION_SOURCES:
+        print_sources(slot, out);
         break;
-    }
     }
 }

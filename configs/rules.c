@@ -146,7 +146,7 @@ static enum status check_sequence(const struct config *c) {
 
 // A tokenizer that is not given may come with the shards of data.train; the trainer checks that.
 static enum status check_samples(const struct config *c) {
-    bool comes_with_data = c->data.train.n_paths > 0 && !option_given("data.tokenizer", c);
+    bool comes_with_data = c->data.train.n > 0 && !option_given("data.tokenizer", c);
     if (c->train.sample_every == 0 || c->data.tokenizer[0] || comes_with_data)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
@@ -326,7 +326,7 @@ enum status config_resolve(struct config *config, int world) {
 }
 
 enum status config_require_training(const struct config *config) {
-    if (config->data.train.n_paths > 0)
+    if (config->data.train.n > 0)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
                 "%s: data.train names no token shards; create them with ./train tokenize, then set "

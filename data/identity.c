@@ -78,6 +78,13 @@ enum status identity_add(struct identity *identity, struct shard *shard) {
     return STATUS_OK;
 }
 
+void identity_add_source(struct identity *identity, uint32_t n_shards, double share) {
+    uint64_t bits;
+    memcpy(&bits, &share, sizeof bits);
+    identity->sources[identity->n_sources++] = (struct identity_source){n_shards, share};
+    identity->digest = chain(identity->digest, n_shards, bits);
+}
+
 bool identity_is_same(const struct identity *a, const struct identity *b) {
     return a->n_shards == b->n_shards && a->n_tokens == b->n_tokens && a->digest == b->digest;
 }
@@ -134,6 +141,50 @@ static void name_entry(struct naming *naming, const struct identity *identity, u
                  last < identity->n_shards ? last : identity->n_shards, identity->entries[i].name, verb);
 }
 
+static bool has_same_order(const struct identity *a, const struct identity *b) {
+    bool same = a->n_entries == b->n_entries;
+    for (uint32_t i = 0; same && i < a->n_entries; i++)
+        same = same_entry(&a->entries[i], &b->entries[i]);
+    return same;
+}
+
+static bool same_sources(const struct identity *a, const struct identity *b) {
+    bool same = a->n_sources == b->n_sources;
+    for (uint32_t i = 0; same && i < a->n_sources; i++)
+        same = a->sources[i].n_shards == b->sources[i].n_shards && a->sources[i].share == b->sources[i].share;
+    return same;
+}
+
+static uint32_t count_sources(const struct identity *identity) {
+    return identity->n_sources > 0 ? identity->n_sources : 1;
+}
+
+// The same shards, in other sources or with other weights.
+static void name_sources(const struct identity *before, const struct identity *now, struct text *out) {
+    int n_named = 0;
+    uint64_t shard = 0;
+    if (count_sources(before) != count_sources(now)) {
+        text_add(out, "the shards are in %u source%s instead of %u", count_sources(now),
+                 count_sources(now) == 1 ? "" : "s", count_sources(before));
+        return;
+    }
+    for (uint32_t i = 0; i < now->n_sources; shard += now->sources[i++].n_shards) {
+        const struct identity_source *is = &now->sources[i], *was = &before->sources[i];
+        const char *name = now->entries[shard / now->shards_per_entry].name;
+        if (is->n_shards == was->n_shards && is->share == was->share)
+            continue;
+        if (++n_named > MOST_NAMED)
+            continue;
+        text_add(out, "%ssource %u (%s) ", n_named > 1 ? ", " : "", i + 1, name);
+        if (is->n_shards != was->n_shards)
+            text_add(out, "has %u shards instead of %u", is->n_shards, was->n_shards);
+        else
+            text_add(out, "has a share of %.6g instead of %.6g", is->share, was->share);
+    }
+    if (n_named > MOST_NAMED)
+        text_add(out, ", and %d more", n_named - MOST_NAMED);
+}
+
 void identity_add_changes(const struct identity *before, const struct identity *now,
                           const struct identity_words *words, struct text *out) {
     if (before->shards_per_entry != now->shards_per_entry) {
@@ -149,8 +200,11 @@ void identity_add_changes(const struct identity *before, const struct identity *
     for (uint32_t i = 0; was && is && i < before->n_entries; i++)
         if (!was[i] && !has_unmatched(now, is, before->entries[i].name))
             name_entry(&naming, before, i, words->only_before);
+    const bool in_place = naming.n_named == 0 && has_same_order(before, now);
     if (naming.n_left_out > 0)
         text_add(out, ", and %d more", naming.n_left_out);
+    else if (in_place && !same_sources(before, now))
+        name_sources(before, now, out);
     else if (naming.n_named == 0)
         text_add(out, "the shards are in another order");
     free(was);

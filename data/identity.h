@@ -13,6 +13,7 @@
 
 #define IDENTITY_MAX_ENTRIES 1024
 #define IDENTITY_NAME_BYTES  48
+#define IDENTITY_MAX_SOURCES 256
 
 // One shard, or several consecutive ones when there are more than IDENTITY_MAX_ENTRIES shards. No pointers:
 // entries are sent between ranks as bytes.
@@ -21,24 +22,34 @@ struct identity_entry {
     char name[IDENTITY_NAME_BYTES]; // file name of the first shard, for messages; printable ASCII, may be cut
 };
 
+// A source of a mixture: consecutive shards, and the share of the rows that come from them.
+struct identity_source {
+    uint32_t n_shards;
+    double share;
+};
+
 struct identity {
     uint64_t n_shards, n_tokens;
-    uint64_t digest; // of the sizes and checksums of all shards, in order
+    uint64_t digest; // of the sizes and checksums of all shards, in order, and of the sources
     uint32_t shards_per_entry, n_entries;
     struct identity_entry *entries;
+    uint32_t n_sources; // 0: no mixture
+    struct identity_source sources[IDENTITY_MAX_SOURCES];
 };
 
 // Prepares for n_shards shards; then call identity_add for each, in order. A shard's checksum covers its size
 // and 8 samples of 2,048 tokens, evenly spaced (the whole shard if it is smaller).
 enum status identity_init(struct identity *identity, int n_shards) MUST_CHECK;
 enum status identity_add(struct identity *identity, struct shard *shard) MUST_CHECK;
+// Records a source of a mixture, after the last shard was added. At most IDENTITY_MAX_SOURCES.
+void identity_add_source(struct identity *identity, uint32_t n_shards, double share);
 enum status identity_copy(struct identity *copy, const struct identity *identity) MUST_CHECK;
 void identity_free(struct identity *identity);
 
 bool identity_is_same(const struct identity *a, const struct identity *b);
 
-// Appends how two identities differ: "shard 2 (b.bin) has changed, shard 4 (d.bin) is new". `words` are the
-// verbs.
+// Appends how two identities differ: "shard 2 (b.bin) has changed, shard 4 (d.bin) is new", or, where the
+// shards are the same, "source 2 (b.bin) has a share of 0.7 instead of 0.5". `words` are the verbs.
 struct identity_words {
     const char *changed, *only_before, *only_now; // "has changed", "is gone", "is new"
 };

@@ -1,12 +1,12 @@
 // The data loader. A batch is a pure function of (seed, step): a resumed run needs only the step number, and
 // the global batch does not depend on the number of ranks. A thread prefetches the next batch. Relies on
-// data/shard.
+// data/sources and data/mixture.
 //
-// A sequence is T + 1 tokens of one shard; the last token is only a target. Consecutive sequences overlap by
-// that token, so a shard of n tokens holds (n - 1) / T sequences.
+// Rows are counted over the whole run. In a mixture of sources, data/mixture gives each row its source; the
+// row then gets the next sequence of that source. So each source runs through epochs of its own:
 // - Without shuffle, sequences come in file order and repeat after the last.
-// - With shuffle, each epoch visits all sequences in a permutation keyed by (seed, epoch). Each epoch also
-//   shifts the start of every shard's sequences by an offset in [0, T), so that windows differ between
+// - With shuffle, each epoch visits all sequences in a permutation keyed by (seed, source, epoch). Each epoch
+//   also shifts the start of every shard's sequences by an offset in [0, T), so that windows differ between
 //   epochs. The offset is keyed likewise and limited by the tokens left over at the shard's end.
 #ifndef ZERO_DATA_LOADER_H
 #define ZERO_DATA_LOADER_H
@@ -15,22 +15,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/file.h"
 #include "base/status.h"
-#include "data/identity.h"
+#include "data/sources.h"
 
 struct loader;
 
 struct loader_options {
-    const struct file_list *patterns; // paths or globs of shards, in order
-    const char *option;               // config option that named them ("data.train"), for messages
-    double held_out;                  // fraction of all their tokens, from the end, that is held out (of few
-                                      // tokens at least one sequence); 0: none
-    bool of_held_out;                 // load what is held out, instead of what comes before it
-    int vocab_size;                   // tokens at or above it are refused, with file and token offset
-    int seq_len;                      // T
-    int batch_size;                   // sequences per step, over all micro-batches and ranks
-    int micro_batch_size;             // B: sequences (rows) per loader_batch
+    struct sources_options sources; // seq_len is taken from below
+    int vocab_size;                 // tokens at or above it are refused, with file and token offset
+    int seq_len;                    // T
+    int batch_size;                 // sequences per step, over all micro-batches and ranks
+    int micro_batch_size;           // B: sequences (rows) per loader_batch
     // What this rank will request, for prefetching: rows first_row, first_row + row_stride, ... of a step,
     // then the same rows step_stride steps later. Strides of 0 mean B and 1: all rows of every step.
     int first_row, row_stride, step_stride;
@@ -38,8 +33,8 @@ struct loader_options {
     uint64_t seed;
 };
 
-// STATUS_INVALID: a shard is damaged, two shards were made with different tokenizers, or all shards together
-// hold no sequence. With fewer sequences than a batch, a batch repeats some: it goes on with the next epoch.
+// STATUS_INVALID: as sources_open. With fewer sequences than a batch, a batch repeats some: it goes on with
+// the next epoch.
 enum status loader_new(const struct loader_options *options, struct loader **out) MUST_CHECK;
 void loader_delete(struct loader *loader);
 
@@ -54,16 +49,19 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
 // Starts a new order of sequences: `first_step` gets the first sequences of epoch 0 under `seed`. For runs
 // whose data changed; by default the order starts at step 0. Call it before the first loader_batch.
 void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed);
-// For an unshuffled loader: rows 0 to n - 1 become n sequences evenly spaced over the data (row i is sequence
-// i N / n of N, rounded down), and repeat from there on. n == 0, or at least N: all sequences, as at the
-// start.
-void loader_spread(struct loader *loader, size_t n);
+// For an unshuffled loader: rows are those of one source only. Rows 0 to n - 1 become n sequences evenly
+// spaced over it (row i is sequence i N / n of N, rounded down), and repeat from there on. n == 0, or at
+// least N: all sequences, in order.
+void loader_spread(struct loader *loader, int source, size_t n);
+const struct sources *loader_sources(const struct loader *loader);
+// How many rows of a source the steps before n_steps have, from the start of the current order on.
+uint64_t loader_n_drawn(const struct loader *loader, int source, int64_t n_steps);
 const struct identity *loader_identity(const struct loader *loader);
 // The tokenizer that the shards were made with; n_ids 0 if none of them records one.
 const struct tokenizer_identity *loader_tokenizer(const struct loader *loader);
 
 size_t loader_n_tokens(const struct loader *loader);    // in all shards
-size_t loader_n_sequences(const struct loader *loader); // in one epoch
+size_t loader_n_sequences(const struct loader *loader); // in one epoch of every source
 int loader_n_shards(const struct loader *loader);
 
 #endif

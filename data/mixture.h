@@ -1,11 +1,11 @@
-// Which source each row of a mixture of data comes from: a pure function of (seed, row), so that a resumed run
-// needs only the step number, and every rank computes the same.
+// Which source each row of a mixture of data comes from: a pure function of (seed, row), so that a resumed
+// run needs only the step number, and every rank computes the same.
 //
 // Rows are not drawn at random. Sources are the leaves of a balanced binary tree. At each node the rows that
-// reach it are divided in proportion p : 1 - p by a Bresenham line: of the first k rows, floor(k p + phase) go
-// left, with a phase in [0, 1) keyed by the seed. So among any first k rows a source has its share of k, to
-// within MIXTURE_DISCREPANCY rows, and its rows are spread evenly. (Megatron's blended index bounds the same
-// error, but stores an entry per row; independent draws would be off by about the root of k.)
+// reach it are divided in proportion p : 1 - p by a Bresenham line: of the first k rows, floor(k p + phase)
+// go left, with a phase in [0, 1) keyed by the seed. So among any first k rows a source has its share of k,
+// to within MIXTURE_DISCREPANCY rows, and its rows are spread evenly. (Megatron's blended index bounds the
+// same error, but stores an entry per row; independent draws would be off by about the root of k.)
 #ifndef ZERO_DATA_MIXTURE_H
 #define ZERO_DATA_MIXTURE_H
 

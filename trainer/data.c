@@ -3,20 +3,15 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "trainer/data/sources.h"
 #include "trainer/trainer_internal.h"
 
 #define MOST_PADDING 512 // ids that a vocabulary is rounded up by, for fast products
 
 static enum status open_loader(const struct trainer *trainer, bool validation, struct loader **out) {
     const struct config *config = trainer->config;
-    const bool splits = config->data.val_split > 0;
-    struct loader_options options = {.patterns =
-                                         validation && !splits ? &config->data.val : &config->data.train,
-                                     .option = !validation ? "data.train"
-                                               : splits    ? "data.val_split"
-                                                           : "data.val",
-                                     .held_out = config->data.val_split,
-                                     .of_held_out = validation && splits,
+    struct source_option list[CONFIG_MAX_SOURCES];
+    struct loader_options options = {.sources = data_sources(config, validation, list),
                                      .vocab_size = (int)config->model.vocab_size,
                                      .seq_len = (int)config->train.seq_len,
                                      .batch_size = (int)config->train.train_batch_size,
@@ -36,7 +31,11 @@ static enum status open_loader(const struct trainer *trainer, bool validation, s
 
 static enum status open_data(struct trainer *trainer) {
     TRY(open_loader(trainer, false, &trainer->train));
-    if (trainer->config->data.val.n_paths == 0 && trainer->config->data.val_split == 0)
+    const int n_sources = loader_sources(trainer->train)->n;
+    trainer->source_tokens = calloc((size_t)n_sources, sizeof *trainer->source_tokens);
+    if (!trainer->source_tokens)
+        return FAIL(STATUS_FAILED, "out of memory for %d sources", n_sources);
+    if (trainer->config->data.val.n == 0 && trainer->config->data.val_split == 0)
         return STATUS_OK;
     const size_t n = (size_t)trainer->config->train.micro_batch_size * (size_t)trainer->config->train.seq_len;
     trainer->val_losses = calloc(n, sizeof *trainer->val_losses);
@@ -198,6 +197,18 @@ static enum status settle_orders(struct trainer *trainer) {
     return take_val(trainer);
 }
 
+// A line for each source of a mixture. With train.max_minutes the number of steps, and so of epochs, is open.
+static void describe_sources(const struct loader *loader, int64_t steps, const char *until) {
+    const struct sources *sources = loader_sources(loader);
+    for (int i = 0; i < sources->n && sources->n > 1; i++) {
+        struct text line = {0};
+        data_describe_source(sources, i, (double)loader_n_drawn(loader, i, steps), until, &line);
+        if (!line.failed)
+            log_info("%s", line.data);
+        text_free(&line);
+    }
+}
+
 void trainer_describe_data(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     const struct loader *train = trainer->train;
@@ -207,6 +218,10 @@ void trainer_describe_data(const struct trainer *trainer) {
              loader_n_shards(train) == 1 ? "" : "s", (long long)config->train.gradient_accumulation_steps,
              (long long)config->train.micro_batch_size, (long long)config->train.seq_len,
              trainer->comm->world > 1 ? " per rank" : "");
+    char until[48] = "";
+    if (config->train.max_minutes == 0)
+        snprintf(until, sizeof until, " up to step %lld", (long long)trainer->last_step);
+    describe_sources(train, trainer->last_step, until);
     if (loader_n_sequences(train) < (size_t)config->train.train_batch_size)
         log_warning(
             "data.train holds %zu sequences, fewer than a batch of %lld: every step repeats some of them; "
@@ -217,9 +232,11 @@ void trainer_describe_data(const struct trainer *trainer) {
                  text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->val)),
                  config->data.val_split);
     else if (trainer->val && !config_given(config, "data.val"))
-        log_info("validation: %s tokens of %s, found beside data.train (data.val)",
+        log_info("validation: %s tokens of %s%s, found beside data.train (data.val)",
                  text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->val)),
-                 config->data.val.paths[0]);
+                 config->data.val.list[0].files.paths[0], config->data.val.n > 1 ? ", ..." : "");
+    if (trainer->val)
+        describe_sources(trainer->val, 0, "");
     const int n_ids = loader_tokenizer(train)->n_ids;
     if (n_ids > 0 && config->model.vocab_size > n_ids + MOST_PADDING)
         log_info(
@@ -237,6 +254,19 @@ void trainer_describe_data(const struct trainer *trainer) {
             "tokenizer: that of data.train, %s, is not found beside it; set data.tokenizer for samples and "
             "bits per byte",
             tokenizer_identity_describe(loader_tokenizer(train), made_with));
+}
+
+void trainer_log_drawn(const struct trainer *trainer) {
+    const struct sources *sources = loader_sources(trainer->train);
+    const int n = sources->n > 1 && !trainer->config->train.overfit_one_batch ? sources->n : 0;
+    char tokens[32];
+    for (int i = 0; i < n; i++) {
+        const struct source *source = &sources->list[i];
+        const double drawn = (double)loader_n_drawn(trainer->train, i, trainer->step);
+        log_info("trained on %s %s: %s tokens, %.4g epochs", source->option, source->name,
+                 text_count(tokens, sizeof tokens, drawn * (double)trainer->config->train.seq_len),
+                 drawn / (double)source->n_sequences);
+    }
 }
 
 enum status trainer_open_data(struct trainer *trainer) {

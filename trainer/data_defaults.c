@@ -12,8 +12,8 @@
 // The first shard of data.train. Returns false if it cannot be opened.
 static bool open_first_shard(const struct config *config, struct shard *shard) {
     struct file_list paths = {0};
-    bool opened = config->data.train.n_paths > 0 &&
-                  file_glob(&paths, config->data.train.paths[0]) == STATUS_OK &&
+    bool opened = config->data.train.n > 0 &&
+                  file_glob(&paths, config->data.train.list[0].files.paths[0]) == STATUS_OK &&
                   shard_open(shard, paths.paths[0]) == STATUS_OK;
     file_list_free(&paths);
     if (!opened)
@@ -89,21 +89,39 @@ static bool holds(const struct file_list *list, const char *path) {
     return false;
 }
 
-static enum status apply_val(struct config *config) {
-    const struct file_list *train = &config->data.train;
-    struct file_list val = {.paths = calloc((size_t)train->n_paths + 1, sizeof *val.paths)};
-    if (!val.paths)
+// The validation shards of a source of data.train: none, if there are none beside it.
+static enum status follow_source(const struct file_list *train, struct file_list *val) {
+    val->paths = calloc((size_t)train->n_paths + 1, sizeof *val->paths);
+    if (!val->paths)
         return FAIL(STATUS_FAILED, "out of memory for %d paths", train->n_paths);
-    enum status status = STATUS_OK;
-    for (int i = 0; i < train->n_paths && status == STATUS_OK; i++) {
+    for (int i = 0; i < train->n_paths; i++) {
         char *pattern;
-        status = follow(train->paths[i], &pattern);
-        if (pattern && !holds(&val, pattern))
-            val.paths[val.n_paths++] = pattern;
+        TRY(follow(train->paths[i], &pattern));
+        if (pattern && !holds(val, pattern))
+            val->paths[val->n_paths++] = pattern;
         else
             free(pattern);
     }
-    file_list_free(&config->data.val);
+    return STATUS_OK;
+}
+
+// Sources keep their weights; those without validation shards are left out.
+static enum status apply_val(struct config *config) {
+    const struct config_sources *train = &config->data.train;
+    struct config_sources val = {.list = calloc((size_t)train->n + 1, sizeof *val.list)};
+    if (!val.list)
+        return FAIL(STATUS_FAILED, "out of memory for %d sources", train->n);
+    enum status status = STATUS_OK;
+    for (int i = 0; i < train->n && status == STATUS_OK; i++) {
+        struct config_source *source = &val.list[val.n];
+        source->weight = train->list[i].weight;
+        status = follow_source(&train->list[i].files, &source->files);
+        if (source->files.n_paths > 0)
+            val.n++;
+        else
+            file_list_free(&source->files);
+    }
+    config_sources_free(&config->data.val);
     config->data.val = val;
     return status;
 }
@@ -112,7 +130,7 @@ enum status data_defaults_apply(struct config *config) {
     TRY(apply_tokenizer(config, true));
     if (!config_given(config, "data.val"))
         TRY(apply_val(config));
-    if (config->data.val.n_paths > 0)
+    if (config->data.val.n > 0)
         config->data.val_split = 0;
     return STATUS_OK;
 }

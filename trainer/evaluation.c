@@ -64,18 +64,35 @@ static enum status evaluate_micro_batches(struct trainer *trainer, int64_t n_seq
     return STATUS_OK;
 }
 
-// The count depends on neither ranks nor micro-batches, so that losses of different runs are comparable.
+// How many sequences of a source are evaluated: those of a mixture share the length by their weights, and
+// each has one at least. The count depends on neither ranks nor micro-batches, so that losses of different
+// runs are comparable.
 //   steps   train.eval_steps or train.eval_final_steps; 0: all of data.val
+static int64_t sequences_of_source(const struct trainer *trainer, const struct source *source,
+                                   int64_t steps) {
+    const int64_t all = (int64_t)source->n_sequences, total = steps * trainer->config->train.train_batch_size,
+                  asked = llround(source->share * (double)total);
+    return total > 0 && asked < all ? (asked > 0 ? asked : 1) : all;
+}
+
 static int64_t sequences_to_evaluate(const struct trainer *trainer, int64_t steps) {
-    const int64_t all = (int64_t)loader_n_sequences(trainer->val),
-                  asked = steps * trainer->config->train.train_batch_size;
-    return asked > 0 && asked < all ? asked : all;
+    const struct sources *sources = loader_sources(trainer->val);
+    int64_t n = 0;
+    for (int i = 0; i < sources->n; i++)
+        n += sequences_of_source(trainer, &sources->list[i], steps);
+    return n;
 }
 
 void trainer_evaluation_lengths(const struct trainer *trainer, int64_t *during, int64_t *final) {
     const struct config *config = trainer->config;
     *during = trainer->val ? sequences_to_evaluate(trainer, config->train.eval_steps) : 0;
     *final = trainer->val ? sequences_to_evaluate(trainer, config->train.eval_final_steps) : 0;
+}
+
+static void print_sources(const struct eval_metrics *eval) {
+    for (int i = 0; i < eval->n_sources; i++)
+        log_info("  %s: val loss %.4f (%lld sequences, weight %.4g)", eval->sources[i].name,
+                 eval->sources[i].loss, (long long)eval->sources[i].sequences, eval->sources[i].share);
 }
 
 static void print(const struct eval_metrics *eval) {
@@ -90,25 +107,53 @@ static void print(const struct eval_metrics *eval) {
     log_live_end();
     log_info("step %lld  %sval loss %.4f%s (%s sequences of data.val)", (long long)eval->step,
              eval->final ? "final " : "", eval->loss, bits, extent);
+    print_sources(eval);
 }
 
-// Evaluates sequences that are evenly spaced over data.val.
-static enum status evaluate(struct trainer *trainer, int64_t n_sequences, struct eval_metrics *eval) {
-    const double began = clock_monotonic_s();
+// Evaluates sequences that are evenly spaced over each source of data.val. The loss of a mixture is the mean
+// of its sources' by their shares, whatever was evaluated of each; likewise its text.
+//   losses   [out] (sources)
+static enum status evaluate_sources(struct trainer *trainer, int64_t steps, struct eval_metrics *eval,
+                                    struct eval_source *losses) {
+    const struct sources *sources = loader_sources(trainer->val);
+    const int64_t T = trainer->config->train.seq_len, n = sequences_to_evaluate(trainer, steps);
+    const bool may_stop = eval->final && trainer->saved_step == trainer->step;
     double totals[2] = {0, 0}; // of losses, of bytes
-    loader_spread(trainer->val, (size_t)n_sequences);
-    TRY(evaluate_micro_batches(trainer, n_sequences, eval->final && trainer->saved_step == trainer->step,
-                               totals));
-    TRY(comm_sum(trainer->comm, totals, 2));
-    trainer->eval_sequence_s = (clock_monotonic_s() - began) / (double)n_sequences;
-    eval->step = trainer->step;
-    eval->loss = totals[0] / (double)(n_sequences * trainer->config->train.seq_len);
+    for (int i = 0; i < sources->n; i++) {
+        const struct source *source = &sources->list[i];
+        const int64_t n_sequences = sequences_of_source(trainer, source, steps);
+        double sums[2] = {0, 0};
+        loader_spread(trainer->val, i, (size_t)n_sequences);
+        TRY(evaluate_micro_batches(trainer, n_sequences, may_stop, sums));
+        TRY(comm_sum(trainer->comm, sums, 2));
+        losses[i] = (struct eval_source){.name = source->name,
+                                         .share = source->share,
+                                         .loss = sums[0] / (double)(n_sequences * T),
+                                         .sequences = n_sequences};
+        const double weight = source->share * ((double)n / (double)n_sequences);
+        totals[0] += weight * sums[0];
+        totals[1] += weight * sums[1];
+    }
+    eval->loss = totals[0] / (double)(n * T);
     eval->bits_per_byte = totals[1] > 0 ? totals[0] / log(2) / totals[1] : NAN;
-    eval->sequences = n_sequences;
+    eval->sequences = n;
+    return STATUS_OK;
+}
+
+static enum status evaluate(struct trainer *trainer, int64_t steps, struct eval_metrics *eval) {
+    const double began = clock_monotonic_s();
+    const int n_sources = loader_sources(trainer->val)->n;
+    struct eval_source losses[CONFIG_MAX_SOURCES];
+    TRY(evaluate_sources(trainer, steps, eval, losses));
+    trainer->eval_sequence_s = (clock_monotonic_s() - began) / (double)eval->sequences;
+    eval->step = trainer->step;
     eval->all_sequences = (int64_t)loader_n_sequences(trainer->val);
+    eval->sources = losses;
+    eval->n_sources = n_sources > 1 ? n_sources : 0;
     print(eval);
     if (trainer_leads(trainer))
         trainer_fail_later(trainer, metrics_eval(&trainer->metrics, eval));
+    eval->sources = NULL;
     return STATUS_OK;
 }
 
@@ -118,7 +163,7 @@ enum status trainer_evaluate(struct trainer *trainer) {
     // The final evaluation too, if that has the same length.
     struct eval_metrics eval = {.final = trainer->step == trainer->last_step &&
                                          n == sequences_to_evaluate(trainer, config->train.eval_final_steps)};
-    TRY(evaluate(trainer, n, &eval));
+    TRY(evaluate(trainer, config->train.eval_steps, &eval));
     trainer->evaluated = (struct history_best){trainer->step, n, eval.loss};
     if (eval.final)
         trainer->evaluated_final = trainer->step;
@@ -136,7 +181,7 @@ enum status trainer_evaluate_final(struct trainer *trainer) {
         log_info(
             "final evaluation: %lld sequences of data.val, about %s; the checkpoint of step %lld is saved",
             (long long)n, text_duration(duration, sizeof duration, seconds), (long long)trainer->step);
-    enum status status = evaluate(trainer, n, &eval);
+    enum status status = evaluate(trainer, trainer->config->train.eval_final_steps, &eval);
     if (status == STATUS_STOPPED)
         log_info(
             "stopped during the final evaluation; all steps are done and saved. To evaluate: ./train eval "

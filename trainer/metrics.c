@@ -156,6 +156,9 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     if (step->speculates)
         text_add(&line, ", \"stepped_ahead\": %s", step->stepped_ahead ? "true" : "false");
     text_add(&line, ", \"tokens\": %lld", (long long)step->tokens);
+    for (int i = 0; i < step->n_sources; i++)
+        text_add(&line, "%s%" PRId64 "%s", i ? ", " : ", \"source_tokens\": [", step->source_tokens[i],
+                 i + 1 < step->n_sources ? "" : "]");
     add_number(&line, "tokens_per_s", step->tokens_per_s);
     add_number(&line, "step_ms", step->step_ms);
     add_number(&line, "mfu", step->mfu);
@@ -187,6 +190,30 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     return tensorboard_flush(&metrics->board);
 }
 
+// The losses of a mixture's sources.
+static void add_sources(struct text *line, const struct eval_metrics *eval) {
+    for (int i = 0; i < eval->n_sources; i++) {
+        const struct eval_source *source = &eval->sources[i];
+        text_add(line, "%s{\"path\": ", i ? ", " : ", \"val_sources\": [");
+        json_add_string(line, source->name);
+        add_number(line, "share", source->share);
+        add_number(line, "val_loss", source->loss);
+        text_add(line, ", \"val_sequences\": %" PRId64 "}%s", source->sequences,
+                 i + 1 < eval->n_sources ? "" : "]");
+    }
+}
+
+static enum status draw_sources(struct tensorboard *board, const struct eval_metrics *eval) {
+    for (int i = 0; i < eval->n_sources; i++) {
+        char *tag = file_path("%s/%s", eval->final ? "val/final_loss" : "val/loss", eval->sources[i].name);
+        enum status status =
+            tag ? tensorboard_add(board, eval->step, tag, eval->sources[i].loss) : STATUS_FAILED;
+        free(tag);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) {
     struct text line = {0};
     text_add(&line, "{\"step\": %lld", (long long)eval->step);
@@ -194,7 +221,9 @@ enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eva
     add_number(&line, "val_bits_per_byte", eval->bits_per_byte);
     text_add(&line, ", \"val_sequences\": %lld, \"val_all_sequences\": %lld, \"final\": %s",
              (long long)eval->sequences, (long long)eval->all_sequences, eval->final ? "true" : "false");
+    add_sources(&line, eval);
     TRY(write_line(metrics, &line));
+    TRY(draw_sources(&metrics->board, eval));
     TRY(tensorboard_add(&metrics->board, eval->step, eval->final ? "val/final_loss" : "val/loss",
                         eval->loss));
     if (isfinite(eval->bits_per_byte))

@@ -25,6 +25,9 @@ struct step_metrics {
     bool stepped_ahead;    // the speculative update was kept
     double lr;
     int64_t tokens; // trained on so far, with this step
+    // Of a mixture: the tokens of each source so far, since the order of its data began; else n_sources is 0.
+    const int64_t *source_tokens;
+    int n_sources;
     double tokens_per_s;
     double step_ms;
     double of_gemm; // model FLOP/s, relative to the measured GEMM rate of the compute type
@@ -48,12 +51,20 @@ struct step_metrics {
     double comm_hidden; // fraction of comm_ms that overlapped with compute, 0 to 1
 };
 
+struct eval_source {
+    const char *name; // the path that the config names
+    double share, loss;
+    int64_t sequences;
+};
+
 struct eval_metrics {
-    int64_t step;                     // steps done
-    double loss;                      // nats per token
-    double bits_per_byte;             // NaN without a tokenizer
-    bool final;                       // the one at the end of the run
-    int64_t sequences, all_sequences; // evaluated, of those that data.val has
+    int64_t step;                      // steps done
+    double loss;                       // nats per token; of a mixture the mean of its sources by their shares
+    double bits_per_byte;              // NaN without a tokenizer
+    bool final;                        // the one at the end of the run
+    int64_t sequences, all_sequences;  // evaluated, of those that data.val has
+    const struct eval_source *sources; // (n_sources) of a mixture
+    int n_sources;                     // else 0
 };
 
 struct metrics {

@@ -396,6 +396,7 @@ void trainer_free(struct trainer *trainer) {
     loader_delete(trainer->val);
     free(trainer->val_losses);
     trainer_tasks_free(&trainer->tasks);
+    free(trainer->source_tokens);
     data_record_free(&trainer->data);
     history_free(&trainer->history);
     history_free(&trainer->pacing.made);

@@ -334,6 +334,16 @@ static void measure_memory(const struct trainer *trainer, struct step_metrics *n
         now->device_bytes = trainer->memory.device_measured + trainer_device_sums_bytes(trainer);
 }
 
+// The tokens that the steps up to now took of each source of a mixture.
+static void count_sources(struct trainer *trainer, struct step_metrics *now) {
+    const int n = loader_sources(trainer->train)->n;
+    for (int i = 0; i < n; i++)
+        trainer->source_tokens[i] =
+            (int64_t)loader_n_drawn(trainer->train, i, now->step) * trainer->config->train.seq_len;
+    now->source_tokens = trainer->source_tokens;
+    now->n_sources = n > 1 && !trainer->config->train.overfit_one_batch ? n : 0;
+}
+
 static enum status finish_step(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct trainer_step *step = &trainer->steps[trainer->n_finished % STEP_SLOTS];
@@ -355,6 +365,7 @@ static enum status finish_step(struct trainer *trainer) {
     if (!trainer_leads(trainer))
         return STATUS_OK;
     measure_memory(trainer, now);
+    count_sources(trainer, now);
     now->total = trainer_estimate_total(trainer, now->step, seconds);
     now->tokens_per_s = (double)(config->train.train_batch_size * config->train.seq_len) / seconds;
     now->step_ms = seconds * 1e3;

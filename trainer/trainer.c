@@ -163,6 +163,7 @@ static enum status run(struct trainer *trainer) {
     log_info("done: %lld step%s in %s; the run is in %s", (long long)(trainer->step - first),
              trainer->step - first == 1 ? "" : "s",
              text_duration(duration, sizeof duration, clock_monotonic_s() - began), trainer->folder.path);
+    trainer_log_drawn(trainer);
     if (trainer->progress.has_last)
         metrics_log_measured(&trainer->progress.last);
     return STATUS_OK;

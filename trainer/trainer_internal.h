@@ -90,6 +90,7 @@ struct trainer {
     size_t program_bytes; // resident before the run's memory was allocated: the program and its libraries
     struct loader *train, *val; // val NULL without data.val
     float *val_losses;          // (B, T) of a partial micro-batch of data.val
+    int64_t *source_tokens;     // (sources of data.train) of struct step_metrics
     struct trainer_tasks tasks;
     struct data_record data; // what the run was trained on, kept in checkpoints
     struct history history;  // what was changed and decided, kept in checkpoints
@@ -154,6 +155,8 @@ void trainer_end_session(struct trainer *trainer, enum status status);
 enum status trainer_open_data(struct trainer *trainer) MUST_CHECK;
 // Logs what the data is, and what of it was not in the config (trainer/data_defaults.h).
 void trainer_describe_data(const struct trainer *trainer);
+// Logs how much each source of a mixture was trained on, since its order began.
+void trainer_log_drawn(const struct trainer *trainer);
 
 // Opens the checkpoint to resume, if any, and takes over its step and records. Checks that the config
 // continues it (resuming.c). Collective.

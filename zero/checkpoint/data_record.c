@@ -53,7 +53,14 @@ static void print_identity(const struct identity *identity, struct text *out) {
         text_add(out, ", \"tokens\": %" PRIu64 ", \"xxh3\": \"%016" PRIx64 "\"}", entry->tokens,
                  entry->checksum);
     }
-    text_add(out, "]}");
+    text_add(out, "]");
+    for (uint32_t i = 0; i < identity->n_sources; i++) {
+        char share[32];
+        text_add(out, "%s\n      {\"shards\": %" PRIu32 ", \"share\": %s}%s", i ? "," : ", \"sources\": [",
+                 identity->sources[i].n_shards, text_double(share, identity->sources[i].share),
+                 i + 1 < identity->n_sources ? "" : "]");
+    }
+    text_add(out, "}");
 }
 
 static void print_tasks(const struct data_record *record, struct text *out) {
@@ -116,6 +123,35 @@ static enum status parse_entry(struct identity_entry *entry, const cJSON *item, 
     return get_digest(item, source, &entry->checksum);
 }
 
+// The sources of a mixture; absent without one.
+static enum status parse_sources(struct identity *identity, const cJSON *object, const char *source) {
+    const cJSON *array, *item;
+    uint64_t n_shards = 0;
+    if (!cJSON_GetObjectItemCaseSensitive(object, "sources"))
+        return STATUS_OK;
+    TRY(json_get_array(object, "sources", source, &array));
+    if (cJSON_GetArraySize(array) > IDENTITY_MAX_SOURCES)
+        return FAIL(STATUS_INVALID, "%s: data of %d sources, expected at most %d", source,
+                    cJSON_GetArraySize(array), IDENTITY_MAX_SOURCES);
+    cJSON_ArrayForEach(item, array) {
+        uint64_t shards;
+        struct identity_source *one = &identity->sources[identity->n_sources];
+        TRY(get_count(item, "shards", MAX_SHARDS - 1, source, &shards));
+        TRY(json_get_number(item, "share", source, &one->share));
+        if (!(one->share >= 0 && one->share <= 1))
+            return FAIL(STATUS_INVALID, "%s: the share %g of a source of data is not between 0 and 1", source,
+                        one->share);
+        one->n_shards = (uint32_t)shards;
+        n_shards += shards;
+        identity->n_sources++;
+    }
+    return n_shards == identity->n_shards
+               ? STATUS_OK
+               : FAIL(STATUS_INVALID,
+                      "%s: sources of %" PRIu64 " shards do not describe data of %" PRIu64 " shards", source,
+                      n_shards, identity->n_shards);
+}
+
 static enum status parse_identity(struct identity *identity, const cJSON *object, const char *source) {
     const cJSON *array, *item;
     uint64_t per_entry;
@@ -135,7 +171,7 @@ static enum status parse_identity(struct identity *identity, const cJSON *object
     if (!identity->entries)
         return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
     cJSON_ArrayForEach(item, array) TRY(parse_entry(&identity->entries[identity->n_entries++], item, source));
-    return STATUS_OK;
+    return parse_sources(identity, object, source);
 }
 
 static enum status parse_tasks(struct data_record *record, const cJSON *array, const char *source) {

@@ -1,5 +1,5 @@
 // What a checkpoint records about the data that its run was trained on: "data" in the manifest.
-//   train, val   identity of the shards (val absent without data.val)
+//   train, val   identity of the shards (val absent without data.val) and, of a mixture, of its sources
 //   tasks        eval.tasks of the run (absent without)
 //   orders       the steps at which an order of training sequences began: step 0, and each step at which
 //                changed data was accepted (checkpoint.accept_new_data)

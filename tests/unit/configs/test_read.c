@@ -54,7 +54,7 @@ static void test_defaults_are_gpt2_small(void **state) {
     assert_int_equal(config.model.n_positions, 1024);
     assert_int_equal(config.top.device, CONFIG_DEVICE_AUTO);
     assert_true(config.optimizer.lr == 6e-4 && config.optimizer.betas.value[1] == 0.95);
-    assert_true(config.data.shuffle && config.data.train.n_paths == 0);
+    assert_true(config.data.shuffle && config.data.train.n == 0);
     assert_false(config_given(&config, "model.n_layer"));
     config_free(&config);
 }
@@ -91,10 +91,10 @@ static void test_values(void **state) {
     assert_int_equal(config.model.n_layer, 3);
     assert_int_equal(config.model.n_embd, 1000);
     assert_string_equal(config.model.init_from, "a\xc3\xa9");
-    assert_int_equal(config.data.train.n_paths, 1);
-    assert_string_equal(config.data.train.paths[0], "x/*.bin");
-    assert_int_equal(config.data.val.n_paths, 2);
-    assert_string_equal(config.data.val.paths[1], "b.bin");
+    assert_int_equal(config.data.train.list[0].files.n_paths, 1);
+    assert_string_equal(config.data.train.list[0].files.paths[0], "x/*.bin");
+    assert_int_equal(config.data.val.list[0].files.n_paths, 2);
+    assert_string_equal(config.data.val.list[0].files.paths[1], "b.bin");
     assert_false(config.data.shuffle);
     assert_true(config.optimizer.betas.value[0] == 0.5 && config.optimizer.betas.value[1] == 0);
     assert_true(config.optimizer.lr == 1);
@@ -118,8 +118,8 @@ static void test_overrides(void **state) {
     assert_int_equal(config.model.n_layer, 2);
     assert_true(config.optimizer.lr == 1e-3 && config.optimizer.betas.value[0] == 0.8);
     assert_false(config.data.shuffle);
-    assert_string_equal(config.data.train.paths[0], "my data/a=b-*.bin");
-    assert_int_equal(config.data.val.n_paths, 2);
+    assert_string_equal(config.data.train.list[0].files.paths[0], "my data/a=b-*.bin");
+    assert_int_equal(config.data.val.list[0].files.n_paths, 2);
     assert_string_equal(config.run.dir, "12"); // a number is text for an option that takes text
     assert_string_equal(config.checkpoint.resume, "never");
     assert_string_equal(config.data.tokenizer, "");
@@ -133,13 +133,13 @@ static void test_overrides(void **state) {
     EXPECT_OK(override(&config, (const char *const[]){"model.n_layer=1", "data.train=a", "optimizer.lr=1",
                                                       "model.n_layer=2", "data.train=[\"b\", \"c\"]", NULL}));
     assert_int_equal(config.model.n_layer, 2);
-    assert_int_equal(config.data.train.n_paths, 2);
-    assert_string_equal(config.data.train.paths[0], "b");
+    assert_int_equal(config.data.train.list[0].files.n_paths, 2);
+    assert_string_equal(config.data.train.list[0].files.paths[0], "b");
     assert_true(config.optimizer.lr == 1);
     config_free(&config);
     EXPECT_OK(override(&config, (const char *const[]){"data.train=7", "data.val=", NULL}));
-    assert_string_equal(config.data.train.paths[0], "7");
-    assert_int_equal(config.data.val.n_paths, 0);
+    assert_string_equal(config.data.train.list[0].files.paths[0], "7");
+    assert_int_equal(config.data.val.n, 0);
     config_free(&config);
 }
 
@@ -369,7 +369,8 @@ static void test_types(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("data.shuffle=no"), "the string \"no\"", "true or false");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"data\": {\"train\": [\"a\", 2]}}"), "data.train",
                    "the number 2", "a path");
-    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"data\": {\"train\": {}}}"), "an object", "a path");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"data\": {\"train\": {}}}"), "data.train",
+                   "names no shards");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"run\": {\"dir\": 1}}"), "run.dir", "a string");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": 12}"), "the section model", "the number 12",
                    "an object");

@@ -77,8 +77,8 @@ static bool try_shard(const struct bytes *bytes) {
 
     char *paths[1] = {path};
     const struct file_list patterns = {paths, 1};
-    const struct loader_options options = {.patterns = &patterns,
-                                           .option = path,
+    const struct source_option source = {.patterns = &patterns};
+    const struct loader_options options = {.sources = {.list = &source, .n = 1, .option = path},
                                            .vocab_size = 300,
                                            .seq_len = 8,
                                            .batch_size = 2,

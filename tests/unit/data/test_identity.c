@@ -94,6 +94,18 @@ static void test_changes(void **state) {
     expect_changes(&abc, &ab, "shard 3 (c) is gone");
     expect_changes(&ab, &abc, "shard 3 (c) is new");
     expect_changes(&ab, &none, "shard 1 (a) is gone, shard 2 (b) is gone");
+    struct identity mixed = identity_of(2, (const char *const[]){"a", "b"}),
+                    other = identity_of(2, (const char *const[]){"a", "b"});
+    identity_add_source(&mixed, 1, 0.25), identity_add_source(&mixed, 1, 0.75);
+    identity_add_source(&other, 1, 0.5), identity_add_source(&other, 1, 0.5);
+    assert_false(identity_is_same(&ab, &mixed) || identity_is_same(&mixed, &other));
+    expect_changes(&ab, &mixed, "the shards are in 2 sources instead of 1");
+    expect_changes(&mixed, &ab, "the shards are in 1 source instead of 2");
+    expect_changes(&mixed, &other,
+                   "source 1 (a) has a share of 0.5 instead of 0.25, source 2 (b) has a share of 0.5 instead "
+                   "of 0.75");
+    expect_changes(&abc, &mixed, "shard 3 (c) is gone");
+    identity_free(&mixed), identity_free(&other);
     write_shard("b", 10, 0, 9);
     struct identity changed = identity_of(3, (const char *const[]){"a", "b", "c"});
     expect_changes(&abc, &changed, "shard 2 (b) has changed");

@@ -51,8 +51,8 @@ static enum status try_new(const char *shards, int vocab_size, int batch_size, i
     char *paths[1] = {copy};
     snprintf(copy, sizeof copy, "%s", shards);
     const struct file_list patterns = {paths, 1};
-    const struct loader_options options = {.patterns = &patterns,
-                                           .option = "data.train",
+    const struct source_option source = {.patterns = &patterns};
+    const struct loader_options options = {.sources = {.list = &source, .n = 1, .option = "data.train"},
                                            .vocab_size = vocab_size,
                                            .seq_len = T,
                                            .batch_size = batch_size,
@@ -115,19 +115,19 @@ static void test_spread(void **state) {
     struct loader *loader = group_loader(3, 3, false, 1);
     int firsts[3];
     for (int round = 0; round < 2; round++) {
-        loader_spread(loader, 3);
+        loader_spread(loader, 0, 3);
         for (int step = 0; step < 3; step++) {
             first_tokens(loader, step, 0, 3, firsts);
             for (int b = 0; b < 3; b++)
                 assert_int_equal(firsts[b], chosen[b] < 5 ? chosen[b] * T : FIRST_C + (chosen[b] - 5) * T);
         }
-        loader_spread(loader, 5);
+        loader_spread(loader, 0, 5);
         for (int row = 0; row < 10; row++) {
             int sequence = five[row % 5];
             first_tokens(loader, row / 3, 0, 3, firsts);
             assert_int_equal(firsts[row % 3], sequence < 5 ? sequence * T : FIRST_C + (sequence - 5) * T);
         }
-        loader_spread(loader, round == 0 ? 0 : 100);
+        loader_spread(loader, 0, round == 0 ? 0 : 100);
         first_tokens(loader, 1, 0, 3, firsts);
         assert_int_equal(firsts[0], 3 * T);
         assert_int_equal(firsts[2], FIRST_C);
@@ -321,13 +321,62 @@ static void test_less_than_one_batch(void **state) {
     loader_delete(loader);
 }
 
+// A mixture of group-a (5 sequences) and group-c (7): rows come from both in proportion to the weights, and
+// each source runs through epochs of its own, in an order that neither the weights nor the other source
+// change.
+static void test_mixture(void **state) {
+    (void)state;
+    enum { N_ROWS = 400, N_BATCH = 8 };
+    char a[300], c[300];
+    char *paths[2] = {a, c};
+    temporary_path(&temporary, "group-a.bin", a, sizeof a);
+    temporary_path(&temporary, "group-c.bin", c, sizeof c);
+    const struct file_list files[2] = {{&paths[0], 1}, {&paths[1], 1}};
+    int orders[2][2][N_ROWS], counts[2][2] = {{0}};
+    for (int run = 0; run < 2; run++) {
+        const struct source_option list[2] = {{&files[0], run ? 1 : 3}, {&files[1], 1}};
+        const struct loader_options options = {.sources = {.list = list, .n = 2, .option = "data.train"},
+                                               .vocab_size = VOCABULARY,
+                                               .seq_len = T,
+                                               .batch_size = N_BATCH,
+                                               .micro_batch_size = N_BATCH,
+                                               .shuffle = true,
+                                               .seed = 7};
+        struct loader *loader;
+        EXPECT_OK(loader_new(&options, &loader));
+        for (int step = 0; step < N_ROWS / N_BATCH; step++) {
+            int firsts[N_BATCH];
+            for (int s = 0; s < 2; s++)
+                assert_int_equal(loader_n_drawn(loader, s, step), counts[run][s]);
+            first_tokens(loader, step, 0, N_BATCH, firsts);
+            for (int b = 0; b < N_BATCH; b++) {
+                const int source = firsts[b] >= FIRST_C;
+                orders[run][source][counts[run][source]++] = firsts[b];
+            }
+        }
+        loader_delete(loader);
+    }
+    assert_in_range(counts[0][0], 299, 301);
+    assert_in_range(counts[1][0], 199, 201);
+    for (int s = 0; s < 2; s++) {
+        const int n = s ? 7 : 5, both = counts[s == 0][s]; // the fewer rows of the two runs
+        assert_memory_equal(orders[0][s], orders[1][s], (size_t)both * sizeof(int));
+        for (int epoch = 0; (epoch + 1) * n <= both; epoch++) { // each sequence once
+            int seen = 0;
+            for (int i = 0; i < n; i++)
+                seen |= 1 << ((orders[0][s][epoch * n + i] - (s ? FIRST_C : 0)) / T);
+            assert_int_equal(seen, (1 << n) - 1);
+        }
+    }
+}
+
 // The last 5 % to 60 % are held out. Both loaders together have every token once.
 static void test_held_out(void **state) {
     (void)state;
     char *paths[1] = {pattern};
     const struct file_list patterns = {paths, 1};
-    struct loader_options options = {.patterns = &patterns,
-                                     .option = "data.train",
+    const struct source_option source = {.patterns = &patterns};
+    struct loader_options options = {.sources = {.list = &source, .n = 1, .option = "data.train"},
                                      .vocab_size = VOCABULARY,
                                      .seq_len = 1,
                                      .batch_size = 1,
@@ -339,10 +388,10 @@ static void test_held_out(void **state) {
     for (size_t i = 0; i < sizeof fractions / sizeof *fractions; i++) {
         struct loader *train, *val;
         const int32_t *tokens, *targets;
-        options.held_out = fractions[i];
-        options.of_held_out = false;
+        options.sources.held_out = fractions[i];
+        options.sources.of_held_out = false;
         EXPECT_OK(loader_new(&options, &train));
-        options.of_held_out = true;
+        options.sources.of_held_out = true;
         EXPECT_OK(loader_new(&options, &val));
         assert_int_equal(loader_n_tokens(train) + loader_n_tokens(val), N_A + N_B + N_C);
         assert_int_equal(loader_n_tokens(val), (size_t)ceil(fractions[i] * (N_A + N_B + N_C)));
@@ -355,8 +404,8 @@ static void test_held_out(void **state) {
     }
     // Of few tokens at least one sequence: 56 of 111 for sequences of 55 + 1 tokens cannot be, 28 can.
     const int seq_lens[] = {55, 27}, n_held_out[] = {6, 28};
-    options.held_out = 0.05;
-    options.of_held_out = true;
+    options.sources.held_out = 0.05;
+    options.sources.of_held_out = true;
     for (size_t i = 0; i < sizeof seq_lens / sizeof *seq_lens; i++) {
         struct loader *val;
         options.seq_len = seq_lens[i];
@@ -502,6 +551,7 @@ int main(void) {
         cmocka_unit_test(test_earlier_failures_are_kept),
         cmocka_unit_test(test_less_than_one_sequence),
         cmocka_unit_test(test_less_than_one_batch),
+        cmocka_unit_test(test_mixture),
         cmocka_unit_test(test_held_out),
         cmocka_unit_test(test_missing_and_invalid_shards),
         cmocka_unit_test(test_deleting_while_reading),

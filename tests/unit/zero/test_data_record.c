@@ -9,8 +9,20 @@
 #include "zero/checkpoint/data_record.h"
 
 static struct identity_entry entries[2] = {{3, 0xfedcba9876543210, "a.bin"}, {4, 1, "odd \"name\".bin"}};
-static const struct identity train = {2, 7, 0x123456789abcdef0, 1, 2, entries},
-                             val = {1, 3, 9, 1, 1, entries};
+static const struct identity train = {.n_shards = 2,
+                                      .n_tokens = 7,
+                                      .digest = 0x123456789abcdef0,
+                                      .shards_per_entry = 1,
+                                      .n_entries = 2,
+                                      .entries = entries,
+                                      .n_sources = 2,
+                                      .sources = {{1, 1.0 / 3}, {1, 2.0 / 3}}},
+                             val = {.n_shards = 1,
+                                    .n_tokens = 3,
+                                    .digest = 9,
+                                    .shards_per_entry = 1,
+                                    .n_entries = 1,
+                                    .entries = entries};
 
 static enum status parse(const char *json, int64_t step, struct data_record *record) {
     cJSON *root;
@@ -51,6 +63,9 @@ static void test_print_and_parse(void **state) {
     print(&record, &json);
     EXPECT_OK(parse(json.data, 8, &back));
     assert_true(identity_is_same(&back.train, &train) && identity_is_same(&back.val, &val));
+    assert_int_equal(back.train.n_sources, 2);
+    assert_true(back.train.sources[1].n_shards == 1 && back.train.sources[1].share == 2.0 / 3);
+    assert_int_equal(back.val.n_sources, 0);
     assert_int_equal(back.n_orders, 2);
     assert_int_equal(back.orders[1].step, 8);
     assert_true(back.orders[1].digest == train.digest);
@@ -87,6 +102,9 @@ static void test_refused_records(void **state) {
         {"fedcba9876543210", "fedcba987654321", "16 hexadecimal digits"},
         {"\"step\": 8", "\"step\": 9", "step"}, // after the checkpoint's step
         {"\"step\": 0", "\"step\": 8", "step"}, // not ascending
+        {"\"shards\": 1, \"share\"", "\"shards\": 2, \"share\"", "sources of 3 shards"},
+        {"\"share\": 0.3", "\"share\": -0.3", "not between 0 and 1"},
+        {"\"share\": 0.3", "\"part\": 0.3", "share"},
         {"\"orders\": [", "\"order\": [", "orders"},
         {"\"tasks\": [", "\"tasks\": 1, \"rest\": [", "tasks"},
         {"\"items\": 3", "\"items\": 0", "items"},
