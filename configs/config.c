@@ -114,6 +114,8 @@ static enum status read_value(struct config *config, const struct option *option
         if (!cJSON_IsString(value))
             return wrong_type(option, source, value, "a string");
         return replace_string(slot, value->valuestring);
+    case OPTION_PATHS:
+        return option_read_paths(option, source, value, slot);
     case OPTION_SOURCES:
         return option_read_sources(option, source, value, slot);
     }
@@ -261,6 +263,7 @@ static enum status read_override(struct reader *reader, const char *override) {
     // Text that happens to be JSON (a run named 12) is still text for an option that takes text.
     bool wants_text =
         option && (option->type == OPTION_STRING || (option->type == OPTION_CHOICE && !cJSON_IsBool(value)) ||
+                   (option->type == OPTION_PATHS && !cJSON_IsArray(value)) ||
                    (option->type == OPTION_SOURCES && !cJSON_IsArray(value) && !cJSON_IsObject(value)));
     if (!value || (wants_text && !cJSON_IsString(value))) {
         cJSON_Delete(value);
@@ -352,6 +355,8 @@ void config_free(struct config *config) {
         void *slot = option_value(&options[i], config);
         if (options[i].type == OPTION_STRING)
             free(*(char **)slot);
+        else if (options[i].type == OPTION_PATHS)
+            file_list_free(slot);
         else if (options[i].type == OPTION_SOURCES)
             config_sources_free(slot);
     }

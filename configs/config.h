@@ -25,7 +25,7 @@
 #include "configs/schema.def"
 
 // One member per option, in a struct per section: config.model.n_layer. A CHOICE is the enum of its set. A
-// STRING is never NULL, and owned by the config. SOURCES is the list as written, before globbing.
+// STRING is never NULL, and owned by the config. PATHS and SOURCES are lists as written, before globbing.
 #define CONFIG_AUTO (-1) // an AUTO_INTEGER that is "auto"
 struct config_pair {
     double value[2];
@@ -49,6 +49,7 @@ struct config {
 #define PAIR(section, name, first, second, low, high, resume, help)   struct config_pair name;
 #define CHOICE(section, name, set, initial, resume, help)             enum config_##set name;
 #define STRING(section, name, initial, resume, help)                  char *name;
+#define PATHS(section, name, resume, help)                            struct file_list name;
 #define SOURCES(section, name, resume, help)                          struct config_sources name;
 #define END_SECTION(name)                                                                                    \
     }                                                                                                        \

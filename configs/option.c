@@ -54,6 +54,8 @@ const struct option options[] = {
         initial, resume, help)
 #define STRING(section, name, initial, resume, help)                                                         \
     ROW(OPTION_STRING, section, name, 0, 0, #initial, NULL, 0, 0, resume, help)
+#define PATHS(section, name, resume, help)                                                                   \
+    ROW(OPTION_PATHS, section, name, 0, 0, "[]", NULL, 0, 0, resume, help)
 #define SOURCES(section, name, resume, help)                                                                 \
     ROW(OPTION_SOURCES, section, name, 0, 0, "[]", NULL, 0, 0, resume, help)
 #include "configs/schema.def"
@@ -223,6 +225,9 @@ void option_print(const struct option *option, const struct config *config, stru
         break;
     case OPTION_STRING:
         json_add_string(out, *(char *const *)slot);
+        break;
+    case OPTION_PATHS:
+        print_list(slot, out);
         break;
     case OPTION_SOURCES:
         print_sources(slot, out);

@@ -12,6 +12,7 @@ enum option_type {
     OPTION_PAIR,
     OPTION_CHOICE,
     OPTION_STRING,
+    OPTION_PATHS,
     OPTION_SOURCES
 };
 enum option_resume { FREE, RAISE, NAMED, FIXED };
@@ -55,7 +56,9 @@ const char *option_number(char *buffer, double value);
 const char *option_word(const struct option *option, const struct config *config);
 // Sets a CHOICE to choices[i].
 void option_choose(const struct option *option, struct config *config, int i);
-// Reads a SOURCES option from JSON. `source` begins the message. STATUS_INVALID names the element.
+// Read a PATHS or a SOURCES option from JSON. `source` begins the message. STATUS_INVALID names the element.
+enum status option_read_paths(const struct option *option, const char *source, const struct cJSON *value,
+                              struct file_list *slot) MUST_CHECK;
 enum status option_read_sources(const struct option *option, const char *source, const struct cJSON *value,
                                 struct config_sources *slot) MUST_CHECK;
 // What a JSON value is, for messages: "the string \"a\"", "a list". Returns buffer.

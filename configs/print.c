@@ -120,8 +120,9 @@ static const char *default_of(const struct option *option, char *buffer, size_t 
 }
 
 void config_print_options(struct text *out) {
-    static const char *const types[] = {"true or false", "integer", "integer", "number",
-                                        "two numbers",   "choice",  "text",    "paths, or sources"};
+    static const char *const types[] = {"true or false", "integer",     "integer",
+                                        "number",        "two numbers", "choice",
+                                        "text",          "paths",       "paths, or sources"};
     static const char *const resumes[] = {"may change", "may only grow", "with resume_with", "fixed"};
     text_add(
         out,

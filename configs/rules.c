@@ -154,6 +154,15 @@ static enum status check_samples(const struct config *c) {
                 (long long)c->train.sample_every);
 }
 
+static enum status check_documents(const struct config *c) {
+    if (!c->data.mask_documents || c->top.attention != CONFIG_ATTENTION_CUDNN)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: data.mask_documents is true, but attention is cudnn, which is causal only; set "
+                "attention=flash or attention=auto",
+                c->source);
+}
+
 static enum status check_offload_activations(const struct config *c) {
     if (c->top.offload_activations == CONFIG_OFFLOAD_NONE || c->top.recompute == CONFIG_RECOMPUTE_BLOCK)
         return STATUS_OK;
@@ -276,6 +285,7 @@ static const struct {
     {check_heads, true, {"model.n_embd", "model.n_head"}},
     {check_sequence, true, {"train.seq_len", "model.n_positions"}},
     {check_samples, true, {"train.sample_every", "data.tokenizer", "data.train"}},
+    {check_documents, false, {"data.mask_documents", "attention"}},
     {check_offload_activations, false, {"offload_activations", "recompute"}},
     {check_offload_param,
      false,

@@ -1,4 +1,4 @@
-// Reads options of type SOURCES from JSON: the token shards of a run, as paths or as a mixture of sources.
+// Reads options of type PATHS and SOURCES from JSON: files as paths, or as a mixture of sources.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +64,17 @@ static enum status read_paths(const struct reading *reading, const char *key, co
             TRY(add_path(out, item->valuestring));
     }
     return STATUS_OK;
+}
+
+enum status option_read_paths(const struct option *option, const char *source, const cJSON *value,
+                              struct file_list *slot) {
+    struct file_list list = {0};
+    enum status status = read_paths(&(struct reading){option, source, -1}, "", value, &list);
+    struct file_list *replaced = status == STATUS_OK ? slot : &list;
+    file_list_free(replaced);
+    if (status == STATUS_OK)
+        *slot = list;
+    return status;
 }
 
 // ---- sources

@@ -52,12 +52,24 @@ enum status session_open(struct session *session, const struct session_options *
         parallel_set_threads((int)options->threads);
     TRY(device_open(options->device, (int)options->threads, 0, &session->device));
     TRY(stream_init(&session->stream, session->device));
+    session->masks_documents =
+        session->weights.checkpoint && session->weights.checkpoint->config.data.mask_documents;
     session->type = session->weights.checkpoint ? session->weights.checkpoint->compute : DTYPE_F32;
     session->unsharded = (struct unsharded){.params = &session->params, .type = session->type};
     session->hooks = unsharded_hooks(&session->unsharded);
     region_memory_init(&session->memory, session->device);
     return region_add(&session->memory.table, REGION_PARAMS, session->device->place, session->type,
                       session->params.n_elements, &session->span_region, "params");
+}
+
+enum status session_mask_documents(const struct session *session, struct gpt *gpt) {
+    if (!session->tokenizer)
+        return FAIL(
+            STATUS_INVALID,
+            "the model was trained with data.mask_documents, where end-of-text begins a document, and "
+            "it comes without a tokenizer that says which token that is; give --tokenizer FILE");
+    gpt_set_end_of_text(gpt, tokenizer_end_of_text(session->tokenizer));
+    return STATUS_OK;
 }
 
 static enum status load_unit(struct session *session, int unit, float *chunk, float *staged) {

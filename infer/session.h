@@ -18,6 +18,7 @@ struct session {
     struct region_memory memory;
     struct tokenizer *tokenizer;        // NULL: none was given or found with the weights
     struct tokenizer_identity identity; // of the tokenizer; n_ids 0: none
+    bool masks_documents;               // trained with data.mask_documents: for gpt_options
     struct unsharded unsharded;
     struct unit_hooks hooks; // of `unsharded`
     char *span;              // all units, in `type`
@@ -36,6 +37,8 @@ struct session_options {
 // allocates the table's memory and reads the weights. session_close may follow a failure of either.
 enum status session_open(struct session *session, const struct session_options *options) MUST_CHECK;
 enum status session_load(struct session *session) MUST_CHECK;
+// Tells a gpt of such a model which token begins a document. STATUS_INVALID: there is no tokenizer.
+enum status session_mask_documents(const struct session *session, struct gpt *gpt) MUST_CHECK;
 void session_close(struct session *session);
 
 #endif

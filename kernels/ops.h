@@ -166,7 +166,9 @@ struct gelu_backward_args {
 };
 
 // Causal scaled dot-product attention. Head h reads columns [h * D, (h + 1) * D) of each row:
-// out[b,i,h] = sum over j <= S - T + i of softmax_j(q[b,i,h] . k[b,j,h] / sqrt(D)) v[b,j,h].
+// out[b,i,h] = sum over first[b,i] <= j <= S - T + i of softmax_j(q[b,i,h] . k[b,j,h] / sqrt(D)) v[b,j,h].
+// `first` keeps positions of one document from attending to others before it. Blocks of keys that no query of
+// a block sees are skipped.
 // Tiled with an online softmax (FlashAttention, arXiv 2205.14135; FlashAttention-2, 2307.08691), so the
 // (T, S) scores are never stored. q, k and v may be column ranges of one (B, T, 3C) tensor; k and v may be a
 // key-value cache (S > T). Devices that multiply 16-bit numbers round exp(score - max) to `type` before the
@@ -182,7 +184,10 @@ struct attention_forward_args {
     size_t q_batch_stride;  // between sequences of q
     size_t kv_stride;       // between positions of k, and of v
     size_t kv_batch_stride; // between sequences of k, and of v
-    int B, T, S, H, D;      // the T queries are the last T of S positions; S >= T
+    // [r] (B, T), or NULL for zeros: the first position that each query sees. At most the query's own, and
+    // never lower than the one before it in its sequence. Needs S == T.
+    const int32_t *first;
+    int B, T, S, H, D; // the T queries are the last T of S positions; S >= T
     enum dtype type;
 };
 
@@ -196,6 +201,7 @@ struct attention_backward_args {
     const void *q, *k, *v; // [r] (B, T, H * D) type, strides as below
     size_t stride;         // between positions of q, k, v, dq, dk and dv
     size_t batch_stride;   // between their sequences
+    const int32_t *first;  // [r] (B, T) as in attention_forward, or NULL
     int B, T, H, D;
     enum dtype type;
 };

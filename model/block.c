@@ -118,8 +118,8 @@ static enum status attention_forward(struct runner *runner, const struct block_a
     RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv,
         .k = (char *)kept->qkv + (size_t)C * size, .v = (char *)kept->qkv + 2 * (size_t)C * size,
         .q_stride = stride, .q_batch_stride = stride * (size_t)a->T, .kv_stride = stride,
-        .kv_batch_stride = stride * (size_t)a->T, .B = a->B, .T = a->T, .S = a->T, .H = H, .D = C / H,
-        .type = type);
+        .kv_batch_stride = stride * (size_t)a->T, .first = a->first, .B = a->B, .T = a->T, .S = a->T, .H = H,
+        .D = C / H, .type = type);
     return STATUS_OK;
 }
 
@@ -294,7 +294,7 @@ static enum status attention_backward(struct runner *runner, const struct group_
         .dv = (char *)scratch->dqkv + 2 * (size_t)C * size, .dout = scratch->dbranch, .out = kept->attention,
         .lse = kept->lse, .q = kept->qkv, .k = (char *)kept->qkv + (size_t)C * size,
         .v = (char *)kept->qkv + 2 * (size_t)C * size, .stride = stride, .batch_stride = stride * (size_t)T,
-        .B = B, .T = T, .H = H, .D = C / H, .type = type);
+        .first = a->block->first, .B = B, .T = T, .H = H, .D = C / H, .type = type);
     RUN(runner, linear_backward, .dx = scratch->dbranch, .dout = scratch->dqkv,
         .weight = weight_at(a, PARAM_QKV_WEIGHT), .N = N, .IC = C, .OC = 3 * C, .dout_stride = 3 * C,
         .type = type);

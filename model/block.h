@@ -82,8 +82,9 @@ struct block_args {
     const struct param *tensors; // the unit's rows of the parameter table
     const void *params;          // of the unit, or for block_group_forward of the group
     const struct block_buffers *buffers;
-    const void *x; // (B, T, C)
-    void *out;     // (B, T, C)
+    const void *x;        // (B, T, C)
+    void *out;            // (B, T, C)
+    const int32_t *first; // (B, T) of attention, or NULL; not with a cache
     struct block_cache cache;
 };
 // One group. Groups are called in order; only GROUP_FC_PROJ writes `out`.

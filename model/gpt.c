@@ -47,7 +47,8 @@ static struct block_args block_arguments(const struct gpt *gpt, int block, const
                                .params = params,
                                .buffers = &gpt->blocks[block % gpt->n_blocks],
                                .x = activations_at(&gpt->activations, block),
-                               .out = activations_at(&gpt->activations, block + 1)};
+                               .out = activations_at(&gpt->activations, block + 1),
+                               .first = gpt->buffers.first};
 }
 
 // From tokens to the residual stream after the last block.
@@ -313,24 +314,39 @@ static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     return release(pass, last, GPT_FORWARD);
 }
 
+// For each position the start of its document: the last end-of-text up to it, or the start of its sequence.
+static void find_documents(const struct gpt *gpt, const int32_t *tokens, int32_t *first) {
+    assert(gpt->end_of_text >= 0);
+    for (int b = 0; b < gpt->options.B; b++)
+        for (int32_t t = 0, start = 0; t < gpt->options.T; t++, tokens++) {
+            start = *tokens == gpt->end_of_text ? t : start;
+            *first++ = start;
+        }
+}
+
 // On a GPU through pinned memory: two buffers in turn, so that the host fills one while the device still
 // reads the other.
 enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *tokens, const int32_t *targets) {
     const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T, bytes = n * sizeof *tokens;
-    int32_t *staged = gpt->buffers.host_inputs;
+    int32_t *staged = gpt->buffers.host_inputs, *first = gpt->buffers.first;
     const int slot = (int)(gpt->n_loads++ % GPT_INPUT_SLOTS);
     if (staged) {
         TRY(event_synchronize(&gpt->loaded[slot]));
-        staged += 2 * n * (size_t)slot;
+        staged += (first ? 3 : 2) * n * (size_t)slot;
         memcpy(staged, tokens, bytes);
         if (targets)
             memcpy(staged + n, targets, bytes);
+        if (first)
+            find_documents(gpt, tokens, staged + 2 * n);
         tokens = staged;
         targets = targets ? staged + n : NULL;
-    }
+    } else if (first)
+        find_documents(gpt, tokens, first);
     TRY(gpt->device->copy(stream, gpt->buffers.tokens, tokens, bytes));
     if (targets)
         TRY(gpt->device->copy(stream, gpt->buffers.targets, targets, bytes));
+    if (first && staged)
+        TRY(gpt->device->copy(stream, first, staged + 2 * n, bytes));
     return event_record(&gpt->loaded[slot], stream);
 }
 

@@ -49,6 +49,9 @@ struct gpt_options {
     // Moves the inputs of all blocks but the last to host memory (model/activations.h). Needs
     // RECOMPUTE_BLOCK; no effect on a device whose memory is the host's. Changes no bit.
     bool offload_activations;
+    // Positions attend only to those of their own document, which begins at an end-of-text token
+    // (gpt_set_end_of_text). Position embeddings stay those of the sequence.
+    bool mask_documents;
     bool training; // false: forward passes only; the activations of one block are kept
     bool scoring;  // gpt_score may be called: takes memory for its predictions
 };
@@ -77,6 +80,10 @@ enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct s
 // The work of one micro-batch of training, known since gpt_new; NULL if the gpt does not train.
 //   further  of a micro-batch whose gradients are added to those of earlier ones; else of a step's first
 const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further);
+
+// The token that begins a document, before the first gpt_load of a gpt with mask_documents. Of a sequence,
+// what comes before its first end-of-text is a document too.
+void gpt_set_end_of_text(struct gpt *gpt, int32_t end_of_text);
 
 // The inputs of the next pass. They are copied; the device reads the copy later.
 //   tokens, targets  (B, T) host int32; targets NULL for gpt_logits

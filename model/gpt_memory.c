@@ -68,9 +68,14 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 1, &regions->loss_sum, "sum of losses"));
     TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, 1, &regions->host_loss_sum,
                    "sum of losses on host"));
+    const bool documents = gpt->options.mask_documents;
+    if (documents)
+        TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->first, "document starts"));
     if (place == REGION_DEVICE)
-        TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_I32, GPT_INPUT_SLOTS * 2 * rows,
-                       &regions->host_inputs, "tokens and targets on host"));
+        TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_I32,
+                       GPT_INPUT_SLOTS * (documents ? 3 : 2) * rows, &regions->host_inputs,
+                       documents ? "tokens, targets and document starts on host"
+                                 : "tokens and targets on host"));
     TRY(activations_init(&gpt->activations, gpt->device, table, gpt->params->config.n_layer, type, rows * C,
                          activations_place_of(&gpt->options)));
     TRY(add_blocks(gpt, table));
@@ -113,6 +118,7 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
     const struct gpt_regions *regions = &gpt->regions;
     gpt->buffers = (struct gpt_buffers){.tokens = buffer_find(table, regions->tokens),
                                         .targets = buffer_find(table, regions->targets),
+                                        .first = buffer_find(table, regions->first),
                                         .host_inputs = buffer_find(table, regions->host_inputs),
                                         .losses = buffer_find(table, regions->losses),
                                         .host_losses = buffer_find(table, regions->host_losses),
@@ -213,6 +219,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
     gpt->options = *options;
     gpt->device = device;
     gpt->accumulation = accumulation_dtype(options->type);
+    gpt->end_of_text = -1;
     gpt->recomputed = recomputed_sets(options, device);
     choose_logits(gpt);
     gpt->n_blocks = options->training && options->recompute != RECOMPUTE_BLOCK ? config->n_layer : 1;
@@ -245,6 +252,10 @@ void gpt_delete(struct gpt *gpt) {
     free(gpt->block_regions);
     free(gpt->blocks);
     free(gpt);
+}
+
+void gpt_set_end_of_text(struct gpt *gpt, int32_t end_of_text) {
+    gpt->end_of_text = end_of_text;
 }
 
 const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further) {

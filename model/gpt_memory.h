@@ -14,6 +14,7 @@ struct gpt {
     struct gpt_options options;
     struct device *device;
     enum dtype accumulation; // of losses, gradients, mean, rstd and lse: fp32, or double on the oracle
+    int32_t end_of_text;     // with mask_documents; -1: not set yet
     unsigned recomputed; // what backward recomputes, of all blocks but the last: sets of block_activations
     size_t workspace_bytes;
     struct gpt_work work[2]; // of training, by a dry run: [0] a step's first micro-batch, [1] a further one
@@ -28,15 +29,16 @@ struct gpt {
     struct block_regions *block_regions; // (n_blocks)
     struct block_buffers *blocks;        // (n_blocks); block i uses blocks[i % n_blocks]
     struct gpt_regions {
-        int tokens, targets, host_inputs, losses, host_losses, loss_sum, host_loss_sum, lnf, lnf_mean,
+        int tokens, targets, first, host_inputs, losses, host_losses, loss_sum, host_loss_sum, lnf, lnf_mean,
             lnf_rstd, logits, dlogits;
         int dresidual, dbranch, dqkv, dfc, dbiases, workspace;
         int scored, scored_logits, predictions; // with options.scoring
     } regions;
     struct gpt_buffers {
         void *tokens, *targets, *losses, *host_losses;
-        int32_t *host_inputs; // (GPT_INPUT_SLOTS, 2, B, T) tokens and targets; NULL where the device reads
-                              // the host's memory
+        int32_t *first; // (B, T) the first position that each one attends to; NULL without mask_documents
+        int32_t *host_inputs; // (GPT_INPUT_SLOTS, n, B, T) tokens, targets and `first`; NULL where the device
+                              // reads the host's memory
         double *loss_sum, *host_loss_sum; // (1)
         void *lnf, *lnf_mean, *lnf_rstd, *logits, *dlogits;
         // (GPT_PREDICTION_ROWS, C) of lnf, (.., logits_stride) logits in the accumulation dtype, (..) tokens

@@ -23,9 +23,11 @@ static struct attention_shape shape_of(const struct trainer *trainer) {
 }
 
 // What the config or the checkpoint says; AUTO leaves it open. A config that names another kernel than the
-// checkpoint's was allowed to by checkpoint.resume_with.
+// checkpoint's was allowed to by checkpoint.resume_with. Only flash knows documents.
 static enum config_attention wanted(const struct trainer *trainer) {
     const enum config_attention named = trainer->config->top.attention;
+    if (trainer->config->data.mask_documents)
+        return CONFIG_ATTENTION_FLASH;
     return named == CONFIG_ATTENTION_AUTO && trainer->resumed ? trainer->resumed->attention.kernel : named;
 }
 
@@ -233,6 +235,9 @@ enum status trainer_choose_attention(struct trainer *trainer) {
         status = choose(trainer, kernel);
     else if (trainer->config->top.attention == CONFIG_ATTENTION_CUDNN)
         status = refuse(trainer, "it computes bf16 and fp16, and precision.compute is fp32");
+    if (trainer->config->data.mask_documents && trainer->config->top.attention == CONFIG_ATTENTION_AUTO &&
+        trainer->device->cudnn_support && trainer->type != DTYPE_F32)
+        log_info("attention: flash, as cuDNN is not used with data.mask_documents");
     trainer->device->attention =
         trainer->attention.kernel == CONFIG_ATTENTION_CUDNN ? ATTENTION_CUDNN : ATTENTION_FLASH;
     return trainer_agree(trainer, status);

@@ -237,6 +237,11 @@ void trainer_describe_data(const struct trainer *trainer) {
                  config->data.val.list[0].files.paths[0], config->data.val.n > 1 ? ", ..." : "");
     if (trainer->val)
         describe_sources(trainer->val, 0, "");
+    if (config->data.mask_documents)
+        log_info(
+            "documents: attention stays within each, from one end-of-text (id %d) to the next; positions "
+            "count from the start of the sequence",
+            trainer_end_of_text(trainer));
     const int n_ids = loader_tokenizer(train)->n_ids;
     if (n_ids > 0 && config->model.vocab_size > n_ids + MOST_PADDING)
         log_info(

@@ -123,10 +123,34 @@ static enum status check_shards(const struct trainer *trainer, const char *optio
     return STATUS_OK;
 }
 
+int32_t trainer_end_of_text(const struct trainer *trainer) {
+    return trainer->tokenizer ? tokenizer_end_of_text(trainer->tokenizer)
+                              : loader_tokenizer(trainer->train)->n_ids - 1; // the last id in every tokenizer
+}
+
+static enum status check_documents(const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    const int32_t end_of_text = config->data.mask_documents ? trainer_end_of_text(trainer) : 0;
+    if (end_of_text < 0)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: data.mask_documents needs to know end-of-text, which begins a document, but there is "
+            "no tokenizer, and data.train does not record one; set data.tokenizer (for GPT-2's shards "
+            "its vocab.bpe, tokenizer.json or tiktoken file)",
+            config->source);
+    if (end_of_text >= config->model.vocab_size)
+        return FAIL(STATUS_INVALID,
+                    "%s: data.mask_documents: end-of-text is %d, outside model.vocab_size %lld: no document "
+                    "would ever begin; raise model.vocab_size",
+                    config->source, end_of_text, (long long)config->model.vocab_size);
+    return STATUS_OK;
+}
+
 enum status trainer_check_shard_tokenizers(const struct trainer *trainer) {
     char train[TOKENIZER_DESCRIPTION_BYTES], val[TOKENIZER_DESCRIPTION_BYTES];
     const struct config *config = trainer->config;
     TRY(check_shards(trainer, "data.train", trainer->train));
+    TRY(check_documents(trainer));
     const struct tokenizer_identity *of_train = loader_tokenizer(trainer->train);
     const bool is_recorded = of_train->n_ids > 0;
     if (config->train.sample_every > 0 && !trainer->tokenizer)

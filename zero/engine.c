@@ -27,6 +27,7 @@ enum status engine_plan_model(struct engine *engine, const struct engine_options
                                             .recompute = stage_recompute(config),
                                             .offload_activations =
                                                 config->top.offload_activations == CONFIG_OFFLOAD_CPU,
+                                            .mask_documents = config->data.mask_documents,
                                             .training = true,
                                             .scoring = config->eval.tasks.n_paths > 0};
     TRY(gpt_new(options->params, &gpt_options, options->device, table, &engine->gpt));

@@ -72,9 +72,14 @@ static void choose_batch(struct model *model) {
 
 static enum status load(struct model *model) {
     struct session *session = &model->session;
-    const struct gpt_options options = {
-        .type = session->type, .B = model->B, .T = model->T, .scoring = model->tasks.n > 0};
+    const struct gpt_options options = {.type = session->type,
+                                        .B = model->B,
+                                        .T = model->T,
+                                        .mask_documents = session->masks_documents,
+                                        .scoring = model->tasks.n > 0};
     TRY(gpt_new(&session->params, &options, session->device, &session->memory.table, &model->gpt));
+    if (session->masks_documents)
+        TRY(session_mask_documents(session, model->gpt));
     TRY(check_memory(model));
     TRY(session_load(session));
     return gpt_bind(model->gpt, &session->memory.table, &session->stream);

@@ -49,6 +49,38 @@ __device__ inline int tile_counted_down() {
     return static_cast<int>(gridDim.x - 1 - blockIdx.x);
 }
 
+// ---- documents (`first` in kernels/ops.h)
+
+// Stands for minus infinity in scores of keys before a query's document. A row may see only such keys in its
+// first tile: its shift then stays finite, and the first key that it does see scales what was summed by 0. A
+// power of two, so that its product with the scale is exact and minus the shift exactly 0.
+constexpr float HIDDEN_SCORE = -0x1p100f;
+
+// The first position that each query of the block's sequence sees.
+struct document_starts {
+    const int32_t *first; // NULL without documents
+    int n_positions;
+
+    // For a query, or the last one where that is past the end. Ascends with the query.
+    __device__ __forceinline__ int of(int query) const {
+        return first[min(query, n_positions - 1)];
+    }
+
+    // The first of the keys that any query from this one on sees, rounded down to a tile.
+    __device__ __forceinline__ int tile_of(int query, int tile) const {
+        return first ? of(query) / tile * tile : 0;
+    }
+
+    // Whether one of the queries up to this one does not see all keys from `key` on.
+    __device__ __forceinline__ bool hide(int last_query, int key) const {
+        return first && of(last_query) > key;
+    }
+};
+
+__device__ inline document_starts sequence_starts(const int32_t *first, int n_positions) {
+    return {first ? first + static_cast<size_t>(blockIdx.z) * n_positions : nullptr, n_positions};
+}
+
 // ---- tiles: ROWS x WIDTH elements in shared memory, rows STRIDE elements apart
 
 // How copy_to_tile moves elements; what is not valid becomes 0. UNROLL: of its loop over packs.

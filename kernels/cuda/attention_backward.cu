@@ -120,6 +120,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_ROWS; // the warp's first row in the tile
     int n_keys = min(args.T, first + ROWS);
     int n_own_keys = first + own < args.T ? first + own + WARP_ROWS : 0;
+    const document_starts starts = sequence_starts(args.first, args.T);
+    const int first_key = starts.tile_of(first, STEP);
     auto rows = [&](const void *tensor, int position) {
         return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, args.T);
     };
@@ -131,7 +133,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 
     load_tile<ROWS, WIDTH>(tile.own[0], rows(args.q, first), D, packed);
     load_tile<ROWS, WIDTH>(tile.own[1], dense_rows<const T>(args.dout, D, first, args.T), D, packed);
-    load_step(0, 0);
+    load_step(first_key, 0);
     put_deltas<T>(delta, args, first + own, WARP_ROWS, packed);
     float lse[M][2], deltas[M][2];
     for (int m = 0; m < M; m++)
@@ -142,7 +144,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             deltas[m][h] = row < args.T ? delta[at] : 0.0f;
         }
     mma_c dq[M][WIDTH / 8] = {};
-    for (int key = 0, odd = 0; key < n_keys; key += STEP, odd ^= 1) {
+    for (int key = first_key, odd = 0; key < n_keys; key += STEP, odd ^= 1) {
         cp_async_wait<0>();
         __syncthreads(); // this step's rows have arrived, and all threads have read the previous step's
         if (key + STEP < n_keys)
@@ -155,6 +157,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         int n_visible = first + own + 1 - key; // keys that the warp's first row sees
         if (n_visible < STEP)
             mask_after(scores, n_visible);
+        if (starts.hide(first + own + WARP_ROWS - 1, key))
+            hide_keys(scores, starts, first + own, key, -INFINITY);
         differentiate(ds, scores, log2_scale, lse, deltas);
         add_rows<WIDTH, M, STEP>(dq, ds, tile.step(odd, 0));
     }
@@ -215,6 +219,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     const auto tile = tiles<T, WIDTH>::in_shared_memory();
     int thread = static_cast<int>(threadIdx.x), D = args.D, first = static_cast<int>(blockIdx.x) * ROWS;
     int own = thread / WARP * WARP_ROWS; // the warp's first row in the tile
+    const document_starts starts = sequence_starts(args.first, args.T);
     auto rows = [&](const void *tensor, int position) {
         return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, args.T);
     };
@@ -231,10 +236,12 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     if (thread < 2 * STEP)
         lse_and_delta[0][thread] = lse_or_delta(args, delta, first);
     mma_c dk[M][WIDTH / 8] = {}, dv[M][WIDTH / 8] = {};
-    for (int query = first, odd = 0; query < args.T; query += STEP, odd ^= 1) {
+    bool more = true;
+    for (int query = first, odd = 0; more; query += STEP, odd ^= 1) {
         cp_async_wait<0>();
         __syncthreads(); // this step's rows have arrived, and all threads have read the previous step's
-        bool more = query + STEP < args.T;
+        // Later queries see none of the block's keys once one does not see the last of them.
+        more = query + STEP < args.T && !starts.hide(query + STEP, first + ROWS - 1);
         if (more)
             load_step(query + STEP, odd ^ 1);
         float next = more ? lse_or_delta(args, delta, query + STEP) : 0;
@@ -245,6 +252,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             multiply_rows<WIDTH, M, STEP>(p, tile.own[0] + own * STRIDE, tile.step(odd, 0));
             if (n_hidden + WARP_ROWS > 1)
                 mask_before(p, n_hidden);
+            if (starts.hide(query + STEP - 1, first + own))
+                hide_from_queries(p, starts, query, first + own, -INFINITY);
             apply_softmax(p, log2_scale, lse);
             add_rows<WIDTH, M, STEP>(dv, p, tile.step(odd, 1));
             // 16 queries at a time, to save registers

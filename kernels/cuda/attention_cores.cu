@@ -163,15 +163,17 @@ __device__ void store_rows(const attention_rows<T> &to, const row_sums<GROUPS> &
 // ---- forward
 
 // Scores become weights, exp(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Row r
-// of the thread sees the tile's first n_visible[r] columns. The SIDE threads that share a row are neighbours
-// in a warp.
+// of the thread sees the tile's columns [n_hidden[r], n_visible[r]), which may be none. The SIDE threads that
+// share a row are neighbours in a warp.
 template <int GROUPS>
 __device__ void apply_softmax(scores &tile, online_softmax (&rows)[OWN], row_sums<GROUPS> &out, float scale,
-                              const int (&n_visible)[OWN]) {
+                              const int (&n_hidden)[OWN], const int (&n_visible)[OWN]) {
 #pragma unroll
     for (int r = 0; r < OWN; r++) {
         for (int c = 0; c < OWN; c++)
-            tile.x[r][c] = own_column(c) < n_visible[r] ? tile.x[r][c] * scale : -INFINITY;
+            tile.x[r][c] = own_column(c) >= n_visible[r] ? -INFINITY
+                           : own_column(c) < n_hidden[r] ? HIDDEN_SCORE
+                                                         : tile.x[r][c] * scale;
         auto score = [&](int c) -> float & { return tile.x[r][c]; };
         float factor = add_scores<OWN, SIDE>(rows[r], score, 1.0f, [](float x) { return expf(x); });
 #pragma unroll
@@ -188,20 +190,23 @@ __global__ void __launch_bounds__(THREADS, GROUPS <= 2 ? 2 : 1)
     int D = args.D, first = tile_counted_down() * TILE, cached = args.S - args.T;
     attention_rows<const T> q =
         strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, first, args.T);
+    const document_starts starts = sequence_starts(args.first, args.T);
     online_softmax rows[OWN];
     row_sums<GROUPS> out = {};
     for (int r = 0; r < OWN; r++)
         rows[r] = {-INFINITY, 0};
-    for (int key = 0; key < args.S && key < cached + first + TILE; key += TILE) {
+    for (int key = starts.tile_of(first, TILE); key < args.S && key < cached + first + TILE; key += TILE) {
         attention_rows<const T> k =
             strided_rows<const T>(args.k, args.kv_batch_stride, args.kv_stride, D, key, args.S);
         attention_rows<const T> v =
             strided_rows<const T>(args.v, args.kv_batch_stride, args.kv_stride, D, key, args.S);
-        int n_visible[OWN];
-        for (int r = 0; r < OWN; r++)
+        int n_hidden[OWN], n_visible[OWN];
+        for (int r = 0; r < OWN; r++) {
             n_visible[r] = cached + first + own_row(r) + 1 - key;
+            n_hidden[r] = starts.first ? starts.of(first + own_row(r)) - key : 0;
+        }
         scores tile = multiply_rows(shared, q, k, D, packed);
-        apply_softmax(tile, rows, out, scale, n_visible);
+        apply_softmax(tile, rows, out, scale, n_hidden, n_visible);
         add_rows(shared, out, tile, v, D, packed);
     }
     float factors[OWN];
@@ -224,6 +229,10 @@ __device__ inline void differentiate(float &score, float &dscore, float scale, f
     dscore = score * (dscore - delta);
 }
 
+__device__ inline bool is_visible(const document_starts &starts, int query, int key) {
+    return key <= query && (!starts.first || key >= starts.of(query));
+}
+
 // lse or delta of the rows from `first` on, and its value in a row (0 past the last).
 __device__ inline attention_rows<const float> row_values(const void *values, int T_positions, int first) {
     return {static_cast<const float *>(values) + head_offset(T_positions) + first, 1, T_positions - first};
@@ -244,14 +253,16 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     attention_rows<const T> dout = dense_rows<const T>(args.dout, D, first, n);
     attention_rows<const float> lse = row_values(args.lse, n, first);
     attention_rows<const float> deltas = row_values(delta, n, first);
+    const document_starts starts = sequence_starts(args.first, args.T);
     row_sums<GROUPS> dq = {};
-    for (int key = 0; key <= first; key += TILE) {
+    for (int key = starts.tile_of(first, TILE); key <= first; key += TILE) {
         scores p = multiply_rows(shared, rows(args.q, first), rows(args.k, key), D, packed);
         scores ds = multiply_rows(shared, dout, rows(args.v, key), D, packed);
         for (int r = 0; r < OWN; r++)
             for (int c = 0; c < OWN; c++)
                 differentiate(p.x[r][c], ds.x[r][c], scale, row_value(lse, own_row(r)),
-                              row_value(deltas, own_row(r)), key + own_column(c) <= first + own_row(r));
+                              row_value(deltas, own_row(r)),
+                              is_visible(starts, first + own_row(r), key + own_column(c)));
         add_rows(shared, dq, ds, rows(args.k, key), D, packed);
     }
     const float factors[OWN] = {scale, scale, scale, scale};
@@ -267,8 +278,10 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     auto rows = [&](const void *tensor, int position) {
         return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, n);
     };
+    const document_starts starts = sequence_starts(args.first, args.T);
     row_sums<GROUPS> dk = {}, dv = {};
-    for (int query = first; query < n; query += TILE) {
+    // Later queries see none of the block's keys once one does not see the last of them.
+    for (int query = first; query < n && !starts.hide(query, first + TILE - 1); query += TILE) {
         attention_rows<const T> dout = dense_rows<const T>(args.dout, D, query, n);
         attention_rows<const float> lse = row_values(args.lse, n, query);
         attention_rows<const float> deltas = row_values(delta, n, query);
@@ -277,7 +290,8 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
         for (int r = 0; r < OWN; r++)
             for (int c = 0; c < OWN; c++)
                 differentiate(p.x[r][c], ds.x[r][c], scale, row_value(lse, own_column(c)),
-                              row_value(deltas, own_column(c)), first + own_row(r) <= query + own_column(c));
+                              row_value(deltas, own_column(c)),
+                              is_visible(starts, query + own_column(c), first + own_row(r)));
         add_rows(shared, dv, p, dout, D, packed);
         add_rows(shared, dk, ds, rows(args.q, query), D, packed);
     }

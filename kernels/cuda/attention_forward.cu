@@ -16,7 +16,7 @@ template <int WIDTH> struct forward_tiles {
 };
 
 // Scores become weights, 2^(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Every
-// row sees the first key, so its shift is finite from the first tile on.
+// row sees the first key, or one of HIDDEN_SCORE, so its shift is finite from the first tile on.
 template <int WIDTH, int M>
 __device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][KEYS / 8], online_softmax (&rows)[M][2],
                                               mma_c (&out)[M][WIDTH / 8], float log2_scale) {
@@ -67,6 +67,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_QUERIES; // the warp's first row in the tile
     // The number of keys that the last row of the block, and of the warp, sees.
     int cached = args.S - args.T;
+    const document_starts starts = sequence_starts(args.first, args.T);
+    const int first_key = starts.tile_of(first, KEYS);
     int n_keys = min(args.S, cached + first + QUERIES);
     int n_own_keys = first + own < args.T ? min(args.S, cached + first + own + WARP_QUERIES) : 0;
     auto kv_rows = [&](const void *tensor, int position) {
@@ -76,13 +78,13 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     load_tile<QUERIES, WIDTH>(
         queries, strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, first, args.T), D,
         packed);
-    load_tile<KEYS, WIDTH>(keys, kv_rows(args.k, 0), D, packed);
+    load_tile<KEYS, WIDTH>(keys, kv_rows(args.k, first_key), D, packed);
     cp_async_commit();
     mma_c out[M][WIDTH / 8] = {};
     online_softmax rows[M][2];
     for (int m = 0; m < M; m++)
         rows[m][0] = rows[m][1] = {-INFINITY, 0};
-    for (int key = 0; key < n_keys; key += KEYS) {
+    for (int key = first_key; key < n_keys; key += KEYS) {
         mma_c scores[M][KEYS / 8];
         cp_async_wait<0>();
         __syncthreads(); // the keys have arrived, and all threads have read the previous values
@@ -99,6 +101,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
             int n_visible = cached + first + own + 1 - key;
             if (n_visible < KEYS)
                 mask_after(scores, n_visible);
+            if (starts.hide(first + own + WARP_QUERIES - 1, key))
+                hide_keys(scores, starts, first + own, key, HIDDEN_SCORE);
             apply_softmax<WIDTH>(scores, rows, out, log2_scale);
             add_rows<WIDTH, M, KEYS>(out, scores, values);
         }

@@ -141,6 +141,43 @@ __device__ __forceinline__ void mask_before(mma_c (&scores)[M][TILES], int n_hid
                     scores[m][n].x[i] = -INFINITY;
 }
 
+// Documents. Rows are queries from `query` on and columns are keys from `key` on: what the queries do not see
+// becomes `hidden`.
+template <int M, int TILES>
+__device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const document_starts &starts, int query,
+                                          int key, float hidden) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int n_hidden = starts.of(query + 16 * m + fragment_row(h)) - key;
+#pragma unroll
+            for (int n = 0; n < TILES; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if (8 * n + fragment_column() + i < n_hidden)
+                        scores[m][n].x[2 * h + i] = hidden;
+        }
+}
+
+// The same where rows are keys and columns are queries.
+template <int M, int TILES>
+__device__ __forceinline__ void hide_from_queries(mma_c (&scores)[M][TILES], const document_starts &starts,
+                                                  int query, int key, float hidden) {
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int n_hidden = starts.of(query + 8 * n + fragment_column() + i) - key;
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int h = 0; h < 2; h++)
+                    if (16 * m + fragment_row(h) < n_hidden)
+                        scores[m][n].x[2 * h + i] = hidden;
+        }
+}
+
 template <class T> __device__ __forceinline__ uint32_t pair(float low, float high);
 template <> __device__ __forceinline__ uint32_t pair<bf16>(float low, float high) {
     __nv_bfloat162 both = __floats2bfloat162_rn(low, high);

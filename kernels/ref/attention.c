@@ -13,19 +13,25 @@ static double dot(const void *a, size_t at_a, const void *b, size_t at_b, size_t
     return sum;
 }
 
-// One query of a head: sets `sum` to the weighted sum of v, and returns lse.
-static double query_forward(const struct attention_forward_args *a, size_t q, size_t kv, size_t seen,
-                            double *sum) {
+// The first position that query t of a sequence sees.
+static size_t first_seen(const int32_t *first, size_t T, size_t b, size_t t) {
+    return first ? (size_t)first[b * T + t] : 0;
+}
+
+// One query of a head, which sees positions [first, end): sets `sum` to the weighted sum of v, and returns
+// lse.
+static double query_forward(const struct attention_forward_args *a, size_t q, size_t kv, size_t first,
+                            size_t end, double *sum) {
     size_t D = (size_t)a->D;
     double scale = 1 / sqrt((double)D), highest = -HUGE_VAL, total = 0;
-    for (size_t s = 0; s < seen; s++)
+    for (size_t s = first; s < end; s++)
         highest = fmax(highest, scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type));
-    for (size_t s = 0; s < seen; s++)
+    for (size_t s = first; s < end; s++)
         total += exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - highest);
     double lse = highest + log(total);
     for (size_t d = 0; d < D; d++)
         sum[d] = 0;
-    for (size_t s = 0; s < seen; s++) {
+    for (size_t s = first; s < end; s++) {
         double p = exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - lse);
         for (size_t d = 0; d < D; d++)
             sum[d] += p * ref_load(a->v, a->type, kv + s * a->kv_stride + d);
@@ -44,7 +50,8 @@ enum status ref_attention_forward(struct stream *stream, const struct attention_
             for (size_t t = 0; t < T; t++) {
                 size_t q = b * a->q_batch_stride + t * a->q_stride + h * D;
                 size_t kv = b * a->kv_batch_stride + h * D;
-                double lse = query_forward(a, q, kv, (size_t)a->S - T + t + 1, sum);
+                double lse =
+                    query_forward(a, q, kv, first_seen(a->first, T, b, t), (size_t)a->S - T + t + 1, sum);
                 for (size_t d = 0; d < D; d++)
                     ref_store(a->out, a->type, (b * T + t) * H * D + h * D + d, sum[d]);
                 if (a->lse)
@@ -68,7 +75,7 @@ static void head_backward(const struct attention_backward_args *a, size_t b, siz
         size_t q = first + t * a->stride, o = (b * T + t) * H * D + h * D;
         double lse = ref_load(a->lse, ref_wide(a->type), (b * H + h) * T + t);
         double delta = dot(a->dout, o, a->out, o, D, a->type);
-        for (size_t s = 0; s <= t; s++) {
+        for (size_t s = first_seen(a->first, T, b, t); s <= t; s++) {
             size_t k = first + s * a->stride;
             double p = exp(scale * dot(a->q, q, a->k, k, D, a->type) - lse);
             double ds = p * (dot(a->dout, o, a->v, k, D, a->type) - delta) * scale;

@@ -51,6 +51,10 @@ static const struct shape {
 static const int gaps[] = {1, 6, 8, 11};
 #define GAP(i) gaps[(i) % (sizeof gaps / sizeof *gaps)]
 
+// Lengths of documents: within a tile, of a tile, of several.
+static const int documents[] = {40, 1, 64, 5, 100, 23, 96};
+#define DOCUMENT(i) documents[(i) % (sizeof documents / sizeof *documents)]
+
 // Rows of q, k or v are part of a wider tensor.
 static struct op_layout strided(int B, int positions, int columns, size_t stride, size_t batch_stride) {
     return (struct op_layout){{(size_t)B, (size_t)positions, (size_t)columns}, {batch_stride, stride, 1}};
@@ -76,6 +80,24 @@ struct score {
     double value, off;
 };
 
+// Documents of lengths 1, `length`, length / 2 + 1, 2 and length + 7, in turn; sequences begin within the
+// first.
+static void give_documents(struct op_tensor *first, int B, int T, int length) {
+    const int lengths[] = {1, length, length / 2 + 1, 2, length + 7};
+    for (int b = 0; b < B; b++)
+        for (int t = 0, start = 0, document = b, left = lengths[b % 5]; t < T; t++, left--) {
+            if (left == 0) {
+                start = t;
+                left = lengths[++document % 5];
+            }
+            op_give(first, (size_t)(b * T + t), start);
+        }
+}
+
+static int first_of(const struct op_tensor *first, size_t at) {
+    return first ? (int)first->given[at] : 0;
+}
+
 static struct score score_of(const double *q, const double *k, int D) {
     struct dot p = dot_of(q, k, D);
     return (struct score){p.sum / sqrt(D), (D + 3) * OP_UNIT * p.magnitude / sqrt(D)};
@@ -87,16 +109,18 @@ static struct score score_of(const double *q, const double *k, int D) {
 struct weight_rounding {
     double relative, absolute;
     double absolute_ds; // of ds / sqrt(D), which cuDNN's graph rounds instead of ds
+    double flushed;     // a CPU's bf16 instructions flush subnormal products and sums to 0
 };
 
 static struct weight_rounding rounding_of(const struct op_bench *bench, enum dtype type, int D) {
     bool multiplies = bench->device->place == REGION_DEVICE ? type != DTYPE_F32
                                                             : bench->multiplies_bf16 && type == DTYPE_BF16;
     if (!multiplies)
-        return (struct weight_rounding){0, 0, 0};
+        return (struct weight_rounding){0};
     double smallest = dtype_smallest(type) / 2;
     return (struct weight_rounding){dtype_epsilon(type) / 2, smallest,
-                                    bench->by_cudnn ? smallest : smallest / sqrt(D)};
+                                    bench->by_cudnn ? smallest : smallest / sqrt(D),
+                                    bench->device->place == REGION_HOST ? 0x1p-126 : 0};
 }
 
 // ---- forward
@@ -110,29 +134,30 @@ static struct weight_rounding rounding_of(const struct op_bench *bench, enum dty
 // The sums of p and of p v add S roundings each, and the division one. v is multiplied by p sum, which is in
 // [0, 1].
 static void allow_query(const struct attention_forward_args *args, const struct op_tensor *const qkv[3],
-                        struct op_tensor *out, struct op_tensor *lse, struct weight_rounding rounding,
-                        const int at[3]) {
+                        const struct op_tensor *starts, struct op_tensor *out, struct op_tensor *lse,
+                        struct weight_rounding rounding, const int at[3]) {
     int b = at[0], h = at[1], i = at[2], D = args->D, n_visible = args->S - args->T + i + 1;
+    const int first = first_of(starts, (size_t)(b * args->T + i));
     const double *q = qkv[0]->given + (size_t)b * args->q_batch_stride + (size_t)i * args->q_stride + h * D;
     size_t kv = (size_t)b * args->kv_batch_stride + (size_t)(h * D);
     double *weights = malloc(2 * (size_t)n_visible * sizeof *weights), *off = weights + n_visible;
     double maximum = -INFINITY, sum = 0, sum_off = 0;
-    for (int j = 0; j < n_visible; j++) {
+    for (int j = first; j < n_visible; j++) {
         struct score score = score_of(q, qkv[1]->given + kv + (size_t)j * args->kv_stride, D);
         weights[j] = score.value;
         off[j] = score.off;
         maximum = fmax(maximum, score.value);
     }
-    for (int j = 0; j < n_visible; j++) {
+    for (int j = first; j < n_visible; j++) {
         off[j] += OP_UNIT * (2 * (maximum - weights[j] + MAXIMUM_SLACK) + 8 + 0.5 * args->S);
         weights[j] = exp(weights[j] - maximum);
         sum += weights[j];
     }
-    for (int j = 0; j < n_visible; j++)
+    for (int j = first; j < n_visible; j++)
         sum_off += weights[j] / sum * (off[j] + args->S * OP_UNIT);
     for (int d = 0; d < D; d++) {
         double allowed = 0;
-        for (int j = 0; j < n_visible; j++) {
+        for (int j = first; j < n_visible; j++) {
             double v = fabs(qkv[2]->given[kv + (size_t)j * args->kv_stride + (size_t)d]);
             // exp may flush subnormal results to 0
             allowed +=
@@ -148,14 +173,21 @@ static void allow_query(const struct attention_forward_args *args, const struct 
     free(weights);
 }
 
+// Documents change no arithmetic, so that a host's devices need no wide heads.
+static bool has_documents(const struct op_bench *bench, const struct shape *shape) {
+    return shape->S == shape->T && !bench->by_cudnn &&
+           (shape->D <= 64 || bench->device->place == REGION_DEVICE);
+}
+
 static bool is_for(const struct op_bench *bench, const struct shape *shape, enum dtype type) {
     if (bench->by_cudnn)
         return type != DTYPE_F32 && shape->S == shape->T && shape->D % 8 == 0 && shape->D <= 128;
     return type != DTYPE_F32 || shape->types == ALL;
 }
 
+//   document   length of documents (give_documents); 0: none
 static void forward_call(struct op_bench *bench, enum dtype type, const struct shape *s, bool with_lse,
-                         int gap) {
+                         int gap, int document) {
     struct attention_forward_args args = {
         .B = s->B, .T = s->T, .S = s->S, .H = s->H, .D = s->D, .type = type};
     int C = s->H * s->D;
@@ -168,8 +200,8 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct s
         args.q_batch_stride = args.kv_batch_stride;
     }
     struct op_call call;
-    op_call_begin(&call, bench, attention_forward, &args, "B %d T %d S %d H %d D %d gap %d%s", s->B, s->T,
-                  s->S, s->H, s->D, gap, with_lse ? " with lse" : "");
+    op_call_begin(&call, bench, attention_forward, &args, "B %d T %d S %d H %d D %d gap %d document %d%s",
+                  s->B, s->T, s->S, s->H, s->D, gap, document, with_lse ? " with lse" : "");
     struct op_layout q_layout = strided(s->B, s->T, C, args.q_stride, args.q_batch_stride);
     struct op_layout kv_layout = strided(s->B, s->S, C, args.kv_stride, args.kv_batch_stride);
     struct op_tensor *q = op_add_tensor(&call, "q", &args.q, type, OP_READ, q_layout);
@@ -179,7 +211,11 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct s
     op_scale(k, 0, s->deviation);
     size_t rows = (size_t)s->B * (size_t)s->T;
     struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(rows * (size_t)C));
-    struct op_tensor *lse = NULL;
+    struct op_tensor *lse = NULL, *first = NULL;
+    if (document > 0) {
+        first = op_add_tensor(&call, "first", &args.first, DTYPE_I32, OP_READ, op_span(rows));
+        give_documents(first, s->B, s->T, document);
+    }
     if (with_lse)
         lse = op_add_tensor(&call, "lse", &args.lse, DTYPE_F32, OP_WRITE, op_span(rows * (size_t)s->H));
     op_call_reference(&call);
@@ -187,7 +223,8 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct s
     for (int b = 0; b < s->B; b++)
         for (int h = 0; h < s->H; h++)
             for (int i = 0; i < s->T; i++)
-                allow_query(&args, qkv, out, lse, rounding_of(bench, type, s->D), (const int[3]){b, h, i});
+                allow_query(&args, qkv, first, out, lse, rounding_of(bench, type, s->D),
+                            (const int[3]){b, h, i});
     op_call_judge(&call);
 }
 
@@ -196,9 +233,11 @@ void check_attention_forward(struct op_bench *bench) {
     for (size_t i = 0; i < N_SHAPES; i++) {
         if (!is_for(bench, &shapes[i], type))
             continue;
-        forward_call(bench, type, &shapes[i], true, 0);
-        forward_call(bench, type, &shapes[i], i % 2,
-                     bench->by_cudnn ? 2 * shapes[i].H * shapes[i].D : GAP(i));
+        forward_call(bench, type, &shapes[i], true, 0, 0);
+        forward_call(bench, type, &shapes[i], i % 2, bench->by_cudnn ? 2 * shapes[i].H * shapes[i].D : GAP(i),
+                     0);
+        if (has_documents(bench, &shapes[i]))
+            forward_call(bench, type, &shapes[i], i % 2 == 0, GAP(i + 1), DOCUMENT(i));
     }
 }
 
@@ -206,6 +245,8 @@ void check_attention_forward(struct op_bench *bench) {
 
 struct backward_tensors {
     struct op_tensor *q, *k, *v, *dout, *out, *lse, *dq, *dk, *dv;
+    struct op_tensor *first;  // NULL without documents
+    const int32_t *documents; // its values
 };
 
 // lse and out from attention_forward, rounded to their types.
@@ -220,6 +261,7 @@ static void give_forward(const struct attention_backward_args *args, const struc
                                              .q_batch_stride = args->batch_stride,
                                              .kv_stride = args->stride,
                                              .kv_batch_stride = args->batch_stride,
+                                             .first = t->documents,
                                              .B = args->B,
                                              .T = args->T,
                                              .S = args->T,
@@ -253,20 +295,23 @@ static void allow_pair(const struct attention_backward_args *args, const struct 
     double in_sum = (args->T + 4) * OP_UNIT, scale = 1 / sqrt(D);
     double scaled_off = scale * (ds_off + in_sum * ds) + rounding.absolute_ds;
     for (int d = 0; d < D; d++) {
-        t->dq->allowed[qi + (size_t)d] += scaled_off * fabs(t->k->given[kj + (size_t)d]);
-        t->dk->allowed[kj + (size_t)d] += scaled_off * fabs(t->q->given[qi + (size_t)d]);
-        t->dv->allowed[kj + (size_t)d] += (p_off + in_sum * p) * fabs(t->dout->given[out_i + (size_t)d]);
+        const double flushed = rounding.flushed;
+        t->dq->allowed[qi + (size_t)d] += scaled_off * fabs(t->k->given[kj + (size_t)d]) + flushed;
+        t->dk->allowed[kj + (size_t)d] += scaled_off * fabs(t->q->given[qi + (size_t)d]) + flushed;
+        t->dv->allowed[kj + (size_t)d] +=
+            (p_off + in_sum * p) * fabs(t->dout->given[out_i + (size_t)d]) + flushed;
     }
 }
 
-static void backward_call(struct op_bench *bench, enum dtype type, const struct shape *s, int gap) {
+static void backward_call(struct op_bench *bench, enum dtype type, const struct shape *s, int gap,
+                          int document) {
     size_t B = (size_t)s->B, T = (size_t)s->T, H = (size_t)s->H, D = (size_t)s->D, C = H * D;
     struct attention_backward_args args = {.B = s->B, .T = s->T, .H = s->H, .D = s->D, .type = type};
     args.stride = C + (size_t)gap;
     args.batch_stride = args.stride * T + (size_t)gap;
     struct op_call call;
-    op_call_begin(&call, bench, attention_backward, &args, "B %d T %d H %d D %d gap %d", s->B, s->T, s->H,
-                  s->D, gap);
+    op_call_begin(&call, bench, attention_backward, &args, "B %d T %d H %d D %d gap %d document %d", s->B,
+                  s->T, s->H, s->D, gap, document);
     struct op_layout layout = strided(s->B, s->T, (int)C, args.stride, args.batch_stride);
     struct backward_tensors t = {
         .q = op_add_tensor(&call, "q", &args.q, type, OP_READ, layout),
@@ -279,6 +324,14 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
         .dk = op_add_tensor(&call, "dk", &args.dk, type, OP_WRITE, layout),
         .dv = op_add_tensor(&call, "dv", &args.dv, type, OP_WRITE, layout),
     };
+    int32_t starts[B * T];
+    if (document > 0) {
+        t.first = op_add_tensor(&call, "first", &args.first, DTYPE_I32, OP_READ, op_span(B * T));
+        give_documents(t.first, s->B, s->T, document);
+        for (size_t i = 0; i < B * T; i++)
+            starts[i] = (int32_t)t.first->given[i];
+        t.documents = starts;
+    }
     op_scale(t.q, 0, s->deviation);
     op_scale(t.k, 0, s->deviation);
     give_forward(&args, bench, &t);
@@ -286,7 +339,7 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
     for (size_t b = 0; b < B; b++)
         for (size_t h = 0; h < H; h++)
             for (size_t i = 0; i < T; i++)
-                for (size_t j = 0; j <= i; j++) {
+                for (size_t j = (size_t)first_of(t.first, b * T + i); j <= i; j++) {
                     size_t head = b * args.batch_stride + h * D;
                     allow_pair(&args, &t, rounding_of(bench, type, s->D), head + i * args.stride,
                                head + j * args.stride, ((b * T + i) * H + h) * D,
@@ -299,8 +352,10 @@ void check_attention_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++)
         if (shapes[i].S == shapes[i].T && is_for(bench, &shapes[i], type)) {
-            backward_call(bench, type, &shapes[i], 0);
+            backward_call(bench, type, &shapes[i], 0, 0);
             backward_call(bench, type, &shapes[i],
-                          i % 2 && !bench->by_cudnn ? GAP(i) : 2 * shapes[i].H * shapes[i].D);
+                          i % 2 && !bench->by_cudnn ? GAP(i) : 2 * shapes[i].H * shapes[i].D, 0);
+            if (has_documents(bench, &shapes[i]))
+                backward_call(bench, type, &shapes[i], GAP(i + 1), DOCUMENT(i));
         }
 }

@@ -297,27 +297,58 @@ enum { AB = 2, AT = 5, AH = 2, AD = 3, AC = AH * AD, ASIZE = AB * AT * 3 * AC };
 
 struct attention_case {
     double *qkv, *out, *lse, *dout;
+    const int32_t *first; // NULL: no documents
 };
 
 static double attention_loss(void *context) {
     struct attention_case *c = context;
     RUN(attention_forward, .out = c->out, .lse = c->lse, .q = c->qkv, .k = c->qkv + AC, .v = c->qkv + 2 * AC,
         .q_stride = 3 * AC, .q_batch_stride = AT * 3 * AC, .kv_stride = 3 * AC,
-        .kv_batch_stride = AT * 3 * AC, .B = AB, .T = AT, .S = AT, .H = AH, .D = AD, .type = DTYPE_F64);
+        .kv_batch_stride = AT * 3 * AC, .first = c->first, .B = AB, .T = AT, .S = AT, .H = AH, .D = AD,
+        .type = DTYPE_F64);
     return weighted_sum(c->out, c->dout, AB * AT * AC);
 }
 
-static void test_attention(void **state) {
-    (void)state;
+static void check_attention_gradient(const int32_t *first) {
     struct attention_case c = {tensor(51, ASIZE), zeros(AB * AT * AC), zeros(AB * AH * AT),
-                               tensor(52, AB * AT * AC)};
+                               tensor(52, AB * AT * AC), first};
     double *dqkv = tensor(53, ASIZE); // to be overwritten
     attention_loss(&c);               // for out and lse
     RUN(attention_backward, .dq = dqkv, .dk = dqkv + AC, .dv = dqkv + 2 * AC, .dout = c.dout, .out = c.out,
         .lse = c.lse, .q = c.qkv, .k = c.qkv + AC, .v = c.qkv + 2 * AC, .stride = 3 * AC,
-        .batch_stride = AT * 3 * AC, .B = AB, .T = AT, .H = AH, .D = AD, .type = DTYPE_F64);
+        .batch_stride = AT * 3 * AC, .first = first, .B = AB, .T = AT, .H = AH, .D = AD, .type = DTYPE_F64);
     expect_gradient("dqkv", c.qkv, dqkv, ASIZE, attention_loss, &c);
     free(c.qkv), free(c.out), free(c.lse), free(c.dout), free(dqkv);
+}
+
+static const int32_t documents[AB * AT] = {0, 0, 0, 3, 3, 0, 1, 1, 1, 4};
+
+static void test_attention(void **state) {
+    (void)state;
+    check_attention_gradient(NULL);
+    check_attention_gradient(documents);
+}
+
+// A document's positions get what they get in a sequence of their own.
+static void test_attention_of_documents(void **state) {
+    (void)state;
+    struct attention_case c = {tensor(57, ASIZE), zeros(AB * AT * AC), zeros(AB * AH * AT),
+                               zeros(AB * AT * AC), documents};
+    attention_loss(&c);
+    for (int b = 0; b < AB; b++)
+        for (int t = 0; t < AT; t++) {
+            const int start = documents[b * AT + t], n = t + 1 - start;
+            const double *from = c.qkv + (b * AT + start) * 3 * AC;
+            double alone[AT * AC], lse[AH * AT];
+            RUN(attention_forward, .out = alone, .lse = lse, .q = from, .k = from + AC, .v = from + 2 * AC,
+                .q_stride = 3 * AC, .kv_stride = 3 * AC, .B = 1, .T = n, .S = n, .H = AH, .D = AD,
+                .type = DTYPE_F64);
+            for (int i = 0; i < AC; i++)
+                assert_true(fabs(alone[(n - 1) * AC + i] - c.out[(b * AT + t) * AC + i]) < 1e-15);
+            for (int h = 0; h < AH; h++)
+                assert_true(fabs(lse[h * n + n - 1] - c.lse[(b * AH + h) * AT + t]) < 1e-14);
+        }
+    free(c.qkv), free(c.out), free(c.lse), free(c.dout);
 }
 
 // Queries that continue a key-value cache give the same result as within the whole sequence. Equal keys give
@@ -325,7 +356,7 @@ static void test_attention(void **state) {
 static void test_attention_with_a_cache(void **state) {
     (void)state;
     struct attention_case c = {tensor(54, ASIZE), zeros(AB * AT * AC), zeros(AB * AH * AT),
-                               tensor(55, AB * AT * AC)};
+                               tensor(55, AB * AT * AC), NULL};
     attention_loss(&c);
     double last[2 * AC];
     RUN(attention_forward, .out = last, .q = c.qkv + (AT - 2) * 3 * AC, .k = c.qkv + AC, .v = c.qkv + 2 * AC,
@@ -408,6 +439,7 @@ int main(void) {
         cmocka_unit_test(test_linear_gelu),
         cmocka_unit_test(test_gelu),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_of_documents),
         cmocka_unit_test(test_attention_with_a_cache),
         cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_every_gradient_is_checked),

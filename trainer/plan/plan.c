@@ -22,7 +22,7 @@ enum status plan_attention(struct device *device, const struct config *config, c
     struct cudnn_support support = {.usable = on_gpu, .reason = "it computes bf16 and fp16 on a GPU"};
     device->attention = ATTENTION_FLASH;
     *name = config_attention_name(CONFIG_ATTENTION_FLASH);
-    if (named == CONFIG_ATTENTION_FLASH)
+    if (named == CONFIG_ATTENTION_FLASH || config->data.mask_documents)
         return STATUS_OK;
     if (on_gpu && device->cudnn_support)
         TRY(device->cudnn_support(device, &shape, &support));

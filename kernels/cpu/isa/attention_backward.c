@@ -26,6 +26,7 @@ struct packed_head {
     float *dq;                    // (blocks * BLOCK, padded D), not yet scaled by 1 / sqrt(D)
     float *delta;                 // (blocks * BLOCK)
     const float *lse;             // (T)
+    const int32_t *first;         // (T) the first position that each query sees, or NULL
     size_t index, out_index;      // of the head's first element in q, k, v; and in out
 };
 
@@ -86,6 +87,7 @@ static struct packed_head packed_head_at(const struct stream *stream, const stru
     struct packed_head packed = {
         .q = (float *)stream->workspace + slot * plan->head_floats,
         .lse = (const float *)args->lse + head * T,
+        .first = args->first ? args->first + b * T : NULL,
         .index = b * args->batch_stride + h * D,
         .out_index = (b * T * H + h) * D,
     };
@@ -167,21 +169,25 @@ VF_INLINE void pack_block(const enum dtype type, const struct attention_backward
     }
 }
 
-// One query's row during soften_tile. n_visible: the number of keys of the block that it sees.
+// One query's row during soften_tile. It sees keys [n_hidden, n_visible) of the block, which may be none.
 struct query_row {
     float *scores, *dscores;
     vf lse, delta; // lse: negated and multiplied by log2 e
-    int n_visible;
+    int n_hidden, n_visible;
 };
 
 // One vector of one row: p = 2^(score - lse), and ds = p * (dp - delta), where dscores holds dp = dout v^T.
-// Zeros beyond the first n_visible.
+// Zeros for keys that the query does not see.
 VF_INLINE void soften(const bool masked, struct query_row row, int v, vf scale, vf *p, vf *ds) {
     *p = vf_exp2(vf_fma(vf_load(row.scores + v * VF_WIDTH), scale, row.lse));
     *ds = *p * (vf_load(row.dscores + v * VF_WIDTH) - row.delta);
     if (masked) {
         *p = vf_first(*p, row.n_visible - v * VF_WIDTH, vf_zero());
         *ds = vf_first(*ds, row.n_visible - v * VF_WIDTH, vf_zero());
+        if (row.n_hidden > v * VF_WIDTH) {
+            *p = vf_first(vf_zero(), row.n_hidden - v * VF_WIDTH, *p);
+            *ds = vf_first(vf_zero(), row.n_hidden - v * VF_WIDTH, *ds);
+        }
     }
 }
 
@@ -209,25 +215,38 @@ VF_INLINE void soften_two_rows(const bool masked, const struct query_row rows[2]
     }
 }
 
-// Rows row .. row + TILE_ROWS of query block i, as far as they exist.
-VF_INLINE void soften_tile(const bool pairs, const bool diagonal, const struct backward_plan *plan,
-                           struct packed_head head, struct block_scratch scratch, int i, int n, int row,
-                           int n_vectors) {
+// Keys of block j that the query at position t does not see, from the start of the block; at most 0: none.
+static int hidden_keys(struct packed_head head, int t, int j) {
+    return head.first ? head.first[t] - j * BLOCK : 0;
+}
+
+// Whether a query of block i sees a key of block j <= i. The first query sees the most.
+static bool sees_block(struct packed_head head, int i, int j) {
+    return hidden_keys(head, i * BLOCK, j) < BLOCK;
+}
+
+// Rows row .. row + TILE_ROWS of query block i, as far as they exist, against key block j.
+//   masked   some of them do not see all keys of the block
+VF_INLINE void soften_tile(const bool pairs, const bool masked, const struct backward_plan *plan,
+                           struct packed_head head, struct block_scratch scratch, int i, int j, int n,
+                           int row, int n_vectors) {
     vf scale = vf_set1(plan->score_scale);
     for (int t = row; t < row + TILE_ROWS && t < n; t += pairs ? 2 : 1) {
         struct query_row rows[2];
         for (int r = 0; r < (pairs ? 2 : 1); r++) {
             int at = t + r < n ? t + r : t; // a row past the last one yields zeros
-            rows[r] = (struct query_row){
-                scratch.probabilities + (t + r) * BLOCK, scratch.dscores + (t + r) * BLOCK,
-                vf_set1(head.lse[i * BLOCK + at] * (float)-LOG2_E), vf_set1(head.delta[i * BLOCK + at]),
-                t + r >= n ? 0
-                : diagonal ? t + r + 1
-                           : BLOCK};
+            rows[r] = (struct query_row){scratch.probabilities + (t + r) * BLOCK,
+                                         scratch.dscores + (t + r) * BLOCK,
+                                         vf_set1(head.lse[i * BLOCK + at] * (float)-LOG2_E),
+                                         vf_set1(head.delta[i * BLOCK + at]),
+                                         masked ? hidden_keys(head, i * BLOCK + at, j) : 0,
+                                         t + r >= n ? 0
+                                         : i == j   ? t + r + 1
+                                                    : BLOCK};
         }
         if (!pairs)
-            soften_row(diagonal, rows[0], n_vectors, scale);
-        else if (diagonal || t + 1 == n)
+            soften_row(masked, rows[0], n_vectors, scale);
+        else if (masked || t + 1 == n)
             soften_two_rows(true, rows, scratch.dscores_left + t * BLOCK / 2, n_vectors, scale);
         else
             soften_two_rows(false, rows, scratch.dscores_left + t * BLOCK / 2, n_vectors, scale);
@@ -249,12 +268,13 @@ static void make_scores(const struct attention_backward_args *args, const struct
                       k, BLOCK, n_vectors, depth, false);
         multiply_rows(pairs, scratch.dscores + row * BLOCK, BLOCK, dout + row * padded_D, (size_t)padded_D, v,
                       BLOCK, n_vectors, depth, false);
-        if (i == j)
-            soften_tile(pairs, true, plan, head, scratch, i, n, row, n_vectors);
+        const int last = i * BLOCK + (row + TILE_ROWS < n ? row + TILE_ROWS : n) - 1;
+        if (i == j || hidden_keys(head, last, j) > 0)
+            soften_tile(pairs, true, plan, head, scratch, i, j, n, row, n_vectors);
         else if (pairs)
-            soften_tile(true, false, plan, head, scratch, i, n, row, BLOCK / VF_WIDTH);
+            soften_tile(true, false, plan, head, scratch, i, j, n, row, BLOCK / VF_WIDTH);
         else
-            soften_tile(false, false, plan, head, scratch, i, n, row, BLOCK / VF_WIDTH);
+            soften_tile(false, false, plan, head, scratch, i, j, n, row, BLOCK / VF_WIDTH);
     }
 }
 
@@ -302,7 +322,7 @@ VF_INLINE void backward_key_block(const enum dtype type, const struct attention_
                                   struct block_scratch scratch, int j, bool with_dq) {
     size_t index = head.index + (size_t)j * BLOCK * args->stride;
     memset(scratch.dk, 0, BLOCK * 2 * (size_t)plan->padded_D * sizeof(float)); // dv follows it
-    for (int i = j; i < plan->n_blocks; i++) {
+    for (int i = j; i < plan->n_blocks && sees_block(head, i, j); i++) {
         make_scores(args, plan, head, scratch, i, j);
         add_key_gradient(args, plan, scratch.dv, scratch.probabilities, head.dout_right + right_at(plan, i),
                          i, j);
@@ -319,7 +339,7 @@ VF_INLINE void backward_key_block(const enum dtype type, const struct attention_
 VF_INLINE void backward_query_block(const enum dtype type, const struct attention_backward_args *args,
                                     const struct backward_plan *plan, struct packed_head head,
                                     struct block_scratch scratch, int i) {
-    for (int j = 0; j <= i; j++) {
+    for (int j = head.first ? head.first[i * BLOCK] / BLOCK : 0; j <= i; j++) {
         make_scores(args, plan, head, scratch, i, j);
         add_query_gradient(args, plan, head, scratch, i, j);
     }

@@ -110,18 +110,20 @@ VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forw
                args->kv_stride, n_keys, args->D);
 }
 
-// Turns one row's unscaled scores into 2^(score - maximum), for the first n_visible; zeros after those. With
-// pairs, into half the space. The previous blocks' maximum is kept as long as it is at most MAXIMUM_SLACK too
-// low: then nothing is rescaled, and thanks to branch prediction nothing waits for this block's maximum.
-// Otherwise the row's sums are rescaled to the new maximum.
+// Turns one row's unscaled scores into 2^(score - maximum), for those of keys [n_hidden, n_visible), which
+// may be none; zeros elsewhere. With pairs, into half the space. The previous blocks' maximum is kept as long
+// as it is at most MAXIMUM_SLACK too low: then nothing is rescaled, and thanks to branch prediction nothing
+// waits for this block's maximum. Otherwise the row's sums are rescaled to the new maximum.
 VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
-                          float *scores, int n_vectors, int n_visible, float *maximum, float *sum,
-                          float *out) {
+                          float *scores, int n_vectors, int n_hidden, int n_visible, float *maximum,
+                          float *sum, float *out) {
     vf top = vf_set1(-INFINITY), scale = vf_set1(plan->score_scale);
     for (int v = 0; v < n_vectors; v++) {
         vf score = vf_load(scores + v * VF_WIDTH);
         if (masked) {
             score = vf_first(score, n_visible - v * VF_WIDTH, vf_set1(-INFINITY));
+            if (n_hidden > v * VF_WIDTH)
+                score = vf_first(vf_set1(-INFINITY), n_hidden - v * VF_WIDTH, score);
             vf_store(scores + v * VF_WIDTH, score);
         }
         top = vf_max(top, score);
@@ -137,7 +139,8 @@ VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const
         for (int d = 0; d < plan->padded_D; d += VF_WIDTH)
             vf_store(out + d, vf_load(out + d) * shrink);
     }
-    vf total = vf_load(sum), reference = vf_set1(-*maximum);
+    // A row that has seen no key yet has only scores of minus infinity, whose power is 0 for any reference.
+    vf total = vf_load(sum), reference = vf_set1(masked && *maximum == -INFINITY ? 0.0f : -*maximum);
     for (int v = 0; v < n_vectors; v += pairs ? 2 : 1) {
         vf p = vf_exp2(vf_fma(vf_load(scores + v * VF_WIDTH), scale, reference));
         total += p;
@@ -155,30 +158,46 @@ VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const
 }
 
 VF_INLINE void soften_tile(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
-                           struct query_scratch scratch, int row, int n_vectors, int n_visible) {
+                           struct query_scratch scratch, int row, int n_vectors, const int *n_hidden,
+                           int n_visible) {
     for (int i = 0; i < TILE_ROWS; i++)
-        soften_row(pairs, masked, first, plan, scratch.scores + i * KEY_BLOCK, n_vectors, n_visible + i,
-                   scratch.maxima + row + i, scratch.sums + (row + i) * VF_WIDTH,
-                   scratch.out + (row + i) * plan->padded_D);
+        soften_row(pairs, masked, first, plan, scratch.scores + i * KEY_BLOCK, n_vectors,
+                   n_hidden ? n_hidden[i] : 0, n_visible + i, scratch.maxima + row + i,
+                   scratch.sums + (row + i) * VF_WIDTH, scratch.out + (row + i) * plan->padded_D);
 }
 
 // TILE_ROWS queries from `row` of the block, against one block of keys (`first`: the first one). The first
 // query sees n_visible of the keys (possibly 0 or negative), each further query one more.
+//   n_hidden   (TILE_ROWS) or NULL: how many of these, from the start of the block, each query does not see
 static void attend_tile(const struct forward_plan *plan, struct query_scratch scratch, int D, int row,
-                        const float *keys, const float *values, int n_visible, bool first) {
+                        const float *keys, const float *values, const int *n_hidden, int n_visible,
+                        bool first) {
     bool pairs = VF_PAIRS && plan->pairs;
     int padded_D = plan->padded_D, depth = clamp_to(n_visible + TILE_ROWS - 1, 0, KEY_BLOCK);
     int n_vectors = (depth + VF_WIDTH - 1) / VF_WIDTH;
     multiply_rows(pairs, scratch.scores, KEY_BLOCK, scratch.queries + row * padded_D, (size_t)padded_D, keys,
                   KEY_BLOCK, n_vectors, units_of(pairs, D), false);
-    if (n_visible < KEY_BLOCK)
-        soften_tile(pairs, true, first, plan, scratch, row, n_vectors, n_visible);
+    if (n_visible < KEY_BLOCK || n_hidden)
+        soften_tile(pairs, true, first, plan, scratch, row, n_vectors, n_hidden, n_visible);
     else if (pairs)
-        soften_tile(true, false, first, plan, scratch, row, KEY_BLOCK / VF_WIDTH, 0);
+        soften_tile(true, false, first, plan, scratch, row, KEY_BLOCK / VF_WIDTH, NULL, 0);
     else
-        soften_tile(false, false, first, plan, scratch, row, KEY_BLOCK / VF_WIDTH, 0);
+        soften_tile(false, false, first, plan, scratch, row, KEY_BLOCK / VF_WIDTH, NULL, 0);
     multiply_rows(pairs, scratch.out + row * padded_D, (size_t)padded_D, scratch.scores, KEY_BLOCK, values,
                   (size_t)padded_D, padded_D / VF_WIDTH, units_of(pairs, depth), !first);
+}
+
+// The first position that query t of sequence b sees. Queries past the last one pad a tile.
+static int first_seen(const struct attention_forward_args *args, size_t b, int t) {
+    return args->first ? args->first[b * (size_t)args->T + (size_t)(t < args->T ? t : args->T - 1)] : 0;
+}
+
+// Of the keys from `key` on, those that each query of a tile does not see: NULL if all see the first one.
+static const int *count_hidden(const struct attention_forward_args *args, size_t b, int query, int key,
+                               int n_hidden[TILE_ROWS]) {
+    for (int i = 0; i < TILE_ROWS; i++)
+        n_hidden[i] = first_seen(args, b, query + i) - key;
+    return n_hidden[TILE_ROWS - 1] > 0 ? n_hidden : NULL; // the last query sees the fewest
 }
 
 VF_INLINE void attend_query_block(const enum dtype type, const struct attention_forward_args *args,
@@ -196,12 +215,16 @@ VF_INLINE void attend_query_block(const enum dtype type, const struct attention_
     pack_left(type, scratch.queries, (int)round_up_to((size_t)n, TILE_ROWS), padded_D, args->q,
               b * args->q_batch_stride + (size_t)first * args->q_stride + h * (size_t)D, args->q_stride, n,
               D);
-    for (int key = 0; key < n_before + first + n; key += KEY_BLOCK)
+    for (int block_of_keys = first_seen(args, b, first) / KEY_BLOCK;
+         block_of_keys * KEY_BLOCK < n_before + first + n; block_of_keys++)
         for (int row = 0; row < n; row += TILE_ROWS) {
-            int n_visible = n_before + first + row + 1 - key;
-            if (n_visible + TILE_ROWS > 1)
-                attend_tile(plan, scratch, D, row, from.keys + key_at(plan, key / KEY_BLOCK, D),
-                            from.values + value_at(plan, key / KEY_BLOCK), n_visible, key == 0);
+            int key = block_of_keys * KEY_BLOCK, n_visible = n_before + first + row + 1 - key;
+            int first_block = first_seen(args, b, first + row) / KEY_BLOCK, n_hidden[TILE_ROWS];
+            if (n_visible + TILE_ROWS > 1 && block_of_keys >= first_block)
+                attend_tile(plan, scratch, D, row, from.keys + key_at(plan, block_of_keys, D),
+                            from.values + value_at(plan, block_of_keys),
+                            count_hidden(args, b, first + row, key, n_hidden), n_visible,
+                            block_of_keys == first_block);
         }
 
     for (int row = 0; row < n; row++) {
@@ -258,7 +281,7 @@ VF_INLINE void attend_single_query(const enum dtype type, const struct attention
     memset(out, 0, (size_t)padded_D * sizeof *out);
     float maximum = -INFINITY;
     vf total = vf_zero();
-    for (int key = 0; key < n_visible; key += KEY_BLOCK) {
+    for (int key = first_seen(args, b, t); key < n_visible; key += KEY_BLOCK) {
         int n = n_visible - key < KEY_BLOCK ? n_visible - key : KEY_BLOCK;
         size_t at = index + (size_t)key * args->kv_stride;
         score_query(type, scores, query, args->k, args->v, at, args->kv_stride, n, D);

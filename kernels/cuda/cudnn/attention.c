@@ -55,7 +55,7 @@ bool cudnn_forward_problem(const struct attention_forward_args *args, struct cud
                                       .D = args->D,
                                       .type = args->type,
                                       .kind = args->lse ? CUDNN_FORWARD_LSE : CUDNN_FORWARD};
-    return is_possible(problem) && args->S == args->T && args->kv_stride == args->q_stride &&
+    return is_possible(problem) && !args->first && args->S == args->T && args->kv_stride == args->q_stride &&
            args->kv_batch_stride == args->q_batch_stride && is_aligned(args->out) && is_aligned(args->q) &&
            is_aligned(args->k) && is_aligned(args->v) && is_aligned(args->lse);
 }
@@ -69,9 +69,9 @@ bool cudnn_backward_problem(const struct attention_backward_args *args, struct c
                                       .D = args->D,
                                       .type = args->type,
                                       .kind = CUDNN_BACKWARD};
-    return is_possible(problem) && is_aligned(args->q) && is_aligned(args->k) && is_aligned(args->v) &&
-           is_aligned(args->out) && is_aligned(args->lse) && is_aligned(args->dout) && is_aligned(args->dq) &&
-           is_aligned(args->dk) && is_aligned(args->dv);
+    return is_possible(problem) && !args->first && is_aligned(args->q) && is_aligned(args->k) &&
+           is_aligned(args->v) && is_aligned(args->out) && is_aligned(args->lse) && is_aligned(args->dout) &&
+           is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv);
 }
 
 // ---- tensors

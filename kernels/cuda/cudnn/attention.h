@@ -27,9 +27,9 @@ struct cudnn_attention {
     float scale, hidden, one;            // by-value tensors, read when the plan is executed
 };
 
-// The problem of a call. Returns false for calls that cuDNN never gets: fp32, T != S, T == 1, strides of q
-// that differ from those of k and v, tensors that are not aligned to 16 bytes (NULL pointers are:
-// workspace_bytes passes them).
+// The problem of a call. Returns false for calls that cuDNN never gets: fp32, documents, T != S, T == 1,
+// strides of q that differ from those of k and v, tensors that are not aligned to 16 bytes (NULL pointers
+// are: workspace_bytes passes them).
 bool cudnn_forward_problem(const struct attention_forward_args *args, struct cudnn_problem *problem);
 bool cudnn_backward_problem(const struct attention_backward_args *args, struct cudnn_problem *problem);
 

@@ -1,0 +1,41 @@
+"""data.mask_documents on a GPU: the losses of the CPU, the same bits with and without graphs, whatever order streams run in,
+on any rank, and by flash where cuDNN is installed."""
+import unittest
+
+from harness import LOW_PRECISION_TOLERANCES, relative
+from test_documents import DocumentCase
+
+
+class Documents(DocumentCase):
+    def gpu_config(self, **sections):
+        return self.config(ranks=True, device='cuda', data={'val': []}, checkpoint={'every': 0}, **sections)
+
+    def test_losses_of_the_cpu(self):
+        for compute, tolerance in ('fp32', 1e-5), *LOW_PRECISION_TOLERANCES.items():
+            config = self.gpu_config(train={'max_steps': 2}, precision={'compute': compute})
+            self.run_train(config, f'run.dir={compute}')
+            self.run_train(config, f'run.dir={compute}-cpu', 'device=cpu')
+            for gpu, cpu in zip(self.curve(compute), self.curve(f'{compute}-cpu')):
+                self.assertLessEqual(relative(gpu[1], cpu[1]), tolerance)
+        for m in self.metrics('bf16'):
+            self.assertEqual(m['device_bytes'], m['device_planned_bytes'])
+
+    def test_graphs_streams_and_ranks_change_no_bit(self):
+        config = self.gpu_config(train={'max_steps': 4}, precision={'compute': 'bf16'})
+        self.run_train(config, 'run.dir=graphs')
+        self.run_train(config, 'run.dir=kernels', 'cuda_graphs=false')
+        self.run_train(config, 'run.dir=late', environment={'CUDASIM_REORDER': '1'})
+        self.assertEqual(self.curve('graphs'), self.curve('kernels'))
+        self.assertEqual(self.curve('graphs'), self.curve('late'))
+        for stage in 0, 3:
+            self.run_ranks(2, config, f'zero_optimization.stage={stage}', f'run.dir=stage-{stage}', 'train.max_steps=2')
+        self.assertEqual(self.curve('stage-0'), self.curve('stage-3'))
+
+    def test_cudnn_is_not_used(self):
+        config = self.gpu_config(train={'max_steps': 1}, precision={'compute': 'bf16'})
+        process = self.run_train(config, environment={'CUDASIM_CUDNN': '91900'})
+        self.assertEqual(process.error.count('attention: flash, as cuDNN is not used with data.mask_documents'), 1)
+
+
+if __name__ == '__main__':
+    unittest.main()
