@@ -128,8 +128,10 @@ static enum status read_object(const struct reading *reading, const cJSON *objec
 
 static enum status read_element(const struct reading *reading, const cJSON *item,
                                 struct config_sources *out) {
+    char place[512];
     if (cJSON_IsString(item) && !item->valuestring[0])
-        return STATUS_OK;
+        return FAIL(STATUS_INVALID, "%s names no shards, expected a path, or a source, " EXAMPLE,
+                    place_of(reading, "", place, sizeof place));
     if (!cJSON_IsString(item) && !cJSON_IsObject(item))
         return wrong(reading, "", item, "a path, or a source, " EXAMPLE);
     struct config_source *source = add_source(out);

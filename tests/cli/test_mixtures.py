@@ -144,6 +144,7 @@ class Errors(MixtureCase):
         self.refused([source, {'weight': 1}], 'data.train[1] names no shards')
         self.refused([source, {'path': [], 'weight': 1}], 'data.train[1] names no shards')
         self.refused([source, {'path': 5, 'weight': 1}], 'data.train[1].path is the number 5')
+        self.refused([source, ''], 'data.train[1] names no shards')
         self.refused([source, 7], 'data.train[1] is the number 7')
         self.refused([], 'data.train names no token shards')
         self.refused([source] * 300, '300 sources, at most 256')
