@@ -56,29 +56,37 @@ __device__ inline int tile_counted_down() {
 // power of two, so that its product with the scale is exact and minus the shift exactly 0.
 constexpr float HIDDEN_SCORE = -0x1p100f;
 
-// The first position that each query of the block's sequence sees.
-struct document_starts {
-    const int32_t *first; // NULL without documents
+// The first position that each query of the block's sequence sees. Kernels without documents are compiled
+// apart: they keep their registers.
+template <bool DOCUMENTS> struct document_starts {
+    const int32_t *first;
     int n_positions;
+
+    __device__ __forceinline__ document_starts(const int32_t *of_all, int T_positions)
+        : first(DOCUMENTS ? of_all + static_cast<size_t>(blockIdx.z) * T_positions : nullptr),
+          n_positions(T_positions) {}
 
     // For a query, or the last one where that is past the end. Ascends with the query.
     __device__ __forceinline__ int of(int query) const {
-        return first[min(query, n_positions - 1)];
+        return DOCUMENTS ? first[min(query, n_positions - 1)] : 0;
     }
 
     // The first of the keys that any query from this one on sees, rounded down to a tile.
     __device__ __forceinline__ int tile_of(int query, int tile) const {
-        return first ? of(query) / tile * tile : 0;
+        return DOCUMENTS ? of(query) / tile * tile : 0;
     }
 
     // Whether one of the queries up to this one does not see all keys from `key` on.
     __device__ __forceinline__ bool hide(int last_query, int key) const {
-        return first && of(last_query) > key;
+        return DOCUMENTS && of(last_query) > key;
     }
 };
 
-__device__ inline document_starts sequence_starts(const int32_t *first, int n_positions) {
-    return {first ? first + static_cast<size_t>(blockIdx.z) * n_positions : nullptr, n_positions};
+template <bool DOCUMENTS> struct with_documents { static constexpr bool value = DOCUMENTS; };
+
+// Calls f(with_documents<whether there are some>()).
+template <class F> enum status with_or_without_documents(const int32_t *first, F f) {
+    return first ? f(with_documents<true>()) : f(with_documents<false>());
 }
 
 // ---- tiles: ROWS x WIDTH elements in shared memory, rows STRIDE elements apart

@@ -110,7 +110,7 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mm
 }
 
 // In a tile of scores, rows are queries and columns are keys.
-template <class T, int WIDTH>
+template <class T, int WIDTH, bool DOCUMENTS>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     queries_backward(attention_backward_args args, float *delta, float scale, float log2_scale, bool packed) {
     using shape = backward_tiles<WIDTH>;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_ROWS; // the warp's first row in the tile
     int n_keys = min(args.T, first + ROWS);
     int n_own_keys = first + own < args.T ? first + own + WARP_ROWS : 0;
-    const document_starts starts = sequence_starts(args.first, args.T);
+    const document_starts<DOCUMENTS> starts(args.first, args.T);
     const int first_key = starts.tile_of(first, STEP);
     auto rows = [&](const void *tensor, int position) {
         return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, args.T);
@@ -209,7 +209,7 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p
 }
 
 // In a tile of scores, rows are keys and columns are queries.
-template <class T, int WIDTH>
+template <class T, int WIDTH, bool DOCUMENTS>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     keys_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
                   bool packed) {
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     const auto tile = tiles<T, WIDTH>::in_shared_memory();
     int thread = static_cast<int>(threadIdx.x), D = args.D, first = static_cast<int>(blockIdx.x) * ROWS;
     int own = thread / WARP * WARP_ROWS; // the warp's first row in the tile
-    const document_starts starts = sequence_starts(args.first, args.T);
+    const document_starts<DOCUMENTS> starts(args.first, args.T);
     auto rows = [&](const void *tensor, int position) {
         return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, args.T);
     };
@@ -310,9 +310,12 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
         using shape = backward_tiles<WIDTH>;
         dim3 grid(ceil_divide(args->T, shape::ROWS), args->H, args->B), block(ATTENTION_THREADS);
         size_t shared_bytes = shape::SHARED_ELEMENTS * sizeof(T);
-        TRY(LAUNCH(stream, (queries_backward<T, WIDTH>), grid, block, shared_bytes, *args, delta, scale,
-                   attention_log2_scale(D), packed));
-        return LAUNCH(stream, (keys_backward<T, WIDTH>), grid, block, shared_bytes, *args, delta, scale,
-                      attention_log2_scale(D), packed);
+        return with_or_without_documents(args->first, [=](auto documents) {
+            constexpr bool DOCUMENTS = decltype(documents)::value;
+            TRY(LAUNCH(stream, (queries_backward<T, WIDTH, DOCUMENTS>), grid, block, shared_bytes, *args,
+                       delta, scale, attention_log2_scale(D), packed));
+            return LAUNCH(stream, (keys_backward<T, WIDTH, DOCUMENTS>), grid, block, shared_bytes, *args,
+                          delta, scale, attention_log2_scale(D), packed);
+        });
     });
 }

@@ -165,15 +165,15 @@ __device__ void store_rows(const attention_rows<T> &to, const row_sums<GROUPS> &
 // Scores become weights, exp(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Row r
 // of the thread sees the tile's columns [n_hidden[r], n_visible[r]), which may be none. The SIDE threads that
 // share a row are neighbours in a warp.
-template <int GROUPS>
+template <bool DOCUMENTS, int GROUPS>
 __device__ void apply_softmax(scores &tile, online_softmax (&rows)[OWN], row_sums<GROUPS> &out, float scale,
                               const int (&n_hidden)[OWN], const int (&n_visible)[OWN]) {
 #pragma unroll
     for (int r = 0; r < OWN; r++) {
         for (int c = 0; c < OWN; c++)
-            tile.x[r][c] = own_column(c) >= n_visible[r] ? -INFINITY
-                           : own_column(c) < n_hidden[r] ? HIDDEN_SCORE
-                                                         : tile.x[r][c] * scale;
+            tile.x[r][c] = DOCUMENTS && own_column(c) < n_hidden[r] ? HIDDEN_SCORE
+                           : own_column(c) < n_visible[r]           ? tile.x[r][c] * scale
+                                                                    : -INFINITY;
         auto score = [&](int c) -> float & { return tile.x[r][c]; };
         float factor = add_scores<OWN, SIDE>(rows[r], score, 1.0f, [](float x) { return expf(x); });
 #pragma unroll
@@ -183,14 +183,14 @@ __device__ void apply_softmax(scores &tile, online_softmax (&rows)[OWN], row_sum
     }
 }
 
-template <class T, int GROUPS>
+template <class T, int GROUPS, bool DOCUMENTS>
 __global__ void __launch_bounds__(THREADS, GROUPS <= 2 ? 2 : 1)
     forward(attention_forward_args args, float scale, bool packed) {
     __shared__ shared_tiles shared;
     int D = args.D, first = tile_counted_down() * TILE, cached = args.S - args.T;
     attention_rows<const T> q =
         strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, first, args.T);
-    const document_starts starts = sequence_starts(args.first, args.T);
+    const document_starts<DOCUMENTS> starts(args.first, args.T);
     online_softmax rows[OWN];
     row_sums<GROUPS> out = {};
     for (int r = 0; r < OWN; r++)
@@ -203,10 +203,10 @@ __global__ void __launch_bounds__(THREADS, GROUPS <= 2 ? 2 : 1)
         int n_hidden[OWN], n_visible[OWN];
         for (int r = 0; r < OWN; r++) {
             n_visible[r] = cached + first + own_row(r) + 1 - key;
-            n_hidden[r] = starts.first ? starts.of(first + own_row(r)) - key : 0;
+            n_hidden[r] = starts.of(first + own_row(r)) - key;
         }
         scores tile = multiply_rows(shared, q, k, D, packed);
-        apply_softmax(tile, rows, out, scale, n_hidden, n_visible);
+        apply_softmax<DOCUMENTS>(tile, rows, out, scale, n_hidden, n_visible);
         add_rows(shared, out, tile, v, D, packed);
     }
     float factors[OWN];
@@ -229,8 +229,9 @@ __device__ inline void differentiate(float &score, float &dscore, float scale, f
     dscore = score * (dscore - delta);
 }
 
-__device__ inline bool is_visible(const document_starts &starts, int query, int key) {
-    return key <= query && (!starts.first || key >= starts.of(query));
+template <bool DOCUMENTS>
+__device__ inline bool is_visible(const document_starts<DOCUMENTS> &starts, int query, int key) {
+    return key <= query && (!DOCUMENTS || key >= starts.of(query));
 }
 
 // lse or delta of the rows from `first` on, and its value in a row (0 past the last).
@@ -242,7 +243,7 @@ __device__ inline float row_value(const attention_rows<const float> &values, int
     return row < values.n ? values.x[row] : 0.0f;
 }
 
-template <class T, int GROUPS>
+template <class T, int GROUPS, bool DOCUMENTS>
 __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     queries_backward(attention_backward_args args, const float *delta, float scale, bool packed) {
     __shared__ shared_tiles shared;
@@ -253,7 +254,7 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     attention_rows<const T> dout = dense_rows<const T>(args.dout, D, first, n);
     attention_rows<const float> lse = row_values(args.lse, n, first);
     attention_rows<const float> deltas = row_values(delta, n, first);
-    const document_starts starts = sequence_starts(args.first, args.T);
+    const document_starts<DOCUMENTS> starts(args.first, args.T);
     row_sums<GROUPS> dq = {};
     for (int key = starts.tile_of(first, TILE); key <= first; key += TILE) {
         scores p = multiply_rows(shared, rows(args.q, first), rows(args.k, key), D, packed);
@@ -270,7 +271,7 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
 }
 
 // Here tiles are transposed: rows are keys, columns are queries.
-template <class T, int GROUPS>
+template <class T, int GROUPS, bool DOCUMENTS>
 __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     keys_backward(attention_backward_args args, const float *delta, float scale, bool packed) {
     __shared__ shared_tiles shared;
@@ -278,7 +279,7 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     auto rows = [&](const void *tensor, int position) {
         return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, n);
     };
-    const document_starts starts = sequence_starts(args.first, args.T);
+    const document_starts<DOCUMENTS> starts(args.first, args.T);
     row_sums<GROUPS> dk = {}, dv = {};
     // Later queries see none of the block's keys once one does not see the last of them.
     for (int query = first; query < n && !starts.hide(query, first + TILE - 1); query += TILE) {
@@ -328,9 +329,13 @@ dim3 grid_of(int n_positions, int H, int B) {
 enum status attention_forward_on_cores(struct stream *stream, const struct attention_forward_args *args,
                                        bool packed) {
     return with_type_and_groups(args->type, args->D, [=](auto type, auto groups) {
-        return LAUNCH(stream, (forward<decltype(type), decltype(groups)::value>),
-                      grid_of(args->T, args->H, args->B), dim3(THREADS), 0, *args, attention_scale(args->D),
-                      packed);
+        using T = decltype(type);
+        constexpr int n_groups = decltype(groups)::value;
+        return with_or_without_documents(args->first, [=](auto documents) {
+            constexpr bool DOCUMENTS = decltype(documents)::value;
+            return LAUNCH(stream, (forward<T, n_groups, DOCUMENTS>), grid_of(args->T, args->H, args->B),
+                          dim3(THREADS), 0, *args, attention_scale(args->D), packed);
+        });
     });
 }
 
@@ -341,9 +346,12 @@ enum status attention_backward_on_cores(struct stream *stream, const struct atte
         constexpr int n_groups = decltype(groups)::value;
         dim3 grid = grid_of(args->T, args->H, args->B);
         float scale = attention_scale(args->D);
-        TRY(LAUNCH(stream, (queries_backward<T, n_groups>), grid, dim3(THREADS), 0, *args, delta, scale,
-                   packed));
-        return LAUNCH(stream, (keys_backward<T, n_groups>), grid, dim3(THREADS), 0, *args, delta, scale,
-                      packed);
+        return with_or_without_documents(args->first, [=](auto documents) {
+            constexpr bool DOCUMENTS = decltype(documents)::value;
+            TRY(LAUNCH(stream, (queries_backward<T, n_groups, DOCUMENTS>), grid, dim3(THREADS), 0, *args,
+                       delta, scale, packed));
+            return LAUNCH(stream, (keys_backward<T, n_groups, DOCUMENTS>), grid, dim3(THREADS), 0, *args,
+                          delta, scale, packed);
+        });
     });
 }

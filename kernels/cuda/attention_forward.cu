@@ -56,7 +56,7 @@ __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_
         }
 }
 
-template <class T, int WIDTH>
+template <class T, int WIDTH, bool DOCUMENTS>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     forward(attention_forward_args args, float log2_scale, bool packed) {
     using shape = forward_tiles<WIDTH>;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_QUERIES; // the warp's first row in the tile
     // The number of keys that the last row of the block, and of the warp, sees.
     int cached = args.S - args.T;
-    const document_starts starts = sequence_starts(args.first, args.T);
+    const document_starts<DOCUMENTS> starts(args.first, args.T);
     const int first_key = starts.tile_of(first, KEYS);
     int n_keys = min(args.S, cached + first + QUERIES);
     int n_own_keys = first + own < args.T ? min(args.S, cached + first + own + WARP_QUERIES) : 0;
@@ -133,9 +133,12 @@ extern "C" enum status cuda_attention_forward(struct stream *stream,
     return with_type_and_width(args->type, D, [=](auto type, auto width) {
         using T = decltype(type);
         constexpr int WIDTH = decltype(width)::value;
-        return LAUNCH(stream, (forward<T, WIDTH>),
-                      dim3(ceil_divide(args->T, forward_tiles<WIDTH>::QUERIES), args->H, args->B),
-                      dim3(ATTENTION_THREADS), forward_tiles<WIDTH>::SHARED_ELEMENTS * sizeof(T), *args,
-                      attention_log2_scale(D), packed);
+        return with_or_without_documents(args->first, [=](auto documents) {
+            constexpr bool DOCUMENTS = decltype(documents)::value;
+            return LAUNCH(stream, (forward<T, WIDTH, DOCUMENTS>),
+                          dim3(ceil_divide(args->T, forward_tiles<WIDTH>::QUERIES), args->H, args->B),
+                          dim3(ATTENTION_THREADS), forward_tiles<WIDTH>::SHARED_ELEMENTS * sizeof(T), *args,
+                          attention_log2_scale(D), packed);
+        });
     });
 }

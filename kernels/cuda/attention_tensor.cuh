@@ -143,9 +143,9 @@ __device__ __forceinline__ void mask_before(mma_c (&scores)[M][TILES], int n_hid
 
 // Documents. Rows are queries from `query` on and columns are keys from `key` on: what the queries do not see
 // becomes `hidden`.
-template <int M, int TILES>
-__device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const document_starts &starts, int query,
-                                          int key, float hidden) {
+template <bool DOCUMENTS, int M, int TILES>
+__device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const document_starts<DOCUMENTS> &starts,
+                                          int query, int key, float hidden) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -161,9 +161,10 @@ __device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const docum
 }
 
 // The same where rows are keys and columns are queries.
-template <int M, int TILES>
-__device__ __forceinline__ void hide_from_queries(mma_c (&scores)[M][TILES], const document_starts &starts,
-                                                  int query, int key, float hidden) {
+template <bool DOCUMENTS, int M, int TILES>
+__device__ __forceinline__ void hide_from_queries(mma_c (&scores)[M][TILES],
+                                                  const document_starts<DOCUMENTS> &starts, int query,
+                                                  int key, float hidden) {
 #pragma unroll
     for (int n = 0; n < TILES; n++)
 #pragma unroll

