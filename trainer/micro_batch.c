@@ -14,15 +14,6 @@ struct answer {
     int32_t keeps;   // the size of the resumed checkpoint fits
 };
 
-enum status trainer_device_limit(const struct trainer *trainer, uint64_t *bytes) {
-    const int n_devices = trainer->device->n_devices;
-    const size_t sharing = (size_t)((trainer->comm->local_world + n_devices - 1) / n_devices);
-    size_t free_bytes;
-    TRY(device_memory_available(trainer->device, &free_bytes));
-    *bytes = free_bytes / sharing + trainer_device_sums_bytes(trainer);
-    return STATUS_OK;
-}
-
 static enum status find_limits(const struct trainer *trainer, uint64_t available[N_REGION_PLACES]) {
     TRY(trainer_device_limit(trainer, &available[REGION_DEVICE]));
     available[REGION_HOST] = memory_available_to_each(trainer->comm->local_world);

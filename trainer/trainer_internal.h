@@ -255,9 +255,16 @@ static inline size_t trainer_device_sums_bytes(const struct trainer *trainer) {
     return comm_sums_bytes(trainer->comm->world, REGION_DEVICE, trainer->comm->for_gpu,
                            comm_on_device(trainer->comm));
 }
-// The GPU memory that this rank's plan may take: what is free, divided among the ranks that share the GPU, and
-// what communication already holds, since plans count it. Not collective.
-enum status trainer_device_limit(const struct trainer *trainer, uint64_t *bytes) MUST_CHECK;
+// The GPU memory that this rank's plan may take: what is free, divided among the ranks that share the GPU,
+// and what communication already holds, since plans count it. Not collective.
+MUST_CHECK static inline enum status trainer_device_limit(const struct trainer *trainer, uint64_t *bytes) {
+    const int n_devices = trainer->device->n_devices;
+    const size_t sharing = (size_t)((trainer->comm->local_world + n_devices - 1) / n_devices);
+    size_t free_bytes;
+    TRY(device_memory_available(trainer->device, &free_bytes));
+    *bytes = free_bytes / sharing + trainer_device_sums_bytes(trainer);
+    return STATUS_OK;
+}
 // Chooses train.micro_batch_size, if it is open and a rank has a GPU (micro_batch.c).
 enum status trainer_choose_micro_batch(struct trainer *trainer) MUST_CHECK;
 // Logs what was chosen, and why. Called while the checkpoint to resume is open. Not collective.
