@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "infer/export/export.h"
+#include "trainer/signals.h"
 
 #define USAGE "usage: train export RUN --to hf|llmc|gguf DIR"
 
@@ -72,6 +73,8 @@ static enum status run_export(int n_args, char **args) {
     options.max_shard_bytes = max_shard_bytes;
     options.tokenizer = tokenizer_path;
     options.force = force;
+    options.is_stopped = signals_stop_requested;
+    signals_catch();
     enum status status = export_run(&exporter, paths[0], paths[1], &options);
     if (status == STATUS_OK)
         print_summary(&exporter);

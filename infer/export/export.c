@@ -32,6 +32,8 @@ static void report_progress(struct exporter *exporter) {
 static enum status read_param(void *context, int index, size_t first, size_t n, float *out) {
     struct exporter *exporter = context;
     const struct param *param = &exporter->params.params[index];
+    if (exporter->options->is_stopped && exporter->options->is_stopped())
+        return FAIL(STATUS_FAILED, "stopped by a signal; no file of %s has changed", exporter->folder);
     TRY(weights_read_span(&exporter->weights, param->unit, param->offset + first, param->offset + first + n,
                           out));
     exporter->done += n;

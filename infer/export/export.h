@@ -25,6 +25,7 @@ struct export_options {
     uint64_t max_shard_bytes; // EXPORT_HF: of one safetensors file, unless one tensor is larger
     const char *tokenizer; // NULL: the one that belongs to the weights; "none"; or a path for tokenizer_load
     bool force;            // write into a folder that has other files, and keep those
+    bool (*is_stopped)(void); // asked now and then; once true, the export fails. NULL: never
 };
 
 // What an export is made of, and what it made.

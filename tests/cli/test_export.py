@@ -6,8 +6,10 @@ import pathlib
 import random
 import resource
 import shutil
+import signal
 import struct
 import subprocess
+import time
 import unicodedata
 import unittest
 from base64 import b64encode
@@ -87,6 +89,29 @@ class ExportCase(CommandCase):
         process = subprocess.run([python, CHECKS, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True)
         self.assertEqual(process.returncode, 0, process.stderr)
         return json.loads(process.stdout.splitlines()[-1])
+
+    def make_zeros(self, **sizes):
+        """A Hugging Face folder of zeros, in a sparse file."""
+        folder = self.folder / 'zeros'
+        folder.mkdir()
+        config = {**json.loads((self.model / 'config.json').read_text()), **sizes}
+        (folder / 'config.json').write_text(json.dumps(config))
+        width = config['n_embd']
+        shapes = {'wte.weight': [config['vocab_size'], width], 'wpe.weight': [config['n_positions'], width],
+                  'ln_f.weight': [width], 'ln_f.bias': [width]}
+        of_block = ([width], [width], [width, 3 * width], [3 * width], [width, width], [width], [width], [width],
+                    [width, 4 * width], [4 * width], [4 * width, width], [width])
+        for block in range(config['n_layer']):
+            shapes.update({f'h.{block}.{name}': shape for name, shape in zip(BLOCK_TENSORS, of_block)})
+        header, at = {}, 0
+        for name, shape in shapes.items():
+            n = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+            header[name] = {'dtype': 'F32', 'shape': shape, 'data_offsets': [at, at + n]}
+            at += n
+        text = json.dumps(header).encode()
+        with open(folder / 'model.safetensors', 'wb') as file:
+            file.write(struct.pack('<Q', len(text)) + text)
+            file.truncate(8 + len(text) + at)
 
     def train_a_run(self, name='run', steps=4, tokenizer=('--vocab-size', 300), **model):
         """A run on text, with a tokenizer of its own."""
@@ -245,25 +270,6 @@ class OtherPrograms(ExportCase):
                 'tokenizer.ggml.pre': 'gpt-2', 'tokenizer.ggml.merges': [], 'tokenizer.ggml.bos_token_id': 256,
                 'tokenizer.ggml.eos_token_id': 256, 'tokenizer.ggml.add_bos_token': False})
 
-    def make_wide_model(self, vocab_size):
-        """A Hugging Face folder of zeros with one narrow layer."""
-        folder, width = self.folder / 'wide', 8
-        folder.mkdir()
-        config = json.loads((self.model / 'config.json').read_text())
-        (folder / 'config.json').write_text(json.dumps(
-            {**config, 'n_layer': 1, 'n_head': 1, 'n_embd': width, 'vocab_size': vocab_size, 'n_positions': 8}))
-        shapes = {'wte.weight': [vocab_size, width], 'wpe.weight': [8, width], 'ln_f.weight': [width], 'ln_f.bias': [width]}
-        for name, shape in zip(BLOCK_TENSORS, ([width], [width], [width, 3 * width], [3 * width], [width, width], [width], [width],
-                                               [width], [width, 4 * width], [4 * width], [4 * width, width], [width])):
-            shapes[f'h.0.{name}'] = shape
-        header, at = {}, 0
-        for name, shape in shapes.items():
-            n = 4 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-            header[name] = {'dtype': 'F32', 'shape': shape, 'data_offsets': [at, at + n]}
-            at += n
-        text = json.dumps(header).encode()
-        (folder / 'model.safetensors').write_bytes(struct.pack('<Q', len(text)) + text + bytes(at))
-
     def encode_lines(self, tokenizer, texts):
         """Ids of each text by this program, which encodes each file as a text."""
         for k, text in enumerate(texts):
@@ -290,9 +296,9 @@ class OtherPrograms(ExportCase):
         cases = json.loads((GOLDEN / 'gpt2-bpe.json').read_text())['cases']
         texts = [case['text'] for case in cases] + [self.random_unicode(1_000_000)]
         (self.folder / 'texts.json').write_text(json.dumps(texts))
-        self.make_wide_model(50257)
-        self.export('wide', 'hf', 'out', '--tokenizer', gpt2)
-        self.export('wide', 'llmc', 'llmc', '--tokenizer', gpt2)
+        self.make_zeros(vocab_size=50257, n_layer=1, n_head=1, n_embd=8, n_positions=8)
+        self.export('zeros', 'hf', 'out', '--tokenizer', gpt2)
+        self.export('zeros', 'llmc', 'llmc', '--tokenizer', gpt2)
         found = self.check(READERS, 'tokenizer', 'out', 'texts.json')
         self.assertEqual(found['ids'][:-1], [case['ids'] for case in cases])
         self.assertEqual((found['size'], found['eos']), (50257, [50256]))
@@ -373,22 +379,18 @@ class Refusals(ExportCase):
 
     def test_tokenizers(self):
         self.train_a_run(steps=1)
+        self.make_zeros(vocab_size=300, n_layer=1, n_head=1, n_embd=8, n_positions=8)
         self.refuses_export('hf', 'out', '--to', 'hf', '--tokenizer', 'my.tiktoken', says=['300 ids', 'vocab_size of 257'])
         self.refuses_export('run', 'out', '--to', 'hf', '--tokenizer', 'bytes', says=['bytes is not the tokenizer of run'])
         lines = (self.folder / 'my.tiktoken').read_text().splitlines()[:256]
         for token, says in (b'<|endoftext|>', 'spelled like end-of-text'), (b'xyz', 'not made by one merge of two tokens'):
             (self.folder / 'odd.tiktoken').write_text('\n'.join([*lines, f'{b64encode(token).decode()} 256']) + '\n')
-            self.train_wide()
             for to in 'hf', 'gguf':
-                self.refuses_export('wide', 'out', '--to', to, '--tokenizer', 'odd.tiktoken', says=['token 256', says])
+                self.refuses_export('zeros', 'out', '--to', to, '--tokenizer', 'odd.tiktoken', says=['token 256', says])
         long = [f'{b64encode(b"a" * n).decode()} {k + 256}' for k, n in enumerate((2, 4, 8, 16, 32, 64, 128, 256))]
         (self.folder / 'long.tiktoken').write_text('\n'.join([*lines, *long]) + '\n')
-        self.refuses_export('wide', 'out', '--to', 'llmc', '--tokenizer', 'long.tiktoken', says=['token 263', '256 bytes'])
+        self.refuses_export('zeros', 'out', '--to', 'llmc', '--tokenizer', 'long.tiktoken', says=['token 263', '256 bytes'])
         self.assertFalse((self.folder / 'out').exists())
-
-    def train_wide(self):
-        if not (self.folder / 'wide').exists():
-            OtherPrograms.make_wide_model(self, 300)
 
     def test_values_that_do_not_fit(self):
         path = self.model / 'model.safetensors'
@@ -439,6 +441,19 @@ class Refusals(ExportCase):
         self.refuses_export('hf', 'out', '--to', 'hf', '--dtype', 'bf16', '--tokenizer', 'bytes', code=1, says=['File too large'],
                             preexec_fn=limit)
         self.same('out', 'before')
+
+    def test_a_signal(self):
+        """Ctrl-C ends a long export, here of 1.6 billion parameters, and leaves the folder as it was."""
+        self.make_zeros(n_layer=48, n_head=25, n_embd=1600, vocab_size=50257, n_positions=1024)
+        process = self.start('export', 'zeros', '--to', 'gguf', 'out', '--tokenizer', 'none', preexec_fn=harness.restore_signals)
+        for _ in range(1200):
+            if list(self.folder.glob('out/.export-*/model.gguf.tmp-*')) or process.poll() is not None:
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        self.finish(process, 1)
+        self.assertIn('stopped by a signal; no file of out has changed', process.error)
+        self.assertFalse((self.folder / 'out').exists())
 
     def test_damaged_llmc_files(self):
         self.export('hf', 'llmc', 'llmc', '--tokenizer', 'bytes')
