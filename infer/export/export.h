@@ -47,7 +47,7 @@ struct exporter {
 // Exports the weights at `path` (infer/weights.h) to `folder`, which is created. The files get their names
 // when all are complete; a failure leaves the folder as it was. STATUS_INVALID: the format has no such type;
 // the tokenizer does not fit; the folder has files that no export wrote, and `force` is not set; a value does
-// not fit the type.
+// not fit the type. STATUS_FAILED: a read or a write failed, or the export was stopped.
 enum status export_run(struct exporter *exporter, const char *path, const char *folder,
                        const struct export_options *options) MUST_CHECK;
 void export_free(struct exporter *exporter); // also after a failure

@@ -170,6 +170,7 @@ class Layouts(ExportCase):
         self.export('parts', 'hf', 'again', '--tokenizer', 'none')
         self.same('whole', 'again')
 
+    @unittest.skipIf(harness.SANITIZERS and not harness.FULL, 'with sanitizers only in the full run')
     def test_round_trips(self):
         """Import, export, import, export: the same bytes, from each format to each."""
         self.train_a_run()
@@ -233,6 +234,7 @@ class Layouts(ExportCase):
         self.assertNotIn('steps', card)
 
 
+@unittest.skipIf(harness.SANITIZERS and not harness.FULL, 'with sanitizers only in the full run')
 class OtherPrograms(ExportCase):
     """What the packages of other programs read."""
 
