@@ -23,8 +23,10 @@ const char *export_format_name(enum export_format format) {
 
 static bool is_listed(const cJSON *files, const char *name) {
     const cJSON *item;
-    cJSON_ArrayForEach(item,
-                       files) if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
+    cJSON_ArrayForEach(item, files) {
+        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0)
+            return true;
+    }
     return false;
 }
 
@@ -91,15 +93,20 @@ static bool is_same(const char *a, const char *b) {
     return a && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-static enum status check_folder(const struct exporter *exporter) {
+// Whether the folder is that of the weights.
+static bool is_source(const struct exporter *exporter) {
     const struct checkpoint *checkpoint = exporter->weights.checkpoint;
+    return is_same(exporter->path, exporter->folder) || is_same(exporter->weights.folder, exporter->folder) ||
+           is_same(checkpoint ? checkpoint->path : NULL, exporter->folder);
+}
+
+static enum status check_folder(const struct exporter *exporter) {
     if (!file_exists(exporter->folder) || exporter->options->force)
         return STATUS_OK;
     if (!file_is_folder(exporter->folder))
         return FAIL(STATUS_INVALID, "train export: %s is a file, expected a folder to write to",
                     exporter->folder);
-    if (is_same(exporter->path, exporter->folder) || is_same(exporter->weights.folder, exporter->folder) ||
-        is_same(checkpoint ? checkpoint->path : NULL, exporter->folder))
+    if (is_source(exporter))
         return FAIL(
             STATUS_INVALID,
             "train export: %s would be written into its own folder; choose another one, or add --force",
@@ -165,12 +172,13 @@ static void remove_file(const struct exporter *exporter, const char *name) {
     free(path);
 }
 
-// The files of the earlier export that this one does not replace, and its record.
+// The files of the earlier export that this one does not replace, unless they are its source; and its record.
 static void remove_earlier(const struct exporter *exporter) {
     cJSON *record = read_record(exporter->folder);
+    const bool keeps_files = is_source(exporter);
     const cJSON *item;
     cJSON_ArrayForEach(item, cJSON_GetObjectItemCaseSensitive(record, "files")) {
-        if (cJSON_IsString(item) && !is_written(exporter, item->valuestring))
+        if (cJSON_IsString(item) && !keeps_files && !is_written(exporter, item->valuestring))
             remove_file(exporter, item->valuestring);
     }
     if (record)

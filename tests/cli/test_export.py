@@ -414,6 +414,10 @@ class Refusals(ExportCase):
         self.refuses_export('hf', 'out', '--to', 'hf', says=['out has files that no export wrote: notes.txt', '--force'])
         self.refuses_export('hf', 'hf', '--to', 'hf', says=['hf would be written into its own folder'])
         self.refuses_export('hf/model.safetensors', 'hf', '--to', 'gguf', says=['written into its own folder'])
+        self.export('hf', 'hf', 'both', '--tokenizer', 'none')
+        self.refuses_export('both', 'both', '--to', 'gguf', says=['both would be written into its own folder'])
+        self.export('both', 'gguf', 'both', '--tokenizer', 'none', '--force')  # its source stays
+        self.assertLessEqual({'model.gguf', 'model.safetensors', 'config.json'}, {p.name for p in (self.folder / 'both').iterdir()})
         (self.folder / 'file').write_text('mine')
         self.refuses_export('hf', 'file', '--to', 'hf', says=['file is a file'])
         self.refuses_export('hf', 'file/out', '--to', 'hf', says=['file'])
