@@ -332,7 +332,7 @@ enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *toke
     const int slot = (int)(gpt->n_loads++ % GPT_INPUT_SLOTS);
     if (staged) {
         TRY(event_synchronize(&gpt->loaded[slot]));
-        staged += (first ? 3 : 2) * n * (size_t)slot;
+        staged += (first ? 3 : 2) * gpt->n_inputs * (size_t)slot; // n may be smaller: gpt_score
         memcpy(staged, tokens, bytes);
         if (targets)
             memcpy(staged + n, targets, bytes);

@@ -217,6 +217,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
         return FAIL(STATUS_FAILED, "out of memory for the model's tables");
     gpt->params = params;
     gpt->options = *options;
+    gpt->n_inputs = (size_t)options->B * (size_t)options->T;
     gpt->device = device;
     gpt->accumulation = accumulation_dtype(options->type);
     gpt->end_of_text = -1;

@@ -48,6 +48,7 @@ struct gpt {
     } buffers;
     struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
     int64_t n_loads;
+    size_t n_inputs; // tokens of a slot: B * T of gpt_new
 };
 
 // A dry run of every pass that the gpt can make: the workspace that its operations need, and gpt->work.

@@ -79,13 +79,25 @@ static char *find_name(const struct exporter *exporter) {
     return name;
 }
 
+// The first paths of the sources, each with its weight in a mixture.
+static void add_sources(const struct config_sources *sources, struct text *out) {
+    int n = 0;
+    for (int s = 0; s < sources->n; s++) {
+        const struct config_source *source = &sources->list[s];
+        for (int i = 0; i < source->files.n_paths; i++, n++)
+            if (n < DATA_LISTED)
+                text_add(out, "%s `%s`", n > 0 ? "," : "", last_components(source->files.paths[i], 2));
+        if (source->weight > 0 && n <= DATA_LISTED)
+            text_add(out, " (weight %g)", source->weight);
+    }
+    text_add(out, n > DATA_LISTED ? ", ..." : "");
+}
+
 static void add_training(const struct checkpoint *checkpoint, struct text *out) {
     const struct losses losses = read_losses(checkpoint);
-    const struct file_list *data = &checkpoint->config.data.train;
     text_add(out, "| training data |");
-    for (int i = 0; i < data->n_paths && i < DATA_LISTED; i++)
-        text_add(out, "%s `%s`", i > 0 ? "," : "", last_components(data->paths[i], 2));
-    text_add(out, "%s |\n", data->n_paths > DATA_LISTED ? ", ..." : "");
+    add_sources(&checkpoint->config.data.train, out);
+    text_add(out, " |\n");
     text_add(out, "| steps | %lld |\n| tokens | %lld |\n", (long long)checkpoint->step,
              (long long)checkpoint->tokens);
     if (losses.has_train)
