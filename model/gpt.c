@@ -407,21 +407,44 @@ enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct un
 
 int gpt_shapes(int B, int T, struct gpt_shape shapes[GPT_MOST_SHAPES]) {
     int n = 0;
-    for (int t = T; n < GPT_MOST_SHAPES && (n == 0 || t >= GPT_SHORTEST_SCORED); t = (t + 1) / 2)
-        shapes[n++] = (struct gpt_shape){(int)((int64_t)B * T / t), t};
+    for (; n < GPT_MOST_SHAPES; n++) {
+        const int64_t quarters = (n % 2 ? 3 : 4) * (int64_t)T, divisor = (int64_t)4 << n / 2;
+        const int64_t t = (quarters + divisor - 1) / divisor;
+        if (n > 0 && t < GPT_SHORTEST_SCORED)
+            break;
+        shapes[n] = (struct gpt_shape){(int)((int64_t)B * T / t), (int)t};
+    }
     return n;
+}
+
+// The gpt in one of its shapes: the buffers hold B * T tokens, in whatever shape. Attention by this program's
+// own kernels, as cuDNN would take its time to plan each shape.
+struct reshaped {
+    int B, T;
+    enum attention_kernel attention;
+};
+
+static struct reshaped reshape(struct gpt *gpt, struct gpt_shape shape) {
+    const struct reshaped before = {gpt->options.B, gpt->options.T, gpt->device->attention};
+    gpt->options.B = shape.B;
+    gpt->options.T = shape.T;
+    gpt->device->attention = ATTENTION_FLASH;
+    return before;
+}
+
+static void reshape_back(struct gpt *gpt, struct reshaped before) {
+    gpt->options.B = before.B;
+    gpt->options.T = before.T;
+    gpt->device->attention = before.attention;
 }
 
 enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                       const struct gpt_scoring *scoring) {
     assert(gpt->options.scoring);
     struct model_pass pass = pass_on(gpt, stream, hooks);
-    const int B = gpt->options.B, T = gpt->options.T;
+    const struct reshaped before = reshape(gpt, scoring->shape);
     double sum;
     pass.scoring = scoring;
-    // The buffers hold B * T tokens, in whatever shape.
-    gpt->options.B = scoring->shape.B;
-    gpt->options.T = scoring->shape.T;
     enum status status = gpt_load(gpt, stream, scoring->tokens, scoring->targets);
     if (status == STATUS_OK)
         status = run_evaluation(&pass, NULL);
@@ -429,8 +452,7 @@ enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_
         status = sum_losses(&pass, gpt->buffers.loss_sum, false);
     if (status == STATUS_OK)
         status = read_losses(gpt, stream, &sum, scoring->losses);
-    gpt->options.B = B;
-    gpt->options.T = T;
+    reshape_back(gpt, before);
     return status;
 }
 
@@ -444,18 +466,15 @@ enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit
 
 // Every shape of gpt_score.
 static enum status dry_run_scoring(struct gpt *gpt, struct model_pass *pass) {
-    const int B = gpt->options.B, T = gpt->options.T;
     struct gpt_shape shapes[GPT_MOST_SHAPES];
-    const int n = gpt_shapes(B, T, shapes);
+    const int n = gpt_shapes(gpt->options.B, gpt->options.T, shapes);
     enum status status = STATUS_OK;
     pass->scoring = &(struct gpt_scoring){.n_rows = 1};
     for (int i = 0; i < n && status == STATUS_OK; i++) {
-        gpt->options.B = shapes[i].B;
-        gpt->options.T = shapes[i].T;
+        const struct reshaped before = reshape(gpt, shapes[i]);
         status = run_evaluation(pass, NULL);
+        reshape_back(gpt, before);
     }
-    gpt->options.B = B;
-    gpt->options.T = T;
     pass->scoring = NULL;
     return status;
 }

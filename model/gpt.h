@@ -56,13 +56,13 @@ struct gpt_options {
     bool scoring;  // gpt_score may be called: takes memory for its predictions
 };
 
-// The shapes in which gpt_score computes, longest sequences first: T, half of it (rounded up), and so on down
-// to GPT_SHORTEST_SCORED tokens, each with as many sequences as B * T tokens hold. Returns how many there
-// are.
+// The shapes in which gpt_score computes, longest sequences first: T, 3/4 T, T/2, 3/8 T, and so on (rounded
+// up) down to GPT_SHORTEST_SCORED tokens, each with as many sequences as B * T tokens hold. Returns how many
+// there are.
 struct gpt_shape {
     int B, T;
 };
-#define GPT_MOST_SHAPES     8
+#define GPT_MOST_SHAPES     16
 #define GPT_SHORTEST_SCORED 16
 int gpt_shapes(int B, int T, struct gpt_shape shapes[GPT_MOST_SHAPES]);
 

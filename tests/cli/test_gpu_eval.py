@@ -2,8 +2,11 @@
 import json
 import math
 
+import harness
 from harness import CommandCase, GOLDEN
 from test_eval import multiple_choice_items, write_items
+
+SIMULATED = 'cudasim' in str(harness.TRAIN)
 
 
 class Tasks(CommandCase):
@@ -25,10 +28,11 @@ class Tasks(CommandCase):
         self.same(*found, 1e-4)
 
     def test_training_in_bf16(self):
-        """Short sequences and predictions in the memory that was planned; between steps that are graphs."""
+        """Short sequences and predictions in the memory that was planned; between steps that are graphs, with cuDNN."""
         config = self.tiny_config(device='cuda', data={'tokenizer': 'bytes'}, model={'vocab_size': 257, 'n_positions': 64},
                                   precision={'compute': 'bf16'}, train={'max_steps': 4}, eval={'tasks': self.tasks, 'every': 3})
-        self.run_train(config)
+        with_cudnn = ['attention=cudnn'] if SIMULATED else []
+        self.run_train(config, *with_cudnn, environment={'CUDASIM_CUDNN': '91900'})
         lines = [json.loads(line) for line in (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines()]
         tasks = [line for line in lines if 'tasks' in line]
         self.assertEqual([line['step'] for line in tasks], [3, 4])

@@ -25,14 +25,14 @@ static void model_init(struct whole_model *model, struct device *device, enum dt
 static void test_shapes(void **state) {
     (void)state;
     struct gpt_shape shapes[GPT_MOST_SHAPES];
-    assert_int_equal(gpt_shapes(SEQUENCES, LENGTH, shapes), 3);
-    static const struct gpt_shape expected[] = {{3, 70}, {6, 35}, {11, 18}};
+    assert_int_equal(gpt_shapes(SEQUENCES, LENGTH, shapes), 5);
+    static const struct gpt_shape expected[] = {{3, 70}, {3, 53}, {6, 35}, {7, 27}, {11, 18}};
     assert_memory_equal(shapes, expected, sizeof expected);
     assert_int_equal(gpt_shapes(5, 8, shapes), 1); // shorter than the shortest
     assert_true(shapes[0].B == 5 && shapes[0].T == 8);
     assert_int_equal(gpt_shapes(1, 1048576, shapes), GPT_MOST_SHAPES);
     for (int i = 0; i < GPT_MOST_SHAPES; i++)
-        assert_int_equal(shapes[i].B, 1 << i);
+        assert_int_equal(shapes[i].T, (i % 2 ? 786432 : 1048576) >> i / 2);
 }
 
 // Loss and most likely token after position t of a sequence, from the logits of full passes.
