@@ -1,14 +1,13 @@
 // Evaluation between steps:
 // - the loss on data.val, in nats per token and, with a tokenizer, in bits per byte
-// - eval.tasks. Every rank has all items, and scores every N-th batch; each then gets all scores, so that
-// figures
-//   do not depend on the number of ranks.
+// - the figures of eval.tasks
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "data/utf8.h"
 #include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
 
@@ -266,6 +265,7 @@ static enum status record_tasks(struct trainer *trainer) {
         const struct task *task = &list->tasks[i];
         now[i] = (struct data_task){.items = task->n_items, .checksum = task->checksum};
         snprintf(now[i].name, sizeof now[i].name, "%s", task->name);
+        now[i].name[utf8_valid_bytes(now[i].name, strlen(now[i].name))] = 0; // a character that was cut
         const struct data_task *before = find_recorded(&trainer->data, now[i].name);
         if (before && (before->checksum != task->checksum || before->items != task->n_items))
             log_warning(
@@ -306,7 +306,8 @@ int64_t trainer_tasks_sequences(const struct trainer *trainer) {
     return batches * trainer->config->train.micro_batch_size;
 }
 
-// ---- eval.tasks: scoring
+// ---- eval.tasks: scoring. Every rank has all items and scores every N-th batch. Each then gets all scores,
+// so that figures do not depend on the number of ranks.
 
 // This rank's batches: rank, rank + world, ... A rank with none left repeats the last one without its scores,
 // because in stage 3 the others need its shard of the parameters.

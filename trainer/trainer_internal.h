@@ -91,9 +91,9 @@ struct trainer {
     struct loader *train, *val; // val NULL without data.val
     float *val_losses;          // (B, T) of a partial micro-batch of data.val
     int64_t *source_tokens;     // (sources of data.train) of struct step_metrics
-    struct trainer_tasks tasks;
-    struct data_record data; // what the run was trained on, kept in checkpoints
-    struct history history;  // what was changed and decided, kept in checkpoints
+    struct trainer_tasks tasks; // of eval.tasks
+    struct data_record data;    // what the run was trained on, kept in checkpoints
+    struct history history;     // what was changed and decided, kept in checkpoints
     struct metrics metrics;
     struct progress progress;  // of rank 0
     double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "data/file_kind.h"
+#include "data/utf8.h"
 #include "infer/tasks/llmc.h"
 #include "infer/tasks/words.h"
 
@@ -32,10 +33,18 @@ enum status task_parse(const char *option, const char *text, enum task_kind *kin
                 option, text);
 }
 
+// Names go into JSON and onto terminals: bytes that are no text become question marks.
 static char *name_of(enum task_kind kind, const char *path) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
-    return kind == TASK_MULTIPLE_CHOICE ? file_path("%.*s", dot > base ? (int)(dot - base) : INT_MAX, base)
-                                        : file_path("%s", task_kind_name(kind));
+    char *name = kind == TASK_MULTIPLE_CHOICE
+                     ? file_path("%.*s", dot > base ? (int)(dot - base) : INT_MAX, base)
+                     : file_path("%s", task_kind_name(kind));
+    const size_t n = name ? strlen(name) : 0;
+    const bool is_utf8 = utf8_valid_bytes(name ? name : "", n) == n;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f || (!is_utf8 && (unsigned char)name[i] > 0x7f))
+            name[i] = '?';
+    return name;
 }
 
 // ---- reading

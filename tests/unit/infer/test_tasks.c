@@ -199,6 +199,26 @@ static void test_requests(void **state) {
     task_free(&task);
 }
 
+static void test_names(void **state) {
+    static const char *const names[][2] = {{"a.b.jsonl", "a.b"},
+                                           {".jsonl", ".jsonl"},
+                                           {"plain", "plain"},
+                                           {"\u00e9 x\n.txt", "\u00e9 x?"},
+                                           {"\xc3.txt", "?"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char spec[400];
+        struct task task;
+        snprintf(spec, sizeof spec, "multiple_choice=%s/%s", temporary.folder, names[i][0]);
+        EXPECT_OK(file_write_all(spec + strlen("multiple_choice="), TWO_ITEMS, strlen(TWO_ITEMS)));
+        EXPECT_OK(
+            task_load(&task, "--task", spec,
+                      &(struct task_options){.tokenizer = tokenizer, .vocab_size = 257, .seq_len = 60}));
+        assert_string_equal(task.name, names[i][1]);
+        task_free(&task);
+    }
+}
+
 static void test_requests_refused(void **state) {
     struct task task;
     (void)state;
@@ -401,16 +421,13 @@ static void test_lambada(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_words),
-                                       cmocka_unit_test(test_items),
-                                       cmocka_unit_test(test_items_refused),
-                                       cmocka_unit_test(test_requests),
-                                       cmocka_unit_test(test_requests_refused),
-                                       cmocka_unit_test(test_llmc),
-                                       cmocka_unit_test(test_damaged_files),
-                                       cmocka_unit_test(test_batches),
-                                       cmocka_unit_test(test_choices),
-                                       cmocka_unit_test(test_lambada)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_words),         cmocka_unit_test(test_items),
+        cmocka_unit_test(test_items_refused), cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_names),         cmocka_unit_test(test_requests_refused),
+        cmocka_unit_test(test_llmc),          cmocka_unit_test(test_damaged_files),
+        cmocka_unit_test(test_batches),       cmocka_unit_test(test_choices),
+        cmocka_unit_test(test_lambada)};
     if (!temporary_init(&temporary))
         return 1;
     temporary_path(&temporary, "items.v1.jsonl", path, sizeof path);
