@@ -91,7 +91,7 @@ static enum status read_run(const char *path, struct listed_run *run) {
         run_record_close(&record); // the last evaluation is further back
         status = read_record(&record, path, true);
     }
-    *run = (struct listed_run){.path = file_path("%s", path),
+    *run = (struct listed_run){.path = file_path("%.*s", run_path_length(path), path),
                                .state = record.state,
                                .step = record.last.step,
                                .total = record.total,
@@ -134,7 +134,7 @@ static enum status find_runs(struct list *list, const char *path, int depth) {
     }
     for (int i = 0; i < names.n_paths && status == STATUS_OK && depth < DEEPEST; i++) {
         struct stat info;
-        char *below = file_path("%s/%s", path, names.paths[i]);
+        char *below = file_path("%.*s/%s", run_path_length(path), path, names.paths[i]);
         if (!below)
             status = STATUS_FAILED;
         else if (lstat(below, &info) == 0 && S_ISDIR(info.st_mode)) // links could lead around in a circle

@@ -8,6 +8,7 @@
 #include "base/embedded.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "cli/clean_text.h"
 #include "cli/commands.h"
 #include "cli/report/run_json.h"
 #include "cli/version.h"
@@ -95,20 +96,20 @@ static enum status add_data(struct text *json, const char *const *paths, int n) 
 // ---- the page
 
 static void add_title(struct text *page, const char *const *paths, int n) {
-    struct text title = {0};
+    struct text title = {0}, clean = {0};
     if (n == 1)
-        text_add(&title, "%s: training report", paths[0]);
+        text_add(&title, "%.*s: training report", run_path_length(paths[0]), paths[0]);
     else
         text_add(&title, "%d runs: training report", n);
-    for (size_t i = 0; i < title.length; i++) {
-        const unsigned char c = (unsigned char)title.data[i];
-        if (c < ' ' || c >= 0x7F || c == '<' || c == '&')
-            text_add(page, c == '<' ? "&lt;" : c == '&' ? "&amp;" : "?");
+    clean_text_add(&clean, title.data ? title.data : "", title.length);
+    for (size_t i = 0; i < clean.length; i++)
+        if (clean.data[i] == '<' || clean.data[i] == '&')
+            text_add(page, clean.data[i] == '<' ? "&lt;" : "&amp;");
         else
-            text_add_bytes(page, &title.data[i], 1);
-    }
-    page->failed |= title.failed;
+            text_add_bytes(page, &clean.data[i], 1);
+    page->failed |= title.failed || clean.failed;
     text_free(&title);
+    text_free(&clean);
 }
 
 static void add_script(struct text *page) {
@@ -179,7 +180,8 @@ static enum status run_report(int n_args, char **args) {
     int n;
     TRY(args_parse("report", flags, sizeof flags / sizeof *flags, n_args, args, paths, MOST_RUNS, &n));
     TRY(check_runs(paths, n));
-    char *file = out_path ? file_path("%s", out_path) : file_path("%s/report.html", paths[0]);
+    char *file = out_path ? file_path("%s", out_path)
+                          : file_path("%.*s/report.html", run_path_length(paths[0]), paths[0]);
     enum status status = file ? write_page(paths, n, file) : STATUS_FAILED;
     free(file);
     return status;

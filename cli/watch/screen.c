@@ -109,7 +109,7 @@ int screen_wait(const struct screen *screen, double seconds) {
     struct pollfd from[] = {{.fd = wakeup[0], .events = POLLIN},
                             {.fd = screen->has_keys ? STDIN_FILENO : -1, .events = POLLIN}};
     char bytes[64];
-    (void)poll(from, 2, (int)(1000 * seconds));
+    (void)poll(from, 2, seconds > 0 ? (int)(1000 * seconds) : 0); // a negative time would be endless
     if (from[0].revents)
         (void)!read(wakeup[0], bytes, sizeof bytes);
     if (ended)

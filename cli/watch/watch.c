@@ -79,7 +79,7 @@ static enum status follow(struct screen *screen, struct view *view, struct run_r
         TRY(draw(screen, view, record));
         int key;
         do
-            key = screen_wait(screen, next_look > now ? next_look - clock_monotonic_s() : 0);
+            key = screen_wait(screen, next_look - clock_monotonic_s());
         while (key >= 0 && !take_key(view, key));
         if (key == SCREEN_QUIT)
             return STATUS_OK;

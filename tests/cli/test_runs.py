@@ -64,6 +64,7 @@ class Runs(CommandCase):
         self.assertEqual((a['state'], a['step'], a['val_loss']), ('finished', 200, 7.5))
         self.assertAlmostEqual(a['loss'], sum(smooth_loss(step) for step in range(101, 201)) / 100, places=5)
         self.assertIsNone(runs['runs/deep/er/b\ufffd[31m']['val_loss'])
+        self.assertEqual(set(self.listed('runs/')), set(runs))
         out = self.run_train('runs').out  # the default folder
         self.assertNotIn('\x1b', out)
         self.assertRegex(out, r'RUN +STATE +STEP +LOSS +VAL LOSS')

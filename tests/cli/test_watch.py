@@ -3,6 +3,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import subprocess
@@ -53,7 +54,8 @@ class Watch(CommandCase):
                     return lines
             self.text = '\x1b[H' + frames[-1] if len(frames) > 1 else self.text
             self.assertLess(time.monotonic(), until, self.text)
-            self.text += os.read(self.screen, 65536).decode(errors='replace')
+            if select.select([self.screen], [], [], 1)[0]:
+                self.text += os.read(self.screen, 65536).decode(errors='replace')
 
     def fits(self, lines):
         self.assertLessEqual(len(lines), self.rows)
@@ -139,6 +141,13 @@ class Watch(CommandCase):
             self.open('run')
             self.frame(lambda text: 'training loss' in text)
             self.ends(lambda signal_=signal_: self.process.send_signal(signal_))
+        self.open('run')
+        self.frame(lambda text: 'training loss' in text)
+        # The terminal's window is closed; its descriptor stays valid for the cleanup.
+        os.close(self.line)
+        self.line = os.open(os.devnull, os.O_RDWR)
+        os.dup2(self.line, self.screen)
+        self.assertEqual(self.process.wait(timeout=60), 0)
 
     def test_without_a_terminal(self):
         write_run(self.folder / 'run', 300, every=100, end='failed')

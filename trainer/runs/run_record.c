@@ -23,6 +23,13 @@ static bool has_file(const char *folder, const char *name) {
     return found;
 }
 
+int run_path_length(const char *path) {
+    int length = (int)strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    return length;
+}
+
 bool run_folder_is_run(const char *path) {
     return has_file(path, "metrics.jsonl") || has_file(path, "sessions.jsonl");
 }
@@ -282,7 +289,8 @@ static enum status read_metrics(struct run_record *record, bool *changed) {
 // ---- the record
 
 enum status run_record_open(struct run_record *record, const char *path, int capacity) {
-    *record = (struct run_record){.path = file_path("%s", path), .reader.descriptor = -1};
+    *record =
+        (struct run_record){.path = file_path("%.*s", run_path_length(path), path), .reader.descriptor = -1};
     if (!record->path)
         return STATUS_FAILED;
     TRY(series_init(&record->steps, capacity));

@@ -23,6 +23,8 @@ enum run_state { RUN_STATES(RUN_STATE_ENUM) N_RUN_STATES };
 #undef RUN_STATE_ENUM
 const char *run_state_name(enum run_state state);
 
+// Characters of a path without slashes at its end.
+int run_path_length(const char *path);
 // True for a folder that a run wrote to: it has metrics.jsonl or sessions.jsonl.
 bool run_folder_is_run(const char *path);
 
