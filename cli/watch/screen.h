@@ -27,7 +27,8 @@ void screen_draw(const struct screen *screen, const struct text *frame);
 #define SCREEN_TIMEOUT (-1)
 #define SCREEN_QUIT    (-2) // q, Ctrl-C, a signal, or the terminal is gone
 #define SCREEN_RESIZED (-3)
-// Waits up to `seconds` (not at all if they are below 0) for a key, of which it returns the byte, or one of the above.
+// Waits up to `seconds` (not at all if they are below 0) for a key, of which it returns the byte, or one of
+// the above.
 int screen_wait(const struct screen *screen, double seconds);
 
 #endif
