@@ -137,9 +137,9 @@ function memory() {
 function communication() {
   const sending = shown().filter(run => run.comm.bytes > 0 || run.comm.planned_bytes > 0);
   if (sending.length === 0) return note('Communication: one rank each, nothing is sent.');
-  const columns = ['Run', 'Sent per step', 'Planned', 'Calls', 'Planned', 'Time per step', 'Hidden behind compute'].map((title, i) => ({title, number: i > 0}));
-  return table('Bytes that rank 0 sends per step, and the plan', columns, sending.map(run => [runLabel(run), bytes(run.comm.bytes), bytes(run.comm.planned_bytes),
-    grouped(run.comm.calls), grouped(run.comm.planned_calls), isNumber(run.comm.ms) ? run.comm.ms.toFixed(2) + ' ms' : '–', percent(run.comm.hidden)]));
+  const columns = ['Run', 'Sent per step', 'Planned', 'Calls', 'Planned', 'Time, last step', 'Hidden behind compute'].map((title, i) => ({title, number: i > 0}));
+  return [element('p', {class: 'muted'}, 'What rank 0 sends per step, and the plan:'), table('Bytes that rank 0 sends per step, and the plan', columns, sending.map(run => [runLabel(run), bytes(run.comm.bytes), bytes(run.comm.planned_bytes),
+    grouped(run.comm.calls), grouped(run.comm.planned_calls), isNumber(run.comm.ms) ? run.comm.ms.toFixed(2) + ' ms' : '–', percent(run.comm.hidden)]))];
 }
 
 // ---- samples

@@ -134,35 +134,51 @@ static void add_curves(struct text *out, const struct run_record *record) {
 
 // ---- figures
 
+// , "name": {"key": value, ...}; the values of the last step
+struct figure {
+    const char *name;
+    double value;
+};
+static void add_object(struct text *out, const char *name, const struct figure *figures, int n) {
+    text_add(out, ",\n \"%s\": {", name);
+    for (int i = 0; i < n; i++) {
+        text_add(out, "%s\"%s\": ", i ? ", " : "", figures[i].name);
+        add_value(out, figures[i].value, 12);
+    }
+    text_add(out, "}");
+}
+#define ADD_OBJECT(out, name, figures)                                                                       \
+    add_object(out, name, figures, (int)(sizeof(figures) / sizeof *(figures)))
+
 static void add_figures(struct text *out, const struct run_record *record) {
     const double *last = record->last.values;
-    text_add(out, ",\n \"figures\": {\"n_steps\": %lld", (long long)record->n_steps);
-    add_number(out, "loss", run_record_recent_loss(record));
-    add_number(out, "val_loss", record->last_val);
-    add_number(out, "best_val_loss", record->best_loss);
-    add_number(out, "best_val_step", record->n_evals > 0 ? (double)record->best_step : NAN);
-    add_number(out, "bits_per_byte", record->last_bits);
-    add_number(out, "tokens", record->n_steps > 0 ? last[METRIC_TOKENS] : NAN);
-    add_number(out, "hours", record->n_steps > 0 ? record->hours : NAN);
-    add_number(out, "tokens_per_s", record->step_s > 0 ? record->tokens_sum / record->step_s : NAN);
-    add_number(out, "mfu", record->mfu_seconds > 0 ? record->mfu_seconds / record->step_s : NAN);
-    text_add(out, "}, \"time\": {\"n_sessions\": %d", record->n_sessions);
-    add_number(out, "steps_s", record->step_s);
-    add_number(out, "exposed_s", record->exposed_comm_s);
-    text_add(out, "}, \"totals\": {\"n_threads\": null");
     const bool any = record->n_steps > 0;
-    add_number(out, "host_planned", any ? last[METRIC_TOTAL_PLANNED] : NAN);
-    add_number(out, "host", any ? last[METRIC_TOTAL] : NAN);
-    add_number(out, "device_planned", any ? last[METRIC_DEVICE_PLANNED] : NAN);
-    add_number(out, "device", any ? last[METRIC_DEVICE] : NAN);
-    text_add(out, "}, \"comm\": {\"of\": \"the last step\"");
-    add_number(out, "bytes", any ? last[METRIC_COMM_BYTES] : NAN);
-    add_number(out, "planned_bytes", any ? last[METRIC_COMM_PLANNED_BYTES] : NAN);
-    add_number(out, "calls", any ? last[METRIC_COMM_CALLS] : NAN);
-    add_number(out, "planned_calls", any ? last[METRIC_COMM_PLANNED_CALLS] : NAN);
-    add_number(out, "ms", any ? last[METRIC_COMM_MS] : NAN);
-    add_number(out, "hidden", any ? last[METRIC_COMM_HIDDEN] : NAN);
-    text_add(out, "}");
+    const struct figure figures[] = {{"loss", run_record_recent_loss(record)},
+                                     {"val_loss", record->last_val},
+                                     {"best_val_loss", record->best_loss},
+                                     {"best_val_step", record->n_evals > 0 ? (double)record->best_step : NAN},
+                                     {"bits_per_byte", record->last_bits},
+                                     {"tokens", any ? last[METRIC_TOKENS] : NAN},
+                                     {"hours", any ? record->hours : NAN},
+                                     {"tokens_per_s",
+                                      record->step_s > 0 ? record->tokens_sum / record->step_s : NAN},
+                                     {"mfu",
+                                      record->mfu_seconds > 0 ? record->mfu_seconds / record->step_s : NAN}},
+                        time[] = {{"steps_s", record->step_s}, {"exposed_s", record->exposed_comm_s}},
+                        totals[] = {{"host_planned", any ? last[METRIC_TOTAL_PLANNED] : NAN},
+                                    {"host", any ? last[METRIC_TOTAL] : NAN},
+                                    {"device_planned", any ? last[METRIC_DEVICE_PLANNED] : NAN},
+                                    {"device", any ? last[METRIC_DEVICE] : NAN}},
+                        comm[] = {{"bytes", any ? last[METRIC_COMM_BYTES] : NAN},
+                                  {"planned_bytes", any ? last[METRIC_COMM_PLANNED_BYTES] : NAN},
+                                  {"calls", any ? last[METRIC_COMM_CALLS] : NAN},
+                                  {"planned_calls", any ? last[METRIC_COMM_PLANNED_CALLS] : NAN},
+                                  {"ms", any ? last[METRIC_COMM_MS] : NAN},
+                                  {"hidden", any ? last[METRIC_COMM_HIDDEN] : NAN}};
+    ADD_OBJECT(out, "figures", figures);
+    ADD_OBJECT(out, "time", time);
+    ADD_OBJECT(out, "totals", totals);
+    ADD_OBJECT(out, "comm", comm);
 }
 
 // Only the numbers of {"params": bytes, ...}, as anything could be there.
