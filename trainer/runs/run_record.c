@@ -122,6 +122,7 @@ static void forget_metrics(struct run_record *record) {
     record->best_loss = record->last_val = record->last_bits = NAN;
     record->session = -1;
     record->session_began = record->session_hours_before = 0;
+    record->session_step = 0;
 }
 
 // Moves to the session that was under way at this time. What a session took before its first step counts, the
@@ -132,6 +133,7 @@ static void find_session(struct run_record *record, double wall_time) {
         record->session++;
         record->session_hours_before = record->hours;
         record->session_began = record->sessions[record->session].began;
+        record->session_step = record->sessions[record->session].step;
     }
 }
 
@@ -141,8 +143,10 @@ static double hours_at(struct run_record *record, const struct metrics_line *lin
     if (!isfinite(wall_time))
         return record->hours + (isfinite(step_h) ? step_h : 0);
     find_session(record, wall_time);
-    if (record->session_began == 0) // no session is recorded
+    if (record->session_began == 0) { // no session is recorded: it began with the first line
         record->session_began = wall_time - (isfinite(step_h) ? 3600 * step_h : 0);
+        record->session_step = line->step - 1;
+    }
     return fmax(record->hours, record->session_hours_before + (wall_time - record->session_began) / 3600);
 }
 
@@ -335,9 +339,8 @@ double run_record_recent_loss(const struct run_record *record) {
 }
 
 double run_record_seconds_left(const struct run_record *record) {
-    const double first = record->n_sessions > 0 ? (double)record->sessions[record->n_sessions - 1].step : 0,
-                 hours = record->hours - record->session_hours_before,
-                 done = (double)record->last.step - first;
+    const double hours = record->hours - record->session_hours_before,
+                 done = (double)(record->last.step - record->session_step);
     if (record->total == 0 || done <= 0 || hours <= 0)
         return NAN;
     return fmax(0, (double)(record->total - record->last.step)) * 3600 * hours / done;

@@ -74,9 +74,11 @@ struct run_record {
     double tokens_sum, mfu_seconds;        // sums of tokens/s and of MFU, each times the step's seconds
     double best_loss, last_val, last_bits; // of evaluations; NaN: none. best_loss: without the final one
     int64_t best_step, n_evals;
-    int session;                 // that the last step belongs to
-    double session_hours_before; // hours before that session
-    double session_began;
+    // The session that the last step belongs to: its index (-1: none is recorded), the hours before it, and
+    // the time and the steps done when it began.
+    int session;
+    double session_hours_before, session_began;
+    int64_t session_step;
 };
 
 // capacity: points that are kept of a run (trainer/runs/series.h). STATUS_FAILED: out of memory. Close it
@@ -89,7 +91,7 @@ void run_record_close(struct run_record *record);
 
 // Mean loss of the last RECENT_STEPS steps, as far as they are finite; NaN without any.
 double run_record_recent_loss(const struct run_record *record);
-// Seconds until the last step at the rate of the last steps; NaN: unknown.
+// Seconds until the run's last step at the mean rate of the last session, evaluations and all; NaN: unknown.
 double run_record_seconds_left(const struct run_record *record);
 
 #endif
