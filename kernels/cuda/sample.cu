@@ -180,31 +180,23 @@ template <int WARPS> __device__ uint64_t sum_weights(const choice &choice, uint6
     if (lane_index() == 0)
         sums[warp_index()] = sum;
     __syncthreads();
+#pragma unroll 4 // fully unrolled, the loads take too many registers
     for (int i = 0; i < WARPS; i++)
         total += sums[i];
     return total;
 }
 
-struct place {
-    int i;
-    uint64_t sum; // inclusive
-};
-
 // Where the running sum of weights first exceeds the threshold, which is below the total of `sums`. Index 0
 // where it never does.
-template <int WARPS>
-__device__ place place_of(const choice &choice, const uint64_t *sums, uint64_t threshold) {
+template <int WARPS> __device__ int place_of(const choice &choice, const uint64_t *sums, uint64_t threshold) {
     __shared__ int found;
-    __shared__ uint64_t found_sum;
     int warp = 0;
     uint64_t before = 0;
     while (warp < WARPS && before + sums[warp] <= threshold)
         before += sums[warp++];
     __syncthreads(); // all threads have read the previous result
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0)
         found = 0;
-        found_sum = 0;
-    }
     __syncthreads();
     warp_span span = warp_span_of<WARPS>(warp, choice.n);
     bool searching = warp == warp_index();
@@ -216,15 +208,13 @@ __device__ place place_of(const choice &choice, const uint64_t *sums, uint64_t t
         }
         sum += before;
         unsigned exceeds = __ballot_sync(ALL_LANES, sum > threshold);
-        if (exceeds && lane_index() == __ffs(static_cast<int>(exceeds)) - 1) {
+        if (exceeds && lane_index() == __ffs(static_cast<int>(exceeds)) - 1)
             found = i + lane_index();
-            found_sum = sum;
-        }
         searching = exceeds == 0;
         before = __shfl_sync(ALL_LANES, sum, WARP - 1);
     }
     __syncthreads();
-    return {found, found_sum};
+    return found;
 }
 
 struct settings {
@@ -257,26 +247,25 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     }
     if (cut_to_k)
         choice.n = settings.top_k;
-    uint64_t total = sum_weights<WARPS>(choice, sums);
-    int kept = choice.n;
-    if (settings.top_p < 1) {
-        uint64_t wanted = static_cast<uint64_t>(ceil(settings.top_p * static_cast<double>(total)));
-        place last = place_of<WARPS>(choice, sums, wanted > 0 ? wanted - 1 : 0);
-        total = last.sum;
-        kept = last.i + 1;
+    auto least = static_cast<uint64_t>(ceil(settings.min_p / SAMPLE_WEIGHT_UNIT));
+    for (bool cuts_to_p = settings.top_p < 1;; cuts_to_p = false) { // one place in the code: fewer registers
+        choice.least = cuts_to_p ? 0 : least;
+        uint64_t total = sum_weights<WARPS>(choice, sums);
+        double part = cuts_to_p ? ceil(settings.top_p * static_cast<double>(total))
+                                : uniforms[row] * static_cast<double>(total);
+        auto threshold = static_cast<uint64_t>(part);
+        if (cuts_to_p)
+            threshold = threshold > 0 ? threshold - 1 : 0;
+        else // the product may have been rounded up to the total
+            threshold = threshold < total ? threshold : total - 1;
+        int i = place_of<WARPS>(choice, sums, threshold);
+        choice.n = i + 1;
+        if (!cuts_to_p) {
+            if (threadIdx.x == 0)
+                tokens[row] = choice.token(i);
+            return;
+        }
     }
-    if (settings.min_p > 0) {
-        choice.n = kept;
-        choice.least = static_cast<uint64_t>(ceil(settings.min_p / SAMPLE_WEIGHT_UNIT));
-        __syncthreads(); // all threads have read the sums of the previous choice
-        total = sum_weights<WARPS>(choice, sums);
-    }
-    uint64_t threshold = static_cast<uint64_t>(uniforms[row] * static_cast<double>(total));
-    threshold =
-        threshold < total ? threshold : total - 1; // the product may have been rounded up to the total
-    int i = place_of<WARPS>(choice, sums, threshold).i;
-    if (threadIdx.x == 0)
-        tokens[row] = choice.token(i);
 }
 
 } // namespace
