@@ -122,7 +122,8 @@ static enum status answer(struct interactive *interactive) {
     struct text prompt = {0};
     struct sample_request request = options->request;
     interactive->before_answer = interactive->conversation.length;
-    text_add_bytes(&prompt, interactive->conversation.data, interactive->conversation.length);
+    if (interactive->conversation.length > 0)
+        text_add_bytes(&prompt, interactive->conversation.data, interactive->conversation.length);
     enum status status = text_status(&prompt);
     request.prompts = &(struct prompt){prompt.data, prompt.length};
     request.n_prompts = request.n_samples = 1;

@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 #include <dnnl.h>
 #include <hwloc.h>
+#include <microhttpd.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
@@ -101,6 +102,7 @@ void version_print(void) {
     print_line("zstd", ZSTD_versionString());
     print_xxhash();
     print_hwloc();
+    print_line("libmicrohttpd", MHD_get_version());
     print_line("GPU architectures", cuda_device_architectures(buffer, sizeof buffer));
     print_line("cuBLAS", cuda_device_cublas(buffer, sizeof buffer));
     print_line("NCCL", nccl_found_version(nccl));

@@ -157,7 +157,9 @@ static void add_choice(struct text *out, struct choice *choice, bool ended) {
     if (request->echo && !choice->began)
         add_echo(&text, choice);
     choice->began = true;
-    text_add_bytes(&text, choice->text.data + choice->n_streamed, choice->text.length - choice->n_streamed);
+    if (choice->text.length > choice->n_streamed)
+        text_add_bytes(&text, choice->text.data + choice->n_streamed,
+                       choice->text.length - choice->n_streamed);
     choice->n_streamed = choice->text.length;
     while (end < choice->n_tokens &&
            (choice->tokens[end].of_prompt || choice->tokens[end].offset < choice->text.length))

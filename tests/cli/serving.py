@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
 import harness
 from harness import CommandCase, GOLDEN
@@ -87,6 +88,12 @@ class ServerCase(CommandCase):
         self.assertEqual(code, 200)
         values = dict(line.rsplit(' ', 1) for line in page.decode().splitlines() if not line.startswith('#'))
         return float(values.get(name, 0))
+
+    def wait_for(self, what, seconds=30):
+        until = time.monotonic() + seconds
+        while not what():
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.02)
 
     def connect(self):
         link = socket.create_connection(('127.0.0.1', self.port), timeout=60)

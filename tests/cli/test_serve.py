@@ -1,6 +1,7 @@
 """./train serve: OpenAI's completions, errors, limits, and clients that are slow, cut off or gone."""
+import contextlib
+import http.client
 import json
-import math
 import signal
 import socket
 import subprocess
@@ -186,6 +187,7 @@ class Refusals(ServerCase):
         long = dict(prompt='a', max_tokens=63, stream=True, temperature=0)
         with self.send(dict(long, n=2)):
             self.assertEqual(self.refused(429, {'prompt': 'a', 'n': 2}, 'try again')['code'], 'rate_limit_exceeded')
+        self.wait_for(lambda: self.metric('zero_texts_running') + self.metric('zero_texts_waiting') == 0)
         self.complete(prompt='a', max_tokens=1, n=2)
         self.end(process)
 
@@ -193,19 +195,22 @@ class Refusals(ServerCase):
 class Clients(ServerCase):
     """Clients that are slow, send garbage, or leave. Others are served, and memory stays bounded."""
 
-    def wait_for(self, what, seconds=30):
-        until = time.monotonic() + seconds
-        while not what():
-            self.assertLess(time.monotonic(), until)
-            time.sleep(0.02)
-
     def resident(self, process):
         fields = (harness.pathlib.Path('/proc') / str(process.pid) / 'statm').read_text().split()
         return int(fields[1]) * 4096
 
+    def is_served(self):
+        """A client is served, unless the machine was so busy that it was slow itself."""
+        for attempt in range(5):
+            try:
+                return self.complete(prompt='a', max_tokens=1)
+            except (http.client.HTTPException, ConnectionError):
+                if attempt == 4:
+                    raise
+
     def test_slow_and_huge(self):
-        process = self.serve('--timeout', 1, '--max-body', '1MiB')
-        self.complete(prompt='a')
+        process = self.serve('--timeout', 2, '--max-body', '1MiB')
+        self.is_served()
         before = self.resident(process)
         slow = [self.connect() for _ in range(20)]
         body = self.connect()
@@ -213,20 +218,18 @@ class Clients(ServerCase):
         began = time.monotonic()
         for i in range(12):
             for link in slow:
-                try:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                     link.sendall(b'POST /v1/completions HTTP/1.1\r\nX: '[i * 3:i * 3 + 3])
-                except (BrokenPipeError, ConnectionResetError):
-                    pass
-            self.complete(prompt='a', max_tokens=1)
+            self.is_served()
             time.sleep(0.05)
         for link in (*slow, body):
             self.assertEqual(read_all(link), b'')
         self.assertLess(time.monotonic() - began, 30)
         for data in b'GET / HTTP/1.1\r\n' + b'X: ' + b'y' * 100000 + b'\r\n\r\n', b'\0' * 1000 + b'\r\n\r\n', b'nonsense\r\n\r\n':
             with self.connect() as link:
-                link.sendall(data)
-                link.shutdown(socket.SHUT_WR)
-                self.assertNotIn(b' 200 ', read_all(link)[:20])
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    link.sendall(data)
+                self.assertNotIn(b' 200 ', read_all(link)[:20])  # refused, or cut after two seconds
         link = self.connect()  # a body without an end, in chunks
         link.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n')
         try:
@@ -235,11 +238,11 @@ class Clients(ServerCase):
             link.sendall(b'0\r\n\r\n')
             self.assertIn(b' 413 ', read_all(link)[:20])
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it took longer than a second
+            pass  # it took longer than two seconds
         link = self.connect()
         link.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000000\r\n\r\n')
         self.assertIn(b' 413 ', read_all(link)[:20])
-        self.complete(prompt='a')
+        self.is_served()
         if not harness.SANITIZERS:
             self.assertLess(self.resident(process) - before, 16 << 20)
         self.end(process)
@@ -254,8 +257,8 @@ class Clients(ServerCase):
             for link in links:
                 link.close()
             self.complete(prompt='b', max_tokens=2)
-            self.wait_for(lambda: self.metric('zero_texts_running') + self.metric('zero_texts_waiting') == 0, 5)
-            self.assertGreater(self.metric('zero_disconnected_total'), gone)
+            self.wait_for(lambda: self.metric('zero_texts_running') + self.metric('zero_texts_waiting') == 0)
+            self.wait_for(lambda: self.metric('zero_disconnected_total') > gone)
         self.assertEqual(self.metric('zero_cache_positions_used'), 0)
         self.end(process)
 
