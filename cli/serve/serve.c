@@ -75,8 +75,9 @@ struct server {
 static void print_model(const struct server *server, struct text *out) {
     text_add(out, "{\"id\": ");
     json_add_string(out, server->name);
-    text_add(out, ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"zero.c\"}",
-             (long long)server->started_s);
+    text_add(out,
+             ", \"object\": \"model\", \"created\": %lld, \"owned_by\": \"zero.c\", \"max_model_len\": %d}",
+             (long long)server->started_s, server->limits.positions);
 }
 
 static enum status get_models(struct server *server, struct exchange *exchange) {

@@ -120,7 +120,7 @@ class Completions(ServerCase):
     def test_other_pages(self):
         process = self.serve('--name', 'mine')
         models = json.loads(self.request('GET', '/v1/models')[2])
-        self.assertEqual([model['id'] for model in models['data']], ['mine'])
+        self.assertEqual([(model['id'], model['max_model_len']) for model in models['data']], [('mine', POSITIONS)])
         self.assertEqual(json.loads(self.request('GET', '/v1/models/mine?x=1')[2])['id'], 'mine')
         self.assertEqual(self.request('GET', '/health')[0::2], (200, b'{"status": "ok"}\n'))
         self.assertEqual(self.request('HEAD', '/health')[0::2], (200, b''))
