@@ -33,7 +33,7 @@ hub=https://huggingface.co/datasets
 attempts=6 # without progress
 retry_s=${ZERO_DATA_RETRY_S:-1}
 shard_bytes=200001024
-work=
+work= shower=
 
 say() { echo "get_data.sh: $*" >&2; }
 fail() {
@@ -101,6 +101,35 @@ What was fetched so far is kept; the same command continues there."
     wait=$(awk "BEGIN { print 2 * $wait }")
     attempt=$((attempt + 1))
   done
+}
+
+# Shows how much of $path.part is there until it is ended: on a terminal each second, elsewhere each minute.
+show_progress() {
+  local last now step=60
+  [ ! -t 2 ] || step=1
+  last=$(size_of "$path.part")
+  while true; do
+    # Waits without a process that would outlive this one. Nothing is written to this pipe.
+    read -r -t "$step" <> <(:) || true
+    now=$(size_of "$path.part")
+    awk -v now="$now" -v last="$last" -v total="${total:-0}" -v step="$step" -v tty="$([ ! -t 2 ] || echo 1)" 'BEGIN {
+      rate = (now - last) / step
+      printf "%s  %.1f MB", tty ? "\r\033[K" : "", now / 1e6
+      if (total > 0) printf " of %.1f MB, %d %%", total / 1e6, 100 * now / total
+      printf ", %.1f MB/s", rate / 1e6
+      if (total > 0 && rate > 0) printf ", %d:%02d left", (total - now) / rate / 60, (total - now) / rate % 60
+      if (!tty) printf "\n"
+    }' >&2
+    last=$now
+  done
+}
+
+end_progress() {
+  [ -n "$shower" ] || return 0
+  kill "$shower" 2>/dev/null || true
+  wait "$shower" 2>/dev/null || true
+  shower=
+  [ ! -t 2 ] || printf '\r\033[K' >&2
 }
 
 # A token shard is a header of 1024 bytes, whose third number counts the tokens, and 2 bytes per token.
@@ -179,7 +208,10 @@ the same command again"
     echo "$path"
   fi
   if [ -z "$total" ] || [ "$(size_of "$path.part")" -ne "$total" ]; then
+    show_progress &
+    shower=$!
     try --location --continue-at - --output "$path.part" "$url"
+    end_progress
   fi
   finish
 }
@@ -281,7 +313,7 @@ mkdir -p "$folder"
 exec 9>"$folder/.get_data.lock"
 flock -n 9 || fail "another get_data.sh is downloading to $folder"
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'end_progress; rm -rf "$work"' EXIT
 
 case $set in
 tinyshakespeare)

@@ -5,6 +5,7 @@ import hashlib
 import http.server
 import os
 import pathlib
+import pty
 import shutil
 import struct
 import subprocess
@@ -59,8 +60,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header('ETag', f'"{hashlib.md5(data).hexdigest()}"')
         self.end_headers()
         if with_body:
-            end = first + 1000 if plan == 'drop' else len(data)
+            end = first + 1000 if plan in ('drop', 'slow') else len(data)
             self.wfile.write(data[first:end])
+            if plan == 'slow':
+                self.wfile.flush()
+                server.go_on.wait(60)
+                self.wfile.write(data[end:])
             self.close_connection = True
 
 
@@ -71,6 +76,7 @@ class GetData(CommandCase):
         super().setUp()
         self.server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
         self.server.files, self.server.sums, self.server.requests = {}, {}, []
+        self.server.go_on = threading.Event()
         self.server.plans = collections.defaultdict(collections.deque)
         threading.Thread(target=self.server.serve_forever, kwargs={'poll_interval': 0.02}, daemon=True).start()
         self.addCleanup(self.server.server_close)
@@ -136,6 +142,28 @@ class GetData(CommandCase):
         self.publish(HELLASWAG, data[::-1])
         self.get('hellaswag', self.out, says=['published anew since its download began'])
         self.assertEqual((self.out / 'hellaswag_val.jsonl').read_bytes(), data[::-1])
+
+    def test_progress_on_a_terminal(self):
+        data = os.urandom(4_000_000)
+        self.publish(HELLASWAG, data)
+        self.server.plans['/' + HELLASWAG].append('slow')
+        terminal, end = pty.openpty()
+        process = subprocess.Popen([self.script, 'hellaswag', self.out], stdout=subprocess.DEVNULL, stderr=end,
+                                   env={**os.environ, 'ZERO_DATA_URL': self.url, 'no_proxy': '*'})
+        os.close(end)
+        shown = b''
+        while b'0.0 MB of 4.0 MB, 0 %' not in shown:
+            shown += os.read(terminal, 1000)
+        self.server.go_on.set()
+        try:
+            while True:
+                shown += os.read(terminal, 1000)
+        except OSError:  # the other end is closed
+            pass
+        os.close(terminal)
+        self.assertEqual(process.wait(60), 0, shown)
+        self.assertTrue(shown.endswith(b'\r\x1b[K'), shown)
+        self.assertEqual((self.out / 'hellaswag_val.jsonl').read_bytes(), data)
 
     def test_the_hub(self):
         stories = f'{HUB}/roneneldan/TinyStories/resolve/main/TinyStoriesV2-GPT4-'
