@@ -92,6 +92,10 @@ const struct command command_export = {
         "The weights may also be a Hugging Face GPT-2 folder or a model of llm.c. Of a run, the newest "
         "checkpoint\n"
         "is exported. The files appear in DIR when all are complete; DIR/" EXPORT_RECORD " lists them.",
+    .examples = "A folder for transformers.\n"
+                "./train export runs/quickstart --to hf my-model\n"
+                "A file for llama.cpp, with weights of 8 bits.\n"
+                "./train export runs/quickstart --to gguf my-model --dtype q8_0\n",
     .flags = flags,
     .n_flags = N_FLAGS,
     .run = run_export,

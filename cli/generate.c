@@ -296,6 +296,12 @@ const struct command command_generate = {
         "Filters work in this order: repetition penalty, temperature, top-k, top-p, min-p. "
         "Log-probabilities\n"
         "are the model's, before all of them.",
+    .examples = "Continue a text.\n"
+                "./train generate runs/quickstart --prompt 'In the beginning' --tokens 200\n"
+                "The most likely continuation of each line of a file, as JSON.\n"
+                "./train generate runs/quickstart --prompts lines.txt --temperature 0 --json\n"
+                "Try one prompt after the other.\n"
+                "./train generate runs/quickstart --interactive\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_generate,

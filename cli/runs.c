@@ -323,6 +323,8 @@ const struct command command_runs = {
         "States: running; finished; stopped (by a signal, to be resumed); failed (with its message); stale\n"
         "(killed: its process is gone and recorded no end); not begun. LOSS is the mean of the last 100\n"
         "steps, VAL LOSS that of the last evaluation.",
+    .examples = "All runs, with state, step and loss.\n"
+                "./train runs\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_runs,

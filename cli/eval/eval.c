@@ -100,6 +100,10 @@ const struct command command_eval = {
                "lines of {\"text\": TEXT}; and any multiple choice, lines of {\"context\": TEXT, "
                "\"choices\": [TEXT, "
                "...],\n\"label\": INDEX}. See docs/evaluation.md.",
+    .examples = "Bits per byte of a text.\n"
+                "./train eval runs/quickstart --data book.txt\n"
+                "Compare two models on HellaSwag.\n"
+                "./train eval runs/a runs/b --task hellaswag=hellaswag_val.jsonl\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_eval,

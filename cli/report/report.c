@@ -192,6 +192,8 @@ const struct command command_report = {
     .synopsis = "RUN [RUN ...] [--out FILE]",
     .summary = "write a self-contained HTML page with the curves and figures of runs, side by side",
     .details = "Runs may be under way. The page loads nothing from a network; open it in any browser.",
+    .examples = "Put two runs side by side.\n"
+                "./train report runs/a runs/b --out report.html\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_report,

@@ -353,6 +353,8 @@ const struct command command_serve = {
         "page to try the model. Requests are decoded together, join and leave between steps, and do not\n"
         "change each other's texts. There is no encryption and no login: only this machine is served unless\n"
         "--host says otherwise. Ctrl-C or SIGTERM ends; a second one ends at once.",
+    .examples = "Answer completions on this machine, at http://localhost:8000.\n"
+                "./train serve runs/quickstart --port 8000\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_serve,

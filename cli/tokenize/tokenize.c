@@ -120,6 +120,10 @@ const struct command command_tokenize = {
                "Files named .jsonl, .ndjson or .json, and all with --field, hold one JSON object per line: a "
                "document\n"
                "each. After an interruption the same command goes on where it stopped.",
+    .examples = "Make shards of a text, with the last 5 % for validation.\n"
+                "./train tokenize book.txt --tokenizer book.tiktoken --split 0.05 --out shards\n"
+                "Read the field of packed JSON Lines.\n"
+                "./train tokenize dump.jsonl.zst --field text --tokenizer gpt2.tiktoken --out shards\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_tokenize,

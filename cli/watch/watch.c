@@ -135,6 +135,8 @@ const struct command command_watch = {
     .details = "The run may not have begun yet, and may be stopped and resumed. q or Ctrl-C quits; the run "
                "goes on.\n"
                "Where standard output is not a terminal, it prints the run's status once.",
+    .examples = "Follow a run, or one that is about to begin.\n"
+                "./train watch runs/quickstart\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_watch,

@@ -37,7 +37,7 @@ class Help(CommandCase):
             for title, line in examples:
                 self.assertRegex(title, r'^  [A-Z].*\.$')
                 self.assertRegex(line, r'^      \S')
-                words = re.split(r'(?:^|.*\s|\()\.?/?train ', line, maxsplit=1)[-1].split()
+                words = re.search(r'(?:^|[\s(])(?:\./)?train (.*)', line).group(1).split()
                 called = words[0] if words[0] in commands else 'train'
                 self.assertTrue(called != 'train' or '.json' in words[0], line)
                 own |= called == command
