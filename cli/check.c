@@ -70,7 +70,7 @@ static enum status run_check(int n_args, char **args) {
     if (status == STATUS_OK)
         status = check_tasks(&config);
     if (status == STATUS_OK) {
-        data_log_mixture(&config);
+        data_log_mixture(&config, true);
         config_print(&config, &out);
         status = print_text(&out);
     }

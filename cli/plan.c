@@ -10,6 +10,7 @@
 #include "base/processors.h"
 #include "cli/commands.h"
 #include "data/tokenizer.h"
+#include "trainer/data/sources.h"
 #include "trainer/data_defaults.h"
 #include "trainer/initial_weights.h"
 #include "trainer/plan/fit_report.h"
@@ -295,6 +296,8 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
         status = model_sizes_from_tokenizer(&config, config.data.tokenizer, planner->n_ids);
     if (status == STATUS_OK) {
         enum status resolved = config_resolve(&config, one->world);
+        if (resolved == STATUS_OK && one == planner->report.cases)
+            data_log_mixture(&config, false); // a plan needs no data
         if (resolved == STATUS_INVALID)
             status = refuse(one, config.source);
         else

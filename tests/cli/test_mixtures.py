@@ -165,13 +165,15 @@ class Errors(MixtureCase):
         config = self.config(data={'train': train}, model={'vocab_size': 300})
         self.refuses(config, says=['data.train', 'x/train-00000.bin was tokenized with bytes', 'y/train-00000.bin with t.tiktoken'])
 
-    def test_check_shows_the_mixture(self):
+    def test_check_and_plan_show_the_mixture(self):
         config = self.config(train={'max_steps': 40, 'micro_batch_size': 2})
         process = self.run_train('check', config)
         self.assertEqual(json.loads(process.out)['data']['train'], self.mixture())
         self.assertIn('a-train.bin: 75 % of sequences, 3.00K tokens in 1 shard, 0.645 epochs in 40 steps', process.error)
-        process = self.run_train('check', self.config(data={'train': self.mixture(**{'absent-*.bin': 1})}))
-        self.assertIn('warning: data.train[2]: no file matches', process.error)
+        self.assertIn('a-train.bin: 75 % of sequences', self.run_train('plan', config).error)
+        absent = self.config(data={'train': self.mixture(**{'absent-*.bin': 1})})
+        self.assertIn('warning: data.train[2]: no file matches', self.run_train('check', absent).error)
+        self.assertNotIn('absent', self.run_train('plan', absent).error)
 
 
 if __name__ == '__main__':

@@ -44,7 +44,7 @@ static enum status log_sources(const struct config *config, const struct sources
     return STATUS_OK;
 }
 
-void data_log_mixture(const struct config *config) {
+void data_log_mixture(const struct config *config, bool warn) {
     struct source_option list[CONFIG_MAX_SOURCES];
     struct sources sources;
     if (config->data.train.n < 2)
@@ -54,9 +54,8 @@ void data_log_mixture(const struct config *config) {
     enum status status = sources_open(&sources, &options);
     if (status == STATUS_OK)
         status = log_sources(config, &sources);
-    if (status != STATUS_OK) {
+    if (status != STATUS_OK && warn)
         log_warning("%s", status_message());
-        status_clear();
-    }
+    status_clear();
     sources_free(&sources);
 }

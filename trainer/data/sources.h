@@ -17,7 +17,7 @@ struct sources_options data_sources(const struct config *config, bool validation
 void data_describe_source(const struct sources *sources, int index, double n_drawn, const char *until,
                           struct text *out);
 // Logs these lines for data.train of a resolved config, if it is a mixture, for commands that do not train.
-// What a run would refuse is only a warning: the data may still be made.
-void data_log_mixture(const struct config *config);
+//   warn   of what a run would refuse, such as absent shards; otherwise nothing is said then
+void data_log_mixture(const struct config *config, bool warn);
 
 #endif
