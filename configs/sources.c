@@ -1,4 +1,5 @@
 // Reads options of type PATHS and SOURCES from JSON: files as paths, or as a mixture of sources.
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,8 @@
 #define SMALLEST_WEIGHT 1e-30
 #define LARGEST_WEIGHT  1e30
 
-#define EXAMPLE "as {\"path\": \"a/*.bin\", \"weight\": 0.7}"
+#define PLACE_BYTES (PATH_MAX + 160)
+#define EXAMPLE     "as {\"path\": \"a/*.bin\", \"weight\": 0.7}"
 
 struct reading {
     const struct option *option;
@@ -29,7 +31,7 @@ static const char *place_of(const struct reading *reading, const char *key, char
 
 static enum status wrong(const struct reading *reading, const char *key, const cJSON *value,
                          const char *expected) {
-    char place[512], found[96];
+    char place[PLACE_BYTES], found[96];
     return FAIL(STATUS_INVALID, "%s is %s, expected %s", place_of(reading, key, place, sizeof place),
                 option_what_is(value, found, sizeof found), expected);
 }
@@ -90,7 +92,7 @@ static struct config_source *add_source(struct config_sources *sources) {
 }
 
 static enum status read_weight(const struct reading *reading, const cJSON *value, double *out) {
-    char place[512], number[32];
+    char place[PLACE_BYTES], number[32];
     if (!cJSON_IsNumber(value))
         return wrong(reading, ".weight", value, "a number above 0");
     *out = value->valuedouble;
@@ -106,7 +108,7 @@ static enum status read_object(const struct reading *reading, const cJSON *objec
                                struct config_source *out) {
     static const char *const keys[] = {"path", "weight"};
     const cJSON *item;
-    char place[512];
+    char place[PLACE_BYTES];
     cJSON_ArrayForEach(item, object) {
         if (strcmp(item->string, "path") == 0) {
             TRY(read_paths(reading, ".path", item, &out->files));
@@ -128,7 +130,7 @@ static enum status read_object(const struct reading *reading, const cJSON *objec
 
 static enum status read_element(const struct reading *reading, const cJSON *item,
                                 struct config_sources *out) {
-    char place[512];
+    char place[PLACE_BYTES];
     if (cJSON_IsString(item) && !item->valuestring[0])
         return FAIL(STATUS_INVALID, "%s names no shards, expected a path, or a source, " EXAMPLE,
                     place_of(reading, "", place, sizeof place));
@@ -144,7 +146,7 @@ static enum status read_element(const struct reading *reading, const cJSON *item
 // Weights are given in all sources or in none: what a source without one would get is anyone's guess.
 static enum status check_weights(struct reading *reading, const struct config_sources *sources) {
     int with = -1, without = -1;
-    char place[512];
+    char place[PLACE_BYTES];
     for (int i = sources->n - 1; i >= 0; i--)
         *(sources->list[i].weight > 0 ? &with : &without) = i;
     if (with < 0 || without < 0)
@@ -157,7 +159,7 @@ static enum status check_weights(struct reading *reading, const struct config_so
 // A list with objects: each element is a source.
 static enum status read_mixture(struct reading *reading, const cJSON *value, struct config_sources *out) {
     const cJSON *item;
-    char place[512];
+    char place[PLACE_BYTES];
     if (cJSON_GetArraySize(value) > CONFIG_MAX_SOURCES)
         return FAIL(STATUS_INVALID, "%s has %d sources, at most %d are supported",
                     place_of(reading, "", place, sizeof place), cJSON_GetArraySize(value),

@@ -236,12 +236,12 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     if (thread < 2 * STEP)
         lse_and_delta[0][thread] = lse_or_delta(args, delta, first);
     mma_c dk[M][WIDTH / 8] = {}, dv[M][WIDTH / 8] = {};
-    bool more = true;
-    for (int query = first, odd = 0; more; query += STEP, odd ^= 1) {
+    // Later queries see none of the block's keys once one does not see the last of them.
+    auto is_seen = [&](int query) { return query < args.T && !starts.hide(query, first + ROWS - 1); };
+    for (int query = first, odd = 0; is_seen(query); query += STEP, odd ^= 1) {
         cp_async_wait<0>();
         __syncthreads(); // this step's rows have arrived, and all threads have read the previous step's
-        // Later queries see none of the block's keys once one does not see the last of them.
-        more = query + STEP < args.T && !starts.hide(query + STEP, first + ROWS - 1);
+        bool more = is_seen(query + STEP);
         if (more)
             load_step(query + STEP, odd ^ 1);
         float next = more ? lse_or_delta(args, delta, query + STEP) : 0;
