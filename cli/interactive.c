@@ -1,15 +1,18 @@
 // The conversation is one text: what the user wrote and what the model wrote, which each turn continues.
-// Line editing is libedit's. While the model writes, SIGINT is blocked and only looked for between tokens:
-// compute threads must not be interrupted (trainer/signals.c).
+// Line editing is libedit's. SIGINT is blocked: it arrives while a character is awaited, and while the model
+// writes it is looked for between tokens. Compute threads must not be interrupted (trainer/signals.c).
 #include "cli/interactive.h"
 
 #include <errno.h>
 #include <histedit.h>
+#include <locale.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <wchar.h>
 
 #include "base/log.h"
 #include "base/output.h"
@@ -41,19 +44,15 @@ static bool on_terminal(void) {
     return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
 }
 
-static void block_interrupts(int how) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    pthread_sigmask(how, &set, NULL);
-}
-
 void interactive_prepare(void) {
     if (!on_terminal())
         return;
     struct sigaction action = {.sa_handler = note_interrupt}; // without SA_RESTART: it ends a read
+    sigset_t set;
     sigaction(SIGINT, &action, NULL);
-    block_interrupts(SIG_BLOCK);
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
 // ---- reading
@@ -64,14 +63,38 @@ static char *prompt_text(EditLine *edit) {
     return text;
 }
 
+// Reads one character for libedit, whose own function goes on after an interrupt.
+static int read_character(EditLine *edit, wchar_t *out) {
+    mbstate_t decoder = {0};
+    (void)edit;
+    for (;;) {
+        char byte;
+        struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+        sigset_t none;
+        sigemptyset(&none);
+        bool ready = ppoll(&input, 1, NULL, &none) > 0; // SIGINT arrives only here
+        if (interrupted)
+            return -1;
+        if (!ready)
+            continue; // another signal: the program was stopped and went on
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n <= 0)
+            return (int)n;
+        size_t length = mbrtowc(out, &byte, 1, &decoder);
+        if (length == (size_t)-1) // not a character of this locale: it is left out
+            decoder = (mbstate_t){0};
+        else if (length != (size_t)-2)
+            return 1;
+    }
+}
+
 // One line without its end; NULL at the end of the input. Ctrl-C gives an empty line.
 static const char *read_edited(struct interactive *interactive, size_t *n) {
     int length = 0;
     HistEvent event;
     interrupted = 0;
-    block_interrupts(SIG_UNBLOCK);
+    el_resize(interactive->edit); // the terminal may have another width now
     const char *line = el_gets(interactive->edit, &length);
-    block_interrupts(SIG_BLOCK);
     *n = 0;
     if (interrupted) {
         el_reset(interactive->edit);
@@ -268,6 +291,7 @@ static enum status take_lines(struct interactive *interactive) {
 
 static enum status open_editor(struct interactive *interactive) {
     HistEvent event;
+    setlocale(LC_CTYPE, ""); // the characters that the user types
     interactive->edit = el_init("train", stdin, stdout, stderr);
     interactive->history = history_init();
     if (!interactive->edit || !interactive->history)
@@ -277,7 +301,7 @@ static enum status open_editor(struct interactive *interactive) {
     history(interactive->history, &event, H_SETUNIQUE, 1);
     el_set(interactive->edit, EL_PROMPT, prompt_text);
     el_set(interactive->edit, EL_EDITOR, "emacs");
-    el_set(interactive->edit, EL_SIGNAL, 1);
+    el_set(interactive->edit, EL_GETCFN, read_character);
     el_set(interactive->edit, EL_HIST, history, interactive->history);
     el_source(interactive->edit, NULL); // the user's ~/.editrc
     log_info("type a line, and the model continues it; /help lists commands, Ctrl-D ends");

@@ -1,11 +1,12 @@
 """./train generate: prompts, JSON, log-probabilities, stop strings, penalties, and the interactive mode."""
+import fcntl
 import json
 import math
 import os
 import pty
-import re
-import signal
+import select
 import subprocess
+import termios
 import time
 import unittest
 
@@ -97,8 +98,17 @@ class Terminal(CommandCase):
         text, until = '', time.monotonic() + 60
         while not all(word in text for word in words):
             self.assertLess(time.monotonic(), until, text)
-            text += os.read(self.screen, 65536).decode('utf-8', 'replace')
+            if select.select([self.screen], [], [], 1)[0]:
+                text += os.read(self.screen, 65536).decode('utf-8', 'replace')
         return text
+
+    def type(self, keys):
+        """Types once the line is being edited: libedit prints its prompt before it takes over the terminal."""
+        until = time.monotonic() + 60
+        while termios.tcgetattr(self.screen)[3] & termios.ICANON:
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.01)
+        os.write(self.screen, keys)
 
     def test_editing_history_and_interrupts(self):
         self.screen, line = pty.openpty()
@@ -110,29 +120,34 @@ class Terminal(CommandCase):
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         self.read_until('/help', '> ')
-        os.write(self.screen, b'/set seeed 7\x1b[D\x1b[D\x1b[D\x7f\n')  # back over "d 7", and removes an e
-        self.read_until('> ')
-        os.write(self.screen, b'/set\n')
-        self.read_until('seed 7')
-        os.write(self.screen, b'\x1b[A\x1b[A\x1b[A\x1b[A\n')  # the oldest line again
-        os.write(self.screen, b'/set tokens 1000000\n')
-        os.write(self.screen, b'abc\n')
+        self.type(b'/set seeed 7\x1b[D\x1b[D\x1b[D\x7f\n')  # back over "d 7", and removes an e
+        self.read_until('\n> ')
+        self.type(b'/set\n')
+        self.read_until('tokens 5  seed 7', '\n> ')
+        self.type(b'\x1b[A\x1b[A\x7f8\n')  # the line before the last one, with another end
+        self.read_until('\n> ')
+        self.type(b'/set tokens 1000000\n')
+        self.read_until('\n> ')
+        self.type(b'abc\n')
         self.read_until('abc\r\n')
         time.sleep(0.3)
         os.write(self.screen, b'\x03')  # Ctrl-C stops the text
-        self.read_until('> ')
-        os.write(self.screen, b'/set tokens 3\n/set\n')
-        self.read_until('tokens 3  seed 7')
-        os.write(self.screen, b'not this\x03')  # and drops a line
-        self.read_until('> ')
-        os.write(self.screen, b'\x04')
+        self.read_until('\n> ')
+        self.type(b'/set tokens 3\n')
+        self.read_until('\n> ')
+        self.type(b'/set\n')
+        self.read_until('tokens 3  seed 8', '\n> ')
+        self.type(b'not this')
+        self.read_until('not this')
+        self.type(b'\x03')  # and drops a line
+        self.read_until('\n> ')
+        self.type(b'\x04')
         self.assertEqual(process.wait(timeout=60), 0)
 
     @staticmethod
     def take_terminal():
         harness.restore_signals()
         os.setsid()
-        import fcntl, termios  # pylint: disable=import-outside-toplevel,multiple-imports
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
