@@ -37,7 +37,8 @@ static bool text_reserve(struct text *text, size_t more) {
 void text_add_bytes(struct text *text, const void *bytes, size_t length) {
     if (!text_reserve(text, length))
         return;
-    memcpy(text->data + text->length, bytes, length);
+    if (length > 0) // bytes may be NULL then
+        memcpy(text->data + text->length, bytes, length);
     text->length += length;
     text->data[text->length] = '\0';
 }

@@ -39,7 +39,6 @@ test_packages=(
   "clang|the second compiler"
   "libomp-dev|OpenMP for clang"
   "clang-format-14|the formatting check"
-  "curl|requests of docs/serving.md"
   "ccache|recompiles only what has changed"
 )
 
