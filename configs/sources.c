@@ -40,10 +40,17 @@ static enum status out_of_memory(void) {
     return FAIL(STATUS_FAILED, "out of memory reading the configuration");
 }
 
+// Room for one more element: a list of n is doubled when n is a power of two. NULL when out of memory.
+static void *with_room(void *list, int n, size_t element_bytes) {
+    if (n > 0 && (n & (n - 1)) != 0)
+        return list;
+    return realloc(list, (n > 0 ? 2 * (size_t)n : 1) * element_bytes);
+}
+
 // ---- paths
 
 static enum status add_path(struct file_list *list, const char *path) {
-    char **grown = realloc(list->paths, ((size_t)list->n_paths + 1) * sizeof *grown);
+    char **grown = with_room(list->paths, list->n_paths, sizeof *grown);
     if (!grown)
         return out_of_memory();
     list->paths = grown;
@@ -83,7 +90,7 @@ enum status option_read_paths(const struct option *option, const char *source, c
 
 // NULL when out of memory.
 static struct config_source *add_source(struct config_sources *sources) {
-    struct config_source *grown = realloc(sources->list, ((size_t)sources->n + 1) * sizeof *grown);
+    struct config_source *grown = with_room(sources->list, sources->n, sizeof *grown);
     if (!grown)
         return NULL;
     sources->list = grown;
