@@ -16,6 +16,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum log_level shown = LOG_INFO;
 static FILE *log_file;
+static char held[8192]; // the first lines from before log_file was opened; of more, the file lacks the rest
+static size_t held_length;
 static bool live;          // the progress line is on the terminal
 static size_t live_length; // of it, in columns
 
@@ -29,6 +31,22 @@ static void erase_live(void) {
     live = false;
 }
 
+// To the file, or to what it will begin with.
+static void write_line(const char *prefix, const char *message) {
+    char line[STATUS_MESSAGE_BYTES + 64], stamp[32];
+    time_t now = time(NULL);
+    struct tm local;
+    strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
+    const int length = snprintf(line, sizeof line, "%s %s%s\n", stamp, prefix, message);
+    if (log_file) {
+        fputs(line, log_file);
+        fflush(log_file);
+    } else if (held_length + (size_t)length < sizeof held) {
+        memcpy(held + held_length, line, (size_t)length);
+        held_length += (size_t)length;
+    }
+}
+
 static void add_message(enum log_level level, const char *prefix, const char *format, va_list arguments) {
     char message[STATUS_MESSAGE_BYTES];
     vsnprintf(message, sizeof message, format, arguments);
@@ -37,14 +55,7 @@ static void add_message(enum log_level level, const char *prefix, const char *fo
         erase_live();
         fprintf(stderr, "%s%s\n", prefix, message);
     }
-    if (log_file) {
-        char stamp[32];
-        time_t now = time(NULL);
-        struct tm local;
-        strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
-        fprintf(log_file, "%s %s%s\n", stamp, prefix, message);
-        fflush(log_file);
-    }
+    write_line(prefix, message);
     pthread_mutex_unlock(&lock);
 }
 
@@ -66,6 +77,9 @@ enum status log_open_file(const char *path) {
     TRY(file_append_open(path, &file));
     pthread_mutex_lock(&lock);
     log_file = file;
+    fwrite(held, 1, held_length, file);
+    fflush(file);
+    held_length = 0;
     pthread_mutex_unlock(&lock);
     return STATUS_OK;
 }

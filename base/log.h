@@ -18,7 +18,8 @@ void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-// Appends every message, with a time stamp, to this file until log_close_file. STATUS_FAILED: cannot be
+// Appends every message, with a time stamp, to this file until log_close_file, after those that came before
+// (up to 8 KiB of them). STATUS_FAILED: cannot be
 // opened.
 enum status log_open_file(const char *path) MUST_CHECK;
 void log_close_file(void);

@@ -36,6 +36,7 @@ static void test_messages(void **state) {
     assert_true(file && log_descriptor >= 0);
     close(log_descriptor);
     redirect(fileno(file));
+    log_warning("zero");
     enum status status = log_open_file(log_path);
     log_info("one %d", 1);
     log_debug("hidden");
@@ -51,16 +52,17 @@ static void test_messages(void **state) {
     EXPECT_OK(status);
     rewind(file);
     assert_true(fread(printed, 1, sizeof printed - 1, file) > 0);
-    assert_string_equal(printed, "one 1\ntrain: warning: two\ntrain: error: three\nafter\n");
+    assert_string_equal(printed,
+                        "train: warning: zero\none 1\ntrain: warning: two\ntrain: error: three\nafter\n");
     fclose(file);
 
     char *logged;
     size_t bytes;
     EXPECT_OK(file_read(log_path, 10000, &logged, &bytes));
-    static const char *const lines[] = {" one 1\n", " hidden\n", " train: warning: two\n", " quiet\n",
-                                        " train: error: three\n"};
+    static const char *const lines[] = {" train: warning: zero\n", " one 1\n", " hidden\n",
+                                        " train: warning: two\n",  " quiet\n", " train: error: three\n"};
     const char *at = logged;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         at = strstr(at, lines[i]);
         assert_non_null(at);
     }
