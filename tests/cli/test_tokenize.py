@@ -162,7 +162,8 @@ class Inputs(TokenizeCase):
             process.returncode = os.waitstatus_to_exitcode(status)
         self.assertEqual(process.returncode, 0, error)
         self.assertEqual(self.meta()['train']['bytes'], 60 * 125 * 8000)
-        self.assertLess(usage.ru_maxrss * 1024, 80e6)
+        # Chunks that wait for the threads are bounded; all of the text with its ids would take 300 MB.
+        self.assertLess(usage.ru_maxrss * 1024, 150e6)
 
 
 class BadInput(TokenizeCase):
