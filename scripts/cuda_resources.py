@@ -40,7 +40,7 @@ def demangle(names):
 def read_logs(build):
     """{source: {kernel: {architecture: Use}}} from every .log file that nvcc wrote beside its object."""
     kernels = {}
-    for log in sorted((build / 'kernels' / 'cuda').glob('*.log')):
+    for log in sorted((build / 'kernels' / 'cuda').rglob('*.log'), key=lambda log: log.stem):
         found, spilled = {}, (0, 0)
         for line in log.read_text().splitlines():
             if match := COMPILING.search(line):
