@@ -84,6 +84,13 @@ static struct operation_cost attention_backward_work(const struct attention_back
                                    .bytes = 8.0 * a->B * a->T * a->H * a->D * size_of(a->type)};
 }
 
+// The keys and values that it reads and writes, and q, k, v and out.
+static struct operation_cost attention_decode_work(const struct attention_decode_args *a) {
+    double width = (double)a->H * a->D, keys = (double)a->n_keys;
+    return (struct operation_cost){.flops = 4 * keys * width,
+                                   .bytes = 2 * (keys + 2.0 * a->B) * width * size_of(a->type)};
+}
+
 static struct operation_cost cross_entropy_work(const struct cross_entropy_args *a) {
     double elements = (double)a->N * a->V, logit = a->type == DTYPE_F64 ? 8 : size_of(a->logits_type);
     return (struct operation_cost){.bytes = elements * (logit + (a->dlogits ? size_of(a->type) : 0))};

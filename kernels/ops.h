@@ -40,6 +40,7 @@
     OP(gelu_backward)                                                                                        \
     OP(attention_forward)                                                                                    \
     OP(attention_backward)                                                                                   \
+    OP(attention_decode)                                                                                     \
     OP(cross_entropy)                                                                                        \
     OP(optimizer_step)                                                                                       \
     OP(optimizer_spans)                                                                                      \
@@ -64,7 +65,8 @@ struct embedding_forward_args {
     const void *wpe;       // [r] (P, C) type, P >= position + T
     const int32_t *tokens; // [r] (B, T), each in [0, V)
     int B, T, C, V;
-    int position; // of t = 0: 0 in training, the length of the key-value cache in generation
+    int position;             // of t = 0: 0 in training, the length of the key-value cache in generation
+    const int32_t *positions; // [r] (B), or NULL: `position` of each sequence, where they differ
     enum dtype type;
 };
 
@@ -203,6 +205,27 @@ struct attention_backward_args {
     size_t batch_stride;   // between their sequences
     const int32_t *first;  // [r] (B, T) as in attention_forward, or NULL
     int B, T, H, D;
+    enum dtype type;
+};
+
+// Attention of one new position per sequence, for sequences of different lengths in a key-value cache: writes
+// the position's key and value to the cache, then attends to all positions of the sequence up to it. With s =
+// sequences[b] and n = lengths[b]:
+//   keys[s,n,:] = k[b,:]; values[s,n,:] = v[b,:];
+//   out[b,h] = sum over j <= n of softmax_j(q[b,h] . keys[s,j,h] / sqrt(D)) values[s,j,h]
+// Determinism: a sequence's result does not depend on the other sequences, their number or their lengths.
+// Errors: STATUS_UNSUPPORTED as in attention_forward.
+struct attention_decode_args {
+    void *out;                 // [w] (B, H * D) type, dense
+    void *keys, *values;       // [rw] (sequences, positions, H * D) type: the cache
+    const void *q, *k, *v;     // [r] (B, H * D) type, rows `stride` apart
+    const int32_t *sequences;  // [r] (B), all different
+    const int32_t *lengths;    // [r] (B) positions in the cache before the call; 0: none
+    size_t stride;             // between sequences of q, of k and of v
+    size_t cache_stride;       // between positions of keys, and of values
+    size_t cache_batch_stride; // between sequences of keys, and of values
+    size_t n_keys;             // the sum of lengths[b] + 1: `lengths` may be in a device's memory
+    int B, H, D;
     enum dtype type;
 };
 

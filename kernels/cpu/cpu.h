@@ -113,6 +113,8 @@ OPERATIONS(CPU_OPERATION_PROTOTYPE)
 // Scratch that a call needs from the stream's workspace, in bytes.
 size_t CPU_OP(attention_forward_workspace)(const struct device *device,
                                            const struct attention_forward_args *args);
+size_t CPU_OP(attention_decode_workspace)(const struct device *device,
+                                          const struct attention_decode_args *args);
 size_t CPU_OP(attention_backward_workspace)(const struct device *device,
                                             const struct attention_backward_args *args);
 size_t CPU_OP(cross_entropy_workspace)(const struct device *device, const struct cross_entropy_args *args);

@@ -11,16 +11,18 @@ namespace {
 
 constexpr int FORWARD_THREADS = 256;
 
-// One warp per row.
+// One warp per row. positions: of each sequence's first row, or NULL where all begin at `position`.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(FORWARD_THREADS)
     embedding_forward(T *out, const T *wte, const T *wpe, const int32_t *tokens, int N, int seq_len, int C,
-                      int position) {
+                      int position, const int32_t *positions) {
     int row = static_cast<int>(blockIdx.x) * (FORWARD_THREADS / WARP) + static_cast<int>(threadIdx.x) / WARP;
     if (row >= N)
         return;
     size_t channels = static_cast<size_t>(C);
     wte += static_cast<size_t>(tokens[row]) * channels;
+    if (positions)
+        position = positions[row / seq_len];
     wpe += static_cast<size_t>(position + row % seq_len) * channels;
     out += static_cast<size_t>(row) * channels;
 #pragma unroll 2
@@ -260,7 +262,7 @@ extern "C" enum status cuda_embedding_forward(struct stream *stream,
             stream, (aligned && args->C % width == 0 ? embedding_forward<T, width> : embedding_forward<T, 1>),
             ceil_divide(static_cast<size_t>(N), FORWARD_THREADS / WARP), FORWARD_THREADS, 0,
             static_cast<T *>(args->out), static_cast<const T *>(args->wte), static_cast<const T *>(args->wpe),
-            args->tokens, N, args->T, args->C, args->position);
+            args->tokens, N, args->T, args->C, args->position, args->positions);
     });
 }
 

@@ -1,6 +1,6 @@
-// Causal attention, one query at a time: p_j = exp(q . k_j / sqrt(D) - lse), out = sum of p_j v_j. Backward,
-// with delta = dout . out: ds_j = p_j (dout . v_j - delta), dq = sum of ds_j k_j / sqrt(D), dk_j += ds_j q /
-// sqrt(D), dv_j += p_j dout.
+// Causal attention, one query at a time, in training and against a key-value cache: p_j = exp(q . k_j /
+// sqrt(D) - lse), out = sum of p_j v_j. Backward, with delta = dout . out: ds_j = p_j (dout . v_j - delta),
+// dq = sum of ds_j k_j / sqrt(D), dk_j += ds_j q / sqrt(D), dv_j += p_j dout.
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,23 +18,32 @@ static size_t first_seen(const int32_t *first, size_t T, size_t b, size_t t) {
     return first ? (size_t)first[b * T + t] : 0;
 }
 
-// One query of a head, which sees positions [first, end): sets `sum` to the weighted sum of v, and returns
-// lse.
-static double query_forward(const struct attention_forward_args *a, size_t q, size_t kv, size_t first,
-                            size_t end, double *sum) {
-    size_t D = (size_t)a->D;
-    double scale = 1 / sqrt((double)D), highest = -HUGE_VAL, total = 0;
-    for (size_t s = first; s < end; s++)
-        highest = fmax(highest, scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type));
-    for (size_t s = first; s < end; s++)
-        total += exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - highest);
+// One query of a head and what it sees: positions [first, end) of k and v, `stride` apart.
+struct query {
+    const void *q, *k, *v;
+    size_t q_at, kv_at, stride, first, end; // q_at, kv_at: the head's first element
+    size_t D;
+    enum dtype type;
+};
+
+static double score(const struct query *a, size_t s) {
+    return 1 / sqrt((double)a->D) * dot(a->q, a->q_at, a->k, a->kv_at + s * a->stride, a->D, a->type);
+}
+
+// Sets `sum` to the weighted sum of v, and returns lse.
+static double query_forward(const struct query *a, double *sum) {
+    double highest = -HUGE_VAL, total = 0;
+    for (size_t s = a->first; s < a->end; s++)
+        highest = fmax(highest, score(a, s));
+    for (size_t s = a->first; s < a->end; s++)
+        total += exp(score(a, s) - highest);
     double lse = highest + log(total);
-    for (size_t d = 0; d < D; d++)
+    for (size_t d = 0; d < a->D; d++)
         sum[d] = 0;
-    for (size_t s = first; s < end; s++) {
-        double p = exp(scale * dot(a->q, q, a->k, kv + s * a->kv_stride, D, a->type) - lse);
-        for (size_t d = 0; d < D; d++)
-            sum[d] += p * ref_load(a->v, a->type, kv + s * a->kv_stride + d);
+    for (size_t s = a->first; s < a->end; s++) {
+        double p = exp(score(a, s) - lse);
+        for (size_t d = 0; d < a->D; d++)
+            sum[d] += p * ref_load(a->v, a->type, a->kv_at + s * a->stride + d);
     }
     return lse;
 }
@@ -48,15 +57,54 @@ enum status ref_attention_forward(struct stream *stream, const struct attention_
     for (size_t b = 0; b < (size_t)a->B; b++)
         for (size_t h = 0; h < H; h++)
             for (size_t t = 0; t < T; t++) {
-                size_t q = b * a->q_batch_stride + t * a->q_stride + h * D;
-                size_t kv = b * a->kv_batch_stride + h * D;
-                double lse =
-                    query_forward(a, q, kv, first_seen(a->first, T, b, t), (size_t)a->S - T + t + 1, sum);
+                const struct query query = {.q = a->q,
+                                            .k = a->k,
+                                            .v = a->v,
+                                            .q_at = b * a->q_batch_stride + t * a->q_stride + h * D,
+                                            .kv_at = b * a->kv_batch_stride + h * D,
+                                            .stride = a->kv_stride,
+                                            .first = first_seen(a->first, T, b, t),
+                                            .end = (size_t)a->S - T + t + 1,
+                                            .D = D,
+                                            .type = a->type};
+                double lse = query_forward(&query, sum);
                 for (size_t d = 0; d < D; d++)
                     ref_store(a->out, a->type, (b * T + t) * H * D + h * D + d, sum[d]);
                 if (a->lse)
                     ref_store(a->lse, ref_wide(a->type), (b * H + h) * T + t, lse);
             }
+    free(sum);
+    return STATUS_OK;
+}
+
+enum status ref_attention_decode(struct stream *stream, const struct attention_decode_args *a) {
+    (void)stream;
+    size_t H = (size_t)a->H, D = (size_t)a->D;
+    double *sum = malloc(D * sizeof *sum);
+    if (!sum)
+        return FAIL(STATUS_FAILED, "out of memory for a row of attention");
+    for (size_t b = 0; b < (size_t)a->B; b++) {
+        size_t cache = (size_t)a->sequences[b] * a->cache_batch_stride, n = (size_t)a->lengths[b];
+        for (size_t i = 0; i < H * D; i++) {
+            size_t to = cache + n * a->cache_stride + i;
+            ref_store(a->keys, a->type, to, ref_load(a->k, a->type, b * a->stride + i));
+            ref_store(a->values, a->type, to, ref_load(a->v, a->type, b * a->stride + i));
+        }
+        for (size_t h = 0; h < H; h++) {
+            const struct query query = {.q = a->q,
+                                        .k = a->keys,
+                                        .v = a->values,
+                                        .q_at = b * a->stride + h * D,
+                                        .kv_at = cache + h * D,
+                                        .stride = a->cache_stride,
+                                        .end = n + 1,
+                                        .D = D,
+                                        .type = a->type};
+            query_forward(&query, sum);
+            for (size_t d = 0; d < D; d++)
+                ref_store(a->out, a->type, (b * H + h) * D + d, sum[d]);
+        }
+    }
     free(sum);
     return STATUS_OK;
 }

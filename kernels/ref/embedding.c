@@ -9,9 +9,10 @@ enum status ref_embedding_forward(struct stream *stream, const struct embedding_
         for (int t = 0; t < a->T; t++)
             for (size_t c = 0; c < C; c++) {
                 size_t row = (size_t)b * (size_t)a->T + (size_t)t;
-                double token = ref_load(a->wte, a->type, (size_t)a->tokens[row] * C + c);
-                double position = ref_load(a->wpe, a->type, (size_t)(a->position + t) * C + c);
-                ref_store(a->out, a->type, row * C + c, token + position);
+                int position = (a->positions ? a->positions[b] : a->position) + t;
+                double of_token = ref_load(a->wte, a->type, (size_t)a->tokens[row] * C + c);
+                double of_position = ref_load(a->wpe, a->type, (size_t)position * C + c);
+                ref_store(a->out, a->type, row * C + c, of_token + of_position);
             }
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
-// Checks of attention_forward and attention_backward. The bounds follow the errors of fp32 arithmetic through
-// the formulas, to first order, element by element.
+// Checks of attention_forward, attention_backward and attention_decode. The bounds follow the errors of fp32
+// arithmetic through the formulas, to first order, element by element.
 #include <math.h>
 #include <stdlib.h>
 
@@ -128,49 +128,72 @@ static struct weight_rounding rounding_of(const struct op_bench *bench, enum dty
 // A running maximum may be this much below the true one, so exp's argument may be that much larger.
 #define MAXIMUM_SLACK 8
 
+// One query of a head and what it sees: rows [first, end) of k and v, `stride` apart, of a cache or sequence
+// of S rows.
+struct query {
+    const double *q, *k, *v;
+    size_t stride;
+    int first, end, S, D;
+    struct weight_rounding rounding;
+};
+
 // Relative error of the weight p_j = exp(s_j - maximum) / sum: the score's error, the rounding of the
 // difference (twice, because earlier terms are rescaled when the running maximum rises), and eight roundings
 // of two evaluations of exp. Each rescaling costs six roundings, at most once in sixteen keys: within S / 2.
 // The sums of p and of p v add S roundings each, and the division one. v is multiplied by p sum, which is in
 // [0, 1].
-static void allow_query(const struct attention_forward_args *args, const struct op_tensor *const qkv[3],
-                        const struct op_tensor *starts, struct op_tensor *out, struct op_tensor *lse,
-                        struct weight_rounding rounding, const int at[3]) {
-    int b = at[0], h = at[1], i = at[2], D = args->D, n_visible = args->S - args->T + i + 1;
-    const int first = first_of(starts, (size_t)(b * args->T + i));
-    const double *q = qkv[0]->given + (size_t)b * args->q_batch_stride + (size_t)i * args->q_stride + h * D;
-    size_t kv = (size_t)b * args->kv_batch_stride + (size_t)(h * D);
-    double *weights = malloc(2 * (size_t)n_visible * sizeof *weights), *off = weights + n_visible;
+//   out   (D) of the query
+//   lse   of the query, or NULL
+static void allow_query(const struct query *a, double *out, double *lse) {
+    double *weights = malloc(2 * (size_t)a->end * sizeof *weights), *off = weights + a->end;
     double maximum = -INFINITY, sum = 0, sum_off = 0;
-    for (int j = first; j < n_visible; j++) {
-        struct score score = score_of(q, qkv[1]->given + kv + (size_t)j * args->kv_stride, D);
+    for (int j = a->first; j < a->end; j++) {
+        struct score score = score_of(a->q, a->k + (size_t)j * a->stride, a->D);
         weights[j] = score.value;
         off[j] = score.off;
         maximum = fmax(maximum, score.value);
     }
-    for (int j = first; j < n_visible; j++) {
-        off[j] += OP_UNIT * (2 * (maximum - weights[j] + MAXIMUM_SLACK) + 8 + 0.5 * args->S);
+    for (int j = a->first; j < a->end; j++) {
+        off[j] += OP_UNIT * (2 * (maximum - weights[j] + MAXIMUM_SLACK) + 8 + 0.5 * a->S);
         weights[j] = exp(weights[j] - maximum);
         sum += weights[j];
     }
-    for (int j = first; j < n_visible; j++)
-        sum_off += weights[j] / sum * (off[j] + args->S * OP_UNIT);
-    for (int d = 0; d < D; d++) {
+    for (int j = a->first; j < a->end; j++)
+        sum_off += weights[j] / sum * (off[j] + a->S * OP_UNIT);
+    for (int d = 0; d < a->D; d++) {
         double allowed = 0;
-        for (int j = first; j < n_visible; j++) {
-            double v = fabs(qkv[2]->given[kv + (size_t)j * args->kv_stride + (size_t)d]);
+        for (int j = a->first; j < a->end; j++) {
+            double v = fabs(a->v[(size_t)j * a->stride + (size_t)d]);
             // exp may flush subnormal results to 0
             allowed +=
-                v * (weights[j] / sum * (off[j] + sum_off + rounding.relative + (args->S + 3) * OP_UNIT) +
-                     rounding.absolute / sum + 0x1p-125);
+                v * (weights[j] / sum * (off[j] + sum_off + a->rounding.relative + (a->S + 3) * OP_UNIT) +
+                     a->rounding.absolute / sum + 0x1p-125);
         }
-        size_t row = (size_t)b * (size_t)args->T + (size_t)i;
-        out->allowed[(row * (size_t)args->H + (size_t)h) * (size_t)D + (size_t)d] = allowed;
+        out[d] = allowed;
     }
     if (lse)
-        lse->allowed[((size_t)b * (size_t)args->H + (size_t)h) * (size_t)args->T + (size_t)i] =
-            sum_off + 2 * OP_UNIT * (fabs(maximum) + log(sum) + MAXIMUM_SLACK);
+        *lse = sum_off + 2 * OP_UNIT * (fabs(maximum) + log(sum) + MAXIMUM_SLACK);
     free(weights);
+}
+
+// Query i of head h of sequence b.
+static void allow_forward(const struct op_bench *bench, const struct attention_forward_args *args,
+                          const struct op_tensor *const qkv[3], const struct op_tensor *starts,
+                          struct op_tensor *out, struct op_tensor *lse, const int at[3]) {
+    size_t b = (size_t)at[0], h = (size_t)at[1], i = (size_t)at[2];
+    size_t T = (size_t)args->T, H = (size_t)args->H, D = (size_t)args->D;
+    size_t kv = b * args->kv_batch_stride + h * D;
+    const struct query query = {.q = qkv[0]->given + b * args->q_batch_stride + i * args->q_stride + h * D,
+                                .k = qkv[1]->given + kv,
+                                .v = qkv[2]->given + kv,
+                                .stride = args->kv_stride,
+                                .first = first_of(starts, b * T + i),
+                                .end = args->S - args->T + at[2] + 1,
+                                .S = args->S,
+                                .D = args->D,
+                                .rounding = rounding_of(bench, args->type, args->D)};
+    allow_query(&query, out->allowed + ((b * T + i) * H + h) * D,
+                lse ? lse->allowed + (b * H + h) * T + i : NULL);
 }
 
 // Documents change no arithmetic, so that a host's devices need no wide heads.
@@ -223,8 +246,7 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct s
     for (int b = 0; b < s->B; b++)
         for (int h = 0; h < s->H; h++)
             for (int i = 0; i < s->T; i++)
-                allow_query(&args, qkv, first, out, lse, rounding_of(bench, type, s->D),
-                            (const int[3]){b, h, i});
+                allow_forward(bench, &args, qkv, first, out, lse, (const int[3]){b, h, i});
     op_call_judge(&call);
 }
 
@@ -358,4 +380,81 @@ void check_attention_backward(struct op_bench *bench) {
             if (has_documents(bench, &shapes[i]))
                 backward_call(bench, type, &shapes[i], GAP(i + 1), DOCUMENT(i));
         }
+}
+
+// ---- decoding
+
+static const struct decode_shape {
+    int B, positions, H, D;
+    double deviation; // of q and k
+} decode_shapes[] = {
+    {1, 1, 1, 1, 1},    {1, 40, 2, 7, 4},    {9, 70, 3, 16, 1},  {2, 513, 1, 64, 2}, {12, 140, 2, 64, 1},
+    {7, 66, 1, 20, 10}, {12, 130, 1, 80, 1}, {4, 33, 2, 128, 2}, {5, 66, 1, 160, 1}, {6, 300, 1, 256, 2},
+};
+#define N_DECODE_SHAPES (sizeof decode_shapes / sizeof *decode_shapes)
+
+// Cached positions: none, the most there is room for, around the edges of blocks of positions.
+static int decode_length(int b, int positions) {
+    const int lengths[] = {positions - 1, 0, 63, 1, 64, 62, 31, 127, 128, 32, 126, 129};
+    int length = lengths[b % (int)(sizeof lengths / sizeof *lengths)];
+    return length < positions ? length : positions - 1;
+}
+
+// The cache has one sequence more than the call, and the call's are in descending order.
+static void decode_call(struct op_bench *bench, enum dtype type, const struct decode_shape *s, int gap) {
+    struct attention_decode_args args = {.B = s->B, .H = s->H, .D = s->D, .type = type};
+    const int C = s->H * s->D;
+    const size_t B = (size_t)s->B, H = (size_t)s->H, D = (size_t)s->D;
+    args.stride = (size_t)(3 * C + gap);
+    args.cache_stride = (size_t)(2 * C + gap);
+    args.cache_batch_stride = args.cache_stride * (size_t)s->positions + (size_t)gap;
+    struct op_call call;
+    op_call_begin(&call, bench, attention_decode, &args, "B %d positions %d H %d D %d gap %d", s->B,
+                  s->positions, s->H, s->D, gap);
+    const struct op_layout rows = op_rows(B, H * D, args.stride);
+    const struct op_layout cache =
+        strided(s->B + 1, s->positions, C, args.cache_stride, args.cache_batch_stride);
+    struct op_tensor *q = op_add_tensor(&call, "q", &args.q, type, OP_READ, rows);
+    struct op_tensor *k = op_add_tensor(&call, "k", &args.k, type, OP_READ, rows);
+    op_add_tensor(&call, "v", &args.v, type, OP_READ, rows);
+    struct op_tensor *keys = op_add_tensor(&call, "keys", &args.keys, type, OP_UPDATE, cache);
+    struct op_tensor *values = op_add_tensor(&call, "values", &args.values, type, OP_UPDATE, cache);
+    struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(B * H * D));
+    struct op_tensor *sequences =
+        op_add_tensor(&call, "sequences", &args.sequences, DTYPE_I32, OP_READ, op_span(B));
+    struct op_tensor *lengths =
+        op_add_tensor(&call, "lengths", &args.lengths, DTYPE_I32, OP_READ, op_span(B));
+    op_scale(q, 0, s->deviation);
+    op_scale(k, 0, s->deviation);
+    op_scale(keys, 0, s->deviation);
+    keys->exact = values->exact = true;
+    for (int b = 0; b < s->B; b++) {
+        int length = decode_length(b, s->positions);
+        op_give(sequences, (size_t)b, s->B - b);
+        op_give(lengths, (size_t)b, length);
+        args.n_keys += (size_t)length + 1;
+    }
+    op_call_reference(&call);
+    for (size_t b = 0; b < B; b++)
+        for (size_t h = 0; h < H; h++) {
+            size_t at = (B - b) * args.cache_batch_stride + h * D;
+            const int n_keys = decode_length((int)b, s->positions) + 1;
+            const struct query query = {.q = q->given + b * args.stride + h * D,
+                                        .k = keys->truth + at,
+                                        .v = values->truth + at,
+                                        .stride = args.cache_stride,
+                                        .end = n_keys,
+                                        .S = n_keys,
+                                        .D = s->D};
+            allow_query(&query, out->allowed + (b * H + h) * D, NULL);
+        }
+    op_call_judge(&call);
+}
+
+void check_attention_decode(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < N_DECODE_SHAPES; i++) {
+        decode_call(bench, type, &decode_shapes[i], 0);
+        decode_call(bench, type, &decode_shapes[i], GAP(i));
+    }
 }

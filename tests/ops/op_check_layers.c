@@ -23,24 +23,31 @@ static void give_classes(struct op_tensor *tensor, int n_classes) {
         op_give(tensor, i, (int)(i % 2 ? n_classes - 1 - (int)i * 3 % n_classes : (int)i * 7 % n_classes));
 }
 
-// With large embeddings, most of the sums are beyond fp16's range.
+enum embedding_case { EMBEDDING_PLAIN, EMBEDDING_LARGE, EMBEDDING_POSITIONS, N_EMBEDDING_CASES };
+
+// With large embeddings, most of the sums are beyond fp16's range. Sequences may begin at positions of their
+// own, in any order.
 void check_embedding_forward(struct op_bench *bench) {
+    static const char *const names[] = {"", " large", " positions"};
     FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < 2 * N_EMBEDDING_SHAPES; i++) {
-        const struct embedding_shape *s = &embedding_shapes[i / 2];
-        bool large = i % 2;
-        size_t N = (size_t)s->B * (size_t)s->T, C = (size_t)s->C;
+    for (size_t i = 0; i < N_EMBEDDING_CASES * N_EMBEDDING_SHAPES; i++) {
+        const struct embedding_shape *s = &embedding_shapes[i / N_EMBEDDING_CASES];
+        enum embedding_case one = i % N_EMBEDDING_CASES;
+        size_t N = (size_t)s->B * (size_t)s->T, C = (size_t)s->C, P = (size_t)(s->position + s->T + s->B);
+        double mean = one == EMBEDDING_LARGE ? 4e4 : 0, deviation = one == EMBEDDING_LARGE ? 5e3 : 1;
         struct embedding_forward_args args = {
             .B = s->B, .T = s->T, .C = s->C, .V = s->V, .position = s->position, .type = type};
         struct op_call call;
         op_call_begin(&call, bench, embedding_forward, &args, "B %d T %d C %d V %d position %d%s", s->B, s->T,
-                      s->C, s->V, s->position, large ? " large" : "");
-        op_scale(op_add_tensor(&call, "wte", &args.wte, type, OP_READ, op_span((size_t)s->V * C)),
-                 large ? 4e4 : 0, large ? 5e3 : 1);
-        op_scale(
-            op_add_tensor(&call, "wpe", &args.wpe, type, OP_READ, op_span((size_t)(s->position + s->T) * C)),
-            large ? 4e4 : 0, large ? 5e3 : 1);
+                      s->C, s->V, s->position, names[one]);
+        op_scale(op_add_tensor(&call, "wte", &args.wte, type, OP_READ, op_span((size_t)s->V * C)), mean,
+                 deviation);
+        op_scale(op_add_tensor(&call, "wpe", &args.wpe, type, OP_READ, op_span(P * C)), mean, deviation);
         give_classes(op_add_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
+        if (one == EMBEDDING_POSITIONS)
+            give_classes(
+                op_add_tensor(&call, "positions", &args.positions, DTYPE_I32, OP_READ, op_span((size_t)s->B)),
+                s->position + s->B + 1);
         struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
         op_call_magnitudes(&call);
         op_call_reference(&call);

@@ -140,6 +140,10 @@ static void test_wide_heads_are_refused(void **state) {
     assert_int_equal(device->ops->attention_backward(&stream, &backward), STATUS_UNSUPPORTED);
     assert_non_null(strstr(status_message(), "heads of 300 elements are too wide, at most 256"));
     status_clear();
+    struct attention_decode_args decode = {.B = 1, .H = 1, .D = 257, .n_keys = 1};
+    assert_int_equal(device->ops->attention_decode(&stream, &decode), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(status_message(), "heads of 257 elements are too wide, at most 256"));
+    status_clear();
     device_close(device);
 }
 

@@ -376,6 +376,31 @@ static void test_attention_with_a_cache(void **state) {
     free(c.qkv), free(c.out), free(c.lse), free(c.dout);
 }
 
+// Decoding position n of a sequence gives what attention gives it within the whole sequence, and completes
+// the cache, whatever was there.
+static void test_decoding(void **state) {
+    (void)state;
+    static const int32_t sequences[AB] = {1, 0}, lengths[AB] = {AT - 1, 2};
+    struct attention_case c = {tensor(58, ASIZE), zeros(AB * AT * AC), zeros(AB * AH * AT),
+                               zeros(AB * AT * AC), NULL};
+    double *cache = tensor(58, ASIZE), rows[AB * 3 * AC], out[AB * AC];
+    attention_loss(&c);
+    for (int b = 0; b < AB; b++) {
+        double *at = cache + (sequences[b] * AT + lengths[b]) * 3 * AC;
+        memcpy(rows + b * 3 * AC, at, 3 * AC * sizeof *at);
+        for (int i = AC; i < 3 * AC; i++)
+            at[i] = NAN;
+    }
+    RUN(attention_decode, .out = out, .keys = cache + AC, .values = cache + 2 * AC, .q = rows, .k = rows + AC,
+        .v = rows + 2 * AC, .sequences = sequences, .lengths = lengths, .stride = 3 * AC,
+        .cache_stride = 3 * AC, .cache_batch_stride = AT * 3 * AC, .n_keys = AT + 3, .B = AB, .H = AH,
+        .D = AD, .type = DTYPE_F64);
+    assert_memory_equal(cache, c.qkv, ASIZE * sizeof *cache);
+    for (int b = 0; b < AB; b++)
+        assert_memory_equal(out + b * AC, c.out + (sequences[b] * AT + lengths[b]) * AC, AC * sizeof *out);
+    free(c.qkv), free(c.out), free(c.lse), free(c.dout), free(cache);
+}
+
 // ---- cross-entropy
 
 enum { CN = 3, CV = 7, CSTRIDE = 9 };
@@ -441,6 +466,7 @@ int main(void) {
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_attention_of_documents),
         cmocka_unit_test(test_attention_with_a_cache),
+        cmocka_unit_test(test_decoding),
         cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_every_gradient_is_checked),
     };

@@ -1,8 +1,8 @@
-// Causal attention, forward (kernels/ops.h: attention_forward), with an online softmax: a block of queries
-// visits one block of keys after another and keeps each row's maximum and running sum, so that a whole row of
-// scores is never stored. Keys and values are packed once per head; attention.h has the arithmetic. Softmax
-// uses powers of two, with log2 e folded into the scale of the scores. A few queries against a key-value
-// cache skip the packing and read keys and values in place.
+// Causal attention, forward (kernels/ops.h: attention_forward, attention_decode), with an online softmax: a
+// block of queries visits one block of keys after another and keeps each row's maximum and running sum, so
+// that a whole row of scores is never stored. Keys and values are packed once per head; attention.h has the
+// arithmetic. Softmax uses powers of two, with log2 e folded into the scale of the scores. A few queries
+// against a key-value cache skip the packing and read keys and values in place.
 #include <math.h>
 #include <stdatomic.h>
 
@@ -55,6 +55,11 @@ static size_t value_at(const struct forward_plan *plan, int block) {
     return (size_t)units_of(plan->pairs, block * KEY_BLOCK) * (size_t)plan->padded_D;
 }
 
+// Scratch of attend_single_query: two padded rows and KEY_BLOCK scores.
+static size_t single_query_floats(int D) {
+    return round_up_to(round_up_to((size_t)D, VF_WIDTH) * 2 + KEY_BLOCK, 16);
+}
+
 static struct forward_plan plan_forward(const struct device *device,
                                         const struct attention_forward_args *args) {
     size_t n_heads = (size_t)args->B * (size_t)args->H;
@@ -68,7 +73,7 @@ static struct forward_plan plan_forward(const struct device *device,
     };
     if (args->T <= FEW_QUERIES) {
         plan.whole_heads = true;
-        plan.scratch_floats = round_up_to((size_t)plan.padded_D * 2 + KEY_BLOCK, 16);
+        plan.scratch_floats = single_query_floats(args->D);
         return plan;
     }
     size_t threads = (size_t)plan.n_threads, rounds = (n_heads + threads - 1) / threads;
@@ -268,23 +273,29 @@ VF_INLINE void add_values(const enum dtype type, float *out, const float *weight
     vf_store(out, even + odd);
 }
 
-// One query, with its keys and values read in place. memory: two padded rows and KEY_BLOCK scores.
-VF_INLINE void attend_single_query(const enum dtype type, const struct attention_forward_args *args,
-                                   const struct forward_plan *plan, float *memory, size_t head, int t) {
-    int D = args->D, padded_D = plan->padded_D, n_visible = args->S - args->T + t + 1;
-    size_t b = head / (size_t)args->H, h = head % (size_t)args->H;
+// One query of a head, which sees positions [first, end) of k and v, `stride` apart. q_at, kv_at, out_at: the
+// head's first element.
+struct single_query {
+    const void *q, *k, *v;
+    void *out;
+    float *lse; // or NULL
+    size_t q_at, kv_at, out_at, stride;
+    int first, end, D;
+};
+
+// Reads keys and values in place. memory: single_query_floats.
+VF_INLINE void attend_single_query(const enum dtype type, const struct single_query *a, float *memory) {
+    int D = a->D, padded_D = (int)round_up_to((size_t)D, VF_WIDTH);
     float *query = memory, *out = query + padded_D, *scores = out + padded_D;
-    size_t index = b * args->kv_batch_stride + h * (size_t)D;
-    size_t query_at = b * args->q_batch_stride + (size_t)t * args->q_stride + h * (size_t)D;
     for (VF_LOOP(d, lanes, (size_t)D))
-        vf_store(query + d, vf_get_part(type, args->q, query_at + d, (int)lanes) * (float)(1.0 / sqrt(D)));
+        vf_store(query + d, vf_get_part(type, a->q, a->q_at + d, (int)lanes) * (float)(1.0 / sqrt(D)));
     memset(out, 0, (size_t)padded_D * sizeof *out);
     float maximum = -INFINITY;
     vf total = vf_zero();
-    for (int key = first_seen(args, b, t); key < n_visible; key += KEY_BLOCK) {
-        int n = n_visible - key < KEY_BLOCK ? n_visible - key : KEY_BLOCK;
-        size_t at = index + (size_t)key * args->kv_stride;
-        score_query(type, scores, query, args->k, args->v, at, args->kv_stride, n, D);
+    for (int key = a->first; key < a->end; key += KEY_BLOCK) {
+        int n = a->end - key < KEY_BLOCK ? a->end - key : KEY_BLOCK;
+        size_t at = a->kv_at + (size_t)key * a->stride;
+        score_query(type, scores, query, a->k, a->v, at, a->stride, n, D);
         vf top = vf_set1(maximum);
         for (int j = n; j < (int)round_up_to((size_t)n, VF_WIDTH); j++)
             scores[j] = -INFINITY;
@@ -301,15 +312,14 @@ VF_INLINE void attend_single_query(const enum dtype type, const struct attention
         maximum = new_maximum;
         int d = 0;
         for (; d + VF_WIDTH <= D; d += VF_WIDTH)
-            add_values(type, out + d, scores, args->v, at + (size_t)d, args->kv_stride, n, VF_WIDTH, shrink);
+            add_values(type, out + d, scores, a->v, at + (size_t)d, a->stride, n, VF_WIDTH, shrink);
         if (d < D)
-            add_values(type, out + d, scores, args->v, at + (size_t)d, args->kv_stride, n, D - d, shrink);
+            add_values(type, out + d, scores, a->v, at + (size_t)d, a->stride, n, D - d, shrink);
     }
     float sum = vf_reduce_add(total);
-    unpack_rows(type, args->out, ((b * (size_t)args->T + (size_t)t) * (size_t)args->H + h) * (size_t)D, 0,
-                out, padded_D, 1, D, 1.0f / sum);
-    if (args->lse)
-        ((float *)args->lse)[head * (size_t)args->T + (size_t)t] = (float)(maximum + log(sum));
+    unpack_rows(type, a->out, a->out_at, 0, out, padded_D, 1, D, 1.0f / sum);
+    if (a->lse)
+        *a->lse = (float)(maximum + log(sum));
 }
 
 // ---- division among threads
@@ -343,8 +353,24 @@ static void single_queries_part(const void *context, int part, int n_parts) {
     float *scratch = part_scratch(call->stream, &call->plan, part);
     struct parallel_span heads = parallel_span_of(call->n_heads, 1, part, n_parts);
     for (size_t head = heads.begin; head < heads.end; head++)
-        for (int t = 0; t < args->T; t++)
-            VF_DISPATCH(args->type, attend_single_query, args, &call->plan, scratch, head, t);
+        for (int t = 0; t < args->T; t++) {
+            size_t b = head / (size_t)args->H, at = head % (size_t)args->H * (size_t)args->D;
+            size_t row = b * (size_t)args->T + (size_t)t;
+            const struct single_query query = {
+                .q = args->q,
+                .k = args->k,
+                .v = args->v,
+                .out = args->out,
+                .lse = args->lse ? (float *)args->lse + head * (size_t)args->T + t : NULL,
+                .q_at = b * args->q_batch_stride + (size_t)t * args->q_stride + at,
+                .kv_at = b * args->kv_batch_stride + at,
+                .out_at = row * (size_t)args->H * (size_t)args->D + at,
+                .stride = args->kv_stride,
+                .first = first_seen(args, b, t),
+                .end = args->S - args->T + t + 1,
+                .D = args->D};
+            VF_DISPATCH(args->type, attend_single_query, &query, scratch);
+        }
 }
 
 static void pack_part(const void *context, int part, int n_parts) {
@@ -386,5 +412,57 @@ enum status CPU_OP(attention_forward)(struct stream *stream, const struct attent
         parallel_run(call.plan.n_threads, pack_part, &call);
         parallel_run(call.plan.n_threads, query_blocks_part, &call);
     }
+    return STATUS_OK;
+}
+
+// ---- decoding
+
+struct decode_call {
+    const struct stream *stream;
+    const struct attention_decode_args *args;
+    atomic_size_t *next; // head
+};
+
+static int decode_threads(const struct device *device, const struct attention_decode_args *args) {
+    return cpu_threads(device, args->n_keys * (size_t)args->H * (size_t)args->D);
+}
+
+size_t CPU_OP(attention_decode_workspace)(const struct device *device,
+                                          const struct attention_decode_args *args) {
+    return (size_t)decode_threads(device, args) * single_query_floats(args->D) * sizeof(float);
+}
+
+// Heads of long and of short sequences, as they come.
+static void decode_part(const void *context, int part, int n_parts) {
+    (void)n_parts;
+    const struct decode_call *call = context;
+    const struct attention_decode_args *args = call->args;
+    float *scratch = (float *)call->stream->workspace + (size_t)part * single_query_floats(args->D);
+    size_t D = (size_t)args->D, H = (size_t)args->H, size = dtype_size(args->type);
+    for (size_t head; (head = atomic_fetch_add(call->next, 1)) < (size_t)args->B * H;) {
+        size_t b = head / H, at = head % H * D;
+        size_t cache = (size_t)args->sequences[b] * args->cache_batch_stride + at;
+        size_t from = (b * args->stride + at) * size;
+        size_t to = (cache + (size_t)args->lengths[b] * args->cache_stride) * size;
+        const struct single_query query = {.q = args->q,
+                                           .k = args->keys,
+                                           .v = args->values,
+                                           .out = args->out,
+                                           .q_at = b * args->stride + at,
+                                           .kv_at = cache,
+                                           .out_at = head * D,
+                                           .stride = args->cache_stride,
+                                           .end = args->lengths[b] + 1,
+                                           .D = args->D};
+        memcpy((char *)args->keys + to, (const char *)args->k + from, D * size);
+        memcpy((char *)args->values + to, (const char *)args->v + from, D * size);
+        VF_DISPATCH(args->type, attend_single_query, &query, scratch);
+    }
+}
+
+enum status CPU_OP(attention_decode)(struct stream *stream, const struct attention_decode_args *args) {
+    atomic_size_t next = 0;
+    parallel_run(decode_threads(stream->device, args), decode_part,
+                 &(struct decode_call){stream, args, &next});
     return STATUS_OK;
 }

@@ -10,7 +10,8 @@ VF_INLINE void forward_rows(enum dtype type, const struct embedding_forward_args
                             struct parallel_span rows) {
     size_t C = (size_t)args->C, T = (size_t)args->T;
     for (size_t n = rows.begin; n < rows.end; n++) {
-        size_t token = (size_t)args->tokens[n] * C, position = ((size_t)args->position + n % T) * C, i = 0;
+        size_t start = (size_t)(args->positions ? args->positions[n / T] : args->position);
+        size_t token = (size_t)args->tokens[n] * C, position = (start + n % T) * C, i = 0;
         for (; i + VF_WIDTH <= C; i += VF_WIDTH)
             vf_put(type, args->out, n * C + i,
                    vf_get(type, args->wte, token + i) + vf_get(type, args->wpe, position + i));

@@ -45,6 +45,9 @@ static enum status workspace_bytes(struct device *device, enum operation operati
     case OP_attention_forward:
         *bytes = CPU_OP(attention_forward_workspace)(device, args);
         return STATUS_OK;
+    case OP_attention_decode:
+        *bytes = CPU_OP(attention_decode_workspace)(device, args);
+        return STATUS_OK;
     case OP_attention_backward:
         *bytes = CPU_OP(attention_backward_workspace)(device, args);
         return STATUS_OK;

@@ -61,6 +61,9 @@ static void test_attention(void **state) {
                 .S = S, .H = H, .D = D, .type = DTYPE_BF16);
     EXPECT_COST(5 * 2 * B * H * D * square, 4 * 8 * B * H * D * T, attention_backward, .B = B, .T = T, .H = H,
                 .D = D);
+    // Sequences of 6 and of 9 positions: reads 5 and 8 of each cache; q, k, v and out; writes one of each.
+    EXPECT_COST(2 * 2 * H * D * (T + S), 2 * H * D * (2 * (T - 1 + S - 1) + 4 * B + 2 * B), attention_decode,
+                .n_keys = T + S, .B = B, .H = H, .D = D, .type = DTYPE_BF16);
 }
 
 static void test_memory_bound_operations(void **state) {
