@@ -56,11 +56,11 @@ static enum status mlp_norm_forward(struct runner *runner, const struct block_ar
 // (T, C) elements are used, for the queries.
 static enum status append_attention_forward(struct runner *runner, const struct block_args *a) {
     const struct block_buffers *kept = a->buffers;
-    int C = a->config->n_embd, H = a->config->n_head, length = a->cache.lengths[0];
+    int C = a->config->n_embd, H = a->config->n_head, length = a->cache.length;
     enum dtype type = a->type;
     size_t size = dtype_size(type), kv_row = 2 * (size_t)C;
     const char *weight = block_weight(a, PARAM_QKV_WEIGHT), *bias = block_weight(a, PARAM_QKV_BIAS);
-    char *cache = (char *)a->cache.keys_values + (size_t)a->cache.sequences[0] * a->cache.stride * size;
+    char *cache = (char *)a->cache.keys_values + (size_t)a->cache.sequence * a->cache.stride * size;
     RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = weight, .bias = bias, .N = a->T,
         .IC = C, .OC = C, .out_stride = C, .type = type, .out_type = type);
     RUN(runner, linear_forward, .out = cache + (size_t)length * kv_row * size, .x = kept->ln1,
@@ -72,34 +72,21 @@ static enum status append_attention_forward(struct runner *runner, const struct 
     return STATUS_OK;
 }
 
-// One position for each of several sequences, whose lengths may differ: one product for all of them, then one
-// attention per group of sequences that are adjacent in the cache and equally long.
+// One position for each of several sequences, whose lengths may differ.
 static enum status step_attention_forward(struct runner *runner, const struct block_args *a) {
     const struct block_buffers *kept = a->buffers;
     const struct block_cache *cache = &a->cache;
-    int C = a->config->n_embd, H = a->config->n_head, n;
+    int C = a->config->n_embd, H = a->config->n_head;
     enum dtype type = a->type;
-    size_t size = dtype_size(type), stride = 3 * (size_t)C, kv_row = 2 * (size_t)C;
+    size_t row_bytes = (size_t)C * dtype_size(type);
     RUN(runner, linear_forward, .out = kept->qkv, .x = kept->ln1, .weight = block_weight(a, PARAM_QKV_WEIGHT),
         .bias = block_weight(a, PARAM_QKV_BIAS), .N = a->B, .IC = C, .OC = 3 * C, .out_stride = 3 * C,
         .type = type, .out_type = type);
-    for (int first = 0; first < a->B; first += n) {
-        int length = cache->lengths[first];
-        size_t at = (size_t)cache->sequences[first] * cache->stride;
-        char *q = (char *)kept->qkv + (size_t)first * stride * size;
-        char *keys = (char *)cache->keys_values + at * size;
-        for (n = 0; first + n < a->B && cache->lengths[first + n] == length &&
-                    cache->sequences[first + n] == cache->sequences[first] + n;
-             n++)
-            if (runner->stream)
-                TRY(runner->device->copy(runner->stream,
-                                         keys + ((size_t)n * cache->stride + (size_t)length * kv_row) * size,
-                                         q + ((size_t)n * stride + (size_t)C) * size, kv_row * size));
-        RUN(runner, attention_forward, .out = (char *)kept->attention + (size_t)first * (size_t)C * size,
-            .lse = kept->lse, .q = q, .k = keys, .v = keys + (size_t)C * size, .q_stride = stride,
-            .q_batch_stride = stride, .kv_stride = kv_row, .kv_batch_stride = cache->stride, .B = n, .T = 1,
-            .S = length + 1, .H = H, .D = C / H, .type = type);
-    }
+    RUN(runner, attention_decode, .out = kept->attention, .keys = cache->keys_values,
+        .values = (char *)cache->keys_values + row_bytes, .q = kept->qkv, .k = (char *)kept->qkv + row_bytes,
+        .v = (char *)kept->qkv + 2 * row_bytes, .sequences = cache->sequences, .lengths = cache->lengths,
+        .stride = 3 * (size_t)C, .cache_stride = 2 * (size_t)C, .cache_batch_stride = cache->stride,
+        .n_keys = cache->n_keys, .B = a->B, .H = H, .D = C / H, .type = type);
     return STATUS_OK;
 }
 

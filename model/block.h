@@ -64,12 +64,15 @@ void block_buffers_find(const struct block_regions *regions, const struct region
 // ---- forward
 
 // The key-value cache of one block (generation). Each sequence has (positions, 2 C) elements: per position,
-// its keys and then its values. Row b of a pass belongs to sequence sequences[b], which holds lengths[b]
-// positions.
+// its keys and then its values.
 struct block_cache {
     void *keys_values; // NULL: no cache
     size_t stride;     // elements from one sequence to the next
-    const int *sequences, *lengths;
+    // The positions that each sequence of the pass holds. With T > 1 there is one sequence.
+    int sequence, length;
+    // With T = 1: (B) each, in the device's memory, as attention_decode has them.
+    const int32_t *sequences, *lengths;
+    size_t n_keys;
 };
 
 // One block on rows = B T positions. With a cache, B or T is 1: the keys and values of the T positions are

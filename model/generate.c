@@ -11,45 +11,62 @@ struct generator {
     const struct params *params;
     struct device *device;
     struct generator_options options;
-    int *lengths;     // (sequences)
-    int *row_lengths; // (sequences) of the rows of a step
-    double *uniforms; // (sequences) of a draw
+    int *lengths;       // (sequences)
+    int32_t *pass_rows; // (2 sequences) of a pass: struct pass_rows
+    double *uniforms;   // (sequences) of a draw
     size_t workspace_bytes;
     int *cache_regions; // (n_layer), each (sequences, positions, 2 C): keys, then values
     void **caches;
     struct block_regions block_regions;
     struct block_buffers block;
     int residual_regions[2], tokens_region, lnf_region, logits_region, workspace_region;
-    int uniforms_region, drawn_region;
-    void *residuals[2], *tokens, *lnf, *logits, *device_uniforms, *drawn;
+    int uniforms_region, drawn_region, pass_rows_region;
+    void *residuals[2], *tokens, *lnf, *logits, *device_uniforms, *drawn, *device_pass_rows;
 };
 
 // One pass over generator->tokens, (B T): T positions of one sequence (B = 1), or one position of each of B
-// sequences. lengths: the contexts' before the pass.
+// sequences.
 struct generator_pass {
     struct generator *generator;
     struct runner *runner;
     const struct unit_hooks *hooks;
     int B, T;
-    const int *sequences, *lengths;
+    const int *sequences;
 };
 
-static enum status embed(const struct generator_pass *pass, const void *params) {
+// With T = 1, the rows of a pass in the device's memory: (B) each, one after the other.
+struct pass_rows {
+    const int32_t *sequences, *lengths; // lengths: of the contexts before the pass
+    size_t n_keys;                      // of all rows
+};
+
+static enum status place_rows(const struct generator_pass *pass, struct pass_rows *rows) {
+    struct generator *generator = pass->generator;
+    const int32_t *on_device = generator->device_pass_rows;
+    size_t B = (size_t)pass->B;
+    *rows = (struct pass_rows){on_device, on_device + B, B};
+    for (size_t i = 0; i < B; i++) {
+        int length = generator->lengths[pass->sequences[i]];
+        generator->pass_rows[i] = pass->sequences[i];
+        generator->pass_rows[B + i] = length;
+        rows->n_keys += (size_t)length;
+    }
+    if (!pass->runner->stream)
+        return STATUS_OK;
+    return generator->device->copy(pass->runner->stream, generator->device_pass_rows, generator->pass_rows,
+                                   2 * B * sizeof *generator->pass_rows);
+}
+
+static enum status embed(const struct generator_pass *pass, const struct pass_rows *rows,
+                         const void *params) {
     const struct generator *generator = pass->generator;
     const struct params *table = generator->params;
     enum dtype type = generator->options.type;
-    size_t C = (size_t)table->config.n_embd;
-    int n;
-    for (int first = 0; first < pass->B; first += n) { // the next ones that are equally long
-        for (n = 1; first + n < pass->B && pass->lengths[first + n] == pass->lengths[first];)
-            n++;
-        RUN(pass->runner, embedding_forward,
-            .out = (char *)generator->residuals[0] + (size_t)first * C * dtype_size(type),
-            .wte = param_at(params, table->params, PARAM_WTE, type),
-            .wpe = param_at(params, table->params, PARAM_WPE, type),
-            .tokens = (const int32_t *)generator->tokens + first, .B = n, .T = pass->T, .C = (int)C,
-            .V = table->config.vocab_size, .position = pass->lengths[first], .type = type);
-    }
+    RUN(pass->runner, embedding_forward, .out = generator->residuals[0],
+        .wte = param_at(params, table->params, PARAM_WTE, type),
+        .wpe = param_at(params, table->params, PARAM_WPE, type), .tokens = generator->tokens, .B = pass->B,
+        .T = pass->T, .C = table->config.n_embd, .V = table->config.vocab_size,
+        .position = generator->lengths[pass->sequences[0]], .positions = rows->lengths, .type = type);
     return STATUS_OK;
 }
 
@@ -60,9 +77,12 @@ static enum status run_blocks(const struct generator_pass *pass) {
     const struct gpt_config *config = &params->config;
     const struct unit_hooks *hooks = pass->hooks;
     struct stream *stream = pass->runner->stream;
+    struct pass_rows rows = {0};
     struct unit_view view;
+    if (pass->T == 1)
+        TRY(place_rows(pass, &rows));
     TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, (struct gpt_next){1, 0}, &view));
-    TRY(embed(pass, view.params));
+    TRY(embed(pass, &rows, view.params));
     TRY(hooks->params_release(hooks->context, stream, 0, GPT_FORWARD));
     int step = runner_block_step(pass->runner, config->n_layer);
     for (int block = 0; block < config->n_layer; block += step) {
@@ -79,9 +99,13 @@ static enum status run_blocks(const struct generator_pass *pass) {
             .buffers = &generator->block,
             .x = generator->residuals[block % 2],
             .out = generator->residuals[(block + 1) % 2],
-            .cache = {generator->caches[block],
-                      (size_t)generator->options.positions * 2 * (size_t)config->n_embd, pass->sequences,
-                      pass->lengths}};
+            .cache = {.keys_values = generator->caches[block],
+                      .stride = (size_t)generator->options.positions * 2 * (size_t)config->n_embd,
+                      .sequence = pass->sequences[0],
+                      .length = generator->lengths[pass->sequences[0]],
+                      .sequences = rows.sequences,
+                      .lengths = rows.lengths,
+                      .n_keys = rows.n_keys}};
         for (int group = 0; group < N_BLOCK_GROUPS; group++)
             TRY(block_group_forward_acquired(pass->runner, hooks, &args, (enum block_group)group));
         TRY(hooks->params_release(hooks->context, stream, 1 + block, GPT_FORWARD));
@@ -145,6 +169,7 @@ static void find_buffers(struct generator *generator, const struct region_table 
     generator->logits = buffer_find(table, generator->logits_region);
     generator->device_uniforms = buffer_find(table, generator->uniforms_region);
     generator->drawn = buffer_find(table, generator->drawn_region);
+    generator->device_pass_rows = buffer_find(table, generator->pass_rows_region);
 }
 
 static int longest_chunk(int n) {
@@ -158,19 +183,18 @@ static int longest_chunk(int n) {
 static enum status dry_run(struct generator *generator, size_t *workspace_bytes) {
     struct runner runner = {.device = generator->device};
     int positions = generator->options.positions, sequences = generator->options.sequences;
-    struct generator_pass pass = {generator, &runner, &dry_run_hooks, .B = 1,
-                                  .lengths = generator->row_lengths};
+    struct generator_pass pass = {generator, &runner, &dry_run_hooks, .B = 1};
     int *rows = calloc((size_t)sequences, sizeof *rows);
     enum status status = rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the generator");
     pass.sequences = rows;
     find_buffers(generator, NULL);
     for (pass.T = longest_chunk(positions); pass.T > 1 && status == STATUS_OK; pass.T /= 2) {
-        generator->row_lengths[0] = positions - pass.T;
+        generator->lengths[0] = positions - pass.T;
         status = run_blocks(&pass);
     }
     for (int i = 0; i < sequences && status == STATUS_OK; i++) {
         rows[i] = i;
-        generator->row_lengths[i] = positions - 1;
+        generator->lengths[i] = positions - 1;
         pass.B = i + 1;
         status = run_blocks(&pass);
         if (status == STATUS_OK)
@@ -179,6 +203,8 @@ static enum status dry_run(struct generator *generator, size_t *workspace_bytes)
     if (status == STATUS_OK)
         status = sample(generator, &runner, &(struct sampling){.temperature = 1},
                         generator->params->config.vocab_size, 0, sequences);
+    for (int i = 0; i < sequences; i++)
+        generator_reset(generator, i);
     free(rows);
     *workspace_bytes = runner.workspace_bytes;
     return status;
@@ -209,6 +235,8 @@ static enum status add_regions(struct generator *generator, struct region_table 
                    "generate.uniforms"));
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, sequences, &generator->drawn_region,
                    "generate.drawn"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, 2 * sequences, &generator->pass_rows_region,
+                   "generate.rows"));
     TRY(dry_run(generator, &generator->workspace_bytes));
     return region_add(table, REGION_WORKSPACE, place, DTYPE_U8, generator->workspace_bytes,
                       &generator->workspace_region, "generate.operations");
@@ -220,9 +248,9 @@ static enum status bookkeeping_new(struct generator *generator) {
     generator->cache_regions = calloc(n_layer, sizeof *generator->cache_regions);
     generator->caches = calloc(n_layer, sizeof *generator->caches);
     generator->lengths = calloc(sequences, sizeof *generator->lengths);
-    generator->row_lengths = calloc(sequences, sizeof *generator->row_lengths);
+    generator->pass_rows = calloc(2 * sequences, sizeof *generator->pass_rows);
     generator->uniforms = calloc(sequences, sizeof *generator->uniforms);
-    if (!generator->cache_regions || !generator->caches || !generator->lengths || !generator->row_lengths ||
+    if (!generator->cache_regions || !generator->caches || !generator->lengths || !generator->pass_rows ||
         !generator->uniforms)
         return FAIL(STATUS_FAILED, "out of memory for the generator");
     return STATUS_OK;
@@ -257,7 +285,7 @@ void generator_delete(struct generator *generator) {
     free(generator->cache_regions);
     free(generator->caches);
     free(generator->lengths);
-    free(generator->row_lengths);
+    free(generator->pass_rows);
     free(generator->uniforms);
     free(generator);
 }
@@ -296,19 +324,16 @@ static int next_chunk(int n, int room) {
 enum status generator_append(struct generator *generator, struct stream *stream,
                              const struct unit_hooks *hooks, int sequence, const int32_t *tokens, int n) {
     struct runner runner = {.device = generator->device, .stream = stream};
-    int length = generator->lengths[sequence];
-    struct generator_pass pass = {generator,         &runner, hooks, .B = 1, .sequences = &sequence,
-                                  .lengths = &length};
+    struct generator_pass pass = {generator, &runner, hooks, .B = 1, .sequences = &sequence};
     TRY(check_room(generator, sequence, n));
     for (int n_now; n > 0; tokens += n_now, n -= n_now) {
-        pass.T = next_chunk(n, generator->options.positions - length);
+        pass.T = next_chunk(n, generator->options.positions - generator->lengths[sequence]);
         n_now = n < pass.T ? n : pass.T;
         // The rest of a chunk that was rounded up repeats earlier tokens. Its keys and values are overwritten
         // by the tokens that come there, before anything attends to them.
         TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)n_now * sizeof *tokens));
         TRY(run_blocks(&pass));
-        length += n_now;
-        generator->lengths[sequence] = length;
+        generator->lengths[sequence] += n_now;
     }
     return generator->device->synchronize(stream);
 }
@@ -316,12 +341,9 @@ enum status generator_append(struct generator *generator, struct stream *stream,
 enum status generator_step(struct generator *generator, struct stream *stream, const struct unit_hooks *hooks,
                            const int *sequences, const int32_t *tokens, int n, float *logits) {
     struct runner runner = {.device = generator->device, .stream = stream};
-    const struct generator_pass pass = {
-        generator, &runner, hooks, .B = n, .T = 1, .sequences = sequences, .lengths = generator->row_lengths};
-    for (int i = 0; i < n; i++) {
+    const struct generator_pass pass = {generator, &runner, hooks, .B = n, .T = 1, .sequences = sequences};
+    for (int i = 0; i < n; i++)
         TRY(check_room(generator, sequences[i], 1));
-        generator->row_lengths[i] = generator->lengths[sequences[i]];
-    }
     TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)n * sizeof *tokens));
     TRY(run_blocks(&pass));
     TRY(run_head(&pass));

@@ -1,6 +1,6 @@
 // Activation offload and recomputation on a GPU change no bit, in whatever order its streams run, and save
-// the expected memory; a micro-batch takes the planned launches; the vocabulary's padding changes nothing.
-// Runs on the simulated GPU of tests/cudasim or on a real one; skipped without either.
+// the expected memory; a micro-batch and a decode step take the planned launches; the vocabulary's padding
+// changes nothing. Runs on the simulated GPU of tests/cudasim or on a real one; skipped without either.
 #include "tests/support/whole_model.h"
 
 // tests/cudasim: from now on delays and reorders the work of streams, as CUDA permits. NULL on a real GPU.
@@ -262,6 +262,48 @@ static void test_launches_with_cudnn(void **state) {
         skip();
 }
 
+// Copies between host and device, as the launches are counted.
+static int n_copies;
+static enum status (*copy_by)(struct stream *stream, void *to, const void *from, size_t bytes);
+
+static enum status count_copy(struct stream *stream, void *to, const void *from, size_t bytes) {
+    n_copies++;
+    return copy_by(stream, to, from, bytes);
+}
+
+// A decode step takes the embeddings, 7 launches per block as in training, the final norm and lm_head, and
+// copies the tokens and where each sequence is, whatever the sequences' lengths are.
+static void check_decode_launches(struct device *device, const int lengths[WHOLE_MODEL_SEQUENCES], int n) {
+    const struct gpt_options options = options_of(DTYPE_BF16, RECOMPUTE_NONE, false);
+    const int sequences[WHOLE_MODEL_SEQUENCES] = {0, 1, 2, 3, 4};
+    const int32_t tokens[16] = {0};
+    struct whole_model model;
+    whole_model_init(&model, &deep_config, device, &options, 16);
+    whole_model_perturb(&model);
+    for (int s = 0; s < n; s++)
+        if (lengths[s] > 0)
+            assert_ok(generator_append(model.generator, &model.stream, &model.hooks, s, tokens, lengths[s]));
+    uint64_t before = device_launches(device);
+    copy_by = device->copy;
+    device->copy = count_copy;
+    n_copies = 0;
+    assert_ok(generator_step(model.generator, &model.stream, &model.hooks, sequences, tokens, n, NULL));
+    device->copy = copy_by;
+    assert_int_equal(device_launches(device) - before, 7 * deep_config.n_layer + 3);
+    assert_int_equal(n_copies, 2);
+    whole_model_free(&model);
+}
+
+static void test_decode_launches_do_not_depend_on_lengths(void **state) {
+    (void)state;
+    static const int equal[WHOLE_MODEL_SEQUENCES] = {7, 7, 7, 7, 7}, mixed[] = {15, 0, 3, 7, 1};
+    struct device *device = device_for_test("cuda");
+    check_decode_launches(device, equal, 1);
+    check_decode_launches(device, equal, WHOLE_MODEL_SEQUENCES);
+    check_decode_launches(device, mixed, WHOLE_MODEL_SEQUENCES);
+    device_close(device);
+}
+
 // ---- padding of the vocabulary
 
 // 48 rows short of a multiple of 128: padded where at least 48 rows of positions follow wte in its unit.
@@ -360,6 +402,7 @@ int main(void) {
         cmocka_unit_test(test_offload_keeps_two_checkpoints_on_the_device),
         cmocka_unit_test(test_launches_are_those_planned),
         cmocka_unit_test(test_launches_with_cudnn),
+        cmocka_unit_test(test_decode_launches_do_not_depend_on_lengths),
         cmocka_unit_test(test_padding_of_the_vocabulary_changes_no_bit),
         cmocka_unit_test(test_logits_have_the_compute_type),
     };
