@@ -163,6 +163,24 @@ class Failures(RankCase):
             self.assertRegex(error, 'train: error: rank 0: process [0-9]+ ended without reporting an error')
             shutil.rmtree(self.folder / 'run')
 
+    def test_ranks_that_find_a_dead_one_at_the_same_time(self):
+        """Without shared memory, some have no report of another rank yet when they make their own. With --enable-recovery,
+        mpirun leaves them to end by themselves."""
+        config = self.long_run()
+        process = self.start_mpirun('--enable-recovery', '-n', 6, harness.TRAIN, config, 'comm.shared_memory=false')
+        self.wait_for_steps(3)
+        ranks = self.living()
+        dead = ranks.pop(0)
+        for rank in ranks.values():
+            os.kill(rank, signal.SIGSTOP)
+        os.kill(dead, signal.SIGKILL)
+        time.sleep(0.1)
+        for rank in ranks.values():
+            os.kill(rank, signal.SIGCONT)
+        out, error = process.communicate(timeout=60)
+        self.assertRegex(error, 'train: error: rank 0: process [0-9]+ ended without reporting an error')
+        self.assertEqual(error.count('train: error:'), 1, error)
+
     def test_a_rank_that_is_killed(self):
         config = self.long_run()
         for rank, stage in ((1, 3), (0, 1)):

@@ -33,6 +33,7 @@ static void data_free(struct comm *comm) {
     mpi_watchdog_free(comm);
     if (mpi->window == MPI_WIN_NULL)
         free(mpi->mailbox);
+    shared_word_free(&mpi->word);
     free(mpi->peers);
     pthread_mutex_destroy(&mpi->mpi_lock);
     pthread_mutex_destroy(&mpi->fail_lock);
@@ -126,6 +127,7 @@ struct introduction {
     int rank, process;
     uint64_t process_space; // the namespace of `process`: ids from another container mean nothing here
     uint64_t offset;        // of the mailbox from where the rank's memory in the window begins, in bytes
+    int word;               // descriptor of its shared word; -1: none
 };
 
 static uint64_t process_space(void) {
@@ -161,7 +163,7 @@ static enum status open_mailbox(struct comm *comm, uint64_t *offset) {
     }
     mpi->mailbox = (struct mailbox *)(void *)((char *)base + *offset);
     mailbox_init(mpi->mailbox, mpi->linked, mpi->chunk_bytes);
-    mpi->first_mailbox = mpi->mailbox;
+    mpi->speaker = &mpi->mailbox->speaker;
     comm->state = &mpi->mailbox->state;
     return STATUS_OK;
 }
@@ -177,7 +179,7 @@ static enum status open_link(struct comm *comm, int local, const struct introduc
         return FAIL(STATUS_FAILED, "MPI gives no access to the shared memory of rank %d", other->rank);
     peer->mailbox = (struct mailbox *)(void *)((char *)base + other->offset);
     if (local == 0)
-        mpi->first_mailbox = peer->mailbox;
+        mpi->speaker = &peer->mailbox->speaker;
     // A mailbox has no ring for its own rank, so the rings of later ranks are one place lower.
     int here = comm->local_rank - (comm->local_rank > local), there = local - (local > comm->local_rank);
     peer->to = mailbox_ring(peer->mailbox, here, mpi->chunk_bytes);
@@ -187,13 +189,27 @@ static enum status open_link(struct comm *comm, int local, const struct introduc
     return STATUS_OK;
 }
 
+// Without shared mailboxes, the machine's ranks still share who prints a failure: a report by message comes
+// too late for a rank that is about to print the same. Where the word cannot be shared, each rank has its
+// own.
+static void share_speaker(struct comm *comm, const struct introduction *mine,
+                          const struct introduction *first) {
+    struct mpi_data *mpi = mpi_of(comm);
+    if (comm->local_rank > 0 && first->word >= 0 && first->process_space == mine->process_space)
+        (void)shared_word_open(&mpi->word, first->process, first->word);
+    if (mpi->word.value)
+        mpi->speaker = mpi->word.value;
+}
+
 static enum status find_machine(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    struct introduction mine = {comm->rank, (int)getpid(), process_space(), 0},
+    struct introduction mine = {comm->rank, (int)getpid(), process_space(), 0, -1},
                         *all = calloc((size_t)comm->local_world, sizeof *all);
     if (!all)
         return FAIL(STATUS_FAILED, "out of memory for %d ranks", comm->local_world);
     enum status status = open_mailbox(comm, &mine.offset);
+    if (mpi->linked < comm->local_world && comm->local_rank == 0 && shared_word_new(&mpi->word))
+        mine.word = mpi->word.descriptor;
     if (status == STATUS_OK &&
         MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE,
                       mpi->machine) != MPI_SUCCESS) // after which every mailbox is ready
@@ -206,6 +222,8 @@ static enum status find_machine(struct comm *comm) {
         if (mpi->linked > 1)
             status = open_link(comm, local, &all[local]);
     }
+    if (status == STATUS_OK && mpi->linked < comm->local_world)
+        share_speaker(comm, &mine, &all[0]);
     free(all);
     return status;
 }

@@ -12,6 +12,7 @@
 //   mpi_failure.c    failure notes
 //   mpi_data.h       the backend's state
 //   ring.c           rings and mailboxes in shared memory; knows nothing of MPI
+//   shared_word.c    one shared word, for ranks that exchange messages only
 //   rank_state.c     what a rank shows of itself
 //
 // Threads of a rank, at most three:
@@ -43,8 +44,9 @@
 //   1. The rank that fails, or the watchdog that finds a rank dead, hanging or in another collective, keeps
 //      the failure as its first and sends it to all ranks. Later failures are ignored.
 //   2. Every wait of every rank returns its status and message.
-//   3. One rank prints it: rank 0, or the rank sharing memory with it that first claims `speaker`. A
-//      watchdog that reports a dead rank prints at once, because mpirun kills all ranks soon after one died.
+//   3. One rank prints it: rank 0, or a rank sharing memory with it. A watchdog that reports a dead rank
+//      prints at once, because mpirun kills all ranks soon after one died. Of several ranks on a machine, the
+//      first that claims `speaker` prints. It is in shared memory: in a mailbox, or in a word of its own.
 //   4. comm_close: ranks wait 5 s at most for each other to finish; watchdogs end processes that do not
 //      return from their collective. With ends_process, rank 0 then ends all with a silenced MPI_Abort:
 //      mpirun would print two banners below the message. It still prints one about a process that was killed.

@@ -7,6 +7,7 @@
 
 #include "zero/comm/backend.h"
 #include "zero/comm/ring.h"
+#include "zero/comm/shared_word.h"
 
 #define TAG_CHUNK    1 // a chunk of a bulk collective, behind its link_header
 #define TAG_CONTROL  2 // a message of a control collective, behind its link_header
@@ -69,14 +70,15 @@ struct watchdog {
 
 struct mpi_data {
     MPI_Comm everyone, machine;
-    int linked;                    // ranks reached through shared memory, this one included
-    MPI_Win window;                // their mailboxes; MPI_WIN_NULL when linked is 1
-    struct mailbox *mailbox;       // this rank's
-    struct mailbox *first_mailbox; // of the machine's first rank
-    struct peer *peers;            // (world); the entry of this rank is empty
-    size_t chunk_bytes;            // payload of a bulk chunk
-    int spins;                     // looks at a ring before sleeping; 0 where ranks outnumber processors
-    char *receive_memory;          // backs every peer's `received`
+    int linked;              // ranks reached through shared memory, this one included
+    MPI_Win window;          // their mailboxes; MPI_WIN_NULL when linked is 1
+    struct mailbox *mailbox; // this rank's
+    struct shared_word word; // of the machine's ranks where they share no mailboxes; may not be open
+    atomic_int *speaker;     // 1 + the rank that prints a failure, of those that share this; 0: none yet
+    struct peer *peers;      // (world); the entry of this rank is empty
+    size_t chunk_bytes;      // payload of a bulk chunk
+    int spins;               // looks at a ring before sleeping; 0 where ranks outnumber processors
+    char *receive_memory;    // backs every peer's `received`
     size_t receive_bytes;
     int receive_depth; // chunks that each peer may send ahead
     struct send_pool bulk, control;

@@ -94,8 +94,7 @@ static void print_once(struct comm *comm, bool may) {
     pthread_mutex_unlock(&mpi->fail_lock);
     if (again)
         return;
-    bool prints =
-        may && atomic_compare_exchange_strong(&mpi->first_mailbox->speaker, &nobody, comm->rank + 1);
+    bool prints = may && atomic_compare_exchange_strong(mpi->speaker, &nobody, comm->rank + 1);
     log_set_level(prints ? LOG_ERROR : LOG_QUIET);
     log_error("rank %d: %s", mpi->failure.rank, mpi->failure.message);
     log_set_level(LOG_QUIET);

@@ -25,6 +25,7 @@
 #define MOST_LOOKS  16       // processes checked per look; each check reads a file of /proc
 #define GAP_MS      5000     // no look for this long: this process was suspended, and perhaps others too
 #define TURN_MS     100      // between ranks that could report a dead process; mpirun kills all within 1 s
+#define NOTE_CALLS  10       // of MPI, each of which may advance a message by one stage
 
 // ---- dead processes
 
@@ -42,15 +43,24 @@ static bool is_dead(int process) {
     return found == 1 && (state == 'Z' || state == 'X');
 }
 
-// Which rank reports a dead process. Ranks with shared memory settle it there, and find there the note of a
-// rank that failed before it ended. Without shared memory that note needs time to arrive, so ranks wait for
-// it before they call a process dead: one turn for the machine's lowest rank, two for the next, and so on
+// Which rank reports a dead process. A rank that failed before it ended has sent a note, which counts
+// instead. Ranks that share memory find it there, and settle there who prints. So do those that exchange
+// messages but share `speaker`: the machine has delivered the note, and MPI hands it over after a few calls.
+// Waiting any longer would leave it to mpirun, on a busy machine, to kill them before one has printed the
+// message.
+//
+// Ranks that share nothing take turns: one turn for the machine's lowest rank, two for the next, and so on
 // until a report arrives. (A rank that was suspended may wake up after other ranks have ended.)
 static bool is_turn_to_report(struct comm *comm, int dead) {
     struct mpi_data *mpi = mpi_of(comm);
     int64_t now = rank_state_now_ms(), turn = 1;
     if (mpi->linked > 1)
         return true;
+    if (mpi->word.value) {
+        for (int i = 0; i < NOTE_CALLS; i++)
+            mpi_receive_failure_notes(comm);
+        return !mpi_has_failed(comm);
+    }
     for (int lower = 0; lower < comm->rank; lower++)
         turn += lower != dead && mpi->peers[lower].process > 0;
     mpi->watchdog.dead_ms = mpi->watchdog.dead_ms ? mpi->watchdog.dead_ms : now;

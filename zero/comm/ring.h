@@ -45,7 +45,7 @@ struct mailbox {
     struct rank_state state;
     atomic_int failed_by; // 1 + the rank whose `note` describes a failure; 0: none
     struct failure_note note;
-    atomic_int speaker; // used in the mailbox of the machine's first rank: 1 + the rank that prints a failure
+    atomic_int speaker; // 1 + the rank that prints a failure; 0: none yet. The machine's first mailbox counts
 };
 
 // Payload bytes of a chunk. Bulk: smaller with many ranks, which bounds the memory of all links; larger for
