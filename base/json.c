@@ -233,19 +233,24 @@ enum status json_get_object(const cJSON *object, const char *key, const char *so
     return cJSON_IsObject(*out) ? STATUS_OK : wrong_type(*out, key, source, "an object");
 }
 
+void json_add_escaped(struct text *text, const char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+        if (c == '"' || c == '\\')
+            text_add(text, "\\%c", c);
+        else if (c == '\n')
+            text_add(text, "\\n");
+        else if (c == '\t')
+            text_add(text, "\\t");
+        else if (c < 0x20 || c == 0x7f)
+            text_add(text, "\\u%04x", c);
+        else
+            text_add_bytes(text, bytes + i, 1);
+    }
+}
+
 void json_add_string(struct text *text, const char *string) {
     text_add_bytes(text, "\"", 1);
-    for (const unsigned char *p = (const unsigned char *)string; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            text_add(text, "\\%c", *p);
-        else if (*p == '\n')
-            text_add(text, "\\n");
-        else if (*p == '\t')
-            text_add(text, "\\t");
-        else if (*p < 0x20)
-            text_add(text, "\\u%04x", *p);
-        else
-            text_add_bytes(text, p, 1);
-    }
+    json_add_escaped(text, string, strlen(string));
     text_add_bytes(text, "\"", 1);
 }

@@ -30,5 +30,7 @@ enum status json_get_object(const cJSON *object, const char *key, const char *so
 // Appends `string` as a JSON string: quoted and escaped.
 struct text;
 void json_add_string(struct text *text, const char *string);
+// Appends n bytes of a JSON string, escaped, without quotes around them.
+void json_add_escaped(struct text *text, const char *bytes, size_t n);
 
 #endif

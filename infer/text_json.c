@@ -3,25 +3,11 @@
 #include "base/json.h"
 #include "data/utf8.h"
 
-static void add_escaped(struct text *out, const char *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)bytes[i];
-        if (c == '"' || c == '\\')
-            text_add(out, "\\%c", c);
-        else if (c == '\n')
-            text_add(out, "\\n");
-        else if (c < 0x20 || c == 0x7f)
-            text_add(out, "\\u%04x", c);
-        else
-            text_add_bytes(out, bytes + i, 1);
-    }
-}
-
 void text_json_add_string(struct text *out, const char *bytes, size_t n) {
     text_add(out, "\"");
     while (n > 0) {
         size_t valid = utf8_valid_bytes(bytes, n);
-        add_escaped(out, bytes, valid);
+        json_add_escaped(out, bytes, valid);
         bytes += valid, n -= valid;
         if (n > 0) {
             text_add(out, "\xef\xbf\xbd");
