@@ -33,9 +33,18 @@ static struct operation_cost layernorm_backward_work(const struct layernorm_back
     return (struct operation_cost){.bytes = tensors * a->N * a->C * size_of(a->type)};
 }
 
+static struct operation_cost rmsnorm_forward_work(const struct rmsnorm_forward_args *a) {
+    return (struct operation_cost){.bytes = 2.0 * a->N * a->C * size_of(a->type)};
+}
+
+static struct operation_cost rmsnorm_backward_work(const struct rmsnorm_backward_args *a) {
+    double tensors = 3 + (a->dresidual != NULL) + (a->out != NULL);
+    return (struct operation_cost){.bytes = tensors * a->N * a->C * size_of(a->type)};
+}
+
 static struct operation_cost linear_forward_work(const struct linear_forward_args *a) {
     double in = (double)a->N * a->IC, out = (double)a->N * a->OC, weight = (double)a->OC * a->IC;
-    double more = (a->pre_gelu ? out : 0) + (a->residual ? out : 0);
+    double more = (a->pre_activation ? out : 0) + (a->residual ? out : 0);
     return (struct operation_cost){.flops = 2 * weight * a->N,
                                    .bytes =
                                        (in + weight + more) * size_of(a->type) + out * size_of(a->out_type)};
@@ -46,7 +55,7 @@ static struct operation_cost linear_backward_work(const struct linear_backward_a
     struct operation_cost work = {.bytes = out * size_of(a->type)};
     if (a->dx) {
         work.flops += 2 * weight * a->N;
-        work.bytes += (in + weight + (a->pre_gelu ? in : 0)) * size_of(a->type);
+        work.bytes += (in + weight + (a->pre_activation ? in : 0)) * size_of(a->type);
     }
     if (a->dweight) {
         work.flops += 2 * weight * a->N;
@@ -63,32 +72,64 @@ static struct operation_cost gelu_backward_work(const struct gelu_backward_args 
     return (struct operation_cost){.bytes = 3.0 * (double)a->n * size_of(a->type)};
 }
 
-// Pairs of a query and a key that it attends to: the queries are the last T of S positions.
-static double causal_pairs(double T, double S) {
-    return T * (S - T) + T * (T + 1) / 2;
+static struct operation_cost relu_squared_forward_work(const struct relu_squared_forward_args *a) {
+    return (struct operation_cost){.bytes = 2.0 * (double)a->n * size_of(a->type)};
+}
+
+static struct operation_cost relu_squared_backward_work(const struct relu_squared_backward_args *a) {
+    return (struct operation_cost){.bytes = 3.0 * (double)a->n * size_of(a->type)};
+}
+
+static struct operation_cost swiglu_forward_work(const struct swiglu_forward_args *a) {
+    return (struct operation_cost){.bytes = 3.0 * a->N * a->F * size_of(a->type)};
+}
+
+static struct operation_cost swiglu_backward_work(const struct swiglu_backward_args *a) {
+    return (struct operation_cost){.bytes = (5.0 + (a->out != NULL)) * a->N * a->F * size_of(a->type)};
+}
+
+static struct operation_cost rope_forward_work(const struct rope_forward_args *a) {
+    return (struct operation_cost){.bytes = 2.0 * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
+}
+
+static struct operation_cost rope_backward_work(const struct rope_backward_args *a) {
+    double tensors = 2 + a->norm;
+    return (struct operation_cost){.bytes = tensors * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
+}
+
+// Pairs of a query and a key that it attends to: the queries are the last T of S positions, and each sees at
+// most `window` (0: all before it).
+static double causal_pairs(double T, double S, int window) {
+    double own = S - T, pairs = T * own + T * (T + 1) / 2;
+    if (window <= 0 || window >= S)
+        return pairs;
+    // Query t would see own + t + 1 positions, and misses those beyond the window.
+    double first = own + 1 > window ? 0 : window - own; // the first query that misses any
+    double misses = T - first, least = own + first + 1 - window;
+    return pairs - misses * (least + least + misses - 1) / 2;
 }
 
 // Two products: q k^T, and the probabilities times v. Documents (`first`) are not looked at: their starts are
 // not known to a plan, and utilization stays comparable.
 static struct operation_cost attention_forward_work(const struct attention_forward_args *a) {
-    double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S);
+    double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S, a->window);
     return (struct operation_cost){.flops = 4 * pairs * a->D,
-                                   .bytes =
-                                       2.0 * a->B * ((double)a->T + a->S) * a->H * a->D * size_of(a->type)};
+                                   .bytes = 2.0 * a->B * ((double)a->T * a->H + (double)a->S * a->K) * a->D *
+                                            size_of(a->type)};
 }
 
 // Five products: the recomputed scores, and the gradients of v, of the scores, of q and of k.
 static struct operation_cost attention_backward_work(const struct attention_backward_args *a) {
-    double pairs = (double)a->B * a->H * causal_pairs(a->T, a->T);
+    double pairs = (double)a->B * a->H * causal_pairs(a->T, a->T, a->window);
     return (struct operation_cost){.flops = 10 * pairs * a->D,
-                                   .bytes = 8.0 * a->B * a->T * a->H * a->D * size_of(a->type)};
+                                   .bytes = 4.0 * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
 }
 
 // The keys and values that it reads and writes, and q, k, v and out.
 static struct operation_cost attention_decode_work(const struct attention_decode_args *a) {
-    double width = (double)a->H * a->D, keys = (double)a->n_keys;
-    return (struct operation_cost){.flops = 4 * keys * width,
-                                   .bytes = 2 * (keys + 2.0 * a->B) * width * size_of(a->type)};
+    double keys = (double)a->n_keys, rows = (keys + a->B) * a->K + (double)a->B * a->H;
+    return (struct operation_cost){.flops = 4 * keys * a->H * a->D,
+                                   .bytes = 2 * rows * a->D * size_of(a->type)};
 }
 
 static struct operation_cost cross_entropy_work(const struct cross_entropy_args *a) {

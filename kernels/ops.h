@@ -28,16 +28,25 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "kernels/device.h"
+#include "kernels/ops_layers.h"
 
 #define OPERATIONS(OP)                                                                                       \
     OP(embedding_forward)                                                                                    \
     OP(embedding_backward)                                                                                   \
     OP(layernorm_forward)                                                                                    \
     OP(layernorm_backward)                                                                                   \
+    OP(rmsnorm_forward)                                                                                      \
+    OP(rmsnorm_backward)                                                                                     \
     OP(linear_forward)                                                                                       \
     OP(linear_backward)                                                                                      \
     OP(gelu_forward)                                                                                         \
     OP(gelu_backward)                                                                                        \
+    OP(relu_squared_forward)                                                                                 \
+    OP(relu_squared_backward)                                                                                \
+    OP(swiglu_forward)                                                                                       \
+    OP(swiglu_backward)                                                                                      \
+    OP(rope_forward)                                                                                         \
+    OP(rope_backward)                                                                                        \
     OP(attention_forward)                                                                                    \
     OP(attention_backward)                                                                                   \
     OP(attention_decode)                                                                                     \
@@ -57,196 +66,6 @@
     OP(add_spans)                                                                                            \
     OP(sum_tree)                                                                                             \
     OP(sample)
-
-// Token and position embeddings: out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]
-struct embedding_forward_args {
-    void *out;             // [w] (B, T, C) type
-    const void *wte;       // [r] (V, C) type
-    const void *wpe;       // [r] (P, C) type, P >= position + T
-    const int32_t *tokens; // [r] (B, T), each in [0, V)
-    int B, T, C, V;
-    int position;             // of t = 0: 0 in training, the length of the key-value cache in generation
-    const int32_t *positions; // [r] (B), or NULL: `position` of each sequence, where they differ
-    enum dtype type;
-};
-
-// dwte[tokens[b,t],:] += dout[b,t,:] for every (b, t); dwpe[t,:] += sum over b of dout[b,t,:].
-// Determinism: each row of dwte is summed in order of (b, t).
-struct embedding_backward_args {
-    void *dwte;            // [+] (V, C) fp32
-    void *dwpe;            // [+] (P, C) fp32; [w] with beta_zero: rows from T on become 0
-    const void *dout;      // [r] (B, T, C) type
-    const int32_t *tokens; // [r] (B, T)
-    int B, T, C, V;
-    int P;          // >= T
-    bool beta_zero; // dwpe's contents are not read; dwte is always added to
-    enum dtype type;
-};
-
-// Layer normalization over the last dimension (Ba et al., arXiv 1607.06450):
-// out = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + epsilon), var biased (divided by C).
-struct layernorm_forward_args {
-    void *out;          // [w] (N, C) type; may be x itself
-    void *mean, *rstd;  // [w] (N) fp32, or both NULL when no backward follows
-    const void *x;      // [r] (N, C) type
-    const void *weight; // [r] (C) type
-    const void *bias;   // [r] (C) type
-    int N, C;
-    float epsilon;
-    enum dtype type;
-};
-
-// dx = dresidual + (the gradient of layernorm_forward's x). dresidual is the residual stream's gradient,
-// which bypasses the normalization; adding it here saves a separate add. With `out`, what layernorm_forward
-// wrote is computed again, to the bit, from the x that is read anyway.
-struct layernorm_backward_args {
-    void *dx;                // [w] (N, C) type; may be dresidual itself, not dout
-    void *dweight, *dbias;   // [+] (C) fp32
-    const void *dout;        // [r] (N, C) type
-    const void *dresidual;   // [r] (N, C) type, or NULL for zero
-    const void *x;           // [r] (N, C) type
-    const void *weight;      // [r] (C) type
-    const void *mean, *rstd; // [r] (N) fp32
-    void *out;               // [w] (N, C) type, or NULL
-    const void *bias;        // [r] (C) type; read for out
-    int N, C;
-    bool beta_zero; // the contents of dweight and dbias are not read
-    enum dtype type;
-};
-
-// out = x weight^T + bias, then gelu or + residual. Products are summed in fp32.
-// With pre_gelu, GELU is applied to the rounded value stored there, so that gelu_forward on pre_gelu
-// reproduces out to the bit. Exception: on a GPU where cuBLASLt computes both in its epilogue.
-struct linear_forward_args {
-    void *out;            // [w] (N, OC) out_type, rows out_stride apart
-    void *pre_gelu;       // [w] (N, OC) type: x weight^T + bias, or NULL; requires gelu
-    const void *x;        // [r] (N, IC) type
-    const void *weight;   // [r] (OC, IC) type
-    const void *bias;     // [r] (OC) type, or NULL
-    const void *residual; // [r] (N, OC) type, or NULL; not with gelu
-    int N, IC, OC;
-    int out_stride; // >= OC; == OC with residual or gelu
-    bool gelu;      // apply GELU in its tanh form, as gelu_forward does
-    enum dtype type;
-    enum dtype out_type; // type, or fp32 (logits)
-};
-
-// dx = dout weight; dweight += dout^T x; dbias += column sums of dout. An output that is NULL is not
-// computed. With pre_gelu, x is gelu(pre_gelu) and dx is the gradient of pre_gelu instead: dx = (dout weight)
-// gelu'(pre_gelu), where the product may be rounded to `type` first.
-struct linear_backward_args {
-    void *dx;             // [w] (N, IC) type, or NULL
-    void *dweight;        // [+] (OC, IC) fp32, or NULL; [w] with beta_zero
-    void *dbias;          // [+] (OC) fp32, or NULL; [w] with beta_zero or writes_dbias
-    const void *dout;     // [r] (N, OC) type, rows dout_stride apart
-    const void *x;        // [r] (N, IC) type; read for dweight
-    const void *weight;   // [r] (OC, IC) type; read for dx
-    const void *pre_gelu; // [r] (N, IC) type; read for dx, or NULL
-    int N, IC, OC;
-    int dout_stride;   // >= OC
-    bool beta_zero;    // the contents of dweight and dbias are not read (the GEMM's beta is 0, otherwise 1)
-    bool writes_dbias; // those of dbias are not
-    enum dtype type;
-};
-
-// gelu(x) = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel, arXiv 1606.08415;
-// "gelu_new")
-struct gelu_forward_args {
-    void *out;     // [w] (n) type; may be x itself
-    const void *x; // [r] (n) type
-    size_t n;
-    enum dtype type;
-};
-
-// dx = dout * gelu'(x)
-struct gelu_backward_args {
-    void *dx;         // [w] (n) type; may be dout itself
-    const void *dout; // [r] (n) type
-    const void *x;    // [r] (n) type: the input of gelu_forward
-    size_t n;
-    enum dtype type;
-};
-
-// Causal scaled dot-product attention. Head h reads columns [h * D, (h + 1) * D) of each row:
-// out[b,i,h] = sum over first[b,i] <= j <= S - T + i of softmax_j(q[b,i,h] . k[b,j,h] / sqrt(D)) v[b,j,h].
-// `first` keeps positions of one document from attending to others before it. Blocks of keys that no query of
-// a block sees are skipped.
-// Tiled with an online softmax (FlashAttention, arXiv 2205.14135; FlashAttention-2, 2307.08691), so the
-// (T, S) scores are never stored. q, k and v may be column ranges of one (B, T, 3C) tensor; k and v may be a
-// key-value cache (S > T). Devices that multiply 16-bit numbers round exp(score - max) to `type` before the
-// product with v.
-// Errors, forward and backward: STATUS_UNSUPPORTED for a head dimension D that the device has no kernel for;
-// the message names the largest one it has.
-struct attention_forward_args {
-    void *out;              // [w] (B, T, H * D) type, dense
-    void *lse;              // [w] (B, H, T) fp32: log of the sum of exp of the scaled scores, or NULL
-    const void *q;          // [r] (B, T, H * D) type
-    const void *k, *v;      // [r] (B, S, H * D) type
-    size_t q_stride;        // between positions of q
-    size_t q_batch_stride;  // between sequences of q
-    size_t kv_stride;       // between positions of k, and of v
-    size_t kv_batch_stride; // between sequences of k, and of v
-    // [r] (B, T), or NULL for zeros: the first position that each query sees. At most the query's own, and
-    // never lower than the one before it in its sequence. Needs S == T.
-    const int32_t *first;
-    int B, T, S, H, D; // the T queries are the last T of S positions; S >= T
-    enum dtype type;
-};
-
-// Gradients of attention_forward with S == T, from the lse that it saved. dq, dk and dv have the strides of
-// q, k and v.
-struct attention_backward_args {
-    void *dq, *dk, *dv;    // [w] (B, T, H * D) type, strides as below
-    const void *dout;      // [r] (B, T, H * D) type, dense
-    const void *out;       // [r] (B, T, H * D) type, dense: the output of attention_forward
-    const void *lse;       // [r] (B, H, T) fp32
-    const void *q, *k, *v; // [r] (B, T, H * D) type, strides as below
-    size_t stride;         // between positions of q, k, v, dq, dk and dv
-    size_t batch_stride;   // between their sequences
-    const int32_t *first;  // [r] (B, T) as in attention_forward, or NULL
-    int B, T, H, D;
-    enum dtype type;
-};
-
-// Attention of one new position per sequence, for sequences of different lengths in a key-value cache: writes
-// the position's key and value to the cache, then attends to all positions of the sequence up to it. With s =
-// sequences[b] and n = lengths[b]:
-//   keys[s,n,:] = k[b,:]; values[s,n,:] = v[b,:];
-//   out[b,h] = sum over j <= n of softmax_j(q[b,h] . keys[s,j,h] / sqrt(D)) values[s,j,h]
-// Determinism: a sequence's result does not depend on the other sequences, their number or their lengths.
-// Errors: STATUS_UNSUPPORTED as in attention_forward.
-struct attention_decode_args {
-    void *out;                 // [w] (B, H * D) type, dense
-    void *keys, *values;       // [rw] (sequences, positions, H * D) type: the cache
-    const void *q, *k, *v;     // [r] (B, H * D) type, rows `stride` apart
-    const int32_t *sequences;  // [r] (B), all different
-    const int32_t *lengths;    // [r] (B) positions in the cache before the call; 0: none
-    size_t stride;             // between sequences of q, of k and of v
-    size_t cache_stride;       // between positions of keys, and of values
-    size_t cache_batch_stride; // between sequences of keys, and of values
-    size_t n_keys;             // the sum of lengths[b] + 1: `lengths` may be in a device's memory
-    int B, H, D;
-    enum dtype type;
-};
-
-// Softmax cross-entropy and its gradient, in one pass over the logits:
-// losses[n] = lse(logits[n,:]) - logits[n, targets[n]];
-// dlogits[n,:] = (softmax(logits[n,:]) - onehot(targets[n])) * scale. The arithmetic is fp32 and double
-// whatever the types; losses are those of the logits as stored.
-struct cross_entropy_args {
-    void *losses;           // [w] (N) fp32
-    void *dlogits;          // [w] (N, V + n_zeros) type, rows dlogits_stride apart, or NULL (evaluation)
-    const void *logits;     // [r] (N, V) logits_type, rows logits_stride apart; may be dlogits itself when
-                            // types and strides are equal
-    const int32_t *targets; // [r] (N), each in [0, V)
-    int N, V;
-    int n_zeros; // columns of dlogits from V on that become 0: padding of products that read dlogits
-    int logits_stride, dlogits_stride; // >= V, >= V + n_zeros; columns beyond are not touched
-    float scale;                       // 1 / (tokens of the step, over all ranks and micro-batches)
-    const void *scale_from;            // [r] (1) fp32, or NULL; replaces `scale`
-    enum dtype type;
-    enum dtype logits_type; // fp32, or type
-};
 
 // One step of an elementwise optimizer on a span of elements, in one pass: unscales and clips the gradient,
 // updates the moments and the master weights, and rounds the parameters to their type.

@@ -67,8 +67,8 @@ static enum status append_attention_forward(struct runner *runner, const struct 
         .weight = weight + (size_t)C * (size_t)C * size, .bias = bias + (size_t)C * size, .N = a->T, .IC = C,
         .OC = 2 * C, .out_stride = 2 * C, .type = type, .out_type = type);
     RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv, .k = cache,
-        .v = cache + (size_t)C * size, .q_stride = (size_t)C, .kv_stride = kv_row, .B = 1, .T = a->T,
-        .S = length + a->T, .H = H, .D = C / H, .type = type);
+        .v = cache + (size_t)C * size, .q_stride = (size_t)C, .k_stride = kv_row, .v_stride = kv_row, .B = 1,
+        .T = a->T, .S = length + a->T, .H = H, .K = H, .D = C / H, .type = type);
     return STATUS_OK;
 }
 
@@ -85,8 +85,9 @@ static enum status step_attention_forward(struct runner *runner, const struct bl
     RUN(runner, attention_decode, .out = kept->attention, .keys = cache->keys_values,
         .values = (char *)cache->keys_values + row_bytes, .q = kept->qkv, .k = (char *)kept->qkv + row_bytes,
         .v = (char *)kept->qkv + 2 * row_bytes, .sequences = cache->sequences, .lengths = cache->lengths,
-        .stride = 3 * (size_t)C, .cache_stride = 2 * (size_t)C, .cache_batch_stride = cache->stride,
-        .n_keys = cache->n_keys, .B = a->B, .H = H, .D = C / H, .type = type);
+        .q_stride = 3 * (size_t)C, .k_stride = 3 * (size_t)C, .v_stride = 3 * (size_t)C,
+        .cache_stride = 2 * (size_t)C, .cache_batch_stride = cache->stride, .n_keys = cache->n_keys,
+        .B = a->B, .H = H, .K = H, .D = C / H, .type = type);
     return STATUS_OK;
 }
 
@@ -104,9 +105,9 @@ static enum status attention_forward(struct runner *runner, const struct block_a
         .type = type, .out_type = type);
     RUN(runner, attention_forward, .out = kept->attention, .lse = kept->lse, .q = kept->qkv,
         .k = (char *)kept->qkv + (size_t)C * size, .v = (char *)kept->qkv + 2 * (size_t)C * size,
-        .q_stride = stride, .q_batch_stride = stride * (size_t)a->T, .kv_stride = stride,
-        .kv_batch_stride = stride * (size_t)a->T, .first = a->first, .B = a->B, .T = a->T, .S = a->T, .H = H,
-        .D = C / H, .type = type);
+        .q_stride = stride, .q_batch_stride = stride * (size_t)a->T, .k_stride = stride,
+        .k_batch_stride = stride * (size_t)a->T, .v_stride = stride, .v_batch_stride = stride * (size_t)a->T,
+        .first = a->first, .B = a->B, .T = a->T, .S = a->T, .H = H, .K = H, .D = C / H, .type = type);
     return STATUS_OK;
 }
 
@@ -124,9 +125,10 @@ static enum status fc_forward(struct runner *runner, const struct block_args *a)
     const struct block_buffers *kept = a->buffers;
     int C = a->config->n_embd;
     TRY(mlp_norm_forward(runner, a));
-    RUN(runner, linear_forward, .out = kept->gelu, .pre_gelu = kept->fc, .x = kept->ln2,
+    RUN(runner, linear_forward, .out = kept->gelu, .pre_activation = kept->fc, .x = kept->ln2,
         .weight = block_weight(a, PARAM_FC_WEIGHT), .bias = block_weight(a, PARAM_FC_BIAS), .N = a->B * a->T,
-        .IC = C, .OC = 4 * C, .out_stride = 4 * C, .gelu = true, .type = a->type, .out_type = a->type);
+        .IC = C, .OC = 4 * C, .out_stride = 4 * C, .activation = ACTIVATION_GELU, .type = a->type,
+        .out_type = a->type);
     return STATUS_OK;
 }
 
@@ -237,9 +239,9 @@ static enum status fc_proj_backward(struct runner *runner, const struct group_ba
     void *dbias = bias_grad_at(a, PARAM_FC_PROJ_BIAS);
     RUN(runner, linear_backward, .dx = a->scratch->dfc, .dweight = grad_at(a, PARAM_FC_PROJ_WEIGHT),
         .dbias = dbias, .dout = a->scratch->dresidual, .x = kept->gelu,
-        .weight = weight_at(a, PARAM_FC_PROJ_WEIGHT), .pre_gelu = kept->fc, .N = a->block->B * a->block->T,
-        .IC = 4 * C, .OC = C, .dout_stride = C, .beta_zero = a->view.beta_zero,
-        .writes_dbias = a->later != NULL, .type = a->block->type);
+        .weight = weight_at(a, PARAM_FC_PROJ_WEIGHT), .pre_activation = kept->fc,
+        .activation = ACTIVATION_GELU, .N = a->block->B * a->block->T, .IC = 4 * C, .OC = C, .dout_stride = C,
+        .beta_zero = a->view.beta_zero, .writes_dbias = a->later != NULL, .type = a->block->type);
     return STATUS_OK;
 }
 
@@ -280,8 +282,10 @@ static enum status attention_backward(struct runner *runner, const struct group_
     RUN(runner, attention_backward, .dq = scratch->dqkv, .dk = (char *)scratch->dqkv + (size_t)C * size,
         .dv = (char *)scratch->dqkv + 2 * (size_t)C * size, .dout = scratch->dbranch, .out = kept->attention,
         .lse = kept->lse, .q = kept->qkv, .k = (char *)kept->qkv + (size_t)C * size,
-        .v = (char *)kept->qkv + 2 * (size_t)C * size, .stride = stride, .batch_stride = stride * (size_t)T,
-        .first = a->block->first, .B = B, .T = T, .H = H, .D = C / H, .type = type);
+        .v = (char *)kept->qkv + 2 * (size_t)C * size, .q_stride = stride,
+        .q_batch_stride = stride * (size_t)T, .k_stride = stride, .k_batch_stride = stride * (size_t)T,
+        .v_stride = stride, .v_batch_stride = stride * (size_t)T, .first = a->block->first, .B = B, .T = T,
+        .H = H, .K = H, .D = C / H, .type = type);
     RUN(runner, linear_backward, .dx = scratch->dbranch, .dout = scratch->dqkv,
         .weight = weight_at(a, PARAM_QKV_WEIGHT), .N = N, .IC = C, .OC = 3 * C, .dout_stride = 3 * C,
         .type = type);

@@ -20,26 +20,27 @@ struct layout {
     enum param_init init;
     bool residual; // a projection into the residual stream
     bool hf_transposed;
+    bool is_qkv;
 };
 
 static const struct layout block_layout[N_BLOCK_PARAMS] = {
-    [PARAM_LN1_WEIGHT] = {"h.%d.ln_1.weight", 1, 1, 1, INIT_ONES, false, false},
-    [PARAM_LN1_BIAS] = {"h.%d.ln_1.bias", 1, 1, 1, INIT_ZEROS, false, false},
-    [PARAM_QKV_WEIGHT] = {"h.%d.attn.c_attn.weight", 2, 3, 1, INIT_NORMAL, false, true},
-    [PARAM_QKV_BIAS] = {"h.%d.attn.c_attn.bias", 1, 3, 1, INIT_ZEROS, false, false},
-    [PARAM_ATTN_PROJ_WEIGHT] = {"h.%d.attn.c_proj.weight", 2, 1, 1, INIT_NORMAL, true, true},
-    [PARAM_ATTN_PROJ_BIAS] = {"h.%d.attn.c_proj.bias", 1, 1, 1, INIT_ZEROS, false, false},
-    [PARAM_LN2_WEIGHT] = {"h.%d.ln_2.weight", 1, 1, 1, INIT_ONES, false, false},
-    [PARAM_LN2_BIAS] = {"h.%d.ln_2.bias", 1, 1, 1, INIT_ZEROS, false, false},
-    [PARAM_FC_WEIGHT] = {"h.%d.mlp.c_fc.weight", 2, 4, 1, INIT_NORMAL, false, true},
-    [PARAM_FC_BIAS] = {"h.%d.mlp.c_fc.bias", 1, 4, 1, INIT_ZEROS, false, false},
-    [PARAM_FC_PROJ_WEIGHT] = {"h.%d.mlp.c_proj.weight", 2, 1, 4, INIT_NORMAL, true, true},
-    [PARAM_FC_PROJ_BIAS] = {"h.%d.mlp.c_proj.bias", 1, 1, 1, INIT_ZEROS, false, false},
+    [PARAM_LN1_WEIGHT] = {"h.%d.ln_1.weight", 1, 1, 1, INIT_ONES, false, false, false},
+    [PARAM_LN1_BIAS] = {"h.%d.ln_1.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
+    [PARAM_QKV_WEIGHT] = {"h.%d.attn.c_attn.weight", 2, 3, 1, INIT_NORMAL, false, true, true},
+    [PARAM_QKV_BIAS] = {"h.%d.attn.c_attn.bias", 1, 3, 1, INIT_ZEROS, false, false, true},
+    [PARAM_ATTN_PROJ_WEIGHT] = {"h.%d.attn.c_proj.weight", 2, 1, 1, INIT_NORMAL, true, true, false},
+    [PARAM_ATTN_PROJ_BIAS] = {"h.%d.attn.c_proj.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
+    [PARAM_LN2_WEIGHT] = {"h.%d.ln_2.weight", 1, 1, 1, INIT_ONES, false, false, false},
+    [PARAM_LN2_BIAS] = {"h.%d.ln_2.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
+    [PARAM_FC_WEIGHT] = {"h.%d.mlp.c_fc.weight", 2, 4, 1, INIT_NORMAL, false, true, false},
+    [PARAM_FC_BIAS] = {"h.%d.mlp.c_fc.bias", 1, 4, 1, INIT_ZEROS, false, false, false},
+    [PARAM_FC_PROJ_WEIGHT] = {"h.%d.mlp.c_proj.weight", 2, 1, 4, INIT_NORMAL, true, true, false},
+    [PARAM_FC_PROJ_BIAS] = {"h.%d.mlp.c_proj.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
 };
 
 static const struct layout final_layout[N_FINAL_PARAMS] = {
-    [PARAM_LNF_WEIGHT] = {"ln_f.weight", 1, 1, 1, INIT_ONES, false, false},
-    [PARAM_LNF_BIAS] = {"ln_f.bias", 1, 1, 1, INIT_ZEROS, false, false},
+    [PARAM_LNF_WEIGHT] = {"ln_f.weight", 1, 1, 1, INIT_ONES, false, false, false},
+    [PARAM_LNF_BIAS] = {"ln_f.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
 };
 
 static void begin_unit(struct params *params) {
@@ -65,6 +66,18 @@ static void add_param(struct params *params, int n_dims, int64_t rows, int64_t c
     params->n_weights += param->elements;
 }
 
+// The rows of queries, keys and values in a block's fused projection.
+static void name_qkv_parts(struct param *param) {
+    static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
+    param->n_parts = 3;
+    for (int i = 0; i < 3; i++) {
+        struct param_part *part = &param->parts[i];
+        snprintf(part->name, sizeof part->name, "%s", names[i]);
+        part->n_rows = param->shape[0] / 3;
+        part->first_row = i * part->n_rows;
+    }
+}
+
 static void add_layout(struct params *params, const struct layout *layouts, int n, int block) {
     int64_t C = params->config.n_embd;
     begin_unit(params);
@@ -77,6 +90,8 @@ static void add_layout(struct params *params, const struct layout *layouts, int 
         param->std = INIT_STD / (layout->residual ? sqrt(2.0 * params->config.n_layer) : 1.0);
         param->hf_transposed = layout->hf_transposed;
         add_param(params, layout->n_dims, layout->rows * C, layout->columns * C);
+        if (layout->is_qkv)
+            name_qkv_parts(param);
     }
 }
 

@@ -46,6 +46,14 @@ enum block_group {
 };
 enum final_param { PARAM_LNF_WEIGHT, PARAM_LNF_BIAS, N_FINAL_PARAMS };
 
+// Named rows of a fused tensor: one layer's weight or bias, which other formats and whole-matrix optimizers
+// treat as a tensor of its own.
+struct param_part {
+    char name[16]; // as in Hugging Face's models that keep it apart: "q_proj"
+    int64_t first_row, n_rows;
+};
+#define PARAM_PARTS_MOST 3
+
 // One tensor. Linear weights are stored as (out, in), as in torch.nn.Linear.
 struct param {
     char name[40]; // as in Hugging Face's GPT-2, without "transformer."
@@ -57,8 +65,10 @@ struct param {
     enum param_init init;
     // INIT_NORMAL: 0.02, but 0.02 / sqrt(2 n_layer) for projections into the residual stream (GPT-2).
     double std;
-    bool decay;         // weight decay applies: tensors of two or more dimensions
-    bool hf_transposed; // Hugging Face stores it as (in, out), as its Conv1D does
+    bool decay;                                // weight decay applies: tensors of two or more dimensions
+    bool hf_transposed;                        // Hugging Face stores it as (in, out), as its Conv1D does
+    int n_parts;                               // 0: the tensor is one layer's
+    struct param_part parts[PARAM_PARTS_MOST]; // in order, without gaps
 };
 #define PARAM_ALIGNMENT 128 // elements
 

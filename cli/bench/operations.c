@@ -25,9 +25,9 @@ static enum status linear_forward(struct operation_bench *b, struct operation_co
 }
 
 static enum status linear_forward_gelu(struct operation_bench *b, struct operation_cost *cost) {
-    CALL(b, linear_forward, .out = b->buffers[0], .pre_gelu = b->buffers[3], .x = b->buffers[1],
+    CALL(b, linear_forward, .out = b->buffers[0], .pre_activation = b->buffers[3], .x = b->buffers[1],
          .weight = b->buffers[2], .bias = b->buffers[4], .N = b->B * b->T, .IC = C, .OC = 4 * C,
-         .out_stride = 4 * C, .gelu = true, .type = b->type, .out_type = b->type);
+         .out_stride = 4 * C, .activation = ACTIVATION_GELU, .type = b->type, .out_type = b->type);
 }
 
 static enum status linear_backward(struct operation_bench *b, struct operation_cost *cost) {
@@ -41,8 +41,9 @@ static enum status attention_forward(struct operation_bench *b, struct operation
     char *qkv = b->buffers[1];
     CALL(b, attention_forward, .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
          .v = qkv + 2 * C * size, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T,
-         .kv_stride = stride, .kv_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T,
-         .H = H, .D = C / H, .type = b->type);
+         .k_stride = stride, .k_batch_stride = stride * (size_t)b->T, .v_stride = stride,
+         .v_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T, .H = H, .K = H, .D = C / H,
+         .type = b->type);
 }
 
 static enum status attention_backward(struct operation_bench *b, struct operation_cost *cost) {
@@ -50,8 +51,10 @@ static enum status attention_backward(struct operation_bench *b, struct operatio
     char *qkv = b->buffers[1], *dqkv = b->buffers[2];
     CALL(b, attention_backward, .dq = dqkv, .dk = dqkv + C * size, .dv = dqkv + 2 * C * size,
          .dout = b->buffers[4], .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
-         .v = qkv + 2 * C * size, .stride = stride, .batch_stride = stride * (size_t)b->T, .B = b->B,
-         .T = b->T, .H = H, .D = C / H, .type = b->type);
+         .v = qkv + 2 * C * size, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T,
+         .k_stride = stride, .k_batch_stride = stride * (size_t)b->T, .v_stride = stride,
+         .v_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .H = H, .K = H, .D = C / H,
+         .type = b->type);
 }
 
 static enum status layernorm_forward(struct operation_bench *b, struct operation_cost *cost) {

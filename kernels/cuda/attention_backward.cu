@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     const document_starts<DOCUMENTS> starts(args.first, args.T);
     const int first_key = starts.tile_of(first, STEP);
     auto rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, args.T);
+        return strided_rows<const T>(tensor, args.q_batch_stride, args.q_stride, D, position, args.T);
     };
     auto load_step = [&](int key, int odd) {
         load_tile<STEP, WIDTH>(tile.step(odd, 0), rows(args.k, key), D, packed);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dq, scale);
     store_tile<WARP_ROWS, WIDTH>(
-        strided_rows<T>(args.dq, args.batch_stride, args.stride, D, first + own, args.T),
+        strided_rows<T>(args.dq, args.q_batch_stride, args.q_stride, D, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
 }
 
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     int own = thread / WARP * WARP_ROWS; // the warp's first row in the tile
     const document_starts<DOCUMENTS> starts(args.first, args.T);
     auto rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, args.T);
+        return strided_rows<const T>(tensor, args.q_batch_stride, args.q_stride, D, position, args.T);
     };
     auto load_step = [&](int query, int odd) {
         load_tile<STEP, WIDTH>(tile.step(odd, 0), rows(args.q, query), D, packed);
@@ -271,10 +271,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dk, scale);
     put_rows<WIDTH, M>(tile.own[1] + own * STRIDE, dv, 1);
     store_tile<WARP_ROWS, WIDTH>(
-        strided_rows<T>(args.dk, args.batch_stride, args.stride, D, first + own, args.T),
+        strided_rows<T>(args.dk, args.q_batch_stride, args.q_stride, D, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
     store_tile<WARP_ROWS, WIDTH>(
-        strided_rows<T>(args.dv, args.batch_stride, args.stride, D, first + own, args.T),
+        strided_rows<T>(args.dv, args.q_batch_stride, args.q_stride, D, first + own, args.T),
         tile.own[1] + own * STRIDE, D, packed);
 }
 
@@ -294,7 +294,7 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
     bool packed = is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv) &&
                   is_aligned(args->dout) && is_aligned(args->out) && is_aligned(args->q) &&
                   is_aligned(args->k) && is_aligned(args->v) &&
-                  attention_is_packed(D, args->stride, args->batch_stride, args->type);
+                  attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type);
     if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH) {
         size_t n_rows = static_cast<size_t>(args->B) * args->T * args->H;
         TRY(with_type(args->type, [=](auto type) {

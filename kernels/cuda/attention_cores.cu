@@ -197,9 +197,9 @@ __global__ void __launch_bounds__(THREADS, GROUPS <= 2 ? 2 : 1)
         rows[r] = {-INFINITY, 0};
     for (int key = starts.tile_of(first, TILE); key < args.S && key < cached + first + TILE; key += TILE) {
         attention_rows<const T> k =
-            strided_rows<const T>(args.k, args.kv_batch_stride, args.kv_stride, D, key, args.S);
+            strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, key, args.S);
         attention_rows<const T> v =
-            strided_rows<const T>(args.v, args.kv_batch_stride, args.kv_stride, D, key, args.S);
+            strided_rows<const T>(args.v, args.k_batch_stride, args.k_stride, D, key, args.S);
         int n_hidden[OWN], n_visible[OWN];
         for (int r = 0; r < OWN; r++) {
             n_visible[r] = cached + first + own_row(r) + 1 - key;
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     __shared__ shared_tiles shared;
     int D = args.D, n = args.T, first = tile_counted_down() * TILE;
     auto rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, n);
+        return strided_rows<const T>(tensor, args.q_batch_stride, args.q_stride, D, position, n);
     };
     attention_rows<const T> dout = dense_rows<const T>(args.dout, D, first, n);
     attention_rows<const float> lse = row_values(args.lse, n, first);
@@ -267,7 +267,8 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
         add_rows(shared, dq, ds, rows(args.k, key), D, packed);
     }
     const float factors[OWN] = {scale, scale, scale, scale};
-    store_rows(strided_rows<T>(args.dq, args.batch_stride, args.stride, D, first, n), dq, factors, D, packed);
+    store_rows(strided_rows<T>(args.dq, args.q_batch_stride, args.q_stride, D, first, n), dq, factors, D,
+               packed);
 }
 
 // Here tiles are transposed: rows are keys, columns are queries.
@@ -277,7 +278,7 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     __shared__ shared_tiles shared;
     int D = args.D, n = args.T, first = static_cast<int>(blockIdx.x) * TILE;
     auto rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.batch_stride, args.stride, D, position, n);
+        return strided_rows<const T>(tensor, args.q_batch_stride, args.q_stride, D, position, n);
     };
     const document_starts<DOCUMENTS> starts(args.first, args.T);
     row_sums<GROUPS> dk = {}, dv = {};
@@ -297,8 +298,10 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
         add_rows(shared, dk, ds, rows(args.q, query), D, packed);
     }
     const float scales[OWN] = {scale, scale, scale, scale}, ones[OWN] = {1, 1, 1, 1};
-    store_rows(strided_rows<T>(args.dk, args.batch_stride, args.stride, D, first, n), dk, scales, D, packed);
-    store_rows(strided_rows<T>(args.dv, args.batch_stride, args.stride, D, first, n), dv, ones, D, packed);
+    store_rows(strided_rows<T>(args.dk, args.q_batch_stride, args.q_stride, D, first, n), dk, scales, D,
+               packed);
+    store_rows(strided_rows<T>(args.dv, args.q_batch_stride, args.q_stride, D, first, n), dv, ones, D,
+               packed);
 }
 
 // ---- launching

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     int n_keys = min(args.S, cached + first + QUERIES);
     int n_own_keys = first + own < args.T ? min(args.S, cached + first + own + WARP_QUERIES) : 0;
     auto kv_rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.kv_batch_stride, args.kv_stride, D, position, args.S);
+        return strided_rows<const T>(tensor, args.k_batch_stride, args.k_stride, D, position, args.S);
     };
 
     load_tile<QUERIES, WIDTH>(
@@ -127,7 +127,7 @@ extern "C" enum status cuda_attention_forward(struct stream *stream,
     bool packed = is_aligned(args->out) && is_aligned(args->q) && is_aligned(args->k) &&
                   is_aligned(args->v) &&
                   attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
-                  attention_is_packed(D, args->kv_stride, args->kv_batch_stride, args->type);
+                  attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type);
     if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH)
         return attention_forward_on_cores(stream, args, packed);
     return with_type_and_width(args->type, D, [=](auto type, auto width) {

@@ -99,13 +99,13 @@ enum status apply_epilogue(struct stream *stream, const struct linear_forward_ar
             epilogue_step<T, Out> step = {};
             step.out = static_cast<Out *>(args->out) + static_cast<size_t>(row) * out_stride;
             step.sums = sums;
-            step.pre_gelu = args->pre_gelu ? static_cast<T *>(args->pre_gelu) + dense : nullptr;
+            step.pre_gelu = args->pre_activation ? static_cast<T *>(args->pre_activation) + dense : nullptr;
             step.bias = static_cast<const T *>(args->bias);
             step.residual = args->residual ? static_cast<const T *>(args->residual) + dense : nullptr;
             step.columns = columns;
             step.sums_stride = sums_stride;
             step.out_stride = out_stride;
-            step.applies_gelu = args->gelu;
+            step.applies_gelu = (args->activation == ACTIVATION_GELU);
             bool aligned = is_aligned(step.out) && is_aligned(sums) && is_aligned(step.pre_gelu) &&
                            is_aligned(step.bias) && is_aligned(step.residual) &&
                            (columns | out_stride | sums_stride) % width == 0;
@@ -134,13 +134,15 @@ matmul forward_product(const struct linear_forward_args *args) {
     align(&problem, args->weight, problem.a_stride, args->type);
     align(&problem, args->x, problem.b_stride, args->type);
     align(&problem, args->out, problem.d_stride, args->out_type);
-    int epilogue = args->gelu ? args->pre_gelu ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU : 0;
+    int epilogue = (args->activation == ACTIVATION_GELU)
+                       ? args->pre_activation ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU
+                       : 0;
     if (args->bias)
         epilogue |= CUBLASLT_EPILOGUE_BIAS;
     problem.epilogue = epilogue ? epilogue : CUBLASLT_EPILOGUE_DEFAULT;
     if (args->bias)
         problem.bias_type = args->type;
-    if (args->pre_gelu) {
+    if (args->pre_activation) {
         problem.aux_type = args->type;
         problem.aux_stride = args->OC;
     }
@@ -171,7 +173,8 @@ forward_scratch take_forward(struct device *device, const struct linear_forward_
 
 enum status choose_forward(struct device *device, const struct linear_forward_args *args, const float *sums,
                            bool measure, matmul *problem, bool *is_fused) {
-    bool may_fuse = suits_epilogue(args->bias, args->pre_gelu) && (!args->gelu || gelu_fuses(args->type));
+    bool may_fuse = suits_epilogue(args->bias, args->pre_activation) &&
+                    (!(args->activation == ACTIVATION_GELU) || gelu_fuses(args->type));
     return choose(device, sums_product(args, linear_rows_at_a_time(args), sums), forward_product(args),
                   may_fuse, measure, problem, is_fused);
 }
@@ -205,9 +208,9 @@ extern "C" enum status cuda_linear_forward_prepare(struct device *device,
 }
 
 extern "C" enum status cuda_linear_forward(struct stream *stream, const struct linear_forward_args *args) {
-    assert(!args->residual || (!args->gelu && args->out_stride == args->OC));
-    assert(!args->gelu || args->out_stride == args->OC);
-    assert(!args->pre_gelu || (args->gelu && args->out_type == args->type));
+    assert(!args->residual || (!(args->activation == ACTIVATION_GELU) && args->out_stride == args->OC));
+    assert(!(args->activation == ACTIVATION_GELU) || args->out_stride == args->OC);
+    assert(!args->pre_activation || ((args->activation == ACTIVATION_GELU) && args->out_type == args->type));
     forward_scratch scratch = take_forward(stream->device, args, stream->workspace);
     assert(scratch.taken.used <= stream->workspace_bytes);
     matmul problem;
@@ -222,7 +225,7 @@ extern "C" enum status cuda_linear_forward(struct stream *stream, const struct l
     operands.c = args->residual;
     operands.d = args->out;
     operands.bias = const_cast<void *>(args->bias);
-    operands.aux = args->pre_gelu;
+    operands.aux = args->pre_activation;
     return matmul_run(stream, problem, operands, scratch.workspace);
 }
 
@@ -332,7 +335,8 @@ enum status choose_dx(struct device *device, const struct linear_backward_args *
     matmul plain = dx_product(args), fused = plain;
     fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
     fused.aux_stride = args->IC;
-    bool may_fuse = args->pre_gelu && gelu_fuses(args->type) && suits_epilogue(nullptr, args->pre_gelu);
+    bool may_fuse =
+        args->pre_activation && gelu_fuses(args->type) && suits_epilogue(nullptr, args->pre_activation);
     return choose(device, plain, fused, may_fuse, measure, problem, is_fused);
 }
 
@@ -368,14 +372,14 @@ enum status backward_dx(struct stream *stream, const struct linear_backward_args
     operands.a = args->weight;
     operands.b = args->dout;
     operands.d = args->dx;
-    operands.aux = const_cast<void *>(args->pre_gelu);
+    operands.aux = const_cast<void *>(args->pre_activation);
     TRY(matmul_run(stream, problem, operands, workspace));
-    if (is_fused || !args->pre_gelu)
+    if (is_fused || !args->pre_activation)
         return STATUS_OK;
     struct gelu_backward_args gelu = {};
     gelu.dx = args->dx;
     gelu.dout = args->dx;
-    gelu.x = args->pre_gelu;
+    gelu.x = args->pre_activation;
     gelu.n = times(args->N, args->IC);
     gelu.type = args->type;
     return cuda_gelu_backward(stream, &gelu);

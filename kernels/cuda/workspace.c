@@ -129,7 +129,7 @@ static bool gelu_fuses(enum dtype type) {
 }
 
 static int linear_forward_launches(const struct linear_forward_args *args) {
-    if (!args->gelu || gelu_fuses(args->type))
+    if (args->activation == ACTIVATION_NONE || gelu_fuses(args->type))
         return 1;
     int rows = linear_rows_at_a_time(args); // a product and an epilogue each
     return 2 * ((args->N + rows - 1) / rows);
@@ -139,7 +139,7 @@ static int linear_forward_launches(const struct linear_forward_args *args) {
 // there.
 // Without that product, two kernels sum the columns.
 static int linear_backward_launches(const struct linear_backward_args *args) {
-    int dx = args->dx ? 1 + (args->pre_gelu && !gelu_fuses(args->type)) : 0;
+    int dx = args->dx ? 1 + (args->pre_activation && !gelu_fuses(args->type)) : 0;
     int dbias = !args->dbias ? 0 : !args->dweight ? 2 : !args->beta_zero && !args->writes_dbias;
     return dx + (args->dweight ? 1 : 0) + dbias;
 }

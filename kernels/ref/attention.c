@@ -3,6 +3,7 @@
 // dq = sum of ds_j k_j / sqrt(D), dk_j += ds_j q / sqrt(D), dv_j += p_j dout.
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/ref/ref.h"
 
@@ -13,21 +14,23 @@ static double dot(const void *a, size_t at_a, const void *b, size_t at_b, size_t
     return sum;
 }
 
-// The first position that query t of a sequence sees.
-static size_t first_seen(const int32_t *first, size_t T, size_t b, size_t t) {
-    return first ? (size_t)first[b * T + t] : 0;
+// The first position that query t of a sequence sees. own: its own position among the keys.
+static size_t first_seen(const int32_t *first, int window, size_t T, size_t b, size_t t, size_t own) {
+    size_t of_document = first ? (size_t)first[b * T + t] : 0;
+    size_t of_window = window > 0 && own >= (size_t)window ? own - (size_t)window + 1 : 0;
+    return of_document > of_window ? of_document : of_window;
 }
 
-// One query of a head and what it sees: positions [first, end) of k and v, `stride` apart.
+// One query of a head and what it sees: positions [first, end) of k and v.
 struct query {
     const void *q, *k, *v;
-    size_t q_at, kv_at, stride, first, end; // q_at, kv_at: the head's first element
+    size_t q_at, k_at, v_at, k_stride, v_stride, first, end; // *_at: the head's first element
     size_t D;
     enum dtype type;
 };
 
 static double score(const struct query *a, size_t s) {
-    return 1 / sqrt((double)a->D) * dot(a->q, a->q_at, a->k, a->kv_at + s * a->stride, a->D, a->type);
+    return 1 / sqrt((double)a->D) * dot(a->q, a->q_at, a->k, a->k_at + s * a->k_stride, a->D, a->type);
 }
 
 // Sets `sum` to the weighted sum of v, and returns lse.
@@ -43,14 +46,15 @@ static double query_forward(const struct query *a, double *sum) {
     for (size_t s = a->first; s < a->end; s++) {
         double p = exp(score(a, s) - lse);
         for (size_t d = 0; d < a->D; d++)
-            sum[d] += p * ref_load(a->v, a->type, a->kv_at + s * a->stride + d);
+            sum[d] += p * ref_load(a->v, a->type, a->v_at + s * a->v_stride + d);
     }
     return lse;
 }
 
 enum status ref_attention_forward(struct stream *stream, const struct attention_forward_args *a) {
     (void)stream;
-    size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D;
+    size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D, group = H / (size_t)a->K;
+    size_t own = (size_t)a->S - T; // position of the first query
     double *sum = malloc(D * sizeof *sum);
     if (!sum)
         return FAIL(STATUS_FAILED, "out of memory for a row of attention");
@@ -61,10 +65,12 @@ enum status ref_attention_forward(struct stream *stream, const struct attention_
                                             .k = a->k,
                                             .v = a->v,
                                             .q_at = b * a->q_batch_stride + t * a->q_stride + h * D,
-                                            .kv_at = b * a->kv_batch_stride + h * D,
-                                            .stride = a->kv_stride,
-                                            .first = first_seen(a->first, T, b, t),
-                                            .end = (size_t)a->S - T + t + 1,
+                                            .k_at = b * a->k_batch_stride + h / group * D,
+                                            .v_at = b * a->v_batch_stride + h / group * D,
+                                            .k_stride = a->k_stride,
+                                            .v_stride = a->v_stride,
+                                            .first = first_seen(a->first, a->window, T, b, t, own + t),
+                                            .end = own + t + 1,
                                             .D = D,
                                             .type = a->type};
                 double lse = query_forward(&query, sum);
@@ -79,24 +85,27 @@ enum status ref_attention_forward(struct stream *stream, const struct attention_
 
 enum status ref_attention_decode(struct stream *stream, const struct attention_decode_args *a) {
     (void)stream;
-    size_t H = (size_t)a->H, D = (size_t)a->D;
+    size_t H = (size_t)a->H, D = (size_t)a->D, K = (size_t)a->K;
     double *sum = malloc(D * sizeof *sum);
     if (!sum)
         return FAIL(STATUS_FAILED, "out of memory for a row of attention");
     for (size_t b = 0; b < (size_t)a->B; b++) {
         size_t cache = (size_t)a->sequences[b] * a->cache_batch_stride, n = (size_t)a->lengths[b];
-        for (size_t i = 0; i < H * D; i++) {
+        for (size_t i = 0; i < K * D; i++) {
             size_t to = cache + n * a->cache_stride + i;
-            ref_store(a->keys, a->type, to, ref_load(a->k, a->type, b * a->stride + i));
-            ref_store(a->values, a->type, to, ref_load(a->v, a->type, b * a->stride + i));
+            ref_store(a->keys, a->type, to, ref_load(a->k, a->type, b * a->k_stride + i));
+            ref_store(a->values, a->type, to, ref_load(a->v, a->type, b * a->v_stride + i));
         }
         for (size_t h = 0; h < H; h++) {
             const struct query query = {.q = a->q,
                                         .k = a->keys,
                                         .v = a->values,
-                                        .q_at = b * a->stride + h * D,
-                                        .kv_at = cache + h * D,
-                                        .stride = a->cache_stride,
+                                        .q_at = b * a->q_stride + h * D,
+                                        .k_at = cache + h / (H / K) * D,
+                                        .v_at = cache + h / (H / K) * D,
+                                        .k_stride = a->cache_stride,
+                                        .v_stride = a->cache_stride,
+                                        .first = first_seen(NULL, a->window, 1, b, 0, n),
                                         .end = n + 1,
                                         .D = D,
                                         .type = a->type};
@@ -109,24 +118,24 @@ enum status ref_attention_decode(struct stream *stream, const struct attention_d
     return STATUS_OK;
 }
 
-// Sums of one head in double, (T, D) each.
+// Adds one query head's part to the sums of its key-value head, in double, (T, D) each.
 struct head_gradients {
     double *dq, *dk, *dv;
 };
 
 static void head_backward(const struct attention_backward_args *a, size_t b, size_t h,
                           struct head_gradients *sums) {
-    size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D;
-    size_t first = b * a->batch_stride + h * D;
+    size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D, g = h / (H / (size_t)a->K);
     double scale = 1 / sqrt((double)D);
     for (size_t t = 0; t < T; t++) {
-        size_t q = first + t * a->stride, o = (b * T + t) * H * D + h * D;
+        size_t q = b * a->q_batch_stride + t * a->q_stride + h * D, o = (b * T + t) * H * D + h * D;
         double lse = ref_load(a->lse, ref_wide(a->type), (b * H + h) * T + t);
         double delta = dot(a->dout, o, a->out, o, D, a->type);
-        for (size_t s = first_seen(a->first, T, b, t); s <= t; s++) {
-            size_t k = first + s * a->stride;
+        for (size_t s = first_seen(a->first, a->window, T, b, t, t); s <= t; s++) {
+            size_t k = b * a->k_batch_stride + s * a->k_stride + g * D;
+            size_t v = b * a->v_batch_stride + s * a->v_stride + g * D;
             double p = exp(scale * dot(a->q, q, a->k, k, D, a->type) - lse);
-            double ds = p * (dot(a->dout, o, a->v, k, D, a->type) - delta) * scale;
+            double ds = p * (dot(a->dout, o, a->v, v, D, a->type) - delta) * scale;
             for (size_t d = 0; d < D; d++) {
                 sums->dq[t * D + d] += ds * ref_load(a->k, a->type, k + d);
                 sums->dk[s * D + d] += ds * ref_load(a->q, a->type, q + d);
@@ -136,23 +145,30 @@ static void head_backward(const struct attention_backward_args *a, size_t b, siz
     }
 }
 
+// Stores the sums of a head, (T, D), in rows of a tensor.
+static void store_head(void *to, enum dtype type, size_t at, size_t stride, const double *sums, size_t T,
+                       size_t D) {
+    for (size_t t = 0; t < T; t++)
+        for (size_t d = 0; d < D; d++)
+            ref_store(to, type, at + t * stride + d, sums[t * D + d]);
+}
+
 enum status ref_attention_backward(struct stream *stream, const struct attention_backward_args *a) {
     (void)stream;
-    size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D;
+    size_t T = (size_t)a->T, D = (size_t)a->D, group = (size_t)(a->H / a->K);
     for (size_t b = 0; b < (size_t)a->B; b++)
-        for (size_t h = 0; h < H; h++) {
+        for (size_t g = 0; g < (size_t)a->K; g++) {
             double *memory = calloc(3 * T * D, sizeof *memory);
             if (!memory)
                 return FAIL(STATUS_FAILED, "out of memory for the gradients of an attention head");
             struct head_gradients sums = {memory, memory + T * D, memory + 2 * T * D};
-            head_backward(a, b, h, &sums);
-            for (size_t t = 0; t < T; t++)
-                for (size_t d = 0; d < D; d++) {
-                    size_t at = b * a->batch_stride + t * a->stride + h * D + d;
-                    ref_store(a->dq, a->type, at, sums.dq[t * D + d]);
-                    ref_store(a->dk, a->type, at, sums.dk[t * D + d]);
-                    ref_store(a->dv, a->type, at, sums.dv[t * D + d]);
-                }
+            for (size_t h = g * group; h < (g + 1) * group; h++) {
+                memset(sums.dq, 0, T * D * sizeof *sums.dq);
+                head_backward(a, b, h, &sums);
+                store_head(a->dq, a->type, b * a->q_batch_stride + h * D, a->q_stride, sums.dq, T, D);
+            }
+            store_head(a->dk, a->type, b * a->k_batch_stride + g * D, a->k_stride, sums.dk, T, D);
+            store_head(a->dv, a->type, b * a->v_batch_stride + g * D, a->v_stride, sums.dv, T, D);
             free(memory);
         }
     return STATUS_OK;

@@ -11,7 +11,7 @@ enum status ref_embedding_forward(struct stream *stream, const struct embedding_
                 size_t row = (size_t)b * (size_t)a->T + (size_t)t;
                 int position = (a->positions ? a->positions[b] : a->position) + t;
                 double of_token = ref_load(a->wte, a->type, (size_t)a->tokens[row] * C + c);
-                double of_position = ref_load(a->wpe, a->type, (size_t)position * C + c);
+                double of_position = a->wpe ? ref_load(a->wpe, a->type, (size_t)position * C + c) : 0;
                 ref_store(a->out, a->type, row * C + c, of_token + of_position);
             }
     return STATUS_OK;
@@ -20,7 +20,7 @@ enum status ref_embedding_forward(struct stream *stream, const struct embedding_
 enum status ref_embedding_backward(struct stream *stream, const struct embedding_backward_args *a) {
     (void)stream;
     size_t C = (size_t)a->C;
-    for (size_t i = 0; a->beta_zero && i < (size_t)a->P * C; i++)
+    for (size_t i = 0; a->dwpe && a->beta_zero && i < (size_t)a->P * C; i++)
         ref_store(a->dwpe, ref_wide(a->type), i, 0);
     for (int b = 0; b < a->B; b++)
         for (int t = 0; t < a->T; t++)
@@ -28,7 +28,8 @@ enum status ref_embedding_backward(struct stream *stream, const struct embedding
                 size_t row = (size_t)b * (size_t)a->T + (size_t)t;
                 double dout = ref_load(a->dout, a->type, row * C + c);
                 ref_accumulate(a->dwte, ref_wide(a->type), (size_t)a->tokens[row] * C + c, dout);
-                ref_accumulate(a->dwpe, ref_wide(a->type), (size_t)t * C + c, dout);
+                if (a->dwpe)
+                    ref_accumulate(a->dwpe, ref_wide(a->type), (size_t)t * C + c, dout);
             }
     return STATUS_OK;
 }

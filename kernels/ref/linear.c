@@ -9,12 +9,11 @@ enum status ref_linear_forward(struct stream *stream, const struct linear_forwar
             double sum = a->bias ? ref_load(a->bias, a->type, o) : 0;
             for (size_t i = 0; i < IC; i++)
                 sum += ref_load(a->x, a->type, n * IC + i) * ref_load(a->weight, a->type, o * IC + i);
-            if (a->pre_gelu) {
-                ref_store(a->pre_gelu, a->type, n * OC + o, sum);
-                sum = ref_load(a->pre_gelu, a->type, n * OC + o);
+            if (a->pre_activation) {
+                ref_store(a->pre_activation, a->type, n * OC + o, sum);
+                sum = ref_load(a->pre_activation, a->type, n * OC + o);
             }
-            if (a->gelu)
-                sum = ref_gelu(sum);
+            sum = ref_activate(a->activation, sum);
             if (a->residual)
                 sum += ref_load(a->residual, a->type, n * OC + o);
             ref_store(a->out, a->out_type, n * (size_t)a->out_stride + o, sum);
@@ -30,8 +29,8 @@ enum status ref_linear_backward(struct stream *stream, const struct linear_backw
             double sum = 0;
             for (size_t o = 0; o < OC; o++)
                 sum += ref_load(a->dout, a->type, n * stride + o) * ref_load(a->weight, a->type, o * IC + i);
-            if (a->pre_gelu)
-                sum *= ref_gelu_slope(ref_load(a->pre_gelu, a->type, n * IC + i));
+            if (a->pre_activation)
+                sum *= ref_activation_slope(a->activation, ref_load(a->pre_activation, a->type, n * IC + i));
             ref_store(a->dx, a->type, n * IC + i, sum);
         }
     for (size_t o = 0; a->dweight && o < OC; o++)

@@ -44,8 +44,8 @@ static inline enum dtype ref_wide(enum dtype type) {
     return type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
 }
 
-double ref_gelu(double x);
-double ref_gelu_slope(double x);
+double ref_activate(enum activation activation, double x);
+double ref_activation_slope(enum activation activation, double x);
 
 #define REF_PROTOTYPE(name)                                                                                  \
     enum status ref_##name(struct stream *stream, const struct name##_args *args) MUST_CHECK;

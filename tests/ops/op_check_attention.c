@@ -182,11 +182,11 @@ static void allow_forward(const struct op_bench *bench, const struct attention_f
                           struct op_tensor *out, struct op_tensor *lse, const int at[3]) {
     size_t b = (size_t)at[0], h = (size_t)at[1], i = (size_t)at[2];
     size_t T = (size_t)args->T, H = (size_t)args->H, D = (size_t)args->D;
-    size_t kv = b * args->kv_batch_stride + h * D;
+    size_t kv = b * args->k_batch_stride + h * D;
     const struct query query = {.q = qkv[0]->given + b * args->q_batch_stride + i * args->q_stride + h * D,
                                 .k = qkv[1]->given + kv,
                                 .v = qkv[2]->given + kv,
-                                .stride = args->kv_stride,
+                                .stride = args->k_stride,
                                 .first = first_of(starts, b * T + i),
                                 .end = args->S - args->T + at[2] + 1,
                                 .S = args->S,
@@ -212,21 +212,21 @@ static bool is_for(const struct op_bench *bench, const struct shape *shape, enum
 static void forward_call(struct op_bench *bench, enum dtype type, const struct shape *s, bool with_lse,
                          int gap, int document) {
     struct attention_forward_args args = {
-        .B = s->B, .T = s->T, .S = s->S, .H = s->H, .D = s->D, .type = type};
+        .B = s->B, .T = s->T, .S = s->S, .H = s->H, .K = s->H, .D = s->D, .type = type};
     int C = s->H * s->D;
     args.q_stride = (size_t)(C + 2 * gap);
     args.q_batch_stride = args.q_stride * (size_t)s->T + (size_t)gap;
-    args.kv_stride = (size_t)(C + gap);
-    args.kv_batch_stride = args.kv_stride * (size_t)(s->S + gap);
+    args.k_stride = args.v_stride = (size_t)(C + gap);
+    args.k_batch_stride = args.v_batch_stride = args.k_stride * (size_t)(s->S + gap);
     if (bench->by_cudnn) { // q, k and v have the same strides
-        args.q_stride = args.kv_stride;
-        args.q_batch_stride = args.kv_batch_stride;
+        args.q_stride = args.k_stride;
+        args.q_batch_stride = args.k_batch_stride;
     }
     struct op_call call;
     op_call_begin(&call, bench, attention_forward, &args, "B %d T %d S %d H %d D %d gap %d document %d%s",
                   s->B, s->T, s->S, s->H, s->D, gap, document, with_lse ? " with lse" : "");
     struct op_layout q_layout = strided(s->B, s->T, C, args.q_stride, args.q_batch_stride);
-    struct op_layout kv_layout = strided(s->B, s->S, C, args.kv_stride, args.kv_batch_stride);
+    struct op_layout kv_layout = strided(s->B, s->S, C, args.k_stride, args.k_batch_stride);
     struct op_tensor *q = op_add_tensor(&call, "q", &args.q, type, OP_READ, q_layout);
     struct op_tensor *k = op_add_tensor(&call, "k", &args.k, type, OP_READ, kv_layout);
     struct op_tensor *v = op_add_tensor(&call, "v", &args.v, type, OP_READ, kv_layout);
@@ -279,10 +279,14 @@ static void give_forward(const struct attention_backward_args *args, const struc
                                              .q = t->q->given,
                                              .k = t->k->given,
                                              .v = t->v->given,
-                                             .q_stride = args->stride,
-                                             .q_batch_stride = args->batch_stride,
-                                             .kv_stride = args->stride,
-                                             .kv_batch_stride = args->batch_stride,
+                                             .q_stride = args->q_stride,
+                                             .q_batch_stride = args->q_batch_stride,
+                                             .k_stride = args->k_stride,
+                                             .k_batch_stride = args->k_batch_stride,
+                                             .v_stride = args->v_stride,
+                                             .v_batch_stride = args->v_batch_stride,
+                                             .K = args->K,
+                                             .window = args->window,
                                              .first = t->documents,
                                              .B = args->B,
                                              .T = args->T,
@@ -328,13 +332,14 @@ static void allow_pair(const struct attention_backward_args *args, const struct 
 static void backward_call(struct op_bench *bench, enum dtype type, const struct shape *s, int gap,
                           int document) {
     size_t B = (size_t)s->B, T = (size_t)s->T, H = (size_t)s->H, D = (size_t)s->D, C = H * D;
-    struct attention_backward_args args = {.B = s->B, .T = s->T, .H = s->H, .D = s->D, .type = type};
-    args.stride = C + (size_t)gap;
-    args.batch_stride = args.stride * T + (size_t)gap;
+    struct attention_backward_args args = {
+        .B = s->B, .T = s->T, .H = s->H, .K = s->H, .D = s->D, .type = type};
+    args.q_stride = args.k_stride = args.v_stride = C + (size_t)gap;
+    args.q_batch_stride = args.k_batch_stride = args.v_batch_stride = args.q_stride * T + (size_t)gap;
     struct op_call call;
     op_call_begin(&call, bench, attention_backward, &args, "B %d T %d H %d D %d gap %d document %d", s->B,
                   s->T, s->H, s->D, gap, document);
-    struct op_layout layout = strided(s->B, s->T, (int)C, args.stride, args.batch_stride);
+    struct op_layout layout = strided(s->B, s->T, (int)C, args.q_stride, args.q_batch_stride);
     struct backward_tensors t = {
         .q = op_add_tensor(&call, "q", &args.q, type, OP_READ, layout),
         .k = op_add_tensor(&call, "k", &args.k, type, OP_READ, layout),
@@ -362,9 +367,9 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
         for (size_t h = 0; h < H; h++)
             for (size_t i = 0; i < T; i++)
                 for (size_t j = (size_t)first_of(t.first, b * T + i); j <= i; j++) {
-                    size_t head = b * args.batch_stride + h * D;
-                    allow_pair(&args, &t, rounding_of(bench, type, s->D), head + i * args.stride,
-                               head + j * args.stride, ((b * T + i) * H + h) * D,
+                    size_t head = b * args.q_batch_stride + h * D;
+                    allow_pair(&args, &t, rounding_of(bench, type, s->D), head + i * args.q_stride,
+                               head + j * args.q_stride, ((b * T + i) * H + h) * D,
                                t.lse->given[(b * H + h) * T + i]);
                 }
     op_call_judge(&call);
@@ -402,16 +407,16 @@ static int decode_length(int b, int positions) {
 
 // The cache has one sequence more than the call, and the call's are in descending order.
 static void decode_call(struct op_bench *bench, enum dtype type, const struct decode_shape *s, int gap) {
-    struct attention_decode_args args = {.B = s->B, .H = s->H, .D = s->D, .type = type};
+    struct attention_decode_args args = {.B = s->B, .H = s->H, .K = s->H, .D = s->D, .type = type};
     const int C = s->H * s->D;
     const size_t B = (size_t)s->B, H = (size_t)s->H, D = (size_t)s->D;
-    args.stride = (size_t)(3 * C + gap);
+    args.q_stride = args.k_stride = args.v_stride = (size_t)(3 * C + gap);
     args.cache_stride = (size_t)(2 * C + gap);
     args.cache_batch_stride = args.cache_stride * (size_t)s->positions + (size_t)gap;
     struct op_call call;
     op_call_begin(&call, bench, attention_decode, &args, "B %d positions %d H %d D %d gap %d", s->B,
                   s->positions, s->H, s->D, gap);
-    const struct op_layout rows = op_rows(B, H * D, args.stride);
+    const struct op_layout rows = op_rows(B, H * D, args.q_stride);
     const struct op_layout cache =
         strided(s->B + 1, s->positions, C, args.cache_stride, args.cache_batch_stride);
     struct op_tensor *q = op_add_tensor(&call, "q", &args.q, type, OP_READ, rows);
@@ -439,7 +444,7 @@ static void decode_call(struct op_bench *bench, enum dtype type, const struct de
         for (size_t h = 0; h < H; h++) {
             size_t at = (B - b) * args.cache_batch_stride + h * D;
             const int n_keys = decode_length((int)b, s->positions) + 1;
-            const struct query query = {.q = q->given + b * args.stride + h * D,
+            const struct query query = {.q = q->given + b * args.q_stride + h * D,
                                         .k = keys->truth + at,
                                         .v = values->truth + at,
                                         .stride = args.cache_stride,

@@ -51,7 +51,7 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct l
                                        .IC = s->IC,
                                        .OC = s->OC,
                                        .out_stride = s->OC + gap,
-                                       .gelu = gelu,
+                                       .activation = gelu ? ACTIVATION_GELU : ACTIVATION_NONE,
                                        .type = type,
                                        .out_type = extra->to_fp32 ? DTYPE_F32 : type};
     struct op_call call;
@@ -67,9 +67,9 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct l
     struct op_tensor *pre = NULL, *out = op_add_tensor(&call, "out", &args.out, args.out_type, OP_WRITE,
                                                        op_rows(N, OC, OC + (size_t)gap));
     if (extra->pre_gelu)
-        pre = op_add_tensor(&call, "pre_gelu", &args.pre_gelu, type, OP_WRITE, op_span(N * OC));
+        pre = op_add_tensor(&call, "pre_gelu", &args.pre_activation, type, OP_WRITE, op_span(N * OC));
 
-    args.gelu = false; // magnitude and truth before GELU
+    args.activation = ACTIVATION_NONE; // magnitude and truth before GELU
     op_call_magnitudes(&call);
     op_call_reference(&call);
     // A path has one product, up to IC additions, bias and residual.
@@ -82,7 +82,7 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct l
             off += dtype_epsilon(type) / 2 * (product + off);
         out->allowed[i] = largest_gelu_slope * off + GELU_ROUNDINGS * OP_UNIT * (product + off);
     }
-    args.gelu = gelu;
+    args.activation = gelu ? ACTIVATION_GELU : ACTIVATION_NONE;
     if (gelu)
         op_call_reference(&call);
     op_call_judge(&call);
@@ -148,8 +148,9 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
     if (dbias)
         op_allow_roundings(dbias_tensor, s->N + 1);
     if (gelu) {
-        allow_gelu_slope(dx_tensor,
-                         op_add_tensor(&call, "pre_gelu", &args.pre_gelu, type, OP_READ, op_span(N * IC)));
+        args.activation = ACTIVATION_GELU;
+        allow_gelu_slope(dx_tensor, op_add_tensor(&call, "pre_gelu", &args.pre_activation, type, OP_READ,
+                                                  op_span(N * IC)));
         op_call_reference(&call);
     }
     op_call_judge(&call);

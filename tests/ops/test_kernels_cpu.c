@@ -101,7 +101,7 @@ static void check_rows_are_independent(struct device *devices[2], enum dtype typ
                                            .IC = IC,
                                            .OC = OC,
                                            .out_stride = OC,
-                                           .gelu = gelu,
+                                           .activation = gelu ? ACTIVATION_GELU : ACTIVATION_NONE,
                                            .type = type,
                                            .out_type = type};
         assert_int_equal(devices[n < N]->ops->linear_forward(&streams[n < N], &args), STATUS_OK);

@@ -178,9 +178,9 @@ struct linear_case {
 
 static double linear_loss(void *context) {
     struct linear_case *c = context;
-    RUN(linear_forward, .out = c->out, .pre_gelu = c->pre_gelu, .x = c->x, .weight = c->weight,
+    RUN(linear_forward, .out = c->out, .pre_activation = c->pre_gelu, .x = c->x, .weight = c->weight,
         .bias = c->bias, .residual = c->residual, .N = FN, .IC = FI, .OC = FO, .out_stride = c->stride,
-        .gelu = c->gelu, .type = DTYPE_F64, .out_type = DTYPE_F64);
+        .activation = c->gelu ? ACTIVATION_GELU : ACTIVATION_NONE, .type = DTYPE_F64, .out_type = DTYPE_F64);
     return weighted_sum(c->out, c->dout, (size_t)(FN * c->stride));
 }
 
@@ -231,8 +231,8 @@ static void test_linear_gelu(void **state) {
     // The gradient through a second layer to the first one's pre_gelu, in one call and in two.
     double *one = zeros(FN * FO), *two = zeros(FN * FO), *second = tensor(36, FI * FO),
            *dy = tensor(37, FN * FI);
-    RUN(linear_backward, .dx = one, .dout = dy, .weight = second, .pre_gelu = c.pre_gelu, .N = FN, .IC = FO,
-        .OC = FI, .dout_stride = FI, .type = DTYPE_F64);
+    RUN(linear_backward, .dx = one, .dout = dy, .weight = second, .pre_activation = c.pre_gelu,
+        .activation = ACTIVATION_GELU, .N = FN, .IC = FO, .OC = FI, .dout_stride = FI, .type = DTYPE_F64);
     RUN(linear_backward, .dx = two, .dout = dy, .weight = second, .N = FN, .IC = FO, .OC = FI,
         .dout_stride = FI, .type = DTYPE_F64);
     RUN(gelu_backward, .dx = two, .dout = two, .x = c.pre_gelu, .n = FN * FO, .type = DTYPE_F64);
@@ -303,9 +303,9 @@ struct attention_case {
 static double attention_loss(void *context) {
     struct attention_case *c = context;
     RUN(attention_forward, .out = c->out, .lse = c->lse, .q = c->qkv, .k = c->qkv + AC, .v = c->qkv + 2 * AC,
-        .q_stride = 3 * AC, .q_batch_stride = AT * 3 * AC, .kv_stride = 3 * AC,
-        .kv_batch_stride = AT * 3 * AC, .first = c->first, .B = AB, .T = AT, .S = AT, .H = AH, .D = AD,
-        .type = DTYPE_F64);
+        .q_stride = 3 * AC, .q_batch_stride = AT * 3 * AC, .k_stride = 3 * AC, .v_stride = 3 * AC,
+        .k_batch_stride = AT * 3 * AC, .v_batch_stride = AT * 3 * AC, .first = c->first, .B = AB, .T = AT,
+        .S = AT, .H = AH, .K = AH, .D = AD, .type = DTYPE_F64);
     return weighted_sum(c->out, c->dout, AB * AT * AC);
 }
 
@@ -315,8 +315,10 @@ static void check_attention_gradient(const int32_t *first) {
     double *dqkv = tensor(53, ASIZE); // to be overwritten
     attention_loss(&c);               // for out and lse
     RUN(attention_backward, .dq = dqkv, .dk = dqkv + AC, .dv = dqkv + 2 * AC, .dout = c.dout, .out = c.out,
-        .lse = c.lse, .q = c.qkv, .k = c.qkv + AC, .v = c.qkv + 2 * AC, .stride = 3 * AC,
-        .batch_stride = AT * 3 * AC, .first = first, .B = AB, .T = AT, .H = AH, .D = AD, .type = DTYPE_F64);
+        .lse = c.lse, .q = c.qkv, .k = c.qkv + AC, .v = c.qkv + 2 * AC, .q_stride = 3 * AC,
+        .q_batch_stride = AT * 3 * AC, .k_stride = 3 * AC, .k_batch_stride = AT * 3 * AC, .v_stride = 3 * AC,
+        .v_batch_stride = AT * 3 * AC, .first = first, .B = AB, .T = AT, .H = AH, .K = AH, .D = AD,
+        .type = DTYPE_F64);
     expect_gradient("dqkv", c.qkv, dqkv, ASIZE, attention_loss, &c);
     free(c.qkv), free(c.out), free(c.lse), free(c.dout), free(dqkv);
 }
@@ -341,8 +343,8 @@ static void test_attention_of_documents(void **state) {
             const double *from = c.qkv + (b * AT + start) * 3 * AC;
             double alone[AT * AC], lse[AH * AT];
             RUN(attention_forward, .out = alone, .lse = lse, .q = from, .k = from + AC, .v = from + 2 * AC,
-                .q_stride = 3 * AC, .kv_stride = 3 * AC, .B = 1, .T = n, .S = n, .H = AH, .D = AD,
-                .type = DTYPE_F64);
+                .q_stride = 3 * AC, .k_stride = 3 * AC, .v_stride = 3 * AC, .B = 1, .T = n, .S = n, .H = AH,
+                .K = AH, .D = AD, .type = DTYPE_F64);
             for (int i = 0; i < AC; i++)
                 assert_true(fabs(alone[(n - 1) * AC + i] - c.out[(b * AT + t) * AC + i]) < 1e-15);
             for (int h = 0; h < AH; h++)
@@ -360,14 +362,14 @@ static void test_attention_with_a_cache(void **state) {
     attention_loss(&c);
     double last[2 * AC];
     RUN(attention_forward, .out = last, .q = c.qkv + (AT - 2) * 3 * AC, .k = c.qkv + AC, .v = c.qkv + 2 * AC,
-        .q_stride = 3 * AC, .kv_stride = 3 * AC, .B = 1, .T = 2, .S = AT, .H = AH, .D = AD,
-        .type = DTYPE_F64);
+        .q_stride = 3 * AC, .k_stride = 3 * AC, .v_stride = 3 * AC, .B = 1, .T = 2, .S = AT, .H = AH, .K = AH,
+        .D = AD, .type = DTYPE_F64);
     for (int i = 0; i < 2 * AC; i++)
         assert_true(fabs(last[i] - c.out[(AT - 2) * AC + i]) < 1e-15);
 
     double q[AT] = {1, 2, 3, 4, 5}, k[AT] = {0}, v[AT] = {1, 3, 8, 4, 9}, out[AT], lse[AT], sum = 0;
-    RUN(attention_forward, .out = out, .lse = lse, .q = q, .k = k, .v = v, .q_stride = 1, .kv_stride = 1,
-        .B = 1, .T = AT, .S = AT, .H = 1, .D = 1, .type = DTYPE_F64);
+    RUN(attention_forward, .out = out, .lse = lse, .q = q, .k = k, .v = v, .q_stride = 1, .k_stride = 1,
+        .v_stride = 1, .B = 1, .T = AT, .S = AT, .H = 1, .K = 1, .D = 1, .type = DTYPE_F64);
     for (int i = 0; i < AT; i++) {
         sum += v[i];
         assert_true(fabs(out[i] - sum / (i + 1)) < 1e-14);
@@ -392,9 +394,9 @@ static void test_decoding(void **state) {
             at[i] = NAN;
     }
     RUN(attention_decode, .out = out, .keys = cache + AC, .values = cache + 2 * AC, .q = rows, .k = rows + AC,
-        .v = rows + 2 * AC, .sequences = sequences, .lengths = lengths, .stride = 3 * AC,
-        .cache_stride = 3 * AC, .cache_batch_stride = AT * 3 * AC, .n_keys = AT + 3, .B = AB, .H = AH,
-        .D = AD, .type = DTYPE_F64);
+        .v = rows + 2 * AC, .sequences = sequences, .lengths = lengths, .q_stride = 3 * AC,
+        .k_stride = 3 * AC, .v_stride = 3 * AC, .cache_stride = 3 * AC, .cache_batch_stride = AT * 3 * AC,
+        .n_keys = AT + 3, .B = AB, .H = AH, .K = AH, .D = AD, .type = DTYPE_F64);
     assert_memory_equal(cache, c.qkv, ASIZE * sizeof *cache);
     for (int b = 0; b < AB; b++)
         assert_memory_equal(out + b * AC, c.out + (sequences[b] * AT + lengths[b]) * AC, AC * sizeof *out);

@@ -185,7 +185,7 @@ static void forward(const char *what, enum dtype type, int IC, int OC, bool gelu
                                        .IC = IC,
                                        .OC = OC,
                                        .out_stride = OC,
-                                       .gelu = gelu,
+                                       .activation = gelu ? ACTIVATION_GELU : ACTIVATION_NONE,
                                        .type = type,
                                        .out_type = out.type};
     require(call_on(gpu, OP_linear_forward, &args));
@@ -193,7 +193,7 @@ static void forward(const char *what, enum dtype type, int IC, int OC, bool gelu
           *weight_abs = absolute(&weight), *bias_abs = absolute(&bias),
           *added_abs = residual ? absolute(&added) : NULL;
     args.type = args.out_type = DTYPE_F32;
-    args.gelu = false;
+    args.activation = ACTIVATION_NONE;
     args.out = allowed, args.x = x_abs, args.weight = weight_abs, args.bias = bias_abs,
     args.residual = added_abs;
     require(call_on(cpu, OP_linear_forward, &args));
@@ -207,7 +207,7 @@ static void forward(const char *what, enum dtype type, int IC, int OC, bool gelu
             allowed[i] = (float)(largest_gelu_slope * (allowed[i] + dtype_epsilon(type) / 2 * sum) +
                                  2 * GELU_ROUNDINGS * UNIT * sum);
         }
-        args.gelu = true;
+        args.activation = ACTIVATION_GELU;
     }
     require(call_on(cpu, OP_linear_forward, &args));
     expect_close(what, &out, truth, allowed);
@@ -305,12 +305,15 @@ static void attention(enum dtype type, int T, int H, int B) {
                                           .v = (const char *)qkv.there + 2 * step,
                                           .q_stride = row,
                                           .q_batch_stride = row * (size_t)T,
-                                          .kv_stride = row,
-                                          .kv_batch_stride = row * (size_t)T,
+                                          .k_stride = row,
+                                          .v_stride = row,
+                                          .k_batch_stride = row * (size_t)T,
+                                          .v_batch_stride = row * (size_t)T,
                                           .B = B,
                                           .T = T,
                                           .S = T,
                                           .H = H,
+                                          .K = H,
                                           .D = HEAD_D,
                                           .type = type};
     require(call_on(gpu, OP_attention_forward, &args));

@@ -88,7 +88,7 @@ static struct packed_head packed_head_at(const struct stream *stream, const stru
         .q = (float *)stream->workspace + slot * plan->head_floats,
         .lse = (const float *)args->lse + head * T,
         .first = args->first ? args->first + b * T : NULL,
-        .index = b * args->batch_stride + h * D,
+        .index = b * args->q_batch_stride + h * D,
         .out_index = (b * T * H + h) * D,
     };
     packed.dout = packed.q + row_floats;
@@ -150,17 +150,17 @@ VF_INLINE void pack_block(const enum dtype type, const struct attention_backward
     int D = args->D, padded_D = plan->padded_D, n = rows_of_block(args, block);
     size_t row = (size_t)block * BLOCK, left = left_at(plan, block), right = right_at(plan, block);
     size_t columns = columns_at(plan, block, D);
-    size_t index = to.index + row * args->stride, out_stride = (size_t)args->H * (size_t)D;
+    size_t index = to.index + row * args->q_stride, out_stride = (size_t)args->H * (size_t)D;
     size_t out_index = to.out_index + row * out_stride;
-    pack_left(type, to.q + left, BLOCK, padded_D, args->q, index, args->stride, n, D);
+    pack_left(type, to.q + left, BLOCK, padded_D, args->q, index, args->q_stride, n, D);
     pack_left(type, to.dout + left, BLOCK, padded_D, args->dout, out_index, out_stride, n, D);
     if (multiplies_pairs(type)) {
-        pack_right(type, to.q_right + right, BLOCK, padded_D, args->q, index, args->stride, n, D);
+        pack_right(type, to.q_right + right, BLOCK, padded_D, args->q, index, args->q_stride, n, D);
         pack_right(type, to.dout_right + right, BLOCK, padded_D, args->dout, out_index, out_stride, n, D);
     }
-    pack_right(type, to.k_right + right, BLOCK, padded_D, args->k, index, args->stride, n, D);
-    pack_transposed(type, to.k_columns + columns, BLOCK, args->k, index, args->stride, n, D);
-    pack_transposed(type, to.v_columns + columns, BLOCK, args->v, index, args->stride, n, D);
+    pack_right(type, to.k_right + right, BLOCK, padded_D, args->k, index, args->q_stride, n, D);
+    pack_transposed(type, to.k_columns + columns, BLOCK, args->k, index, args->q_stride, n, D);
+    pack_transposed(type, to.v_columns + columns, BLOCK, args->v, index, args->q_stride, n, D);
     memset(to.dq + left, 0, BLOCK * (size_t)padded_D * sizeof(float));
     for (int i = 0; i < n; i++, out_index += out_stride) {
         if (i + PREFETCH_ROWS < n)
@@ -311,7 +311,7 @@ static void add_query_gradient(const struct attention_backward_args *args, const
 VF_INLINE void store_query_gradient(const enum dtype type, const struct attention_backward_args *args,
                                     const struct backward_plan *plan, struct packed_head head, int i) {
     size_t row = (size_t)i * BLOCK;
-    unpack_rows(type, args->dq, head.index + row * args->stride, args->stride,
+    unpack_rows(type, args->dq, head.index + row * args->q_stride, args->q_stride,
                 head.dq + row * (size_t)plan->padded_D, plan->padded_D, rows_of_block(args, i), args->D,
                 (float)(1.0 / sqrt(args->D)));
 }
@@ -320,7 +320,7 @@ VF_INLINE void store_query_gradient(const enum dtype type, const struct attentio
 VF_INLINE void backward_key_block(const enum dtype type, const struct attention_backward_args *args,
                                   const struct backward_plan *plan, struct packed_head head,
                                   struct block_scratch scratch, int j, bool with_dq) {
-    size_t index = head.index + (size_t)j * BLOCK * args->stride;
+    size_t index = head.index + (size_t)j * BLOCK * args->q_stride;
     memset(scratch.dk, 0, BLOCK * 2 * (size_t)plan->padded_D * sizeof(float)); // dv follows it
     for (int i = j; i < plan->n_blocks && sees_block(head, i, j); i++) {
         make_scores(args, plan, head, scratch, i, j);
@@ -330,9 +330,9 @@ VF_INLINE void backward_key_block(const enum dtype type, const struct attention_
         if (with_dq)
             add_query_gradient(args, plan, head, scratch, i, j);
     }
-    unpack_rows(type, args->dk, index, args->stride, scratch.dk, plan->padded_D, rows_of_block(args, j),
+    unpack_rows(type, args->dk, index, args->q_stride, scratch.dk, plan->padded_D, rows_of_block(args, j),
                 args->D, (float)(1.0 / sqrt(args->D)));
-    unpack_rows(type, args->dv, index, args->stride, scratch.dv, plan->padded_D, rows_of_block(args, j),
+    unpack_rows(type, args->dv, index, args->q_stride, scratch.dv, plan->padded_D, rows_of_block(args, j),
                 args->D, 1.0f);
 }
 

@@ -107,12 +107,12 @@ VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forw
                               const struct forward_plan *plan, struct packed_keys to, size_t head,
                               int block) {
     int key = block * KEY_BLOCK, n_keys = args->S - key < KEY_BLOCK ? args->S - key : KEY_BLOCK;
-    size_t index = head / (size_t)args->H * args->kv_batch_stride + (size_t)key * args->kv_stride +
+    size_t index = head / (size_t)args->H * args->k_batch_stride + (size_t)key * args->k_stride +
                    head % (size_t)args->H * (size_t)args->D;
-    pack_transposed(type, to.keys + key_at(plan, block, args->D), KEY_BLOCK, args->k, index, args->kv_stride,
+    pack_transposed(type, to.keys + key_at(plan, block, args->D), KEY_BLOCK, args->k, index, args->k_stride,
                     n_keys, args->D);
     pack_right(type, to.values + value_at(plan, block), KEY_BLOCK, plan->padded_D, args->v, index,
-               args->kv_stride, n_keys, args->D);
+               args->k_stride, n_keys, args->D);
 }
 
 // Turns one row's unscaled scores into 2^(score - maximum), for those of keys [n_hidden, n_visible), which
@@ -363,9 +363,9 @@ static void single_queries_part(const void *context, int part, int n_parts) {
                 .out = args->out,
                 .lse = args->lse ? (float *)args->lse + head * (size_t)args->T + t : NULL,
                 .q_at = b * args->q_batch_stride + (size_t)t * args->q_stride + at,
-                .kv_at = b * args->kv_batch_stride + at,
+                .kv_at = b * args->k_batch_stride + at,
                 .out_at = row * (size_t)args->H * (size_t)args->D + at,
-                .stride = args->kv_stride,
+                .stride = args->k_stride,
                 .first = first_seen(args, b, t),
                 .end = args->S - args->T + t + 1,
                 .D = args->D};
@@ -442,13 +442,13 @@ static void decode_part(const void *context, int part, int n_parts) {
     for (size_t head; (head = atomic_fetch_add(call->next, 1)) < (size_t)args->B * H;) {
         size_t b = head / H, at = head % H * D;
         size_t cache = (size_t)args->sequences[b] * args->cache_batch_stride + at;
-        size_t from = (b * args->stride + at) * size;
+        size_t from = (b * args->q_stride + at) * size;
         size_t to = (cache + (size_t)args->lengths[b] * args->cache_stride) * size;
         const struct single_query query = {.q = args->q,
                                            .k = args->keys,
                                            .v = args->values,
                                            .out = args->out,
-                                           .q_at = b * args->stride + at,
+                                           .q_at = b * args->q_stride + at,
                                            .kv_at = cache,
                                            .out_at = head * D,
                                            .stride = args->cache_stride,

@@ -55,14 +55,14 @@ bool cudnn_forward_problem(const struct attention_forward_args *args, struct cud
                                       .D = args->D,
                                       .type = args->type,
                                       .kind = args->lse ? CUDNN_FORWARD_LSE : CUDNN_FORWARD};
-    return is_possible(problem) && !args->first && args->S == args->T && args->kv_stride == args->q_stride &&
-           args->kv_batch_stride == args->q_batch_stride && is_aligned(args->out) && is_aligned(args->q) &&
+    return is_possible(problem) && !args->first && args->S == args->T && args->k_stride == args->q_stride &&
+           args->k_batch_stride == args->q_batch_stride && is_aligned(args->out) && is_aligned(args->q) &&
            is_aligned(args->k) && is_aligned(args->v) && is_aligned(args->lse);
 }
 
 bool cudnn_backward_problem(const struct attention_backward_args *args, struct cudnn_problem *problem) {
-    *problem = (struct cudnn_problem){.stride = (int64_t)args->stride,
-                                      .batch_stride = (int64_t)args->batch_stride,
+    *problem = (struct cudnn_problem){.stride = (int64_t)args->q_stride,
+                                      .batch_stride = (int64_t)args->q_batch_stride,
                                       .B = args->B,
                                       .T = args->T,
                                       .H = args->H,

@@ -118,15 +118,15 @@ __global__ void __launch_bounds__(THREADS)
     int length = args.lengths[b];
     size_t cache = static_cast<size_t>(args.sequences[b]) * args.cache_batch_stride + head;
     T *keys = static_cast<T *>(args.keys) + cache, *values = static_cast<T *>(args.values) + cache;
-    const T *new_key = static_cast<const T *>(args.k) + b * args.stride + head;
-    const T *new_value = static_cast<const T *>(args.v) + b * args.stride + head;
+    const T *new_key = static_cast<const T *>(args.k) + b * args.q_stride + head;
+    const T *new_value = static_cast<const T *>(args.v) + b * args.q_stride + head;
     // The new position is written for later calls and read from k and v, so that nothing waits for it.
     if (thread < D) {
         keys[length * args.cache_stride + thread] = new_key[thread];
         values[length * args.cache_stride + thread] = new_value[thread];
     }
     const typename shape::row query =
-        shape::load(static_cast<const T *>(args.q) + b * args.stride + head, D, true, packed);
+        shape::load(static_cast<const T *>(args.q) + b * args.q_stride + head, D, true, packed);
     partial_sums<T, WIDTH> own = {};
     own.softmax = {-FLT_MAX, 0}; // below every score, but finite: a group may see no position
     for (int first = 0; first <= length; first += shape::N * IN_FLIGHT) {
@@ -165,7 +165,7 @@ extern "C" enum status cuda_attention_decode(struct stream *stream,
     TRY(attention_check_width(D));
     bool packed = is_aligned(args->keys) && is_aligned(args->values) && is_aligned(args->q) &&
                   is_aligned(args->k) && is_aligned(args->v) &&
-                  attention_is_packed(D, args->stride, 0, args->type) &&
+                  attention_is_packed(D, args->q_stride, 0, args->type) &&
                   attention_is_packed(D, args->cache_stride, args->cache_batch_stride, args->type);
     return with_type(args->type, [=](auto zero) {
         using T = decltype(zero);

@@ -29,7 +29,7 @@ static void test_linear_layers(void **state) {
     EXPECT_COST(2 * N * IC * OC, 2 * (N * IC + IC * OC) + 4 * N * OC, linear_forward, .out = P, .x = P,
                 .weight = P, .N = N, .IC = IC, .OC = OC, .type = DTYPE_BF16, .out_type = DTYPE_F32);
     EXPECT_COST(2 * N * IC * OC, 4 * (N * IC + IC * OC + 2 * N * OC), linear_forward, .out = P, .x = P,
-                .weight = P, .pre_gelu = P, .gelu = true, .N = N, .IC = IC, .OC = OC);
+                .weight = P, .pre_activation = P, .activation = ACTIVATION_GELU, .N = N, .IC = IC, .OC = OC);
     EXPECT_COST(2 * N * IC * OC, 4 * (N * IC + IC * OC + 2 * N * OC), linear_forward, .out = P, .x = P,
                 .weight = P, .residual = P, .N = N, .IC = IC, .OC = OC);
     EXPECT_COST(4 * N * IC * OC, 2 * (N * OC + 2 * N * IC + IC * OC) + 8 * IC * OC, linear_backward, .dx = P,
@@ -58,12 +58,12 @@ static void test_attention(void **state) {
             square += j < T && j <= i;
         }
     EXPECT_COST(2 * 2 * B * H * D * pairs, 2 * B * H * D * (2 * T + 2 * S), attention_forward, .B = B, .T = T,
-                .S = S, .H = H, .D = D, .type = DTYPE_BF16);
+                .S = S, .H = H, .K = H, .D = D, .type = DTYPE_BF16);
     EXPECT_COST(5 * 2 * B * H * D * square, 4 * 8 * B * H * D * T, attention_backward, .B = B, .T = T, .H = H,
-                .D = D);
+                .K = H, .D = D);
     // Sequences of 6 and of 9 positions: reads 5 and 8 of each cache; q, k, v and out; writes one of each.
     EXPECT_COST(2 * 2 * H * D * (T + S), 2 * H * D * (2 * (T - 1 + S - 1) + 4 * B + 2 * B), attention_decode,
-                .n_keys = T + S, .B = B, .H = H, .D = D, .type = DTYPE_BF16);
+                .n_keys = T + S, .B = B, .H = H, .K = H, .D = D, .type = DTYPE_BF16);
 }
 
 static void test_memory_bound_operations(void **state) {

@@ -130,14 +130,14 @@ static void check_gelu(const struct linear_size *s) {
     struct integer_tensor pre = tensor_new(s->type, N * OC, 3), out = tensor_new(s->type, N * OC, 4);
     struct integer_tensor expected = tensor_new(s->type, N * OC, 5);
     struct linear_forward_args args = {.out = out.data,
-                                       .pre_gelu = pre.data,
+                                       .pre_activation = pre.data,
                                        .x = x.data,
                                        .weight = weight.data,
                                        .N = s->N,
                                        .IC = s->IC,
                                        .OC = s->OC,
                                        .out_stride = s->OC,
-                                       .gelu = true,
+                                       .activation = ACTIVATION_GELU,
                                        .type = s->type,
                                        .out_type = s->type};
     take_workspace(OP_linear_forward, &args);
@@ -163,7 +163,8 @@ static void check_dx(const struct linear_size *s, bool gelu) {
     struct linear_backward_args args = {.dx = dx.data,
                                         .dout = dout.data,
                                         .weight = weight.data,
-                                        .pre_gelu = gelu ? pre.data : NULL,
+                                        .pre_activation = gelu ? pre.data : NULL,
+                                        .activation = ACTIVATION_GELU,
                                         .N = s->N,
                                         .IC = s->OC,
                                         .OC = s->IC,

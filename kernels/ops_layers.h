@@ -1,0 +1,315 @@
+// The operations of a model's layers: embeddings, norms, linear layers, activations, rotary embedding,
+// attention and the loss. Marks on the fields, types, layout and determinism are those of kernels/ops.h.
+#ifndef ZERO_KERNELS_OPS_LAYERS_H
+#define ZERO_KERNELS_OPS_LAYERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+
+// Token and position embeddings: out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]. Without wpe: the
+// token's alone.
+struct embedding_forward_args {
+    void *out;             // [w] (B, T, C) type
+    const void *wte;       // [r] (V, C) type
+    const void *wpe;       // [r] (P, C) type, P >= position + T; or NULL
+    const int32_t *tokens; // [r] (B, T), each in [0, V)
+    int B, T, C, V;
+    int position;             // of t = 0: 0 in training, the length of the key-value cache in generation
+    const int32_t *positions; // [r] (B), or NULL: `position` of each sequence, where they differ
+    enum dtype type;
+};
+
+// dwte[tokens[b,t],:] += dout[b,t,:] for every (b, t); dwpe[t,:] += sum over b of dout[b,t,:].
+// Determinism: each row of dwte is summed in order of (b, t).
+struct embedding_backward_args {
+    void *dwte;            // [+] (V, C) fp32
+    void *dwpe;            // [+] (P, C) fp32; [w] with beta_zero: rows from T on become 0; or NULL
+    const void *dout;      // [r] (B, T, C) type
+    const int32_t *tokens; // [r] (B, T)
+    int B, T, C, V;
+    int P;          // >= T
+    bool beta_zero; // dwpe's contents are not read; dwte is always added to
+    enum dtype type;
+};
+
+// Layer normalization over the last dimension (Ba et al., arXiv 1607.06450):
+// out = (x - mean) * rstd * weight + bias, rstd = 1 / sqrt(var + epsilon), var biased (divided by C).
+struct layernorm_forward_args {
+    void *out;          // [w] (N, C) type; may be x itself
+    void *mean, *rstd;  // [w] (N) fp32, or both NULL when no backward follows
+    const void *x;      // [r] (N, C) type
+    const void *weight; // [r] (C) type
+    const void *bias;   // [r] (C) type
+    int N, C;
+    float epsilon;
+    enum dtype type;
+};
+
+// dx = dresidual + (the gradient of layernorm_forward's x). dresidual is the residual stream's gradient,
+// which bypasses the normalization; adding it here saves a separate add. With `out`, what layernorm_forward
+// wrote is computed again, to the bit, from the x that is read anyway.
+struct layernorm_backward_args {
+    void *dx;                // [w] (N, C) type; may be dresidual itself, not dout
+    void *dweight, *dbias;   // [+] (C) fp32
+    const void *dout;        // [r] (N, C) type
+    const void *dresidual;   // [r] (N, C) type, or NULL for zero
+    const void *x;           // [r] (N, C) type
+    const void *weight;      // [r] (C) type
+    const void *mean, *rstd; // [r] (N) fp32
+    void *out;               // [w] (N, C) type, or NULL
+    const void *bias;        // [r] (C) type; read for out
+    int N, C;
+    bool beta_zero; // the contents of dweight and dbias are not read
+    enum dtype type;
+};
+
+// Root mean square normalization over the last dimension (Zhang and Sennrich, arXiv 1910.07467):
+// out = x rstd weight, rstd = 1 / sqrt(mean of x^2 + epsilon).
+struct rmsnorm_forward_args {
+    void *out;          // [w] (N, C) type; may be x itself
+    void *rstd;         // [w] (N) fp32, or NULL when no backward follows
+    const void *x;      // [r] (N, C) type
+    const void *weight; // [r] (C) type, or NULL for ones
+    int N, C;
+    float epsilon;
+    enum dtype type;
+};
+
+// dx = dresidual + (the gradient of rmsnorm_forward's x), as layernorm_backward.
+struct rmsnorm_backward_args {
+    void *dx;              // [w] (N, C) type; may be dresidual itself, not dout
+    void *dweight;         // [+] (C) fp32; NULL where weight is
+    const void *dout;      // [r] (N, C) type
+    const void *dresidual; // [r] (N, C) type, or NULL for zero
+    const void *x;         // [r] (N, C) type
+    const void *weight;    // [r] (C) type, or NULL for ones
+    const void *rstd;      // [r] (N) fp32
+    void *out;             // [w] (N, C) type: rmsnorm_forward's, to the bit; or NULL
+    int N, C;
+    bool beta_zero; // the contents of dweight are not read
+    enum dtype type;
+};
+
+enum activation { ACTIVATION_NONE, ACTIVATION_GELU, ACTIVATION_RELU_SQUARED };
+
+// out = x weight^T + bias, then the activation or + residual. Products are summed in fp32.
+// With pre_activation, the activation is applied to the rounded value stored there, so that gelu_forward (or
+// relu_squared_forward) on pre_activation reproduces out to the bit. Exception: on a GPU where cuBLASLt
+// computes both in its epilogue.
+struct linear_forward_args {
+    void *out;            // [w] (N, OC) out_type, rows out_stride apart
+    void *pre_activation; // [w] (N, OC) type: x weight^T + bias, or NULL; requires an activation
+    const void *x;        // [r] (N, IC) type
+    const void *weight;   // [r] (OC, IC) type
+    const void *bias;     // [r] (OC) type, or NULL
+    const void *residual; // [r] (N, OC) type, or NULL; not with an activation
+    int N, IC, OC;
+    int out_stride;             // >= OC; == OC with residual or an activation
+    enum activation activation; // as gelu_forward and relu_squared_forward compute it
+    enum dtype type;
+    enum dtype out_type; // type, or fp32 (logits)
+};
+
+// dx = dout weight; dweight += dout^T x; dbias += column sums of dout. An output that is NULL is not
+// computed. With pre_activation, x is f(pre_activation) and dx is the gradient of pre_activation instead: dx
+// = (dout weight) f'(pre_activation), where the product may be rounded to `type` first.
+struct linear_backward_args {
+    void *dx;                   // [w] (N, IC) type, or NULL
+    void *dweight;              // [+] (OC, IC) fp32, or NULL; [w] with beta_zero
+    void *dbias;                // [+] (OC) fp32, or NULL; [w] with beta_zero or writes_dbias
+    const void *dout;           // [r] (N, OC) type, rows dout_stride apart
+    const void *x;              // [r] (N, IC) type; read for dweight
+    const void *weight;         // [r] (OC, IC) type; read for dx
+    const void *pre_activation; // [r] (N, IC) type; read for dx, or NULL
+    enum activation activation; // f; read where pre_activation is
+    int N, IC, OC;
+    int dout_stride;   // >= OC
+    bool beta_zero;    // the contents of dweight and dbias are not read (the GEMM's beta is 0, otherwise 1)
+    bool writes_dbias; // those of dbias are not
+    enum dtype type;
+};
+
+// gelu(x) = 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel, arXiv 1606.08415;
+// "gelu_new")
+struct gelu_forward_args {
+    void *out;     // [w] (n) type; may be x itself
+    const void *x; // [r] (n) type
+    size_t n;
+    enum dtype type;
+};
+
+// dx = dout * gelu'(x)
+struct gelu_backward_args {
+    void *dx;         // [w] (n) type; may be dout itself
+    const void *dout; // [r] (n) type
+    const void *x;    // [r] (n) type: the input of gelu_forward
+    size_t n;
+    enum dtype type;
+};
+
+// relu_squared(x) = max(x, 0)^2 (So et al., arXiv 2109.08668)
+struct relu_squared_forward_args {
+    void *out;     // [w] (n) type; may be x itself
+    const void *x; // [r] (n) type
+    size_t n;
+    enum dtype type;
+};
+
+// dx = dout * 2 max(x, 0)
+struct relu_squared_backward_args {
+    void *dx;         // [w] (n) type; may be dout itself
+    const void *dout; // [r] (n) type
+    const void *x;    // [r] (n) type: the input of relu_squared_forward
+    size_t n;
+    enum dtype type;
+};
+
+// The gated unit of SwiGLU (Shazeer, arXiv 2002.05202): out = silu(gate) up, silu(z) = z / (1 + exp(-z)).
+struct swiglu_forward_args {
+    void *out;     // [w] (N, F) type
+    const void *x; // [r] (N, 2 F) type: of each row F elements of gate, then F of up
+    int N, F;
+    enum dtype type;
+};
+
+// With `out`, what swiglu_forward wrote is computed again, to the bit, from the x that is read anyway.
+struct swiglu_backward_args {
+    void *dx;         // [w] (N, 2 F) type
+    const void *dout; // [r] (N, F) type
+    const void *x;    // [r] (N, 2 F) type
+    void *out;        // [w] (N, F) type, or NULL; may be dout itself
+    int N, F;
+    enum dtype type;
+};
+
+// Rotary position embedding (Su et al., arXiv 2104.09864) of queries and keys, after an optional RMS
+// normalization of each head (qk-norm). Row (b, t) of x has H query heads, then K key heads, of D elements
+// each; either may be absent. With y = x, or x rstd weight with `norm`, and (c, s) = table[p, i, :] at
+// position p = position + t:
+//   out[i] = c y[i] - s y[i + D / 2], out[i + D / 2] = c y[i + D / 2] + s y[i]   for i < D / 2
+// ("rotate half"). The table decides on base, scaling and partial rotation: pairs with c = 1 and s = 0 stay.
+struct rope_forward_args {
+    void *out;     // [w] (B, T, (H + K) D) type, rows out_stride apart; may be x itself
+    void *rstd;    // [w] (B, T, H + K) fp32, or NULL without norm or when no backward follows
+    const void *x; // [r] (B, T, (H + K) D) type, rows x_stride apart
+    const void *q_weight, *k_weight; // [r] (D) type, or NULL for ones; with norm
+    const void *table;               // [r] (P, D / 2, 2) fp32, P >= position + T
+    int B, T, H, K, D;
+    size_t x_stride, out_stride;
+    int position;             // of t = 0
+    const int32_t *positions; // [r] (B), or NULL: `position` of each sequence, where they differ
+    bool norm;
+    float epsilon;
+    enum dtype type;
+};
+
+// The gradient of rope_forward's x, for position 0 at t = 0.
+struct rope_backward_args {
+    void *dx;                    // [w] (B, T, (H + K) D) type, rows dx_stride apart; may be dout itself
+    void *dq_weight, *dk_weight; // [+] (D) fp32, NULL where the weights are
+    const void *dout;            // [r] (B, T, (H + K) D) type, rows dout_stride apart
+    const void *x;               // [r] with norm: rope_forward's, rows x_stride apart; else NULL
+    const void *rstd;            // [r] with norm: (B, T, H + K) fp32
+    const void *q_weight, *k_weight, *table; // as in rope_forward
+    int B, T, H, K, D;
+    size_t dx_stride, dout_stride, x_stride;
+    bool norm;
+    bool beta_zero; // the contents of dq_weight and dk_weight are not read
+    enum dtype type;
+};
+
+// Causal scaled dot-product attention with grouped key-value heads (Ainslie et al., arXiv 2305.13245). Query
+// head h reads columns [h * D, (h + 1) * D) of a row of q, and those of head g = h / (H / K) of k and v:
+// out[b,i,h] = sum over j of softmax_j(q[b,i,h] . k[b,j,g] / sqrt(D)) v[b,j,g], for j from the lowest
+// position that the query sees to its own, S - T + i. The lowest is the larger of first[b,i], which keeps
+// positions of one document from attending to others before it, and of S - T + i - window + 1 with a window.
+// Blocks of keys that no query of a block sees are skipped. Tiled with an online softmax (FlashAttention,
+// arXiv 2205.14135; FlashAttention-2, 2307.08691), so the (T, S) scores are never stored. q, k and v may be
+// column ranges of one (B, T, 3C) tensor; k and v may be a key-value cache (S > T). Devices that multiply
+// 16-bit numbers round exp(score - max) to `type` before the product with v. Errors, forward and backward:
+// STATUS_UNSUPPORTED for a head dimension D that the device has no kernel for; the message names the largest
+// one it has.
+struct attention_forward_args {
+    void *out;         // [w] (B, T, H * D) type, dense
+    void *lse;         // [w] (B, H, T) fp32: log of the sum of exp of the scaled scores, or NULL
+    const void *q;     // [r] (B, T, H * D) type
+    const void *k, *v; // [r] (B, S, K * D) type
+    size_t q_stride, k_stride, v_stride;                   // between positions
+    size_t q_batch_stride, k_batch_stride, v_batch_stride; // between sequences
+    // [r] (B, T), or NULL for zeros: the first position that each query sees. At most the query's own, and
+    // never lower than the one before it in its sequence. Needs S == T.
+    const int32_t *first;
+    int B, T, S, H, D; // the T queries are the last T of S positions; S >= T
+    int K;             // key-value heads; H is a multiple
+    int window;        // most positions that a query sees, its own included; 0: no limit
+    enum dtype type;
+};
+
+// Gradients of attention_forward with S == T, from the lse that it saved. dq, dk and dv have the strides of
+// q, k and v.
+struct attention_backward_args {
+    void *dq, *dk, *dv;                  // [w] (B, T, H * D), (B, T, K * D), (B, T, K * D) type
+    const void *dout;                    // [r] (B, T, H * D) type, dense
+    const void *out;                     // [r] (B, T, H * D) type, dense: the output of attention_forward
+    const void *lse;                     // [r] (B, H, T) fp32
+    const void *q, *k, *v;               // [r] as in attention_forward
+    size_t q_stride, k_stride, v_stride; // between positions of q and dq, ...
+    size_t q_batch_stride, k_batch_stride, v_batch_stride; // between their sequences
+    const int32_t *first;                                  // [r] (B, T) as in attention_forward, or NULL
+    int B, T, H, D;
+    int K, window; // as in attention_forward
+    enum dtype type;
+};
+
+// Attention of one new position per sequence, for sequences of different lengths in a key-value cache: writes
+// the position's key and value to the cache, then attends to all positions of the sequence up to it. With s =
+// sequences[b] and n = lengths[b]:
+//   keys[s,n,:] = k[b,:]; values[s,n,:] = v[b,:];
+//   out[b,h] = sum over j <= n of softmax_j(q[b,h] . keys[s,j,g] / sqrt(D)) values[s,j,g], g = h / (H / K),
+// with a window from j = n - window + 1 on.
+// Determinism: a sequence's result does not depend on the other sequences, their number or their lengths.
+// Errors: STATUS_UNSUPPORTED as in attention_forward.
+struct attention_decode_args {
+    void *out;                           // [w] (B, H * D) type, dense
+    void *keys, *values;                 // [rw] (sequences, positions, K * D) type: the cache
+    const void *q, *k, *v;               // [r] (B, H * D), (B, K * D), (B, K * D) type
+    const int32_t *sequences;            // [r] (B), all different
+    const int32_t *lengths;              // [r] (B) positions in the cache before the call; 0: none
+    size_t q_stride, k_stride, v_stride; // between sequences of q, k and v
+    size_t cache_stride;                 // between positions of keys, and of values
+    size_t cache_batch_stride;           // between sequences of keys, and of values
+    // The sum of the positions that each sequence sees: `lengths` may be in a device's memory.
+    size_t n_keys;
+    int B, H, D;
+    int K, window; // as in attention_forward
+    enum dtype type;
+};
+
+// Softmax cross-entropy and its gradient, in one pass over the logits:
+// losses[n] = lse(logits[n,:]) - logits[n, targets[n]];
+// dlogits[n,:] = (softmax(logits[n,:]) - onehot(targets[n])) * scale. The arithmetic is fp32 and double
+// whatever the types; losses are those of the logits as stored.
+// Three options change the loss, and dlogits is its gradient:
+//   soft_cap         logits become soft_cap tanh(logits / soft_cap) first (Gemma 2, arXiv 2408.00118)
+//   label_smoothing  e: the loss is (1 - e) of the above plus e times its mean over all V targets (PyTorch)
+//   z_loss           z: z lse^2 is added (PaLM, arXiv 2204.02311)
+struct cross_entropy_args {
+    void *losses;           // [w] (N) fp32
+    void *dlogits;          // [w] (N, V + n_zeros) type, rows dlogits_stride apart, or NULL (evaluation)
+    const void *logits;     // [r] (N, V) logits_type, rows logits_stride apart; may be dlogits itself when
+                            // types and strides are equal
+    const int32_t *targets; // [r] (N), each in [0, V)
+    int N, V;
+    int n_zeros; // columns of dlogits from V on that become 0: padding of products that read dlogits
+    int logits_stride, dlogits_stride;       // >= V, >= V + n_zeros; columns beyond are not touched
+    float scale;                             // 1 / (tokens of the step, over all ranks and micro-batches)
+    const void *scale_from;                  // [r] (1) fp32, or NULL; replaces `scale`
+    float soft_cap, label_smoothing, z_loss; // 0: none
+    enum dtype type;
+    enum dtype logits_type; // fp32, or type
+};
+
+#endif

@@ -1,0 +1,103 @@
+// Rotary position embedding after an optional RMS normalization of each head. Backward turns the gradient
+// back by the same angles; then, with g = (that) weight and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)).
+#include <math.h>
+
+#include "kernels/ref/ref.h"
+
+// Of a position and a pair: *c and *s.
+static void angle_at(const void *table, enum dtype type, size_t position, size_t D, size_t i, double *c,
+                     double *s) {
+    size_t at = (position * (D / 2) + i) * 2;
+    *c = ref_load(table, ref_wide(type), at);
+    *s = ref_load(table, ref_wide(type), at + 1);
+}
+
+static const void *weight_of(const void *q_weight, const void *k_weight, int head, int H) {
+    return head < H ? q_weight : k_weight;
+}
+
+static double weight_at(const void *weight, enum dtype type, size_t d) {
+    return weight ? ref_load(weight, type, d) : 1;
+}
+
+// 1 / sqrt(mean of squares + epsilon) of the head that begins at `at`.
+static double rstd_of(const struct rope_forward_args *a, size_t at) {
+    double squares = 0;
+    for (size_t d = 0; d < (size_t)a->D; d++) {
+        double x = ref_load(a->x, a->type, at + d);
+        squares += x * x / a->D;
+    }
+    double rstd = 1 / sqrt(squares + (double)a->epsilon);
+    return ref_wide(a->type) == DTYPE_F32 ? (double)(float)rstd : rstd; // as stored
+}
+
+enum status ref_rope_forward(struct stream *stream, const struct rope_forward_args *a) {
+    (void)stream;
+    size_t D = (size_t)a->D, heads = (size_t)(a->H + a->K);
+    for (size_t row = 0; row < (size_t)a->B * (size_t)a->T; row++)
+        for (size_t head = 0; head < heads; head++) {
+            size_t b = row / (size_t)a->T, x = row * a->x_stride + head * D,
+                   o = row * a->out_stride + head * D;
+            size_t position = (size_t)(a->positions ? a->positions[b] : a->position) + row % (size_t)a->T;
+            const void *weight = weight_of(a->q_weight, a->k_weight, (int)head, a->H);
+            double rstd = a->norm ? rstd_of(a, x) : 1;
+            for (size_t i = 0; i < D / 2; i++) {
+                double c, s, low = ref_load(a->x, a->type, x + i) * rstd;
+                double high = ref_load(a->x, a->type, x + i + D / 2) * rstd;
+                if (a->norm) {
+                    low *= weight_at(weight, a->type, i);
+                    high *= weight_at(weight, a->type, i + D / 2);
+                }
+                angle_at(a->table, a->type, position, D, i, &c, &s);
+                ref_store(a->out, a->type, o + i, c * low - s * high);
+                ref_store(a->out, a->type, o + i + D / 2, c * high + s * low);
+            }
+            if (a->norm && a->rstd)
+                ref_store(a->rstd, ref_wide(a->type), row * heads + head, rstd);
+        }
+    return STATUS_OK;
+}
+
+// Normalization's part of one head's backward: dx holds the gradient of the normalized head.
+static void norm_backward(const struct rope_backward_args *a, size_t row, size_t head) {
+    size_t D = (size_t)a->D, at = row * a->dx_stride + head * D, x_at = row * a->x_stride + head * D;
+    const void *weight = weight_of(a->q_weight, a->k_weight, (int)head, a->H);
+    void *dweight = (int)head < a->H ? a->dq_weight : a->dk_weight;
+    double rstd = ref_load(a->rstd, ref_wide(a->type), row * (size_t)(a->H + a->K) + head), mean = 0;
+    for (size_t d = 0; d < D; d++) {
+        double dout = ref_load(a->dx, a->type, at + d), xhat = ref_load(a->x, a->type, x_at + d) * rstd;
+        mean += dout * weight_at(weight, a->type, d) * xhat / (double)D;
+        if (dweight)
+            ref_accumulate(dweight, ref_wide(a->type), d, dout * xhat);
+    }
+    for (size_t d = 0; d < D; d++) {
+        double g = ref_load(a->dx, a->type, at + d) * weight_at(weight, a->type, d);
+        double xhat = ref_load(a->x, a->type, x_at + d) * rstd;
+        ref_store(a->dx, a->type, at + d, rstd * (g - xhat * mean));
+    }
+}
+
+enum status ref_rope_backward(struct stream *stream, const struct rope_backward_args *a) {
+    (void)stream;
+    size_t D = (size_t)a->D, heads = (size_t)(a->H + a->K);
+    for (size_t d = 0; a->beta_zero && d < D; d++) {
+        if (a->dq_weight)
+            ref_store(a->dq_weight, ref_wide(a->type), d, 0);
+        if (a->dk_weight)
+            ref_store(a->dk_weight, ref_wide(a->type), d, 0);
+    }
+    for (size_t row = 0; row < (size_t)a->B * (size_t)a->T; row++)
+        for (size_t head = 0; head < heads; head++) {
+            size_t from = row * a->dout_stride + head * D, to = row * a->dx_stride + head * D;
+            for (size_t i = 0; i < D / 2; i++) {
+                double c, s, low = ref_load(a->dout, a->type, from + i);
+                double high = ref_load(a->dout, a->type, from + i + D / 2);
+                angle_at(a->table, a->type, row % (size_t)a->T, D, i, &c, &s);
+                ref_store(a->dx, a->type, to + i, c * low + s * high);
+                ref_store(a->dx, a->type, to + i + D / 2, c * high - s * low);
+            }
+            if (a->norm)
+                norm_backward(a, row, head);
+        }
+    return STATUS_OK;
+}
