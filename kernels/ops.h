@@ -126,12 +126,13 @@ struct optimizer_constants {
 };
 
 // An update as the host plans it before it knows how the update before it ended.
+#define OPTIMIZER_GROUPS 16 // most groups of tensors with constants of their own
 struct update_plan {
     int64_t step; // of the update, from 1
     double lr, loss_scale;
-    float loss_factor;                       // loss_scale / (tokens of the step): cross_entropy's scale
-    int32_t allowed;                         // 0: the step is skipped whatever its gradients are
-    struct optimizer_constants constants[2]; // of elements without and with weight decay
+    float loss_factor; // loss_scale / (tokens of the step): cross_entropy's scale
+    int32_t allowed;   // 0: the step is skipped whatever its gradients are
+    struct optimizer_constants constants[OPTIMIZER_GROUPS]; // of each group of tensors
 };
 // How it ended.
 struct update_result {
@@ -170,8 +171,9 @@ struct optimizer_span {
     const void *grad;
     size_t n;
     uint64_t first;
-    uint64_t first_tile; // tiles of the spans before it
-    int32_t decay;       // 1: weight decay applies
+    uint64_t first_tile;           // tiles of the spans before it
+    double lr_scale, weight_decay; // of its group; the learning rate is plan->lr * lr_scale
+    int32_t group;                 // plan->constants[group] follow from them
 };
 struct optimizer_spans_args {
     enum optimizer_rule rule;
@@ -182,7 +184,7 @@ struct optimizer_spans_args {
     size_t n, n_tiles;                  // of all spans
     const struct update_plan *plan;     // [r]
     const struct update_result *result; // [r]
-    double beta1, beta2, epsilon, weight_decay;
+    double beta1, beta2, epsilon;
     enum dtype type, grad_type, state_type;
 };
 

@@ -56,11 +56,11 @@ static inline struct optimizer_step_args optimizer_span_step(const struct optimi
     step.n = span->n;
     step.first = span->first;
     step.step = args->plan->step;
-    step.lr = args->plan->lr;
+    step.lr = args->plan->lr * span->lr_scale;
     step.beta1 = args->beta1;
     step.beta2 = args->beta2;
     step.epsilon = args->epsilon;
-    step.weight_decay = span->decay ? args->weight_decay : 0;
+    step.weight_decay = span->weight_decay;
     step.grad_scale = args->result->grad_scale;
     step.type = args->type;
     step.grad_type = args->grad_type;

@@ -7,7 +7,7 @@ static const char *obstacle(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     if (trainer->comm->world > 1)
         return "several ranks communicate within a step";
-    if (trainer->engine.optimizer.adafactor)
+    if (trainer->engine.optimizer.factored)
         return "the host computes Adafactor's scales";
     if (!optimizer_decides_on_device(&trainer->engine.optimizer))
         return "the host updates with offload_optimizer";

@@ -131,7 +131,9 @@ static enum status adamw_spans(struct operation_bench *b, struct operation_cost 
                                         .grad = (float *)b->buffers[3] + begin,
                                         .n = i == 0 ? 2 * C : n - 2 * C,
                                         .first_tile = n_tiles,
-                                        .decay = i};
+                                        .lr_scale = 1,
+                                        .weight_decay = i * 0.1,
+                                        .group = i};
         if (b->type != DTYPE_F32)
             span->param = (char *)b->buffers[4] + begin * dtype_size(b->type);
         n_tiles += (span->n + OPTIMIZER_TILE - 1) / OPTIMIZER_TILE;
@@ -140,8 +142,7 @@ static enum status adamw_spans(struct operation_bench *b, struct operation_cost 
         TRY(b->device->copy(&b->stream, there, &inputs, sizeof inputs));
     CALL(b, optimizer_spans, .rule = OPTIMIZER_ADAMW, .spans = there->spans, .n_spans = 2, .n_moments = 2,
          .has_param = b->type != DTYPE_F32, .n = n, .n_tiles = n_tiles, .plan = &there->plan,
-         .result = &there->result, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1,
-         .type = b->type);
+         .result = &there->result, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .type = b->type);
 }
 
 // The losses of a micro-batch.

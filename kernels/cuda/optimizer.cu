@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS) step_spans(const optimizer_span
                            args.result->grad_scale,
                            Rule::rule != OPTIMIZER_SGD || (Rule::n_moments > 0 && args.plan->step > 1),
                            span.first,
-                           args.plan->constants[span.decay]};
+                           args.plan->constants[span.group]};
         size_t begin = (tile - span.first_tile) * OPTIMIZER_TILE, end = begin + OPTIMIZER_TILE;
         end = end < span.n ? end : span.n;
         bool aligned = all_aligned(span);

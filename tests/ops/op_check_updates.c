@@ -192,7 +192,9 @@ static struct optimizer_span span_at(const struct optimizer_spans_args *args, co
                                    .grad = at[GRAD],
                                    .n = lengths[i],
                                    .first = (uint64_t)i << 20,
-                                   .decay = i % 3 == 0};
+                                   .lr_scale = i % 3 == 0 ? 0.5 : 1,
+                                   .weight_decay = i % 3 == 0 ? 0.1 : 0,
+                                   .group = i % 3 == 0};
 }
 
 // Takes the step on all spans, by one call or by one optimizer_step each; images: [rw] the arrays.
@@ -217,11 +219,11 @@ static void step_spans(struct op_bench *bench, struct optimizer_spans_args args,
                                                  .n = spans[i].n,
                                                  .first = spans[i].first,
                                                  .step = plan->step,
-                                                 .lr = plan->lr,
+                                                 .lr = plan->lr * spans[i].lr_scale,
                                                  .beta1 = args.beta1,
                                                  .beta2 = args.beta2,
                                                  .epsilon = args.epsilon,
-                                                 .weight_decay = spans[i].decay ? args.weight_decay : 0,
+                                                 .weight_decay = spans[i].weight_decay,
                                                  .grad_scale = result->grad_scale,
                                                  .type = args.type,
                                                  .grad_type = args.grad_type,
@@ -255,15 +257,15 @@ static void check_case(struct op_bench *bench, const struct op_optimizer *optimi
                                               .beta1 = setting->beta1,
                                               .beta2 = setting->beta2,
                                               .epsilon = setting->epsilon,
-                                              .weight_decay = setting->weight_decay,
                                               .type = (enum dtype)(k % N_COMPUTE_DTYPES),
                                               .grad_type = DTYPE_F32,
                                               .state_type = state_type};
     struct update_plan plan = {.step = setting->step, .lr = setting->lr, .loss_scale = 1, .allowed = 1};
-    for (int decay = 0; decay < 2; decay++) {
+    for (int group = 0; group < 2; group++) {
         struct optimizer_step_args step = op_optimizer_args(optimizer, setting, 1);
-        step.weight_decay = decay ? setting->weight_decay : 0;
-        plan.constants[decay] = optimizer_constants_of(&step);
+        step.lr *= group ? 0.5 : 1;
+        step.weight_decay = group ? 0.1 : 0;
+        plan.constants[group] = optimizer_constants_of(&step);
     }
     const struct update_result result = {.grad_scale = setting->grad_scale, .skipped = k == 4};
     char *got[N_ARRAYS], *wanted[N_ARRAYS];

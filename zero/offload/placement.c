@@ -106,33 +106,17 @@ static enum status add_side(struct placement *placement, const struct stage_opti
     return STATUS_OK;
 }
 
-// AdamW and Adam have two moments per element, Lion one, SGD one with momentum. Adafactor's moments are per
-// row and column (zero/partition/second_moments.h).
-static int count_kinds(const struct config *config) {
-    switch (config->optimizer.type) {
-    case CONFIG_OPTIMIZER_SGD:
-        return config->optimizer.momentum > 0 ? 2 : 1;
-    case CONFIG_OPTIMIZER_ADAFACTOR:
-        return 1;
-    case CONFIG_OPTIMIZER_LION:
-        return 2;
-    case CONFIG_OPTIMIZER_ADAMW:
-    case CONFIG_OPTIMIZER_ADAM:
-        break;
-    }
-    return 3;
-}
-
 enum status placement_init(struct placement *placement, const struct config *config,
                            const struct stage_options *options, const struct params *params,
-                           const struct stage_span *spans, int n_spans, enum dtype type,
-                           struct device *device, struct region_table *table) {
+                           const struct optimizer_groups *groups, const struct stage_span *spans, int n_spans,
+                           enum dtype type, struct device *device, struct region_table *table) {
     static const enum dtype moment_types[] = {[CONFIG_STATE_DTYPE_FP32] = DTYPE_F32,
                                               [CONFIG_STATE_DTYPE_BF16] = DTYPE_BF16,
                                               [CONFIG_STATE_DTYPE_INT8] = DTYPE_I8};
     *placement = (struct placement){.type = type,
                                     .moment_type = moment_types[config->optimizer.state_dtype],
-                                    .n_kinds = count_kinds(config),
+                                    .groups = groups,
+                                    .n_kinds = 1 + groups->n_moments,
                                     .double_buffered = options->offload_speculative};
     TRY(list_spans(placement, options, params, spans, n_spans));
     TRY(add_side(placement, options, false, device->place, table));
@@ -157,17 +141,18 @@ void placement_free(struct placement *placement) {
     *placement = (struct placement){0};
 }
 
-struct decay_span placement_next_decay_span(const struct params *params, const struct placement_span *placed,
-                                            const struct decay_span *last) {
+struct group_span placement_next_group_span(const struct placement *placement, const struct params *params,
+                                            const struct placement_span *placed,
+                                            const struct group_span *last) {
     const struct stage_span *span = &placed->span;
     size_t from = span->begin + last->offset + last->n;
-    struct decay_span found = {0};
+    struct group_span found = {0};
     for (struct param_overlap it = {0}; params_next_overlap(params, span->unit, from, span->end, &it);) {
-        bool decay = params->params[it.param].decay;
-        if (found.n > 0 && decay != found.decay)
+        int group = placement->groups->of_param[it.param];
+        if (found.n > 0 && group != found.group)
             break;
         if (found.n == 0)
-            found = (struct decay_span){.offset = it.begin - span->begin, .decay = decay};
+            found = (struct group_span){.offset = it.begin - span->begin, .group = group};
         found.n = it.end - span->begin - found.offset;
     }
     return found;

@@ -12,6 +12,7 @@
 #include "base/region.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "zero/partition/optimizer_groups.h"
 #include "zero/partition/stage.h"
 
 // Elements that are all updated in one place. Begin and end are multiples of PARAM_ALIGNMENT.
@@ -44,7 +45,8 @@ struct placement_side {
 
 struct placement {
     enum dtype type, moment_type; // of parameters; of m and v
-    int n_kinds;                  // checkpoint kinds in use: 1 master; 2 and m; 3 and v
+    const struct optimizer_groups *groups;
+    int n_kinds; // checkpoint kinds in use: 1 master; 2 and m; 3 and v
     struct placement_span *spans;
     int n_spans, *first_span; // (n_units + 1) spans of unit u: first_span[u] .. first_span[u + 1] - 1
     struct placement_side device, host;
@@ -52,26 +54,28 @@ struct placement {
     bool double_buffered; // the host has two copies
 };
 
-// Plans the states of `spans` (in the order of units) and adds their regions to `table`.
+// Plans the states of `spans` (in the order of units) and adds their regions to `table`. `groups` must
+// outlive the placement.
 //   type   compute type. With fp32 the device's master weights are the parameters themselves and not stored
 //          here.
 // Call placement_free also after a failure.
 enum status placement_init(struct placement *placement, const struct config *config,
                            const struct stage_options *options, const struct params *params,
-                           const struct stage_span *spans, int n_spans, enum dtype type,
-                           struct device *device, struct region_table *table) MUST_CHECK;
+                           const struct optimizer_groups *groups, const struct stage_span *spans, int n_spans,
+                           enum dtype type, struct device *device, struct region_table *table) MUST_CHECK;
 void placement_bind(struct placement *placement, const struct region_table *table);
 void placement_free(struct placement *placement);
 
-// Elements [offset, offset + n) of a placement span, all with or all without weight decay.
-struct decay_span {
+// Elements [offset, offset + n) of a placement span, all of one group.
+struct group_span {
     size_t offset, n;
-    bool decay;
+    int group;
 };
-// The decay span after `last` (zeroed for the first), with n == 0 when there is none. Padding between tensors
+// The group span after `last` (zeroed for the first), with n == 0 when there is none. Padding between tensors
 // may be included: it is zero and stays zero.
-struct decay_span placement_next_decay_span(const struct params *params, const struct placement_span *placed,
-                                            const struct decay_span *last);
+struct group_span placement_next_group_span(const struct placement *placement, const struct params *params,
+                                            const struct placement_span *placed,
+                                            const struct group_span *last);
 
 // The address in an array of element `offset` of a placement span (for scales a multiple of MOMENT_BLOCK), or
 // NULL if the array is not stored.

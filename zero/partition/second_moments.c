@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "zero/partition/optimizer_groups.h"
+
 static size_t n_moments_of(const struct param *param) {
     return (size_t)second_moments_rows(param) + (size_t)second_moments_columns(param);
 }
@@ -31,7 +33,7 @@ enum status second_moments_init(struct second_moments *moments, const struct con
                                 const struct params *params, struct device *device,
                                 struct region_table *table) {
     *moments = (struct second_moments){.params = params, .has_device_arrays = device->place != REGION_HOST};
-    if (config->optimizer.type != CONFIG_OPTIMIZER_ADAFACTOR)
+    if (optimizer_traits_of(config, config->optimizer.type).method != METHOD_FACTORED)
         return STATUS_OK;
     moments->first = calloc((size_t)params->n_params + 1, sizeof *moments->first);
     if (!moments->first)

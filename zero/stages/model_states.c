@@ -77,16 +77,16 @@ static enum status plan_placement(struct model_states *state, const struct confi
                                   struct region_table *table) {
     const struct params *params = state->params;
     if (state->options.stage > 0)
-        return placement_init(&state->placement, config, &state->options, params, state->owned.spans,
-                              state->owned.n, state->type, state->device, table);
+        return placement_init(&state->placement, config, &state->options, params, &state->groups,
+                              state->owned.spans, state->owned.n, state->type, state->device, table);
     struct stage_span *units = calloc((size_t)params->n_units, sizeof *units);
     if (!units)
         return FAIL(STATUS_FAILED, "out of memory for a list of %d units", params->n_units);
     for (int unit = 0; unit < params->n_units; unit++)
         units[unit] = (struct stage_span){
             .unit = unit, .end = params->units[unit].elements, .model_offset = params->units[unit].offset};
-    enum status status = placement_init(&state->placement, config, &state->options, params, units,
-                                        params->n_units, state->type, state->device, table);
+    enum status status = placement_init(&state->placement, config, &state->options, params, &state->groups,
+                                        units, params->n_units, state->type, state->device, table);
     free(units);
     return status;
 }
@@ -122,6 +122,7 @@ enum status model_states_init(struct model_states *state, const struct params *p
         state->partition = *partition;
     else
         TRY(partition_init(&state->partition, params, state->options.partition, world));
+    TRY(optimizer_groups_init(&state->groups, config, params));
     TRY(list_owned(state));
     size_t shard = state->partition.rank_elements[rank];
     TRY(plan_placement(state, config, table));
@@ -164,6 +165,7 @@ void model_states_free(struct model_states *state) {
     norm_free(&state->norm);
     second_moments_free(&state->second_moments);
     placement_free(&state->placement);
+    optimizer_groups_free(&state->groups);
     if (!state->partition_is_borrowed)
         partition_free(&state->partition);
     free(state->owned.spans);

@@ -36,6 +36,7 @@ struct model_states {
     int rank, world;
     struct partition partition;
     bool partition_is_borrowed;
+    struct optimizer_groups groups;
     struct stage_spans owned;   // spans of this rank's shard
     struct placement placement; // spans that this rank updates: in stage 0 all, else what it owns
     struct parameters parameters;

@@ -97,10 +97,10 @@ static enum status touch_first(struct model_states *state, struct stream *stream
                                const struct placement_span *placed) {
     struct device *device = placed->on_host ? state->host : state->device;
     struct stream host = {.device = state->host};
-    struct decay_span span = {0};
+    struct group_span span = {0};
     if (device->place != REGION_HOST || !numa_has_nodes())
         return STATUS_OK;
-    while ((span = placement_next_decay_span(state->params, placed, &span)).n > 0) {
+    while ((span = placement_next_group_span(&state->placement, state->params, placed, &span)).n > 0) {
         const struct optimizer_state at =
             model_states_optimizer_at(state, placed, span.offset, state->placement.current);
         const size_t size = dtype_size(state->placement.moment_type);

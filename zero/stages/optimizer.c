@@ -16,68 +16,101 @@ static bool is_next_on_device(const struct placement *placement, int *i) {
     return *i < placement->n_spans;
 }
 
-// Adjacent tensors with the same weight decay are one span.
-static int count_spans(const struct optimizer *optimizer) {
-    const struct placement *placement = &optimizer->state->placement;
-    int n = 0;
-    for (int i = 0; is_next_on_device(placement, &i); i++)
-        for (struct decay_span span = {0};
-             (span = placement_next_decay_span(optimizer->state->params, &placement->spans[i], &span)).n > 0;)
-            n++;
-    return n;
+// A span that the device updates element by element.
+struct device_span {
+    int i; // of its placement span
+    struct group_span span;
+};
+
+// Moves to the next one; begin with {0}. Adjacent tensors of one group are one span.
+static bool next_device_span(const struct optimizer *optimizer, struct device_span *at) {
+    const struct model_states *state = optimizer->state;
+    const struct placement *placement = &state->placement;
+    for (; is_next_on_device(placement, &at->i); at->i++, at->span = (struct group_span){0})
+        while ((at->span =
+                    placement_next_group_span(placement, state->params, &placement->spans[at->i], &at->span))
+                   .n > 0)
+            if (state->groups.groups[at->span.group].traits.method == METHOD_ELEMENTWISE)
+                return true;
+    return false;
+}
+
+static enum optimizer_rule rule_of(const struct optimizer *optimizer, const struct group_span *span) {
+    return optimizer->state->groups.groups[span->group].traits.rule;
+}
+
+// The arguments of all groups with a rule differ in the learning rate and the weight decay only.
+static void init_rules(struct optimizer *optimizer) {
+    const struct model_states *state = optimizer->state;
+    for (int i = 0; i < state->groups.n; i++) {
+        const struct optimizer_group *group = &state->groups.groups[i];
+        if (group->traits.method != METHOD_ELEMENTWISE)
+            continue;
+        const struct optimizer_step_args step = optimizer_group_step(optimizer->config, group, 1, 0);
+        optimizer->spans[group->traits.rule] =
+            (struct optimizer_spans_args){.rule = step.rule,
+                                          .n_moments = group->traits.n_moments,
+                                          .has_param = state->type != DTYPE_F32,
+                                          .beta1 = step.beta1,
+                                          .beta2 = step.beta2,
+                                          .epsilon = step.epsilon,
+                                          .type = state->type,
+                                          .grad_type = DTYPE_F32,
+                                          .state_type = state->placement.moment_type};
+    }
+    for (struct device_span at = {0}; next_device_span(optimizer, &at); optimizer->n_spans++)
+        optimizer->spans[rule_of(optimizer, &at.span)].n_spans++;
 }
 
 enum status optimizer_init(struct optimizer *optimizer, const struct config *config,
                            struct model_states *state, struct region_table *table) {
-    static const enum optimizer_rule rules[] = {[CONFIG_OPTIMIZER_ADAMW] = OPTIMIZER_ADAMW,
-                                                [CONFIG_OPTIMIZER_ADAM] = OPTIMIZER_ADAM,
-                                                [CONFIG_OPTIMIZER_SGD] = OPTIMIZER_SGD,
-                                                [CONFIG_OPTIMIZER_LION] = OPTIMIZER_LION};
-    *optimizer =
-        (struct optimizer){.config = config, .state = state, .adafactor = state->second_moments.n > 0};
+    *optimizer = (struct optimizer){
+        .config = config, .state = state, .factored = optimizer_groups_use(&state->groups, METHOD_FACTORED)};
     TRY(step_control_plan(&optimizer->control, state->world, state->device, table));
-    if (optimizer->adafactor)
+    if (!optimizer_groups_use(&state->groups, METHOD_ELEMENTWISE))
         return STATUS_OK;
-    const bool sgd = config->optimizer.type == CONFIG_OPTIMIZER_SGD;
-    optimizer->rule = rules[config->optimizer.type];
-    optimizer->spans = (struct optimizer_spans_args){.rule = optimizer->rule,
-                                                     .n_spans = count_spans(optimizer),
-                                                     .n_moments = state->placement.n_kinds - 1,
-                                                     .has_param = state->type != DTYPE_F32,
-                                                     .beta1 = sgd ? config->optimizer.momentum
-                                                                  : config->optimizer.betas.value[0],
-                                                     .beta2 = config->optimizer.betas.value[1],
-                                                     .epsilon = config->optimizer.eps,
-                                                     .weight_decay = config->optimizer.weight_decay,
-                                                     .type = state->type,
-                                                     .grad_type = DTYPE_F32,
-                                                     .state_type = state->placement.moment_type};
+    init_rules(optimizer);
     // A rank's spans of a unit are apart or contiguous, so no tensor begins two. Sized alike on all ranks, as
     // plans look only at those with the most and the fewest elements.
-    assert(optimizer->spans.n_spans <= state->params->n_params);
+    assert(optimizer->n_spans <= state->params->n_params);
     return region_add(table, REGION_DATA, state->device->place, DTYPE_U8,
-                      (size_t)state->params->n_params * sizeof *optimizer->spans.spans,
+                      (size_t)state->params->n_params * sizeof *optimizer->spans->spans,
                       &optimizer->spans_region, "optimizer: table of spans");
 }
 
-static void list_spans(struct optimizer *optimizer, struct optimizer_span *spans) {
+static struct optimizer_span span_at(const struct optimizer *optimizer, const struct device_span *at) {
     const struct model_states *state = optimizer->state;
-    const struct placement *placement = &state->placement;
-    struct optimizer_spans_args *all = &optimizer->spans;
-    for (int i = 0; is_next_on_device(placement, &i); i++) {
-        const struct placement_span *placed = &placement->spans[i];
-        for (struct decay_span span = {0};
-             (span = placement_next_decay_span(state->params, placed, &span)).n > 0;) {
-            *spans++ = (struct optimizer_span){
-                .state = model_states_optimizer_at(state, placed, span.offset, placement->current),
-                .param = all->has_param ? model_states_params_at(state, placed, span.offset) : NULL,
-                .grad = model_states_gradients_at(state, placed) + span.offset,
-                .n = span.n,
-                .first = state->params->units[placed->span.unit].offset + placed->span.begin + span.offset,
-                .first_tile = all->n_tiles,
-                .decay = span.decay};
-            all->n += span.n;
-            all->n_tiles += (span.n + OPTIMIZER_TILE - 1) / OPTIMIZER_TILE;
+    const struct placement_span *placed = &state->placement.spans[at->i];
+    const struct optimizer_group *group = &state->groups.groups[at->span.group];
+    const size_t offset = at->span.offset;
+    return (struct optimizer_span){
+        .state = model_states_optimizer_at(state, placed, offset, state->placement.current),
+        .param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, offset),
+        .grad = model_states_gradients_at(state, placed) + offset,
+        .n = at->span.n,
+        .first = state->params->units[placed->span.unit].offset + placed->span.begin + offset,
+        .lr_scale = group->lr_scale,
+        .weight_decay = group->weight_decay,
+        .group = at->span.group};
+}
+
+// Lists the spans of each rule, rule after rule; in the device's memory the lists begin at `there`.
+static void list_spans(struct optimizer *optimizer, struct optimizer_span *spans,
+                       const struct optimizer_span *there) {
+    size_t first = 0;
+    for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++) {
+        struct optimizer_spans_args *all = &optimizer->spans[rule];
+        all->spans = there + first;
+        all->plan = &optimizer->control.memory->plan;
+        all->result = &optimizer->control.memory->result;
+        for (struct device_span at = {0}; all->n_spans > 0 && next_device_span(optimizer, &at);) {
+            if ((int)rule_of(optimizer, &at.span) != rule)
+                continue;
+            struct optimizer_span *span = &spans[first++];
+            *span = span_at(optimizer, &at);
+            span->first_tile = all->n_tiles;
+            all->n += span->n;
+            all->n_tiles += (span->n + OPTIMIZER_TILE - 1) / OPTIMIZER_TILE;
         }
     }
 }
@@ -86,17 +119,14 @@ static void list_spans(struct optimizer *optimizer, struct optimizer_span *spans
 static enum status bind_spans(struct optimizer *optimizer, const struct region_table *table) {
     struct device *device = optimizer->state->device;
     struct stream stream;
-    const size_t bytes = (size_t)optimizer->spans.n_spans * sizeof *optimizer->spans.spans;
+    const size_t bytes = (size_t)optimizer->n_spans * sizeof *optimizer->spans->spans;
     if (bytes == 0)
         return STATUS_OK;
     struct optimizer_span *spans = malloc(bytes);
     if (!spans)
-        return FAIL(STATUS_FAILED, "out of memory for a table of %d spans", optimizer->spans.n_spans);
-    list_spans(optimizer, spans);
+        return FAIL(STATUS_FAILED, "out of memory for a table of %d spans", optimizer->n_spans);
     void *there = region_data(table, optimizer->spans_region);
-    optimizer->spans.spans = there;
-    optimizer->spans.plan = &optimizer->control.memory->plan;
-    optimizer->spans.result = &optimizer->control.memory->result;
+    list_spans(optimizer, spans, there);
     enum status status = stream_init(&stream, device);
     if (status == STATUS_OK)
         status = device->copy(&stream, there, spans, bytes);
@@ -130,27 +160,12 @@ enum status optimizer_losses(struct optimizer *optimizer, struct stream *stream,
 
 // ---- updates of the host
 
-// The arguments that all spans share. decay: weight decay applies.
-static struct optimizer_step_args step_args(const struct optimizer *optimizer, int64_t step, double lr,
-                                            bool decay) {
-    const struct optimizer_spans_args *spans = &optimizer->spans;
-    return (struct optimizer_step_args){.rule = spans->rule,
-                                        .step = step,
-                                        .lr = lr,
-                                        .beta1 = spans->beta1,
-                                        .beta2 = spans->beta2,
-                                        .epsilon = spans->epsilon,
-                                        .weight_decay = decay ? spans->weight_decay : 0,
-                                        .type = spans->type,
-                                        .grad_type = spans->grad_type,
-                                        .state_type = spans->state_type};
-}
-
 static enum status step_span(const struct optimizer *optimizer, const struct optimizer_call *call,
                              struct stream *stream, const struct placement_span *placed,
-                             const struct decay_span *span, const float *grad, void *param) {
+                             const struct group_span *span, const float *grad, void *param) {
     const struct model_states *state = optimizer->state;
-    struct optimizer_step_args args = step_args(optimizer, call->step, call->lr, span->decay);
+    struct optimizer_step_args args =
+        optimizer_group_step(optimizer->config, &state->groups.groups[span->group], call->step, call->lr);
     args.from = model_states_optimizer_at(state, placed, span->offset, call->from);
     args.to = model_states_optimizer_at(state, placed, span->offset, call->to);
     args.param = param;
@@ -158,6 +173,9 @@ static enum status step_span(const struct optimizer *optimizer, const struct opt
     args.n = span->n;
     args.first = state->params->units[placed->span.unit].offset + placed->span.begin + span->offset;
     args.grad_scale = call->grad_scale;
+    args.type = state->type;
+    args.grad_type = DTYPE_F32;
+    args.state_type = state->placement.moment_type;
     return stream->device->ops->optimizer_step(stream, &args);
 }
 
@@ -168,13 +186,13 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
     struct model_states *state = optimizer->state;
     struct offload *offload = &state->offload;
     struct stream host = {.device = state->host};
-    struct decay_span span = {0};
-    while ((span = placement_next_decay_span(state->params, placed, &span)).n > 0)
+    struct group_span span = {0};
+    while ((span = placement_next_group_span(&state->placement, state->params, placed, &span)).n > 0)
         for (size_t done = 0; done < span.n; done += OFFLOAD_CHUNK) {
             size_t left = span.n - done;
-            struct decay_span chunk = {.offset = span.offset + done,
+            struct group_span chunk = {.offset = span.offset + done,
                                        .n = left < OFFLOAD_CHUNK ? left : OFFLOAD_CHUNK,
-                                       .decay = span.decay};
+                                       .group = span.group};
             void *param;
             TRY(offload_params_buffer(offload, placed, chunk.offset, call->to, &param));
             TRY(step_span(optimizer, call, &host, placed, &chunk, model_states_gradients_at(state, placed),
@@ -284,22 +302,30 @@ struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t ste
                                .loss_scale = loss_scale,
                                .loss_factor = (float)(loss_scale / n_tokens),
                                .allowed = 1};
-    for (int decay = 0; decay < 2; decay++) {
-        const struct optimizer_step_args args = step_args(optimizer, step, lr, decay);
-        plan.constants[decay] = optimizer_constants_of(&args);
+    for (int i = 0; i < optimizer->state->groups.n; i++) {
+        const struct optimizer_step_args args =
+            optimizer_group_step(optimizer->config, &optimizer->state->groups.groups[i], step, lr);
+        plan.constants[i] = optimizer_constants_of(&args);
     }
     return plan;
 }
 
-// All rules but Adafactor: each element by itself.
+// By the rules that update each element by itself.
+static enum status update_on_device(const struct optimizer *optimizer, struct stream *stream) {
+    for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++)
+        if (optimizer->spans[rule].n_spans > 0)
+            TRY(optimizer->state->device->ops->optimizer_spans(stream, &optimizer->spans[rule]));
+    return STATUS_OK;
+}
+
 static enum status update_elementwise(struct optimizer *optimizer, struct stream *stream,
                                       const struct optimizer_call *call) {
     struct model_states *state = optimizer->state;
-    if (optimizer->spans.n_spans > 0) {
+    if (optimizer->n_spans > 0) {
         const struct update_plan plan = optimizer_plan(optimizer, call->step, call->lr, 1, 1);
         const struct update_result result = {.grad_scale = call->grad_scale};
         TRY(step_control_set(&optimizer->control, stream, &plan, &result));
-        TRY(state->device->ops->optimizer_spans(stream, &optimizer->spans));
+        TRY(update_on_device(optimizer, stream));
     }
     return state->options.offload_optimizer ? step_host(optimizer, call) : STATUS_OK;
 }
@@ -310,7 +336,7 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
     double clip = optimizer->config->train.gradient_clipping;
     double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
     const struct optimizer_call call = call_of(optimizer, step, lr, clipping / loss_scale);
-    if (optimizer->adafactor)
+    if (optimizer->factored)
         TRY(adafactor_update(state, stream,
                              &(struct adafactor_call){.config = optimizer->config,
                                                       .step = call.step,
@@ -330,7 +356,7 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
     optimizer->stepped_ahead = false;
     if (optimizer->speculation)
         TRY(speculation_wait(optimizer->speculation, &n_done));
-    if (optimizer->adafactor)
+    if (optimizer->factored)
         TRY(adafactor_skip(optimizer->state));
     return parameters_gather_updated(&optimizer->state->parameters, stream);
 }
@@ -339,7 +365,7 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
 
 bool optimizer_decides_on_device(const struct optimizer *optimizer) {
     const struct model_states *state = optimizer->state;
-    return comm_on_device(state->comm) && !state->options.offload_optimizer && !optimizer->adafactor;
+    return comm_on_device(state->comm) && !state->options.offload_optimizer && !optimizer->factored;
 }
 
 enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,
@@ -353,8 +379,7 @@ enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream)
     TRY(norm_sum(&state->norm, stream, &optimizer->control.memory->sums[1]));
     TRY(step_control_decide(&optimizer->control, state->comm, stream,
                             optimizer->config->train.gradient_clipping));
-    if (optimizer->spans.n_spans > 0)
-        TRY(state->device->ops->optimizer_spans(stream, &optimizer->spans));
+    TRY(update_on_device(optimizer, stream));
     return parameters_gather_updated(&state->parameters, stream);
 }
 

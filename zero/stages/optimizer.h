@@ -18,14 +18,13 @@ struct optimizer_call {
 struct optimizer {
     const struct config *config;
     struct model_states *state;
-    bool adafactor; // else `rule`
-    enum optimizer_rule rule;
+    bool factored;                   // Adafactor
     struct speculation *speculation; // NULL: the host updates once the norm is known
     struct optimizer_call expected;  // what the speculative step assumes
     bool stepped_ahead;              // the last update used the speculative step
     struct step_control control;
-    int spans_region;
-    struct optimizer_spans_args spans; // the spans that the device updates, but for Adafactor
+    int spans_region, n_spans;                            // that the device updates, but for Adafactor
+    struct optimizer_spans_args spans[N_OPTIMIZER_RULES]; // by their rules
 };
 
 // Adds regions to `table`, after model_states_init. Call optimizer_free also after a failure.

@@ -1,0 +1,51 @@
+// The table of optimizers, and which tensors each updates. A group is a set of tensors that are updated
+// alike: by one rule, with one learning rate and one weight decay (a parameter group of torch.optim). Sizing,
+// the update, plans and checkpoints read these tables; nothing else asks which optimizer a run has.
+#ifndef ZERO_ZERO_PARTITION_OPTIMIZER_GROUPS_H
+#define ZERO_ZERO_PARTITION_OPTIMIZER_GROUPS_H
+
+#include "configs/config.h"
+#include "kernels/ops.h"
+#include "model/params.h"
+
+// How an update works, beyond the elementwise rule.
+enum optimizer_method {
+    METHOD_ELEMENTWISE, // each element by itself: optimizer_step, optimizer_spans
+    METHOD_FACTORED,    // second moments per row and column, with sums over tensors (zero/stages/adafactor.h)
+};
+
+// One optimizer of the table.
+struct optimizer_traits {
+    enum optimizer_method method;
+    enum optimizer_rule rule; // of METHOD_ELEMENTWISE
+    int n_moments;            // per element: 0, 1 (m), 2 (m and v); SGD without momentum has 0
+};
+struct optimizer_traits optimizer_traits_of(const struct config *config, enum config_optimizer type);
+
+// Elements of one group are updated with the same constants: update_plan.constants[group].
+struct optimizer_group {
+    struct optimizer_traits traits;
+    double lr_scale; // of the schedule's learning rate
+    double weight_decay;
+};
+
+struct optimizer_groups {
+    struct optimizer_group groups[OPTIMIZER_GROUPS];
+    int n;
+    int n_moments;           // the most of any group
+    unsigned char *of_param; // (n_params) the group of each tensor
+};
+
+// Call optimizer_groups_free also after a failure.
+enum status optimizer_groups_init(struct optimizer_groups *groups, const struct config *config,
+                                  const struct params *params) MUST_CHECK;
+void optimizer_groups_free(struct optimizer_groups *groups);
+
+// True if some tensor is updated by the method.
+bool optimizer_groups_use(const struct optimizer_groups *groups, enum optimizer_method method);
+
+// The optimizer's arguments for a step of a group, but for what differs by span.
+struct optimizer_step_args optimizer_group_step(const struct config *config,
+                                                const struct optimizer_group *group, int64_t step, double lr);
+
+#endif
