@@ -33,13 +33,13 @@ static const struct arg flags[] = {
 
 // ---- shards
 
-static enum status show_tokens(const uint16_t *tokens, size_t n) {
+static enum status show_tokens(const int32_t *tokens, size_t n) {
     struct tokenizer *tokenizer = NULL;
     if (tokenizer_path)
         TRY(tokenizer_load(tokenizer_path, &tokenizer));
     printf("  begins:");
     for (size_t i = 0; i < n; i++)
-        printf(" %d", tokens[i]);
+        printf(" %u", (unsigned)tokens[i]);
     printf("\n");
     if (tokenizer) {
         printf("  as text: ");
@@ -54,15 +54,16 @@ static enum status show_tokens(const uint16_t *tokens, size_t n) {
     return STATUS_OK;
 }
 
-static enum status find_range(struct shard *shard, int *lowest, int *highest) {
-    uint16_t tokens[READ_TOKENS];
-    *lowest = 65536, *highest = -1;
+static enum status find_range(struct shard *shard, uint32_t *lowest, uint32_t *highest) {
+    int32_t tokens[READ_TOKENS];
+    *lowest = UINT32_MAX, *highest = 0;
     for (size_t first = 0, n; first < shard->n_tokens; first += n) {
         n = shard->n_tokens - first < READ_TOKENS ? shard->n_tokens - first : READ_TOKENS;
         TRY(shard_read(shard, first, n, tokens));
         for (size_t i = 0; i < n; i++) {
-            *lowest = tokens[i] < *lowest ? tokens[i] : *lowest;
-            *highest = tokens[i] > *highest ? tokens[i] : *highest;
+            const uint32_t token = (uint32_t)tokens[i];
+            *lowest = token < *lowest ? token : *lowest;
+            *highest = token > *highest ? token : *highest;
         }
     }
     return STATUS_OK;
@@ -70,14 +71,15 @@ static enum status find_range(struct shard *shard, int *lowest, int *highest) {
 
 static enum status describe_shard(struct shard *shard) {
     size_t n = shard->n_tokens < SHOWN_TOKENS ? shard->n_tokens : SHOWN_TOKENS;
-    uint16_t shown[SHOWN_TOKENS];
-    int lowest, highest;
+    int32_t shown[SHOWN_TOKENS];
+    uint32_t lowest, highest;
     char tokenizer[TOKENIZER_DESCRIPTION_BYTES];
     TRY(find_range(shard, &lowest, &highest));
     TRY(shard_read(shard, 0, n, shown));
-    printf("%s: token shard, %zu token%s", shard->path, shard->n_tokens, shard->n_tokens == 1 ? "" : "s");
+    printf("%s: token shard, %zu token%s%s", shard->path, shard->n_tokens, shard->n_tokens == 1 ? "" : "s",
+           shard->token_bytes == sizeof(uint32_t) ? " of 4 bytes" : "");
     if (shard->n_tokens > 0)
-        printf(", ids from %d to %d", lowest, highest);
+        printf(", ids from %u to %u", (unsigned)lowest, (unsigned)highest);
     printf("\n");
     if (shard->tokenizer.n_ids > 0)
         printf("  tokenizer: %s\n", tokenizer_identity_describe(&shard->tokenizer, tokenizer));

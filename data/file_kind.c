@@ -29,10 +29,6 @@ static const struct {
     [FILE_KIND_TEXT_8_BIT] = {"is text, but not UTF-8",
                               "convert it first, from Latin-1: iconv -f LATIN1 " TO_UTF_8},
     [FILE_KIND_TEXT_UTF_16] = {"is UTF-16 text", "convert it first: iconv -f UTF-16 " TO_UTF_8},
-    [FILE_KIND_LLMC_LLAMA_SHARD] =
-        {"is a token shard of llm.c for Llama 3",
-         "its ids have 4 bytes, and only ids of 2 bytes are supported: tokenize the text with a tokenizer of "
-         "at most 65536 ids, with ./train tokenize"},
     [FILE_KIND_LLMC_MODEL] = {"is a model of llm.c", "it is for model.init_from"},
     [FILE_KIND_LLMC_LLAMA_MODEL] = {"is a Llama 3 model of llm.c", "only GPT-2 models are supported"},
     [FILE_KIND_LLMC_TOKENIZER] = {"is a tokenizer of llm.c", "it is for --tokenizer and data.tokenizer"},
@@ -81,7 +77,7 @@ static const struct {
     uint32_t magic;
     enum file_kind kind;
 } numbers[] = {
-    {SHARD_MAGIC, FILE_KIND_SHARD},       {20240801, FILE_KIND_LLMC_LLAMA_SHARD},
+    {SHARD_MAGIC, FILE_KIND_SHARD},       {SHARD_MAGIC_32, FILE_KIND_SHARD},
     {20240326, FILE_KIND_LLMC_MODEL},     {20240803, FILE_KIND_LLMC_LLAMA_MODEL},
     {20240328, FILE_KIND_LLMC_TOKENIZER}, {20240527, FILE_KIND_LLMC_STATE},
     {20240522, FILE_KIND_LLMC_EVAL},      {20240327, FILE_KIND_LLMC_DEBUG_STATE},

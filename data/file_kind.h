@@ -10,12 +10,11 @@
 
 enum file_kind {
     FILE_KIND_UNKNOWN, // also empty files
-    FILE_KIND_SHARD,   // of this program or of llm.c's GPT-2
+    FILE_KIND_SHARD,   // of this program, or of llm.c's GPT-2 or Llama 3
     FILE_KIND_SAFETENSORS,
     FILE_KIND_TEXT,       // UTF-8, as far as the start tells: also JSON and tokenizers
     FILE_KIND_TEXT_8_BIT, // Latin-1 and the like
     FILE_KIND_TEXT_UTF_16,
-    FILE_KIND_LLMC_LLAMA_SHARD,
     FILE_KIND_LLMC_MODEL,
     FILE_KIND_LLMC_LLAMA_MODEL,
     FILE_KIND_LLMC_TOKENIZER,

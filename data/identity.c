@@ -42,14 +42,14 @@ static uint64_t chain(uint64_t digest, uint64_t tokens, uint64_t checksum) {
 }
 
 static enum status sample(struct shard *shard, uint64_t *checksum) {
-    uint16_t tokens[SAMPLE_TOKENS];
+    uint32_t stored[SAMPLE_TOKENS]; // tokens of 2 or 4 bytes
     const size_t n = shard->n_tokens;
     const bool whole = n <= (size_t)N_SAMPLES * SAMPLE_TOKENS;
     *checksum = 0;
     for (size_t i = 0, first = 0; i < N_SAMPLES && first < n; i++) {
         size_t now = n - first < SAMPLE_TOKENS ? n - first : SAMPLE_TOKENS;
-        TRY(shard_read(shard, first, now, tokens));
-        *checksum = XXH3_64bits_withSeed(tokens, now * sizeof *tokens, *checksum);
+        TRY(shard_read_stored(shard, first, now, stored));
+        *checksum = XXH3_64bits_withSeed(stored, now * shard->token_bytes, *checksum);
         // The last sample ends at the end of the shard.
         first = whole ? first + SAMPLE_TOKENS : (n - SAMPLE_TOKENS) / (N_SAMPLES - 1) * (i + 1);
         if (!whole && i == N_SAMPLES - 2)

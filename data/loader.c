@@ -18,7 +18,7 @@ struct batch {
     // prefetched batch may never be.
     const struct shard *bad_shard;
     size_t bad_token;
-    int32_t bad_value;
+    uint32_t bad_value;
     int32_t *tokens, *targets; // (B, T)
 };
 
@@ -29,7 +29,7 @@ struct loader {
     int64_t first_step; // of the order of sequences
     int spread_source;  // loader_spread; -1: rows have the sources of the mixture
     size_t n_spread;    // 0: all sequences
-    uint16_t *row;      // (T + 1) tokens of a sequence, as read
+    int32_t *row;       // (T + 1) tokens of a sequence, as read
 
     struct batch batches[2];
     int current; // index of the batch that the caller uses
@@ -92,22 +92,23 @@ static struct shard *locate_row(struct loader *loader, uint64_t row, size_t *sta
 static void take_row(struct loader *loader, const struct shard *shard, size_t start, struct batch *batch,
                      int b) {
     size_t T = (size_t)loader->options.seq_len;
-    const uint16_t *row = loader->row;
-    int32_t *tokens = batch->tokens + (size_t)b * T, *targets = batch->targets + (size_t)b * T,
-            worst = row[0];
+    const int32_t *row = loader->row;
+    int32_t *tokens = batch->tokens + (size_t)b * T, *targets = batch->targets + (size_t)b * T;
+    const uint32_t vocab_size = (uint32_t)loader->options.vocab_size;
+    uint32_t worst = (uint32_t)row[0];
     for (size_t i = 0; i < T; i++) {
         tokens[i] = row[i];
         targets[i] = row[i + 1];
-        worst = targets[i] > worst ? targets[i] : worst;
+        worst = (uint32_t)targets[i] > worst ? (uint32_t)targets[i] : worst;
     }
-    if (worst < loader->options.vocab_size)
+    if (worst < vocab_size)
         return;
     size_t bad = 0;
-    while (row[bad] < loader->options.vocab_size)
+    while ((uint32_t)row[bad] < vocab_size)
         bad++;
     batch->bad_shard = shard;
     batch->bad_token = shard->first_token + start + bad;
-    batch->bad_value = row[bad];
+    batch->bad_value = (uint32_t)row[bad];
 }
 
 // ahead: prefetching. A failure is then not recorded, because the batch may never be requested. The batch
@@ -136,7 +137,7 @@ static enum status check_batch(const struct loader *loader, const struct batch *
     if (!batch->bad_shard)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
-                "%s: token %zu of the shard is %d, outside the vocabulary of %d (ids 0 to %d); the shard was "
+                "%s: token %zu of the shard is %u, outside the vocabulary of %d (ids 0 to %d); the shard was "
                 "written with another tokenizer, or model.vocab_size is too small",
                 batch->bad_shard->path, batch->bad_token, batch->bad_value, vocab_size, vocab_size - 1);
 }

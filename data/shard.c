@@ -56,7 +56,7 @@ static enum status refuse_start(const struct shard *shard, const char *start, si
     memcpy(&magic, start, n < sizeof magic ? n : sizeof magic);
     snprintf(more, sizeof more, " (%s)", text_bytes(size, sizeof size, (double)bytes));
     if (kind != FILE_KIND_UNKNOWN && kind != FILE_KIND_SHARD)
-        return file_kind_refuse(kind, shard->path, more, "a token shard with ids of 2 bytes");
+        return file_kind_refuse(kind, shard->path, more, "a token shard");
     if (bytes < SHARD_HEADER_BYTES)
         return FAIL(STATUS_INVALID,
                     "%s has %zu bytes, expected a token shard: a header of %d bytes, then tokens",
@@ -74,6 +74,10 @@ static enum status refuse_start(const struct shard *shard, const char *start, si
         shard->path, magic, SHARD_MAGIC, shard->path);
 }
 
+static bool is_magic(int32_t magic) {
+    return magic == SHARD_MAGIC || magic == SHARD_MAGIC_32;
+}
+
 // Reads the header; refuses files that have none.
 static enum status read_header(const struct shard *shard, size_t bytes, int32_t header[N_WORDS]) {
     char start[FILE_KIND_START_BYTES];
@@ -87,27 +91,29 @@ static enum status read_header(const struct shard *shard, size_t bytes, int32_t 
     if (error)
         return read_failed(shard, error);
     memcpy(header, start, n < N_WORDS * sizeof *header ? n : N_WORDS * sizeof *header);
-    return bytes >= SHARD_HEADER_BYTES && header[WORD_MAGIC] == SHARD_MAGIC
-               ? STATUS_OK
-               : refuse_start(shard, start, n, bytes);
+    return bytes >= SHARD_HEADER_BYTES && is_magic(header[WORD_MAGIC]) ? STATUS_OK
+                                                                       : refuse_start(shard, start, n, bytes);
 }
 
 static enum status check_header(struct shard *shard, size_t bytes) {
     int32_t header[N_WORDS] = {0};
     TRY(read_header(shard, bytes, header));
-    if (header[WORD_VERSION] != SHARD_VERSION)
-        return FAIL(STATUS_INVALID, "%s is a token shard of version %d, expected %d", shard->path,
-                    header[WORD_VERSION], SHARD_VERSION);
+    const bool is_32 = header[WORD_MAGIC] == SHARD_MAGIC_32;
+    const int32_t version = is_32 ? SHARD_VERSION_32 : SHARD_VERSION;
+    shard->token_bytes = is_32 ? sizeof(uint32_t) : sizeof(uint16_t);
+    if (header[WORD_VERSION] != version)
+        return FAIL(STATUS_INVALID, "%s is a token shard with ids of %zu bytes and version %d, expected %d",
+                    shard->path, shard->token_bytes, header[WORD_VERSION], version);
     const int64_t found = (int64_t)(bytes - SHARD_HEADER_BYTES),
-                  expected = (int64_t)header[WORD_TOKENS] * (int64_t)sizeof(uint16_t);
+                  expected = (int64_t)header[WORD_TOKENS] * (int64_t)shard->token_bytes;
     if (header[WORD_TOKENS] < 0 || found != expected)
         return FAIL(STATUS_INVALID,
-                    "%s should hold %d tokens of 2 bytes, but %lld bytes follow its header: it is %s",
-                    shard->path, header[WORD_TOKENS], (long long)found,
+                    "%s should hold %d tokens of %zu bytes, but %lld bytes follow its header: it is %s",
+                    shard->path, header[WORD_TOKENS], shard->token_bytes, (long long)found,
                     header[WORD_TOKENS] < 0 ? "damaged"
                     : found < expected      ? "truncated or damaged"
                                             : "too long: something was appended, or the header is damaged");
-    shard->n_tokens = (size_t)found / sizeof(uint16_t);
+    shard->n_tokens = (size_t)found / shard->token_bytes;
     read_tokenizer(header, &shard->tokenizer);
     return STATUS_OK;
 }
@@ -134,7 +140,7 @@ bool shard_is_file(const char *path) {
         status_clear();
         return false;
     }
-    bool is_shard = file_read_at(shard.descriptor, 0, sizeof magic, &magic) == 0 && magic == SHARD_MAGIC;
+    bool is_shard = file_read_at(shard.descriptor, 0, sizeof magic, &magic) == 0 && is_magic(magic);
     close(shard.descriptor);
     return is_shard;
 }
@@ -147,24 +153,44 @@ static int open_again(struct shard *shard) {
         return errno;
     if (fstat(shard->descriptor, &info) != 0)
         return errno;
-    size_t expected = SHARD_HEADER_BYTES + (shard->first_token + shard->n_tokens) * sizeof(uint16_t);
+    size_t expected = SHARD_HEADER_BYTES + (shard->first_token + shard->n_tokens) * shard->token_bytes;
     return S_ISREG(info.st_mode) && (size_t)info.st_size >= expected ? 0 : FILE_READ_SHORT;
 }
 
-static int read_tokens(struct shard *shard, size_t first, size_t n, uint16_t *tokens) {
-    int error = shard->descriptor < 0 ? open_again(shard) : 0;
-    first += shard->first_token;
+static int read_stored(struct shard *shard, size_t first, size_t n, void *bytes) {
+    const int error = shard->descriptor < 0 ? open_again(shard) : 0;
     return error ? error
-                 : file_read_at(shard->descriptor, SHARD_HEADER_BYTES + first * sizeof *tokens,
-                                n * sizeof *tokens, tokens);
+                 : file_read_at(shard->descriptor,
+                                SHARD_HEADER_BYTES + (shard->first_token + first) * shard->token_bytes,
+                                n * shard->token_bytes, bytes);
 }
 
-bool shard_try_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens) {
+// Tokens of 2 bytes are read into the second half of the array and upcast from its start on: token i is read
+// before the bytes that it ends in are written.
+static int read_tokens(struct shard *shard, size_t first, size_t n, int32_t *tokens) {
+    if (shard->token_bytes == sizeof *tokens)
+        return read_stored(shard, first, n, tokens);
+    char *stored = (char *)tokens + n * sizeof(uint16_t);
+    const int error = read_stored(shard, first, n, stored);
+    for (size_t i = 0; i < n && !error; i++) {
+        uint16_t token;
+        memcpy(&token, stored + i * sizeof token, sizeof token);
+        tokens[i] = token;
+    }
+    return error;
+}
+
+bool shard_try_read(struct shard *shard, size_t first, size_t n, int32_t *tokens) {
     return read_tokens(shard, first, n, tokens) == 0;
 }
 
-enum status shard_read(struct shard *shard, size_t first, size_t n, uint16_t *tokens) {
-    int error = read_tokens(shard, first, n, tokens);
+enum status shard_read(struct shard *shard, size_t first, size_t n, int32_t *tokens) {
+    const int error = read_tokens(shard, first, n, tokens);
+    return error ? read_failed(shard, error) : STATUS_OK;
+}
+
+enum status shard_read_stored(struct shard *shard, size_t first, size_t n, void *bytes) {
+    const int error = read_stored(shard, first, n, bytes);
     return error ? read_failed(shard, error) : STATUS_OK;
 }
 
@@ -181,33 +207,51 @@ void shard_close(struct shard *shard) {
     *shard = (struct shard){.descriptor = -1};
 }
 
-enum status shard_writer_open(struct shard_writer *writer, const char *path) {
+enum status shard_writer_open(struct shard_writer *writer, const char *path, size_t token_bytes) {
     static const char header[SHARD_HEADER_BYTES];
     writer->n_tokens = 0;
+    writer->token_bytes = token_bytes;
     writer->tokenizer = (struct tokenizer_identity){0};
     TRY(file_writer_open(&writer->file, path));
     file_write(&writer->file, header, sizeof header);
     return STATUS_OK;
 }
 
-enum status shard_writer_continue(struct shard_writer *writer, const char *path, size_t n_tokens) {
+enum status shard_writer_continue(struct shard_writer *writer, const char *path, size_t token_bytes,
+                                  size_t n_tokens) {
     static const char header[SHARD_HEADER_BYTES];
     writer->n_tokens = n_tokens;
+    writer->token_bytes = token_bytes;
     writer->tokenizer = (struct tokenizer_identity){0};
     TRY(file_writer_continue(&writer->file, path,
-                             n_tokens > 0 ? SHARD_HEADER_BYTES + n_tokens * sizeof(uint16_t) : 0));
+                             n_tokens > 0 ? SHARD_HEADER_BYTES + n_tokens * token_bytes : 0));
     if (n_tokens == 0)
         file_write(&writer->file, header, sizeof header);
     return STATUS_OK;
 }
 
-void shard_writer_add(struct shard_writer *writer, const uint16_t *tokens, size_t n) {
-    file_write(&writer->file, tokens, n * sizeof *tokens);
+static void add_downcast(struct shard_writer *writer, const int32_t *tokens, size_t n) {
+    uint16_t stored[4096];
+    for (size_t i = 0, now; i < n; i += now) {
+        now = n - i < sizeof stored / sizeof *stored ? n - i : sizeof stored / sizeof *stored;
+        for (size_t k = 0; k < now; k++)
+            stored[k] = (uint16_t)tokens[i + k];
+        file_write(&writer->file, stored, now * sizeof *stored);
+    }
+}
+
+void shard_writer_add(struct shard_writer *writer, const int32_t *tokens, size_t n) {
+    if (writer->token_bytes == sizeof *tokens)
+        file_write(&writer->file, tokens, n * sizeof *tokens);
+    else
+        add_downcast(writer, tokens, n);
     writer->n_tokens += n;
 }
 
 enum status shard_writer_finish(struct shard_writer *writer) {
-    int32_t header[N_WORDS] = {SHARD_MAGIC, SHARD_VERSION, (int32_t)writer->n_tokens};
+    const bool is_32 = writer->token_bytes == sizeof(uint32_t);
+    int32_t header[N_WORDS] = {is_32 ? SHARD_MAGIC_32 : SHARD_MAGIC, is_32 ? SHARD_VERSION_32 : SHARD_VERSION,
+                               (int32_t)writer->n_tokens};
     const struct tokenizer_identity *tokenizer = &writer->tokenizer;
     if (tokenizer->n_ids > 0) {
         header[WORD_TOKENIZER_MAGIC] = SHARD_TOKENIZER_MAGIC;

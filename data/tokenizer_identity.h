@@ -10,7 +10,7 @@
 #include "data/tokenizer.h"
 
 #define TOKENIZER_NAME_BYTES 64
-#define TOKENIZER_MAX_IDS    65536 // that a token shard can hold
+#define TOKENIZER_MAX_IDS    (1 << 23) // that a model can have (kernels/ops.h: sample)
 
 struct tokenizer_identity {
     int32_t n_ids;                   // including end-of-text. 0: unknown, as in shards of other programs

@@ -134,14 +134,14 @@ struct windows {
     struct session *session;
     struct gpt *gpt;
     int B, T;
-    uint16_t *read;            // (B * T + 1) of a shard
+    int32_t *read;             // (B * T + 1) of a shard
     int32_t *tokens, *targets; // (B, T)
     float *losses;             // (B, T)
     struct eval_totals *totals;
 };
 
 size_t eval_data_bytes(int B, int T) {
-    return (size_t)B * (size_t)T * (sizeof(uint16_t) + 2 * sizeof(int32_t) + sizeof(float));
+    return (size_t)B * (size_t)T * (3 * sizeof(int32_t) + sizeof(float));
 }
 
 static enum status windows_init(struct windows *windows) {
@@ -180,9 +180,9 @@ static enum status read_window(struct windows *windows, struct eval_file *file, 
         TRY(shard_read(&file->shard, start, n + 1, windows->read));
     for (size_t i = 0; i <= n; i++) {
         const int32_t id = file->is_shard ? windows->read[i] : file->text.ids[start + i];
-        if (id >= vocab_size)
-            return FAIL(STATUS_INVALID, "%s: token %zu is %d, outside the model's vocabulary of %d",
-                        file->path, start + i, id, vocab_size);
+        if ((uint32_t)id >= (uint32_t)vocab_size)
+            return FAIL(STATUS_INVALID, "%s: token %zu is %u, outside the model's vocabulary of %d",
+                        file->path, start + i, (unsigned)id, vocab_size);
         if (i < n)
             windows->tokens[i] = id;
         if (i > 0)

@@ -8,6 +8,7 @@
 struct tokenize_options {
     const char *out, *tokenizer_path; // tokenizer_path: NULL only with `raw`
     const char *field;                // of JSON Lines; NULL: not given
+    const char *dtype;                // "uint16", "uint32"; NULL: not given
     double held_out;
     int64_t shard_tokens;
     bool end_of_text, raw, force, restart;

@@ -8,10 +8,15 @@
 
 #include "base/log.h"
 
-void output_init(struct output *output, const char *folder, size_t shard_tokens,
+void output_init(struct output *output, const struct tokenize_options *options,
                  const struct tokenizer_identity *tokenizer) {
-    const struct split_writer split = {
-        .folder = folder, .shard_tokens = shard_tokens, .tokenizer = *tokenizer};
+    const bool is_32 =
+        tokenizer->n_ids > SHARD_MOST_IDS_16 || (options->dtype && strcmp(options->dtype, "uint32") == 0);
+    const char *folder = options->out;
+    const struct split_writer split = {.folder = folder,
+                                       .shard_tokens = (size_t)options->shard_tokens,
+                                       .token_bytes = is_32 ? sizeof(uint32_t) : sizeof(uint16_t),
+                                       .tokenizer = *tokenizer};
     *output = (struct output){folder, split, split};
     output->train.name = "train";
     output->val.name = "val";
@@ -42,7 +47,8 @@ int split_n_shards(const struct split_writer *split) {
 
 static enum status open_shard(struct split_writer *split, int index, size_t n_tokens) {
     char *path = output_shard_path(split, index);
-    enum status status = path ? shard_writer_continue(&split->shard, path, n_tokens) : STATUS_FAILED;
+    enum status status =
+        path ? shard_writer_continue(&split->shard, path, split->token_bytes, n_tokens) : STATUS_FAILED;
     free(path);
     split->is_open = status == STATUS_OK;
     split->shard.tokenizer = split->tokenizer;
@@ -59,16 +65,12 @@ static enum status finish_shard(struct split_writer *split) {
 }
 
 enum status split_add(struct split_writer *split, const int32_t *ids, size_t n) {
-    uint16_t tokens[4096];
     for (size_t i = 0, now; i < n; i += now) {
         if (!split->is_open)
             TRY(open_shard(split, (int)(split->n_tokens / split->shard_tokens), 0));
         const size_t room = split->shard_tokens - split->shard.n_tokens;
         now = n - i < room ? n - i : room;
-        now = now < sizeof tokens / sizeof *tokens ? now : sizeof tokens / sizeof *tokens;
-        for (size_t k = 0; k < now; k++)
-            tokens[k] = (uint16_t)ids[i + k];
-        shard_writer_add(&split->shard, tokens, now);
+        shard_writer_add(&split->shard, ids + i, now);
         split->n_tokens += now;
         if (now == room)
             TRY(finish_shard(split));
@@ -132,7 +134,7 @@ struct token_reader {
 };
 
 // Reads up to n tokens from `first` on, within one shard.
-static enum status read_tokens(struct token_reader *reader, uint64_t first, size_t n, uint16_t *tokens,
+static enum status read_tokens(struct token_reader *reader, uint64_t first, size_t n, int32_t *tokens,
                                size_t *n_read) {
     const size_t shard_tokens = reader->split->shard_tokens;
     const int index = (int)(first / shard_tokens);
@@ -154,7 +156,7 @@ static enum status read_tokens(struct token_reader *reader, uint64_t first, size
 enum { READ_TOKENS = 1 << 16 };
 
 // The first end-of-text at or after `from`; n_tokens of the split when there is none.
-static enum status find_document(struct token_reader *reader, uint64_t from, int32_t end_id, uint16_t *tokens,
+static enum status find_document(struct token_reader *reader, uint64_t from, int32_t end_id, int32_t *tokens,
                                  uint64_t *at) {
     size_t n;
     for (*at = from; *at < reader->split->n_tokens; *at += n) {
@@ -169,7 +171,7 @@ static enum status find_document(struct token_reader *reader, uint64_t from, int
 }
 
 // Where the held-out tokens begin: the next start of a document, else that of the last one, else `target`.
-static enum status find_cut(struct token_reader *reader, uint64_t target, int32_t end_id, uint16_t *tokens,
+static enum status find_cut(struct token_reader *reader, uint64_t target, int32_t end_id, int32_t *tokens,
                             uint64_t *cut) {
     TRY(find_document(reader, target, end_id, tokens, cut));
     if (*cut < reader->split->n_tokens)
@@ -191,25 +193,23 @@ static enum status find_cut(struct token_reader *reader, uint64_t target, int32_
 }
 
 static enum status move_tokens(struct output *output, struct token_reader *reader, uint64_t cut,
-                               const struct tokenizer *tokenizer, uint16_t *tokens) {
+                               const struct tokenizer *tokenizer, int32_t *tokens) {
     struct split_writer *train = &output->train, *val = &output->val;
     const int32_t end_id = tokenizer_end_of_text(tokenizer);
-    int32_t ids[4096];
     uint64_t n_documents = 0; // that begin in what is moved
     size_t n, n_bytes;
     for (uint64_t at = cut; at < train->n_tokens; at += n) {
-        TRY(read_tokens(reader, at, sizeof ids / sizeof *ids, tokens, &n));
+        TRY(read_tokens(reader, at, READ_TOKENS, tokens, &n));
         if (at == cut && tokens[0] != end_id) { // in the middle of a document
             TRY(split_add(val, &end_id, 1));
             val->n_documents++;
         }
         for (size_t i = 0; i < n; i++) {
-            ids[i] = tokens[i];
-            (void)tokenizer_bytes(tokenizer, ids[i], &n_bytes);
-            val->n_bytes += ids[i] == end_id ? 0 : n_bytes;
-            n_documents += ids[i] == end_id;
+            (void)tokenizer_bytes(tokenizer, tokens[i], &n_bytes);
+            val->n_bytes += tokens[i] == end_id ? 0 : n_bytes;
+            n_documents += tokens[i] == end_id;
         }
-        TRY(split_add(val, ids, n));
+        TRY(split_add(val, tokens, n));
     }
     train->n_tokens = cut;
     train->n_bytes -= val->n_bytes;
@@ -221,7 +221,7 @@ static enum status move_tokens(struct output *output, struct token_reader *reade
 enum status output_hold_out(struct output *output, double held_out, const struct tokenizer *tokenizer) {
     const uint64_t n = output->train.n_tokens, target = (uint64_t)((double)n * (1 - held_out));
     struct token_reader reader = {.split = &output->train, .index = -1};
-    uint16_t *tokens = malloc(READ_TOKENS * sizeof *tokens);
+    int32_t *tokens = malloc(READ_TOKENS * sizeof *tokens);
     uint64_t cut = n;
     enum status status = tokens ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to split tokens");
     if (status == STATUS_OK)

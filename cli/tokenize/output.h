@@ -4,6 +4,7 @@
 #define ZERO_CLI_TOKENIZE_OUTPUT_H
 
 #include "base/text.h"
+#include "cli/tokenize/options.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
 
@@ -11,7 +12,7 @@
 struct split_writer {
     const char *name; // "train", "val"
     const char *folder;
-    size_t shard_tokens;
+    size_t shard_tokens, token_bytes;
     struct tokenizer_identity tokenizer; // recorded in each shard
     struct shard_writer shard;           // the last one, while it is open
     bool is_open;
@@ -22,7 +23,8 @@ struct output {
     struct split_writer train, val;
 };
 
-void output_init(struct output *output, const char *folder, size_t shard_tokens,
+// Tokens have 4 bytes if the tokenizer has more ids than fit into 2, or options->dtype says so.
+void output_init(struct output *output, const struct tokenize_options *options,
                  const struct tokenizer_identity *tokenizer);
 // Opens the shards that have room left, after n_tokens of an earlier run were set.
 enum status output_continue(struct output *output) MUST_CHECK;

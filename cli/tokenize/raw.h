@@ -6,7 +6,8 @@
 #include "data/tokenizer.h"
 
 //   tokenizer   NULL: not known
-// STATUS_INVALID: a file holds an id that the tokenizer does not have, or is of another kind.
+// STATUS_INVALID: a file holds an id that the tokenizer, or without one any model, does not have, or is of
+// another kind.
 enum status raw_tokenize(const struct tokenize_options *options, const struct tokenizer *tokenizer,
                          const char *const *paths, int n_paths) MUST_CHECK;
 

@@ -10,7 +10,7 @@
 #include "base/json.h"
 
 #define FILE_NAME     "tokenize" FILE_UNFINISHED
-#define STATE_VERSION 1
+#define STATE_VERSION 2
 #define LARGEST       (INT64_C(1) << 53)
 
 static char *state_path(const char *folder) {
@@ -41,9 +41,9 @@ enum status state_refuse(const char *folder) {
 
 // ---- settings: what must be the same when a run goes on
 
-enum { N_SETTINGS = 5, SETTING_BYTES = 256 };
-static const char *const setting_names[N_SETTINGS] = {"--tokenizer", "--split", "--end-of-text", "--field",
-                                                      "--shard-tokens"};
+enum { N_SETTINGS = 6, SETTING_BYTES = 256 };
+static const char *const setting_names[N_SETTINGS] = {"--tokenizer", "--split",        "--end-of-text",
+                                                      "--field",     "--shard-tokens", "--dtype"};
 
 static void describe_settings(const struct state *state, char settings[N_SETTINGS][SETTING_BYTES]) {
     const struct tokenize_options *options = state->options;
@@ -53,6 +53,7 @@ static void describe_settings(const struct state *state, char settings[N_SETTING
     snprintf(settings[2], SETTING_BYTES, "%s", options->end_of_text ? "given" : "not given");
     snprintf(settings[3], SETTING_BYTES, "%s", options->field ? options->field : "not given");
     snprintf(settings[4], SETTING_BYTES, "%" PRId64, options->shard_tokens);
+    snprintf(settings[5], SETTING_BYTES, "%s", options->dtype ? options->dtype : "not given");
 }
 
 static enum status differs(const struct state *state, const char *what, const char *was, const char *is) {

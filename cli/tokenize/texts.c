@@ -298,7 +298,7 @@ enum status texts_tokenize(const struct tokenize_options *options, const struct 
     signals_catch();
     run.state = (struct state){.options = options, .tokenizer = &identity, .sources = sources};
     run.state.counts = calloc((size_t)sources->n + 1, sizeof *run.state.counts);
-    output_init(&run.output, options->out, (size_t)options->shard_tokens, &identity);
+    output_init(&run.output, options, &identity);
     enum status status = run.state.counts ? file_make_folders(options->out)
                                           : FAIL(STATUS_FAILED, "out of memory for %d files", sources->n);
     if (status == STATUS_OK)

@@ -25,8 +25,9 @@ static const struct arg flags[] = {
     {"--field", ARG_STRING, &options.field, 0, 0,
      "all inputs are JSON Lines, and this member of each line's object is the text (\"text\")"},
     {"--raw", ARG_FLAG, &options.raw, 0, 0,
-     "the files hold 2-byte token ids without a header (nanoGPT's .bin); val in a file's name: for "
-     "validation"},
+     "the files hold token ids without a header (nanoGPT's .bin); val in a file's name: for validation"},
+    {"--dtype", ARG_STRING, &options.dtype, 0, 0,
+     "uint16 or uint32: of the ids of --raw (uint16); else of the shards (uint16 up to 65536 ids)"},
     {"--restart", ARG_FLAG, &options.restart, 0, 0,
      "begin again where an unfinished run in --out would be continued"},
     {"--force", ARG_FLAG, &options.force, 0, 0, "overwrite files of --out that tokenize did not write"},
@@ -53,6 +54,18 @@ static enum status check_overwritten(const char *const *paths, int n_paths) {
     }
     file_list_free(&names);
     return status;
+}
+
+static enum status check_dtype(const struct tokenizer *tokenizer) {
+    if (!options.dtype)
+        return STATUS_OK;
+    if (strcmp(options.dtype, "uint16") != 0 && strcmp(options.dtype, "uint32") != 0)
+        return FAIL(STATUS_INVALID, "train tokenize: --dtype %s, expected uint16 or uint32", options.dtype);
+    if (strcmp(options.dtype, "uint16") == 0 && !options.raw &&
+        tokenizer_n_ids(tokenizer) > SHARD_MOST_IDS_16)
+        return FAIL(STATUS_INVALID, "%s has %d ids, and --dtype uint16 holds %d; leave --dtype out",
+                    options.tokenizer_path, tokenizer_n_ids(tokenizer), SHARD_MOST_IDS_16);
+    return STATUS_OK;
 }
 
 static enum status check_arguments(int n_paths) {
@@ -83,10 +96,7 @@ static enum status tokenize(const char *const *paths, int n_paths) {
     TRY(check_overwritten(paths, n_paths));
     if (options.tokenizer_path)
         TRY(tokenizer_load(options.tokenizer_path, &tokenizer));
-    enum status status = STATUS_OK;
-    if (tokenizer && tokenizer_n_ids(tokenizer) > TOKENIZER_MAX_IDS)
-        status = FAIL(STATUS_INVALID, "%s has %d ids, but token shards support at most %d",
-                      options.tokenizer_path, tokenizer_n_ids(tokenizer), TOKENIZER_MAX_IDS);
+    enum status status = check_dtype(tokenizer);
     if (status == STATUS_OK)
         status = options.raw ? raw_tokenize(&options, tokenizer, paths, n_paths)
                              : tokenize_texts(paths, n_paths, tokenizer);

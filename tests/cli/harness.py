@@ -29,8 +29,10 @@ def shared(name):
 
 
 def write_shard(path, tokens, magic=20240520, version=1, count=None):
+    """A token shard; with magic=20240801 and version=7 one with tokens of 4 bytes."""
     header = struct.pack('<256i', magic, version, len(tokens) if count is None else count, *([0] * 253))
-    pathlib.Path(path).write_bytes(header + struct.pack(f'<{len(tokens)}H', *tokens))
+    code = 'I' if magic == 20240801 else 'H'
+    pathlib.Path(path).write_bytes(header + struct.pack(f'<{len(tokens)}{code}', *tokens))
 
 
 def pseudo_random_tokens(n, vocabulary, seed=1):

@@ -60,7 +60,7 @@ static enum status parse_model(struct checkpoint *checkpoint, const cJSON *root,
     TRY(get_int(object, "n_layer", 1, 1024, source, &model.n_layer));
     TRY(get_int(object, "n_head", 1, 1024, source, &model.n_head));
     TRY(get_int(object, "n_embd", 1, 65536, source, &model.n_embd));
-    TRY(get_int(object, "vocab_size", 1, 65536, source, &model.vocab_size));
+    TRY(get_int(object, "vocab_size", 1, 8388608, source, &model.vocab_size));
     TRY(get_int(object, "n_positions", 1, 1048576, source, &model.n_positions));
     return params_init(&checkpoint->params, &model);
 }

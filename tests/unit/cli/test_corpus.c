@@ -120,7 +120,7 @@ static bool out_exists(const char *name) {
 }
 
 // Reads the tokens of all shards of a split, in order. Returns the number of shards.
-static int read_split(const char *name, uint16_t *tokens, size_t *n_tokens) {
+static int read_split(const char *name, int32_t *tokens, size_t *n_tokens) {
     char shards[400];
     struct file_list list = {0};
     *n_tokens = 0;
@@ -152,7 +152,7 @@ static void expect_meta(const char *split, size_t bytes, size_t tokens) {
 }
 
 static void expect_split(const char *name, const char *expected, int n_shards) {
-    static uint16_t tokens[1000];
+    static int32_t tokens[1000];
     size_t n_tokens;
     assert_int_equal(read_split(name, tokens, &n_tokens), n_shards);
     size_t n_bytes = 0;
@@ -186,25 +186,33 @@ static void test_shards_of_an_earlier_run(void **state) {
     expect_split("val", "", 0);
 }
 
-static void test_more_ids_than_a_shard_can_hold(void **state) {
+// Up to 65,536 ids tokens have 2 bytes, beyond 4.
+static void test_width_of_tokens(void **state) {
     (void)state;
     struct text merges = {0};
+    static int32_t tokens[100];
+    char path[400];
+    size_t n_tokens;
     text_add(&merges, "#version: 0.2\n");
     for (int i = 0; i < 65280; i++) // three letters of 64 each
         text_add(&merges, "%c%c %c\n", '0' + i / 4096, '0' + i / 64 % 64, '0' + i % 64);
     EXPECT_OK(text_status(&merges));
-    EXPECT_OK(file_write_all(tokenizer_file, merges.data, merges.length));
     write_texts((const char *[]){"text\n"}, 1);
-    EXPECT_FAILURE(STATUS_INVALID, tokenize(1, tokenizer_file, "0", "100"), tokenizer_file, "65537", "65536");
-    // With one id fewer, the last id is 65,535.
-    merges.data[merges.length - 1] = '\0';
-    size_t length = (size_t)(strrchr(merges.data, '\n') + 1 - merges.data);
-    EXPECT_OK(file_write_all(tokenizer_file, merges.data, length));
-    EXPECT_OK(tokenize(1, tokenizer_file, "0", "100"));
-    static uint16_t tokens[100];
-    size_t n_tokens;
-    assert_int_equal(read_split("train", tokens, &n_tokens), 1);
-    assert_int_equal(tokens[0], 65535);
+    snprintf(path, sizeof path, "%s/train-00000.bin", out_folder);
+    for (int fewer = 0; fewer < 2; fewer++) {
+        const int32_t end_of_text = 65536 - fewer;
+        struct shard shard;
+        EXPECT_OK(file_write_all(tokenizer_file, merges.data, merges.length));
+        EXPECT_OK(tokenize(1, tokenizer_file, "0", "100"));
+        assert_int_equal(read_split("train", tokens, &n_tokens), 1);
+        assert_int_equal(tokens[0], end_of_text);
+        EXPECT_OK(shard_open(&shard, path));
+        assert_int_equal(shard.token_bytes, fewer ? 2 : 4);
+        assert_int_equal(shard.tokenizer.n_ids, end_of_text + 1);
+        shard_close(&shard);
+        merges.data[merges.length - 1] = '\0';
+        merges.length = (size_t)(strrchr(merges.data, '\n') + 1 - merges.data);
+    }
     text_free(&merges);
 }
 
@@ -250,7 +258,7 @@ int main(void) {
         cmocka_unit_test(test_unreadable_texts),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_shards_of_an_earlier_run),
-        cmocka_unit_test(test_more_ids_than_a_shard_can_hold),
+        cmocka_unit_test(test_width_of_tokens),
         cmocka_unit_test(test_missing_arguments),
         cmocka_unit_test(test_tokenizer_is_trained_on_the_training_split),
     };

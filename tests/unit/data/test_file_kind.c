@@ -22,7 +22,7 @@ static const struct {
     size_t n;
 } files[] = {
     OF(SHARD, "\x88\xd8\x34\x01\1\0\0\0"),
-    OF(LLMC_LLAMA_SHARD, "\xa1\xd9\x34\x01\7\0\0\0"),
+    OF(SHARD, "\xa1\xd9\x34\x01\7\0\0\0"),
     OF(LLMC_MODEL, "\xc6\xd7\x34\x01\3\0\0\0"),
     OF(SAFETENSORS, "\x40\0\0\0\0\0\0\0{\"wte\":"),
     OF(PYTORCH, "PK\3\4\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0archive/data.pkl"),

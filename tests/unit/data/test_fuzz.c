@@ -66,13 +66,13 @@ static bool try_shard(const struct bytes *bytes) {
         check_refusal(status);
         return false;
     }
-    unsigned sum = 0;
+    uint64_t sum = 0;
     for (size_t i = 0; i < shard.n_tokens; i++) {
-        uint16_t token;
+        int32_t token;
         assert_int_equal(shard_read(&shard, i, 1, &token), STATUS_OK);
-        sum += token;
+        sum += (uint32_t)token;
     }
-    assert_true(sum <= 65535u * shard.n_tokens);
+    assert_true(sum <= (shard.token_bytes == 2 ? UINT16_MAX : UINT32_MAX) * (uint64_t)shard.n_tokens);
     shard_close(&shard);
 
     char *paths[1] = {path};
@@ -172,14 +172,23 @@ static void try_all(const char *what, size_t last, bool (*try)(const struct byte
     damage_try_all(&(struct damage_trials){.what = what, .n = N_FILES, .make = make_damaged, .try = try});
 }
 
-static void test_damaged_shards(void **state) {
-    (void)state;
-    original = (struct bytes){.n = SHARD_HEADER_BYTES + 2 * 100};
-    const int32_t header[3] = {SHARD_MAGIC, SHARD_VERSION, 100};
+static void damage_shards(int32_t magic, int32_t version, size_t token_bytes) {
+    original = (struct bytes){.n = SHARD_HEADER_BYTES + token_bytes * 100};
+    const int32_t header[3] = {magic, version, 100};
     memcpy(original.data, header, sizeof header);
     for (size_t i = 0; i < 100; i++)
-        original.data[SHARD_HEADER_BYTES + 2 * i] = (uint8_t)(i * 37);
+        original.data[SHARD_HEADER_BYTES + token_bytes * i] = (uint8_t)(i * 37);
     try_all("shards", sizeof header, try_shard);
+}
+
+static void test_damaged_shards(void **state) {
+    (void)state;
+    damage_shards(SHARD_MAGIC, SHARD_VERSION, 2);
+}
+
+static void test_damaged_shards_of_32_bits(void **state) {
+    (void)state;
+    damage_shards(SHARD_MAGIC_32, SHARD_VERSION_32, 4);
 }
 
 static void read_back(struct bytes *bytes) {
@@ -262,11 +271,9 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_damaged_shards),
-        cmocka_unit_test(test_damaged_tiktoken_files),
-        cmocka_unit_test(test_damaged_llmc_tokenizers),
-        cmocka_unit_test(test_damaged_merges),
-        cmocka_unit_test(test_damaged_json),
+        cmocka_unit_test(test_damaged_shards),         cmocka_unit_test(test_damaged_shards_of_32_bits),
+        cmocka_unit_test(test_damaged_tiktoken_files), cmocka_unit_test(test_damaged_llmc_tokenizers),
+        cmocka_unit_test(test_damaged_merges),         cmocka_unit_test(test_damaged_json),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

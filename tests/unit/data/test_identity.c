@@ -18,13 +18,13 @@ static int tear_down(void **state) {
 }
 
 // A shard of n tokens, all 0 except the one at `at`.
-static void write_shard(const char *name, size_t n, size_t at, uint16_t token) {
+static void write_shard(const char *name, size_t n, size_t at, int32_t token) {
     char path[300];
     struct shard_writer writer;
-    uint16_t *tokens = calloc(n + 1, sizeof *tokens);
+    int32_t *tokens = calloc(n + 1, sizeof *tokens);
     assert_non_null(tokens);
     tokens[at] = token;
-    EXPECT_OK(shard_writer_open(&writer, temporary_path(&temporary, name, path, sizeof path)));
+    EXPECT_OK(shard_writer_open(&writer, temporary_path(&temporary, name, path, sizeof path), 2));
     shard_writer_add(&writer, tokens, n);
     EXPECT_OK(shard_writer_commit(&writer));
     free(tokens);
@@ -43,7 +43,7 @@ static struct identity identity_of(int n, const char *const *names) {
     return identity;
 }
 
-static struct identity identity_of_one(size_t n, size_t at, uint16_t token) {
+static struct identity identity_of_one(size_t n, size_t at, int32_t token) {
     write_shard("one.bin", n, at, token);
     return identity_of(1, (const char *const[]){"one.bin"});
 }

@@ -20,13 +20,17 @@ static char pattern[300];
 #define T 8
 enum { N_A = 5 * T + 1 + 5, N_B = T, N_C = 7 * T + 1, FIRST_C = 10000, N_SEQUENCES = 12, VOCABULARY = 20000 };
 
-static void write_shard(const char *name, size_t n, int first) {
+static void write_tokens(const char *name, size_t n, int first, size_t token_bytes) {
     char path[300];
     struct shard_writer writer;
-    EXPECT_OK(shard_writer_open(&writer, temporary_path(&temporary, name, path, sizeof path)));
+    EXPECT_OK(shard_writer_open(&writer, temporary_path(&temporary, name, path, sizeof path), token_bytes));
     for (size_t i = 0; i < n; i++)
-        shard_writer_add(&writer, (const uint16_t[]){(uint16_t)((size_t)first + i)}, 1);
+        shard_writer_add(&writer, (const int32_t[]){(int32_t)((size_t)first + i)}, 1);
     EXPECT_OK(shard_writer_commit(&writer));
+}
+
+static void write_shard(const char *name, size_t n, int first) {
+    write_tokens(name, n, first, 2);
 }
 
 static int set_up(void **state) {
@@ -274,6 +278,33 @@ static void test_token_beyond_the_vocabulary(void **state) {
     EXPECT_OK(try_new(path, 4 * T + 1, 1, 1, false, 1, &loader));
     for (int step = 0; step < 8; step++)
         EXPECT_OK(loader_batch(loader, step, 0, &tokens, &targets));
+    loader_delete(loader);
+}
+
+// Shards with tokens of 2 and of 4 bytes make one source. An id of 2^31 or more is refused with its value.
+static void test_widths(void **state) {
+    (void)state;
+    const int32_t *tokens, *targets;
+    struct loader *loader;
+    char path[300];
+    int firsts[4];
+    write_shard("width-0.bin", 2 * T + 1, 100);
+    write_tokens("width-1.bin", 2 * T + 3, 70000, 4);
+    EXPECT_OK(try_new(temporary_path(&temporary, "width-*.bin", path, sizeof path), 70100, 4, 4, false, 1,
+                      &loader));
+    assert_int_equal(loader_n_tokens(loader), 4 * T + 4);
+    first_tokens(loader, 0, 0, 4, firsts);
+    assert_memory_equal(firsts, ((const int[4]){100, 100 + T, 70000, 70000 + T}), sizeof firsts);
+    loader_delete(loader);
+    EXPECT_OK(try_new(path, 70002, 1, 1, false, 1, &loader));
+    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 2, 0, &tokens, &targets), "width-1.bin", "token 2 ",
+                   "is 70002,", "vocabulary of 70002");
+    loader_delete(loader);
+    write_tokens("negative.bin", T + 1, -7, 4);
+    EXPECT_OK(try_new(temporary_path(&temporary, "negative.bin", path, sizeof path), 8388608, 1, 1, false, 1,
+                      &loader));
+    EXPECT_FAILURE(STATUS_INVALID, loader_batch(loader, 0, 0, &tokens, &targets), "token 0 ",
+                   "is 4294967289,");
     loader_delete(loader);
 }
 
@@ -548,6 +579,7 @@ int main(void) {
         cmocka_unit_test(test_seeds_differ),
         cmocka_unit_test(test_one_sequence_exactly),
         cmocka_unit_test(test_token_beyond_the_vocabulary),
+        cmocka_unit_test(test_widths),
         cmocka_unit_test(test_earlier_failures_are_kept),
         cmocka_unit_test(test_less_than_one_sequence),
         cmocka_unit_test(test_less_than_one_batch),

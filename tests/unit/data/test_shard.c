@@ -44,12 +44,12 @@ static enum status open_and_close(void) {
 // recorded.
 static void test_tokenizer(void **state) {
     (void)state;
-    const uint16_t token = 7;
+    const int32_t token = 7;
     struct shard_writer writer;
     struct shard shard;
     char *bytes;
     size_t n;
-    EXPECT_OK(shard_writer_open(&writer, path));
+    EXPECT_OK(shard_writer_open(&writer, path, 2));
     writer.tokenizer = (struct tokenizer_identity){300, UINT64_C(0xfedcba9876543210), "my.tiktoken"};
     shard_writer_add(&writer, &token, 1);
     EXPECT_OK(shard_writer_commit(&writer));
@@ -63,7 +63,7 @@ static void test_tokenizer(void **state) {
     assert_true(shard.tokenizer.checksum == UINT64_C(0xfedcba9876543210));
     assert_string_equal(shard.tokenizer.name, "my.tiktoken");
     shard_close(&shard);
-    const size_t damaged[] = {12, 18, 33, 95}; // magic, number of ids, name, its last byte
+    const size_t damaged[] = {12, 19, 33, 95}; // magic, number of ids, name, its last byte
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         const char before = bytes[damaged[i]];
         bytes[damaged[i]] = 1;
@@ -79,9 +79,9 @@ static void test_tokenizer(void **state) {
 
 static void test_written_bytes(void **state) {
     (void)state;
-    const uint16_t first[3] = {1, 515, 65535}, second[2] = {0, 50256};
+    const int32_t first[3] = {1, 515, 65535}, second[2] = {0, 50256};
     struct shard_writer writer;
-    EXPECT_OK(shard_writer_open(&writer, path));
+    EXPECT_OK(shard_writer_open(&writer, path, 2));
     shard_writer_add(&writer, first, 3);
     shard_writer_add(&writer, NULL, 0);
     shard_writer_add(&writer, second, 2);
@@ -105,7 +105,7 @@ static void test_written_bytes(void **state) {
     EXPECT_OK(shard_open(&shard, path));
     assert_string_equal(shard.path, path);
     assert_int_equal(shard.n_tokens, 5);
-    uint16_t read[3];
+    int32_t read[3];
     EXPECT_OK(shard_read(&shard, 0, 3, read));
     assert_memory_equal(read, first, sizeof first);
     shard_release(&shard); // the next read reopens it
@@ -115,12 +115,64 @@ static void test_written_bytes(void **state) {
     shard_close(&shard); // twice is fine
 }
 
+// llm.c's format for Llama 3: magic 20240801 (0x0134d9a1), version 7, tokens of 4 bytes.
+static void test_tokens_of_32_bits(void **state) {
+    (void)state;
+    const int32_t tokens[6] = {1, 65535, 65536, 128255, 8388607, 0};
+    struct shard_writer writer;
+    char *bytes;
+    size_t n;
+    EXPECT_OK(shard_writer_open(&writer, path, 4));
+    shard_writer_add(&writer, tokens, 4);
+    shard_writer_add(&writer, tokens + 4, 2);
+    EXPECT_OK(shard_writer_commit(&writer));
+    EXPECT_OK(file_read(path, 10000, &bytes, &n));
+    assert_int_equal(n, 1024 + 24);
+    const uint8_t start[12] = {0xa1, 0xd9, 0x34, 0x01, 7, 0, 0, 0, 6, 0, 0, 0};
+    assert_memory_equal(bytes, start, sizeof start);
+    assert_memory_equal(bytes + 1024, tokens, sizeof tokens);
+    assert_true(shard_is_file(path));
+    struct shard shard;
+    int32_t read[6];
+    EXPECT_OK(shard_open(&shard, path));
+    assert_int_equal(shard.n_tokens, 6);
+    assert_int_equal(shard.token_bytes, 4);
+    EXPECT_OK(shard_read(&shard, 0, 6, read));
+    assert_memory_equal(read, tokens, sizeof tokens);
+    shard_release(&shard);
+    EXPECT_OK(shard_read(&shard, 3, 2, read));
+    assert_memory_equal(read, tokens + 3, 2 * sizeof *tokens);
+    shard_close(&shard);
+    free(bytes);
+}
+
+// The bytes of tokens are upcast in place, for any number of them.
+static void test_upcast(void **state) {
+    (void)state;
+    int32_t tokens[5000], read[5001];
+    struct shard_writer writer;
+    struct shard shard;
+    for (int i = 0; i < 5000; i++)
+        tokens[i] = i * 7919 % 65536;
+    EXPECT_OK(shard_writer_open(&writer, path, 2));
+    shard_writer_add(&writer, tokens, 5000);
+    EXPECT_OK(shard_writer_commit(&writer));
+    EXPECT_OK(shard_open(&shard, path));
+    for (size_t n = 0; n <= 5000; n += n < 10 ? 1 : 499) {
+        read[n] = -1;
+        EXPECT_OK(shard_read(&shard, 5000 - n, n, read));
+        assert_memory_equal(read, tokens + 5000 - n, n * sizeof *tokens);
+        assert_int_equal(read[n], -1);
+    }
+    shard_close(&shard);
+}
+
 static void test_discarded_writers_leave_nothing(void **state) {
     (void)state;
     struct shard_writer writer;
     make_file(SHARD_MAGIC, 1, 4, 8);
-    EXPECT_OK(shard_writer_open(&writer, path));
-    shard_writer_add(&writer, (const uint16_t[]){7}, 1);
+    EXPECT_OK(shard_writer_open(&writer, path, 2));
+    shard_writer_add(&writer, (const int32_t[]){7}, 1);
     shard_writer_discard(&writer);
     struct shard shard;
     EXPECT_OK(shard_open(&shard, path));
@@ -135,7 +187,7 @@ static void test_discarded_writers_leave_nothing(void **state) {
 static void test_more_tokens_than_the_header_can_count(void **state) {
     (void)state;
     struct shard_writer writer;
-    EXPECT_OK(shard_writer_open(&writer, path));
+    EXPECT_OK(shard_writer_open(&writer, path, 2));
     writer.n_tokens = (size_t)INT32_MAX + 1;
     EXPECT_FAILURE(STATUS_INVALID, shard_writer_commit(&writer), path, "2147483648", "smaller shards");
     struct file_list names = {0};
@@ -150,7 +202,7 @@ static void test_unwritable_folder(void **state) {
     struct shard_writer writer;
     char inside[400];
     snprintf(inside, sizeof inside, "%s/absent/shard.bin", temporary.folder);
-    EXPECT_FAILURE(STATUS_FAILED, shard_writer_open(&writer, inside), inside, "No such file");
+    EXPECT_FAILURE(STATUS_FAILED, shard_writer_open(&writer, inside, 2), inside, "No such file");
     shard_writer_discard(&writer);
 }
 
@@ -166,13 +218,12 @@ static void test_files_that_are_not_shards(void **state) {
     static const char header[1023];
     EXPECT_OK(file_write_all(path, header, sizeof header));
     EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "1023 bytes", "1024");
-    make_file(20240801, 7, 4, 8); // Llama 3's shards in llm.c
-    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "llm.c for Llama 3", "4 bytes",
-                   "./train tokenize");
     make_file(0, 1, 4, 8);
     EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "starts with 0", "20240520");
     make_file(SHARD_MAGIC, 2, 4, 8);
-    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "version 2", "expected 1");
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "ids of 2 bytes", "version 2", "expected 1");
+    make_file(20240801, 1, 4, 16);
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "ids of 4 bytes", "version 1", "expected 7");
 }
 
 static void test_sizes_that_contradict_the_header(void **state) {
@@ -191,6 +242,10 @@ static void test_sizes_that_contradict_the_header(void **state) {
     }
     make_file(SHARD_MAGIC, 1, 4, 10);
     EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "too long");
+    make_file(20240801, 7, 4, 8); // the size that tokens of 2 bytes have
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "4 tokens of 4 bytes", "8 bytes", "truncated");
+    make_file(20240801, 7, 4, 17);
+    EXPECT_FAILURE(STATUS_INVALID, open_and_close(), path, "4 tokens of 4 bytes", "17 bytes", "too long");
     make_file(SHARD_MAGIC, 1, 0, 0);
     EXPECT_OK(open_and_close()); // an empty shard is valid
 }
@@ -198,7 +253,7 @@ static void test_sizes_that_contradict_the_header(void **state) {
 // Truncating a shard in use gives a read error, whether its file was open or released.
 static void test_truncated_shard(void **state) {
     (void)state;
-    uint16_t read[4];
+    int32_t read[4];
     struct shard shard;
     for (int released = 0; released < 2; released++) {
         make_file(SHARD_MAGIC, 1, 4, 8);
@@ -223,6 +278,8 @@ static void test_truncated_shard(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_written_bytes),
+        cmocka_unit_test(test_tokens_of_32_bits),
+        cmocka_unit_test(test_upcast),
         cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_discarded_writers_leave_nothing),
         cmocka_unit_test(test_more_tokens_than_the_header_can_count),

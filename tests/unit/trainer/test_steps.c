@@ -342,9 +342,9 @@ static int make_folder(void **unused) {
                  "\"model\": {\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 32, \"vocab_size\": 61, "
                  "\"n_positions\": 16}, ");
     temporary_path(&temporary, "tokens.bin", path, sizeof path);
-    EXPECT_OK(shard_writer_open(&writer, path));
+    EXPECT_OK(shard_writer_open(&writer, path, 2));
     for (uint64_t i = 0; i < 3000; i++) {
-        uint16_t token = (uint16_t)rng_below(1, 1, i, 61);
+        int32_t token = (int32_t)rng_below(1, 1, i, 61);
         shard_writer_add(&writer, &token, 1);
     }
     EXPECT_OK(shard_writer_commit(&writer));
