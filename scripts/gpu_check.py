@@ -35,7 +35,7 @@ def parse_arguments():
                         help='copy the build with its libraries to a folder or a .tar.gz, to be carried to a machine with a GPU, and '
                              'check nothing')
     parser.add_argument('--quick', action='store_true', help=f'the most important parts, in {QUICK_SECONDS} s instead of {SECONDS}')
-    parser.add_argument('--seconds', type=float, metavar='S', help='another limit for all parts together')
+    parser.add_argument('--seconds', type=float, metavar='S', help='another limit for all parts together; a longer one gives each part more, in proportion')
     parser.add_argument('--only', metavar='PARTS', help='these parts only, with commas: ' + ','.join(gpu_check_parts.NAMES))
     parser.add_argument('--tiny', action='store_true', help='tiny sizes, which measure nothing: to test this script')
     parser.add_argument('--python', default=sys.executable, metavar='PROGRAM', help='a Python that has PyTorch, to be measured beside it')
@@ -68,7 +68,9 @@ class Check:
         self.build = gpu_check_pack.unpack(arguments.build, folder / 'build')
         self.train = self.build / 'train'
         self.sizes = gpu_check_parts.SIZES['tiny' if arguments.tiny else 'quick' if arguments.quick else 'whole']
-        limit = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
+        usual = QUICK_SECONDS if arguments.quick else SECONDS
+        limit = arguments.seconds or usual
+        self.scale = max(1, limit / usual)  # of the parts' own limits
         self.deadline = time.monotonic() + limit
         path = [*filter(None, [os.environ.get('LD_LIBRARY_PATH')]), *library_folders()]
         self.environment = dict(os.environ, LD_LIBRARY_PATH=':'.join(path)) if path else dict(os.environ)
@@ -112,7 +114,7 @@ class Check:
 def run_part(check, part):
     """One part's entry in the report."""
     began = time.monotonic()
-    seconds = part.quick_seconds if check.arguments.quick else part.seconds
+    seconds = (part.quick_seconds if check.arguments.quick else part.seconds) * check.scale
     entry = {'name': part.name, 'title': part.title, 'outcome': 'passed', 'reason': '', 'figures': {}}
     try:
         if not seconds:
