@@ -236,10 +236,10 @@ static enum status generate(struct session *session, struct prompts *prompts, co
         generator_new(&session->params, &options, session->device, &session->memory.table, &generator);
     if (status == STATUS_OK)
         status = session_load(session);
-    if (status == STATUS_OK) {
-        generator_bind(generator, &session->memory.table, &session->stream);
+    if (status == STATUS_OK)
+        status = generator_bind(generator, &session->memory.table, &session->stream);
+    if (status == STATUS_OK)
         status = run_session(session, generator, &options, prompts);
-    }
     generator_delete(generator);
     return status;
 }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 #include "base/rng.h"
-#include "model/block.h"
+#include "model/decoder.h"
+#include "model/rope_table.h"
 
 struct generator {
     const struct params *params;
@@ -15,12 +16,13 @@ struct generator {
     int32_t *pass_rows; // (2 sequences) of a pass: struct pass_rows
     double *uniforms;   // (sequences) of a draw
     size_t workspace_bytes;
-    int *cache_regions; // (n_layer), each (sequences, positions, 2 C): keys, then values
+    int *cache_regions; // (n_layer), each (sequences, positions, 2 K D): keys, then values
     void **caches;
     struct block_regions block_regions;
     struct block_buffers block;
     int residual_regions[2], tokens_region, lnf_region, logits_region, workspace_region;
     int uniforms_region, drawn_region, pass_rows_region;
+    struct rope_table rope;
     void *residuals[2], *tokens, *lnf, *logits, *device_uniforms, *drawn, *device_pass_rows;
 };
 
@@ -57,24 +59,27 @@ static enum status place_rows(const struct generator_pass *pass, struct pass_row
                                    2 * B * sizeof *generator->pass_rows);
 }
 
-static enum status embed(const struct generator_pass *pass, const struct pass_rows *rows,
-                         const void *params) {
+static struct unit_pass unit_of(const struct generator_pass *pass, int unit, struct unit_view view) {
     const struct generator *generator = pass->generator;
-    const struct params *table = generator->params;
-    enum dtype type = generator->options.type;
-    RUN(pass->runner, embedding_forward, .out = generator->residuals[0],
-        .wte = param_at(params, table->params, PARAM_WTE, type),
-        .wpe = param_at(params, table->params, PARAM_WPE, type), .tokens = generator->tokens, .B = pass->B,
-        .T = pass->T, .C = table->config.n_embd, .V = table->config.vocab_size,
-        .position = generator->lengths[pass->sequences[0]], .positions = rows->lengths, .type = type);
+    return unit_pass_of(pass->runner, generator->params, generator->options.type, pass->B * pass->T, unit,
+                        view);
+}
+
+static enum status embed(const struct generator_pass *pass, const struct pass_rows *rows,
+                         struct unit_view view) {
+    const struct generator *generator = pass->generator;
+    const struct unit_pass u = unit_of(pass, 0, view);
+    RUN(pass->runner, embedding_forward, .out = generator->residuals[0], .wte = layer_weight(&u, PARAM_WTE),
+        .wpe = layer_weight(&u, PARAM_WPE), .tokens = generator->tokens, .B = pass->B, .T = pass->T,
+        .C = u.config->n_embd, .V = u.config->vocab_size, .position = generator->lengths[pass->sequences[0]],
+        .positions = rows->lengths, .type = u.type);
     return STATUS_OK;
 }
 
 // From tokens to the residual stream after the last block; appends keys and values to the caches.
 static enum status run_blocks(const struct generator_pass *pass) {
     struct generator *generator = pass->generator;
-    const struct params *params = generator->params;
-    const struct gpt_config *config = &params->config;
+    const struct gpt_config *config = &generator->params->config;
     const struct unit_hooks *hooks = pass->hooks;
     struct stream *stream = pass->runner->stream;
     struct pass_rows rows = {0};
@@ -82,59 +87,66 @@ static enum status run_blocks(const struct generator_pass *pass) {
     if (pass->T == 1)
         TRY(place_rows(pass, &rows));
     TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, (struct gpt_next){1, 0}, &view));
-    TRY(embed(pass, &rows, view.params));
+    TRY(embed(pass, &rows, view));
     TRY(hooks->params_release(hooks->context, stream, 0, GPT_FORWARD));
-    int step = runner_block_step(pass->runner, config->n_layer);
+    int step = runner_block_step(pass->runner, config);
     for (int block = 0; block < config->n_layer; block += step) {
         TRY(hooks->params_acquire(hooks->context, stream, 1 + block, GPT_FORWARD,
                                   (struct gpt_next){2 + block, 0}, &view));
-        const struct block_args args = {
-            .config = config,
-            .type = generator->options.type,
+        const struct block_pass args = {
+            .unit = unit_of(pass, 1 + block, view),
+            .block = block,
             .B = pass->B,
             .T = pass->T,
-            .unit = 1 + block,
-            .tensors = &params->params[params->units[1 + block].first_param],
-            .params = view.params,
             .buffers = &generator->block,
             .x = generator->residuals[block % 2],
             .out = generator->residuals[(block + 1) % 2],
+            .rope = generator->rope.data,
             .cache = {.keys_values = generator->caches[block],
-                      .stride = (size_t)generator->options.positions * 2 * (size_t)config->n_embd,
+                      .stride = (size_t)generator->options.positions * gpt_cache_width(config),
                       .sequence = pass->sequences[0],
                       .length = generator->lengths[pass->sequences[0]],
                       .sequences = rows.sequences,
                       .lengths = rows.lengths,
                       .n_keys = rows.n_keys}};
         for (int group = 0; group < N_BLOCK_GROUPS; group++)
-            TRY(block_group_forward_acquired(pass->runner, hooks, &args, (enum block_group)group));
+            TRY(block_forward(hooks, &args, (enum block_group)group));
         TRY(hooks->params_release(hooks->context, stream, 1 + block, GPT_FORWARD));
     }
+    return STATUS_OK;
+}
+
+static enum status logits_of_step(const struct generator_pass *pass, const struct unit_pass *matrix,
+                                  int tensor) {
+    const struct generator *generator = pass->generator;
+    int V = matrix->config->vocab_size;
+    RUN(pass->runner, linear_forward, .out = generator->logits, .x = generator->lnf,
+        .weight = layer_weight(matrix, tensor), .N = pass->B, .IC = matrix->config->n_embd, .OC = V,
+        .out_stride = V, .type = matrix->type, .out_type = DTYPE_F32);
     return STATUS_OK;
 }
 
 // Final norm and lm_head: the logits of all rows of a step.
 static enum status run_head(const struct generator_pass *pass) {
     struct generator *generator = pass->generator;
-    const struct params *params = generator->params;
-    const struct gpt_config *config = &params->config;
+    const struct gpt_config *config = &generator->params->config;
     const struct unit_hooks *hooks = pass->hooks;
     struct stream *stream = pass->runner->stream;
-    enum dtype type = generator->options.type;
-    int last = config->n_layer + 1, C = config->n_embd;
-    const struct param *norm = &params->params[params->units[last].first_param];
+    const int last = config->n_layer + 1;
     struct unit_view view;
-    TRY(hooks->params_acquire(hooks->context, stream, last, GPT_FORWARD, (struct gpt_next){0, 0}, &view));
-    RUN(pass->runner, layernorm_forward, .out = generator->lnf,
-        .x = generator->residuals[config->n_layer % 2],
-        .weight = param_at(view.params, norm, PARAM_LNF_WEIGHT, type),
-        .bias = param_at(view.params, norm, PARAM_LNF_BIAS, type), .N = pass->B, .C = C,
-        .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
+    TRY(hooks->params_acquire(hooks->context, stream, last, GPT_FORWARD,
+                              (struct gpt_next){config->untied ? -1 : 0, 0}, &view));
+    struct unit_pass unit = unit_of(pass, last, view);
+    TRY(norm(&unit, PARAM_LNF_WEIGHT, generator->residuals[config->n_layer % 2],
+             &(struct norm_buffers){.out = generator->lnf}));
+    if (config->untied)
+        TRY(logits_of_step(pass, &unit, PARAM_LM_HEAD));
     TRY(hooks->params_release(hooks->context, stream, last, GPT_FORWARD));
+    if (config->untied)
+        return STATUS_OK;
     TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, (struct gpt_next){-1, 0}, &view));
-    RUN(pass->runner, linear_forward, .out = generator->logits, .x = generator->lnf,
-        .weight = param_at(view.params, params->params, PARAM_WTE, type), .N = pass->B, .IC = C,
-        .OC = config->vocab_size, .out_stride = config->vocab_size, .type = type, .out_type = DTYPE_F32);
+    unit = unit_of(pass, 0, view);
+    TRY(logits_of_step(pass, &unit, PARAM_WTE));
     return hooks->params_release(hooks->context, stream, 0, GPT_FORWARD);
 }
 
@@ -164,6 +176,7 @@ static void find_buffers(struct generator *generator, const struct region_table 
     for (int i = 0; i < 2; i++)
         generator->residuals[i] = buffer_find(table, generator->residual_regions[i]);
     block_buffers_find(&generator->block_regions, table, &generator->block);
+    rope_table_find(&generator->rope, table);
     generator->tokens = buffer_find(table, generator->tokens_region);
     generator->lnf = buffer_find(table, generator->lnf_region);
     generator->logits = buffer_find(table, generator->logits_region);
@@ -219,8 +232,9 @@ static enum status add_regions(struct generator *generator, struct region_table 
     size_t chunk = (size_t)longest_chunk(generator->options.positions);
     size_t rows = chunk > sequences ? chunk : sequences;
     for (int i = 0; i < config->n_layer; i++)
-        TRY(region_add(table, REGION_ACTIVATIONS, place, type, sequences * positions * 2 * C,
-                       &generator->cache_regions[i], "cache.%d", i));
+        TRY(region_add(table, REGION_ACTIVATIONS, place, type,
+                       sequences * positions * gpt_cache_width(config), &generator->cache_regions[i],
+                       "cache.%d", i));
     for (int i = 0; i < 2; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &generator->residual_regions[i],
                        "generate.residual.%d", i));
@@ -237,6 +251,8 @@ static enum status add_regions(struct generator *generator, struct region_table 
                    "generate.drawn"));
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, 2 * sequences, &generator->pass_rows_region,
                    "generate.rows"));
+    TRY(rope_table_init(&generator->rope, config, type, generator->options.positions, generator->device,
+                        table, "generate.rotary embedding"));
     TRY(dry_run(generator, &generator->workspace_bytes));
     return region_add(table, REGION_WORKSPACE, place, DTYPE_U8, generator->workspace_bytes,
                       &generator->workspace_region, "generate.operations");
@@ -290,9 +306,11 @@ void generator_delete(struct generator *generator) {
     free(generator);
 }
 
-void generator_bind(struct generator *generator, const struct region_table *table, struct stream *stream) {
+enum status generator_bind(struct generator *generator, const struct region_table *table,
+                           struct stream *stream) {
     find_buffers(generator, table);
     stream_use_workspace(stream, region_data(table, generator->workspace_region), generator->workspace_bytes);
+    return rope_table_fill(&generator->rope, generator->device, stream);
 }
 
 // ---- contexts

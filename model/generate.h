@@ -14,14 +14,15 @@ struct generator_options {
     int positions;   // the longest context: at most n_positions
     int sequences;   // contexts that it holds: at least 1
 };
-// Adds its buffers to the table: the caches (sequences x 2 x n_layer x positions x n_embd, compute type), one
-// row of logits per sequence, and one row of activations per token of a pass. STATUS_INVALID for options that
-// are out of range.
+// Adds its buffers to the table: the caches (sequences x n_layer x positions x 2 n_kv_head head_dim, compute
+// type), one row of logits per sequence, and one row of activations per token of a pass. STATUS_INVALID for
+// options that are out of range.
 enum status generator_new(const struct params *params, const struct generator_options *options,
                           struct device *device, struct region_table *table,
                           struct generator **out) MUST_CHECK;
 void generator_delete(struct generator *generator);
-void generator_bind(struct generator *generator, const struct region_table *table, struct stream *stream);
+enum status generator_bind(struct generator *generator, const struct region_table *table,
+                           struct stream *stream) MUST_CHECK;
 
 void generator_reset(struct generator *generator, int sequence); // empties its context
 int generator_length(const struct generator *generator, int sequence);

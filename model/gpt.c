@@ -1,4 +1,4 @@
-// The passes over a model's units: embeddings, blocks (block.c), final norm and lm_head, forward and
+// The passes over a model's units: embeddings, blocks (decoder.c), final norm and lm_head, forward and
 // backward. The same code plans and runs: without a stream it is a dry run (model/runner.h).
 #include "model/gpt.h"
 
@@ -17,8 +17,10 @@ struct model_pass {
     const struct gpt_scoring *scoring; // of gpt_score; else NULL
 };
 
-static const struct param *unit_params(const struct gpt *gpt, int unit) {
-    return &gpt->params->params[gpt->params->units[unit].first_param];
+static struct unit_pass unit_of(struct model_pass *pass, int unit, struct unit_view view) {
+    const struct gpt *gpt = pass->gpt;
+    return unit_pass_of(&pass->runner, gpt->params, gpt->options.type, gpt->options.B * gpt->options.T, unit,
+                        view);
 }
 
 static enum status acquire(struct model_pass *pass, int unit, enum gpt_pass direction, struct gpt_next next,
@@ -37,18 +39,28 @@ static enum status ready(struct model_pass *pass, int unit) {
 
 // ---- forward
 
-static struct block_args block_arguments(const struct gpt *gpt, int block, const void *params) {
-    return (struct block_args){.config = &gpt->params->config,
-                               .type = gpt->options.type,
+static struct block_pass block_of(struct model_pass *pass, int block, struct unit_view view) {
+    const struct gpt *gpt = pass->gpt;
+    return (struct block_pass){.unit = unit_of(pass, 1 + block, view),
+                               .block = block,
                                .B = gpt->options.B,
                                .T = gpt->options.T,
-                               .unit = 1 + block,
-                               .tensors = unit_params(gpt, 1 + block),
-                               .params = params,
                                .buffers = &gpt->blocks[block % gpt->n_blocks],
                                .x = activations_at(&gpt->activations, block),
                                .out = activations_at(&gpt->activations, block + 1),
-                               .first = gpt->buffers.first};
+                               .first = gpt->buffers.first,
+                               .rope = gpt->rope.data,
+                               .scratch = &gpt->buffers.scratch};
+}
+
+static enum status embed(struct model_pass *pass, struct unit_view view) {
+    struct gpt *gpt = pass->gpt;
+    const struct unit_pass u = unit_of(pass, 0, view);
+    RUN(&pass->runner, embedding_forward, .out = activations_at(&gpt->activations, 0),
+        .wte = layer_weight(&u, PARAM_WTE), .wpe = layer_weight(&u, PARAM_WPE), .tokens = gpt->buffers.tokens,
+        .B = gpt->options.B, .T = gpt->options.T, .C = u.config->n_embd, .V = u.config->vocab_size,
+        .type = u.type);
+    return STATUS_OK;
 }
 
 // From tokens to the residual stream after the last block.
@@ -56,25 +68,21 @@ static struct block_args block_arguments(const struct gpt *gpt, int block, const
 static enum status forward(struct model_pass *pass, bool for_backward) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
-    enum dtype type = gpt->options.type;
     struct unit_view view;
     TRY(acquire(pass, 0, GPT_FORWARD, (struct gpt_next){1, 0}, &view));
-    RUN(&pass->runner, embedding_forward, .out = activations_at(&gpt->activations, 0),
-        .wte = param_at(view.params, unit_params(gpt, 0), PARAM_WTE, type),
-        .wpe = param_at(view.params, unit_params(gpt, 0), PARAM_WPE, type), .tokens = gpt->buffers.tokens,
-        .B = gpt->options.B, .T = gpt->options.T, .C = config->n_embd, .V = config->vocab_size, .type = type);
+    TRY(embed(pass, view));
     if (for_backward)
         TRY(activations_offload(&gpt->activations, pass->runner.stream, 0));
     TRY(release(pass, 0, GPT_FORWARD));
-    int step = runner_block_step(&pass->runner, config->n_layer);
+    int step = runner_block_step(&pass->runner, config);
     for (int block = 0; block < config->n_layer; block += step) {
-        runner_enter_block(&pass->runner, block, config->n_layer);
+        runner_enter_block(&pass->runner, block, config);
         TRY(acquire(pass, 1 + block, GPT_FORWARD, (struct gpt_next){2 + block, 0}, &view));
-        const struct block_args args = block_arguments(gpt, block, view.params);
+        const struct block_pass args = block_of(pass, block, view);
         for (int group = 0; group < N_BLOCK_GROUPS; group++) {
             if (for_backward && group == GROUP_FC_PROJ)
                 TRY(activations_reserve(&gpt->activations, pass->runner.stream, block + 1));
-            TRY(block_group_forward_acquired(&pass->runner, pass->hooks, &args, (enum block_group)group));
+            TRY(block_forward(pass->hooks, &args, (enum block_group)group));
         }
         if (for_backward)
             TRY(activations_offload(&gpt->activations, pass->runner.stream, block + 1));
@@ -84,30 +92,51 @@ static enum status forward(struct model_pass *pass, bool for_backward) {
     return STATUS_OK;
 }
 
-static enum status final_norm_forward(struct model_pass *pass, const void *params) {
+// ---- final norm, and the matrix of lm_head
+
+// The last unit, and the tensor of lm_head: there or, where it is tied, in the embeddings' unit.
+struct head {
+    struct unit_pass norm, matrix;
+    int tensor;
+};
+
+// Acquires both and computes the final norm. After the head comes `next`.
+static enum status head_acquire(struct model_pass *pass, enum gpt_pass direction, struct gpt_next next,
+                                struct head *head) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
-    const struct param *table = unit_params(gpt, config->n_layer + 1);
-    enum dtype type = gpt->options.type;
-    RUN(&pass->runner, layernorm_forward, .out = gpt->buffers.lnf, .mean = gpt->buffers.lnf_mean,
-        .rstd = gpt->buffers.lnf_rstd, .x = activations_at(&gpt->activations, config->n_layer),
-        .weight = param_at(params, table, PARAM_LNF_WEIGHT, type),
-        .bias = param_at(params, table, PARAM_LNF_BIAS, type), .N = gpt->options.B * gpt->options.T,
-        .C = config->n_embd, .epsilon = GPT_LAYERNORM_EPSILON, .type = type);
+    const int last = config->n_layer + 1;
+    struct unit_view view;
+    TRY(acquire(pass, last, direction, config->untied ? next : (struct gpt_next){0, 0}, &view));
+    head->norm = head->matrix = unit_of(pass, last, view);
+    head->tensor = PARAM_LM_HEAD;
+    TRY(norm(&head->norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, config->n_layer),
+             &gpt->buffers.lnf));
+    if (config->untied)
+        return STATUS_OK;
+    TRY(acquire(pass, 0, direction, next, &view));
+    head->matrix = unit_of(pass, 0, view);
+    head->tensor = PARAM_WTE;
     return STATUS_OK;
+}
+
+// Releases lm_head's matrix where it is not in the last unit.
+static enum status head_release_matrix(struct model_pass *pass, enum gpt_pass direction) {
+    return pass->gpt->params->config.untied ? STATUS_OK : release(pass, 0, direction);
 }
 
 // ---- lm_head and loss, a tile of rows at a time
 
 // Logits of rows [row, row + n), to buffers.logits. With padding, the product reads rows of the weight beyond
-// the vocabulary: whatever follows wte in its unit (gpt->logits_columns).
-static enum status logits_tile(struct model_pass *pass, const void *wte, int row, int n) {
+// the vocabulary: whatever follows it in its unit (gpt->logits_columns).
+static enum status logits_tile(struct model_pass *pass, const struct head *head, int row, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     size_t offset = (size_t)row * (size_t)config->n_embd * dtype_size(gpt->options.type);
-    RUN(&pass->runner, linear_forward, .out = gpt->buffers.logits, .x = (char *)gpt->buffers.lnf + offset,
-        .weight = wte, .N = n, .IC = config->n_embd, .OC = gpt->logits_columns,
-        .out_stride = gpt->logits_stride, .type = gpt->options.type, .out_type = gpt->logits_type);
+    RUN(&pass->runner, linear_forward, .out = gpt->buffers.logits, .x = (char *)gpt->buffers.lnf.out + offset,
+        .weight = layer_weight(&head->matrix, head->tensor), .N = n, .IC = config->n_embd,
+        .OC = gpt->logits_columns, .out_stride = gpt->logits_stride, .type = gpt->options.type,
+        .out_type = gpt->logits_type);
     return STATUS_OK;
 }
 
@@ -152,81 +181,78 @@ int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, in
 
 // ---- final norm, lm_head and loss, with their gradients
 
-// The gradients of a tile of logits: of its rows of the final norm's output, and of wte. The padding's
-// dlogits are zero, so that it adds zeros to dx, and wte's gradient has the rows of the vocabulary only.
-static enum status logits_tile_backward(struct model_pass *pass, const void *wte, void *dwte, bool beta_zero,
-                                        int row, int n) {
+// The gradients of a tile of logits: of its rows of the final norm's output, and of lm_head. The padding's
+// dlogits are zero, so that it adds zeros to dx, and lm_head's gradient has the rows of the vocabulary only.
+static enum status logits_tile_backward(struct model_pass *pass, const struct head *head, int row, int n) {
     struct gpt *gpt = pass->gpt;
     enum dtype type = gpt->options.type;
     int C = gpt->params->config.n_embd;
     size_t offset = (size_t)row * (size_t)C * dtype_size(type);
     RUN(&pass->runner, linear_backward, .dx = (char *)gpt->buffers.scratch.dbranch + offset,
-        .dout = gpt->buffers.dlogits, .weight = wte, .N = n, .IC = C, .OC = gpt->logits_columns,
-        .dout_stride = gpt->logits_stride, .type = type);
-    RUN(&pass->runner, linear_backward, .dweight = dwte, .dout = gpt->buffers.dlogits,
-        .x = (char *)gpt->buffers.lnf + offset, .N = n, .IC = C, .OC = gpt->params->config.vocab_size,
-        .dout_stride = gpt->logits_stride, .beta_zero = beta_zero, .type = type);
+        .dout = gpt->buffers.dlogits, .weight = layer_weight(&head->matrix, head->tensor), .N = n, .IC = C,
+        .OC = gpt->logits_columns, .dout_stride = gpt->logits_stride, .type = type);
+    RUN(&pass->runner, linear_backward, .dweight = layer_gradient(&head->matrix, head->tensor),
+        .dout = gpt->buffers.dlogits, .x = (char *)gpt->buffers.lnf.out + offset, .N = n, .IC = C,
+        .OC = gpt->params->config.vocab_size, .dout_stride = gpt->logits_stride,
+        .beta_zero = head->matrix.view.beta_zero && row == 0, .type = type);
     return STATUS_OK;
 }
 
 // Leaves in dresidual the gradient of the last block's output.
 static enum status head_forward_backward(struct model_pass *pass, float loss_scale) {
     struct gpt *gpt = pass->gpt;
-    const struct gpt_config *config = &gpt->params->config;
-    int last = config->n_layer + 1, C = config->n_embd, N = gpt->options.B * gpt->options.T;
-    enum dtype type = gpt->options.type;
-    struct unit_view norm, embedding;
-    TRY(acquire(pass, last, GPT_BACKWARD, (struct gpt_next){0, 0}, &norm));
-    TRY(final_norm_forward(pass, norm.params));
-    TRY(acquire(pass, 0, GPT_BACKWARD, backward_next(gpt, config->n_layer - 1), &embedding));
-    const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, type);
-    void *dwte = param_at(embedding.grads, unit_params(gpt, 0), PARAM_WTE, gpt->accumulation);
+    const int n_layer = gpt->params->config.n_layer, N = gpt->options.B * gpt->options.T;
+    const struct activation_gradients *d = &gpt->buffers.scratch;
+    struct head head;
+    TRY(head_acquire(pass, GPT_BACKWARD, backward_next(gpt, n_layer - 1), &head));
     for (int row = 0; row < N; row += tile_rows(gpt, row)) {
         int n = tile_rows(gpt, row);
-        TRY(logits_tile(pass, wte, row, n));
+        TRY(logits_tile(pass, &head, row, n));
         TRY(losses_tile(pass, row, n, loss_scale, gpt->buffers.dlogits));
-        TRY(logits_tile_backward(pass, wte, dwte, embedding.beta_zero && row == 0, row, n));
+        TRY(logits_tile_backward(pass, &head, row, n));
     }
-    TRY(release(pass, 0, GPT_BACKWARD));
-    const struct param *table = unit_params(gpt, last);
-    RUN(&pass->runner, layernorm_backward, .dx = gpt->buffers.scratch.dresidual,
-        .dweight = param_at(norm.grads, table, PARAM_LNF_WEIGHT, gpt->accumulation),
-        .dbias = param_at(norm.grads, table, PARAM_LNF_BIAS, gpt->accumulation),
-        .dout = gpt->buffers.scratch.dbranch, .x = activations_at(&gpt->activations, config->n_layer),
-        .weight = param_at(norm.params, table, PARAM_LNF_WEIGHT, type), .mean = gpt->buffers.lnf_mean,
-        .rstd = gpt->buffers.lnf_rstd, .N = N, .C = C, .beta_zero = norm.beta_zero, .type = type);
-    TRY(ready(pass, last));
-    return release(pass, last, GPT_BACKWARD);
+    TRY(head_release_matrix(pass, GPT_BACKWARD));
+    TRY(norm_backward(&head.norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, n_layer),
+                      &gpt->buffers.lnf, d->dbranch, NULL, d->dresidual, false));
+    TRY(ready(pass, n_layer + 1));
+    return release(pass, n_layer + 1, GPT_BACKWARD);
 }
 
 // ---- backward
 
+// The gradient of the token embedding is added to: to lm_head's where that is tied to it, else to zeros.
+static enum status embed_backward(struct model_pass *pass, struct unit_view view) {
+    struct gpt *gpt = pass->gpt;
+    const struct unit_pass u = unit_of(pass, 0, view);
+    void *dwte = layer_gradient(&u, PARAM_WTE);
+    if (u.config->untied && view.beta_zero)
+        RUN(&pass->runner, fill, .out = dwte, .n = layer_tensor(&u, PARAM_WTE)->elements,
+            .type = gpt->accumulation);
+    RUN(&pass->runner, embedding_backward, .dwte = dwte, .dwpe = layer_gradient(&u, PARAM_WPE),
+        .dout = gpt->buffers.scratch.dresidual, .tokens = gpt->buffers.tokens, .B = gpt->options.B,
+        .T = gpt->options.T, .C = u.config->n_embd, .V = u.config->vocab_size, .P = u.config->n_positions,
+        .beta_zero = view.beta_zero, .type = u.type);
+    return STATUS_OK;
+}
+
 static enum status backward(struct model_pass *pass) {
     struct gpt *gpt = pass->gpt;
     struct unit_view view;
-    int n_layer = gpt->params->config.n_layer, step = runner_block_step(&pass->runner, n_layer);
-    for (int block = n_layer - 1; block >= 0; block -= step) {
-        runner_enter_block(&pass->runner, block, n_layer);
+    const struct gpt_config *config = &gpt->params->config;
+    int step = runner_block_step(&pass->runner, config);
+    for (int block = config->n_layer - 1; block >= 0; block -= step) {
+        runner_enter_block(&pass->runner, block, config);
         TRY(activations_prefetch(&gpt->activations, pass->runner.stream, block - 1));
         TRY(acquire(pass, 1 + block, GPT_BACKWARD, backward_next(gpt, block - 1), &view));
         TRY(activations_wait(&gpt->activations, pass->runner.stream, block));
-        const struct block_backward_args args = {.forward = block_arguments(gpt, block, view.params),
-                                                 .view = view,
-                                                 .scratch = &gpt->buffers.scratch,
-                                                 .recomputed = recomputed_of(gpt, block),
-                                                 .next = backward_next(gpt, block - 1)};
-        TRY(block_backward(&pass->runner, pass->hooks, &args));
+        const struct block_pass args = block_of(pass, block, view);
+        TRY(block_backward(pass->hooks, &args, recomputed_of(gpt, block), backward_next(gpt, block - 1)));
         TRY(ready(pass, 1 + block));
         TRY(release(pass, 1 + block, GPT_BACKWARD));
     }
     pass->runner.repeats = 1;
     TRY(acquire(pass, 0, GPT_BACKWARD_GRADS, (struct gpt_next){-1, 0}, &view));
-    RUN(&pass->runner, embedding_backward,
-        .dwte = param_at(view.grads, unit_params(gpt, 0), PARAM_WTE, gpt->accumulation),
-        .dwpe = param_at(view.grads, unit_params(gpt, 0), PARAM_WPE, gpt->accumulation),
-        .dout = gpt->buffers.scratch.dresidual, .tokens = gpt->buffers.tokens, .B = gpt->options.B,
-        .T = gpt->options.T, .C = gpt->params->config.n_embd, .V = gpt->params->config.vocab_size,
-        .P = gpt->params->config.n_positions, .beta_zero = view.beta_zero, .type = gpt->options.type);
+    TRY(embed_backward(pass, view));
     TRY(ready(pass, 0));
     return release(pass, 0, GPT_BACKWARD_GRADS);
 }
@@ -263,7 +289,7 @@ static enum status copy_logits(struct model_pass *pass, float *to, int n) {
 
 // The most likely next token of rows that are scattered over the pass, in fp32 whatever the type: rounded
 // logits could be equal.
-static enum status predict(struct model_pass *pass, const void *wte) {
+static enum status predict(struct model_pass *pass, const struct head *head) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_scoring *scoring = pass->scoring;
     const int C = gpt->params->config.n_embd;
@@ -272,12 +298,13 @@ static enum status predict(struct model_pass *pass, const void *wte) {
         const int left = scoring->n_rows - first, n = left < GPT_PREDICTION_ROWS ? left : GPT_PREDICTION_ROWS;
         for (int i = 0; i < n && pass->runner.stream; i++)
             TRY(gpt->device->copy(pass->runner.stream, (char *)gpt->buffers.scored + (size_t)i * row_bytes,
-                                  (char *)gpt->buffers.lnf + (size_t)scoring->rows[first + i] * row_bytes,
+                                  (char *)gpt->buffers.lnf.out + (size_t)scoring->rows[first + i] * row_bytes,
                                   row_bytes));
         // Always all rows, so that the product has one shape. Those left over are of the batch before.
         RUN(&pass->runner, linear_forward, .out = gpt->buffers.scored_logits, .x = gpt->buffers.scored,
-            .weight = wte, .N = GPT_PREDICTION_ROWS, .IC = C, .OC = gpt->logits_columns,
-            .out_stride = gpt->logits_stride, .type = gpt->options.type, .out_type = gpt->accumulation);
+            .weight = layer_weight(&head->matrix, head->tensor), .N = GPT_PREDICTION_ROWS, .IC = C,
+            .OC = gpt->logits_columns, .out_stride = gpt->logits_stride, .type = gpt->options.type,
+            .out_type = gpt->accumulation);
         RUN(&pass->runner, sample, .tokens = gpt->buffers.predictions, .logits = gpt->buffers.scored_logits,
             .N = GPT_PREDICTION_ROWS, .V = gpt->params->config.vocab_size,
             .logits_stride = gpt->logits_stride, .temperature = 0, .top_p = 1, .type = gpt->accumulation);
@@ -294,24 +321,21 @@ static enum status predict(struct model_pass *pass, const void *wte) {
 // logits there instead.
 static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     struct gpt *gpt = pass->gpt;
-    int last = gpt->params->config.n_layer + 1, N = gpt->options.B * gpt->options.T;
+    int N = gpt->options.B * gpt->options.T;
     size_t V = (size_t)gpt->params->config.vocab_size;
-    struct unit_view norm, embedding;
+    struct head head;
     TRY(forward(pass, false));
-    TRY(acquire(pass, last, GPT_FORWARD, (struct gpt_next){0, 0}, &norm));
-    TRY(final_norm_forward(pass, norm.params));
-    TRY(acquire(pass, 0, GPT_FORWARD, (struct gpt_next){-1, 0}, &embedding));
-    const void *wte = param_at(embedding.params, unit_params(gpt, 0), PARAM_WTE, gpt->options.type);
+    TRY(head_acquire(pass, GPT_FORWARD, (struct gpt_next){-1, 0}, &head));
     for (int row = 0; row < N; row += tile_rows(gpt, row)) {
         int n = tile_rows(gpt, row);
-        TRY(logits_tile(pass, wte, row, n));
+        TRY(logits_tile(pass, &head, row, n));
         TRY(host_logits ? copy_logits(pass, host_logits + (size_t)row * V, n)
                         : losses_tile(pass, row, n, 0.0f, NULL));
     }
     if (pass->scoring)
-        TRY(predict(pass, wte));
-    TRY(release(pass, 0, GPT_FORWARD));
-    return release(pass, last, GPT_FORWARD);
+        TRY(predict(pass, &head));
+    TRY(head_release_matrix(pass, GPT_FORWARD));
+    return release(pass, gpt->params->n_units - 1, GPT_FORWARD);
 }
 
 // For each position the start of its document: the last end-of-text up to it, or the start of its sequence.

@@ -1,6 +1,6 @@
-// GPT-2: forward and backward on a device. Knows nothing of ZeRO, ranks or files. It walks the units
-// (embeddings, blocks, final norm) and acquires each unit's parameters, and in backward its gradients,
-// through hooks (model/hooks.h).
+// A decoder of any family (model/family.h): forward and backward on a device. Knows nothing of ZeRO, ranks or
+// files. It walks the units (embeddings, blocks, final norm) and acquires each unit's parameters, and in
+// backward its gradients, through hooks (model/hooks.h).
 #ifndef ZERO_MODEL_GPT_H
 #define ZERO_MODEL_GPT_H
 

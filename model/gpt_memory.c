@@ -15,10 +15,12 @@
 // whole tiles.
 #define VOCABULARY_ALIGNMENT 128
 
-// The sets of activations that backward recomputes. GELU's output only where it would be the same bits: a
-// GPU's library computes it in the epilogue of a product, with roundings of its own.
-static unsigned recomputed_sets(const struct gpt_options *options, const struct device *device) {
-    unsigned elementwise = BLOCK_NORMS | (device->place == REGION_HOST ? BLOCK_GELU : 0u);
+// The sets of activations that backward recomputes. An activation's output only where it would be the same
+// bits: a GPU's library computes GELU in the epilogue of a product, with roundings of its own.
+static unsigned recomputed_sets(const struct params *params, const struct gpt_options *options,
+                                const struct device *device) {
+    bool same_bits = device->place == REGION_HOST || family_of(&params->config)->is_gated;
+    unsigned elementwise = BLOCK_NORMS | (same_bits ? BLOCK_ACTIVATED : 0u);
     switch (options->training ? options->recompute : RECOMPUTE_NONE) {
     case RECOMPUTE_ELEMENTWISE:
         return elementwise;
@@ -55,6 +57,31 @@ static enum activations_place activations_place_of(const struct gpt_options *opt
                                           : ACTIVATIONS_ON_DEVICE;
 }
 
+// Gradients of activations.
+static enum status add_gradients(struct gpt *gpt, struct region_table *table) {
+    const enum region_place place = gpt->device->place;
+    const size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    const struct activation_widths widths = activation_widths(gpt->params);
+    struct gpt_regions *regions = &gpt->regions;
+    const struct {
+        const char *name;
+        size_t width;
+        int *region;
+    } buffers[] = {{"dresidual", (size_t)gpt->params->config.n_embd, &regions->dresidual},
+                   {"dbranch", widths.dbranch, &regions->dbranch},
+                   {"dqkv", widths.dqkv, &regions->dqkv},
+                   {"drotated", widths.drotated, &regions->drotated},
+                   {"dfc", widths.dfc, &regions->dfc}};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        if (buffers[i].width > 0)
+            TRY(region_add(table, REGION_WORKSPACE, place, gpt->options.type, rows * buffers[i].width,
+                           buffers[i].region, "%s", buffers[i].name));
+    return place == REGION_HOST || widths.dbiases == 0
+               ? STATUS_OK
+               : region_add(table, REGION_WORKSPACE, place, gpt->accumulation, widths.dbiases,
+                            &regions->dbiases, "dbiases");
+}
+
 static enum status add_activations(struct gpt *gpt, struct region_table *table) {
     enum region_place place = gpt->device->place;
     enum dtype type = gpt->options.type;
@@ -76,6 +103,8 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
                        GPT_INPUT_SLOTS * (documents ? 3 : 2) * rows, &regions->host_inputs,
                        documents ? "tokens, targets and document starts on host"
                                  : "tokens and targets on host"));
+    TRY(rope_table_init(&gpt->rope, &gpt->params->config, type, gpt->options.T, gpt->device, table,
+                        "rotary embedding"));
     TRY(activations_init(&gpt->activations, gpt->device, table, gpt->params->config.n_layer, type, rows * C,
                          activations_place_of(&gpt->options)));
     TRY(add_blocks(gpt, table));
@@ -84,21 +113,16 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     TRY(region_add(table, REGION_LOGITS, place, gpt->logits_type, logits, &regions->logits, "logits"));
     if (!gpt->options.training)
         return STATUS_OK;
-    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_mean,
-                   "lnf_mean"));
+    if (params_tensor(gpt->params, gpt->params->n_units - 1, PARAM_LNF_BIAS))
+        TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_mean,
+                       "lnf_mean"));
     TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_rstd,
                    "lnf_rstd"));
     if (type == gpt->logits_type)
         regions->dlogits = regions->logits; // cross_entropy may overwrite its logits
     else
         TRY(region_add(table, REGION_LOGITS, place, type, logits, &regions->dlogits, "dlogits"));
-    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dresidual, "dresidual"));
-    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * C, &regions->dbranch, "dbranch"));
-    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * 3 * C, &regions->dqkv, "dqkv"));
-    TRY(region_add(table, REGION_WORKSPACE, place, type, rows * 4 * C, &regions->dfc, "dfc"));
-    return place == REGION_HOST ? STATUS_OK
-                                : region_add(table, REGION_WORKSPACE, place, gpt->accumulation, 9 * C,
-                                             &regions->dbiases, "dbiases");
+    return add_gradients(gpt, table);
 }
 
 static enum status add_predictions(struct gpt *gpt, struct region_table *table) {
@@ -116,27 +140,29 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
     for (int i = 0; i < gpt->n_blocks; i++)
         block_buffers_find(&gpt->block_regions[i], table, &gpt->blocks[i]);
     const struct gpt_regions *regions = &gpt->regions;
-    gpt->buffers = (struct gpt_buffers){.tokens = buffer_find(table, regions->tokens),
-                                        .targets = buffer_find(table, regions->targets),
-                                        .first = buffer_find(table, regions->first),
-                                        .host_inputs = buffer_find(table, regions->host_inputs),
-                                        .losses = buffer_find(table, regions->losses),
-                                        .host_losses = buffer_find(table, regions->host_losses),
-                                        .loss_sum = buffer_find(table, regions->loss_sum),
-                                        .host_loss_sum = buffer_find(table, regions->host_loss_sum),
-                                        .lnf = buffer_find(table, regions->lnf),
-                                        .lnf_mean = buffer_find(table, regions->lnf_mean),
-                                        .lnf_rstd = buffer_find(table, regions->lnf_rstd),
-                                        .logits = buffer_find(table, regions->logits),
-                                        .dlogits = buffer_find(table, regions->dlogits),
-                                        .scored = buffer_find(table, regions->scored),
-                                        .scored_logits = buffer_find(table, regions->scored_logits),
-                                        .predictions = buffer_find(table, regions->predictions),
-                                        .scratch = {.dresidual = buffer_find(table, regions->dresidual),
-                                                    .dbranch = buffer_find(table, regions->dbranch),
-                                                    .dqkv = buffer_find(table, regions->dqkv),
-                                                    .dfc = buffer_find(table, regions->dfc),
-                                                    .dbiases = buffer_find(table, regions->dbiases)}};
+    gpt->buffers =
+        (struct gpt_buffers){.tokens = buffer_find(table, regions->tokens),
+                             .targets = buffer_find(table, regions->targets),
+                             .first = buffer_find(table, regions->first),
+                             .host_inputs = buffer_find(table, regions->host_inputs),
+                             .losses = buffer_find(table, regions->losses),
+                             .host_losses = buffer_find(table, regions->host_losses),
+                             .loss_sum = buffer_find(table, regions->loss_sum),
+                             .host_loss_sum = buffer_find(table, regions->host_loss_sum),
+                             .lnf = {buffer_find(table, regions->lnf), buffer_find(table, regions->lnf_mean),
+                                     buffer_find(table, regions->lnf_rstd)},
+                             .logits = buffer_find(table, regions->logits),
+                             .dlogits = buffer_find(table, regions->dlogits),
+                             .scored = buffer_find(table, regions->scored),
+                             .scored_logits = buffer_find(table, regions->scored_logits),
+                             .predictions = buffer_find(table, regions->predictions),
+                             .scratch = {.dresidual = buffer_find(table, regions->dresidual),
+                                         .dbranch = buffer_find(table, regions->dbranch),
+                                         .dqkv = buffer_find(table, regions->dqkv),
+                                         .drotated = buffer_find(table, regions->drotated),
+                                         .dfc = buffer_find(table, regions->dfc),
+                                         .dbiases = buffer_find(table, regions->dbiases)}};
+    rope_table_find(&gpt->rope, table);
     return activations_bind(&gpt->activations, table);
 }
 
@@ -152,14 +178,14 @@ static size_t round_up(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-// The columns of the lm_head's products. Rows of the weight beyond the vocabulary are what follows wte in its
+// The columns of the lm_head's products. Rows of the weight beyond the vocabulary are what follows it in its
 // unit, so that no parameter is padded: there must be enough of it. Only where padding costs little.
 static int choose_logits_columns(const struct gpt *gpt) {
-    const struct param_unit *unit = &gpt->params->units[0];
-    const struct param *wte = &gpt->params->params[unit->first_param + PARAM_WTE];
+    const struct param *weight = params_lm_head(gpt->params);
+    const struct param_unit *unit = &gpt->params->units[weight->unit];
     size_t C = (size_t)gpt->params->config.n_embd, V = (size_t)gpt->params->config.vocab_size;
     size_t padded = round_up(V, VOCABULARY_ALIGNMENT);
-    bool is_cheap = padded - V <= V / 16, has_rows = wte->offset + padded * C <= unit->elements;
+    bool is_cheap = padded - V <= V / 16, has_rows = weight->offset + padded * C <= unit->elements;
     return gpt->device->place == REGION_DEVICE && is_cheap && has_rows ? (int)padded : (int)V;
 }
 
@@ -221,7 +247,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
     gpt->device = device;
     gpt->accumulation = accumulation_dtype(options->type);
     gpt->end_of_text = -1;
-    gpt->recomputed = recomputed_sets(options, device);
+    gpt->recomputed = recomputed_sets(params, options, device);
     choose_logits(gpt);
     gpt->n_blocks = options->training && options->recompute != RECOMPUTE_BLOCK ? config->n_layer : 1;
     memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
@@ -266,6 +292,7 @@ const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further) {
 enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) {
     TRY(find_buffers(gpt, table));
     stream_use_workspace(stream, region_data(table, gpt->regions.workspace), gpt->workspace_bytes);
+    TRY(rope_table_fill(&gpt->rope, gpt->device, stream));
     for (int slot = 0; slot < GPT_INPUT_SLOTS && gpt->buffers.host_inputs; slot++)
         TRY(event_init(&gpt->loaded[slot], gpt->device));
     return STATUS_OK;

@@ -3,8 +3,9 @@
 #define ZERO_MODEL_GPT_MEMORY_H
 
 #include "model/activations.h"
-#include "model/block.h"
+#include "model/decoder.h"
 #include "model/gpt.h"
+#include "model/rope_table.h"
 
 #define GPT_INPUT_SLOTS     2  // of pinned memory for inputs
 #define GPT_PREDICTION_ROWS 32 // whose logits gpt_score computes at once for predictions
@@ -31,7 +32,7 @@ struct gpt {
     struct gpt_regions {
         int tokens, targets, first, host_inputs, losses, host_losses, loss_sum, host_loss_sum, lnf, lnf_mean,
             lnf_rstd, logits, dlogits;
-        int dresidual, dbranch, dqkv, dfc, dbiases, workspace;
+        int dresidual, dbranch, dqkv, drotated, dfc, dbiases, workspace;
         int scored, scored_logits, predictions; // with options.scoring
     } regions;
     struct gpt_buffers {
@@ -40,12 +41,14 @@ struct gpt {
         int32_t *host_inputs; // (GPT_INPUT_SLOTS, n, B, T) tokens, targets and `first`; NULL where the device
                               // reads the host's memory
         double *loss_sum, *host_loss_sum; // (1)
-        void *lnf, *lnf_mean, *lnf_rstd, *logits, *dlogits;
+        struct norm_buffers lnf;
+        void *logits, *dlogits;
         // (GPT_PREDICTION_ROWS, C) of lnf, (.., logits_stride) logits in the accumulation dtype, (..) tokens
         void *scored, *scored_logits;
         int32_t *predictions;
         struct activation_gradients scratch;
     } buffers;
+    struct rope_table rope;
     struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
     int64_t n_loads;
     size_t n_inputs; // tokens of a slot: B * T of gpt_new

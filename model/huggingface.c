@@ -13,10 +13,11 @@
 #include "base/text.h"
 #include "model/param_overlap.h"
 
-#define LARGEST_CONFIG   ((size_t)1 << 20) // bytes; a larger file is not a config.json
-#define PROBLEMS_LISTED  5
-#define COMPARED_BYTES   ((size_t)1 << 16)
-#define EPSILON_RELATIVE 1e-6 // 1e-5 is not exact in any binary type
+#define LARGEST_CONFIG    ((size_t)1 << 20) // bytes; a larger file is not a config.json
+#define PROBLEMS_LISTED   5
+#define COMPARED_BYTES    ((size_t)1 << 16)
+#define LAYERNORM_EPSILON 1e-5 // of GPT-2
+#define EPSILON_RELATIVE  1e-6 // 1e-5 is not exact in any binary type
 
 // ---- config.json
 
@@ -42,12 +43,12 @@ static enum status check_architecture(const cJSON *object, const char *source) {
     if (strcmp(activation, "gelu_new") != 0)
         return FAIL(STATUS_INVALID, "%s: \"activation_function\" is \"%s\", expected \"gelu_new\"", source,
                     activation);
-    double epsilon = (double)GPT_LAYERNORM_EPSILON;
+    double epsilon = LAYERNORM_EPSILON;
     if (cJSON_GetObjectItemCaseSensitive(object, "layer_norm_epsilon"))
         TRY(json_get_number(object, "layer_norm_epsilon", source, &epsilon));
-    if (!(fabs(epsilon / (double)GPT_LAYERNORM_EPSILON - 1) < EPSILON_RELATIVE))
+    if (!(fabs(epsilon / LAYERNORM_EPSILON - 1) < EPSILON_RELATIVE))
         return FAIL(STATUS_INVALID, "%s: \"layer_norm_epsilon\" is %g, expected %g", source, epsilon,
-                    (double)GPT_LAYERNORM_EPSILON);
+                    LAYERNORM_EPSILON);
     TRY(check_flag(object, "tie_word_embeddings", true, source));
     TRY(check_flag(object, "scale_attn_weights", true, source));
     TRY(check_flag(object, "scale_attn_by_inverse_layer_idx", false, source));

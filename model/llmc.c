@@ -125,7 +125,7 @@ static const struct param *block_param(const struct params *params, int block, i
     return &params->params[params->units[1 + block].first_param + tensor];
 }
 
-// Elements before a tensor of all blocks. N_BLOCK_PARAMS: before the final norm.
+// Elements before a tensor of all blocks. A block's n_params: before the final norm.
 static uint64_t elements_before(const struct params *params, uint64_t wte_rows, int tensor) {
     uint64_t n = wte_rows * (uint64_t)params->config.n_embd + params->params[PARAM_WPE].elements;
     for (int i = 0; i < tensor; i++)
@@ -143,7 +143,7 @@ static uint64_t place_of(const struct params *params, uint64_t wte_rows, int ind
         return wte_rows * (uint64_t)params->config.n_embd;
     if (param->unit <= params->config.n_layer)
         return elements_before(params, wte_rows, in_unit) + (uint64_t)(param->unit - 1) * param->elements;
-    return elements_before(params, wte_rows, N_BLOCK_PARAMS) + (uint64_t)in_unit * param->elements;
+    return elements_before(params, wte_rows, params->units[1].n_params) + (uint64_t)in_unit * param->elements;
 }
 
 // ---- reading
@@ -160,7 +160,7 @@ enum status llmc_open(struct llmc_weights *weights, const char *path, const stru
                                      .element_bytes = element_bytes(header),
                                      .wte_rows = (uint64_t)header[WTE_ROWS]};
     enum status status = !weights->path ? FAIL(STATUS_FAILED, "out of memory for the path %s", path)
-                         : memcmp(&config, &params->config, sizeof config) != 0
+                         : gpt_config_difference(&config, &params->config)
                              ? FAIL(STATUS_INVALID, "%s has other sizes than when it was first read", path)
                              : STATUS_OK;
     if (status != STATUS_OK)
@@ -219,18 +219,21 @@ static enum status write_tensors(const struct param_source *source, enum value_t
     TRY(param_values_write(source, PARAM_WTE, false, type, writer));
     write_zeros(writer, value_bytes(type, (size_t)(wte_rows - config->vocab_size) * (size_t)config->n_embd));
     TRY(param_values_write(source, PARAM_WPE, false, type, writer));
-    for (int tensor = 0; tensor < N_BLOCK_PARAMS; tensor++)
+    for (int tensor = 0; tensor < params->units[1].n_params; tensor++)
         for (int block = 0; block < config->n_layer && !writer->error; block++)
             TRY(param_values_write(source, params->units[1 + block].first_param + tensor, false, type,
                                    writer));
     const int final_norm = params->units[params->n_units - 1].first_param;
-    for (int tensor = 0; tensor < N_FINAL_PARAMS; tensor++)
+    for (int tensor = 0; tensor < params->units[params->n_units - 1].n_params; tensor++)
         TRY(param_values_write(source, final_norm + tensor, false, type, writer));
     return STATUS_OK;
 }
 
 enum status llmc_write(const char *path, const struct param_source *source, enum value_type type) {
     const struct gpt_config *config = &source->params->config;
+    if (config->family != FAMILY_GPT2)
+        return FAIL(STATUS_INVALID, "%s: llm.c's model files hold GPT-2 only; export to huggingface or gguf",
+                    path);
     const int wte_rows = (config->vocab_size + VOCABULARY_STEP - 1) / VOCABULARY_STEP * VOCABULARY_STEP;
     const int32_t header[HEADER] = {
         [MAGIC] = LLMC_MODEL_MAGIC,        [VERSION] = type == VALUE_F32 ? VERSION_F32 : VERSION_BF16,

@@ -1,4 +1,5 @@
-// GPT-2's tensors in their units, and their initial values. Within a unit, tensors are in order of use.
+// The tensors of a family (family.h) in their units, and their initial values. Within a unit, tensors are in
+// order of use.
 #include "model/params.h"
 
 #include <math.h>
@@ -8,40 +9,11 @@
 
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "model/family.h"
 #include "model/param_overlap.h"
 
-#define INIT_STD      0.02
-#define LARGEST_MODEL 0x1p50 // weights, approximately
-
-struct layout {
-    const char *name; // with %d for the block's number
-    int n_dims;
-    int rows, columns; // in multiples of n_embd
-    enum param_init init;
-    bool residual; // a projection into the residual stream
-    bool hf_transposed;
-    bool is_qkv;
-};
-
-static const struct layout block_layout[N_BLOCK_PARAMS] = {
-    [PARAM_LN1_WEIGHT] = {"h.%d.ln_1.weight", 1, 1, 1, INIT_ONES, false, false, false},
-    [PARAM_LN1_BIAS] = {"h.%d.ln_1.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
-    [PARAM_QKV_WEIGHT] = {"h.%d.attn.c_attn.weight", 2, 3, 1, INIT_NORMAL, false, true, true},
-    [PARAM_QKV_BIAS] = {"h.%d.attn.c_attn.bias", 1, 3, 1, INIT_ZEROS, false, false, true},
-    [PARAM_ATTN_PROJ_WEIGHT] = {"h.%d.attn.c_proj.weight", 2, 1, 1, INIT_NORMAL, true, true, false},
-    [PARAM_ATTN_PROJ_BIAS] = {"h.%d.attn.c_proj.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
-    [PARAM_LN2_WEIGHT] = {"h.%d.ln_2.weight", 1, 1, 1, INIT_ONES, false, false, false},
-    [PARAM_LN2_BIAS] = {"h.%d.ln_2.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
-    [PARAM_FC_WEIGHT] = {"h.%d.mlp.c_fc.weight", 2, 4, 1, INIT_NORMAL, false, true, false},
-    [PARAM_FC_BIAS] = {"h.%d.mlp.c_fc.bias", 1, 4, 1, INIT_ZEROS, false, false, false},
-    [PARAM_FC_PROJ_WEIGHT] = {"h.%d.mlp.c_proj.weight", 2, 1, 4, INIT_NORMAL, true, true, false},
-    [PARAM_FC_PROJ_BIAS] = {"h.%d.mlp.c_proj.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
-};
-
-static const struct layout final_layout[N_FINAL_PARAMS] = {
-    [PARAM_LNF_WEIGHT] = {"ln_f.weight", 1, 1, 1, INIT_ONES, false, false, false},
-    [PARAM_LNF_BIAS] = {"ln_f.bias", 1, 1, 1, INIT_ZEROS, false, false, false},
-};
+#define INIT_STD 0.02
+// ---- the table
 
 static void begin_unit(struct params *params) {
     params->units[params->n_units++] =
@@ -66,85 +38,93 @@ static void add_param(struct params *params, int n_dims, int64_t rows, int64_t c
     params->n_weights += param->elements;
 }
 
-// The rows of queries, keys and values in a block's fused projection.
-static void name_qkv_parts(struct param *param) {
-    static const char *const names[] = {"q_proj", "k_proj", "v_proj"};
-    param->n_parts = 3;
-    for (int i = 0; i < 3; i++) {
-        struct param_part *part = &param->parts[i];
-        snprintf(part->name, sizeof part->name, "%s", names[i]);
-        part->n_rows = param->shape[0] / 3;
-        part->first_row = i * part->n_rows;
+static int64_t size_of(const struct gpt_config *config, enum tensor_size size) {
+    switch (size) {
+    case SIZE_NONE:
+        return 1;
+    case SIZE_EMBEDDING:
+        return config->n_embd;
+    case SIZE_VOCABULARY:
+        return config->vocab_size;
+    case SIZE_POSITIONS:
+        return config->n_positions;
+    case SIZE_HEADS:
+        return (int64_t)config->n_head * config->head_dim;
+    case SIZE_HEAD:
+        return config->head_dim;
+    case SIZE_QKV:
+        return gpt_qkv_width(config);
+    case SIZE_INTERMEDIATE:
+        return config->intermediate_size;
+    case SIZE_GATE_UP:
+        return 2 * (int64_t)config->intermediate_size;
+    }
+    return 0;
+}
+
+static void add_part(struct param *param, const char *name, int64_t first_row, int64_t n_rows) {
+    struct param_part *part = &param->parts[param->n_parts++];
+    snprintf(part->name, sizeof part->name, "%s", name);
+    part->first_row = first_row;
+    part->n_rows = n_rows;
+}
+
+// Names the rows of a fused tensor.
+static void add_parts(struct param *param, const struct gpt_config *config, enum tensor_size rows) {
+    if (rows == SIZE_QKV) {
+        const int64_t queries = size_of(config, SIZE_HEADS);
+        const int64_t keys = (int64_t)config->n_kv_head * config->head_dim;
+        add_part(param, "q_proj", 0, queries);
+        add_part(param, "k_proj", queries, keys);
+        add_part(param, "v_proj", queries + keys, keys);
+    } else if (rows == SIZE_GATE_UP) {
+        add_part(param, "gate_proj", 0, config->intermediate_size);
+        add_part(param, "up_proj", config->intermediate_size, config->intermediate_size);
     }
 }
 
-static void add_layout(struct params *params, const struct layout *layouts, int n, int block) {
-    int64_t C = params->config.n_embd;
+static void add_layout(struct params *params, const struct unit_layout *unit, int block) {
+    const struct gpt_config *config = &params->config;
     begin_unit(params);
-    for (int i = 0; i < n; i++) {
-        const struct layout *layout = &layouts[i];
+    signed char *index = params->units[params->n_units - 1].index;
+    memset(index, -1, N_BLOCK_PARAMS);
+    for (int i = 0, n = 0; i < unit->n; i++) {
+        const struct tensor_layout *layout = &unit->tensors[i];
+        if (layout->is_present && !layout->is_present(config))
+            continue;
         struct param *param = &params->params[params->n_params];
         // The names hold at most one %d.
         snprintf(param->name, sizeof param->name, layout->name, block);
         param->init = layout->init;
-        param->std = INIT_STD / (layout->residual ? sqrt(2.0 * params->config.n_layer) : 1.0);
+        param->std = INIT_STD / (layout->residual ? sqrt(2.0 * config->n_layer) : 1.0);
         param->hf_transposed = layout->hf_transposed;
-        add_param(params, layout->n_dims, layout->rows * C, layout->columns * C);
-        if (layout->is_qkv)
-            name_qkv_parts(param);
+        param->hf_parts = layout->hf_parts;
+        param->group = layout->group;
+        index[layout->tensor] = (signed char)n++;
+        add_param(params, layout->columns == SIZE_NONE ? 1 : 2, size_of(config, layout->rows),
+                  size_of(config, layout->columns));
+        add_parts(param, config, layout->rows);
     }
-}
-
-static void add_embedding(struct params *params, const char *name, int64_t rows) {
-    struct param *param = &params->params[params->n_params];
-    snprintf(param->name, sizeof param->name, "%s", name);
-    param->init = INIT_NORMAL;
-    param->std = INIT_STD;
-    add_param(params, 2, rows, params->config.n_embd);
-}
-
-static enum status check_config(const struct gpt_config *config) {
-    const struct {
-        const char *name;
-        int value;
-    } sizes[] = {{"n_layer", config->n_layer},
-                 {"n_head", config->n_head},
-                 {"n_embd", config->n_embd},
-                 {"vocab_size", config->vocab_size},
-                 {"n_positions", config->n_positions}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value < 1)
-            return FAIL(STATUS_INVALID, "the model's %s is %d, expected at least 1", sizes[i].name,
-                        sizes[i].value);
-    if (config->n_embd % config->n_head != 0)
-        return FAIL(STATUS_INVALID, "the model's n_embd %d is not a multiple of its n_head %d",
-                    config->n_embd, config->n_head);
-    // Rows of a wide linear and of the embeddings are ints; counts of elements must stay far from 2^63.
-    double C = config->n_embd, rows = (double)config->vocab_size + config->n_positions;
-    if (config->n_embd > (1 << 24) || config->n_layer > (1 << 16) ||
-        12 * C * C * config->n_layer + rows * C > LARGEST_MODEL)
-        return FAIL(STATUS_INVALID, "the model's n_embd %d or n_layer %d is too large", config->n_embd,
-                    config->n_layer);
-    return STATUS_OK;
 }
 
 enum status params_init(struct params *params, const struct gpt_config *config) {
     *params = (struct params){.config = *config};
-    TRY(check_config(config));
+    gpt_config_resolve(&params->config);
+    TRY(gpt_config_check(&params->config));
+    const struct family *family = family_of(config);
     size_t n_units = (size_t)config->n_layer + 2;
-    size_t n_params = N_EMBEDDING_PARAMS + (size_t)config->n_layer * N_BLOCK_PARAMS + N_FINAL_PARAMS;
+    size_t n_params = (size_t)family->embedding.n + (size_t)config->n_layer * (size_t)family->block.n +
+                      (size_t)family->final.n;
     params->units = calloc(n_units, sizeof *params->units);
     params->params = calloc(n_params, sizeof *params->params);
     if (!params->units || !params->params) {
         params_free(params);
         return FAIL(STATUS_FAILED, "out of memory for the table of %zu parameter tensors", n_params);
     }
-    begin_unit(params);
-    add_embedding(params, "wte.weight", config->vocab_size);
-    add_embedding(params, "wpe.weight", config->n_positions);
+    add_layout(params, &family->embedding, 0);
     for (int block = 0; block < config->n_layer; block++)
-        add_layout(params, block_layout, N_BLOCK_PARAMS, block);
-    add_layout(params, final_layout, N_FINAL_PARAMS, 0);
+        add_layout(params, &family->block, block);
+    add_layout(params, &family->final, 0);
     return STATUS_OK;
 }
 
@@ -155,13 +135,33 @@ void params_free(struct params *params) {
 }
 
 int params_find(const struct params *params, const char *name) {
-    static const char prefix[] = "transformer.";
-    if (strncmp(name, prefix, sizeof prefix - 1) == 0)
-        name += sizeof prefix - 1;
+    static const char *const prefixes[] = {"transformer.", "model."};
+    for (int i = 0; i < 2; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
+            name += strlen(prefixes[i]);
+            break;
+        }
     for (int i = 0; i < params->n_params; i++)
         if (strcmp(params->params[i].name, name) == 0)
             return i;
     return -1;
+}
+
+void params_part_name(const struct param *param, int part, char *out, size_t size) {
+    const char *suffix = strrchr(param->name, '.'), *layer = suffix;
+    while (layer > param->name && layer[-1] != '.')
+        layer--;
+    snprintf(out, size, "%.*s%s%s", (int)(layer - param->name), param->name, param->parts[part].name, suffix);
+}
+
+const struct param *params_tensor(const struct params *params, int unit, int tensor) {
+    const struct param_unit *u = &params->units[unit];
+    return u->index[tensor] < 0 ? NULL : &params->params[u->first_param + u->index[tensor]];
+}
+
+const struct param *params_lm_head(const struct params *params) {
+    const struct param *own = params_tensor(params, params->n_units - 1, PARAM_LM_HEAD);
+    return own ? own : params_tensor(params, 0, PARAM_WTE);
 }
 
 struct param_span params_unit(const struct params *params, int unit) {
@@ -170,18 +170,17 @@ struct param_span params_unit(const struct params *params, int unit) {
 }
 
 struct param_span params_group(const struct params *params, int unit, enum block_group group) {
-    static const int first[N_BLOCK_GROUPS + 1] = {[GROUP_QKV] = PARAM_LN1_WEIGHT,
-                                                  [GROUP_ATTN_PROJ] = PARAM_ATTN_PROJ_WEIGHT,
-                                                  [GROUP_FC] = PARAM_LN2_WEIGHT,
-                                                  [GROUP_FC_PROJ] = PARAM_FC_PROJ_WEIGHT,
-                                                  [N_BLOCK_GROUPS] = N_BLOCK_PARAMS};
     const struct param_unit *u = &params->units[unit];
     const struct param *table = &params->params[u->first_param];
-    return (struct param_span){.first_param = u->first_param + first[group],
-                               .n_params = first[group + 1] - first[group],
-                               .begin = table[first[group]].offset,
-                               .end = first[group + 1] < N_BLOCK_PARAMS ? table[first[group + 1]].offset
-                                                                        : u->elements};
+    int first = 0, end;
+    while (first < u->n_params && table[first].group < group)
+        first++;
+    for (end = first; end < u->n_params && table[end].group == group;)
+        end++;
+    return (struct param_span){.first_param = u->first_param + first,
+                               .n_params = end - first,
+                               .begin = first < u->n_params ? table[first].offset : u->elements,
+                               .end = end < u->n_params ? table[end].offset : u->elements};
 }
 
 static float initial_value(const struct param *param, uint64_t seed, int index, size_t element) {
@@ -223,5 +222,13 @@ void params_init_span(const struct params *params, uint64_t seed, int unit, size
 
 double params_flops_per_token(const struct params *params, int T) {
     const struct gpt_config *config = &params->config;
-    return 6.0 * (double)params->n_weights + 6.0 * config->n_layer * (double)config->n_embd * T;
+    size_t multiplied = params->n_weights;
+    if (config->untied)
+        multiplied -= params_tensor(params, 0, PARAM_WTE)->elements;
+    double width = (double)config->n_head * config->head_dim, keys = 0; // of all layers
+    for (int block = 0; block < config->n_layer; block++) {
+        double window = gpt_window(config, block);
+        keys += window > 0 && window < T ? window - window * window / (2.0 * T) : T / 2.0;
+    }
+    return 6.0 * (double)multiplied + 12.0 * width * keys;
 }

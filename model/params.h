@@ -8,43 +8,41 @@
 #include <stdint.h>
 
 #include "base/status.h"
-
-// The sizes of a GPT-2 model. The head size is n_embd / n_head.
-struct gpt_config {
-    int n_layer, n_head, n_embd, vocab_size, n_positions;
-};
-#define GPT_LAYERNORM_EPSILON 1e-5f
+#include "model/gpt_config.h"
 
 enum param_init { INIT_NORMAL, INIT_ZEROS, INIT_ONES };
 
-// The tensors of unit 0 (embeddings), of each block's unit, and of the last unit (final norm). lm_head is
-// tied to wte and has no tensor of its own.
+// The tensors of unit 0 (embeddings), of each block's unit, and of the last unit (final norm and, where it is
+// not tied to wte, lm_head). Not every family or config has each of them: param_unit.index says where one is.
+// A layer's bias follows its weight.
 enum embedding_param { PARAM_WTE, PARAM_WPE, N_EMBEDDING_PARAMS };
 enum block_param {
-    PARAM_LN1_WEIGHT, // (C)
+    PARAM_LN1_WEIGHT, // (C): the norm before attention
     PARAM_LN1_BIAS,
-    PARAM_QKV_WEIGHT, // (3C, C)
+    PARAM_QKV_WEIGHT, // ((H + 2K) D, C): GPT-2's c_attn; q_proj, k_proj and v_proj
     PARAM_QKV_BIAS,
-    PARAM_ATTN_PROJ_WEIGHT, // (C, C)
+    PARAM_ATTN_PROJ_WEIGHT, // (C, H D): c_proj; o_proj
     PARAM_ATTN_PROJ_BIAS,
-    PARAM_LN2_WEIGHT,
+    PARAM_LN2_WEIGHT, // (C): the norm before the MLP
     PARAM_LN2_BIAS,
-    PARAM_FC_WEIGHT, // (4C, C)
+    PARAM_FC_WEIGHT, // (4C, C): c_fc; gate_proj and up_proj, (2F, C)
     PARAM_FC_BIAS,
-    PARAM_FC_PROJ_WEIGHT, // (C, 4C)
+    PARAM_FC_PROJ_WEIGHT, // (C, 4C): c_proj; down_proj, (C, F)
     PARAM_FC_PROJ_BIAS,
+    PARAM_Q_NORM, // (D)
+    PARAM_K_NORM, // (D)
     N_BLOCK_PARAMS
 };
 // The tensors of a block that are used together, in order of use: those of one matrix product, with the norm
 // before it.
 enum block_group {
-    GROUP_QKV,       // ln_1, attn.c_attn
-    GROUP_ATTN_PROJ, // attn.c_proj
-    GROUP_FC,        // ln_2, mlp.c_fc
-    GROUP_FC_PROJ,   // mlp.c_proj
+    GROUP_QKV,       // norm, queries, keys and values
+    GROUP_ATTN_PROJ, // attention's output projection
+    GROUP_FC,        // norm, the MLP's first matrix
+    GROUP_FC_PROJ,   // its second
     N_BLOCK_GROUPS
 };
-enum final_param { PARAM_LNF_WEIGHT, PARAM_LNF_BIAS, N_FINAL_PARAMS };
+enum final_param { PARAM_LNF_WEIGHT, PARAM_LNF_BIAS, PARAM_LM_HEAD, N_FINAL_PARAMS };
 
 // Named rows of a fused tensor: one layer's weight or bias, which other formats and whole-matrix optimizers
 // treat as a tensor of its own.
@@ -56,17 +54,20 @@ struct param_part {
 
 // One tensor. Linear weights are stored as (out, in), as in torch.nn.Linear.
 struct param {
-    char name[40]; // as in Hugging Face's GPT-2, without "transformer."
+    char name[48]; // as in Hugging Face's models, without "transformer." or "model."; of a fused tensor with
+                   // parts, "qkv_proj" stands for theirs (params_part_name)
     int n_dims;
     int64_t shape[2];
     size_t elements;
     int unit;
-    size_t offset; // in elements, from its unit's start; a multiple of PARAM_ALIGNMENT
+    enum block_group group; // of a block's tensor
+    size_t offset;          // in elements, from its unit's start; a multiple of PARAM_ALIGNMENT
     enum param_init init;
     // INIT_NORMAL: 0.02, but 0.02 / sqrt(2 n_layer) for projections into the residual stream (GPT-2).
     double std;
     bool decay;                                // weight decay applies: tensors of two or more dimensions
     bool hf_transposed;                        // Hugging Face stores it as (in, out), as its Conv1D does
+    bool hf_parts;                             // and keeps the parts apart, each a tensor of its own
     int n_parts;                               // 0: the tensor is one layer's
     struct param_part parts[PARAM_PARTS_MOST]; // in order, without gaps
 };
@@ -75,8 +76,9 @@ struct param {
 // A unit: the tensors that ZeRO gathers and releases together, as one flat span (FSDP's unit).
 struct param_unit {
     int first_param, n_params;
-    size_t elements; // with alignment padding: a multiple of PARAM_ALIGNMENT
-    size_t offset;   // of the unit in the concatenation of all units
+    size_t elements;                   // with alignment padding: a multiple of PARAM_ALIGNMENT
+    size_t offset;                     // of the unit in the concatenation of all units
+    signed char index[N_BLOCK_PARAMS]; // of enum *_param: its row among the unit's, -1 where it has none
 };
 
 // Consecutive tensors of one unit, and the span of elements that they fill: [begin, end) within the unit,
@@ -90,18 +92,24 @@ struct params {
     struct gpt_config config;
     struct param *params;
     int n_params;
-    struct param_unit *units; // 0: embeddings; 1 .. n_layer: blocks; n_layer + 1: final norm
+    struct param_unit *units; // 0: embeddings; 1 .. n_layer: blocks; n_layer + 1: final norm, untied lm_head
     int n_units;
     size_t n_elements; // sum of the units' elements, padding included
-    size_t n_weights;  // the usual parameter count: without padding, the tied lm_head counted once
+    size_t n_weights;  // the usual parameter count: without padding, a tied lm_head counted once
 };
 
-// Fills the table. STATUS_INVALID unless each size is at least 1, n_embd is a multiple of n_head, and no
-// count overflows.
+// Fills the table. STATUS_INVALID unless each size is at least 1, heads divide evenly, the family has what
+// the config names, and no count overflows.
 enum status params_init(struct params *params, const struct gpt_config *config) MUST_CHECK;
 void params_free(struct params *params);
-// The index of the tensor with this Hugging Face name (with or without "transformer."), or -1.
+// The index of the tensor with this name (with or without "transformer." or "model."), or -1.
 int params_find(const struct params *params, const char *name);
+// The name of a part of a fused tensor: "layers.0.self_attn.q_proj.weight".
+void params_part_name(const struct param *param, int part, char *out, size_t size);
+// The tensor `tensor` (enum *_param) of a unit, or NULL where it has none.
+const struct param *params_tensor(const struct params *params, int unit, int tensor);
+// The matrix of lm_head: its own, or the token embedding that it is tied to.
+const struct param *params_lm_head(const struct params *params);
 struct param_span params_unit(const struct params *params, int unit); // the whole unit
 struct param_span params_group(const struct params *params, int unit, enum block_group group); // of a block
 
@@ -110,8 +118,9 @@ struct param_span params_group(const struct params *params, int unit, enum block
 void params_init_span(const struct params *params, uint64_t seed, int unit, size_t begin, size_t end,
                       float *out);
 
-// FLOPs per token, forward and backward: 6 P + 6 L C T for P parameters, L layers and sequences of T tokens.
-// Causal attention is counted as half of the full square.
+// FLOPs per token, forward and backward: 6 P + 12 sum over layers of H D keys, for P parameters (without the
+// embedding where lm_head has a matrix of its own) and `keys` positions that a query attends to on average: T
+// / 2 in sequences of T tokens (half of the full square), w - w^2 / (2T) with a window of w < T.
 double params_flops_per_token(const struct params *params, int T);
 
 #endif

@@ -33,14 +33,14 @@ struct runner {
 enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) MUST_CHECK;
 
 // The step of a loop over blocks: 1, but in a dry run from the first block straight to the last. The blocks
-// in between issue the operations of the first one (runner_enter_block).
-static inline int runner_block_step(const struct runner *runner, int n_layer) {
-    return runner->stream || n_layer < 3 ? 1 : n_layer - 1;
+// in between issue the operations of the first one (runner_enter_block), unless their windows differ.
+static inline int runner_block_step(const struct runner *runner, const struct gpt_config *config) {
+    return runner->stream || config->n_layer < 3 || config->n_windows > 1 ? 1 : config->n_layer - 1;
 }
 
 // In a dry run, what the block's operations stand for: the first one's also for the blocks in between.
-static inline void runner_enter_block(struct runner *runner, int block, int n_layer) {
-    runner->repeats = block == 0 ? runner_block_step(runner, n_layer) : 1;
+static inline void runner_enter_block(struct runner *runner, int block, const struct gpt_config *config) {
+    runner->repeats = block == 0 ? runner_block_step(runner, config) : 1;
 }
 
 // A dry run's units: every pointer is DRY_RUN_BUFFER. context: not NULL for gradients with beta_zero.

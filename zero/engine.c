@@ -59,7 +59,7 @@ enum status engine_bind(struct engine *engine, const struct region_table *table,
     TRY(optimizer_bind(&engine->optimizer, table));
     TRY(gpt_bind(engine->gpt, table, stream));
     if (engine->generator)
-        generator_bind(engine->generator, table, stream);
+        TRY(generator_bind(engine->generator, table, stream));
     return STATUS_OK;
 }
 

@@ -38,7 +38,12 @@ struct generate_bench {
 
 // Bytes of weights that a step reads.
 static size_t step_bytes(const struct generate_bench *bench) {
-    size_t elements = bench->params.n_weights - bench->params.params[PARAM_WPE].elements;
+    const struct params *params = &bench->params;
+    const struct param *positions = params_tensor(params, 0, PARAM_WPE),
+                       *tokens = params_tensor(params, 0, PARAM_WTE);
+    size_t elements = params->n_weights - (positions ? positions->elements : 0);
+    if (params->config.untied)
+        elements -= tokens->elements;
     return elements * dtype_size(bench->type);
 }
 
@@ -141,7 +146,7 @@ static enum status make_model(struct generate_bench *bench) {
     bench->unsharded =
         (struct unsharded){.params = &bench->params, .type = bench->type, .weights = bench->span};
     bench->hooks = unsharded_hooks(&bench->unsharded);
-    generator_bind(bench->generator, table, &bench->stream);
+    TRY(generator_bind(bench->generator, table, &bench->stream));
     return make_weights(bench);
 }
 

@@ -260,7 +260,7 @@ static enum status load_model(struct server *server, const char *path) {
     TRY(generator_new(&session->params, &server->generator_options, session->device, &session->memory.table,
                       &server->generator));
     TRY(session_load(session));
-    generator_bind(server->generator, &session->memory.table, &session->stream);
+    TRY(generator_bind(server->generator, &session->memory.table, &session->stream));
     server->batch_options = (struct batch_options){.generator = server->generator,
                                                    .stream = &session->stream,
                                                    .hooks = &session->hooks,

@@ -31,7 +31,7 @@ static void add_model(const struct exporter *exporter, struct gguf_keys *keys) {
     gguf_add_u32(keys, "gpt2.embedding_length", (uint32_t)config->n_embd);
     gguf_add_u32(keys, "gpt2.feed_forward_length", 4 * (uint32_t)config->n_embd);
     gguf_add_u32(keys, "gpt2.attention.head_count", (uint32_t)config->n_head);
-    gguf_add_f32(keys, "gpt2.attention.layer_norm_epsilon", GPT_LAYERNORM_EPSILON);
+    gguf_add_f32(keys, "gpt2.attention.layer_norm_epsilon", (float)config->norm_eps);
     gguf_add_u32(keys, "gpt2.vocab_size", (uint32_t)config->vocab_size);
 }
 

@@ -34,7 +34,10 @@ static void fixture_init_with(struct engine_fixture *fixture, int stage, const c
              stage, partition, zero);
     together_ok(comm, config_parse(&fixture->config, json, strlen(json), "json"));
     together_ok(comm, config_resolve(&fixture->config, comm->world));
-    together_ok(comm, params_init(&fixture->params, &(struct gpt_config){3, 1, 24, 91, 8}));
+    together_ok(
+        comm, params_init(&fixture->params,
+                          &(struct gpt_config){
+                              .n_layer = 3, .n_head = 1, .n_embd = 24, .vocab_size = 91, .n_positions = 8}));
     together_ok(comm, device_open("cpu", 1, 0, &fixture->device));
     fixture->stream.device = fixture->device;
     region_memory_init(&fixture->memory, fixture->device);

@@ -17,7 +17,10 @@ static inline bool small_run_init(struct temporary *temporary, struct config *co
         "\"n_positions\": 8}}";
     return temporary_init(temporary) && config_parse(config, json, sizeof json - 1, "c.json") == STATUS_OK &&
            config_resolve(config, 1) == STATUS_OK &&
-           params_init(params, &(struct gpt_config){2, 2, 8, 31, 8}) == STATUS_OK &&
+           params_init(params,
+                       &(struct gpt_config){
+                           .n_layer = 2, .n_head = 2, .n_embd = 8, .vocab_size = 31, .n_positions = 8}) ==
+               STATUS_OK &&
            comm_open_self(alone) == STATUS_OK &&
            partition_init(partition, params, PARTITION_EVEN, world) == STATUS_OK;
 }

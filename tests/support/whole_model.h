@@ -155,7 +155,7 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     model->hooks = unsharded_hooks(&model->unsharded);
     assert_ok(gpt_bind(model->gpt, table, &model->stream));
     if (model->generator)
-        generator_bind(model->generator, table, &model->stream);
+        assert_ok(generator_bind(model->generator, table, &model->stream));
     whole_model_poison(model);
 }
 

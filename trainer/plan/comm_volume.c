@@ -35,8 +35,9 @@ static struct fetch_elements elements_of_all(const struct model_states *state, c
     return sum;
 }
 
-// How often a micro-batch uses a fetch. Embeddings and blocks: twice, in forward and in backward. The final
-// norm: once, as lm_head and loss run forward and backward in one go. A group of a block's tensors: as often
+// How often a micro-batch uses a fetch. Blocks: twice, in forward and in backward. The final norm and an
+// lm_head of its own: once, as lm_head and loss run forward and backward in one go. Embeddings: in forward,
+// and as lm_head where that is tied to them. A group of a block's tensors: as often
 // as the model acquires it.
 static uint64_t uses_of(const struct model_states *state, int index) {
     const struct parameters *parameters = &state->parameters;
@@ -44,7 +45,8 @@ static uint64_t uses_of(const struct model_states *state, int index) {
     if (stage_by_group(&state->options, state->params, unit))
         return (uint64_t)gpt_group_uses(state->params, state->options.recompute, unit,
                                         (enum block_group)group);
-    return unit == state->params->n_units - 1 ? 1 : 2;
+    bool once = unit == state->params->n_units - 1 || (unit == 0 && state->params->config.untied);
+    return once ? 1 : 2;
 }
 
 // Reduce-scatter of gradients: a rank sends everything that it does not own, in the communication dtype.

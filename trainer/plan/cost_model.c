@@ -44,9 +44,11 @@ struct step_cost {
 // FLOPs per token of a forward pass over the blocks: two per weight, and attention over half of the
 // positions.
 static double block_flops(const struct step_cost *work, bool attention_half_only) {
-    double C = work->model->n_embd, L = work->model->n_layer, T = (double)work->config->train.seq_len;
-    double weights = (attention_half_only ? 4 : 12) * C * C;
-    return L * (2 * weights + 2 * T * C);
+    const struct gpt_config *model = work->model;
+    double C = model->n_embd, L = model->n_layer, T = (double)work->config->train.seq_len;
+    double heads = (double)model->n_head * model->head_dim, matrices = model->family == FAMILY_GPT2 ? 2 : 3;
+    double attention = C * (gpt_qkv_width(model) + heads), mlp = matrices * C * model->intermediate_size;
+    return L * (2 * (attention + (attention_half_only ? 0 : mlp)) + 2 * T * heads);
 }
 
 // FLOPs per token that backward recomputes. Recomputing elementwise operations only is counted as free.

@@ -16,7 +16,7 @@ enum status plan_attention(struct device *device, const struct config *config, c
     const struct attention_shape shape = {.B = (int)config->train.micro_batch_size,
                                           .T = (int)config->train.seq_len,
                                           .H = params->config.n_head,
-                                          .D = params->config.n_embd / params->config.n_head,
+                                          .D = params->config.head_dim,
                                           .type = type};
     const bool on_gpu = device->place == REGION_DEVICE && type != DTYPE_F32;
     struct cudnn_support support = {.usable = on_gpu, .reason = "it computes bf16 and fp16 on a GPU"};

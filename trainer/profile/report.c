@@ -14,14 +14,19 @@
 // Which linear layer, by the shape of its weight; lm_head by its phase.
 static const char *layer_name(const struct profile_about *about, const struct profile_label *label,
                               char *buffer, size_t size) {
-    int C = about->config->n_embd, in = label->shape.in, out = label->shape.out;
+    const struct gpt_config *config = about->config;
+    const int C = config->n_embd, in = label->shape.in, out = label->shape.out;
+    const int heads = config->n_head * config->head_dim, F = config->intermediate_size;
+    const int up = config->family == FAMILY_GPT2 ? F : 2 * F;
     if (in == 0)
         return "";
     if (label->place.phase == PROFILER_LM_HEAD)
         return "lm_head";
-    if (in == C && (out == C || out == 3 * C || out == 4 * C))
-        return out == C ? "attention output" : out == 3 * C ? "qkv" : "mlp up";
-    if (in == 4 * C && out == C)
+    if (in == heads && out == C)
+        return "attention output";
+    if (in == C && (out == gpt_qkv_width(config) || out == up))
+        return out == up ? "mlp up" : "qkv";
+    if (in == F && out == C)
         return "mlp down";
     snprintf(buffer, size, "%d to %d", in, out);
     return buffer;

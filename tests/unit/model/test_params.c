@@ -13,6 +13,11 @@
 
 #include "model/params.h"
 
+#define SIZES(layers, heads, width, vocabulary, positions)                                                   \
+    {                                                                                                        \
+        .n_layer = layers, .n_head = heads, .n_embd = width, .vocab_size = vocabulary,                       \
+        .n_positions = positions                                                                             \
+    }
 static const struct gpt_config gpt2_small = {
     .n_layer = 12, .n_head = 12, .n_embd = 768, .vocab_size = 50257, .n_positions = 1024};
 static const struct gpt_config tiny = {
@@ -24,10 +29,10 @@ static void test_known_counts(void **state) {
     static const struct {
         struct gpt_config config;
         size_t n_weights;
-    } cases[] = {{{12, 12, 768, 50257, 1024}, 124439808},
-                 {{24, 16, 1024, 50257, 1024}, 354823168},
-                 {{36, 20, 1280, 50257, 1024}, 774030080},
-                 {{48, 25, 1600, 50257, 1024}, 1557611200}};
+    } cases[] = {{SIZES(12, 12, 768, 50257, 1024), 124439808},
+                 {SIZES(24, 16, 1024, 50257, 1024), 354823168},
+                 {SIZES(36, 20, 1280, 50257, 1024), 774030080},
+                 {SIZES(48, 25, 1600, 50257, 1024), 1557611200}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct params params;
         assert_int_equal(params_init(&params, &cases[i].config), STATUS_OK);
@@ -150,16 +155,16 @@ static void test_sizes_that_overflow_are_refused(void **state) {
     static const struct {
         struct gpt_config config;
         const char *expected;
-    } cases[] = {{{0, 1, 8, 10, 10}, "n_layer"},
-                 {{1, 0, 8, 10, 10}, "n_head"},
-                 {{1, 1, -8, 10, 10}, "n_embd"},
-                 {{1, 1, 8, 0, 10}, "vocab_size"},
-                 {{1, 1, 8, 10, INT_MIN}, "n_positions"},
-                 {{1, 3, 8, 10, 10}, "not a multiple"},
-                 {{INT_MAX, 1, 8, 10, 10}, "too large"},
-                 {{1, 1, INT_MAX, 10, 10}, "too large"},
-                 {{1 << 16, 1, 1 << 24, 10, 10}, "too large"}, // its elements overflow 64 bits
-                 {{1, 1, 1 << 24, INT_MAX, INT_MAX}, "too large"}};
+    } cases[] = {{SIZES(0, 1, 8, 10, 10), "n_layer"},
+                 {SIZES(1, 0, 8, 10, 10), "n_head"},
+                 {SIZES(1, 1, -8, 10, 10), "n_embd"},
+                 {SIZES(1, 1, 8, 0, 10), "vocab_size"},
+                 {SIZES(1, 1, 8, 10, INT_MIN), "n_positions"},
+                 {SIZES(1, 3, 8, 10, 10), "not a multiple"},
+                 {SIZES(INT_MAX, 1, 8, 10, 10), "too large"},
+                 {SIZES(1, 1, INT_MAX, 10, 10), "too large"},
+                 {SIZES(1 << 16, 1, 1 << 24, 10, 10), "too large"}, // its elements overflow 64 bits
+                 {SIZES(1, 1, 1 << 24, INT_MAX, INT_MAX), "too large"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct params params;
         assert_int_equal(params_init(&params, &cases[i].config), STATUS_INVALID);

@@ -31,7 +31,10 @@ struct scale_fixture {
 static void fixture_init(struct scale_fixture *fixture, int world) {
     EXPECT_OK(config_parse(&fixture->config, config_json, strlen(config_json), "json"));
     EXPECT_OK(config_resolve(&fixture->config, world));
-    EXPECT_OK(params_init(&fixture->params, &(struct gpt_config){128, 160, 25600, 51200, 2048}));
+    EXPECT_OK(params_init(
+        &fixture->params,
+        &(struct gpt_config){
+            .n_layer = 128, .n_head = 160, .n_embd = 25600, .vocab_size = 51200, .n_positions = 2048}));
     EXPECT_OK(device_open("cpu", 1, 0, &fixture->device));
 }
 

@@ -416,7 +416,9 @@ static void test_another_model(void **state) {
     struct params other;
     struct checkpoint *checkpoint;
     EXPECT_OK(write_step(1));
-    EXPECT_OK(params_init(&other, &(struct gpt_config){2, 2, 16, 31, 8}));
+    EXPECT_OK(params_init(
+        &other,
+        &(struct gpt_config){.n_layer = 2, .n_head = 2, .n_embd = 16, .vocab_size = 31, .n_positions = 8}));
     EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
     EXPECT_FAILURE(STATUS_INVALID, checkpoint_check_model(checkpoint, &other), "8", "16");
     checkpoint_close(checkpoint);

@@ -347,7 +347,10 @@ static void check_large(int world, const struct params *large) {
 static void test_thousands_of_ranks(void **state) {
     (void)state;
     struct params large;
-    EXPECT_OK(params_init(&large, &(struct gpt_config){256, 128, 16384, 50257, 2048}));
+    EXPECT_OK(params_init(
+        &large,
+        &(struct gpt_config){
+            .n_layer = 256, .n_head = 128, .n_embd = 16384, .vocab_size = 50257, .n_positions = 2048}));
     check_large(1024, &large);
     check_large(4096, &large);
     params_free(&large);
@@ -361,7 +364,12 @@ static int set_up_model(void **state) {
     if (config_parse(&config, json, sizeof json - 1, "c.json") != STATUS_OK ||
         config_resolve(&config, 1) != STATUS_OK)
         return -1;
-    return params_init(&params, &(struct gpt_config){2, 2, 8, 31, 8}) == STATUS_OK ? 0 : -1;
+    return params_init(&params,
+                       &(struct gpt_config){
+                           .n_layer = 2, .n_head = 2, .n_embd = 8, .vocab_size = 31, .n_positions = 8}) ==
+                   STATUS_OK
+               ? 0
+               : -1;
 }
 
 static int free_model(void **state) {

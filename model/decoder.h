@@ -1,0 +1,74 @@
+// What all families of decoders share: a block's buffers, the order in which its groups are acquired, forward
+// and backward, and what backward recomputes. Used by training (gpt.c) and generation (generate.c). Internal
+// to model/.
+//
+// A block's tensors form four groups (enum block_group), each a matrix product and what precedes it:
+//   GROUP_QKV        norm, queries, keys, values, attention   x      -> attention
+//   GROUP_ATTN_PROJ  attention's output projection, + x       ...    -> middle (the residual stream)
+//   GROUP_FC         norm, the MLP's first matrix             middle -> activated
+//   GROUP_FC_PROJ    its second, + middle                     ...    -> out
+#ifndef ZERO_MODEL_DECODER_H
+#define ZERO_MODEL_DECODER_H
+
+#include "model/family.h"
+
+// ---- activations
+
+// Sets of a block's activations, as recomputation tells them apart (enum gpt_recompute).
+enum block_activations {
+    BLOCK_ATTENTION = 1, // queries, keys, values, attention's output and lse; the first norm's mean and rstd
+    BLOCK_MLP = 2,       // what follows attention's output, except the next two
+    BLOCK_NORMS = 4,     // outputs of both norms
+    BLOCK_ACTIVATED = 8, // the output of the MLP's activation
+    BLOCK_ALL = BLOCK_ATTENTION | BLOCK_MLP | BLOCK_NORMS | BLOCK_ACTIVATED
+};
+
+// Region indices of a block's activations.
+#define BLOCK_BUFFERS 14
+struct block_regions {
+    int index[BLOCK_BUFFERS];
+};
+
+// Adds the buffers of some of a block's activations to the table and writes their indices.
+//   rows          B T
+//   sets          of enum block_activations; the others' indices in `out` are left alone
+//   for_backward  false: buffers that only backward reads are left out (index -1, pointer NULL)
+//   label         their prefix in the plan
+enum status block_regions_add(struct region_table *table, struct device *device,
+                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned sets,
+                              bool for_backward, const char *label, struct block_regions *out) MUST_CHECK;
+// Looks up the buffers in a bound table. table NULL: a dry run's buffers.
+void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
+                        struct block_buffers *out);
+
+// Elements per row (position) of gradients of activations; 0 where the family has none.
+struct activation_widths {
+    size_t dbranch, dqkv, drotated, dfc;
+    size_t dbiases; // of a block, not per row
+};
+struct activation_widths activation_widths(const struct params *params);
+
+// ---- a unit
+
+// A unit in a pass over N rows.
+struct unit_pass unit_pass_of(struct runner *runner, const struct params *params, enum dtype type, int N,
+                              int unit, struct unit_view view);
+
+// ---- a block
+
+// One group, between the hooks' group_acquire and group_release. Groups are called in order; only
+// GROUP_FC_PROJ writes `out`. block->unit.view: of the unit, as acquired.
+enum status block_forward(const struct unit_hooks *hooks, const struct block_pass *block,
+                          enum block_group group) MUST_CHECK;
+
+// Turns scratch->dresidual from the gradient of `out` into that of `x`, and adds to the unit's gradients.
+// Recomputes what forward did not keep, as late as possible.
+//   block       block->unit.view: of the unit, as acquired for backward
+//   recomputed  sets of enum block_activations that forward did not keep
+//   next        what is acquired after this block
+enum status block_backward(const struct unit_hooks *hooks, const struct block_pass *block,
+                           unsigned recomputed, struct gpt_next next) MUST_CHECK;
+// The group that block_backward acquires first.
+enum block_group block_backward_first(unsigned recomputed);
+
+#endif

@@ -1,0 +1,48 @@
+// The families of decoders: what tells them apart. Each has a file that reads like its paper (gpt2.c,
+// llama.c); what they share is in decoder.h. Internal to model/.
+#ifndef ZERO_MODEL_FAMILY_H
+#define ZERO_MODEL_FAMILY_H
+
+#include "model/layers.h"
+
+// Sizes that tensors are made of. Fused ones name their rows (struct param_part).
+enum tensor_size {
+    SIZE_NONE,         // no second dimension
+    SIZE_EMBEDDING,    // n_embd
+    SIZE_VOCABULARY,   // vocab_size
+    SIZE_POSITIONS,    // n_positions
+    SIZE_HEADS,        // n_head head_dim
+    SIZE_HEAD,         // head_dim
+    SIZE_QKV,          // (n_head + 2 n_kv_head) head_dim: q_proj, k_proj, v_proj
+    SIZE_INTERMEDIATE, // intermediate_size
+    SIZE_GATE_UP       // 2 intermediate_size: gate_proj, up_proj
+};
+
+// A tensor of a unit.
+struct tensor_layout {
+    int tensor;       // enum *_param
+    const char *name; // with %d for the block's number
+    enum tensor_size rows, columns;
+    enum param_init init;
+    enum block_group group; // of a block's tensor
+    bool residual;          // a projection into the residual stream
+    bool hf_transposed, hf_parts;
+    bool (*is_present)(const struct gpt_config *config); // NULL: always
+};
+struct unit_layout {
+    const struct tensor_layout *tensors; // in order of use
+    int n;
+};
+
+struct family {
+    const char *name; // of model.family
+    struct unit_layout embedding, block, final;
+    bool is_gated; // the first matrix of the MLP has a gate, and its activation is an operation of its own
+    enum status (*forward[N_BLOCK_GROUPS])(const struct block_pass *block);
+    enum status (*backward[N_BLOCK_GROUPS])(const struct block_pass *block);
+};
+extern const struct family gpt2_family, llama_family;
+
+const struct family *family_of(const struct gpt_config *config);
+
+#endif

@@ -1,0 +1,109 @@
+// GPT-2 (Radford et al., 2019; the sizes and tricks of nanoGPT and llm.c):
+//   x += c_proj(attention(c_attn(ln_1(x))))
+//   x += c_proj(gelu(c_fc(ln_2(x))))
+// with learned position embeddings, biases everywhere, and lm_head tied to the token embedding.
+#include "model/decoder.h"
+
+static const struct tensor_layout embedding[] = {
+    {.tensor = PARAM_WTE, .name = "wte.weight", .rows = SIZE_VOCABULARY, .columns = SIZE_EMBEDDING},
+    {.tensor = PARAM_WPE, .name = "wpe.weight", .rows = SIZE_POSITIONS, .columns = SIZE_EMBEDDING}};
+
+#define ONES(id, text, of)                                                                                   \
+    { .tensor = id, .name = text, .rows = SIZE_EMBEDDING, .init = INIT_ONES, .group = of }
+#define BIAS(id, text, n, of)                                                                                \
+    { .tensor = id, .name = text, .rows = n, .init = INIT_ZEROS, .group = of }
+#define MATRIX(id, text, out, in, of, into_residual)                                                         \
+    {                                                                                                        \
+        .tensor = id, .name = text, .rows = out, .columns = in, .group = of, .residual = into_residual,      \
+        .hf_transposed = true                                                                                \
+    }
+static const struct tensor_layout block[] = {
+    ONES(PARAM_LN1_WEIGHT, "h.%d.ln_1.weight", GROUP_QKV),
+    BIAS(PARAM_LN1_BIAS, "h.%d.ln_1.bias", SIZE_EMBEDDING, GROUP_QKV),
+    MATRIX(PARAM_QKV_WEIGHT, "h.%d.attn.c_attn.weight", SIZE_QKV, SIZE_EMBEDDING, GROUP_QKV, false),
+    BIAS(PARAM_QKV_BIAS, "h.%d.attn.c_attn.bias", SIZE_QKV, GROUP_QKV),
+    MATRIX(PARAM_ATTN_PROJ_WEIGHT, "h.%d.attn.c_proj.weight", SIZE_EMBEDDING, SIZE_HEADS, GROUP_ATTN_PROJ,
+           true),
+    BIAS(PARAM_ATTN_PROJ_BIAS, "h.%d.attn.c_proj.bias", SIZE_EMBEDDING, GROUP_ATTN_PROJ),
+    ONES(PARAM_LN2_WEIGHT, "h.%d.ln_2.weight", GROUP_FC),
+    BIAS(PARAM_LN2_BIAS, "h.%d.ln_2.bias", SIZE_EMBEDDING, GROUP_FC),
+    MATRIX(PARAM_FC_WEIGHT, "h.%d.mlp.c_fc.weight", SIZE_INTERMEDIATE, SIZE_EMBEDDING, GROUP_FC, false),
+    BIAS(PARAM_FC_BIAS, "h.%d.mlp.c_fc.bias", SIZE_INTERMEDIATE, GROUP_FC),
+    MATRIX(PARAM_FC_PROJ_WEIGHT, "h.%d.mlp.c_proj.weight", SIZE_EMBEDDING, SIZE_INTERMEDIATE, GROUP_FC_PROJ,
+           true),
+    BIAS(PARAM_FC_PROJ_BIAS, "h.%d.mlp.c_proj.bias", SIZE_EMBEDDING, GROUP_FC_PROJ)};
+
+static const struct tensor_layout final[] = {ONES(PARAM_LNF_WEIGHT, "ln_f.weight", 0),
+                                             BIAS(PARAM_LNF_BIAS, "ln_f.bias", SIZE_EMBEDDING, 0)};
+
+// ---- forward
+
+static enum status qkv_forward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    TRY(norm(&a->unit, PARAM_LN1_WEIGHT, a->x, &kept->ln1));
+    TRY(project_qkv(a, kept->ln1.out));
+    return attend(a);
+}
+
+static enum status attn_proj_forward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    return linear_add(&a->unit, PARAM_ATTN_PROJ_WEIGHT, kept->attention, a->x, kept->middle);
+}
+
+static enum status fc_forward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    TRY(norm(&a->unit, PARAM_LN2_WEIGHT, kept->middle, &kept->ln2));
+    return linear_activated(&a->unit, PARAM_FC_WEIGHT, kept->ln2.out, ACTIVATION_GELU, kept->fc,
+                            kept->activated);
+}
+
+static enum status fc_proj_forward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    return linear_add(&a->unit, PARAM_FC_PROJ_WEIGHT, kept->activated, kept->middle, a->out);
+}
+
+// ---- backward
+
+static enum status fc_proj_backward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    const struct param *weight = layer_tensor(&a->unit, PARAM_FC_PROJ_WEIGHT);
+    if (a->recomputes_activation)
+        RUN(a->unit.runner, gelu_forward, .out = kept->activated, .x = kept->fc,
+            .n = (size_t)a->unit.N * (size_t)weight->shape[1], .type = a->unit.type);
+    return linear_backward(&a->unit, PARAM_FC_PROJ_WEIGHT, a->scratch->dresidual, kept->activated,
+                           ACTIVATION_GELU, kept->fc, a->scratch->dfc);
+}
+
+static enum status fc_backward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    const struct activation_gradients *d = a->scratch;
+    TRY(linear_input_backward(&a->unit, PARAM_FC_WEIGHT, d->dfc, d->dbranch));
+    TRY(norm_backward(&a->unit, PARAM_LN2_WEIGHT, kept->middle, &kept->ln2, d->dbranch, d->dresidual,
+                      d->dresidual, a->recomputes_norm));
+    return linear_weight_backward(&a->unit, PARAM_FC_WEIGHT, d->dfc, kept->ln2.out);
+}
+
+static enum status attn_proj_backward(const struct block_pass *a) {
+    return linear_backward(&a->unit, PARAM_ATTN_PROJ_WEIGHT, a->scratch->dresidual, a->buffers->attention,
+                           ACTIVATION_NONE, NULL, a->scratch->dbranch);
+}
+
+static enum status qkv_backward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    const struct activation_gradients *d = a->scratch;
+    TRY(attend_backward(a));
+    TRY(linear_input_backward(&a->unit, PARAM_QKV_WEIGHT, d->dqkv, d->dbranch));
+    TRY(norm_backward(&a->unit, PARAM_LN1_WEIGHT, a->x, &kept->ln1, d->dbranch, d->dresidual, d->dresidual,
+                      a->recomputes_norm));
+    return linear_weight_backward(&a->unit, PARAM_QKV_WEIGHT, d->dqkv, kept->ln1.out);
+}
+
+#define TENSORS(list)                                                                                        \
+    { list, sizeof list / sizeof *list }
+const struct family gpt2_family = {
+    .name = "gpt2",
+    .embedding = TENSORS(embedding),
+    .block = TENSORS(block),
+    .final = TENSORS(final),
+    .forward = {qkv_forward, attn_proj_forward, fc_forward, fc_proj_forward},
+    .backward = {qkv_backward, attn_proj_backward, fc_backward, fc_proj_backward}};

@@ -1,0 +1,101 @@
+#include "model/gpt_config.h"
+
+#include <limits.h>
+
+#define LARGEST_MODEL 0x1p50 // weights, approximately
+
+static int default_int(int value, int otherwise) {
+    return value > 0 ? value : otherwise;
+}
+
+// GPT-2's, and Llama's (Meta's code): two thirds of 4 n_embd, up to a multiple of 256.
+static int default_intermediate_size(const struct gpt_config *config) {
+    int64_t C = config->n_embd, size = config->family == FAMILY_GPT2 ? 4 * C : (8 * C / 3 + 255) / 256 * 256;
+    return size < INT_MAX ? (int)size : INT_MAX;
+}
+
+void gpt_config_resolve(struct gpt_config *config) {
+    const int C = config->n_embd;
+    config->n_kv_head = default_int(config->n_kv_head, config->n_head);
+    config->head_dim = default_int(config->head_dim, config->n_head > 0 ? C / config->n_head : 0);
+    config->intermediate_size = default_int(config->intermediate_size, default_intermediate_size(config));
+    if (!(config->norm_eps > 0))
+        config->norm_eps = 1e-5;
+    if (config->family != FAMILY_GPT2 && !(config->rope.theta > 0))
+        config->rope.theta = 10000;
+}
+
+static enum status check_sizes(const struct gpt_config *config) {
+    const struct {
+        const char *name;
+        int value;
+    } sizes[] = {{"n_layer", config->n_layer},         {"n_head", config->n_head},
+                 {"n_embd", config->n_embd},           {"vocab_size", config->vocab_size},
+                 {"n_positions", config->n_positions}, {"n_kv_head", config->n_kv_head},
+                 {"head_dim", config->head_dim},       {"intermediate_size", config->intermediate_size}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 1)
+            return FAIL(STATUS_INVALID, "the model's %s is %d, expected at least 1", sizes[i].name,
+                        sizes[i].value);
+    // Rows of a wide linear and of the embeddings are ints; counts of elements must stay far from 2^63.
+    double C = config->n_embd, rows = (double)config->vocab_size * 2 + config->n_positions;
+    double heads = (double)(config->n_head + (double)config->n_kv_head) * config->head_dim;
+    double F = config->intermediate_size;
+    if (config->n_embd > (1 << 24) || config->n_layer > (1 << 16) || heads > 1 << 28 || F > 1 << 28 ||
+        (2 * heads + 3 * F) * C * config->n_layer + rows * C > LARGEST_MODEL)
+        return FAIL(STATUS_INVALID, "the model's n_embd %d or n_layer %d is too large", config->n_embd,
+                    config->n_layer);
+    return STATUS_OK;
+}
+
+enum status gpt_config_check(const struct gpt_config *config) {
+    TRY(check_sizes(config));
+    if (config->n_head % config->n_kv_head != 0)
+        return FAIL(STATUS_INVALID, "the model's n_head %d is not a multiple of its n_kv_head %d",
+                    config->n_head, config->n_kv_head);
+    if (config->family != FAMILY_GPT2)
+        return config->head_dim % 2 == 0
+                   ? STATUS_OK
+                   : FAIL(STATUS_INVALID, "the model's head_dim %d is odd; RoPE rotates pairs",
+                          config->head_dim);
+    if (config->n_embd % config->n_head != 0)
+        return FAIL(STATUS_INVALID, "the model's n_embd %d is not a multiple of its n_head %d",
+                    config->n_embd, config->n_head);
+    return STATUS_OK;
+}
+
+const char *gpt_config_difference(const struct gpt_config *a, const struct gpt_config *b) {
+    struct gpt_config x = *a, y = *b;
+    gpt_config_resolve(&x);
+    gpt_config_resolve(&y);
+#define COMPARE(field)                                                                                       \
+    if (x.field != y.field)                                                                                  \
+        return #field;
+    COMPARE(family)
+    COMPARE(n_layer)
+    COMPARE(n_head)
+    COMPARE(n_embd)
+    COMPARE(vocab_size)
+    COMPARE(n_positions)
+    COMPARE(n_kv_head)
+    COMPARE(head_dim)
+    COMPARE(intermediate_size)
+    COMPARE(norm_eps)
+    COMPARE(qkv_bias)
+    COMPARE(qk_norm)
+    COMPARE(untied)
+    COMPARE(rope.theta)
+    COMPARE(rope.type)
+    COMPARE(rope.factor)
+    COMPARE(rope.low_freq_factor)
+    COMPARE(rope.high_freq_factor)
+    COMPARE(rope.beta_fast)
+    COMPARE(rope.beta_slow)
+    COMPARE(rope.attention_factor)
+    COMPARE(rope.original_positions)
+    for (int block = 0; block < x.n_layer; block++)
+        if (gpt_window(&x, block) != gpt_window(&y, block))
+            return "window";
+    return NULL;
+#undef COMPARE
+}

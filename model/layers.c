@@ -1,0 +1,313 @@
+// Sizes come from the table of parameters: rows and columns of a layer's weight.
+#include "model/layers.h"
+
+#include <assert.h>
+
+// ---- tensors
+
+const struct param *layer_tensor(const struct unit_pass *u, int tensor) {
+    return u->index[tensor] < 0 ? NULL : &u->tensors[u->index[tensor]];
+}
+
+const void *layer_weight(const struct unit_pass *u, int tensor) {
+    return u->index[tensor] < 0 ? NULL : param_at(u->view.params, u->tensors, u->index[tensor], u->type);
+}
+
+void *layer_gradient(const struct unit_pass *u, int tensor) {
+    return u->index[tensor] < 0
+               ? NULL
+               : param_at(u->view.grads, u->tensors, u->index[tensor], accumulation_dtype(u->type));
+}
+
+static void *offset(const void *data, size_t elements, enum dtype type) {
+    return (char *)(uintptr_t)data + elements * dtype_size(type);
+}
+
+// ---- linear layers
+
+static int outputs(const struct unit_pass *u, int weight) {
+    return (int)layer_tensor(u, weight)->shape[0];
+}
+
+static int inputs(const struct unit_pass *u, int weight) {
+    return (int)layer_tensor(u, weight)->shape[1];
+}
+
+// Rows [row, row + n) of a layer, as a layer of their own.
+static enum status linear_rows(const struct unit_pass *u, int weight, int row, int n, const void *x,
+                               void *out) {
+    const void *bias = layer_weight(u, weight + 1);
+    int IC = inputs(u, weight);
+    RUN(u->runner, linear_forward, .out = out, .x = x,
+        .weight = offset(layer_weight(u, weight), (size_t)row * (size_t)IC, u->type),
+        .bias = bias ? offset(bias, (size_t)row, u->type) : NULL, .N = u->N, .IC = IC, .OC = n,
+        .out_stride = n, .type = u->type, .out_type = u->type);
+    return STATUS_OK;
+}
+
+enum status linear(const struct unit_pass *u, int weight, const void *x, void *out) {
+    return linear_rows(u, weight, 0, outputs(u, weight), x, out);
+}
+
+enum status linear_add(const struct unit_pass *u, int weight, const void *x, const void *residual,
+                       void *out) {
+    int OC = outputs(u, weight);
+    RUN(u->runner, linear_forward, .out = out, .x = x, .weight = layer_weight(u, weight),
+        .bias = layer_weight(u, weight + 1), .residual = residual, .N = u->N, .IC = inputs(u, weight),
+        .OC = OC, .out_stride = OC, .type = u->type, .out_type = u->type);
+    return STATUS_OK;
+}
+
+enum status linear_activated(const struct unit_pass *u, int weight, const void *x, enum activation activation,
+                             void *before, void *out) {
+    int OC = outputs(u, weight);
+    RUN(u->runner, linear_forward, .out = out, .pre_activation = before, .x = x,
+        .weight = layer_weight(u, weight), .bias = layer_weight(u, weight + 1), .N = u->N,
+        .IC = inputs(u, weight), .OC = OC, .out_stride = OC, .activation = activation, .type = u->type,
+        .out_type = u->type);
+    return STATUS_OK;
+}
+
+// Where a product leaves a bias's gradient: in its place, or in scratch, to be added later.
+static void *bias_gradient(const struct unit_pass *u, int bias) {
+    void *gradient = layer_gradient(u, bias);
+    struct bias_gradients *later = u->later;
+    if (!gradient || !later)
+        return gradient;
+    assert(later->n < ADD_SPANS_MOST);
+    size_t from = later->elements, n = layer_tensor(u, bias)->elements;
+    later->spans[later->n++] = (struct add_span){.out = gradient, .n = n};
+    later->elements += n;
+    return offset(later->scratch, from, accumulation_dtype(u->type));
+}
+
+enum status linear_input_backward(const struct unit_pass *u, int weight, const void *dout, void *dx) {
+    int OC = outputs(u, weight);
+    RUN(u->runner, linear_backward, .dx = dx, .dout = dout, .weight = layer_weight(u, weight), .N = u->N,
+        .IC = inputs(u, weight), .OC = OC, .dout_stride = OC, .type = u->type);
+    return STATUS_OK;
+}
+
+enum status linear_weight_backward(const struct unit_pass *u, int weight, const void *dout, const void *x) {
+    int OC = outputs(u, weight);
+    void *dbias = bias_gradient(u, weight + 1);
+    RUN(u->runner, linear_backward, .dweight = layer_gradient(u, weight), .dbias = dbias, .dout = dout,
+        .x = x, .N = u->N, .IC = inputs(u, weight), .OC = OC, .dout_stride = OC,
+        .beta_zero = u->view.beta_zero, .writes_dbias = u->later != NULL, .type = u->type);
+    return STATUS_OK;
+}
+
+enum status linear_backward(const struct unit_pass *u, int weight, const void *dout, const void *x,
+                            enum activation activation, const void *before, void *dx) {
+    int OC = outputs(u, weight);
+    void *dbias = bias_gradient(u, weight + 1);
+    RUN(u->runner, linear_backward, .dx = dx, .dweight = layer_gradient(u, weight), .dbias = dbias,
+        .dout = dout, .x = x, .weight = layer_weight(u, weight), .pre_activation = before,
+        .activation = activation, .N = u->N, .IC = inputs(u, weight), .OC = OC, .dout_stride = OC,
+        .beta_zero = u->view.beta_zero, .writes_dbias = u->later != NULL, .type = u->type);
+    return STATUS_OK;
+}
+
+// ---- norms
+
+enum status norm(const struct unit_pass *u, int weight, const void *x, const struct norm_buffers *kept) {
+    const void *bias = layer_weight(u, weight + 1);
+    int C = u->config->n_embd;
+    float epsilon = (float)u->config->norm_eps;
+    if (bias)
+        RUN(u->runner, layernorm_forward, .out = kept->out, .mean = kept->mean, .rstd = kept->rstd, .x = x,
+            .weight = layer_weight(u, weight), .bias = bias, .N = u->N, .C = C, .epsilon = epsilon,
+            .type = u->type);
+    else
+        RUN(u->runner, rmsnorm_forward, .out = kept->out, .rstd = kept->rstd, .x = x,
+            .weight = layer_weight(u, weight), .N = u->N, .C = C, .epsilon = epsilon, .type = u->type);
+    return STATUS_OK;
+}
+
+enum status norm_backward(const struct unit_pass *u, int weight, const void *x,
+                          const struct norm_buffers *kept, const void *dout, const void *dresidual, void *dx,
+                          bool recomputes) {
+    const void *bias = layer_weight(u, weight + 1);
+    int C = u->config->n_embd;
+    if (bias)
+        RUN(u->runner, layernorm_backward, .dx = dx, .dweight = layer_gradient(u, weight),
+            .dbias = layer_gradient(u, weight + 1), .dout = dout, .dresidual = dresidual, .x = x,
+            .weight = layer_weight(u, weight), .mean = kept->mean, .rstd = kept->rstd,
+            .out = recomputes ? kept->out : NULL, .bias = bias, .N = u->N, .C = C,
+            .beta_zero = u->view.beta_zero, .type = u->type);
+    else
+        RUN(u->runner, rmsnorm_backward, .dx = dx, .dweight = layer_gradient(u, weight), .dout = dout,
+            .dresidual = dresidual, .x = x, .weight = layer_weight(u, weight), .rstd = kept->rstd,
+            .out = recomputes ? kept->out : NULL, .N = u->N, .C = C, .beta_zero = u->view.beta_zero,
+            .type = u->type);
+    return STATUS_OK;
+}
+
+// ---- attention
+
+// The queries, keys and values of a pass's rows, once they are rotated, and elements between rows.
+struct heads {
+    void *q, *k, *v;
+    size_t q_stride, k_stride, v_stride;
+};
+
+static bool appends(const struct block_pass *a) {
+    return a->cache.keys_values && a->T > 1;
+}
+
+static size_t query_width(const struct block_pass *a) {
+    return (size_t)a->unit.config->n_head * (size_t)a->unit.config->head_dim;
+}
+
+static size_t key_width(const struct block_pass *a) {
+    return (size_t)a->unit.config->n_kv_head * (size_t)a->unit.config->head_dim;
+}
+
+// The first position of the pass's sequence in the cache.
+static void *cached(const struct block_pass *a) {
+    return offset(a->cache.keys_values, (size_t)a->cache.sequence * a->cache.stride, a->unit.type);
+}
+
+// Where project_qkv puts them. An append's keys and values are in the cache.
+static struct heads projected(const struct block_pass *a) {
+    enum dtype type = a->unit.type;
+    size_t HD = query_width(a), KD = key_width(a), width = HD + 2 * KD;
+    void *qkv = a->buffers->qkv;
+    if (!appends(a))
+        return (struct heads){qkv, offset(qkv, HD, type), offset(qkv, HD + KD, type), width, width, width};
+    void *k = offset(cached(a), (size_t)a->cache.length * 2 * KD, type);
+    return (struct heads){qkv, k, offset(k, KD, type), HD, 2 * KD, 2 * KD};
+}
+
+// Where attention reads them: with a buffer for what is rotated, queries and keys are there.
+static struct heads rotated(const struct block_pass *a) {
+    struct heads heads = projected(a);
+    if (a->buffers->rotated) {
+        heads.q = a->buffers->rotated;
+        heads.k = offset(a->buffers->rotated, query_width(a), a->unit.type);
+        heads.q_stride = heads.k_stride = query_width(a) + key_width(a);
+    }
+    return heads;
+}
+
+enum status project_qkv(const struct block_pass *a, const void *x) {
+    if (!appends(a))
+        return linear(&a->unit, PARAM_QKV_WEIGHT, x, a->buffers->qkv);
+    int HD = (int)query_width(a), KD = (int)key_width(a);
+    TRY(linear_rows(&a->unit, PARAM_QKV_WEIGHT, 0, HD, x, a->buffers->qkv));
+    return linear_rows(&a->unit, PARAM_QKV_WEIGHT, HD, 2 * KD, x, projected(a).k);
+}
+
+// H query heads and K key heads that begin at x, to `out`.
+static enum status rotate_heads(const struct block_pass *a, int H, int K, const void *x, size_t x_stride,
+                                void *out, size_t out_stride) {
+    const struct gpt_config *config = a->unit.config;
+    RUN(a->unit.runner, rope_forward, .out = out, .rstd = a->buffers->qk_rstd, .x = x,
+        .q_weight = layer_weight(&a->unit, PARAM_Q_NORM), .k_weight = layer_weight(&a->unit, PARAM_K_NORM),
+        .table = a->rope, .B = a->B, .T = a->T, .H = H, .K = K, .D = config->head_dim, .x_stride = x_stride,
+        .out_stride = out_stride, .position = a->cache.length, .positions = a->cache.lengths,
+        .norm = config->qk_norm, .epsilon = (float)config->norm_eps, .type = a->unit.type);
+    return STATUS_OK;
+}
+
+enum status rotate(const struct block_pass *a) {
+    const struct gpt_config *config = a->unit.config;
+    struct heads from = projected(a), to = rotated(a);
+    if (!appends(a))
+        return rotate_heads(a, config->n_head, config->n_kv_head, from.q, from.q_stride, to.q, to.q_stride);
+    TRY(rotate_heads(a, config->n_head, 0, from.q, from.q_stride, to.q, to.q_stride));
+    return rotate_heads(a, 0, config->n_kv_head, from.k, from.k_stride, to.k, to.k_stride);
+}
+
+enum status rotate_backward(const struct block_pass *a) {
+    const struct gpt_config *config = a->unit.config;
+    const struct activation_gradients *d = a->scratch;
+    size_t width = projected(a).q_stride;
+    RUN(a->unit.runner, rope_backward, .dx = d->dqkv, .dq_weight = layer_gradient(&a->unit, PARAM_Q_NORM),
+        .dk_weight = layer_gradient(&a->unit, PARAM_K_NORM), .dout = d->drotated ? d->drotated : d->dqkv,
+        .x = config->qk_norm ? a->buffers->qkv : NULL, .rstd = a->buffers->qk_rstd,
+        .q_weight = layer_weight(&a->unit, PARAM_Q_NORM), .k_weight = layer_weight(&a->unit, PARAM_K_NORM),
+        .table = a->rope, .B = a->B, .T = a->T, .H = config->n_head, .K = config->n_kv_head,
+        .D = config->head_dim, .dx_stride = width, .dout_stride = rotated(a).q_stride, .x_stride = width,
+        .norm = config->qk_norm, .beta_zero = a->unit.view.beta_zero, .type = a->unit.type);
+    return STATUS_OK;
+}
+
+// Several positions of one sequence after those in its cache.
+static enum status attend_appended(const struct block_pass *a) {
+    const struct gpt_config *config = a->unit.config;
+    struct heads heads = projected(a);
+    void *keys = cached(a);
+    RUN(a->unit.runner, attention_forward, .out = a->buffers->attention, .lse = a->buffers->lse, .q = heads.q,
+        .k = keys, .v = offset(keys, key_width(a), a->unit.type), .q_stride = heads.q_stride,
+        .k_stride = heads.k_stride, .v_stride = heads.v_stride, .B = 1, .T = a->T,
+        .S = a->cache.length + a->T, .H = config->n_head, .K = config->n_kv_head, .D = config->head_dim,
+        .window = gpt_window(config, a->block), .type = a->unit.type);
+    return STATUS_OK;
+}
+
+// One position for each of several sequences, whose lengths may differ.
+static enum status attend_step(const struct block_pass *a) {
+    const struct gpt_config *config = a->unit.config;
+    const struct block_cache *cache = &a->cache;
+    struct heads heads = projected(a);
+    const int window = gpt_window(config, a->block);
+    const size_t most = (size_t)a->B * (size_t)window; // positions that a window shows
+    RUN(a->unit.runner, attention_decode, .out = a->buffers->attention, .keys = cache->keys_values,
+        .values = offset(cache->keys_values, key_width(a), a->unit.type), .q = heads.q, .k = heads.k,
+        .v = heads.v, .sequences = cache->sequences, .lengths = cache->lengths, .q_stride = heads.q_stride,
+        .k_stride = heads.k_stride, .v_stride = heads.v_stride, .cache_stride = gpt_cache_width(config),
+        .cache_batch_stride = cache->stride,
+        .n_keys = window > 0 && most < cache->n_keys ? most : cache->n_keys, .B = a->B, .H = config->n_head,
+        .K = config->n_kv_head, .D = config->head_dim, .window = window, .type = a->unit.type);
+    return STATUS_OK;
+}
+
+enum status attend(const struct block_pass *a) {
+    const struct gpt_config *config = a->unit.config;
+    if (a->cache.keys_values)
+        return a->T > 1 ? attend_appended(a) : attend_step(a);
+    struct heads heads = rotated(a);
+    size_t T = (size_t)a->T;
+    RUN(a->unit.runner, attention_forward, .out = a->buffers->attention, .lse = a->buffers->lse, .q = heads.q,
+        .k = heads.k, .v = heads.v, .q_stride = heads.q_stride, .q_batch_stride = heads.q_stride * T,
+        .k_stride = heads.k_stride, .k_batch_stride = heads.k_stride * T, .v_stride = heads.v_stride,
+        .v_batch_stride = heads.v_stride * T, .first = a->first, .B = a->B, .T = a->T, .S = a->T,
+        .H = config->n_head, .K = config->n_kv_head, .D = config->head_dim,
+        .window = gpt_window(config, a->block), .type = a->unit.type);
+    return STATUS_OK;
+}
+
+// The gradients have the strides of what they are the gradients of.
+enum status attend_backward(const struct block_pass *a) {
+    const struct gpt_config *config = a->unit.config;
+    const struct activation_gradients *d = a->scratch;
+    struct heads heads = rotated(a);
+    enum dtype type = a->unit.type;
+    size_t HD = query_width(a), KD = key_width(a), T = (size_t)a->T;
+    void *dq = d->drotated ? d->drotated : d->dqkv;
+    RUN(a->unit.runner, attention_backward, .dq = dq, .dk = offset(dq, HD, type),
+        .dv = offset(d->dqkv, HD + KD, type), .dout = d->dbranch, .out = a->buffers->attention,
+        .lse = a->buffers->lse, .q = heads.q, .k = heads.k, .v = heads.v, .q_stride = heads.q_stride,
+        .q_batch_stride = heads.q_stride * T, .k_stride = heads.k_stride,
+        .k_batch_stride = heads.k_stride * T, .v_stride = heads.v_stride,
+        .v_batch_stride = heads.v_stride * T, .first = a->first, .B = a->B, .T = a->T, .H = config->n_head,
+        .K = config->n_kv_head, .D = config->head_dim, .window = gpt_window(config, a->block), .type = type);
+    return STATUS_OK;
+}
+
+// ---- gated MLP
+
+enum status gated(const struct block_pass *a) {
+    RUN(a->unit.runner, swiglu_forward, .out = a->buffers->activated, .x = a->buffers->fc, .N = a->unit.N,
+        .F = a->unit.config->intermediate_size, .type = a->unit.type);
+    return STATUS_OK;
+}
+
+enum status gated_backward(const struct block_pass *a) {
+    void *activated = a->buffers->activated;
+    RUN(a->unit.runner, swiglu_backward, .dx = a->scratch->dfc, .dout = activated, .x = a->buffers->fc,
+        .out = a->recomputes_activation ? activated : NULL, .N = a->unit.N,
+        .F = a->unit.config->intermediate_size, .type = a->unit.type);
+    return STATUS_OK;
+}

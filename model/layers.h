@@ -1,0 +1,137 @@
+// The layers of a block, each forward and backward: plain functions over the operations of kernels/ops.h that
+// take their tensors and sizes from the table of parameters. A layer has a bias, or a norm its weight, where
+// the table has one. Internal to model/.
+#ifndef ZERO_MODEL_LAYERS_H
+#define ZERO_MODEL_LAYERS_H
+
+#include "model/runner.h"
+
+// ---- a unit in a pass
+
+// The gradients of biases that wait in scratch to be added. With ZeRO-3's groups there are none: each group's
+// gradients are complete when it is released.
+struct bias_gradients {
+    struct add_span spans[ADD_SPANS_MOST];
+    int n;
+    size_t elements; // of all spans
+    void *scratch;
+};
+
+struct unit_pass {
+    struct runner *runner;
+    const struct gpt_config *config;
+    enum dtype type;             // compute type
+    int N;                       // rows: positions of the pass
+    const struct param *tensors; // the unit's rows of the parameter table
+    const signed char *index;    // of the unit (struct param_unit)
+    struct unit_view view;
+    // Takes the gradients of biases. NULL: products add to them. A GPU's products write them, so those of a
+    // further micro-batch wait for one kernel that adds them.
+    struct bias_gradients *later;
+};
+
+// A tensor of the unit (enum *_param), or NULL where the unit has none.
+const struct param *layer_tensor(const struct unit_pass *u, int tensor);
+const void *layer_weight(const struct unit_pass *u, int tensor);
+void *layer_gradient(const struct unit_pass *u, int tensor);
+
+// out = x W^T + b, rows OC apart.
+enum status linear(const struct unit_pass *u, int weight, const void *x, void *out) MUST_CHECK;
+// out = x W^T + b + residual
+enum status linear_add(const struct unit_pass *u, int weight, const void *x, const void *residual,
+                       void *out) MUST_CHECK;
+// out = f(x W^T + b); `before`, what f is applied to, is kept for backward unless NULL.
+enum status linear_activated(const struct unit_pass *u, int weight, const void *x, enum activation activation,
+                             void *before, void *out) MUST_CHECK;
+// Gradients of the input.
+enum status linear_input_backward(const struct unit_pass *u, int weight, const void *dout,
+                                  void *dx) MUST_CHECK;
+// Gradients of the weight and its bias.
+enum status linear_weight_backward(const struct unit_pass *u, int weight, const void *dout,
+                                   const void *x) MUST_CHECK;
+// Both. With an activation, x = f(before), and dx is the gradient of `before`.
+enum status linear_backward(const struct unit_pass *u, int weight, const void *dout, const void *x,
+                            enum activation activation, const void *before, void *dx) MUST_CHECK;
+
+// Layer normalization with a mean, or RMS normalization (mean NULL in the family's buffers).
+struct norm_buffers {
+    void *out, *mean, *rstd; // mean, rstd: NULL when no backward follows
+};
+enum status norm(const struct unit_pass *u, int weight, const void *x,
+                 const struct norm_buffers *kept) MUST_CHECK;
+// dx = dresidual + the gradient of x; dresidual NULL: zero.
+//   recomputes  also writes norm's output again, to kept->out
+enum status norm_backward(const struct unit_pass *u, int weight, const void *x,
+                          const struct norm_buffers *kept, const void *dout, const void *dresidual, void *dx,
+                          bool recomputes) MUST_CHECK;
+
+// ---- a block in a pass
+
+// A block's activations (decoder.h lists their sizes). NULL where the family has none, or only backward would
+// read it and there is none.
+struct block_buffers {
+    struct norm_buffers ln1; // before attention
+    void *qkv;               // (B, T, (H + 2K) D)
+    void *rotated, *qk_rstd; // with qk_norm: (B, T, (H + K) D) rotated queries and keys; (B, T, H + K)
+    void *attention, *lse;   // (B, T, H D), (B, H, T)
+    void *middle;            // (B, T, C) the residual stream between attention and MLP
+    struct norm_buffers ln2; // before the MLP
+    void *fc;                // (B, T, 4 C) before GELU; (B, T, 2 F) gate and up
+    void *activated;         // (B, T, 4 C or F)
+};
+// Gradients of activations: buffers that all blocks share.
+struct activation_gradients {
+    void *dresidual; // (B, T, C) of the residual stream
+    void *dbranch;   // (B, T, max(C, H D)) of a branch beside it
+    void *dqkv;      // (B, T, (H + 2K) D)
+    void *drotated;  // (B, T, (H + K) D), with qk_norm
+    void *dfc;       // (B, T, 4 C or 2 F)
+    void *dbiases;   // of a block's biases, or NULL where products add to what is there
+};
+
+// The key-value cache of one block (generation). Each sequence has (positions, 2 K D) elements: per position,
+// its keys and then its values.
+struct block_cache {
+    void *keys_values; // NULL: no cache
+    size_t stride;     // elements from one sequence to the next
+    // The positions that each sequence of the pass holds. With T > 1 there is one sequence.
+    int sequence, length;
+    // With T = 1: (B) each, in the device's memory, as attention_decode has them.
+    const int32_t *sequences, *lengths;
+    size_t n_keys;
+};
+
+// One block on rows = B T positions. With a cache, B or T is 1: the keys and values of the T positions are
+// appended to it, and each query attends to all positions up to its own.
+struct block_pass {
+    struct unit_pass unit;
+    int block; // its number, from 0
+    int B, T;
+    const struct block_buffers *buffers;
+    const void *x;        // (B, T, C)
+    void *out;            // (B, T, C)
+    const int32_t *first; // (B, T) of attention, or NULL; not with a cache
+    const void *rope;     // the table of rope_forward, or NULL
+    struct block_cache cache;
+    // Backward: turns scratch->dresidual from the gradient of `out` into that of `x`.
+    const struct activation_gradients *scratch;
+    bool recomputes_norm, recomputes_activation; // forward did not keep their outputs
+};
+
+// The fused projection of queries, keys and values, from the norm's output x. With a cache and T > 1 keys and
+// values go directly to the cache.
+enum status project_qkv(const struct block_pass *a, const void *x) MUST_CHECK;
+// Rotates queries and keys, after the RMSNorm of each head where the config has it.
+enum status rotate(const struct block_pass *a) MUST_CHECK;
+enum status rotate_backward(const struct block_pass *a) MUST_CHECK;
+// Causal attention, to buffers->attention.
+enum status attend(const struct block_pass *a) MUST_CHECK;
+// From scratch->dbranch, the gradient of attention's output, to those of queries, keys and values.
+enum status attend_backward(const struct block_pass *a) MUST_CHECK;
+// SwiGLU: from buffers->fc (gate, up) to buffers->activated.
+enum status gated(const struct block_pass *a) MUST_CHECK;
+// From the gradient in buffers->activated to scratch->dfc. With recomputes_activation, buffers->activated
+// becomes gated's output again.
+enum status gated_backward(const struct block_pass *a) MUST_CHECK;
+
+#endif

@@ -1,0 +1,157 @@
+// The Llama family (Touvron et al., arXiv 2307.09288; Llama 3, arXiv 2407.21783; Qwen2, 2407.10671; Qwen3,
+// 2505.09388):
+//   x += o_proj(attention(rotate(q_proj(h)), rotate(k_proj(h)), v_proj(h))),  h = RMSNorm(x)
+//   x += down_proj(silu(gate_proj(h)) up_proj(h)),                            h = RMSNorm(x)
+// with rotary position embedding, grouped key-value heads, and no biases. Qwen2 has biases on queries, keys
+// and values; Qwen3 an RMSNorm of each query and key head before the rotation.
+#include "model/decoder.h"
+
+static bool has_qkv_bias(const struct gpt_config *config) {
+    return config->qkv_bias;
+}
+
+static bool has_qk_norm(const struct gpt_config *config) {
+    return config->qk_norm;
+}
+
+static bool is_untied(const struct gpt_config *config) {
+    return config->untied;
+}
+
+static const struct tensor_layout embedding[] = {
+    {.tensor = PARAM_WTE, .name = "embed_tokens.weight", .rows = SIZE_VOCABULARY, .columns = SIZE_EMBEDDING}};
+
+#define ONES(id, text, n, of)                                                                                \
+    { .tensor = id, .name = text, .rows = n, .init = INIT_ONES, .group = of }
+static const struct tensor_layout block[] = {
+    ONES(PARAM_LN1_WEIGHT, "layers.%d.input_layernorm.weight", SIZE_EMBEDDING, GROUP_QKV),
+    {.tensor = PARAM_QKV_WEIGHT,
+     .name = "layers.%d.self_attn.qkv_proj.weight",
+     .rows = SIZE_QKV,
+     .columns = SIZE_EMBEDDING,
+     .group = GROUP_QKV,
+     .hf_parts = true},
+    {.tensor = PARAM_QKV_BIAS,
+     .name = "layers.%d.self_attn.qkv_proj.bias",
+     .rows = SIZE_QKV,
+     .init = INIT_ZEROS,
+     .group = GROUP_QKV,
+     .hf_parts = true,
+     .is_present = has_qkv_bias},
+    {.tensor = PARAM_Q_NORM,
+     .name = "layers.%d.self_attn.q_norm.weight",
+     .rows = SIZE_HEAD,
+     .init = INIT_ONES,
+     .group = GROUP_QKV,
+     .is_present = has_qk_norm},
+    {.tensor = PARAM_K_NORM,
+     .name = "layers.%d.self_attn.k_norm.weight",
+     .rows = SIZE_HEAD,
+     .init = INIT_ONES,
+     .group = GROUP_QKV,
+     .is_present = has_qk_norm},
+    {.tensor = PARAM_ATTN_PROJ_WEIGHT,
+     .name = "layers.%d.self_attn.o_proj.weight",
+     .rows = SIZE_EMBEDDING,
+     .columns = SIZE_HEADS,
+     .group = GROUP_ATTN_PROJ,
+     .residual = true},
+    ONES(PARAM_LN2_WEIGHT, "layers.%d.post_attention_layernorm.weight", SIZE_EMBEDDING, GROUP_FC),
+    {.tensor = PARAM_FC_WEIGHT,
+     .name = "layers.%d.mlp.gate_up_proj.weight",
+     .rows = SIZE_GATE_UP,
+     .columns = SIZE_EMBEDDING,
+     .group = GROUP_FC,
+     .hf_parts = true},
+    {.tensor = PARAM_FC_PROJ_WEIGHT,
+     .name = "layers.%d.mlp.down_proj.weight",
+     .rows = SIZE_EMBEDDING,
+     .columns = SIZE_INTERMEDIATE,
+     .group = GROUP_FC_PROJ,
+     .residual = true}};
+
+static const struct tensor_layout final[] = {ONES(PARAM_LNF_WEIGHT, "norm.weight", SIZE_EMBEDDING, 0),
+                                             {.tensor = PARAM_LM_HEAD,
+                                              .name = "lm_head.weight",
+                                              .rows = SIZE_VOCABULARY,
+                                              .columns = SIZE_EMBEDDING,
+                                              .is_present = is_untied}};
+
+// ---- forward
+
+static enum status qkv_forward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    TRY(norm(&a->unit, PARAM_LN1_WEIGHT, a->x, &kept->ln1));
+    TRY(project_qkv(a, kept->ln1.out));
+    TRY(rotate(a));
+    return attend(a);
+}
+
+static enum status attn_proj_forward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    return linear_add(&a->unit, PARAM_ATTN_PROJ_WEIGHT, kept->attention, a->x, kept->middle);
+}
+
+static enum status fc_forward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    TRY(norm(&a->unit, PARAM_LN2_WEIGHT, kept->middle, &kept->ln2));
+    TRY(linear(&a->unit, PARAM_FC_WEIGHT, kept->ln2.out, kept->fc));
+    return gated(a);
+}
+
+static enum status fc_proj_forward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    return linear_add(&a->unit, PARAM_FC_PROJ_WEIGHT, kept->activated, kept->middle, a->out);
+}
+
+// ---- backward
+
+// The gradient of gated's output takes the place of that output, whose last reader is down_proj's weight.
+// Where forward did not keep the output, gated_backward computes it again, so the weight comes after it.
+static enum status fc_proj_backward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    const void *dout = a->scratch->dresidual;
+    if (!a->recomputes_activation)
+        TRY(linear_weight_backward(&a->unit, PARAM_FC_PROJ_WEIGHT, dout, kept->activated));
+    TRY(linear_input_backward(&a->unit, PARAM_FC_PROJ_WEIGHT, dout, kept->activated));
+    TRY(gated_backward(a));
+    return a->recomputes_activation
+               ? linear_weight_backward(&a->unit, PARAM_FC_PROJ_WEIGHT, dout, kept->activated)
+               : STATUS_OK;
+}
+
+static enum status fc_backward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    const struct activation_gradients *d = a->scratch;
+    TRY(linear_input_backward(&a->unit, PARAM_FC_WEIGHT, d->dfc, d->dbranch));
+    TRY(norm_backward(&a->unit, PARAM_LN2_WEIGHT, kept->middle, &kept->ln2, d->dbranch, d->dresidual,
+                      d->dresidual, a->recomputes_norm));
+    return linear_weight_backward(&a->unit, PARAM_FC_WEIGHT, d->dfc, kept->ln2.out);
+}
+
+static enum status attn_proj_backward(const struct block_pass *a) {
+    return linear_backward(&a->unit, PARAM_ATTN_PROJ_WEIGHT, a->scratch->dresidual, a->buffers->attention,
+                           ACTIVATION_NONE, NULL, a->scratch->dbranch);
+}
+
+static enum status qkv_backward(const struct block_pass *a) {
+    const struct block_buffers *kept = a->buffers;
+    const struct activation_gradients *d = a->scratch;
+    TRY(attend_backward(a));
+    TRY(rotate_backward(a));
+    TRY(linear_input_backward(&a->unit, PARAM_QKV_WEIGHT, d->dqkv, d->dbranch));
+    TRY(norm_backward(&a->unit, PARAM_LN1_WEIGHT, a->x, &kept->ln1, d->dbranch, d->dresidual, d->dresidual,
+                      a->recomputes_norm));
+    return linear_weight_backward(&a->unit, PARAM_QKV_WEIGHT, d->dqkv, kept->ln1.out);
+}
+
+#define TENSORS(list)                                                                                        \
+    { list, sizeof list / sizeof *list }
+const struct family llama_family = {
+    .name = "llama",
+    .embedding = TENSORS(embedding),
+    .block = TENSORS(block),
+    .final = TENSORS(final),
+    .is_gated = true,
+    .forward = {qkv_forward, attn_proj_forward, fc_forward, fc_proj_forward},
+    .backward = {qkv_backward, attn_proj_backward, fc_backward, fc_proj_backward}};
