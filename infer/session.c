@@ -55,7 +55,6 @@ enum status session_open(struct session *session, const struct session_options *
     session->masks_documents =
         session->weights.checkpoint && session->weights.checkpoint->config.data.mask_documents;
     session->type = session->weights.checkpoint ? session->weights.checkpoint->compute : DTYPE_F32;
-    session->unsharded = (struct unsharded){.params = &session->params, .type = session->type};
     session->hooks = unsharded_hooks(&session->unsharded);
     region_memory_init(&session->memory, session->device);
     return region_add(&session->memory.table, REGION_PARAMS, session->device->place, session->type,
@@ -98,7 +97,7 @@ enum status session_load(struct session *session) {
                    "staged"));
     TRY(region_memory_allocate(&session->memory));
     session->span = region_data(table, session->span_region);
-    session->unsharded.weights = session->span;
+    TRY(unsharded_init(&session->unsharded, &session->params, session->type, session->span, DTYPE_F32, NULL));
     for (int unit = 0; unit < session->params.n_units; unit++)
         TRY(load_unit(session, unit, region_data(table, chunk), region_data(table, staged)));
     weights_close(&session->weights);
@@ -111,6 +110,7 @@ void session_close(struct session *session) {
         stream_free(&session->stream);
         device_close(session->device);
     }
+    unsharded_free(&session->unsharded);
     params_free(&session->params);
     tokenizer_delete(session->tokenizer);
     weights_close(&session->weights);

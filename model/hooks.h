@@ -14,14 +14,22 @@
 // embeddings' gradients reads no parameters).
 enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
 
-// An acquired unit.
+// An acquired unit: where each of its tensors is, by its index in the unit (enum *_param). Tensors need not
+// be next to each other.
 struct unit_view {
-    const void *params; // its flat span, in the compute type; NULL in GPT_BACKWARD_GRADS
-    void *grads;        // its fp32 gradients, to be added to; NULL in GPT_FORWARD
+    void *const *params; // in the compute type; NULL in GPT_BACKWARD_GRADS
+    void *const *grads;  // fp32 gradients, to be added to; NULL in GPT_FORWARD
     // The first micro-batch in this buffer (beta = 0). The tensors' gradients then hold arbitrary values: the
     // first contribution to each overwrites it. The padding between tensors always holds zeros.
     bool beta_zero;
 };
+// The address of a tensor of the view, or of its gradient.
+static inline void *param_of(const struct unit_view *view, int index) {
+    return view->params[index];
+}
+static inline void *grad_of(const struct unit_view *view, int index) {
+    return view->grads[index];
+}
 
 // What the pass will acquire next, so that a stage can prefetch it.
 struct gpt_next {
@@ -39,8 +47,8 @@ struct gpt_next {
 //
 // Groups: a stage need not hold a whole block at once. While the model holds a block, it acquires and
 // releases each group of its tensors around the group's use.
-//   group_acquire  gets the unit's view, and may replace it by a view of the group alone. Its pointers are
-//                  then such that param_at finds the group's tensors as in the whole unit
+//   group_acquire  gets the unit's view, and may replace it by a view of the group alone. Its pointers of
+//                  other tensors are then undefined
 //   next           the group after this one, of the same unit or of another
 // At most two groups are held at a time: one whose activations are being recomputed may stay held
 // (GPT_FORWARD) while another is used, until its own gradients have been computed (nested
@@ -59,11 +67,10 @@ struct unit_hooks {
                                  enum gpt_pass pass);
 };
 
-// The address of a unit's tensor `index` (enum *_param) in a span of `type`.
-//   span    the unit's first element
-//   tensors the unit's rows of the parameter table
-static inline void *param_at(const void *span, const struct param *tensors, int index, enum dtype type) {
-    return (char *)(uintptr_t)span + tensors[index].offset * dtype_size(type);
+// For makers of views: the address of a tensor in a span of its unit whose first element is element `begin`
+// of the unit. Tensors outside the span get an address that must not be used.
+static inline void *tensor_at(const struct param *tensor, const void *span, size_t begin, enum dtype type) {
+    return (void *)((uintptr_t)span + (tensor->offset - begin) * dtype_size(type));
 }
 
 #endif

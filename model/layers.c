@@ -10,13 +10,11 @@ const struct param *layer_tensor(const struct unit_pass *u, int tensor) {
 }
 
 const void *layer_weight(const struct unit_pass *u, int tensor) {
-    return u->index[tensor] < 0 ? NULL : param_at(u->view.params, u->tensors, u->index[tensor], u->type);
+    return u->index[tensor] < 0 ? NULL : param_of(&u->view, u->index[tensor]);
 }
 
 void *layer_gradient(const struct unit_pass *u, int tensor) {
-    return u->index[tensor] < 0
-               ? NULL
-               : param_at(u->view.grads, u->tensors, u->index[tensor], accumulation_dtype(u->type));
+    return u->index[tensor] < 0 ? NULL : grad_of(&u->view, u->index[tensor]);
 }
 
 static void *offset(const void *data, size_t elements, enum dtype type) {

@@ -71,7 +71,8 @@ struct param {
     int n_parts;                               // 0: the tensor is one layer's
     struct param_part parts[PARAM_PARTS_MOST]; // in order, without gaps
 };
-#define PARAM_ALIGNMENT 128 // elements
+#define PARAM_ALIGNMENT  128 // elements
+#define UNIT_PARAMS_MOST 32  // no unit has more tensors
 
 // A unit: the tensors that ZeRO gathers and releases together, as one flat span (FSDP's unit).
 struct param_unit {

@@ -18,9 +18,12 @@ void *buffer_find(const struct region_table *table, int index) {
 
 static enum status dry_run_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
                                    struct gpt_next next, struct unit_view *view) {
+#define FOUR(x) x, x, x, x
+    static void *const buffers[UNIT_PARAMS_MOST] = {FOUR(FOUR(DRY_RUN_BUFFER)), FOUR(FOUR(DRY_RUN_BUFFER))};
+#undef FOUR
     (void)stream, (void)unit, (void)next;
-    *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : DRY_RUN_BUFFER,
-                               .grads = pass == GPT_FORWARD ? NULL : DRY_RUN_BUFFER,
+    *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : buffers,
+                               .grads = pass == GPT_FORWARD ? NULL : buffers,
                                .beta_zero = context != NULL};
     return STATUS_OK;
 }
@@ -35,5 +38,6 @@ static enum status dry_run_ready(void *context, struct stream *stream, int unit)
     return STATUS_OK;
 }
 
+_Static_assert(N_BLOCK_PARAMS <= UNIT_PARAMS_MOST, "a dry run has an address for each tensor of a unit");
 const struct unit_hooks dry_run_hooks = {
     .params_acquire = dry_run_acquire, .params_release = dry_run_release, .grads_ready = dry_run_ready};

@@ -1,15 +1,39 @@
 #include "model/unsharded.h"
 
+#include <stdlib.h>
+
+static enum status list_tensors(const struct params *params, const void *base, enum dtype type, void ***out) {
+    *out = calloc((size_t)params->n_params, sizeof **out);
+    if (!*out)
+        return FAIL(STATUS_FAILED, "out of memory for the addresses of %d tensors", params->n_params);
+    for (int i = 0; i < params->n_params; i++) {
+        const struct param *param = &params->params[i];
+        const char *unit = (const char *)base + params->units[param->unit].offset * dtype_size(type);
+        (*out)[i] = tensor_at(param, unit, 0, type);
+    }
+    return STATUS_OK;
+}
+
+enum status unsharded_init(struct unsharded *unsharded, const struct params *params, enum dtype type,
+                           const void *weights, enum dtype grad_type, void *grads) {
+    *unsharded = (struct unsharded){.params = params};
+    TRY(list_tensors(params, weights, type, &unsharded->weights));
+    return grads ? list_tensors(params, grads, grad_type, &unsharded->grads) : STATUS_OK;
+}
+
+void unsharded_free(struct unsharded *unsharded) {
+    free(unsharded->weights);
+    free(unsharded->grads);
+    *unsharded = (struct unsharded){0};
+}
+
 static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
                            struct gpt_next next, struct unit_view *view) {
     const struct unsharded *unsharded = context;
     (void)stream, (void)next;
-    size_t offset = unsharded->params->units[unit].offset;
-    *view = (struct unit_view){0};
-    if (pass != GPT_BACKWARD_GRADS)
-        view->params = (const char *)unsharded->weights + offset * dtype_size(unsharded->type);
-    if (pass != GPT_FORWARD)
-        view->grads = (char *)unsharded->grads + offset * dtype_size(unsharded->grad_type);
+    int first = unsharded->params->units[unit].first_param;
+    *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : unsharded->weights + first,
+                               .grads = pass == GPT_FORWARD ? NULL : unsharded->grads + first};
     return STATUS_OK;
 }
 

@@ -7,13 +7,16 @@
 
 struct unsharded {
     const struct params *params;
-    enum dtype type, grad_type; // of `weights` and `grads`
-    const void *weights;        // (params->n_elements), on the device
-    void *grads;                // (params->n_elements), or NULL: no backward passes
+    void **weights, **grads; // (n_params) the tensors' addresses; grads NULL: no backward passes
 };
 
+//   weights  (params->n_elements) of `type`, on the device
+//   grads    (params->n_elements) of `grad_type`, or NULL
+enum status unsharded_init(struct unsharded *unsharded, const struct params *params, enum dtype type,
+                           const void *weights, enum dtype grad_type, void *grads) MUST_CHECK;
+void unsharded_free(struct unsharded *unsharded);
 // Hooks that only give out addresses: nothing is copied, and gradients are always added to. `unsharded` must
-// outlive them; its pointers may be set later, before the first pass.
+// outlive them; it may be initialized later, before the first pass.
 struct unit_hooks unsharded_hooks(struct unsharded *unsharded);
 
 #endif

@@ -143,8 +143,7 @@ static enum status make_model(struct generate_bench *bench) {
     TRY(generator_new(&bench->params, &options, bench->device, table, &bench->generator));
     TRY(region_memory_allocate(&bench->memory));
     bench->span = region_data(table, span);
-    bench->unsharded =
-        (struct unsharded){.params = &bench->params, .type = bench->type, .weights = bench->span};
+    TRY(unsharded_init(&bench->unsharded, &bench->params, bench->type, bench->span, DTYPE_F32, NULL));
     bench->hooks = unsharded_hooks(&bench->unsharded);
     TRY(generator_bind(bench->generator, table, &bench->stream));
     return make_weights(bench);
@@ -203,6 +202,7 @@ static enum status bench_type(struct generate_bench *bench, bool quick, bool as_
         status = measure(bench, quick, as_json);
     generator_delete(bench->generator);
     bench->generator = NULL;
+    unsharded_free(&bench->unsharded);
     region_memory_free(&bench->memory);
     stream_free(&bench->stream);
     return status;

@@ -148,7 +148,7 @@ static double norm_of(int stage, const char *partition, float bad) {
     for (int unit = params->n_units - 1; unit >= 0; unit--) {
         struct unit_view view;
         together_ok(comm, gradients_acquire(gradients, &fixture.stream, unit, &view));
-        float *to = view.grads;
+        float *to = grad_of(&view, 0); // of its first tensor, which begins the unit
         for (size_t i = 0; i < params->units[unit].elements; i++)
             to[i] = gradient_of(comm->rank, params->units[unit].offset + i);
         if (unit == 1 && comm->rank == comm->world - 1 && bad != 0)

@@ -106,7 +106,7 @@ static void set_gradients(struct adafactor_fixture *fixture, int64_t step) {
         const struct param_unit *u = &params->units[unit];
         struct unit_view view;
         together_ok(comm, gradients_acquire(gradients, &fixture->stream, unit, &view));
-        float *to = view.grads;
+        float *to = grad_of(&view, 0); // of its first tensor, which begins the unit
         memset(to, 0, u->elements * sizeof *to);
         for (int i = u->first_param; i < u->first_param + u->n_params && has_all; i++)
             for (size_t k = 0; k < params->params[i].elements; k++)

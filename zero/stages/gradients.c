@@ -140,6 +140,29 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
     return STATUS_OK;
 }
 
+static enum status list_tensors(struct gradients *gradients) {
+    const struct params *params = gradients->params;
+    const size_t n = (size_t)params->n_params,
+                 n_lists = has_all(gradients) ? 1 : 1 + (size_t)gradients->n_pool;
+    gradients->tensors = calloc(n_lists * n, sizeof *gradients->tensors);
+    if (!gradients->tensors)
+        return FAIL(STATUS_FAILED, "out of memory for the addresses of %zu gradients", n);
+    for (size_t i = 0; i < n && has_all(gradients); i++) {
+        const struct param *param = &params->params[i];
+        gradients->tensors[i] = gradients->whole + params->units[param->unit].offset + param->offset;
+    }
+    for (size_t k = 0; k < n_lists && !has_all(gradients); k++) {
+        struct gradient_buffer *buffer = k == 0 ? &gradients->embeddings : &gradients->pool[k - 1];
+        buffer->tensors = gradients->tensors + k * n;
+        for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
+            const struct param_span *span = &gradients->reductions[r].span;
+            for (int i = span->first_param; i < span->first_param + span->n_params; i++)
+                buffer->tensors[i] = tensor_at(&params->params[i], buffer->data, span->begin, DTYPE_F32);
+        }
+    }
+    return STATUS_OK;
+}
+
 enum status gradients_bind(struct gradients *gradients, const struct region_table *table, struct comm *comm) {
     gradients->comm = comm;
     gradients->whole = gradients->whole_region < 0 ? NULL : region_data(table, gradients->whole_region);
@@ -149,6 +172,7 @@ enum status gradients_bind(struct gradients *gradients, const struct region_tabl
         for (int i = 0; i < gradients->n_pool; i++)
             gradients->pool[i].data = region_data(table, gradients->pool[i].region);
     }
+    TRY(list_tensors(gradients));
     return gradients_build_buckets(gradients);
 }
 
@@ -160,6 +184,7 @@ void gradients_free(struct gradients *gradients) {
         buckets_free(&gradients->reductions[r].own_buckets);
     free(gradients->reductions);
     free(gradients->first_reduction);
+    free(gradients->tensors);
     *gradients = (struct gradients){0};
 }
 
@@ -235,13 +260,18 @@ static bool by_group(const struct gradients *gradients, int unit) {
     return stage_by_group(gradients->options, gradients->params, unit);
 }
 
-// *out: a base address to which offsets in the whole unit can be added, for elements of the reduction.
-static enum status acquire_buffer(struct gradients *gradients, struct stream *stream, int index, void **out) {
+static void *const *tensors_of(const struct gradients *gradients, void *const *tensors, int unit) {
+    return tensors + gradients->params->units[unit].first_param;
+}
+
+// *out: the addresses of the unit's gradients, of which those of the reduction are in the buffer.
+static enum status acquire_buffer(struct gradients *gradients, struct stream *stream, int index,
+                                  void *const **out) {
     const struct reduction *reduction = &gradients->reductions[index];
     struct gradient_buffer *buffer = buffer_of(gradients, index);
     if (!buffer)
         buffer = free_buffer(gradients);
-    *out = (void *)((uintptr_t)buffer->data - reduction->span.begin * sizeof(float));
+    *out = tensors_of(gradients, buffer->tensors, reduction->unit);
     if (buffer->reduction == index) // the embeddings, at the end of backward
         return STATUS_OK;
     buffer->reduction = index;
@@ -253,7 +283,7 @@ enum status gradients_acquire(struct gradients *gradients, struct stream *stream
                               struct unit_view *view) {
     view->beta_zero = gradients->beta_zero;
     if (has_all(gradients)) {
-        view->grads = gradients->whole + gradients->params->units[unit].offset;
+        view->grads = tensors_of(gradients, gradients->tensors, unit);
         return STATUS_OK;
     }
     return by_group(gradients, unit)

@@ -33,6 +33,7 @@ struct reduction {
 struct gradient_buffer {
     int region;
     float *data;
+    void **tensors; // (n_params) the addresses of gradients whose reduction is here
     int reduction;  // index of the reduction whose gradients it holds; -1: none
     int padded_for; // index of the reduction whose padding between tensors holds zeros; -1: none
     comm_work work; // of the collective that still reads it
@@ -46,6 +47,7 @@ struct gradients {
     struct comm *comm; // from gradients_bind on
     int whole_region, shard_region;
     float *whole, *shard; // all gradients; those of this rank's shard. NULL if the stage has none
+    void **tensors; // (n_params) the addresses of tensors' gradients in `whole`; or those of all buffers
     struct gradient_buffer embeddings, pool[GRADIENT_POOL];
     int n_pool;
     struct buckets reduce_buckets; // stages 0 and 1: all units, the last first

@@ -9,6 +9,52 @@
 
 #include "model/param_overlap.h"
 
+// The address may be outside the buffer until an offset is added to it: element `0 - n` is n elements before
+// it.
+static void *at(const struct parameters *parameters, const void *base, size_t element) {
+    return (void *)((uintptr_t)base + element * dtype_size(parameters->type));
+}
+
+// ---- where tensors are
+
+// Stages 0 to 2: all in `stored`. Stage 3: those that fetches find in `persistent`.
+static void *kept_at(const struct parameters *parameters, const struct param *param) {
+    const struct params *params = parameters->params;
+    const size_t in_model = params->units[param->unit].offset + param->offset,
+                 kept = parameters_has_all(parameters)
+                            ? in_model
+                            : parameters->persistent_offset[param - params->params];
+    const void *base = parameters_has_all(parameters) ? parameters->stored : parameters->persistent;
+    return kept == NOT_PERSISTENT ? NULL : at(parameters, base, kept);
+}
+
+static void list_in_slot(struct parameters *parameters, struct gather_slot *slot, const struct fetch *fetch) {
+    const int first = fetch->span.first_param;
+    for (int i = first; i < first + fetch->span.n_params; i++)
+        slot->tensors[i] =
+            tensor_at(&parameters->params->params[i], slot->data, fetch->span.begin, parameters->type);
+}
+
+static enum status list_tensors(struct parameters *parameters) {
+    const struct params *params = parameters->params;
+    const size_t n = (size_t)params->n_params, n_slots = parameters_has_all(parameters) ? 0 : N_SLOTS;
+    parameters->tensors = calloc((1 + n_slots) * n, sizeof *parameters->tensors);
+    if (!parameters->tensors)
+        return FAIL(STATUS_FAILED, "out of memory for the addresses of %zu tensors", n);
+    for (size_t i = 0; i < n; i++)
+        parameters->tensors[i] = kept_at(parameters, &params->params[i]);
+    for (size_t i = 0; i < n_slots; i++) {
+        parameters->slots[i].tensors = parameters->tensors + (1 + i) * n;
+        for (int f = 0; f < parameters->first_fetch[params->n_units]; f++)
+            list_in_slot(parameters, &parameters->slots[i], &parameters->fetches[f]);
+    }
+    return STATUS_OK;
+}
+
+static void *const *tensors_of(const struct parameters *parameters, void *const *tensors, int unit) {
+    return tensors + parameters->params->units[unit].first_param;
+}
+
 enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
                             struct comm *comm) {
     parameters->comm = comm;
@@ -16,13 +62,13 @@ enum status parameters_bind(struct parameters *parameters, const struct region_t
         parameters->stored = region_data(table, parameters->stored_region);
     TRY(parameters_build_buckets(parameters));
     if (parameters_has_all(parameters))
-        return STATUS_OK;
+        return list_tensors(parameters);
     parameters->persistent = region_data(table, parameters->persistent_region);
     for (int i = 0; i < N_SLOTS; i++) {
         parameters->slots[i].data = region_data(table, parameters->slots[i].region);
         TRY(event_init(&parameters->slots[i].loaded, parameters->device));
     }
-    return STATUS_OK;
+    return list_tensors(parameters);
 }
 
 void parameters_set_shard(struct parameters *parameters, void *shard) {
@@ -39,13 +85,8 @@ void parameters_free(struct parameters *parameters) {
     free(parameters->fetches);
     free(parameters->first_fetch);
     free(parameters->persistent_offset);
+    free(parameters->tensors);
     *parameters = (struct parameters){0};
-}
-
-// The address may be outside the buffer until an offset is added to it: element `0 - n` is n elements before
-// it.
-static void *at(const struct parameters *parameters, const void *base, size_t element) {
-    return (void *)((uintptr_t)base + element * dtype_size(parameters->type));
 }
 
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span) {
@@ -163,14 +204,13 @@ static int fetch_of(const struct parameters *parameters, int unit, int group) {
     return parameters->first_fetch[unit] + (by_group(parameters, unit) ? group : 0);
 }
 
-// *out: a base address to which offsets in the whole unit can be added, for elements of the fetch.
+// *out: the addresses of the unit's tensors, of which those of the fetch are gathered.
 static enum status acquire_fetch(struct parameters *parameters, struct stream *stream, int index,
-                                 struct gpt_next next, const void **out) {
+                                 struct gpt_next next, void *const **out) {
     const struct fetch *wanted = &parameters->fetches[index];
     parameters->ahead = next.unit < 0 ? -1 : fetch_of(parameters, next.unit, next.group);
     if (wanted->persists) {
-        size_t offset = parameters->persistent_offset[wanted->span.first_param];
-        *out = at(parameters, parameters->persistent, offset - wanted->span.begin);
+        *out = tensors_of(parameters, parameters->tensors, wanted->unit);
         return fetch_ahead(parameters, stream);
     }
     struct gather_slot *slot = slot_of(parameters, index);
@@ -181,7 +221,7 @@ static enum status acquire_fetch(struct parameters *parameters, struct stream *s
     }
     slot->in_use = true;
     TRY(finish_fetch(parameters, stream, slot));
-    *out = at(parameters, slot->data, 0 - wanted->span.begin);
+    *out = tensors_of(parameters, slot->tensors, wanted->unit);
     return fetch_ahead(parameters, stream);
 }
 
@@ -195,10 +235,10 @@ static enum status release_fetch(struct parameters *parameters, struct stream *s
 }
 
 enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int unit,
-                               struct gpt_next next, const void **out) {
+                               struct gpt_next next, void *const **out) {
     *out = NULL;
     if (parameters_has_all(parameters)) {
-        *out = at(parameters, parameters->stored, parameters->params->units[unit].offset);
+        *out = tensors_of(parameters, parameters->tensors, unit);
         return STATUS_OK;
     }
     return by_group(parameters, unit)
@@ -213,7 +253,7 @@ enum status parameters_release(struct parameters *parameters, struct stream *str
 }
 
 enum status parameters_acquire_group(struct parameters *parameters, struct stream *stream, int unit,
-                                     enum block_group group, struct gpt_next next, const void **out) {
+                                     enum block_group group, struct gpt_next next, void *const **out) {
     return by_group(parameters, unit)
                ? acquire_fetch(parameters, stream, fetch_of(parameters, unit, (int)group), next, out)
                : STATUS_OK;

@@ -38,7 +38,8 @@ struct gather_slot {
     int region;
     size_t elements;
     void *data;
-    int fetch; // index of the fetch that it holds; -1: free
+    void **tensors; // (n_params) the addresses of tensors whose fetch is here
+    int fetch;      // index of the fetch that it holds; -1: free
     bool in_use;
     comm_work work;      // of its last all-gather
     struct event loaded; // offload_param: this rank's spans were copied from the host
@@ -61,8 +62,9 @@ struct parameters {
     int *first_fetch;      // (n_units + 1) fetches of unit u: first_fetch[u] and following
     struct gather_slot slots[N_SLOTS];
     struct buckets update_buckets; // after an update: what every rank needs
-    int ahead;                     // the fetch to prefetch once a slot is free; -1: none
-    uint64_t n_fetches, n_ahead;   // all-gathered so far; of these, prefetched
+    void **tensors; // (n_params) the addresses of those in `stored` (stages 0 to 2) or `persistent`
+    int ahead;      // the fetch to prefetch once a slot is free; -1: none
+    uint64_t n_fetches, n_ahead; // all-gathered so far; of these, prefetched
 };
 #define NOT_PERSISTENT SIZE_MAX
 
@@ -88,16 +90,16 @@ static inline bool parameters_has_all(const struct parameters *parameters) {
 // The address of a span of this rank in `stored`.
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span);
 
-// *out: a unit's parameters, valid until its release; NULL if they are acquired by group.
+// *out: the addresses of a unit's parameters, valid until its release; NULL if they are acquired by group.
 //   next   what will be acquired next, for the prefetch (struct unit_hooks)
 enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int unit,
-                               struct gpt_next next, const void **out) MUST_CHECK;
+                               struct gpt_next next, void *const **out) MUST_CHECK;
 enum status parameters_release(struct parameters *parameters, struct stream *stream, int unit) MUST_CHECK;
 // The same for a group, between acquire and release of its unit. No-ops that leave *out unchanged where the
 // unit is acquired whole.
 enum status parameters_acquire_group(struct parameters *parameters, struct stream *stream, int unit,
                                      enum block_group group, struct gpt_next next,
-                                     const void **out) MUST_CHECK;
+                                     void *const **out) MUST_CHECK;
 enum status parameters_release_group(struct parameters *parameters, struct stream *stream, int unit,
                                      enum block_group group) MUST_CHECK;
 // Call when every rank has updated (or loaded) the spans that it owns. All-gathers what ranks keep whole, and

@@ -21,6 +21,7 @@ struct lender {
         bool held;
         enum gpt_pass pass;
         void *params;
+        void *tensors[UNIT_PARAMS_MOST];
     } * loans;
     int n_held, n_backward;
     int next;     // the unit that the last acquire announced
@@ -29,6 +30,14 @@ struct lender {
 
 static size_t unit_bytes(const struct lender *lender, int unit, enum dtype type) {
     return lender->model->params.units[unit].elements * dtype_size(type);
+}
+
+// The addresses of a unit's tensors in a copy of it.
+static void place_tensors(const struct params *params, int unit, void *copy, enum dtype type,
+                          void **tensors) {
+    const struct param_unit *u = &params->units[unit];
+    for (int i = 0; i < u->n_params; i++)
+        tensors[i] = tensor_at(&params->params[u->first_param + i], copy, 0, type);
 }
 
 static enum status lend(void *context, struct stream *stream, int unit, enum gpt_pass pass,
@@ -48,11 +57,13 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
     }
     TRY(whole_acquire(lender->model, stream, unit, pass, next, view));
     size_t bytes = unit_bytes(lender, unit, lender->model->options.type);
-    *loan = (struct loan){true, pass, loan->params ? loan->params : malloc(bytes)};
+    *loan = (struct loan){true, pass, loan->params ? loan->params : malloc(bytes), {NULL}};
     assert_non_null(loan->params);
-    if (view->params)
-        memcpy(loan->params, view->params, bytes);
-    view->params = pass == GPT_BACKWARD_GRADS ? NULL : loan->params;
+    if (view->params) {
+        memcpy(loan->params, param_of(view, 0), bytes);
+        place_tensors(&lender->model->params, unit, loan->params, lender->model->options.type, loan->tensors);
+        view->params = loan->tensors;
+    }
     return STATUS_OK;
 }
 
@@ -78,7 +89,7 @@ static enum status take_grads(void *context, struct stream *stream, int unit) {
     size_t bytes = unit_bytes(lender, unit, lender->model->state);
     lender->ready[unit] = malloc(bytes);
     assert_non_null(lender->ready[unit]);
-    memcpy(lender->ready[unit], view.grads, bytes);
+    memcpy(lender->ready[unit], grad_of(&view, 0), bytes);
     lender->n_backward++;
     return STATUS_OK;
 }
@@ -138,6 +149,7 @@ static void test_units_are_used_only_while_held(void **state) {
 struct group_lender {
     struct whole_model *model;
     void *loans[8][N_BLOCK_GROUPS]; // NULL: not lent
+    void *tensors[8][N_BLOCK_GROUPS][UNIT_PARAMS_MOST];
     int uses[8][N_BLOCK_GROUPS], n_lent;
     void *ready; // (n_elements) the gradients of each group as they were when it was released
     struct gpt_next next;
@@ -185,9 +197,11 @@ static enum status lend_group(void *context, struct stream *stream, int unit, en
     char *loan = malloc(params->units[unit].elements * size);
     assert_non_null(loan);
     memset(loan, 0xff, params->units[unit].elements * size);
-    memcpy(loan + span.begin * size, (const char *)whole.params + span.begin * size,
+    memcpy(loan + span.begin * size, (const char *)param_of(&whole, 0) + span.begin * size,
            (span.end - span.begin) * size);
-    view->params = lender->loans[unit][group] = loan;
+    lender->loans[unit][group] = loan;
+    place_tensors(params, unit, loan, lender->model->options.type, lender->tensors[unit][group]);
+    view->params = lender->tensors[unit][group];
     return STATUS_OK;
 }
 
@@ -266,7 +280,7 @@ static enum status lend_beta_zero(void *context, struct stream *stream, int unit
     view->beta_zero = pass != GPT_FORWARD;
     for (int i = u->first_param; i < u->first_param + u->n_params && pass == GPT_BACKWARD; i++) {
         const struct param *param = &model->params.params[i];
-        whole_fill(model, (char *)view->grads + param->offset * size, 0xff, param->elements * size);
+        whole_fill(model, grad_of(view, i - u->first_param), 0xff, param->elements * size);
     }
     return STATUS_OK;
 }
