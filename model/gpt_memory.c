@@ -11,9 +11,6 @@
 #define GPU_LOGITS_ROWS      16384
 #define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
 #define MINIMUM_LOGITS_ROWS  64
-// On a GPU the vocabulary is padded to a multiple of this in the lm_head's products: tensor cores are fed
-// whole tiles.
-#define VOCABULARY_ALIGNMENT 128
 
 // The sets of activations that backward recomputes. An activation's output only where it would be the same
 // bits: a GPU's library computes GELU in the epilogue of a product, with roundings of its own.
@@ -178,14 +175,15 @@ static size_t round_up(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-// The columns of the lm_head's products. Rows of the weight beyond the vocabulary are what follows it in its
-// unit, so that no parameter is padded: there must be enough of it. Only where padding costs little.
+// The columns of the lm_head's products. On a GPU the vocabulary is padded, so that tensor cores are fed
+// whole tiles. Rows of the weight beyond the vocabulary are what follows it in its unit, so that no parameter
+// is padded: there must be enough of it. Only where padding costs little.
 static int choose_logits_columns(const struct gpt *gpt) {
-    const struct param *weight = params_lm_head(gpt->params);
-    const struct param_unit *unit = &gpt->params->units[weight->unit];
-    size_t C = (size_t)gpt->params->config.n_embd, V = (size_t)gpt->params->config.vocab_size;
-    size_t padded = round_up(V, VOCABULARY_ALIGNMENT);
-    bool is_cheap = padded - V <= V / 16, has_rows = weight->offset + padded * C <= unit->elements;
+    const struct params *params = gpt->params;
+    size_t C = (size_t)params->config.n_embd, V = (size_t)params->config.vocab_size;
+    size_t padded = round_up(V, PARAM_ROWS_READ);
+    bool is_cheap = padded - V <= V / 16,
+         has_rows = params_readable(params, (int)(params_lm_head(params) - params->params)) == padded * C;
     return gpt->device->place == REGION_DEVICE && is_cheap && has_rows ? (int)padded : (int)V;
 }
 

@@ -164,6 +164,16 @@ const struct param *params_lm_head(const struct params *params) {
     return own ? own : params_tensor(params, 0, PARAM_WTE);
 }
 
+size_t params_readable(const struct params *params, int index) {
+    const struct param *param = &params->params[index];
+    size_t rows = (size_t)param->shape[0], left = params->units[param->unit].elements - param->offset;
+    size_t padded =
+        (rows + PARAM_ROWS_READ - 1) / PARAM_ROWS_READ * PARAM_ROWS_READ * (size_t)param->shape[1];
+    if (param->n_dims < 2)
+        return param->elements;
+    return padded < left ? padded : left;
+}
+
 struct param_span params_unit(const struct params *params, int unit) {
     const struct param_unit *u = &params->units[unit];
     return (struct param_span){u->first_param, u->n_params, 0, u->elements};

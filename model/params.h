@@ -111,6 +111,12 @@ void params_part_name(const struct param *param, int part, char *out, size_t siz
 const struct param *params_tensor(const struct params *params, int unit, int tensor);
 // The matrix of lm_head: its own, or the token embedding that it is tied to.
 const struct param *params_lm_head(const struct params *params);
+// lm_head on a GPU pads the vocabulary to a multiple of this many rows: its products also read the rows that
+// follow wte in its unit, where there are any.
+#define PARAM_ROWS_READ 128
+// The elements from a tensor's start that products may read: up to PARAM_ROWS_READ rows, but never beyond its
+// unit. Those that are not the tensor's must be finite and change no result.
+size_t params_readable(const struct params *params, int index);
 struct param_span params_unit(const struct params *params, int unit); // the whole unit
 struct param_span params_group(const struct params *params, int unit, enum block_group group); // of a block
 

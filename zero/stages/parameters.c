@@ -31,8 +31,9 @@ static void *kept_at(const struct parameters *parameters, const struct param *pa
 static void list_in_slot(struct parameters *parameters, struct gather_slot *slot, const struct fetch *fetch) {
     const int first = fetch->span.first_param;
     for (int i = first; i < first + fetch->span.n_params; i++)
-        slot->tensors[i] =
-            tensor_at(&parameters->params->params[i], slot->data, fetch->span.begin, parameters->type);
+        slot->tensors[i] = parameters->tensors[i] ? parameters->tensors[i]
+                                                  : tensor_at(&parameters->params->params[i], slot->data,
+                                                              fetch->span.begin, parameters->type);
 }
 
 static enum status list_tensors(struct parameters *parameters) {
@@ -164,23 +165,10 @@ static enum status start_fetch(struct parameters *parameters, struct stream *str
     return STATUS_OK;
 }
 
-// Waits for the gathered tensors, and copies the persistent ones to their places between them.
 static enum status finish_fetch(struct parameters *parameters, struct stream *stream,
                                 struct gather_slot *slot) {
-    const struct fetch *fetch = &parameters->fetches[slot->fetch];
     TRY(comm_wait(parameters->comm, stream, slot->work));
-    if (parameters->options->offload_param)
-        TRY(event_wait(&slot->loaded, stream));
-    for (int i = fetch->span.first_param; i < fetch->span.first_param + fetch->span.n_params; i++) {
-        const struct param *param = &parameters->params->params[i];
-        size_t offset = parameters->persistent_offset[i];
-        if (offset != NOT_PERSISTENT)
-            TRY(parameters->device->copy(stream,
-                                         at(parameters, slot->data, param->offset - fetch->span.begin),
-                                         at(parameters, parameters->persistent, offset),
-                                         param->elements * dtype_size(parameters->type)));
-    }
-    return STATUS_OK;
+    return parameters->options->offload_param ? event_wait(&slot->loaded, stream) : STATUS_OK;
 }
 
 // Prefetches what is acquired next, unless it is there or no slot is free.

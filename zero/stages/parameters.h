@@ -8,7 +8,8 @@
 //                   Meanwhile the next fetch is prefetched into the other slot (overlap_comm; not with
 //                   stage3_prefetch_bucket_size 0).
 //                   Persistent tensors, of fewer elements than stage3_param_persistence_threshold (as in
-//                   DeepSpeed), are whole on every rank and gathered once per step.
+//                   DeepSpeed), are whole on every rank, gathered once per step, and used where they are. A
+//                   slot leaves a gap at their place in the unit.
 //
 // With offload_param (ZeRO-Infinity, arXiv 2104.07857) the shard is in host memory. A fetch first copies this
 // rank's spans into the slot, on the upload stream of zero/offload, and gathers them there.
@@ -38,7 +39,7 @@ struct gather_slot {
     int region;
     size_t elements;
     void *data;
-    void **tensors; // (n_params) the addresses of tensors whose fetch is here
+    void **tensors; // (n_params) the addresses of tensors while their fetch is here
     int fetch;      // index of the fetch that it holds; -1: free
     bool in_use;
     comm_work work;      // of its last all-gather
@@ -62,7 +63,7 @@ struct parameters {
     int *first_fetch;      // (n_units + 1) fetches of unit u: first_fetch[u] and following
     struct gather_slot slots[N_SLOTS];
     struct buckets update_buckets; // after an update: what every rank needs
-    void **tensors; // (n_params) the addresses of those in `stored` (stages 0 to 2) or `persistent`
+    void **tensors; // (n_params) the addresses of those in `stored` (stages 0 to 2) or `persistent`; or NULL
     int ahead;      // the fetch to prefetch once a slot is free; -1: none
     uint64_t n_fetches, n_ahead; // all-gathered so far; of these, prefetched
 };

@@ -8,19 +8,22 @@ static bool persists(const struct parameters *parameters, const struct param *pa
     return param->elements < parameters->options->persistence_threshold;
 }
 
-// Assigns offsets to persistent tensors, one after another and aligned as in their units, so that a fetch of
-// nothing else can be used in place. Returns the number of elements.
+// Assigns offsets to persistent tensors, one after another and aligned as in their units. Returns the number
+// of elements, with what may be read after the last ones.
 static size_t place_persistent(struct parameters *parameters) {
     const struct params *params = parameters->params;
-    size_t end = 0;
+    size_t end = 0, readable = 0;
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
         bool persistent = persists(parameters, param);
         parameters->persistent_offset[i] = persistent ? end : NOT_PERSISTENT;
-        if (persistent)
-            end += (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
+        if (!persistent)
+            continue;
+        if (end + params_readable(params, i) > readable)
+            readable = end + params_readable(params, i);
+        end += (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
     }
-    return end;
+    return end > readable ? end : readable;
 }
 
 static void list_fetches(struct parameters *parameters) {
