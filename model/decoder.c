@@ -103,12 +103,11 @@ struct unit_pass unit_pass_of(struct runner *runner, const struct params *params
 // ---- a block's groups
 
 static enum status acquire(const struct unit_hooks *hooks, const struct block_pass *block,
-                           enum block_group group, enum gpt_pass pass, struct gpt_next next,
-                           struct unit_view *view) {
+                           enum block_group group, enum gpt_pass pass, struct unit_view *view) {
     if (!hooks->group_acquire)
         return STATUS_OK;
     return hooks->group_acquire(hooks->context, block->unit.runner->stream, block->block + 1, group, pass,
-                                next, view);
+                                view);
 }
 
 static enum status release(const struct unit_hooks *hooks, const struct block_pass *block,
@@ -120,19 +119,17 @@ static enum status release(const struct unit_hooks *hooks, const struct block_pa
 
 // A group's forward, which then stays held.
 static enum status forward_and_hold(const struct unit_hooks *hooks, const struct block_pass *block,
-                                    enum block_group group, struct gpt_next next, struct unit_view *held) {
+                                    enum block_group group, struct unit_view *held) {
     struct block_pass of_group = *block;
-    TRY(acquire(hooks, block, group, GPT_FORWARD, next, &of_group.unit.view));
+    TRY(acquire(hooks, block, group, GPT_FORWARD, &of_group.unit.view));
     *held = of_group.unit.view;
     return family_of(block->unit.config)->forward[group](&of_group);
 }
 
 enum status block_forward(const struct unit_hooks *hooks, const struct block_pass *block,
                           enum block_group group) {
-    bool last = group + 1 == N_BLOCK_GROUPS;
-    const struct gpt_next next = {block->block + (last ? 2 : 1), last ? 0 : (int)group + 1};
     struct unit_view held;
-    TRY(forward_and_hold(hooks, block, group, next, &held));
+    TRY(forward_and_hold(hooks, block, group, &held));
     return release(hooks, block, group, GPT_FORWARD);
 }
 
@@ -143,12 +140,12 @@ enum status block_forward(const struct unit_hooks *hooks, const struct block_pas
 //   recomputed  of block_backward
 //   later       takes the gradients of biases that are to be added
 static enum status group_backward(const struct unit_hooks *hooks, const struct block_pass *block,
-                                  enum block_group group, struct gpt_next next, const struct unit_view *held,
-                                  unsigned recomputed, struct bias_gradients *later) {
+                                  enum block_group group, const struct unit_view *held, unsigned recomputed,
+                                  struct bias_gradients *later) {
     enum gpt_pass use = held ? GPT_BACKWARD_GRADS : GPT_BACKWARD;
     struct block_pass of_group = *block;
     struct unit_view *view = &of_group.unit.view;
-    TRY(acquire(hooks, block, group, use, next, view));
+    TRY(acquire(hooks, block, group, use, view));
     if (held)
         view->params = held->params;
     bool is_whole_unit = view->grads == block->unit.view.grads;
@@ -160,32 +157,24 @@ static enum status group_backward(const struct unit_hooks *hooks, const struct b
     return held ? release(hooks, block, group, GPT_FORWARD) : STATUS_OK;
 }
 
-enum block_group block_backward_first(unsigned recomputed) {
-    return recomputed & BLOCK_MLP ? GROUP_QKV : GROUP_FC_PROJ;
-}
-
 // Recomputes each activation as late as possible: then at most two groups are held at a time, consecutive
 // ones, and as few as possible are acquired twice.
 enum status block_backward(const struct unit_hooks *hooks, const struct block_pass *block,
-                           unsigned recomputed, struct gpt_next next) {
-    const int unit = block->block + 1;
-    const struct gpt_next qkv = {unit, GROUP_QKV}, attn_proj = {unit, GROUP_ATTN_PROJ}, fc = {unit, GROUP_FC},
-                          fc_proj = {unit, GROUP_FC_PROJ};
+                           unsigned recomputed) {
     bool all = recomputed & BLOCK_MLP, attention = !all && recomputed & BLOCK_ATTENTION;
     struct bias_gradients later = {.scratch = block->scratch->dbiases};
     struct unit_view held;
     if (all) {
         TRY(block_forward(hooks, block, GROUP_QKV));
         TRY(block_forward(hooks, block, GROUP_ATTN_PROJ));
-        TRY(forward_and_hold(hooks, block, GROUP_FC, fc_proj, &held));
+        TRY(forward_and_hold(hooks, block, GROUP_FC, &held));
     }
-    TRY(group_backward(hooks, block, GROUP_FC_PROJ, all ? attn_proj : fc, NULL, recomputed, &later));
-    TRY(group_backward(hooks, block, GROUP_FC, attention ? qkv : attn_proj, all ? &held : NULL, recomputed,
-                       &later));
+    TRY(group_backward(hooks, block, GROUP_FC_PROJ, NULL, recomputed, &later));
+    TRY(group_backward(hooks, block, GROUP_FC, all ? &held : NULL, recomputed, &later));
     if (attention)
-        TRY(forward_and_hold(hooks, block, GROUP_QKV, attn_proj, &held));
-    TRY(group_backward(hooks, block, GROUP_ATTN_PROJ, attention ? next : qkv, NULL, recomputed, &later));
-    TRY(group_backward(hooks, block, GROUP_QKV, next, attention ? &held : NULL, recomputed, &later));
+        TRY(forward_and_hold(hooks, block, GROUP_QKV, &held));
+    TRY(group_backward(hooks, block, GROUP_ATTN_PROJ, NULL, recomputed, &later));
+    TRY(group_backward(hooks, block, GROUP_QKV, attention ? &held : NULL, recomputed, &later));
     if (later.n > 0)
         RUN(block->unit.runner, add_spans, .spans = later.spans, .n_spans = later.n, .x = later.scratch,
             .type = accumulation_dtype(block->unit.type));

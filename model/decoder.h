@@ -65,10 +65,7 @@ enum status block_forward(const struct unit_hooks *hooks, const struct block_pas
 // Recomputes what forward did not keep, as late as possible.
 //   block       block->unit.view: of the unit, as acquired for backward
 //   recomputed  sets of enum block_activations that forward did not keep
-//   next        what is acquired after this block
 enum status block_backward(const struct unit_hooks *hooks, const struct block_pass *block,
-                           unsigned recomputed, struct gpt_next next) MUST_CHECK;
-// The group that block_backward acquires first.
-enum block_group block_backward_first(unsigned recomputed);
+                           unsigned recomputed) MUST_CHECK;
 
 #endif

@@ -76,6 +76,10 @@ static enum status embed(const struct generator_pass *pass, const struct pass_ro
     return STATUS_OK;
 }
 
+static enum status begin(const struct generator_pass *pass, enum trace_kind kind) {
+    return pass->hooks->begin ? pass->hooks->begin(pass->hooks->context, kind) : STATUS_OK;
+}
+
 // From tokens to the residual stream after the last block; appends keys and values to the caches.
 static enum status run_blocks(const struct generator_pass *pass) {
     struct generator *generator = pass->generator;
@@ -86,13 +90,11 @@ static enum status run_blocks(const struct generator_pass *pass) {
     struct unit_view view;
     if (pass->T == 1)
         TRY(place_rows(pass, &rows));
-    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, (struct gpt_next){1, 0}, &view));
+    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, &view));
     TRY(embed(pass, &rows, view));
     TRY(hooks->params_release(hooks->context, stream, 0, GPT_FORWARD));
-    int step = runner_block_step(pass->runner, config);
-    for (int block = 0; block < config->n_layer; block += step) {
-        TRY(hooks->params_acquire(hooks->context, stream, 1 + block, GPT_FORWARD,
-                                  (struct gpt_next){2 + block, 0}, &view));
+    for (int block = 0; block < config->n_layer; block++) {
+        TRY(hooks->params_acquire(hooks->context, stream, 1 + block, GPT_FORWARD, &view));
         const struct block_pass args = {
             .unit = unit_of(pass, 1 + block, view),
             .block = block,
@@ -134,8 +136,7 @@ static enum status run_head(const struct generator_pass *pass) {
     struct stream *stream = pass->runner->stream;
     const int last = config->n_layer + 1;
     struct unit_view view;
-    TRY(hooks->params_acquire(hooks->context, stream, last, GPT_FORWARD,
-                              (struct gpt_next){config->untied ? -1 : 0, 0}, &view));
+    TRY(hooks->params_acquire(hooks->context, stream, last, GPT_FORWARD, &view));
     struct unit_pass unit = unit_of(pass, last, view);
     TRY(norm(&unit, PARAM_LNF_WEIGHT, generator->residuals[config->n_layer % 2],
              &(struct norm_buffers){.out = generator->lnf}));
@@ -144,10 +145,21 @@ static enum status run_head(const struct generator_pass *pass) {
     TRY(hooks->params_release(hooks->context, stream, last, GPT_FORWARD));
     if (config->untied)
         return STATUS_OK;
-    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, (struct gpt_next){-1, 0}, &view));
+    TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, &view));
     unit = unit_of(pass, 0, view);
     TRY(logits_of_step(pass, &unit, PARAM_WTE));
     return hooks->params_release(hooks->context, stream, 0, GPT_FORWARD);
+}
+
+static enum status run_prompt(const struct generator_pass *pass) {
+    TRY(begin(pass, TRACE_PROMPT));
+    return run_blocks(pass);
+}
+
+static enum status run_decoding(const struct generator_pass *pass) {
+    TRY(begin(pass, TRACE_DECODING));
+    TRY(run_blocks(pass));
+    return run_head(pass);
 }
 
 static bool same_filters(const struct sampling *a, const struct sampling *b) {
@@ -196,22 +208,21 @@ static int longest_chunk(int n) {
 static enum status dry_run(struct generator *generator, size_t *workspace_bytes) {
     struct runner runner = {.device = generator->device};
     int positions = generator->options.positions, sequences = generator->options.sequences;
-    struct generator_pass pass = {generator, &runner, &dry_run_hooks, .B = 1};
+    struct dry_run run = {.trace = NULL};
+    const struct unit_hooks hooks = dry_run_hooks(&run);
+    struct generator_pass pass = {generator, &runner, &hooks, .B = 1};
     int *rows = calloc((size_t)sequences, sizeof *rows);
     enum status status = rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the generator");
     pass.sequences = rows;
-    find_buffers(generator, NULL);
     for (pass.T = longest_chunk(positions); pass.T > 1 && status == STATUS_OK; pass.T /= 2) {
         generator->lengths[0] = positions - pass.T;
-        status = run_blocks(&pass);
+        status = run_prompt(&pass);
     }
     for (int i = 0; i < sequences && status == STATUS_OK; i++) {
         rows[i] = i;
         generator->lengths[i] = positions - 1;
         pass.B = i + 1;
-        status = run_blocks(&pass);
-        if (status == STATUS_OK)
-            status = run_head(&pass);
+        status = run_decoding(&pass);
     }
     if (status == STATUS_OK)
         status = sample(generator, &runner, &(struct sampling){.temperature = 1},
@@ -253,8 +264,13 @@ static enum status add_regions(struct generator *generator, struct region_table 
                    "generate.rows"));
     TRY(rope_table_init(&generator->rope, config, type, generator->options.positions, generator->device,
                         table, "generate.rotary embedding"));
+    find_buffers(generator, NULL);
+    return STATUS_OK;
+}
+
+static enum status add_workspace(struct generator *generator, struct region_table *table) {
     TRY(dry_run(generator, &generator->workspace_bytes));
-    return region_add(table, REGION_WORKSPACE, place, DTYPE_U8, generator->workspace_bytes,
+    return region_add(table, REGION_WORKSPACE, generator->device->place, DTYPE_U8, generator->workspace_bytes,
                       &generator->workspace_region, "generate.operations");
 }
 
@@ -272,6 +288,14 @@ static enum status bookkeeping_new(struct generator *generator) {
     return STATUS_OK;
 }
 
+static void generator_free(struct generator *generator) {
+    free(generator->cache_regions);
+    free(generator->caches);
+    free(generator->lengths);
+    free(generator->pass_rows);
+    free(generator->uniforms);
+}
+
 enum status generator_new(const struct params *params, const struct generator_options *options,
                           struct device *device, struct region_table *table, struct generator **out) {
     *out = NULL;
@@ -287,6 +311,8 @@ enum status generator_new(const struct params *params, const struct generator_op
     enum status status = bookkeeping_new(generator);
     if (status == STATUS_OK)
         status = add_regions(generator, table);
+    if (status == STATUS_OK)
+        status = add_workspace(generator, table);
     if (status != STATUS_OK) {
         generator_delete(generator);
         return status;
@@ -296,14 +322,30 @@ enum status generator_new(const struct params *params, const struct generator_op
 }
 
 void generator_delete(struct generator *generator) {
-    if (!generator)
-        return;
-    free(generator->cache_regions);
-    free(generator->caches);
-    free(generator->lengths);
-    free(generator->pass_rows);
-    free(generator->uniforms);
+    if (generator)
+        generator_free(generator);
     free(generator);
+}
+
+enum status generator_trace(const struct params *params, enum trace_kind kind, struct trace *out) {
+    struct device none = {.place = REGION_HOST};
+    struct generator generator = {.params = params, .device = &none, .options = {DTYPE_F32, 1, 1}};
+    struct runner runner = {.device = &none, .trace = out};
+    struct dry_run run = {.trace = out};
+    const struct unit_hooks hooks = dry_run_hooks(&run);
+    const struct generator_pass pass = {&generator, &runner, &hooks,
+                                        .B = 1,     .T = 1,  .sequences = (int[1]){0}};
+    struct region_table table;
+    *out = (struct trace){0};
+    region_table_init(&table);
+    enum status status = bookkeeping_new(&generator);
+    if (status == STATUS_OK)
+        status = add_regions(&generator, &table);
+    if (status == STATUS_OK)
+        status = kind == TRACE_PROMPT ? run_prompt(&pass) : run_decoding(&pass);
+    region_table_free(&table);
+    generator_free(&generator);
+    return status;
 }
 
 enum status generator_bind(struct generator *generator, const struct region_table *table,
@@ -350,7 +392,7 @@ enum status generator_append(struct generator *generator, struct stream *stream,
         // The rest of a chunk that was rounded up repeats earlier tokens. Its keys and values are overwritten
         // by the tokens that come there, before anything attends to them.
         TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)n_now * sizeof *tokens));
-        TRY(run_blocks(&pass));
+        TRY(run_prompt(&pass));
         generator->lengths[sequence] += n_now;
     }
     return generator->device->synchronize(stream);
@@ -363,8 +405,7 @@ enum status generator_step(struct generator *generator, struct stream *stream, c
     for (int i = 0; i < n; i++)
         TRY(check_room(generator, sequences[i], 1));
     TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)n * sizeof *tokens));
-    TRY(run_blocks(&pass));
-    TRY(run_head(&pass));
+    TRY(run_decoding(&pass));
     for (int i = 0; i < n; i++)
         generator->lengths[sequences[i]]++;
     if (!logits)

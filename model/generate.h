@@ -21,6 +21,8 @@ enum status generator_new(const struct params *params, const struct generator_op
                           struct device *device, struct region_table *table,
                           struct generator **out) MUST_CHECK;
 void generator_delete(struct generator *generator);
+// Records a pass over one token: TRACE_PROMPT or TRACE_DECODING. Takes no device.
+enum status generator_trace(const struct params *params, enum trace_kind kind, struct trace *out) MUST_CHECK;
 enum status generator_bind(struct generator *generator, const struct region_table *table,
                            struct stream *stream) MUST_CHECK;
 

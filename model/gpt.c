@@ -23,10 +23,13 @@ static struct unit_pass unit_of(struct model_pass *pass, int unit, struct unit_v
                         view);
 }
 
-static enum status acquire(struct model_pass *pass, int unit, enum gpt_pass direction, struct gpt_next next,
+static enum status begin(struct model_pass *pass, enum trace_kind kind) {
+    return pass->hooks->begin ? pass->hooks->begin(pass->hooks->context, kind) : STATUS_OK;
+}
+
+static enum status acquire(struct model_pass *pass, int unit, enum gpt_pass direction,
                            struct unit_view *view) {
-    return pass->hooks->params_acquire(pass->hooks->context, pass->runner.stream, unit, direction, next,
-                                       view);
+    return pass->hooks->params_acquire(pass->hooks->context, pass->runner.stream, unit, direction, view);
 }
 
 static enum status release(struct model_pass *pass, int unit, enum gpt_pass direction) {
@@ -69,15 +72,13 @@ static enum status forward(struct model_pass *pass, bool for_backward) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     struct unit_view view;
-    TRY(acquire(pass, 0, GPT_FORWARD, (struct gpt_next){1, 0}, &view));
+    TRY(acquire(pass, 0, GPT_FORWARD, &view));
     TRY(embed(pass, view));
     if (for_backward)
         TRY(activations_offload(&gpt->activations, pass->runner.stream, 0));
     TRY(release(pass, 0, GPT_FORWARD));
-    int step = runner_block_step(&pass->runner, config);
-    for (int block = 0; block < config->n_layer; block += step) {
-        runner_enter_block(&pass->runner, block, config);
-        TRY(acquire(pass, 1 + block, GPT_FORWARD, (struct gpt_next){2 + block, 0}, &view));
+    for (int block = 0; block < config->n_layer; block++) {
+        TRY(acquire(pass, 1 + block, GPT_FORWARD, &view));
         const struct block_pass args = block_of(pass, block, view);
         for (int group = 0; group < N_BLOCK_GROUPS; group++) {
             if (for_backward && group == GROUP_FC_PROJ)
@@ -88,7 +89,6 @@ static enum status forward(struct model_pass *pass, bool for_backward) {
             TRY(activations_offload(&gpt->activations, pass->runner.stream, block + 1));
         TRY(release(pass, 1 + block, GPT_FORWARD));
     }
-    pass->runner.repeats = 1;
     return STATUS_OK;
 }
 
@@ -100,21 +100,20 @@ struct head {
     int tensor;
 };
 
-// Acquires both and computes the final norm. After the head comes `next`.
-static enum status head_acquire(struct model_pass *pass, enum gpt_pass direction, struct gpt_next next,
-                                struct head *head) {
+// Acquires both and computes the final norm.
+static enum status head_acquire(struct model_pass *pass, enum gpt_pass direction, struct head *head) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     const int last = config->n_layer + 1;
     struct unit_view view;
-    TRY(acquire(pass, last, direction, config->untied ? next : (struct gpt_next){0, 0}, &view));
+    TRY(acquire(pass, last, direction, &view));
     head->norm = head->matrix = unit_of(pass, last, view);
     head->tensor = PARAM_LM_HEAD;
     TRY(norm(&head->norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, config->n_layer),
              &gpt->buffers.lnf));
     if (config->untied)
         return STATUS_OK;
-    TRY(acquire(pass, 0, direction, next, &view));
+    TRY(acquire(pass, 0, direction, &view));
     head->matrix = unit_of(pass, 0, view);
     head->tensor = PARAM_WTE;
     return STATUS_OK;
@@ -166,19 +165,6 @@ static unsigned recomputed_of(const struct gpt *gpt, int block) {
     return block < gpt->params->config.n_layer - 1 ? gpt->recomputed : 0;
 }
 
-// What backward acquires first for a block (-1: after the blocks come the embeddings' gradients only).
-static struct gpt_next backward_next(const struct gpt *gpt, int block) {
-    if (block < 0)
-        return (struct gpt_next){-1, 0};
-    return (struct gpt_next){1 + block, block_backward_first(recomputed_of(gpt, block))};
-}
-
-int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, int unit,
-                   enum block_group group) {
-    bool again = recompute == RECOMPUTE_BLOCK && unit < params->config.n_layer;
-    return again && (group == GROUP_QKV || group == GROUP_ATTN_PROJ) ? 3 : 2;
-}
-
 // ---- final norm, lm_head and loss, with their gradients
 
 // The gradients of a tile of logits: of its rows of the final norm's output, and of lm_head. The padding's
@@ -204,7 +190,7 @@ static enum status head_forward_backward(struct model_pass *pass, float loss_sca
     const int n_layer = gpt->params->config.n_layer, N = gpt->options.B * gpt->options.T;
     const struct activation_gradients *d = &gpt->buffers.scratch;
     struct head head;
-    TRY(head_acquire(pass, GPT_BACKWARD, backward_next(gpt, n_layer - 1), &head));
+    TRY(head_acquire(pass, GPT_BACKWARD, &head));
     for (int row = 0; row < N; row += tile_rows(gpt, row)) {
         int n = tile_rows(gpt, row);
         TRY(logits_tile(pass, &head, row, n));
@@ -239,19 +225,16 @@ static enum status backward(struct model_pass *pass) {
     struct gpt *gpt = pass->gpt;
     struct unit_view view;
     const struct gpt_config *config = &gpt->params->config;
-    int step = runner_block_step(&pass->runner, config);
-    for (int block = config->n_layer - 1; block >= 0; block -= step) {
-        runner_enter_block(&pass->runner, block, config);
+    for (int block = config->n_layer - 1; block >= 0; block--) {
         TRY(activations_prefetch(&gpt->activations, pass->runner.stream, block - 1));
-        TRY(acquire(pass, 1 + block, GPT_BACKWARD, backward_next(gpt, block - 1), &view));
+        TRY(acquire(pass, 1 + block, GPT_BACKWARD, &view));
         TRY(activations_wait(&gpt->activations, pass->runner.stream, block));
         const struct block_pass args = block_of(pass, block, view);
-        TRY(block_backward(pass->hooks, &args, recomputed_of(gpt, block), backward_next(gpt, block - 1)));
+        TRY(block_backward(pass->hooks, &args, recomputed_of(gpt, block)));
         TRY(ready(pass, 1 + block));
         TRY(release(pass, 1 + block, GPT_BACKWARD));
     }
-    pass->runner.repeats = 1;
-    TRY(acquire(pass, 0, GPT_BACKWARD_GRADS, (struct gpt_next){-1, 0}, &view));
+    TRY(acquire(pass, 0, GPT_BACKWARD_GRADS, &view));
     TRY(embed_backward(pass, view));
     TRY(ready(pass, 0));
     return release(pass, 0, GPT_BACKWARD_GRADS);
@@ -260,6 +243,7 @@ static enum status backward(struct model_pass *pass) {
 // ---- whole passes
 
 static enum status run_training(struct model_pass *pass, float loss_scale) {
+    TRY(begin(pass, TRACE_TRAINING));
     TRY(forward(pass, true));
     TRY(head_forward_backward(pass, loss_scale));
     return backward(pass);
@@ -324,8 +308,9 @@ static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     int N = gpt->options.B * gpt->options.T;
     size_t V = (size_t)gpt->params->config.vocab_size;
     struct head head;
+    TRY(begin(pass, TRACE_EVALUATION));
     TRY(forward(pass, false));
-    TRY(head_acquire(pass, GPT_FORWARD, (struct gpt_next){-1, 0}, &head));
+    TRY(head_acquire(pass, GPT_FORWARD, &head));
     for (int row = 0; row < N; row += tile_rows(gpt, row)) {
         int n = tile_rows(gpt, row);
         TRY(logits_tile(pass, &head, row, n));
@@ -399,8 +384,7 @@ static enum status read_losses(struct gpt *gpt, struct stream *stream, double *s
 }
 
 static struct model_pass pass_on(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks) {
-    return (struct model_pass){
-        gpt, {.device = gpt->device, .stream = stream, .repeats = 1}, hooks, NULL, NULL};
+    return (struct model_pass){gpt, {.device = gpt->device, .stream = stream}, hooks, NULL, NULL};
 }
 
 enum status gpt_train(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
@@ -504,17 +488,26 @@ static enum status dry_run_scoring(struct gpt *gpt, struct model_pass *pass) {
 }
 
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
-    struct unit_hooks hooks = dry_run_hooks;
+    struct dry_run run = {.beta_zero = false};
+    const struct unit_hooks hooks = dry_run_hooks(&run);
     struct model_pass pass = pass_on(gpt, NULL, &hooks);
     TRY(run_evaluation(&pass, NULL));
     if (gpt->options.scoring)
         TRY(dry_run_scoring(gpt, &pass));
     for (int further = 0; further < 2 && gpt->options.training; further++) {
-        hooks.context = further ? NULL : DRY_RUN_BUFFER;
+        run.beta_zero = !further;
         pass.runner.work = &gpt->work[further];
         TRY(run_training(&pass, 1.0f));
         TRY(sum_losses(&pass, NULL, further));
     }
     *workspace_bytes = pass.runner.workspace_bytes;
     return STATUS_OK;
+}
+
+enum status gpt_record(struct gpt *gpt, struct trace *trace) {
+    struct dry_run run = {.trace = trace};
+    const struct unit_hooks hooks = dry_run_hooks(&run);
+    struct model_pass pass = pass_on(gpt, NULL, &hooks);
+    pass.runner.trace = trace;
+    return gpt->options.training ? run_training(&pass, 1.0f) : run_evaluation(&pass, NULL);
 }

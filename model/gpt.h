@@ -11,6 +11,7 @@
 #include "kernels/device.h"
 #include "model/hooks.h"
 #include "model/params.h"
+#include "model/trace.h"
 #include "model/work.h"
 
 // What backward recomputes, block by block, instead of keeping it from forward. It trades work for memory and
@@ -34,11 +35,6 @@ enum gpt_recompute {
     RECOMPUTE_BLOCK,
     N_RECOMPUTE
 };
-
-// How many times one micro-batch of training acquires the parameters of a block's group: in forward, in
-// backward, and a third time where they are recomputed and released before backward needs them.
-int gpt_group_uses(const struct params *params, enum gpt_recompute recompute, int unit,
-                   enum block_group group);
 
 struct gpt;
 
@@ -80,6 +76,11 @@ enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct s
 // The work of one micro-batch of training, known since gpt_new; NULL if the gpt does not train.
 //   further  of a micro-batch whose gradients are added to those of earlier ones; else of a step's first
 const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further);
+
+// Records a pass of training or evaluation over one sequence of T tokens. Takes no device: FLOPs are without
+// padding.
+enum status gpt_trace(const struct params *params, enum gpt_recompute recompute, int T, enum trace_kind kind,
+                      struct trace *out) MUST_CHECK;
 
 // The token that begins a document, before the first gpt_load of a gpt with mask_documents. Of a sequence,
 // what comes before its first end-of-text is a document too.

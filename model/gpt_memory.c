@@ -165,7 +165,6 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
 
 // The workspace that the passes need, by a dry run of them.
 static enum status add_workspace(struct gpt *gpt, struct region_table *table) {
-    TRY(find_buffers(gpt, NULL));
     TRY(gpt_dry_run(gpt, &gpt->workspace_bytes));
     return region_add(table, REGION_WORKSPACE, gpt->device->place, DTYPE_U8, gpt->workspace_bytes,
                       &gpt->regions.workspace, "operations");
@@ -222,13 +221,10 @@ static void choose_logits(struct gpt *gpt) {
     gpt->logits_rows = choose_logits_rows(gpt);
 }
 
-enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
-                    struct region_table *table, struct gpt **out) {
-    const struct gpt_config *config = &params->config;
-    *out = NULL;
-    if (options->T < 1 || options->T > config->n_positions)
+static enum status check_options(const struct params *params, const struct gpt_options *options) {
+    if (options->T < 1 || options->T > params->config.n_positions)
         return FAIL(STATUS_INVALID, "a sequence length of %d does not fit the model's %d positions",
-                    options->T, config->n_positions);
+                    options->T, params->config.n_positions);
     if (options->B < 1 || (int64_t)options->B * options->T > INT32_MAX / 4)
         return FAIL(STATUS_INVALID,
                     "a micro-batch of %d x %d tokens is too large; lower train.micro_batch_size", options->B,
@@ -236,28 +232,48 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
     if (options->offload_activations && options->recompute != RECOMPUTE_BLOCK)
         return FAIL(STATUS_INVALID,
                     "offload_activations=cpu needs recompute=block, which keeps only the inputs of blocks");
+    return STATUS_OK;
+}
+
+// Everything but the workspace, with a dry run's buffers.
+static enum status lay_out(struct gpt *gpt, struct region_table *table) {
+    gpt->n_inputs = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    gpt->accumulation = accumulation_dtype(gpt->options.type);
+    gpt->end_of_text = -1;
+    gpt->recomputed = recomputed_sets(gpt->params, &gpt->options, gpt->device);
+    choose_logits(gpt);
+    gpt->n_blocks =
+        gpt->options.training && gpt->options.recompute != RECOMPUTE_BLOCK ? gpt->params->config.n_layer : 1;
+    memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
+    gpt->block_regions = calloc((size_t)gpt->n_blocks, sizeof *gpt->block_regions);
+    gpt->blocks = calloc((size_t)gpt->n_blocks, sizeof *gpt->blocks);
+    if (!gpt->block_regions || !gpt->blocks)
+        return FAIL(STATUS_FAILED, "out of memory for the model's tables");
+    TRY(add_activations(gpt, table));
+    if (gpt->options.scoring)
+        TRY(add_predictions(gpt, table));
+    return find_buffers(gpt, NULL);
+}
+
+static void gpt_free(struct gpt *gpt) {
+    activations_free(&gpt->activations);
+    for (int slot = 0; slot < GPT_INPUT_SLOTS; slot++)
+        event_free(&gpt->loaded[slot]);
+    free(gpt->block_regions);
+    free(gpt->blocks);
+}
+
+enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
+                    struct region_table *table, struct gpt **out) {
+    *out = NULL;
+    TRY(check_options(params, options));
     struct gpt *gpt = calloc(1, sizeof *gpt);
     if (!gpt)
         return FAIL(STATUS_FAILED, "out of memory for the model's tables");
     gpt->params = params;
     gpt->options = *options;
-    gpt->n_inputs = (size_t)options->B * (size_t)options->T;
     gpt->device = device;
-    gpt->accumulation = accumulation_dtype(options->type);
-    gpt->end_of_text = -1;
-    gpt->recomputed = recomputed_sets(params, options, device);
-    choose_logits(gpt);
-    gpt->n_blocks = options->training && options->recompute != RECOMPUTE_BLOCK ? config->n_layer : 1;
-    memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
-    gpt->block_regions = calloc((size_t)gpt->n_blocks, sizeof *gpt->block_regions);
-    gpt->blocks = calloc((size_t)gpt->n_blocks, sizeof *gpt->blocks);
-    enum status status = STATUS_OK;
-    if (!gpt->block_regions || !gpt->blocks)
-        status = FAIL(STATUS_FAILED, "out of memory for the model's tables");
-    if (status == STATUS_OK)
-        status = add_activations(gpt, table);
-    if (status == STATUS_OK && options->scoring)
-        status = add_predictions(gpt, table);
+    enum status status = lay_out(gpt, table);
     if (status == STATUS_OK)
         status = add_workspace(gpt, table);
     if (status != STATUS_OK) {
@@ -268,14 +284,31 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
     return STATUS_OK;
 }
 
+enum status gpt_trace(const struct params *params, enum gpt_recompute recompute, int T, enum trace_kind kind,
+                      struct trace *out) {
+    struct device none = {.place = REGION_HOST};
+    struct gpt gpt = {.params = params,
+                      .options = {.type = DTYPE_F32,
+                                  .B = 1,
+                                  .T = T,
+                                  .recompute = recompute,
+                                  .training = kind == TRACE_TRAINING},
+                      .device = &none};
+    struct region_table table;
+    *out = (struct trace){0};
+    TRY(check_options(params, &gpt.options));
+    region_table_init(&table);
+    enum status status = lay_out(&gpt, &table);
+    if (status == STATUS_OK)
+        status = gpt_record(&gpt, out);
+    region_table_free(&table);
+    gpt_free(&gpt);
+    return status;
+}
+
 void gpt_delete(struct gpt *gpt) {
-    if (!gpt)
-        return;
-    activations_free(&gpt->activations);
-    for (int slot = 0; slot < GPT_INPUT_SLOTS; slot++)
-        event_free(&gpt->loaded[slot]);
-    free(gpt->block_regions);
-    free(gpt->blocks);
+    if (gpt)
+        gpt_free(gpt);
     free(gpt);
 }
 

@@ -56,5 +56,7 @@ struct gpt {
 
 // A dry run of every pass that the gpt can make: the workspace that its operations need, and gpt->work.
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) MUST_CHECK;
+// A dry run of one pass, of training if the gpt trains, for its trace. Uses no operation of the device.
+enum status gpt_record(struct gpt *gpt, struct trace *trace) MUST_CHECK;
 
 #endif

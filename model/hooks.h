@@ -31,13 +31,18 @@ static inline void *grad_of(const struct unit_view *view, int index) {
     return view->grads[index];
 }
 
-// What the pass will acquire next, so that a stage can prefetch it.
-struct gpt_next {
-    int unit;  // -1: nothing more in this pass
-    int group; // the first group of a block (enum block_group); 0 where the unit is not a block
+// The passes over a model's units. Each kind acquires and releases in one order, always (model/trace.h).
+enum trace_kind {
+    TRACE_TRAINING,
+    TRACE_EVALUATION,
+    TRACE_PROMPT,   // generation: several tokens of one sequence, no logits
+    TRACE_DECODING, // generation: a token of each sequence, and the logits of the next
+    N_TRACES
 };
 
-// What a ZeRO stage implements. `stream` is the stream of the pass; `next` is what is acquired after this.
+// What a ZeRO stage implements. `stream` is the stream of the pass.
+//
+// Passes: the model calls `begin` at the start of each. A pass that has begun goes to its end, or fails.
 //
 // Units: the model calls params_acquire before and params_release after it uses a unit; the view stays valid
 // in between. At most two units are held at a time (lm_head needs the embeddings, too). grads_ready is called
@@ -49,20 +54,20 @@ struct gpt_next {
 // releases each group of its tensors around the group's use.
 //   group_acquire  gets the unit's view, and may replace it by a view of the group alone. Its pointers of
 //                  other tensors are then undefined
-//   next           the group after this one, of the same unit or of another
 // At most two groups are held at a time: one whose activations are being recomputed may stay held
 // (GPT_FORWARD) while another is used, until its own gradients have been computed (nested
 // GPT_BACKWARD_GRADS). Each group is acquired exactly once per backward pass with GPT_BACKWARD or
 // GPT_BACKWARD_GRADS; where that replaced the unit's grads, they are complete at that release.
 struct unit_hooks {
     void *context;
+    enum status (*begin)(void *context, enum trace_kind kind); // NULL: no need to know
     enum status (*params_acquire)(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                  struct gpt_next next, struct unit_view *view);
+                                  struct unit_view *view);
     enum status (*params_release)(void *context, struct stream *stream, int unit, enum gpt_pass pass);
     enum status (*grads_ready)(void *context, struct stream *stream, int unit); // training only
     // Both NULL: a unit's view always covers the whole unit.
     enum status (*group_acquire)(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view);
+                                 enum gpt_pass pass, struct unit_view *view);
     enum status (*group_release)(void *context, struct stream *stream, int unit, enum block_group group,
                                  enum gpt_pass pass);
 };

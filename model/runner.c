@@ -2,11 +2,15 @@
 
 enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) {
     size_t bytes = 0;
+    if (runner->trace) {
+        runner->trace->events[runner->trace->n_events - 1].flops += cost_of_operation(operation, args).flops;
+        return STATUS_OK;
+    }
     TRY(runner->device->ops->workspace_bytes(runner->device, operation, args, &bytes));
     if (bytes > runner->workspace_bytes)
         runner->workspace_bytes = bytes;
     if (runner->work)
-        gpt_work_add(runner->work, runner->device, operation, args, runner->repeats);
+        gpt_work_add(runner->work, runner->device, operation, args);
     return STATUS_OK;
 }
 
@@ -16,28 +20,64 @@ void *buffer_find(const struct region_table *table, int index) {
     return table ? region_data(table, index) : DRY_RUN_BUFFER;
 }
 
-static enum status dry_run_acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                   struct gpt_next next, struct unit_view *view) {
+// ---- the hooks of a dry run
+
+static enum status record(const struct dry_run *run, bool acquires, int unit, int group, enum gpt_pass pass) {
+    const struct trace_event event = {.acquires = acquires, .unit = unit, .group = group, .pass = pass};
+    return run->trace ? trace_add(run->trace, &event) : STATUS_OK;
+}
+
+static enum status begin(void *context, enum trace_kind kind) {
+    const struct dry_run *run = context;
+    if (run->trace)
+        run->trace->kind = kind;
+    return STATUS_OK;
+}
+
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct unit_view *view) {
 #define FOUR(x) x, x, x, x
     static void *const buffers[UNIT_PARAMS_MOST] = {FOUR(FOUR(DRY_RUN_BUFFER)), FOUR(FOUR(DRY_RUN_BUFFER))};
 #undef FOUR
-    (void)stream, (void)unit, (void)next;
+    const struct dry_run *run = context;
+    (void)stream;
     *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : buffers,
                                .grads = pass == GPT_FORWARD ? NULL : buffers,
-                               .beta_zero = context != NULL};
-    return STATUS_OK;
+                               .beta_zero = run->beta_zero};
+    return record(run, true, unit, TRACE_WHOLE_UNIT, pass);
 }
 
-static enum status dry_run_release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
-    (void)context, (void)stream, (void)unit, (void)pass;
-    return STATUS_OK;
+static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+    (void)stream;
+    return record(context, false, unit, TRACE_WHOLE_UNIT, pass);
 }
 
-static enum status dry_run_ready(void *context, struct stream *stream, int unit) {
+static enum status ready(void *context, struct stream *stream, int unit) {
     (void)context, (void)stream, (void)unit;
     return STATUS_OK;
 }
 
+// The unit's view covers its groups.
+static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass, struct unit_view *view) {
+    (void)stream, (void)view;
+    return record(context, true, unit, (int)group, pass);
+}
+
+static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass) {
+    (void)stream;
+    return record(context, false, unit, (int)group, pass);
+}
+
 _Static_assert(N_BLOCK_PARAMS <= UNIT_PARAMS_MOST, "a dry run has an address for each tensor of a unit");
-const struct unit_hooks dry_run_hooks = {
-    .params_acquire = dry_run_acquire, .params_release = dry_run_release, .grads_ready = dry_run_ready};
+
+struct unit_hooks dry_run_hooks(struct dry_run *run) {
+    return (struct unit_hooks){.context = run,
+                               .begin = begin,
+                               .params_acquire = acquire,
+                               .params_release = release,
+                               .grads_ready = ready,
+                               .group_acquire = acquire_group,
+                               .group_release = release_group};
+}

@@ -8,7 +8,7 @@
 
 #include "base/region.h"
 #include "kernels/ops.h"
-#include "model/hooks.h"
+#include "model/trace.h"
 #include "model/work.h"
 
 struct runner {
@@ -16,7 +16,7 @@ struct runner {
     struct stream *stream;  // NULL: dry run
     size_t workspace_bytes; // dry run: the largest workspace that an operation asked for
     struct gpt_work *work;  // dry run: the operations are counted here; NULL: nowhere
-    int repeats;            // dry run: how many calls the next operation stands for, in `work`
+    struct trace *trace;    // dry run: takes the FLOPs of operations, and no workspace is asked for; or NULL
 };
 
 // Issues one operation (or sizes it, in a dry run), with its arguments as designated initialisers:
@@ -32,19 +32,12 @@ struct runner {
 // For RUN: records the workspace that the operation needs, and counts it.
 enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) MUST_CHECK;
 
-// The step of a loop over blocks: 1, but in a dry run from the first block straight to the last. The blocks
-// in between issue the operations of the first one (runner_enter_block), unless their windows differ.
-static inline int runner_block_step(const struct runner *runner, const struct gpt_config *config) {
-    return runner->stream || config->n_layer < 3 || config->n_windows > 1 ? 1 : config->n_layer - 1;
-}
-
-// In a dry run, what the block's operations stand for: the first one's also for the blocks in between.
-static inline void runner_enter_block(struct runner *runner, int block, const struct gpt_config *config) {
-    runner->repeats = block == 0 ? runner_block_step(runner, config) : 1;
-}
-
-// A dry run's units: every pointer is DRY_RUN_BUFFER. context: not NULL for gradients with beta_zero.
-extern const struct unit_hooks dry_run_hooks;
+// A dry run's units: every pointer is DRY_RUN_BUFFER.
+struct dry_run {
+    bool beta_zero;      // of gradients
+    struct trace *trace; // takes the events; or NULL
+};
+struct unit_hooks dry_run_hooks(struct dry_run *run);
 // A placeholder for any buffer in a dry run: not NULL, aligned, never read or written.
 #define DRY_RUN_BUFFER ((void *)(uintptr_t)REGION_ALIGNMENT)
 // A region's memory: NULL for index -1, DRY_RUN_BUFFER when table is NULL.

@@ -28,9 +28,9 @@ void unsharded_free(struct unsharded *unsharded) {
 }
 
 static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                           struct gpt_next next, struct unit_view *view) {
+                           struct unit_view *view) {
     const struct unsharded *unsharded = context;
-    (void)stream, (void)next;
+    (void)stream;
     int first = unsharded->params->units[unit].first_param;
     *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : unsharded->weights + first,
                                .grads = pass == GPT_FORWARD ? NULL : unsharded->grads + first};

@@ -22,14 +22,10 @@ static void add(struct gpt_work_row *row, int64_t calls, int64_t launches, struc
     row->cost.bytes += cost.bytes;
 }
 
-void gpt_work_add(struct gpt_work *work, struct device *device, enum operation operation, const void *args,
-                  int calls) {
-    struct operation_cost cost = cost_of_operation(operation, args);
-    int launches = device->ops->launches ? device->ops->launches(device, operation, args) : 0;
-    cost.flops *= calls;
-    cost.bytes *= calls;
-    add(row_of(work, operation, operation_linear_shape(operation, args)), calls, (int64_t)calls * launches,
-        cost);
+void gpt_work_add(struct gpt_work *work, struct device *device, enum operation operation, const void *args) {
+    const int launches = device->ops->launches ? device->ops->launches(device, operation, args) : 0;
+    add(row_of(work, operation, operation_linear_shape(operation, args)), 1, launches,
+        cost_of_operation(operation, args));
 }
 
 struct gpt_work_row gpt_work_sum(const struct gpt_work *work) {

@@ -20,9 +20,8 @@ struct gpt_work {
     int n_rows;
 };
 
-// Counts an operation that is called `calls` times with these arguments.
-void gpt_work_add(struct gpt_work *work, struct device *device, enum operation operation, const void *args,
-                  int calls);
+// Counts a call of an operation with these arguments.
+void gpt_work_add(struct gpt_work *work, struct device *device, enum operation operation, const void *args);
 // All rows added up; operation and shape are unset.
 struct gpt_work_row gpt_work_sum(const struct gpt_work *work);
 

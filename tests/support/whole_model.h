@@ -54,8 +54,8 @@ static inline void *whole_data(const struct whole_model *model, int region) {
 
 // For a test's own hooks: calls the model's hook, whose result the test then modifies.
 static inline enum status whole_acquire(struct whole_model *model, struct stream *stream, int unit,
-                                        enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
-    return model->hooks.params_acquire(model->hooks.context, stream, unit, pass, next, view);
+                                        enum gpt_pass pass, struct unit_view *view) {
+    return model->hooks.params_acquire(model->hooks.context, stream, unit, pass, view);
 }
 
 // Returns whether training in this compute dtype keeps separate fp32 master weights.

@@ -35,20 +35,6 @@ static struct fetch_elements elements_of_all(const struct model_states *state, c
     return sum;
 }
 
-// How often a micro-batch uses a fetch. Blocks: twice, in forward and in backward. The final norm and an
-// lm_head of its own: once, as lm_head and loss run forward and backward in one go. Embeddings: in forward,
-// and as lm_head where that is tied to them. A group of a block's tensors: as often
-// as the model acquires it.
-static uint64_t uses_of(const struct model_states *state, int index) {
-    const struct parameters *parameters = &state->parameters;
-    int unit = parameters->fetches[index].unit, group = index - parameters->first_fetch[unit];
-    if (stage_by_group(&state->options, state->params, unit))
-        return (uint64_t)gpt_group_uses(state->params, state->options.recompute, unit,
-                                        (enum block_group)group);
-    bool once = unit == state->params->n_units - 1 || (unit == 0 && state->params->config.untied);
-    return once ? 1 : 2;
-}
-
 // Reduce-scatter of gradients: a rank sends everything that it does not own, in the communication dtype.
 // After each micro-batch in stages 2 and 3 and with reduce_every_micro_batch, otherwise once per step. Stages
 // 0 and 1 use buckets of the whole model, 2 and 3 of a unit or a group of a block's tensors.
@@ -70,7 +56,8 @@ static void add_reductions(const struct model_states *state, uint64_t n_micro, s
 }
 
 // All-gather: a rank sends what it owns to each of the others. Once per step in stage 0 (reduced gradients)
-// and in stages 1 and 2 (updated parameters); in stage 3 for each use of a fetch.
+// and in stages 1 and 2 (updated parameters); in stage 3 for each use of a fetch, as the recorded trace has
+// them.
 static void add_gathers(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
     const struct params *params = state->params;
     const struct stage_options *options = &state->options;
@@ -84,7 +71,7 @@ static void add_gathers(const struct model_states *state, uint64_t n_micro, stru
     size_t persistent = 0;
     for (int i = 0; i < state->parameters.first_fetch[params->n_units]; i++) {
         const struct fetch *fetch = &state->parameters.fetches[i];
-        uint64_t times = n_micro * uses_of(state, i);
+        uint64_t times = n_micro * (uint64_t)fetch->uses;
         struct fetch_elements mine = elements_of_rank(state, fetch), all = elements_of_all(state, fetch);
         out->bytes[COMM_ALL_GATHER] += (times * mine.fetched + mine.persistent) * size * others;
         out->calls[COMM_ALL_GATHER] += times * buckets_count(all.fetched, options->allgather_bucket);

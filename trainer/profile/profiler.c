@@ -45,13 +45,17 @@ static void leave(struct profiler *profiler) {
                       profiler->depth > 0 ? profiler->places[profiler->depth - 1] : NOWHERE);
 }
 
+static enum status begin(void *context, enum trace_kind kind) {
+    const struct unit_hooks *model = &((struct profiler *)context)->model;
+    return model->begin(model->context, kind);
+}
+
 static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                           struct gpt_next next, struct unit_view *view) {
+                           struct unit_view *view) {
     struct profiler *profiler = context;
     enter(profiler, (struct profile_place){phase_of(profiler, unit, pass), unit});
     profile_begin(profiler->profile, PROFILE_SPAN, "acquire parameters");
-    enum status status =
-        profiler->model.params_acquire(profiler->model.context, stream, unit, pass, next, view);
+    enum status status = profiler->model.params_acquire(profiler->model.context, stream, unit, pass, view);
     profile_end(profiler->profile, (struct operation_cost){0});
     return status;
 }
@@ -67,9 +71,9 @@ static enum status release(void *context, struct stream *stream, int unit, enum 
 
 // A group of a block's tensors adds no frame: its communication is recorded by the communicator.
 static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+                                 enum gpt_pass pass, struct unit_view *view) {
     const struct unit_hooks *model = &((struct profiler *)context)->model;
-    return model->group_acquire(model->context, stream, unit, group, pass, next, view);
+    return model->group_acquire(model->context, stream, unit, group, pass, view);
 }
 
 static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
@@ -104,6 +108,7 @@ enum status profiler_start(struct profiler *profiler, const struct profiler_requ
         TRY(profile_watch(profile, request->host_device, "host"));
     *request->hooks =
         (struct unit_hooks){.context = profiler,
+                            .begin = request->hooks->begin ? begin : NULL,
                             .params_acquire = acquire,
                             .params_release = release,
                             .grads_ready = ready,

@@ -23,7 +23,6 @@ struct stage_options {
     size_t prefetch_bucket, persistence_threshold, max_live; // stage3_*, elements
     bool overlap, reduce_every_micro_batch;
     enum dtype gradient_comm_dtype;
-    enum gpt_recompute recompute; // decides which groups of a block backward gathers again
     // Offload to host memory. All false where the device is the host.
     bool offload_optimizer, offload_speculative, offload_param;
     double offload_ratio; // fraction of each span that the host updates

@@ -93,30 +93,67 @@ static enum status check_calls(const struct gradients *gradients) {
     return STATUS_OK;
 }
 
-// Without overlap a buffer is free again when its reduction returns, so one is enough.
-static enum status add_buffers(struct gradients *gradients, struct region_table *table) {
+static enum status add_buffer(struct gradients *gradients, struct region_table *table, size_t elements,
+                              const char *of, int number) {
+    struct gradient_buffer *buffer = &gradients->buffers[gradients->n_buffers++];
+    *buffer = (struct gradient_buffer){.reduction = -1, .padded_for = -1};
+    return region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32, elements,
+                      &buffer->region, "grads of %s%d", of, number);
+}
+
+// How often a pass adds to the gradients of each unit.
+static void count_contributions(const struct trace *training, int *counts) {
+    for (int i = 0; i < training->n_events; i++) {
+        const struct trace_event *event = &training->events[i];
+        counts[event->unit] +=
+            event->acquires && event->group == TRACE_WHOLE_UNIT && event->pass != GPT_FORWARD;
+    }
+}
+
+// The pool, which serves all reductions of units with one contribution, and the buffers of the others.
+// Without overlap a buffer of the pool is free again when its reduction returns, so one is enough.
+static enum status add_buffers(struct gradients *gradients, const int *contributions,
+                               struct region_table *table) {
     const struct params *params = gradients->params;
     size_t largest = 0;
-    for (int r = 1; r < gradients->first_reduction[params->n_units]; r++) {
-        struct param_span span = gradients->reductions[r].span;
-        largest = span.end - span.begin > largest ? span.end - span.begin : largest;
+    for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
+        const struct reduction *reduction = &gradients->reductions[r];
+        const size_t elements = reduction->span.end - reduction->span.begin;
+        if (contributions[reduction->unit] == 1 && elements > largest)
+            largest = elements;
     }
     gradients->n_pool = gradients->options->overlap ? GRADIENT_POOL : 1;
-    gradients->embeddings.reduction = gradients->embeddings.padded_for = -1;
-    TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32,
-                   params->units[0].elements, &gradients->embeddings.region, "grads of the embeddings"));
-    for (int i = 0; i < gradients->n_pool; i++) {
-        gradients->pool[i].reduction = gradients->pool[i].padded_for = -1;
-        TRY(region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32, largest,
-                       &gradients->pool[i].region, "grads of a unit (%d)", i));
-    }
+    for (int i = 0; i < gradients->n_pool; i++)
+        TRY(add_buffer(gradients, table, largest, "a unit, ", i));
+    for (int unit = 0; unit < params->n_units; unit++)
+        if (contributions[unit] > 1) {
+            gradients->reductions[gradients->first_reduction[unit]].own =
+                &gradients->buffers[gradients->n_buffers];
+            TRY(add_buffer(gradients, table, params->units[unit].elements, "unit ", unit));
+        }
     return STATUS_OK;
 }
 
+static enum status plan_buffers(struct gradients *gradients, const struct trace *training,
+                                struct region_table *table) {
+    const size_t n_units = (size_t)gradients->params->n_units;
+    int *contributions = calloc(n_units, sizeof *contributions);
+    gradients->buffers = calloc(GRADIENT_POOL + n_units, sizeof *gradients->buffers);
+    enum status status = STATUS_FAILED;
+    if (contributions && gradients->buffers) {
+        count_contributions(training, contributions);
+        status = add_buffers(gradients, contributions, table);
+    } else
+        status = FAIL(STATUS_FAILED, "out of memory for the gradients of %zu units", n_units);
+    free(contributions);
+    return status;
+}
+
 enum status gradients_init(struct gradients *gradients, const struct params *params,
-                           const struct stage_options *options, const struct partition *partition,
-                           const struct stage_spans *owned, size_t shard_elements, struct offload *offload,
-                           struct device *device, struct region_table *table) {
+                           const struct stage_options *options, const struct trace *training,
+                           const struct partition *partition, const struct stage_spans *owned,
+                           size_t shard_elements, struct offload *offload, struct device *device,
+                           struct region_table *table) {
     *gradients = (struct gradients){.params = params,
                                     .options = options,
                                     .partition = partition,
@@ -131,7 +168,7 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
                        &gradients->whole_region, "grads"));
     } else {
         TRY(list_reductions(gradients));
-        TRY(add_buffers(gradients, table));
+        TRY(plan_buffers(gradients, training, table));
     }
     if (stage_reduces_to_shard(options))
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32,
@@ -143,7 +180,7 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
 static enum status list_tensors(struct gradients *gradients) {
     const struct params *params = gradients->params;
     const size_t n = (size_t)params->n_params,
-                 n_lists = has_all(gradients) ? 1 : 1 + (size_t)gradients->n_pool;
+                 n_lists = has_all(gradients) ? 1 : (size_t)gradients->n_buffers;
     gradients->tensors = calloc(n_lists * n, sizeof *gradients->tensors);
     if (!gradients->tensors)
         return FAIL(STATUS_FAILED, "out of memory for the addresses of %zu gradients", n);
@@ -152,7 +189,7 @@ static enum status list_tensors(struct gradients *gradients) {
         gradients->tensors[i] = gradients->whole + params->units[param->unit].offset + param->offset;
     }
     for (size_t k = 0; k < n_lists && !has_all(gradients); k++) {
-        struct gradient_buffer *buffer = k == 0 ? &gradients->embeddings : &gradients->pool[k - 1];
+        struct gradient_buffer *buffer = &gradients->buffers[k];
         buffer->tensors = gradients->tensors + k * n;
         for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
             const struct param_span *span = &gradients->reductions[r].span;
@@ -167,11 +204,8 @@ enum status gradients_bind(struct gradients *gradients, const struct region_tabl
     gradients->comm = comm;
     gradients->whole = gradients->whole_region < 0 ? NULL : region_data(table, gradients->whole_region);
     gradients->shard = gradients->shard_region < 0 ? NULL : region_data(table, gradients->shard_region);
-    if (!has_all(gradients)) {
-        gradients->embeddings.data = region_data(table, gradients->embeddings.region);
-        for (int i = 0; i < gradients->n_pool; i++)
-            gradients->pool[i].data = region_data(table, gradients->pool[i].region);
-    }
+    for (int i = 0; i < gradients->n_buffers; i++)
+        gradients->buffers[i].data = region_data(table, gradients->buffers[i].region);
     TRY(list_tensors(gradients));
     return gradients_build_buckets(gradients);
 }
@@ -185,6 +219,7 @@ void gradients_free(struct gradients *gradients) {
     free(gradients->reductions);
     free(gradients->first_reduction);
     free(gradients->tensors);
+    free(gradients->buffers);
     *gradients = (struct gradients){0};
 }
 
@@ -236,12 +271,13 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     return comm_wait_all(gradients->comm, stream); // reductions of the last micro-batch may still read it
 }
 
+// The buffer that holds, or is for, this reduction; NULL: it has none yet.
 static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduction) {
-    if (reduction == 0)
-        return &gradients->embeddings;
+    if (gradients->reductions[reduction].own)
+        return gradients->reductions[reduction].own;
     for (int i = 0; i < gradients->n_pool; i++)
-        if (gradients->pool[i].reduction == reduction)
-            return &gradients->pool[i];
+        if (gradients->buffers[i].reduction == reduction)
+            return &gradients->buffers[i];
     return NULL;
 }
 
@@ -249,7 +285,7 @@ static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduct
 static struct gradient_buffer *free_buffer(struct gradients *gradients) {
     struct gradient_buffer *oldest = NULL;
     for (int i = 0; i < gradients->n_pool; i++) {
-        struct gradient_buffer *buffer = &gradients->pool[i];
+        struct gradient_buffer *buffer = &gradients->buffers[i];
         if (buffer->reduction < 0 && (!oldest || buffer->work < oldest->work))
             oldest = buffer;
     }
@@ -272,7 +308,7 @@ static enum status acquire_buffer(struct gradients *gradients, struct stream *st
     if (!buffer)
         buffer = free_buffer(gradients);
     *out = tensors_of(gradients, buffer->tensors, reduction->unit);
-    if (buffer->reduction == index) // the embeddings, at the end of backward
+    if (buffer->reduction == index) // a further contribution
         return STATUS_OK;
     buffer->reduction = index;
     TRY(comm_wait(gradients->comm, stream, buffer->work));

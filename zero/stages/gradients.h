@@ -7,8 +7,8 @@
 //                   (With reduce_every_micro_batch: after each micro-batch, and into a shard.)
 //   stages 2 and 3  Backward works in a pool of buffers, each for one unit, or one group of a large block
 //                   (stage_by_group). Each is reduce-scattered into the owners' shards as soon as it is
-//                   ready, in every micro-batch. The embeddings have a buffer of their own: backward adds to
-//                   them at its beginning (lm_head) and at its end.
+//                   ready, in every micro-batch. A unit to which backward adds several times has a buffer of
+//                   its own: tied embeddings at its beginning (lm_head) and at its end.
 //
 // With offload_optimizer, zero/offload/offload.h copies the sums of the host's spans from there.
 #ifndef ZERO_ZERO_STAGES_GRADIENTS_H
@@ -16,6 +16,7 @@
 
 #include "base/region.h"
 #include "model/gpt.h"
+#include "model/trace.h"
 #include "zero/offload/offload.h"
 #include "zero/partition/buckets.h"
 
@@ -24,6 +25,7 @@
 // Stages 2 and 3: gradients that are reduced together, those of a unit or of one group.
 struct reduction {
     int unit;
+    struct gradient_buffer *own; // only this reduction's; NULL: it takes one of the pool
     struct param_span span;
     struct buckets own_buckets;    // from the buffer to the owners' unit shards
     const struct buckets *buckets; // own_buckets, or those of an earlier unit that is divided alike
@@ -48,8 +50,8 @@ struct gradients {
     int whole_region, shard_region;
     float *whole, *shard; // all gradients; those of this rank's shard. NULL if the stage has none
     void **tensors; // (n_params) the addresses of tensors' gradients in `whole`; or those of all buffers
-    struct gradient_buffer embeddings, pool[GRADIENT_POOL];
-    int n_pool;
+    struct gradient_buffer *buffers; // stages 2 and 3: (n_buffers) the pool, then the reductions' own
+    int n_pool, n_buffers;
     struct buckets reduce_buckets; // stages 0 and 1: all units, the last first
     const struct partition *partition;
     const struct stage_spans *owned;
@@ -66,10 +68,12 @@ struct gradients {
 
 // Adds regions to `table` for a rank that owns shard_elements. `partition`, `owned` and `offload` must
 // outlive the gradients.
+//   training   the recorded trace: which units get several contributions
 enum status gradients_init(struct gradients *gradients, const struct params *params,
-                           const struct stage_options *options, const struct partition *partition,
-                           const struct stage_spans *owned, size_t shard_elements, struct offload *offload,
-                           struct device *device, struct region_table *table) MUST_CHECK;
+                           const struct stage_options *options, const struct trace *training,
+                           const struct partition *partition, const struct stage_spans *owned,
+                           size_t shard_elements, struct offload *offload, struct device *device,
+                           struct region_table *table) MUST_CHECK;
 // Builds the lists of buckets, without memory for gradients or other ranks. gradients_bind does it too.
 enum status gradients_build_buckets(struct gradients *gradients) MUST_CHECK;
 enum status gradients_bind(struct gradients *gradients, const struct region_table *table,

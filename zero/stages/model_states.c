@@ -11,19 +11,37 @@
 
 // ---- hooks
 
-static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                           struct gpt_next next, struct unit_view *view) {
+// Every event of a pass is compared with its trace.
+static enum status follow(struct model_states *state, bool acquires, int unit, int group, enum gpt_pass pass,
+                          int *event) {
+    TRY(trace_follow(&state->cursor, &(struct trace_event){acquires, unit, group, pass, 0}));
+    *event = state->cursor.next - 1;
+    return STATUS_OK;
+}
+
+static enum status begin(void *context, enum trace_kind kind) {
     struct model_states *state = context;
+    parameters_begin(&state->parameters, kind);
+    return trace_begin(&state->cursor, &state->traces[kind]);
+}
+
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct unit_view *view) {
+    struct model_states *state = context;
+    int event;
     *view = (struct unit_view){0};
     comm_progress(state->comm);
+    TRY(follow(state, true, unit, TRACE_WHOLE_UNIT, pass, &event));
     if (pass != GPT_BACKWARD_GRADS)
-        TRY(parameters_acquire(&state->parameters, stream, unit, next, &view->params));
+        TRY(parameters_acquire(&state->parameters, stream, event, &view->params));
     return pass != GPT_FORWARD ? gradients_acquire(&state->gradients, stream, unit, view) : STATUS_OK;
 }
 
 static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
     struct model_states *state = context;
-    return pass == GPT_BACKWARD_GRADS ? STATUS_OK : parameters_release(&state->parameters, stream, unit);
+    int event;
+    TRY(follow(state, false, unit, TRACE_WHOLE_UNIT, pass, &event));
+    return parameters_release(&state->parameters, stream, event);
 }
 
 static enum status ready(void *context, struct stream *stream, int unit) {
@@ -32,10 +50,12 @@ static enum status ready(void *context, struct stream *stream, int unit) {
 }
 
 static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+                                 enum gpt_pass pass, struct unit_view *view) {
     struct model_states *state = context;
+    int event;
+    TRY(follow(state, true, unit, (int)group, pass, &event));
     if (pass != GPT_BACKWARD_GRADS)
-        TRY(parameters_acquire_group(&state->parameters, stream, unit, group, next, &view->params));
+        TRY(parameters_acquire(&state->parameters, stream, event, &view->params));
     return pass != GPT_FORWARD ? gradients_acquire_group(&state->gradients, stream, unit, group, view)
                                : STATUS_OK;
 }
@@ -43,10 +63,11 @@ static enum status acquire_group(void *context, struct stream *stream, int unit,
 static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
                                  enum gpt_pass pass) {
     struct model_states *state = context;
+    int event;
+    TRY(follow(state, false, unit, (int)group, pass, &event));
     if (pass != GPT_FORWARD)
         TRY(gradients_ready_group(&state->gradients, stream, unit, group));
-    return pass != GPT_BACKWARD_GRADS ? parameters_release_group(&state->parameters, stream, unit, group)
-                                      : STATUS_OK;
+    return parameters_release(&state->parameters, stream, event);
 }
 
 // ---- planning and binding
@@ -91,6 +112,16 @@ static enum status plan_placement(struct model_states *state, const struct confi
     return status;
 }
 
+static enum status record_traces(struct model_states *state, const struct config *config) {
+    for (int kind = 0; kind < N_TRACES; kind++) {
+        const bool generates = kind == TRACE_PROMPT || kind == TRACE_DECODING;
+        TRY(generates ? generator_trace(state->params, (enum trace_kind)kind, &state->traces[kind])
+                      : gpt_trace(state->params, stage_recompute(config), (int)config->train.seq_len,
+                                  (enum trace_kind)kind, &state->traces[kind]));
+    }
+    return STATUS_OK;
+}
+
 static enum status add_chunk_regions(struct model_states *state, struct region_table *table) {
     enum dtype moments = state->placement.moment_type;
     TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK, &state->values_region,
@@ -111,6 +142,7 @@ enum status model_states_init(struct model_states *state, const struct params *p
     *state =
         (struct model_states){.params = params, .device = device, .type = type, .rank = rank, .world = world};
     state->hooks = (struct unit_hooks){.context = state,
+                                       .begin = begin,
                                        .params_acquire = acquire,
                                        .params_release = release,
                                        .grads_ready = ready,
@@ -124,14 +156,15 @@ enum status model_states_init(struct model_states *state, const struct params *p
         TRY(partition_init(&state->partition, params, state->options.partition, world));
     TRY(optimizer_groups_init(&state->groups, config, params));
     TRY(list_owned(state));
+    TRY(record_traces(state, config));
     size_t shard = state->partition.rank_elements[rank];
     TRY(plan_placement(state, config, table));
     TRY(offload_init(&state->offload, params, &state->options, &state->owned, &state->placement, type, device,
                      table));
-    TRY(parameters_init(&state->parameters, params, &state->options, &state->partition, &state->owned, shard,
-                        type, &state->offload, device, table));
-    TRY(gradients_init(&state->gradients, params, &state->options, &state->partition, &state->owned, shard,
-                       &state->offload, device, table));
+    TRY(parameters_init(&state->parameters, params, &state->options, state->traces, &state->partition,
+                        &state->owned, shard, type, &state->offload, device, table));
+    TRY(gradients_init(&state->gradients, params, &state->options, &state->traces[TRACE_TRAINING],
+                       &state->partition, &state->owned, shard, &state->offload, device, table));
     TRY(norm_init(&state->norm, state->owned.spans, state->owned.n, device, table));
     TRY(second_moments_init(&state->second_moments, config, params, device, table));
     return add_chunk_regions(state, table);
@@ -166,6 +199,8 @@ void model_states_free(struct model_states *state) {
     second_moments_free(&state->second_moments);
     placement_free(&state->placement);
     optimizer_groups_free(&state->groups);
+    for (int kind = 0; kind < N_TRACES; kind++)
+        trace_free(&state->traces[kind]);
     if (!state->partition_is_borrowed)
         partition_free(&state->partition);
     free(state->owned.spans);

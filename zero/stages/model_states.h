@@ -6,6 +6,8 @@
 //   grads_ready(unit)      its gradients are complete: reduces them
 //   params_release(unit)   after it was used
 //
+// Each call is compared with the recorded trace of its pass (model/trace.h), in every stage.
+//
 // What each stage does with them:
 //   stage   parameters                        gradients                          optimizer states
 //   0       whole                             whole, all-reduced                 whole
@@ -20,6 +22,7 @@
 
 #include "base/region.h"
 #include "kernels/device.h"
+#include "model/generate.h"
 #include "model/gpt.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/offload/placement.h"
@@ -45,6 +48,8 @@ struct model_states {
     struct norm norm;
     struct second_moments second_moments; // Adafactor's
     struct comm *comm;                    // from model_states_bind on
+    struct trace traces[N_TRACES];        // of the model's passes
+    struct trace_cursor cursor;           // of the current one
     // Host memory for CHECKPOINT_CHUNK elements on their way between states and files (model_states_io.c).
     int values_region, codes_region, scales_region;
     float *values; // fp32

@@ -1,10 +1,6 @@
-// Slots: a fetch takes the smallest free slot that it fits. So the two largest fetches, such as embeddings
-// and a block, fit side by side in either order. Of two groups of a block that are held at once, the first is
-// the larger or fits either slot. Every step acquires in the same order and ends with all slots free, so each
-// fetch uses the same slot in every step.
+// Follows the plan of gathers: which fetch begins at which event of a pass, and in which slot.
 #include "zero/stages/parameters.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 #include "model/param_overlap.h"
@@ -38,7 +34,7 @@ static void list_in_slot(struct parameters *parameters, struct gather_slot *slot
 
 static enum status list_tensors(struct parameters *parameters) {
     const struct params *params = parameters->params;
-    const size_t n = (size_t)params->n_params, n_slots = parameters_has_all(parameters) ? 0 : N_SLOTS;
+    const size_t n = (size_t)params->n_params, n_slots = (size_t)parameters->n_slots;
     parameters->tensors = calloc((1 + n_slots) * n, sizeof *parameters->tensors);
     if (!parameters->tensors)
         return FAIL(STATUS_FAILED, "out of memory for the addresses of %zu tensors", n);
@@ -65,7 +61,7 @@ enum status parameters_bind(struct parameters *parameters, const struct region_t
     if (parameters_has_all(parameters))
         return list_tensors(parameters);
     parameters->persistent = region_data(table, parameters->persistent_region);
-    for (int i = 0; i < N_SLOTS; i++) {
+    for (int i = 0; i < parameters->n_slots; i++) {
         parameters->slots[i].data = region_data(table, parameters->slots[i].region);
         TRY(event_init(&parameters->slots[i].loaded, parameters->device));
     }
@@ -78,11 +74,15 @@ void parameters_set_shard(struct parameters *parameters, void *shard) {
 
 void parameters_free(struct parameters *parameters) {
     buckets_free(&parameters->update_buckets);
-    for (int i = 0; i < N_SLOTS; i++)
+    for (int i = 0; i < parameters->n_slots; i++)
         event_free(&parameters->slots[i].loaded);
     int n_fetches = parameters->first_fetch ? parameters->first_fetch[parameters->params->n_units] : 0;
     for (int f = 0; f < n_fetches; f++)
         buckets_free(&parameters->fetches[f].own_buckets);
+    for (int kind = 0; kind < N_TRACES; kind++) {
+        free((void *)(uintptr_t)parameters->passes[kind].events);
+        free(parameters->passes[kind].steps);
+    }
     free(parameters->fetches);
     free(parameters->first_fetch);
     free(parameters->persistent_offset);
@@ -95,23 +95,6 @@ void *parameters_at(const struct parameters *parameters, const struct stage_span
 }
 
 // ---- stage 3: fetches
-
-static struct gather_slot *slot_of(struct parameters *parameters, int fetch) {
-    for (int i = 0; i < N_SLOTS; i++)
-        if (parameters->slots[i].fetch == fetch)
-            return &parameters->slots[i];
-    return NULL;
-}
-
-static struct gather_slot *free_slot(struct parameters *parameters, const struct fetch *fetch) {
-    if (fetch->unit == parameters->params->n_units - 1)
-        return parameters->slots[2].fetch < 0 ? &parameters->slots[2] : NULL;
-    for (int i = 1; i >= 0; i--)
-        if (parameters->slots[i].fetch < 0 &&
-            parameters->slots[i].elements >= fetch->span.end - fetch->span.begin)
-            return &parameters->slots[i];
-    return NULL;
-}
 
 // offload_param: copies this rank's spans of a unit from the host, either of its persistent tensors or of the
 // others.
@@ -171,87 +154,42 @@ static enum status finish_fetch(struct parameters *parameters, struct stream *st
     return parameters->options->offload_param ? event_wait(&slot->loaded, stream) : STATUS_OK;
 }
 
-// Prefetches what is acquired next, unless it is there or no slot is free.
-static enum status fetch_ahead(struct parameters *parameters, struct stream *stream) {
-    int ahead = parameters->ahead;
-    if (ahead < 0 || parameters->fetches[ahead].persists || slot_of(parameters, ahead) ||
-        !parameters->options->overlap || parameters->options->prefetch_bucket == 0)
-        return STATUS_OK;
-    struct gather_slot *slot = free_slot(parameters, &parameters->fetches[ahead]);
-    if (!slot)
+static enum status fetch_ahead(struct parameters *parameters, struct stream *stream,
+                               const struct gather_step *step) {
+    if (step->ahead == NO_FETCH)
         return STATUS_OK;
     parameters->n_ahead++;
-    return start_fetch(parameters, stream, ahead, slot);
+    return start_fetch(parameters, stream, step->ahead, &parameters->slots[step->ahead_slot]);
 }
 
-static bool by_group(const struct parameters *parameters, int unit) {
-    return stage_by_group(parameters->options, parameters->params, unit);
+void parameters_begin(struct parameters *parameters, enum trace_kind kind) {
+    parameters->trace = &parameters->traces[kind];
+    parameters->pass = &parameters->passes[kind];
 }
 
-static int fetch_of(const struct parameters *parameters, int unit, int group) {
-    return parameters->first_fetch[unit] + (by_group(parameters, unit) ? group : 0);
-}
-
-// *out: the addresses of the unit's tensors, of which those of the fetch are gathered.
-static enum status acquire_fetch(struct parameters *parameters, struct stream *stream, int index,
-                                 struct gpt_next next, void *const **out) {
-    const struct fetch *wanted = &parameters->fetches[index];
-    parameters->ahead = next.unit < 0 ? -1 : fetch_of(parameters, next.unit, next.group);
-    if (wanted->persists) {
-        *out = tensors_of(parameters, parameters->tensors, wanted->unit);
-        return fetch_ahead(parameters, stream);
-    }
-    struct gather_slot *slot = slot_of(parameters, index);
-    if (!slot) {
-        slot = free_slot(parameters, wanted);
-        assert(slot); // at most two fetches are in use at once
-        TRY(start_fetch(parameters, stream, index, slot));
-    }
-    slot->in_use = true;
-    TRY(finish_fetch(parameters, stream, slot));
-    *out = tensors_of(parameters, slot->tensors, wanted->unit);
-    return fetch_ahead(parameters, stream);
-}
-
-static enum status release_fetch(struct parameters *parameters, struct stream *stream, int index) {
-    struct gather_slot *slot = slot_of(parameters, index);
-    if (slot && slot->in_use) {
-        slot->fetch = -1;
-        slot->in_use = false;
-    }
-    return fetch_ahead(parameters, stream);
-}
-
-enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int unit,
-                               struct gpt_next next, void *const **out) {
-    *out = NULL;
-    if (parameters_has_all(parameters)) {
-        *out = tensors_of(parameters, parameters->tensors, unit);
+enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int event,
+                               void *const **out) {
+    const struct trace_event *acquired = &parameters->trace->events[event];
+    const int index = parameters_has_all(parameters) ? NO_FETCH : parameters_fetch_of(parameters, acquired);
+    if (parameters_has_all(parameters) || (index != NO_FETCH && parameters->fetches[index].persists))
+        *out = tensors_of(parameters, parameters->tensors, acquired->unit);
+    if (index == NO_FETCH || parameters->fetches[index].persists)
         return STATUS_OK;
-    }
-    return by_group(parameters, unit)
-               ? STATUS_OK
-               : acquire_fetch(parameters, stream, fetch_of(parameters, unit, 0), next, out);
+    const struct gather_step *step = &parameters->pass->steps[event];
+    struct gather_slot *slot = &parameters->slots[step->slot];
+    if (slot->fetch != index)
+        TRY(start_fetch(parameters, stream, index, slot));
+    TRY(finish_fetch(parameters, stream, slot));
+    *out = tensors_of(parameters, slot->tensors, acquired->unit);
+    return fetch_ahead(parameters, stream, step);
 }
 
-enum status parameters_release(struct parameters *parameters, struct stream *stream, int unit) {
-    return parameters_has_all(parameters) || by_group(parameters, unit)
-               ? STATUS_OK
-               : release_fetch(parameters, stream, fetch_of(parameters, unit, 0));
-}
-
-enum status parameters_acquire_group(struct parameters *parameters, struct stream *stream, int unit,
-                                     enum block_group group, struct gpt_next next, void *const **out) {
-    return by_group(parameters, unit)
-               ? acquire_fetch(parameters, stream, fetch_of(parameters, unit, (int)group), next, out)
-               : STATUS_OK;
-}
-
-enum status parameters_release_group(struct parameters *parameters, struct stream *stream, int unit,
-                                     enum block_group group) {
-    return by_group(parameters, unit)
-               ? release_fetch(parameters, stream, fetch_of(parameters, unit, (int)group))
-               : STATUS_OK;
+enum status parameters_release(struct parameters *parameters, struct stream *stream, int event) {
+    if (parameters_has_all(parameters) || parameters->pass->events[event].fetch == NO_FETCH)
+        return STATUS_OK;
+    const struct gather_step *step = &parameters->pass->steps[event];
+    parameters->slots[step->slot].fetch = NO_FETCH;
+    return fetch_ahead(parameters, stream, step);
 }
 
 enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) {

@@ -5,8 +5,9 @@
 //   stages 1 and 2  Every rank has all parameters. After the update, all-gathers bring the owners' spans.
 //   stage 3         Every rank has its shard. A fetch all-gathers a unit, or one group of a large block
 //                   (stage_by_group), into a slot just before it is used, and the slot is freed after.
-//                   Meanwhile the next fetch is prefetched into the other slot (overlap_comm; not with
-//                   stage3_prefetch_bucket_size 0).
+//                   Meanwhile the next fetch is prefetched into another slot (overlap_comm; not with
+//                   stage3_prefetch_bucket_size 0). Slots, and which fetch is next, come from the recorded
+//                   traces (zero/stages/gathers.h).
 //                   Persistent tensors, of fewer elements than stage3_param_persistence_threshold (as in
 //                   DeepSpeed), are whole on every rank, gathered once per step, and used where they are. A
 //                   slot leaves a gap at their place in the unit.
@@ -18,18 +19,17 @@
 
 #include "base/region.h"
 #include "kernels/device.h"
+#include "model/trace.h"
 #include "zero/offload/offload.h"
 #include "zero/partition/buckets.h"
-
-// Slots 0 and 1 hold units in turn. Slot 2 is a small one for the final norm, which is used together with the
-// embeddings (lm_head).
-#define N_SLOTS 3
+#include "zero/stages/gathers.h"
 
 // Stage 3: what is gathered, and freed, together: a unit or one group of its tensors.
 struct fetch {
     int unit;
     struct param_span span;
     bool persists;                 // all its tensors are persistent: nothing to gather
+    int uses;                      // how often a pass of training acquires it
     struct buckets own_buckets;    // of the other tensors, from the owners' unit shards
     const struct buckets *buckets; // own_buckets, or those of an earlier unit that is divided alike
 };
@@ -37,11 +37,9 @@ struct fetch {
 // Memory for one fetch.
 struct gather_slot {
     int region;
-    size_t elements;
     void *data;
-    void **tensors; // (n_params) the addresses of tensors while their fetch is here
-    int fetch;      // index of the fetch that it holds; -1: free
-    bool in_use;
+    void **tensors;      // (n_params) the addresses of tensors while their fetch is here
+    int fetch;           // index of the fetch that it holds; NO_FETCH: free
     comm_work work;      // of its last all-gather
     struct event loaded; // offload_param: this rank's spans were copied from the host
 };
@@ -59,23 +57,26 @@ struct parameters {
     size_t *persistent_offset; // (n_params) a tensor's offset there, in elements, or NOT_PERSISTENT
     const struct partition *partition;
     const struct stage_spans *owned;
-    struct fetch *fetches; // stage 3
-    int *first_fetch;      // (n_units + 1) fetches of unit u: first_fetch[u] and following
-    struct gather_slot slots[N_SLOTS];
+    struct fetch *fetches;      // stage 3
+    int *first_fetch;           // (n_units + 1) fetches of unit u: first_fetch[u] and following
+    const struct trace *traces; // (N_TRACES)
+    struct gather_pass passes[N_TRACES], *pass; // stage 3: what to gather at each event; of the current pass
+    const struct trace *trace;                  // of the current pass
+    struct gather_slot slots[GATHER_SLOTS_MOST];
+    int n_slots;
     struct buckets update_buckets; // after an update: what every rank needs
     void **tensors; // (n_params) the addresses of those in `stored` (stages 0 to 2) or `persistent`; or NULL
-    int ahead;      // the fetch to prefetch once a slot is free; -1: none
     uint64_t n_fetches, n_ahead; // all-gathered so far; of these, prefetched
 };
 #define NOT_PERSISTENT SIZE_MAX
 
-// Adds regions to `table` for a rank that owns shard_elements. `partition`, `owned` and `offload` must
-// outlive the parameters.
+// Adds regions to `table` for a rank that owns shard_elements. `traces` (N_TRACES), `partition`, `owned` and
+// `offload` must outlive the parameters.
 enum status parameters_init(struct parameters *parameters, const struct params *params,
-                            const struct stage_options *options, const struct partition *partition,
-                            const struct stage_spans *owned, size_t shard_elements, enum dtype type,
-                            struct offload *offload, struct device *device,
-                            struct region_table *table) MUST_CHECK;
+                            const struct stage_options *options, const struct trace *traces,
+                            const struct partition *partition, const struct stage_spans *owned,
+                            size_t shard_elements, enum dtype type, struct offload *offload,
+                            struct device *device, struct region_table *table) MUST_CHECK;
 // Builds the lists of buckets, without memory for parameters or other ranks. parameters_bind does it too.
 enum status parameters_build_buckets(struct parameters *parameters) MUST_CHECK;
 enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
@@ -88,21 +89,20 @@ void parameters_free(struct parameters *parameters);
 static inline bool parameters_has_all(const struct parameters *parameters) {
     return parameters->options->stage < 3;
 }
+// Stage 3: the fetch that the event acquires or releases; NO_FETCH if it is none, since the unit is gathered
+// by group and this is the unit, or the reverse, or since no parameters are wanted.
+int parameters_fetch_of(const struct parameters *parameters, const struct trace_event *event);
 // The address of a span of this rank in `stored`.
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span);
 
-// *out: the addresses of a unit's parameters, valid until its release; NULL if they are acquired by group.
-//   next   what will be acquired next, for the prefetch (struct unit_hooks)
-enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int unit,
-                               struct gpt_next next, void *const **out) MUST_CHECK;
-enum status parameters_release(struct parameters *parameters, struct stream *stream, int unit) MUST_CHECK;
-// The same for a group, between acquire and release of its unit. No-ops that leave *out unchanged where the
-// unit is acquired whole.
-enum status parameters_acquire_group(struct parameters *parameters, struct stream *stream, int unit,
-                                     enum block_group group, struct gpt_next next,
-                                     void *const **out) MUST_CHECK;
-enum status parameters_release_group(struct parameters *parameters, struct stream *stream, int unit,
-                                     enum block_group group) MUST_CHECK;
+// A pass of this kind begins.
+void parameters_begin(struct parameters *parameters, enum trace_kind kind);
+// Event `event` of its trace: acquires a unit or a group.
+//   *out   the addresses of the unit's parameters, of which those acquired are valid until their release; in
+//          stage 3 left alone unless this is a fetch
+enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int event,
+                               void *const **out) MUST_CHECK;
+enum status parameters_release(struct parameters *parameters, struct stream *stream, int event) MUST_CHECK;
 // Call when every rank has updated (or loaded) the spans that it owns. All-gathers what ranks keep whole, and
 // returns when it is complete.
 enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) MUST_CHECK;

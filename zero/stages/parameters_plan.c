@@ -105,24 +105,65 @@ enum status parameters_build_buckets(struct parameters *parameters) {
     return buckets_finish(&parameters->update_buckets);
 }
 
-static enum status add_slots(struct parameters *parameters, struct region_table *table) {
-    int final = parameters->params->n_units - 1;
-    size_t sizes[N_SLOTS] = {0};
-    for (int f = 0; f < parameters->first_fetch[final + 1]; f++) {
-        const struct fetch *fetch = &parameters->fetches[f];
-        size_t n = fetch->persists ? 0 : fetch->span.end - fetch->span.begin;
-        if (fetch->unit == final)
-            sizes[2] = n;
-        else if (n > sizes[0]) {
-            sizes[1] = sizes[0];
-            sizes[0] = n;
-        } else if (n > sizes[1])
-            sizes[1] = n;
+int parameters_fetch_of(const struct parameters *parameters, const struct trace_event *event) {
+    const bool by_group = stage_by_group(parameters->options, parameters->params, event->unit);
+    if (event->pass == GPT_BACKWARD_GRADS || by_group != (event->group != TRACE_WHOLE_UNIT))
+        return NO_FETCH;
+    return parameters->first_fetch[event->unit] + (by_group ? event->group : 0);
+}
+
+static enum status list_events(struct parameters *parameters, const struct trace *trace,
+                               struct gather_pass *pass) {
+    struct gather_event *events = calloc((size_t)trace->n_events + 1, sizeof *events);
+    pass->n_events = trace->n_events;
+    pass->events = events;
+    pass->steps = calloc((size_t)trace->n_events + 1, sizeof *pass->steps);
+    if (!events || !pass->steps)
+        return FAIL(STATUS_FAILED, "out of memory for the gathers of %d events", trace->n_events);
+    for (int i = 0; i < trace->n_events; i++) {
+        const int f = parameters_fetch_of(parameters, &trace->events[i]);
+        const bool gathers = f != NO_FETCH && !parameters->fetches[f].persists;
+        events[i] =
+            (struct gather_event){.fetch = gathers ? f : NO_FETCH, .acquires = trace->events[i].acquires};
+        if (gathers && events[i].acquires && trace->kind == TRACE_TRAINING)
+            parameters->fetches[f].uses++;
     }
-    for (int i = 0; i < N_SLOTS; i++) {
-        parameters->slots[i] = (struct gather_slot){.elements = sizes[i], .fetch = -1};
-        TRY(region_add(table, REGION_COMMUNICATION, parameters->device->place, parameters->type, sizes[i],
-                       &parameters->slots[i].region, "params of a unit (%d)", i));
+    return STATUS_OK;
+}
+
+static enum status plan_slots(struct parameters *parameters, struct gather_slots *slots) {
+    const size_t n = (size_t)parameters->first_fetch[parameters->params->n_units];
+    size_t *elements = calloc(n, sizeof *elements);
+    bool *patient = calloc(n, sizeof *patient);
+    const struct gather_options options = {.elements = elements,
+                                           .patient = patient,
+                                           .prefetch = parameters->options->overlap &&
+                                                       parameters->options->prefetch_bucket > 0};
+    for (size_t f = 0; f < n && elements && patient; f++) {
+        const struct fetch *fetch = &parameters->fetches[f];
+        elements[f] = fetch->span.end - fetch->span.begin;
+        patient[f] = stage_by_group(parameters->options, parameters->params, fetch->unit);
+    }
+    enum status status = STATUS_OK;
+    if (elements && patient)
+        gathers_plan(parameters->passes, N_TRACES, &options, slots);
+    else
+        status = FAIL(STATUS_FAILED, "out of memory for the sizes of %zu fetches", n);
+    free(elements);
+    free(patient);
+    return status;
+}
+
+static enum status add_slots(struct parameters *parameters, struct region_table *table) {
+    struct gather_slots slots;
+    for (int kind = 0; kind < N_TRACES; kind++)
+        TRY(list_events(parameters, &parameters->traces[kind], &parameters->passes[kind]));
+    TRY(plan_slots(parameters, &slots));
+    parameters->n_slots = slots.n;
+    for (int i = 0; i < slots.n; i++) {
+        parameters->slots[i] = (struct gather_slot){.fetch = NO_FETCH};
+        TRY(region_add(table, REGION_COMMUNICATION, parameters->device->place, parameters->type,
+                       slots.elements[i], &parameters->slots[i].region, "params of a unit (%d)", i));
     }
     return STATUS_OK;
 }
@@ -153,17 +194,18 @@ static enum status check_calls(const struct parameters *parameters) {
 }
 
 enum status parameters_init(struct parameters *parameters, const struct params *params,
-                            const struct stage_options *options, const struct partition *partition,
-                            const struct stage_spans *owned, size_t shard_elements, enum dtype type,
-                            struct offload *offload, struct device *device, struct region_table *table) {
+                            const struct stage_options *options, const struct trace *traces,
+                            const struct partition *partition, const struct stage_spans *owned,
+                            size_t shard_elements, enum dtype type, struct offload *offload,
+                            struct device *device, struct region_table *table) {
     *parameters = (struct parameters){.params = params,
                                       .options = options,
+                                      .traces = traces,
                                       .partition = partition,
                                       .owned = owned,
                                       .device = device,
                                       .type = type,
-                                      .offload = offload,
-                                      .ahead = -1};
+                                      .offload = offload};
     bool whole = parameters_has_all(parameters);
     if (!options->offload_param)
         TRY(region_add(table, REGION_PARAMS, device->place, type, whole ? params->n_elements : shard_elements,

@@ -189,8 +189,8 @@ static void test_offload_keeps_two_checkpoints_on_the_device(void **state) {
 
 // The first micro-batch of a step: gradients hold arbitrary values.
 static enum status lend_beta_zero(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                  struct gpt_next next, struct unit_view *view) {
-    TRY(whole_acquire(context, stream, unit, pass, next, view));
+                                  struct unit_view *view) {
+    TRY(whole_acquire(context, stream, unit, pass, view));
     view->beta_zero = pass != GPT_FORWARD;
     return STATUS_OK;
 }

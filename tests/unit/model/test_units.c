@@ -13,7 +13,7 @@ static const struct gpt_config small_config = {
 // ---- hooks that lend units
 
 // Hooks that lend each unit's parameters as a copy, fill it with NaN on release, and check the order of
-// calls.
+// calls against the recorded trace.
 struct lender {
     struct whole_model *model;
     int n_units;
@@ -24,7 +24,8 @@ struct lender {
         void *tensors[UNIT_PARAMS_MOST];
     } * loans;
     int n_held, n_backward;
-    int next;     // the unit that the last acquire announced
+    struct trace trace;
+    struct trace_cursor cursor;
     void **ready; // (n_units) the gradients at grads_ready, or NULL
 };
 
@@ -41,7 +42,7 @@ static void place_tensors(const struct params *params, int unit, void *copy, enu
 }
 
 static enum status lend(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                        struct gpt_next next, struct unit_view *view) {
+                        struct unit_view *view) {
     struct lender *lender = context;
     assert_ptr_equal(stream, &lender->model->stream);
     assert_in_range(unit, 0, lender->n_units - 1);
@@ -49,13 +50,8 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
     assert_false(loan->held);
     assert_true(lender->n_held++ < MAX_HELD);
     assert_true(pass == GPT_FORWARD || !lender->ready[unit]);
-    if (pass == GPT_BACKWARD_GRADS) {
-        assert_int_equal(lender->next, -1);
-    } else { // it was announced
-        assert_true(unit == lender->next || (lender->next == -1 && unit == 0 && pass == GPT_FORWARD));
-        lender->next = next.unit;
-    }
-    TRY(whole_acquire(lender->model, stream, unit, pass, next, view));
+    TRY(trace_follow(&lender->cursor, &(struct trace_event){true, unit, TRACE_WHOLE_UNIT, pass, 0}));
+    TRY(whole_acquire(lender->model, stream, unit, pass, view));
     size_t bytes = unit_bytes(lender, unit, lender->model->options.type);
     *loan = (struct loan){true, pass, loan->params ? loan->params : malloc(bytes), {NULL}};
     assert_non_null(loan->params);
@@ -70,6 +66,7 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
 static enum status take_back(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
     struct lender *lender = context;
     (void)stream;
+    TRY(trace_follow(&lender->cursor, &(struct trace_event){false, unit, TRACE_WHOLE_UNIT, pass, 0}));
     struct loan *loan = &lender->loans[unit];
     assert_true(loan->held);
     assert_int_equal(loan->pass, pass);
@@ -85,7 +82,7 @@ static enum status take_grads(void *context, struct stream *stream, int unit) {
     assert_true(lender->loans[unit].held);
     assert_int_equal(lender->loans[unit].pass, unit == 0 ? GPT_BACKWARD_GRADS : GPT_BACKWARD);
     assert_null(lender->ready[unit]);
-    TRY(whole_acquire(lender->model, stream, unit, GPT_BACKWARD, (struct gpt_next){-1, 0}, &view));
+    TRY(whole_acquire(lender->model, stream, unit, GPT_BACKWARD, &view));
     size_t bytes = unit_bytes(lender, unit, lender->model->state);
     lender->ready[unit] = malloc(bytes);
     assert_non_null(lender->ready[unit]);
@@ -94,8 +91,31 @@ static enum status take_grads(void *context, struct stream *stream, int unit) {
     return STATUS_OK;
 }
 
+static enum status lender_begin(void *context, enum trace_kind kind) {
+    struct lender *lender = context;
+    assert_int_equal(kind, lender->trace.kind);
+    return trace_begin(&lender->cursor, &lender->trace);
+}
+
+// The unit's view covers its groups.
+static enum status pass_group(void *context, struct stream *stream, int unit, enum block_group group,
+                              enum gpt_pass pass, struct unit_view *view) {
+    struct lender *lender = context;
+    (void)stream, (void)view;
+    return trace_follow(&lender->cursor, &(struct trace_event){true, unit, (int)group, pass, 0});
+}
+
+static enum status pass_group_back(void *context, struct stream *stream, int unit, enum block_group group,
+                                   enum gpt_pass pass) {
+    struct lender *lender = context;
+    (void)stream;
+    return trace_follow(&lender->cursor, &(struct trace_event){false, unit, (int)group, pass, 0});
+}
+
 static void lender_init(struct lender *lender, struct whole_model *model) {
-    *lender = (struct lender){.model = model, .next = -1, .n_units = model->params.n_units};
+    *lender = (struct lender){.model = model, .n_units = model->params.n_units};
+    assert_ok(gpt_trace(&model->params, model->options.recompute, model->options.T, TRACE_TRAINING,
+                        &lender->trace));
     lender->loans = calloc((size_t)lender->n_units, sizeof *lender->loans);
     lender->ready = calloc((size_t)lender->n_units, sizeof *lender->ready);
     assert_true(lender->loans && lender->ready);
@@ -106,6 +126,7 @@ static void lender_free(struct lender *lender) {
         free(lender->loans[unit].params);
         free(lender->ready[unit]);
     }
+    trace_free(&lender->trace);
     free(lender->loans);
     free(lender->ready);
 }
@@ -118,12 +139,18 @@ static void check_lending(struct device *device, enum dtype type, enum gpt_recom
         &(struct gpt_options){.type = type, .B = 2, .T = 7, .recompute = recompute, .training = true}, 0);
     whole_model_perturb(&model);
     lender_init(&lender, &model);
-    struct unit_hooks hooks = {
-        .context = &lender, .params_acquire = lend, .params_release = take_back, .grads_ready = take_grads};
+    struct unit_hooks hooks = {.context = &lender,
+                               .begin = lender_begin,
+                               .params_acquire = lend,
+                               .params_release = take_back,
+                               .grads_ready = take_grads,
+                               .group_acquire = pass_group,
+                               .group_release = pass_group_back};
     struct step_result plain = whole_model_step(&model, &model.hooks),
                        lent = whole_model_step(&model, &hooks);
     assert_same_step(&plain, &lent);
     assert_int_equal(lender.n_held, 0);
+    assert_int_equal(lender.cursor.next, lender.trace.n_events);
     assert_int_equal(lender.n_backward, model.params.n_units);
     for (int unit = 0; unit < model.params.n_units; unit++) // nothing was added after they were ready
         assert_memory_equal(lender.ready[unit],
@@ -152,43 +179,33 @@ struct group_lender {
     void *tensors[8][N_BLOCK_GROUPS][UNIT_PARAMS_MOST];
     int uses[8][N_BLOCK_GROUPS], n_lent;
     void *ready; // (n_elements) the gradients of each group as they were when it was released
-    struct gpt_next next;
 };
 
 static bool is_block(const struct group_lender *lender, int unit) {
     return unit > 0 && unit < lender->model->params.n_units - 1;
 }
 
-static void expect_announced(struct group_lender *lender, int unit, int group, struct gpt_next next) {
-    assert_int_equal(unit, lender->next.unit);
-    assert_int_equal(group, lender->next.group);
-    lender->next = next;
-}
-
 static enum status lend_unit(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                             struct gpt_next next, struct unit_view *view) {
+                             struct unit_view *view) {
     struct group_lender *lender = context;
-    TRY(whole_acquire(lender->model, stream, unit, pass, next, view));
+    TRY(whole_acquire(lender->model, stream, unit, pass, view));
     if (is_block(lender, unit))
         *view = (struct unit_view){0};
-    else if (pass != GPT_BACKWARD_GRADS)
-        expect_announced(lender, unit, 0, next);
     return STATUS_OK;
 }
 
 static enum status lend_group(void *context, struct stream *stream, int unit, enum block_group group,
-                              enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+                              enum gpt_pass pass, struct unit_view *view) {
     struct group_lender *lender = context;
     const struct params *params = &lender->model->params;
     struct unit_view whole;
-    TRY(whole_acquire(lender->model, stream, unit, pass, next, &whole));
+    TRY(whole_acquire(lender->model, stream, unit, pass, &whole));
     view->grads = whole.grads;
     assert_true(is_block(lender, unit));
     if (pass == GPT_BACKWARD_GRADS) {
         assert_non_null(lender->loans[unit][group]);
         return STATUS_OK;
     }
-    expect_announced(lender, unit, group, next);
     assert_null(lender->loans[unit][group]);
     assert_true(lender->n_lent++ < MAX_HELD);
     lender->uses[unit][group]++;
@@ -247,14 +264,16 @@ static void check_lending_by_group(struct device *device, enum dtype type, enum 
                        lent = whole_model_step(&model, &hooks);
     assert_same_step(&plain, &lent);
     assert_int_equal(lender.n_lent, 0);
-    assert_int_equal(lender.next.unit, -1);
+    // In forward, in backward, and a third time what is recomputed and released before backward needs it.
+    const int most_uses[N_BLOCK_GROUPS] = {
+        [GROUP_QKV] = 3, [GROUP_ATTN_PROJ] = 3, [GROUP_FC] = 2, [GROUP_FC_PROJ] = 2};
     for (int unit = 1; unit < model.params.n_units - 1; unit++) {
+        const bool again = recompute == RECOMPUTE_BLOCK && unit < model.params.config.n_layer;
         const struct param_unit *u = &model.params.units[unit];
         assert_memory_equal((char *)lender.ready + u->offset * size, (char *)lent.grads + u->offset * size,
                             u->elements * size);
         for (int group = 0; group < N_BLOCK_GROUPS; group++)
-            assert_int_equal(lender.uses[unit][group],
-                             gpt_group_uses(&model.params, recompute, unit, (enum block_group)group));
+            assert_int_equal(lender.uses[unit][group], again ? most_uses[group] : 2);
     }
     free(lender.ready);
     free(plain.grads);
@@ -272,11 +291,11 @@ static void test_groups_are_used_only_while_held(void **state) {
 
 // With beta_zero gradients need not be cleared: they hold NaN here.
 static enum status lend_beta_zero(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                                  struct gpt_next next, struct unit_view *view) {
+                                  struct unit_view *view) {
     struct whole_model *model = context;
     const struct param_unit *u = &model->params.units[unit];
     size_t size = dtype_size(model->state);
-    TRY(whole_acquire(model, stream, unit, pass, next, view));
+    TRY(whole_acquire(model, stream, unit, pass, view));
     view->beta_zero = pass != GPT_FORWARD;
     for (int i = u->first_param; i < u->first_param + u->n_params && pass == GPT_BACKWARD; i++) {
         const struct param *param = &model->params.params[i];

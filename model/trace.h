@@ -1,0 +1,42 @@
+// Recorded traces: the order in which a pass acquires and releases units and groups, and the FLOPs in
+// between. A model's passes always go the same way, whatever the tokens, so a dry run records each of them
+// once (gpt_trace). A ZeRO stage plans its gathers, buffers and communication from the traces, and at run
+// time follows them: an acquire or release that a trace does not have at this place is an error.
+#ifndef ZERO_MODEL_TRACE_H
+#define ZERO_MODEL_TRACE_H
+
+#include "model/hooks.h"
+
+#define TRACE_WHOLE_UNIT (-1)
+
+struct trace_event {
+    bool acquires;      // else releases
+    int unit, group;    // enum block_group, or TRACE_WHOLE_UNIT
+    enum gpt_pass pass; // what it is acquired for
+    double flops;       // of the operations after this event and before the next
+};
+
+struct trace {
+    enum trace_kind kind;
+    struct trace_event *events;
+    int n_events, capacity;
+};
+
+// Appends an event. STATUS_FAILED: out of memory.
+enum status trace_add(struct trace *trace, const struct trace_event *event) MUST_CHECK;
+void trace_free(struct trace *trace);
+
+double trace_flops(const struct trace *trace);
+
+// A pass on its way through a trace.
+struct trace_cursor {
+    const struct trace *trace; // NULL: before the first pass
+    int next;                  // the event that must come next
+};
+// Begins a pass. STATUS_FAILED: the one before has not come to its end.
+enum status trace_begin(struct trace_cursor *cursor, const struct trace *trace) MUST_CHECK;
+// Takes one step. STATUS_FAILED, naming both, if the trace has another event here. Then cursor->next - 1 is
+// the event's index. `flops` is not compared.
+enum status trace_follow(struct trace_cursor *cursor, const struct trace_event *event) MUST_CHECK;
+
+#endif

@@ -1,0 +1,139 @@
+// Sizes: slot k is as large as the k-th largest of the fetches that are there at once, at any time. Each
+// fetch then goes to the smallest free slot that holds it. Where a fetch finds none when it is acquired,
+// since a smaller one took its slot while another was occupied, a slot grows and all passes are planned
+// again.
+#include "zero/stages/gathers.h"
+
+#include <assert.h>
+
+// What the slots hold at one time.
+struct occupancy {
+    int fetches[GATHER_SLOTS_MOST]; // NO_FETCH: free
+    int n_in_use;
+};
+
+static int slot_holding(const struct occupancy *now, int fetch) {
+    for (int i = 0; i < GATHER_SLOTS_MOST; i++)
+        if (now->fetches[i] == fetch)
+            return i;
+    return -1;
+}
+
+// The smallest free slot of at least `elements`; -1: none.
+static int smallest_free(const struct occupancy *now, const struct gather_slots *slots, size_t elements) {
+    int best = -1;
+    for (int i = 0; i < slots->n; i++)
+        if (now->fetches[i] == NO_FETCH && slots->elements[i] >= elements &&
+            (best < 0 || slots->elements[i] < slots->elements[best]))
+            best = i;
+    return best;
+}
+
+// Makes room for a fetch that found none: in the largest free slot, or in a new one.
+static void grow(const struct occupancy *now, struct gather_slots *slots, size_t elements) {
+    int largest = -1;
+    for (int i = 0; i < slots->n; i++)
+        if (now->fetches[i] == NO_FETCH && (largest < 0 || slots->elements[i] > slots->elements[largest]))
+            largest = i;
+    assert(largest >= 0 || slots->n < GATHER_SLOTS_MOST);
+    if (largest < 0)
+        largest = slots->n++;
+    slots->elements[largest] = elements;
+}
+
+// The fetch to begin after event i; NO_FETCH: none, or it is not its time.
+static int next_fetch(const struct gather_pass *pass, int i, int n_in_use,
+                      const struct gather_options *options) {
+    for (i++; options->prefetch && i < pass->n_events; i++)
+        if (pass->events[i].acquires && pass->events[i].fetch != NO_FETCH) {
+            const int fetch = pass->events[i].fetch;
+            return n_in_use > 1 && options->patient[fetch] ? NO_FETCH : fetch;
+        }
+    return NO_FETCH;
+}
+
+// Raises the slots to the sizes of these fetches, the largest first.
+static void raise_slots(struct gather_slots *slots, size_t *sizes, int n) {
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0 && sizes[k] > sizes[k - 1]; k--) {
+            const size_t smaller = sizes[k - 1];
+            sizes[k - 1] = sizes[k];
+            sizes[k] = smaller;
+        }
+    for (int k = 0; k < n; k++)
+        if (sizes[k] > slots->elements[k])
+            slots->elements[k] = sizes[k];
+    if (n > slots->n)
+        slots->n = n;
+}
+
+static struct occupancy nothing(void) {
+    struct occupancy now = {.n_in_use = 0};
+    for (int i = 0; i < GATHER_SLOTS_MOST; i++)
+        now.fetches[i] = NO_FETCH;
+    return now;
+}
+
+static void size_slots(const struct gather_pass *pass, const struct gather_options *options,
+                       struct gather_slots *slots) {
+    struct occupancy now = nothing();
+    for (int i = 0; i < pass->n_events; i++) {
+        const int fetch = pass->events[i].fetch;
+        if (fetch == NO_FETCH)
+            continue;
+        const int at = slot_holding(&now, pass->events[i].acquires ? NO_FETCH : fetch);
+        assert(at >= 0);
+        now.fetches[at] = pass->events[i].acquires ? fetch : NO_FETCH;
+        now.n_in_use += pass->events[i].acquires ? 1 : -1;
+        const int next = next_fetch(pass, i, now.n_in_use, options);
+        size_t sizes[GATHER_SLOTS_MOST + 1];
+        int n = 0;
+        for (int k = 0; k < GATHER_SLOTS_MOST; k++)
+            if (now.fetches[k] != NO_FETCH)
+                sizes[n++] = options->elements[now.fetches[k]];
+        if (next != NO_FETCH && slot_holding(&now, next) < 0)
+            sizes[n++] = options->elements[next];
+        assert(n <= GATHER_SLOTS_MOST);
+        raise_slots(slots, sizes, n);
+    }
+}
+
+// False: a slot had to grow.
+static bool place(const struct gather_pass *pass, const struct gather_options *options,
+                  struct gather_slots *slots) {
+    struct occupancy now = nothing();
+    for (int i = 0; i < pass->n_events; i++) {
+        const struct gather_event event = pass->events[i];
+        struct gather_step *step = &pass->steps[i];
+        *step = (struct gather_step){.slot = -1, .ahead = NO_FETCH, .ahead_slot = -1};
+        if (event.fetch == NO_FETCH)
+            continue;
+        step->slot = slot_holding(&now, event.fetch);
+        if (step->slot < 0)
+            step->slot = smallest_free(&now, slots, options->elements[event.fetch]);
+        if (step->slot < 0) {
+            grow(&now, slots, options->elements[event.fetch]);
+            return false;
+        }
+        now.fetches[step->slot] = event.acquires ? event.fetch : NO_FETCH;
+        now.n_in_use += event.acquires ? 1 : -1;
+        const int next = next_fetch(pass, i, now.n_in_use, options);
+        const int free_slot = next == NO_FETCH || slot_holding(&now, next) >= 0
+                                  ? -1
+                                  : smallest_free(&now, slots, options->elements[next]);
+        if (free_slot < 0)
+            continue;
+        now.fetches[free_slot] = step->ahead = next;
+        step->ahead_slot = free_slot;
+    }
+    return true;
+}
+
+void gathers_plan(const struct gather_pass *passes, int n_passes, const struct gather_options *options,
+                  struct gather_slots *out) {
+    *out = (struct gather_slots){.n = 0};
+    for (int i = 0; i < n_passes; i++)
+        size_slots(&passes[i], options, out);
+    for (int i = 0; i < n_passes;)
+        i = place(&passes[i], options, out) ? i + 1 : 0;
+}
