@@ -306,6 +306,14 @@ enum status gpt_trace(const struct params *params, enum gpt_recompute recompute,
     return status;
 }
 
+enum status gpt_flops_per_token(const struct params *params, int T, double *out) {
+    struct trace trace;
+    enum status status = gpt_trace(params, RECOMPUTE_NONE, T, TRACE_EVALUATION, &trace);
+    *out = 3 * trace_flops(&trace) / T;
+    trace_free(&trace);
+    return status;
+}
+
 void gpt_delete(struct gpt *gpt) {
     if (gpt)
         gpt_free(gpt);

@@ -125,9 +125,10 @@ struct param_span params_group(const struct params *params, int unit, enum block
 void params_init_span(const struct params *params, uint64_t seed, int unit, size_t begin, size_t end,
                       float *out);
 
-// FLOPs per token, forward and backward: 6 P + 12 sum over layers of H D keys, for P parameters (without the
-// embedding where lm_head has a matrix of its own) and `keys` positions that a query attends to on average: T
-// / 2 in sequences of T tokens (half of the full square), w - w^2 / (2T) with a window of w < T.
+// FLOPs per token by formula, forward and backward: 6 P + 12 sum over layers of H D keys, for P parameters
+// (without the embedding where lm_head has a matrix of its own) and `keys` positions that a query attends to
+// on average: T / 2 in sequences of T tokens (half of the full square), w - w^2 / (2T) with a window of w < T.
+// It counts all parameters as if they were in products; gpt_flops_per_token counts the products.
 double params_flops_per_token(const struct params *params, int T);
 
 #endif

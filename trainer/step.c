@@ -233,7 +233,7 @@ static enum status give_up_step(struct trainer *trainer, enum status batch_statu
 static double step_flops(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     const double tokens = (double)(config->train.train_batch_size * config->train.seq_len);
-    return params_flops_per_token(&trainer->params, (int)config->train.seq_len) * tokens;
+    return trainer->flops_per_token * tokens;
 }
 
 // Measures the GEMM rate again if a step exceeded it, on a device that is idle then.

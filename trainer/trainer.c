@@ -117,8 +117,7 @@ static double estimate_step_s(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     double tokens = (double)(config->train.train_batch_size * config->train.seq_len);
     double efficiency = trainer->device->place == REGION_DEVICE ? STEP_EFFICIENCY_GPU : STEP_EFFICIENCY_CPU;
-    return params_flops_per_token(&trainer->params, (int)config->train.seq_len) * tokens /
-           (efficiency * trainer->gemm_rate);
+    return trainer->flops_per_token * tokens / (efficiency * trainer->gemm_rate);
 }
 
 static enum status train_loop(struct trainer *trainer) {

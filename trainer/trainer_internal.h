@@ -96,6 +96,7 @@ struct trainer {
     struct history history;     // what was changed and decided, kept in checkpoints
     struct metrics metrics;
     struct progress progress;  // of rank 0
+    double flops_per_token;    // of the model (gpt_flops_per_token)
     double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
     double dense_peak;         // FLOP/s as the vendor states it, sum over ranks; 0: not known of every rank
     struct device_peak limits; // of this rank's device; bandwidth is measured with run.profile only

@@ -105,6 +105,27 @@ static void test_flops(void **state) {
     params_free(&params);
 }
 
+// 6 P + 6 L C T counts wpe, norms and biases like products, and each position attends to itself in addition.
+static void test_flops_per_token(void **state) {
+    (void)state;
+    static const struct gpt_config gpt2[] = {
+        {.n_layer = 12, .n_head = 12, .n_embd = 768, .vocab_size = 50257, .n_positions = 1024},
+        {.n_layer = 48, .n_head = 25, .n_embd = 1600, .vocab_size = 50257, .n_positions = 1024}};
+    for (int i = 0; i < 2; i++) {
+        struct params params;
+        const int T = gpt2[i].n_positions;
+        double recorded;
+        assert_ok(params_init(&params, &gpt2[i]));
+        assert_ok(gpt_flops_per_token(&params, T, &recorded));
+        const double others = (double)params.n_weights - product_weights(&params),
+                     formula = params_flops_per_token(&params, T) - 6 * others +
+                               6.0 * gpt2[i].n_layer * gpt2[i].n_embd;
+        assert_true(fabs(recorded / formula - 1) < 1e-15 * gpt2[i].n_layer);
+        assert_true(fabs(recorded / params_flops_per_token(&params, T) - 1) < 0.01);
+        params_free(&params);
+    }
+}
+
 static void expect_failure(enum status status, const char *first, const char *second) {
     assert_int_equal(status, STATUS_FAILED);
     if (!strstr(status_message(), first) || !strstr(status_message(), second))
@@ -162,9 +183,8 @@ static void test_bad_lengths_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order_of_units),
-        cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_mismatches_are_refused),
+        cmocka_unit_test(test_order_of_units),          cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_flops_per_token),         cmocka_unit_test(test_mismatches_are_refused),
         cmocka_unit_test(test_bad_lengths_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
