@@ -1,6 +1,7 @@
 // Chooses buffers, and issues reductions. zero/comm computes the sums.
 #include "zero/stages/gradients.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "kernels/ops.h"
@@ -264,6 +265,7 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     gradients->accumulating = every && k > 0;
     gradients->reducing = every || k == n - 1;
     gradients->next_call = 0;
+    gradients->n_taken = 0;
     gradients->n_issued = 0;
     TRY(offload_begin(gradients->offload, k == n - 1, gradients->accumulating));
     if (!has_all(gradients) || !gradients->beta_zero)
@@ -281,15 +283,12 @@ static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduct
     return NULL;
 }
 
-// The free buffer whose reduction was issued first, as it is the most likely to be done.
-static struct gradient_buffer *free_buffer(struct gradients *gradients) {
-    struct gradient_buffer *oldest = NULL;
-    for (int i = 0; i < gradients->n_pool; i++) {
-        struct gradient_buffer *buffer = &gradients->buffers[i];
-        if (buffer->reduction < 0 && (!oldest || buffer->work < oldest->work))
-            oldest = buffer;
-    }
-    return oldest;
+// The buffers of the pool take turns, in each micro-batch from the first, so that a unit's gradients are at
+// the same address each time. The next one's reduction was issued first, and is the most likely to be done.
+static struct gradient_buffer *next_buffer(struct gradients *gradients) {
+    struct gradient_buffer *buffer = &gradients->buffers[gradients->n_taken++ % gradients->n_pool];
+    assert(buffer->reduction < 0); // a pass holds one reduction of the pool at a time
+    return buffer;
 }
 
 static bool by_group(const struct gradients *gradients, int unit) {
@@ -306,7 +305,7 @@ static enum status acquire_buffer(struct gradients *gradients, struct stream *st
     const struct reduction *reduction = &gradients->reductions[index];
     struct gradient_buffer *buffer = buffer_of(gradients, index);
     if (!buffer)
-        buffer = free_buffer(gradients);
+        buffer = next_buffer(gradients);
     *out = tensors_of(gradients, buffer->tensors, reduction->unit);
     if (buffer->reduction == index) // a further contribution
         return STATUS_OK;

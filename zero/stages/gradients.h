@@ -52,6 +52,7 @@ struct gradients {
     void **tensors; // (n_params) the addresses of tensors' gradients in `whole`; or those of all buffers
     struct gradient_buffer *buffers; // stages 2 and 3: (n_buffers) the pool, then the reductions' own
     int n_pool, n_buffers;
+    int n_taken;                   // from the pool, in this micro-batch
     struct buckets reduce_buckets; // stages 0 and 1: all units, the last first
     const struct partition *partition;
     const struct stage_spans *owned;
