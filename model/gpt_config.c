@@ -14,15 +14,32 @@ static int default_intermediate_size(const struct gpt_config *config) {
     return size < INT_MAX ? (int)size : INT_MAX;
 }
 
+static void set_default(double *value, double otherwise) {
+    if (!(*value > 0))
+        *value = otherwise;
+}
+
+// Those of transformers.
+static void resolve_rope(struct rope_config *rope, int n_positions) {
+    set_default(&rope->theta, 10000);
+    if (rope->type == ROPE_DEFAULT)
+        return;
+    set_default(&rope->factor, 1);
+    set_default(&rope->low_freq_factor, 1);
+    set_default(&rope->high_freq_factor, 4);
+    set_default(&rope->beta_fast, 32);
+    set_default(&rope->beta_slow, 1);
+    rope->original_positions = default_int(rope->original_positions, n_positions);
+}
+
 void gpt_config_resolve(struct gpt_config *config) {
     const int C = config->n_embd;
     config->n_kv_head = default_int(config->n_kv_head, config->n_head);
     config->head_dim = default_int(config->head_dim, config->n_head > 0 ? C / config->n_head : 0);
     config->intermediate_size = default_int(config->intermediate_size, default_intermediate_size(config));
-    if (!(config->norm_eps > 0))
-        config->norm_eps = 1e-5;
-    if (config->family != FAMILY_GPT2 && !(config->rope.theta > 0))
-        config->rope.theta = 10000;
+    set_default(&config->norm_eps, 1e-5);
+    if (config->family != FAMILY_GPT2)
+        resolve_rope(&config->rope, config->n_positions);
 }
 
 static enum status check_sizes(const struct gpt_config *config) {

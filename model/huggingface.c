@@ -2,8 +2,6 @@
 // tensors are checked against the table before any value is read.
 #include "model/huggingface.h"
 
-#include <limits.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,92 +11,8 @@
 #include "base/text.h"
 #include "model/param_overlap.h"
 
-#define LARGEST_CONFIG    ((size_t)1 << 20) // bytes; a larger file is not a config.json
-#define PROBLEMS_LISTED   5
-#define COMPARED_BYTES    ((size_t)1 << 16)
-#define LAYERNORM_EPSILON 1e-5 // of GPT-2
-#define EPSILON_RELATIVE  1e-6 // 1e-5 is not exact in any binary type
-
-// ---- config.json
-
-// A key that changes what the model computes. Only one value is supported; absent or null means that value.
-static enum status check_flag(const cJSON *object, const char *key, bool expected, const char *source) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    if (!item || cJSON_IsNull(item) || (expected ? cJSON_IsTrue(item) : cJSON_IsFalse(item)))
-        return STATUS_OK;
-    return FAIL(STATUS_INVALID, "%s: \"%s\" must be %s; %s", source, key, expected ? "true" : "false",
-                strcmp(key, "tie_word_embeddings") == 0
-                    ? "here the lm_head always shares the embedding's weights, so a model with an lm_head of "
-                      "its own cannot be read"
-                    : "other variants of GPT-2 cannot be read");
-}
-
-static enum status check_architecture(const cJSON *object, const char *source) {
-    const char *model_type, *activation = "gelu_new";
-    TRY(json_get_string(object, "model_type", source, &model_type));
-    if (strcmp(model_type, "gpt2") != 0)
-        return FAIL(STATUS_INVALID, "%s: \"model_type\" is \"%s\", expected \"gpt2\"", source, model_type);
-    if (cJSON_GetObjectItemCaseSensitive(object, "activation_function"))
-        TRY(json_get_string(object, "activation_function", source, &activation));
-    if (strcmp(activation, "gelu_new") != 0)
-        return FAIL(STATUS_INVALID, "%s: \"activation_function\" is \"%s\", expected \"gelu_new\"", source,
-                    activation);
-    double epsilon = LAYERNORM_EPSILON;
-    if (cJSON_GetObjectItemCaseSensitive(object, "layer_norm_epsilon"))
-        TRY(json_get_number(object, "layer_norm_epsilon", source, &epsilon));
-    if (!(fabs(epsilon / LAYERNORM_EPSILON - 1) < EPSILON_RELATIVE))
-        return FAIL(STATUS_INVALID, "%s: \"layer_norm_epsilon\" is %g, expected %g", source, epsilon,
-                    LAYERNORM_EPSILON);
-    TRY(check_flag(object, "tie_word_embeddings", true, source));
-    TRY(check_flag(object, "scale_attn_weights", true, source));
-    TRY(check_flag(object, "scale_attn_by_inverse_layer_idx", false, source));
-    return check_flag(object, "add_cross_attention", false, source);
-}
-
-static enum status get_size(const cJSON *object, const char *key, const char *source, int *out) {
-    int64_t value = 0;
-    TRY(json_get_integer(object, key, 1, INT_MAX, source, &value));
-    *out = (int)value;
-    return STATUS_OK;
-}
-
-static enum status read_config(const cJSON *object, const char *source, struct gpt_config *config) {
-    if (!cJSON_IsObject(object))
-        return FAIL(STATUS_INVALID, "%s: expected an object", source);
-    TRY(check_architecture(object, source));
-    TRY(get_size(object, "n_layer", source, &config->n_layer));
-    TRY(get_size(object, "n_head", source, &config->n_head));
-    TRY(get_size(object, "n_embd", source, &config->n_embd));
-    TRY(get_size(object, "vocab_size", source, &config->vocab_size));
-    TRY(get_size(object, "n_positions", source, &config->n_positions));
-    if (config->n_embd % config->n_head != 0)
-        return FAIL(STATUS_INVALID, "%s: \"n_embd\" %d is not a multiple of \"n_head\" %d", source,
-                    config->n_embd, config->n_head);
-    const cJSON *inner = cJSON_GetObjectItemCaseSensitive(object, "n_inner");
-    if (inner && !cJSON_IsNull(inner) &&
-        !(cJSON_IsNumber(inner) && inner->valuedouble == 4.0 * config->n_embd))
-        return FAIL(STATUS_INVALID, "%s: \"n_inner\" must be absent, null or 4 x n_embd = %lld", source,
-                    4 * (long long)config->n_embd);
-    return STATUS_OK;
-}
-
-enum status huggingface_read_config(const char *folder, struct gpt_config *config) {
-    char *path = file_path("%s/config.json", folder), *text = NULL;
-    if (!path)
-        return STATUS_FAILED;
-    *config = (struct gpt_config){0};
-    size_t length = 0;
-    cJSON *object = NULL;
-    enum status status = file_read(path, LARGEST_CONFIG, &text, &length);
-    if (status == STATUS_OK)
-        status = json_parse(text, length, path, &object);
-    if (status == STATUS_OK)
-        status = read_config(object, path, config);
-    cJSON_Delete(object);
-    free(text);
-    free(path);
-    return status;
-}
+#define PROBLEMS_LISTED 5
+#define COMPARED_BYTES  ((size_t)1 << 16)
 
 // ---- the tensors
 
@@ -107,6 +21,10 @@ struct problems {
     struct text text;
     int n;
 };
+
+static bool is_gpt2(const struct params *params) {
+    return params->config.family == FAMILY_GPT2;
+}
 
 static const char *separator(struct problems *problems) {
     return problems->n == 0 ? "" : "; ";
@@ -134,17 +52,53 @@ static bool ends_with(const char *string, const char *end) {
     return length >= end_length && strcmp(string + length - end_length, end) == 0;
 }
 
-// h.N.attn.bias and h.N.attn.masked_bias: causal masks that older versions saved.
-static bool is_mask(const char *name) {
-    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias");
+// h.N.attn.bias and h.N.attn.masked_bias: causal masks; rotary_emb.inv_freq: RoPE's frequencies. Older
+// versions saved them.
+static bool is_constant(const char *name) {
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+           ends_with(name, ".rotary_emb.inv_freq");
 }
 
-static void check_tensor(const struct safetensor *tensor, const struct param *param,
+// A tensor of the files: a parameter or, where the files keep a fused one's parts apart, a part of it.
+static int slot_of(const struct params *params, const struct param *param, int part) {
+    return (int)(param - params->params) * PARAM_PARTS_MOST + part;
+}
+
+static int n_parts(const struct param *param) {
+    return param->hf_parts ? param->n_parts : 1;
+}
+
+static void slot_name(const struct param *param, int part, char *name, size_t size) {
+    if (param->hf_parts)
+        params_part_name(param, part, name, size);
+    else
+        snprintf(name, size, "%s", param->name);
+}
+
+// The tensor's slot, or -1.
+static int find_slot(const struct params *params, const char *name) {
+    static const char *const prefixes[] = {"transformer.", "model."};
+    for (int i = 0; i < 2; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0) {
+            name += strlen(prefixes[i]);
+            break;
+        }
+    for (int i = 0; i < params->n_params; i++)
+        for (int part = 0; part < n_parts(&params->params[i]); part++) {
+            char known[sizeof params->params[i].name];
+            slot_name(&params->params[i], part, known, sizeof known);
+            if (strcmp(known, name) == 0)
+                return slot_of(params, &params->params[i], part);
+        }
+    return -1;
+}
+
+static void check_tensor(const struct safetensor *tensor, const struct param *param, int part,
                          struct problems *problems) {
     if (strcmp(tensor->dtype, "F32") != 0 && strcmp(tensor->dtype, "F16") != 0 &&
         strcmp(tensor->dtype, "BF16") != 0)
         PROBLEM(problems, "\"%s\" is %s, expected F32, F16 or BF16", tensor->name, tensor->dtype);
-    int64_t expected[2] = {param->shape[0], param->shape[1]};
+    int64_t expected[2] = {param->hf_parts ? param->parts[part].n_rows : param->shape[0], param->shape[1]};
     if (param->hf_transposed) {
         expected[0] = param->shape[1];
         expected[1] = param->shape[0];
@@ -186,7 +140,7 @@ static enum status compare_data(const struct huggingface_weights *weights, struc
 static enum status check_head(const struct huggingface_weights *weights, struct huggingface_tensor place,
                               struct problems *problems) {
     const struct huggingface_tensor of_embedding =
-        weights->tensor_of_param[params_find(weights->params, "wte.weight")];
+        weights->tensor_of_param[slot_of(weights->params, params_lm_head(weights->params), 0)];
     const struct safetensor *embedding = tensor_at(weights, of_embedding), *head = tensor_at(weights, place);
     bool same = true;
     if (embedding && head) {
@@ -195,10 +149,11 @@ static enum status check_head(const struct huggingface_weights *weights, struct 
             TRY(compare_data(weights, of_embedding, place, &same));
     }
     if (!same)
-        PROBLEM(problems,
-                "\"%s\" differs from \"%s\": here the lm_head always shares the embedding's weights, so a "
-                "model with an untied lm_head cannot be read",
-                head->name, embedding->name);
+        PROBLEM(
+            problems,
+            "\"%s\" differs from \"%s\": here the lm_head shares the embedding's weights, so a model with an "
+            "untied lm_head cannot be read",
+            head->name, embedding->name);
     return STATUS_OK;
 }
 
@@ -207,18 +162,20 @@ static void match_tensor(struct huggingface_weights *weights, struct huggingface
                          struct huggingface_tensor *head, struct problems *problems) {
     const struct params *params = weights->params;
     const struct safetensor *tensor = tensor_at(weights, place);
-    int index = params_find(params, tensor->name);
-    if (index >= 0 && weights->tensor_of_param[index].file >= 0) {
-        PROBLEM(problems, "\"%s\" is given twice, with and without \"transformer.\" or in two files",
-                params->params[index].name);
-    } else if (index >= 0) {
-        weights->tensor_of_param[index] = place;
-        check_tensor(tensor, &params->params[index], problems);
+    const int slot = find_slot(params, tensor->name);
+    if (slot >= 0 && weights->tensor_of_param[slot].file >= 0) {
+        char name[sizeof params->params->name];
+        slot_name(&params->params[slot / PARAM_PARTS_MOST], slot % PARAM_PARTS_MOST, name, sizeof name);
+        PROBLEM(problems, "\"%s\" is given twice, with and without \"%s.\" or in two files", name,
+                is_gpt2(params) ? "transformer" : "model");
+    } else if (slot >= 0) {
+        weights->tensor_of_param[slot] = place;
+        check_tensor(tensor, &params->params[slot / PARAM_PARTS_MOST], slot % PARAM_PARTS_MOST, problems);
     } else if (strcmp(tensor->name, "lm_head.weight") == 0) {
         *head = place;
-    } else if (!is_mask(tensor->name)) {
-        PROBLEM(problems, "\"%s\" is not a tensor of a GPT-2 with %d layers", tensor->name,
-                params->config.n_layer);
+    } else if (!is_constant(tensor->name)) {
+        PROBLEM(problems, "\"%s\" is not a tensor of a %s with %d layers", tensor->name,
+                is_gpt2(params) ? "GPT-2" : "Llama", params->config.n_layer);
     }
 }
 
@@ -228,9 +185,13 @@ static enum status match_tensors(struct huggingface_weights *weights, struct pro
     for (int file = 0; file < weights->n_files; file++)
         for (int i = 0; i < weights->files[file].n_tensors; i++)
             match_tensor(weights, (struct huggingface_tensor){file, i}, &head, problems);
-    for (int i = 0; i < params->n_params; i++)
-        if (weights->tensor_of_param[i].file < 0)
-            PROBLEM(problems, "\"%s\" is missing", params->params[i].name);
+    for (const struct param *param = params->params; param < params->params + params->n_params; param++)
+        for (int part = 0; part < n_parts(param); part++) {
+            char name[sizeof param->name];
+            slot_name(param, part, name, sizeof name);
+            if (weights->tensor_of_param[slot_of(params, param, part)].file < 0)
+                PROBLEM(problems, "\"%s\" is missing", name);
+        }
     return check_head(weights, head, problems);
 }
 
@@ -240,17 +201,18 @@ static int count_layers(const struct huggingface_weights *weights) {
     for (int file = 0; file < weights->n_files; file++)
         for (int i = 0; i < weights->files[file].n_tensors; i++) {
             const char *name = weights->files[file].tensors[i].name;
-            name += strncmp(name, "transformer.", 12) == 0 ? 12 : 0;
-            if (sscanf(name, "h.%5d.", &layer) == 1 && layer >= n)
+            const char *number = strstr(name, is_gpt2(weights->params) ? "h." : "layers.");
+            if (number && sscanf(strchr(number, '.') + 1, "%5d.", &layer) == 1 && layer >= n)
                 n = layer + 1;
         }
     return n;
 }
 
 // Dimension `i` of a matrix; 0 where it is not there.
-static int64_t dimension(const struct huggingface_weights *weights, const char *name, int i) {
+static int64_t dimension(const struct huggingface_weights *weights, int embedding, int i) {
+    const struct param *param = params_tensor(weights->params, 0, embedding);
     const struct safetensor *tensor =
-        tensor_at(weights, weights->tensor_of_param[params_find(weights->params, name)]);
+        param ? tensor_at(weights, weights->tensor_of_param[slot_of(weights->params, param, 0)]) : NULL;
     return tensor && tensor->n_dims == 2 ? tensor->shape[i] : 0;
 }
 
@@ -258,13 +220,14 @@ static int64_t dimension(const struct huggingface_weights *weights, const char *
 // "config.json says n_layer 3, the tensors have 2; ".
 static void add_sizes(const struct huggingface_weights *weights, struct text *out) {
     const struct gpt_config *config = &weights->params->config;
+    const bool gpt2 = is_gpt2(weights->params);
     const struct {
         const char *name;
         int64_t said, found;
-    } sizes[] = {{"n_layer", config->n_layer, count_layers(weights)},
-                 {"n_embd", config->n_embd, dimension(weights, "wte.weight", 1)},
-                 {"vocab_size", config->vocab_size, dimension(weights, "wte.weight", 0)},
-                 {"n_positions", config->n_positions, dimension(weights, "wpe.weight", 0)}};
+    } sizes[] = {{gpt2 ? "n_layer" : "num_hidden_layers", config->n_layer, count_layers(weights)},
+                 {gpt2 ? "n_embd" : "hidden_size", config->n_embd, dimension(weights, PARAM_WTE, 1)},
+                 {"vocab_size", config->vocab_size, dimension(weights, PARAM_WTE, 0)},
+                 {"n_positions", config->n_positions, dimension(weights, PARAM_WPE, 0)}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].found > 0 && sizes[i].found != sizes[i].said)
             text_add(out, "config.json says %s %lld, the tensors have %lld; ", sizes[i].name,
@@ -378,7 +341,7 @@ static enum status find_path(struct huggingface_weights *weights, const char *pa
 }
 
 static enum status make_table(struct huggingface_weights *weights) {
-    const int n = weights->params->n_params;
+    const int n = weights->params->n_params * PARAM_PARTS_MOST;
     weights->tensor_of_param = malloc((size_t)n * sizeof *weights->tensor_of_param);
     if (!weights->tensor_of_param)
         return FAIL(STATUS_FAILED, "out of memory opening %s", weights->path);
@@ -450,10 +413,9 @@ static void convert_part(const void *context, int part, int n_parts) {
     }
 }
 
-static enum status read_elements(const struct huggingface_weights *weights, int index, size_t first, size_t n,
-                                 float *out) {
-    const struct param *param = &weights->params->params[index];
-    const struct huggingface_tensor place = weights->tensor_of_param[index];
+static enum status read_tensor(const struct huggingface_weights *weights, const struct param *param, int part,
+                               size_t first, size_t n, float *out) {
+    const struct huggingface_tensor place = weights->tensor_of_param[slot_of(weights->params, param, part)];
     const struct safetensor *tensor = tensor_at(weights, place);
     const size_t columns = param->hf_transposed ? (size_t)param->shape[1] : 1;
     size_t stride, skipped;
@@ -467,11 +429,27 @@ static enum status read_elements(const struct huggingface_weights *weights, int 
     return status;
 }
 
+// Elements [first, first + n) of a parameter, of each part those that are its own.
+static enum status read_elements(const struct huggingface_weights *weights, const struct param *param,
+                                 size_t first, size_t n, float *out) {
+    if (!param->hf_parts)
+        return read_tensor(weights, param, 0, first, n, out);
+    for (int part = 0; part < param->n_parts; part++) {
+        const size_t begin = (size_t)(param->parts[part].first_row * param->shape[1]);
+        const size_t end = begin + (size_t)(param->parts[part].n_rows * param->shape[1]);
+        const size_t from = first > begin ? first : begin, to = first + n < end ? first + n : end;
+        if (from < to)
+            TRY(read_tensor(weights, param, part, from - begin, to - from, out + (from - first)));
+    }
+    return STATUS_OK;
+}
+
 enum status huggingface_span(const struct huggingface_weights *weights, int unit, size_t begin, size_t end,
                              float *out) {
     memset(out, 0, (end - begin) * sizeof *out);
     for (struct param_overlap it = {0}; params_next_overlap(weights->params, unit, begin, end, &it);)
-        TRY(read_elements(weights, it.param, it.begin - weights->params->params[it.param].offset,
-                          it.end - it.begin, out + (it.begin - begin)));
+        TRY(read_elements(weights, &weights->params->params[it.param],
+                          it.begin - weights->params->params[it.param].offset, it.end - it.begin,
+                          out + (it.begin - begin)));
     return STATUS_OK;
 }

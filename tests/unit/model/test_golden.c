@@ -133,21 +133,74 @@ static void micro_batch(const struct run *run, int k, int32_t *tokens, int32_t *
     }
 }
 
-// Compares one of our tensors with PREFIX.transformer.NAME. The error is absolute, or relative to the
-// tensor's largest element. skip_keys: leaves out the keys' third of c_attn.bias, whose true gradient is
-// zero, so that its updates are rounding noise.
+// A tensor of the golden file, or a part of a fused one.
+struct golden_tensor {
+    const char *prefix;
+    const struct param *param;
+    int part; // -1: all of it
+};
+
+static uint8_t *load_tensor(const struct run *run, const struct golden_tensor *which,
+                            const struct safetensor **tensor) {
+    char name[64], full[96];
+    snprintf(name, sizeof name, "%s", which->param->name);
+    if (which->part >= 0)
+        params_part_name(which->param, which->part, name, sizeof name);
+    const char *of = run->model.params.config.family == FAMILY_GPT2 ? "transformer."
+                     : strcmp(name, "lm_head.weight") == 0          ? ""
+                                                                    : "model.";
+    snprintf(full, sizeof full, "%s.%s%s", which->prefix, of, name);
+    *tensor = safetensors_find(&run->tensors, full);
+    if (!*tensor)
+        fail_msg("the golden file has no %s", full);
+    uint8_t *values = tensor_load(&run->tensors, *tensor);
+    assert_non_null(values);
+    return values;
+}
+
+// The largest difference from a part of one of our tensors, and the largest of its golden values.
+static void part_error(const struct run *run, const char *prefix, int index, int part, const void *data,
+                       enum dtype type, double *error, double *largest) {
+    const struct params *params = &run->model.params;
+    const struct param *param = &params->params[index];
+    const struct safetensor *expected;
+    uint8_t *wanted = load_tensor(run, &(struct golden_tensor){prefix, param, part}, &expected);
+    const size_t columns = (size_t)param->shape[1];
+    const size_t n = (size_t)param->parts[part].n_rows * columns;
+    const size_t at = param_position(params, index) + (size_t)param->parts[part].first_row * columns;
+    const bool is_key_bias = param->n_dims == 1 && strcmp(param->parts[part].name, "k_proj") == 0;
+    assert_int_equal(expected->elements, n);
+    for (size_t i = 0; i < n; i++) {
+        double value = (double)safetensor_value(expected, wanted, i);
+        *largest = worse(*largest, fabs(value));
+        if (!is_key_bias || strcmp(prefix, "grad") == 0)
+            *error = worse(*error, fabs(state_get(data, type, at + i) - value));
+    }
+    free(wanted);
+}
+
+// The same for a tensor that the golden file keeps in parts. The error is relative to the largest element of
+// all parts: they are rows of one product.
+static double parts_error(const struct run *run, const char *prefix, int index, const void *data,
+                          enum dtype type, bool relative) {
+    double error = 0, largest = 0;
+    for (int part = 0; part < run->model.params.params[index].n_parts; part++)
+        part_error(run, prefix, index, part, data, type, &error, &largest);
+    return relative ? error / largest : error;
+}
+
+// Compares one of our tensors with the golden one. The error is absolute, or relative to the tensor's largest
+// element. skip_keys: leaves out the keys' third of c_attn.bias, whose true gradient is zero, so that its
+// updates are rounding noise.
 static double tensor_error(const struct run *run, const char *prefix, int index, const void *data,
                            enum dtype type, bool relative, bool skip_keys) {
     const struct params *params = &run->model.params;
     const struct param *param = &params->params[index];
-    char name[80];
-    snprintf(name, sizeof name, "%s.transformer.%s", prefix, param->name);
-    const struct safetensor *expected = safetensors_find(&run->tensors, name);
-    if (!expected)
-        fail_msg("the golden file has no %s", name);
+    if (param->hf_parts)
+        return parts_error(run, prefix, index, data, type, relative);
+    const struct safetensor *expected;
+    uint8_t *wanted = load_tensor(run, &(struct golden_tensor){prefix, param, -1}, &expected);
     assert_int_equal(expected->elements, param->elements);
-    uint8_t *wanted = tensor_load(&run->tensors, expected);
-    assert_non_null(wanted);
     size_t rows = (size_t)param->shape[0], columns = (size_t)param->shape[1];
     size_t C = (size_t)params->config.n_embd, at = param_position(params, index);
     skip_keys = skip_keys && strstr(param->name, "c_attn.bias");
@@ -271,6 +324,14 @@ static void test_golden(void **state) {
     X("gpt2-tiny-accum", device, DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)                               \
     X("gpt2-tiny", device, DTYPE_F16, RECOMPUTE_NONE, fp16_tolerances)                                       \
     X("gpt2-tiny-accum", device, DTYPE_F16, RECOMPUTE_BLOCK, fp16_tolerances)
+// Llama's operations in fp32, bf16 and double.
+#define LLAMA_ON_DEVICE(X, device)                                                                           \
+    X("llama-tiny", device, DTYPE_F32, RECOMPUTE_NONE, fp32_tolerances)                                      \
+    X("qwen2-tiny", device, DTYPE_F32, RECOMPUTE_ATTENTION, fp32_tolerances)                                 \
+    X("qwen3-tiny", device, DTYPE_F32, RECOMPUTE_BLOCK, fp32_tolerances)                                     \
+    X("llama-tiny", device, DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)                                    \
+    X("qwen2-tiny", device, DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                     \
+    X("qwen3-tiny", device, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, bf16_tolerances)
 #define GOLDEN_CASES(X)                                                                                      \
     ON_DEVICE(X, "avx512_bf16")                                                                              \
     ON_DEVICE(X, "avx512")                                                                                   \
@@ -279,7 +340,11 @@ static void test_golden(void **state) {
     X("gpt2-tiny", "portable", DTYPE_F32, RECOMPUTE_BLOCK, fp32_tolerances)                                  \
     ON_DEVICE(X, "ref")                                                                                      \
     X("gpt2-tiny", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                        \
-    X("gpt2-tiny-accum", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)
+    X("gpt2-tiny-accum", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                  \
+    LLAMA_ON_DEVICE(X, "ref")                                                                                \
+    X("llama-tiny", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                       \
+    X("qwen2-tiny", "ref", DTYPE_F64, RECOMPUTE_ELEMENTWISE, fp64_tolerances)                                \
+    X("qwen3-tiny", "ref", DTYPE_F64, RECOMPUTE_ATTENTION, fp64_tolerances)
 
 int main(void) {
 #define CASE(folder, device, type, recompute, tolerances) {folder, device, type, recompute, &tolerances},

@@ -348,7 +348,7 @@ static void test_bad_configs_name_the_key(void **state) {
         {"[]", "expected an object"},
         {"{", "JSON"},
         {"{" SIZES "}", "\"model_type\""},
-        {"{\"model_type\":\"llama\"," SIZES "}", "\"llama\", expected \"gpt2\""},
+        {"{\"model_type\":\"bert\"," SIZES "}", "\"bert\", expected gpt2, llama"},
         {"{\"model_type\":\"gpt2\"," SIZES ",\"activation_function\":\"relu\"}", "\"activation_function\""},
         {"{\"model_type\":\"gpt2\"," SIZES ",\"activation_function\":1}", "\"activation_function\""},
         {"{\"model_type\":\"gpt2\"," SIZES ",\"layer_norm_epsilon\":1e-6}", "\"layer_norm_epsilon\""},

@@ -1,0 +1,220 @@
+// Reads config.json: GPT-2, and the Llama family under the names that Hugging Face has for its members.
+#include "model/huggingface.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+
+#define LARGEST_CONFIG    ((size_t)1 << 20) // bytes; a larger file is not a config.json
+#define LAYERNORM_EPSILON 1e-5              // of GPT-2
+#define EPSILON_RELATIVE  1e-6              // 1e-5 is not exact in any binary type
+
+// A key that changes what the model computes. Only one value is supported; absent or null means that value.
+static enum status check_flag(const cJSON *object, const char *key, bool expected, const char *source) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!item || cJSON_IsNull(item) || (expected ? cJSON_IsTrue(item) : cJSON_IsFalse(item)))
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: \"%s\" must be %s; other variants cannot be read", source, key,
+                expected ? "true" : "false");
+}
+
+static enum status get_size(const cJSON *object, const char *key, const char *source, int *out) {
+    int64_t value = 0;
+    TRY(json_get_integer(object, key, 1, INT_MAX, source, &value));
+    *out = (int)value;
+    return STATUS_OK;
+}
+
+// ---- GPT-2
+
+static enum status check_gpt2(const cJSON *object, const char *source) {
+    const char *activation = "gelu_new";
+    if (cJSON_GetObjectItemCaseSensitive(object, "activation_function"))
+        TRY(json_get_string(object, "activation_function", source, &activation));
+    if (strcmp(activation, "gelu_new") != 0)
+        return FAIL(STATUS_INVALID, "%s: \"activation_function\" is \"%s\", expected \"gelu_new\"", source,
+                    activation);
+    double epsilon = LAYERNORM_EPSILON;
+    if (cJSON_GetObjectItemCaseSensitive(object, "layer_norm_epsilon"))
+        TRY(json_get_number(object, "layer_norm_epsilon", source, &epsilon));
+    if (!(fabs(epsilon / LAYERNORM_EPSILON - 1) < EPSILON_RELATIVE))
+        return FAIL(STATUS_INVALID, "%s: \"layer_norm_epsilon\" is %g, expected %g", source, epsilon,
+                    LAYERNORM_EPSILON);
+    if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(object, "tie_word_embeddings")))
+        return FAIL(STATUS_INVALID,
+                    "%s: \"tie_word_embeddings\" must be true; here GPT-2's lm_head always shares the "
+                    "embedding's weights, so a model with an lm_head of its own cannot be read",
+                    source);
+    TRY(check_flag(object, "tie_word_embeddings", true, source));
+    TRY(check_flag(object, "scale_attn_weights", true, source));
+    TRY(check_flag(object, "scale_attn_by_inverse_layer_idx", false, source));
+    return check_flag(object, "add_cross_attention", false, source);
+}
+
+static enum status read_gpt2(const cJSON *object, const char *source, struct gpt_config *config) {
+    TRY(check_gpt2(object, source));
+    TRY(get_size(object, "n_layer", source, &config->n_layer));
+    TRY(get_size(object, "n_head", source, &config->n_head));
+    TRY(get_size(object, "n_embd", source, &config->n_embd));
+    TRY(get_size(object, "vocab_size", source, &config->vocab_size));
+    TRY(get_size(object, "n_positions", source, &config->n_positions));
+    if (config->n_embd % config->n_head != 0)
+        return FAIL(STATUS_INVALID, "%s: \"n_embd\" %d is not a multiple of \"n_head\" %d", source,
+                    config->n_embd, config->n_head);
+    const cJSON *inner = cJSON_GetObjectItemCaseSensitive(object, "n_inner");
+    if (inner && !cJSON_IsNull(inner) &&
+        !(cJSON_IsNumber(inner) && inner->valuedouble == 4.0 * config->n_embd))
+        return FAIL(STATUS_INVALID, "%s: \"n_inner\" must be absent, null or 4 x n_embd = %lld", source,
+                    4 * (long long)config->n_embd);
+    return STATUS_OK;
+}
+
+// ---- the Llama family
+
+// A number that may be absent or null.
+static enum status get_optional(const cJSON *object, const char *key, const char *source, double *value) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return !item || cJSON_IsNull(item) ? STATUS_OK : json_get_number(object, key, source, value);
+}
+
+static enum status get_optional_size(const cJSON *object, const char *key, const char *source, int *value) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return !item || cJSON_IsNull(item) ? STATUS_OK : get_size(object, key, source, value);
+}
+
+static enum status read_rope_type(const cJSON *scaling, const char *source, enum rope_type *type) {
+    static const char *const types[] = {"default", "linear", "llama3", "yarn"};
+    const char *name = "default";
+    const char *key = cJSON_GetObjectItemCaseSensitive(scaling, "rope_type") ? "rope_type" : "type";
+    if (cJSON_GetObjectItemCaseSensitive(scaling, key))
+        TRY(json_get_string(scaling, key, source, &name));
+    for (int i = 0; i <= ROPE_YARN; i++)
+        if (strcmp(types[i], name) == 0) {
+            *type = (enum rope_type)i;
+            return STATUS_OK;
+        }
+    return FAIL(STATUS_INVALID, "%s: \"%s\" is \"%s\", expected default, linear, llama3 or yarn", source, key,
+                name);
+}
+
+// "rope_theta" and "rope_scaling"; since transformers 5 both in "rope_parameters".
+static enum status read_rope(const cJSON *object, const char *source, struct gpt_config *config) {
+    struct rope_config *rope = &config->rope;
+    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(object, "rope_parameters");
+    *rope = (struct rope_config){.theta = 10000};
+    if (!cJSON_IsObject(scaling))
+        scaling = cJSON_GetObjectItemCaseSensitive(object, "rope_scaling");
+    TRY(get_optional(object, "rope_theta", source, &rope->theta));
+    if (!cJSON_IsObject(scaling))
+        return STATUS_OK;
+    TRY(get_optional(scaling, "rope_theta", source, &rope->theta));
+    TRY(read_rope_type(scaling, source, &rope->type));
+    if (rope->type == ROPE_DEFAULT)
+        return STATUS_OK;
+    TRY(json_get_number(scaling, "factor", source, &rope->factor));
+    TRY(get_optional(scaling, "low_freq_factor", source, &rope->low_freq_factor));
+    TRY(get_optional(scaling, "high_freq_factor", source, &rope->high_freq_factor));
+    TRY(get_optional(scaling, "beta_fast", source, &rope->beta_fast));
+    TRY(get_optional(scaling, "beta_slow", source, &rope->beta_slow));
+    TRY(get_optional(scaling, "attention_factor", source, &rope->attention_factor));
+    return get_optional_size(scaling, "original_max_position_embeddings", source, &rope->original_positions);
+}
+
+// Qwen's windows: with "use_sliding_window", the layers from "max_window_layers" on.
+static enum status read_windows(const cJSON *object, const char *source, struct gpt_config *config) {
+    int window = 0;
+    if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "use_sliding_window")))
+        return STATUS_OK;
+    TRY(get_size(object, "sliding_window", source, &window));
+    int64_t layers = 0;
+    TRY(json_get_integer(object, "max_window_layers", 0, INT_MAX, source, &layers));
+    const int first = layers < config->n_layer ? (int)layers : config->n_layer;
+    if (config->n_layer > MODEL_WINDOWS_MOST)
+        return FAIL(STATUS_INVALID, "%s: windows are read for at most %d layers, the model has %d", source,
+                    MODEL_WINDOWS_MOST, config->n_layer);
+    config->n_windows = first < config->n_layer ? config->n_layer : 0;
+    for (int i = 0; i < config->n_windows; i++)
+        config->windows[i] = i < first ? 0 : window;
+    return STATUS_OK;
+}
+
+static enum status read_llama(const cJSON *object, const char *source, const char *model_type,
+                              struct gpt_config *config) {
+    const char *activation = "silu";
+    config->family = FAMILY_LLAMA;
+    config->qkv_bias = strcmp(model_type, "qwen2") == 0;
+    config->qk_norm = strcmp(model_type, "qwen3") == 0;
+    config->norm_eps = 1e-6;
+    if (config->qk_norm)
+        config->head_dim = 128; // transformers' default for Qwen3
+    TRY(get_size(object, "num_hidden_layers", source, &config->n_layer));
+    TRY(get_size(object, "num_attention_heads", source, &config->n_head));
+    TRY(get_size(object, "hidden_size", source, &config->n_embd));
+    TRY(get_size(object, "vocab_size", source, &config->vocab_size));
+    TRY(get_size(object, "max_position_embeddings", source, &config->n_positions));
+    TRY(get_size(object, "intermediate_size", source, &config->intermediate_size));
+    TRY(get_optional_size(object, "num_key_value_heads", source, &config->n_kv_head));
+    TRY(get_optional_size(object, "head_dim", source, &config->head_dim));
+    TRY(get_optional(object, "rms_norm_eps", source, &config->norm_eps));
+    config->untied = !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "tie_word_embeddings"));
+    if (cJSON_GetObjectItemCaseSensitive(object, "hidden_act"))
+        TRY(json_get_string(object, "hidden_act", source, &activation));
+    if (strcmp(activation, "silu") != 0)
+        return FAIL(STATUS_INVALID, "%s: \"hidden_act\" is \"%s\", expected \"silu\"", source, activation);
+    if (!config->qkv_bias) // Qwen2 has it whatever the key says
+        TRY(check_flag(object, "attention_bias", false, source));
+    TRY(check_flag(object, "mlp_bias", false, source));
+    TRY(read_rope(object, source, config));
+    return read_windows(object, source, config);
+}
+
+// ---- config.json
+
+static enum status check_sizes(const struct gpt_config *config, const char *source) {
+    char message[STATUS_MESSAGE_BYTES];
+    if (gpt_config_check(config) == STATUS_OK)
+        return STATUS_OK;
+    strcpy(message, status_message());
+    status_clear();
+    return FAIL(STATUS_INVALID, "%s: %s", source, message);
+}
+
+static enum status read_config(const cJSON *object, const char *source, struct gpt_config *config) {
+    static const char *const llamas[] = {"llama", "qwen2", "qwen3"};
+    const char *model_type;
+    if (!cJSON_IsObject(object))
+        return FAIL(STATUS_INVALID, "%s: expected an object", source);
+    TRY(json_get_string(object, "model_type", source, &model_type));
+    if (strcmp(model_type, "gpt2") == 0)
+        return read_gpt2(object, source, config);
+    for (size_t i = 0; i < sizeof llamas / sizeof *llamas; i++)
+        if (strcmp(model_type, llamas[i]) == 0) {
+            TRY(read_llama(object, source, model_type, config));
+            gpt_config_resolve(config);
+            return check_sizes(config, source);
+        }
+    return FAIL(STATUS_INVALID, "%s: \"model_type\" is \"%s\", expected gpt2, llama, qwen2 or qwen3", source,
+                model_type);
+}
+
+enum status huggingface_read_config(const char *folder, struct gpt_config *config) {
+    char *path = file_path("%s/config.json", folder), *text = NULL;
+    if (!path)
+        return STATUS_FAILED;
+    *config = (struct gpt_config){0};
+    size_t length = 0;
+    cJSON *object = NULL;
+    enum status status = file_read(path, LARGEST_CONFIG, &text, &length);
+    if (status == STATUS_OK)
+        status = json_parse(text, length, path, &object);
+    if (status == STATUS_OK)
+        status = read_config(object, path, config);
+    cJSON_Delete(object);
+    free(text);
+    free(path);
+    return status;
+}
