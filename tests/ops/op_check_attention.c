@@ -9,43 +9,69 @@
 enum shape_for { ALL, NARROW };
 
 static const struct shape {
-    int B, T, S, H, D;
+    int B, T, S, H, K, D, window;
     double deviation; // of q and k: large values give peaked distributions
     enum shape_for types;
 } shapes[] = {
-    {1, 1, 1, 1, 1, 1, ALL},
-    {2, 3, 3, 2, 7, 1, ALL},
-    {1, 7, 7, 3, 3, 4, ALL},
-    {1, 48, 48, 1, 16, 1, ALL},
-    {2, 33, 33, 3, 20, 2, ALL},
-    {1, 130, 130, 2, 8, 1, ALL},
-    {1, 257, 257, 1, 5, 3, ALL},
-    {2, 65, 65, 1, 48, 1, ALL},
-    {1, 1, 48, 2, 16, 1, ALL},
-    {2, 1, 257, 1, 7, 2, ALL},
-    {1, 4, 9, 2, 33, 1, ALL},
-    {1, 7, 100, 1, 8, 1, ALL},
-    {2, 96, 130, 2, 12, 1, ALL},
-    {1, 40, 40, 1, 64, 1, ALL},
-    {1, 20, 24, 1, 128, 1, ALL},
-    {2, 40, 40, 2, 5, 10, ALL},
+    {1, 1, 1, 1, 1, 1, 0, 1, ALL},
+    {2, 3, 3, 2, 2, 7, 0, 1, ALL},
+    {1, 7, 7, 3, 3, 3, 0, 4, ALL},
+    {1, 48, 48, 1, 1, 16, 0, 1, ALL},
+    {2, 33, 33, 3, 3, 20, 0, 2, ALL},
+    {1, 130, 130, 2, 2, 8, 0, 1, ALL},
+    {1, 257, 257, 1, 1, 5, 0, 3, ALL},
+    {2, 65, 65, 1, 1, 48, 0, 1, ALL},
+    {1, 1, 48, 2, 2, 16, 0, 1, ALL},
+    {2, 1, 257, 1, 1, 7, 0, 2, ALL},
+    {1, 4, 9, 2, 2, 33, 0, 1, ALL},
+    {1, 7, 100, 1, 1, 8, 0, 1, ALL},
+    {2, 96, 130, 2, 2, 12, 0, 1, ALL},
+    {1, 40, 40, 1, 1, 64, 0, 1, ALL},
+    {1, 20, 24, 1, 1, 128, 0, 1, ALL},
+    {2, 40, 40, 2, 2, 5, 0, 10, ALL},
     // for GPUs: around the edges of tiles, and the widest heads
-    {2, 65, 65, 2, 64, 2, ALL},
-    {1, 128, 128, 1, 64, 1, NARROW},
-    {1, 200, 200, 1, 64, 10, NARROW},
-    {1, 129, 129, 1, 80, 1, NARROW},
-    {1, 127, 127, 1, 96, 2, NARROW},
-    {1, 64, 64, 2, 128, 1, NARROW},
-    {1, 63, 63, 1, 72, 1, NARROW},
-    {1, 66, 66, 1, 100, 3, ALL},
-    {1, 70, 200, 1, 64, 2, NARROW},
-    {3, 1, 129, 2, 64, 1, NARROW},
-    {1, 64, 150, 1, 128, 1, ALL},
-    {1, 65, 65, 2, 32, 1, NARROW},
-    {1, 70, 70, 1, 160, 1, ALL},
-    {1, 20, 70, 1, 256, 2, ALL},
+    {2, 65, 65, 2, 2, 64, 0, 2, ALL},
+    {1, 128, 128, 1, 1, 64, 0, 1, NARROW},
+    {1, 200, 200, 1, 1, 64, 0, 10, NARROW},
+    {1, 129, 129, 1, 1, 80, 0, 1, NARROW},
+    {1, 127, 127, 1, 1, 96, 0, 2, NARROW},
+    {1, 64, 64, 2, 2, 128, 0, 1, NARROW},
+    {1, 63, 63, 1, 1, 72, 0, 1, NARROW},
+    {1, 66, 66, 1, 1, 100, 0, 3, ALL},
+    {1, 70, 200, 1, 1, 64, 0, 2, NARROW},
+    {3, 1, 129, 2, 2, 64, 0, 1, NARROW},
+    {1, 64, 150, 1, 1, 128, 0, 1, ALL},
+    {1, 65, 65, 2, 2, 32, 0, 1, NARROW},
+    {1, 70, 70, 1, 1, 160, 0, 1, ALL},
+    {1, 20, 70, 1, 1, 256, 0, 2, ALL},
+    // groups of 2, 3, 4 and 8 query heads; a few queries, and a cache
+    {2, 33, 33, 4, 2, 20, 0, 2, ALL},
+    {1, 130, 130, 3, 1, 8, 0, 1, ALL},
+    {2, 97, 97, 8, 2, 16, 0, 1, ALL},
+    {1, 65, 65, 8, 1, 5, 0, 3, ALL},
+    {1, 4, 9, 6, 3, 33, 0, 1, ALL},
+    {2, 1, 129, 4, 1, 64, 0, 1, ALL},
+    {2, 96, 130, 4, 2, 12, 0, 1, ALL},
+    {1, 70, 70, 6, 2, 128, 0, 1, NARROW},
+    // windows: a query alone, within a tile, of a tile, of several, of everything, of more
+    {1, 48, 48, 1, 1, 16, 1, 1, ALL},
+    {1, 130, 130, 2, 2, 8, 5, 1, ALL},
+    {1, 200, 200, 1, 1, 16, 40, 1, ALL},
+    {1, 257, 257, 2, 1, 5, 64, 3, ALL},
+    {1, 257, 257, 1, 1, 8, 65, 1, ALL},
+    {1, 300, 300, 4, 2, 8, 100, 1, ALL},
+    {1, 130, 130, 2, 1, 8, 130, 1, ALL},
+    {1, 65, 65, 1, 1, 8, 1000, 1, ALL},
+    {2, 40, 300, 2, 1, 12, 50, 1, ALL},
+    {1, 3, 100, 2, 1, 8, 10, 1, ALL},
+    {2, 1, 257, 2, 2, 7, 64, 1, ALL},
+    {1, 70, 70, 2, 1, 160, 20, 1, ALL},
+    {1, 66, 66, 2, 1, 100, 7, 1, NARROW},
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
+
+#define SHAPE_FORMAT     "B %d T %d H %d K %d D %d window %d"
+#define SHAPE_NUMBERS(s) (s)->B, (s)->T, (s)->H, (s)->K, (s)->D, (s)->window
 
 // Gaps between rows: none; odd ones; and gaps that align rows of some heads to 16 bytes.
 static const int gaps[] = {1, 6, 8, 11};
@@ -94,8 +120,12 @@ static void give_documents(struct op_tensor *first, int B, int T, int length) {
         }
 }
 
-static int first_of(const struct op_tensor *first, size_t at) {
-    return first ? (int)first->given[at] : 0;
+// The first position that a query sees: of its document, at `at` of first, and within the window that ends at
+// its own position.
+static int first_seen(const struct op_tensor *first, size_t at, int window, int own) {
+    const int of_document = first ? (int)first->given[at] : 0;
+    const int of_window = window > 0 && own >= window ? own - window + 1 : 0;
+    return of_document > of_window ? of_document : of_window;
 }
 
 static struct score score_of(const double *q, const double *k, int D) {
@@ -128,11 +158,10 @@ static struct weight_rounding rounding_of(const struct op_bench *bench, enum dty
 // A running maximum may be this much below the true one, so exp's argument may be that much larger.
 #define MAXIMUM_SLACK 8
 
-// One query of a head and what it sees: rows [first, end) of k and v, `stride` apart, of a cache or sequence
-// of S rows.
+// One query of a head and what it sees: rows [first, end) of k and v of a cache or sequence of S rows.
 struct query {
     const double *q, *k, *v;
-    size_t stride;
+    size_t k_stride, v_stride; // between rows
     int first, end, S, D;
     struct weight_rounding rounding;
 };
@@ -148,7 +177,7 @@ static void allow_query(const struct query *a, double *out, double *lse) {
     double *weights = malloc(2 * (size_t)a->end * sizeof *weights), *off = weights + a->end;
     double maximum = -INFINITY, sum = 0, sum_off = 0;
     for (int j = a->first; j < a->end; j++) {
-        struct score score = score_of(a->q, a->k + (size_t)j * a->stride, a->D);
+        struct score score = score_of(a->q, a->k + (size_t)j * a->k_stride, a->D);
         weights[j] = score.value;
         off[j] = score.off;
         maximum = fmax(maximum, score.value);
@@ -163,7 +192,7 @@ static void allow_query(const struct query *a, double *out, double *lse) {
     for (int d = 0; d < a->D; d++) {
         double allowed = 0;
         for (int j = a->first; j < a->end; j++) {
-            double v = fabs(a->v[(size_t)j * a->stride + (size_t)d]);
+            double v = fabs(a->v[(size_t)j * a->v_stride + (size_t)d]);
             // exp may flush subnormal results to 0
             allowed +=
                 v * (weights[j] / sum * (off[j] + sum_off + a->rounding.relative + (a->S + 3) * OP_UNIT) +
@@ -182,13 +211,15 @@ static void allow_forward(const struct op_bench *bench, const struct attention_f
                           struct op_tensor *out, struct op_tensor *lse, const int at[3]) {
     size_t b = (size_t)at[0], h = (size_t)at[1], i = (size_t)at[2];
     size_t T = (size_t)args->T, H = (size_t)args->H, D = (size_t)args->D;
-    size_t kv = b * args->k_batch_stride + h * D;
+    const size_t g = h / (H / (size_t)args->K);
+    const int own = args->S - args->T + at[2];
     const struct query query = {.q = qkv[0]->given + b * args->q_batch_stride + i * args->q_stride + h * D,
-                                .k = qkv[1]->given + kv,
-                                .v = qkv[2]->given + kv,
-                                .stride = args->k_stride,
-                                .first = first_of(starts, b * T + i),
-                                .end = args->S - args->T + at[2] + 1,
+                                .k = qkv[1]->given + b * args->k_batch_stride + g * D,
+                                .v = qkv[2]->given + b * args->v_batch_stride + g * D,
+                                .k_stride = args->k_stride,
+                                .v_stride = args->v_stride,
+                                .first = first_seen(starts, b * T + i, args->window, own),
+                                .end = own + 1,
                                 .S = args->S,
                                 .D = args->D,
                                 .rounding = rounding_of(bench, args->type, args->D)};
@@ -204,7 +235,8 @@ static bool has_documents(const struct op_bench *bench, const struct shape *shap
 
 static bool is_for(const struct op_bench *bench, const struct shape *shape, enum dtype type) {
     if (bench->by_cudnn)
-        return type != DTYPE_F32 && shape->S == shape->T && shape->D % 8 == 0 && shape->D <= 128;
+        return type != DTYPE_F32 && shape->S == shape->T && shape->D % 8 == 0 && shape->D <= 128 &&
+               shape->K == shape->H && shape->window == 0;
     return type != DTYPE_F32 || shape->types == ALL;
 }
 
@@ -212,24 +244,27 @@ static bool is_for(const struct op_bench *bench, const struct shape *shape, enum
 static void forward_call(struct op_bench *bench, enum dtype type, const struct shape *s, bool with_lse,
                          int gap, int document) {
     struct attention_forward_args args = {
-        .B = s->B, .T = s->T, .S = s->S, .H = s->H, .K = s->H, .D = s->D, .type = type};
-    int C = s->H * s->D;
+        .B = s->B, .T = s->T, .S = s->S, .H = s->H, .K = s->K, .D = s->D, .window = s->window, .type = type};
+    const int C = s->H * s->D, KC = s->K * s->D;
     args.q_stride = (size_t)(C + 2 * gap);
     args.q_batch_stride = args.q_stride * (size_t)s->T + (size_t)gap;
-    args.k_stride = args.v_stride = (size_t)(C + gap);
-    args.k_batch_stride = args.v_batch_stride = args.k_stride * (size_t)(s->S + gap);
+    args.k_stride = (size_t)(KC + gap);
+    args.k_batch_stride = args.k_stride * (size_t)(s->S + gap);
+    args.v_stride = (size_t)(KC + 3 * gap);
+    args.v_batch_stride = args.v_stride * (size_t)s->S + 2 * (size_t)gap;
     if (bench->by_cudnn) { // q, k and v have the same strides
-        args.q_stride = args.k_stride;
-        args.q_batch_stride = args.k_batch_stride;
+        args.q_stride = args.v_stride = args.k_stride;
+        args.q_batch_stride = args.v_batch_stride = args.k_batch_stride;
     }
     struct op_call call;
-    op_call_begin(&call, bench, attention_forward, &args, "B %d T %d S %d H %d D %d gap %d document %d%s",
-                  s->B, s->T, s->S, s->H, s->D, gap, document, with_lse ? " with lse" : "");
-    struct op_layout q_layout = strided(s->B, s->T, C, args.q_stride, args.q_batch_stride);
-    struct op_layout kv_layout = strided(s->B, s->S, C, args.k_stride, args.k_batch_stride);
-    struct op_tensor *q = op_add_tensor(&call, "q", &args.q, type, OP_READ, q_layout);
-    struct op_tensor *k = op_add_tensor(&call, "k", &args.k, type, OP_READ, kv_layout);
-    struct op_tensor *v = op_add_tensor(&call, "v", &args.v, type, OP_READ, kv_layout);
+    op_call_begin(&call, bench, attention_forward, &args, SHAPE_FORMAT " S %d gap %d document %d%s",
+                  SHAPE_NUMBERS(s), s->S, gap, document, with_lse ? " with lse" : "");
+    struct op_tensor *q = op_add_tensor(&call, "q", &args.q, type, OP_READ,
+                                        strided(s->B, s->T, C, args.q_stride, args.q_batch_stride));
+    struct op_tensor *k = op_add_tensor(&call, "k", &args.k, type, OP_READ,
+                                        strided(s->B, s->S, KC, args.k_stride, args.k_batch_stride));
+    struct op_tensor *v = op_add_tensor(&call, "v", &args.v, type, OP_READ,
+                                        strided(s->B, s->S, KC, args.v_stride, args.v_batch_stride));
     op_scale(q, 0, s->deviation);
     op_scale(k, 0, s->deviation);
     size_t rows = (size_t)s->B * (size_t)s->T;
@@ -301,15 +336,21 @@ static void give_forward(const struct attention_backward_args *args, const struc
         op_give(t->lse, i, t->lse->truth[i]);
 }
 
-// Adds the errors of one pair of query i and key j <= i, at their rows. Relative error of p = exp(s - lse):
+// Offsets of a query's row in q and out, and of a key's in k and v.
+struct pair_at {
+    size_t q, k, v, out;
+};
+
+// Adds the errors of one pair of query i and key j <= i. Relative error of p = exp(s - lse):
 // the score's error, that of lse (two roundings, if exp is computed as a power of 2), the rounding of the
 // difference, and four roundings of exp. ds = p (dp - delta) has that error and those of its products over D.
-// Each is a term of a sum of at most T products, which is scaled.
+// Each is a term of a sum of at most T products, of dk and dv over the heads of a group, which is scaled.
 static void allow_pair(const struct attention_backward_args *args, const struct backward_tensors *t,
-                       struct weight_rounding rounding, size_t qi, size_t kj, size_t out_i, double lse) {
+                       struct weight_rounding rounding, struct pair_at at, double lse) {
+    const size_t qi = at.q, kj = at.k, vj = at.v, out_i = at.out;
     int D = args->D;
     struct score score = score_of(t->q->given + qi, t->k->given + kj, D);
-    struct dot dp = dot_of(t->dout->given + out_i, t->v->given + kj, D);
+    struct dot dp = dot_of(t->dout->given + out_i, t->v->given + vj, D);
     struct dot delta = dot_of(t->dout->given + out_i, t->out->given + out_i, D);
     double p = exp(score.value - lse), ds = p * fabs(dp.sum - delta.sum);
     // exp may flush subnormal results to 0
@@ -318,38 +359,45 @@ static void allow_pair(const struct attention_backward_args *args, const struct 
                     p * (D + 2) * OP_UNIT * (dp.magnitude + delta.magnitude) + 2 * OP_UNIT * ds;
     p_off += p * rounding.relative + rounding.absolute;
     ds_off += ds * rounding.relative;
-    double in_sum = (args->T + 4) * OP_UNIT, scale = 1 / sqrt(D);
+    double in_sum = (args->T * (args->H / args->K) + 4) * OP_UNIT, scale = 1 / sqrt(D);
     double scaled_off = scale * (ds_off + in_sum * ds) + rounding.absolute_ds;
     for (int d = 0; d < D; d++) {
         const double flushed = rounding.flushed;
         t->dq->allowed[qi + (size_t)d] += scaled_off * fabs(t->k->given[kj + (size_t)d]) + flushed;
         t->dk->allowed[kj + (size_t)d] += scaled_off * fabs(t->q->given[qi + (size_t)d]) + flushed;
-        t->dv->allowed[kj + (size_t)d] +=
+        t->dv->allowed[vj + (size_t)d] +=
             (p_off + in_sum * p) * fabs(t->dout->given[out_i + (size_t)d]) + flushed;
     }
 }
 
 static void backward_call(struct op_bench *bench, enum dtype type, const struct shape *s, int gap,
                           int document) {
-    size_t B = (size_t)s->B, T = (size_t)s->T, H = (size_t)s->H, D = (size_t)s->D, C = H * D;
+    const size_t B = (size_t)s->B, T = (size_t)s->T, H = (size_t)s->H, D = (size_t)s->D, C = H * D;
+    const size_t K = (size_t)s->K, between = (size_t)gap;
     struct attention_backward_args args = {
-        .B = s->B, .T = s->T, .H = s->H, .K = s->H, .D = s->D, .type = type};
-    args.q_stride = args.k_stride = args.v_stride = C + (size_t)gap;
-    args.q_batch_stride = args.k_batch_stride = args.v_batch_stride = args.q_stride * T + (size_t)gap;
+        .B = s->B, .T = s->T, .H = s->H, .K = s->K, .D = s->D, .window = s->window, .type = type};
+    args.q_stride = C + between;
+    args.q_batch_stride = args.q_stride * T + between;
+    args.k_stride = bench->by_cudnn ? args.q_stride : K * D + 2 * between;
+    args.k_batch_stride = bench->by_cudnn ? args.q_batch_stride : args.k_stride * T;
+    args.v_stride = bench->by_cudnn ? args.q_stride : K * D + 3 * between;
+    args.v_batch_stride = bench->by_cudnn ? args.q_batch_stride : args.v_stride * T + 2 * between;
     struct op_call call;
-    op_call_begin(&call, bench, attention_backward, &args, "B %d T %d H %d D %d gap %d document %d", s->B,
-                  s->T, s->H, s->D, gap, document);
-    struct op_layout layout = strided(s->B, s->T, (int)C, args.q_stride, args.q_batch_stride);
+    op_call_begin(&call, bench, attention_backward, &args, SHAPE_FORMAT " gap %d document %d",
+                  SHAPE_NUMBERS(s), gap, document);
+    const struct op_layout q_layout = strided(s->B, s->T, (int)C, args.q_stride, args.q_batch_stride),
+                           k_layout = strided(s->B, s->T, (int)(K * D), args.k_stride, args.k_batch_stride),
+                           v_layout = strided(s->B, s->T, (int)(K * D), args.v_stride, args.v_batch_stride);
     struct backward_tensors t = {
-        .q = op_add_tensor(&call, "q", &args.q, type, OP_READ, layout),
-        .k = op_add_tensor(&call, "k", &args.k, type, OP_READ, layout),
-        .v = op_add_tensor(&call, "v", &args.v, type, OP_READ, layout),
+        .q = op_add_tensor(&call, "q", &args.q, type, OP_READ, q_layout),
+        .k = op_add_tensor(&call, "k", &args.k, type, OP_READ, k_layout),
+        .v = op_add_tensor(&call, "v", &args.v, type, OP_READ, v_layout),
         .dout = op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(B * T * C)),
         .out = op_add_tensor(&call, "out", &args.out, type, OP_READ, op_span(B * T * C)),
         .lse = op_add_tensor(&call, "lse", &args.lse, DTYPE_F32, OP_READ, op_span(B * H * T)),
-        .dq = op_add_tensor(&call, "dq", &args.dq, type, OP_WRITE, layout),
-        .dk = op_add_tensor(&call, "dk", &args.dk, type, OP_WRITE, layout),
-        .dv = op_add_tensor(&call, "dv", &args.dv, type, OP_WRITE, layout),
+        .dq = op_add_tensor(&call, "dq", &args.dq, type, OP_WRITE, q_layout),
+        .dk = op_add_tensor(&call, "dk", &args.dk, type, OP_WRITE, k_layout),
+        .dv = op_add_tensor(&call, "dv", &args.dv, type, OP_WRITE, v_layout),
     };
     int32_t starts[B * T];
     if (document > 0) {
@@ -366,10 +414,13 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
     for (size_t b = 0; b < B; b++)
         for (size_t h = 0; h < H; h++)
             for (size_t i = 0; i < T; i++)
-                for (size_t j = (size_t)first_of(t.first, b * T + i); j <= i; j++) {
-                    size_t head = b * args.q_batch_stride + h * D;
-                    allow_pair(&args, &t, rounding_of(bench, type, s->D), head + i * args.q_stride,
-                               head + j * args.q_stride, ((b * T + i) * H + h) * D,
+                for (size_t j = (size_t)first_seen(t.first, b * T + i, s->window, (int)i); j <= i; j++) {
+                    const size_t at = h / (H / K) * D; // of the key-value head
+                    const struct pair_at pair = {b * args.q_batch_stride + i * args.q_stride + h * D,
+                                                 b * args.k_batch_stride + j * args.k_stride + at,
+                                                 b * args.v_batch_stride + j * args.v_stride + at,
+                                                 ((b * T + i) * H + h) * D};
+                    allow_pair(&args, &t, rounding_of(bench, type, s->D), pair,
                                t.lse->given[(b * H + h) * T + i]);
                 }
     op_call_judge(&call);
@@ -390,11 +441,32 @@ void check_attention_backward(struct op_bench *bench) {
 // ---- decoding
 
 static const struct decode_shape {
-    int B, positions, H, D;
+    int B, positions, H, K, D, window;
     double deviation; // of q and k
 } decode_shapes[] = {
-    {1, 1, 1, 1, 1},    {1, 40, 2, 7, 4},    {9, 70, 3, 16, 1},  {2, 513, 1, 64, 2}, {12, 140, 2, 64, 1},
-    {7, 66, 1, 20, 10}, {12, 130, 1, 80, 1}, {4, 33, 2, 128, 2}, {5, 66, 1, 160, 1}, {6, 300, 1, 256, 2},
+    {1, 1, 1, 1, 1, 0, 1},
+    {1, 40, 2, 2, 7, 0, 4},
+    {9, 70, 3, 3, 16, 0, 1},
+    {2, 513, 1, 1, 64, 0, 2},
+    {12, 140, 2, 2, 64, 0, 1},
+    {7, 66, 1, 1, 20, 0, 10},
+    {12, 130, 1, 1, 80, 0, 1},
+    {4, 33, 2, 2, 128, 0, 2},
+    {5, 66, 1, 1, 160, 0, 1},
+    {6, 300, 1, 1, 256, 0, 2},
+    // groups
+    {3, 70, 4, 2, 16, 0, 1},
+    {2, 200, 6, 2, 64, 0, 2},
+    {9, 70, 8, 2, 7, 0, 4},
+    {1, 257, 8, 1, 20, 0, 1},
+    {5, 66, 14, 2, 33, 0, 1},
+    {4, 66, 6, 1, 256, 0, 1},
+    // windows
+    {9, 70, 1, 1, 16, 1, 1},
+    {12, 140, 2, 2, 64, 32, 1},
+    {12, 140, 4, 1, 12, 64, 1},
+    {12, 200, 6, 2, 20, 100, 2},
+    {5, 66, 2, 1, 80, 70, 1},
 };
 #define N_DECODE_SHAPES (sizeof decode_shapes / sizeof *decode_shapes)
 
@@ -407,21 +479,25 @@ static int decode_length(int b, int positions) {
 
 // The cache has one sequence more than the call, and the call's are in descending order.
 static void decode_call(struct op_bench *bench, enum dtype type, const struct decode_shape *s, int gap) {
-    struct attention_decode_args args = {.B = s->B, .H = s->H, .K = s->H, .D = s->D, .type = type};
-    const int C = s->H * s->D;
-    const size_t B = (size_t)s->B, H = (size_t)s->H, D = (size_t)s->D;
-    args.q_stride = args.k_stride = args.v_stride = (size_t)(3 * C + gap);
-    args.cache_stride = (size_t)(2 * C + gap);
+    struct attention_decode_args args = {
+        .B = s->B, .H = s->H, .K = s->K, .D = s->D, .window = s->window, .type = type};
+    const int C = s->H * s->D, KC = s->K * s->D;
+    const size_t B = (size_t)s->B, H = (size_t)s->H, D = (size_t)s->D, group = H / (size_t)s->K;
+    args.q_stride = (size_t)(C + 2 * KC + gap);
+    args.k_stride = args.q_stride + (size_t)gap;
+    args.v_stride = (size_t)(KC + 3 * gap);
+    args.cache_stride = (size_t)(2 * KC + gap);
     args.cache_batch_stride = args.cache_stride * (size_t)s->positions + (size_t)gap;
     struct op_call call;
-    op_call_begin(&call, bench, attention_decode, &args, "B %d positions %d H %d D %d gap %d", s->B,
-                  s->positions, s->H, s->D, gap);
-    const struct op_layout rows = op_rows(B, H * D, args.q_stride);
+    op_call_begin(&call, bench, attention_decode, &args, "B %d positions %d H %d K %d D %d window %d gap %d",
+                  s->B, s->positions, s->H, s->K, s->D, s->window, gap);
     const struct op_layout cache =
-        strided(s->B + 1, s->positions, C, args.cache_stride, args.cache_batch_stride);
-    struct op_tensor *q = op_add_tensor(&call, "q", &args.q, type, OP_READ, rows);
-    struct op_tensor *k = op_add_tensor(&call, "k", &args.k, type, OP_READ, rows);
-    op_add_tensor(&call, "v", &args.v, type, OP_READ, rows);
+        strided(s->B + 1, s->positions, KC, args.cache_stride, args.cache_batch_stride);
+    struct op_tensor *q =
+        op_add_tensor(&call, "q", &args.q, type, OP_READ, op_rows(B, (size_t)C, args.q_stride));
+    struct op_tensor *k =
+        op_add_tensor(&call, "k", &args.k, type, OP_READ, op_rows(B, (size_t)KC, args.k_stride));
+    op_add_tensor(&call, "v", &args.v, type, OP_READ, op_rows(B, (size_t)KC, args.v_stride));
     struct op_tensor *keys = op_add_tensor(&call, "keys", &args.keys, type, OP_UPDATE, cache);
     struct op_tensor *values = op_add_tensor(&call, "values", &args.values, type, OP_UPDATE, cache);
     struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(B * H * D));
@@ -437,19 +513,21 @@ static void decode_call(struct op_bench *bench, enum dtype type, const struct de
         int length = decode_length(b, s->positions);
         op_give(sequences, (size_t)b, s->B - b);
         op_give(lengths, (size_t)b, length);
-        args.n_keys += (size_t)length + 1;
+        args.n_keys += (size_t)(length + 1 - first_seen(NULL, 0, s->window, length));
     }
     op_call_reference(&call);
     for (size_t b = 0; b < B; b++)
         for (size_t h = 0; h < H; h++) {
-            size_t at = (B - b) * args.cache_batch_stride + h * D;
-            const int n_keys = decode_length((int)b, s->positions) + 1;
+            size_t at = (B - b) * args.cache_batch_stride + h / group * D;
+            const int own = decode_length((int)b, s->positions);
             const struct query query = {.q = q->given + b * args.q_stride + h * D,
                                         .k = keys->truth + at,
                                         .v = values->truth + at,
-                                        .stride = args.cache_stride,
-                                        .end = n_keys,
-                                        .S = n_keys,
+                                        .k_stride = args.cache_stride,
+                                        .v_stride = args.cache_stride,
+                                        .first = first_seen(NULL, 0, s->window, own),
+                                        .end = own + 1,
+                                        .S = own + 1,
                                         .D = s->D};
             allow_query(&query, out->allowed + (b * H + h) * D, NULL);
         }

@@ -66,6 +66,32 @@ static void test_attention(void **state) {
                 .n_keys = T + S, .B = B, .H = H, .K = H, .D = D, .type = DTYPE_BF16);
 }
 
+// Keys that each query sees of a window, counted one by one; of key-value heads each is read once.
+static void test_attention_of_groups_and_windows(void **state) {
+    (void)state;
+    enum { B = 2, T = 6, S = 9, H = 6, D = 4 };
+    for (int window = 0; window <= S + 1; window++)
+        for (int K = 1; K <= H; K++) {
+            if (H % K != 0)
+                continue;
+            int pairs = 0, square = 0;
+            for (int i = 0; i < S; i++)
+                for (int j = 0; j <= i; j++) {
+                    const bool seen = window == 0 || i - j < window;
+                    pairs += seen && i >= S - T;
+                    square += seen && i < T;
+                }
+            EXPECT_COST(2 * 2 * B * H * D * pairs, 2 * B * D * (2 * T * H + 2 * S * K), attention_forward,
+                        .B = B, .T = T, .S = S, .H = H, .K = K, .D = D, .window = window, .type = DTYPE_BF16);
+            EXPECT_COST(5 * 2 * B * H * D * square, 4 * B * D * T * (4 * H + 4 * K), attention_backward,
+                        .B = B, .T = T, .H = H, .K = K, .D = D, .window = window);
+            // n_keys has the windows; each sequence reads all but one of its keys, and writes that.
+            EXPECT_COST(2 * 2 * H * D * (T + S), 2 * D * (2 * K * (T - 1 + S - 1) + B * (2 * H + 4 * K)),
+                        attention_decode, .n_keys = T + S, .B = B, .H = H, .K = K, .D = D, .window = window,
+                        .type = DTYPE_BF16);
+        }
+}
+
 static void test_memory_bound_operations(void **state) {
     (void)state;
     const struct optimizer_state both = {.master = P, .m = P, .v = P}, one = {.master = P, .m = P};
@@ -116,8 +142,11 @@ static void test_bandwidth_is_measured(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear_layers),           cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_memory_bound_operations), cmocka_unit_test(test_the_slower_limit_decides),
+        cmocka_unit_test(test_linear_layers),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_of_groups_and_windows),
+        cmocka_unit_test(test_memory_bound_operations),
+        cmocka_unit_test(test_the_slower_limit_decides),
         cmocka_unit_test(test_bandwidth_is_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
