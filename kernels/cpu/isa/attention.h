@@ -28,6 +28,12 @@ static inline int clamp_to(int n, int low, int high) {
     return n < low ? low : n > high ? high : n;
 }
 
+// The first position that a query at position `own` sees: of its document, and with a window (0: none) the
+// lowest that this reaches.
+static inline int first_in_window(int of_document, int window, int own) {
+    return window > 0 && own - window + 1 > of_document ? own - window + 1 : of_document;
+}
+
 // Broadcasts the unit at an address to every lane.
 VF_INLINE vu vu_set1_from(const float *unit) {
     int32_t bits;

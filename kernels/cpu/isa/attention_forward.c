@@ -1,13 +1,15 @@
-// Causal attention, forward (kernels/ops.h: attention_forward, attention_decode), with an online softmax: a
-// block of queries visits one block of keys after another and keeps each row's maximum and running sum, so
-// that a whole row of scores is never stored. Keys and values are packed once per head; attention.h has the
-// arithmetic. Softmax uses powers of two, with log2 e folded into the scale of the scores. A few queries
-// against a key-value cache skip the packing and read keys and values in place.
+// Causal attention, forward (kernels/ops.h: attention_forward), with an online softmax: a block of queries
+// visits one block of keys after another and keeps each row's maximum and running sum, so that a whole row of
+// scores is never stored. Keys and values are packed once per key-value head, for all query heads of its
+// group; attention.h has the arithmetic. Softmax uses powers of two, with log2 e folded into the scale of the
+// scores. A few queries against a key-value cache skip the packing and read keys and values in place
+// (single_query.h).
 #include <math.h>
 #include <stdatomic.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
+#include "kernels/cpu/isa/single_query.h"
 
 // A block of keys and values stays in the first cache levels while the queries of a block pass over it.
 #define QUERY_BLOCK   (16 * TILE_ROWS)
@@ -18,8 +20,8 @@
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
 
-// One head's keys, one block after another, each (units of D, KEY_BLOCK); and its values, (units of S, padded
-// D).
+// One key-value head's keys, one block after another, each (units of D, KEY_BLOCK); and its values, (units of
+// S, padded D).
 struct packed_keys {
     float *keys, *values;
 };
@@ -33,16 +35,19 @@ struct query_scratch {
     float *scores;  // (TILE_ROWS, KEY_BLOCK)
 };
 
-// How a call is divided. Each thread takes whole heads where those divide evenly enough. Otherwise all heads
-// are packed first, and the threads share the blocks of queries.
+// How a call is divided. Each thread takes whole groups (a key-value head and its query heads) where those
+// divide evenly enough. Otherwise all key-value heads are packed first, and the threads share the blocks of
+// queries.
 struct forward_plan {
     int n_threads;
-    bool whole_heads;
-    bool pairs; // see attention.h
+    bool whole_groups;
+    bool pairs;  // see attention.h
+    int group;   // query heads of a key-value head
+    int n_parts; // few queries: tasks that a group is divided into
     int n_key_blocks, n_query_blocks;
     int padded_D;
     float score_scale;                  // log2 e / sqrt(D)
-    size_t head_floats, n_heads_packed; // n_heads_packed: one per thread, or all
+    size_t head_floats, n_heads_packed; // n_heads_packed: key-value heads, one per thread or all
     size_t scratch_floats;
 };
 
@@ -55,30 +60,29 @@ static size_t value_at(const struct forward_plan *plan, int block) {
     return (size_t)units_of(plan->pairs, block * KEY_BLOCK) * (size_t)plan->padded_D;
 }
 
-// Scratch of attend_single_query: two padded rows and KEY_BLOCK scores.
-static size_t single_query_floats(int D) {
-    return round_up_to(round_up_to((size_t)D, VF_WIDTH) * 2 + KEY_BLOCK, 16);
-}
-
 static struct forward_plan plan_forward(const struct device *device,
                                         const struct attention_forward_args *args) {
-    size_t n_heads = (size_t)args->B * (size_t)args->H;
+    size_t n_groups = (size_t)args->B * (size_t)args->K;
+    size_t n_keys = (size_t)(args->window > 0 && args->window < args->S ? args->window : args->S);
     struct forward_plan plan = {
-        .n_threads = cpu_threads(device, n_heads * (size_t)args->T * (size_t)args->S * (size_t)args->D),
+        .n_threads = cpu_threads(device, (size_t)args->B * (size_t)args->H * (size_t)args->T * n_keys *
+                                             (size_t)args->D),
         .pairs = multiplies_pairs(args->type),
+        .group = args->H / args->K,
         .n_key_blocks = (args->S + KEY_BLOCK - 1) / KEY_BLOCK,
         .n_query_blocks = (args->T + QUERY_BLOCK - 1) / QUERY_BLOCK,
         .padded_D = (int)round_up_to((size_t)args->D, VF_WIDTH),
         .score_scale = (float)(LOG2_E / sqrt(args->D)),
     };
     if (args->T <= FEW_QUERIES) {
-        plan.whole_heads = true;
-        plan.scratch_floats = single_query_floats(args->D);
+        plan.n_parts = group_parts(n_groups, plan.group, plan.n_threads);
+        plan.scratch_floats =
+            CPU_OP(single_query_floats)(group_part_heads(plan.group, plan.n_parts), args->D);
         return plan;
     }
-    size_t threads = (size_t)plan.n_threads, rounds = (n_heads + threads - 1) / threads;
-    plan.whole_heads = rounds * threads * 8 <= n_heads * 9 || n_heads >= 4 * threads;
-    plan.n_heads_packed = plan.whole_heads ? threads : n_heads;
+    size_t threads = (size_t)plan.n_threads, rounds = (n_groups + threads - 1) / threads;
+    plan.whole_groups = rounds * threads * 8 <= n_groups * 9 || n_groups >= 4 * threads;
+    plan.n_heads_packed = plan.whole_groups ? threads : n_groups;
     plan.head_floats = key_at(&plan, plan.n_key_blocks, args->D) + value_at(&plan, plan.n_key_blocks);
     plan.scratch_floats =
         round_up_to(QUERY_BLOCK * ((size_t)plan.padded_D * 2 + VF_WIDTH + 1) + TILE_ROWS * KEY_BLOCK, 16);
@@ -103,16 +107,30 @@ static float *part_scratch(const struct stream *stream, const struct forward_pla
            (size_t)part * plan->scratch_floats;
 }
 
+// The first position that query t of sequence b sees. Queries past the last one pad a tile.
+static int first_seen(const struct attention_forward_args *args, size_t b, int t) {
+    int at = t < args->T ? t : args->T - 1, own = args->S - args->T + at;
+    return first_in_window(args->first ? args->first[b * (size_t)args->T + (size_t)at] : 0, args->window,
+                           own);
+}
+
+// The first block of keys that a query of sequence b sees.
+static int first_key_block(const struct attention_forward_args *args, size_t b) {
+    return first_seen(args, b, 0) / KEY_BLOCK;
+}
+
+// group: key-value head group % K of sequence group / K.
 VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forward_args *args,
-                              const struct forward_plan *plan, struct packed_keys to, size_t head,
+                              const struct forward_plan *plan, struct packed_keys to, size_t group,
                               int block) {
     int key = block * KEY_BLOCK, n_keys = args->S - key < KEY_BLOCK ? args->S - key : KEY_BLOCK;
-    size_t index = head / (size_t)args->H * args->k_batch_stride + (size_t)key * args->k_stride +
-                   head % (size_t)args->H * (size_t)args->D;
-    pack_transposed(type, to.keys + key_at(plan, block, args->D), KEY_BLOCK, args->k, index, args->k_stride,
-                    n_keys, args->D);
-    pack_right(type, to.values + value_at(plan, block), KEY_BLOCK, plan->padded_D, args->v, index,
-               args->k_stride, n_keys, args->D);
+    size_t b = group / (size_t)args->K, column = group % (size_t)args->K * (size_t)args->D;
+    pack_transposed(type, to.keys + key_at(plan, block, args->D), KEY_BLOCK, args->k,
+                    b * args->k_batch_stride + (size_t)key * args->k_stride + column, args->k_stride, n_keys,
+                    args->D);
+    pack_right(type, to.values + value_at(plan, block), KEY_BLOCK, plan->padded_D, args->v,
+               b * args->v_batch_stride + (size_t)key * args->v_stride + column, args->v_stride, n_keys,
+               args->D);
 }
 
 // Turns one row's unscaled scores into 2^(score - maximum), for those of keys [n_hidden, n_visible), which
@@ -173,12 +191,21 @@ VF_INLINE void soften_tile(const bool pairs, const bool masked, bool first, cons
 
 // TILE_ROWS queries from `row` of the block, against one block of keys (`first`: the first one). The first
 // query sees n_visible of the keys (possibly 0 or negative), each further query one more.
-//   n_hidden   (TILE_ROWS) or NULL: how many of these, from the start of the block, each query does not see
+//   n_hidden   (TILE_ROWS) or NULL: how many of these, from the start of the block, each query does not see,
+//              the first query the fewest. Whole vectors that none sees are skipped.
 static void attend_tile(const struct forward_plan *plan, struct query_scratch scratch, int D, int row,
-                        const float *keys, const float *values, const int *n_hidden, int n_visible,
-                        bool first) {
+                        const float *keys, const float *values, int *n_hidden, int n_visible, bool first) {
     bool pairs = VF_PAIRS && plan->pairs;
     int padded_D = plan->padded_D, depth = clamp_to(n_visible + TILE_ROWS - 1, 0, KEY_BLOCK);
+    int skipped = n_hidden && n_hidden[0] > 0 ? n_hidden[0] / VF_WIDTH * VF_WIDTH : 0;
+    if (skipped > 0) {
+        keys += skipped;
+        values += units_of(pairs, skipped) * padded_D;
+        depth -= skipped;
+        n_visible -= skipped;
+        for (int i = 0; i < TILE_ROWS; i++)
+            n_hidden[i] -= skipped;
+    }
     int n_vectors = (depth + VF_WIDTH - 1) / VF_WIDTH;
     multiply_rows(pairs, scratch.scores, KEY_BLOCK, scratch.queries + row * padded_D, (size_t)padded_D, keys,
                   KEY_BLOCK, n_vectors, units_of(pairs, D), false);
@@ -192,17 +219,12 @@ static void attend_tile(const struct forward_plan *plan, struct query_scratch sc
                   (size_t)padded_D, padded_D / VF_WIDTH, units_of(pairs, depth), !first);
 }
 
-// The first position that query t of sequence b sees. Queries past the last one pad a tile.
-static int first_seen(const struct attention_forward_args *args, size_t b, int t) {
-    return args->first ? args->first[b * (size_t)args->T + (size_t)(t < args->T ? t : args->T - 1)] : 0;
-}
-
 // Of the keys from `key` on, those that each query of a tile does not see: NULL if all see the first one.
-static const int *count_hidden(const struct attention_forward_args *args, size_t b, int query, int key,
-                               int n_hidden[TILE_ROWS]) {
+static int *count_hidden(const struct attention_forward_args *args, size_t b, int query, int key,
+                         int n_hidden[TILE_ROWS]) {
     for (int i = 0; i < TILE_ROWS; i++)
         n_hidden[i] = first_seen(args, b, query + i) - key;
-    return n_hidden[TILE_ROWS - 1] > 0 ? n_hidden : NULL; // the last query sees the fewest
+    return n_hidden[TILE_ROWS - 1] > 0 ? n_hidden : NULL; // of the last query the most
 }
 
 VF_INLINE void attend_query_block(const enum dtype type, const struct attention_forward_args *args,
@@ -242,146 +264,77 @@ VF_INLINE void attend_query_block(const enum dtype type, const struct attention_
     }
 }
 
-// scores = the scaled products of one query and n keys
-VF_INLINE void score_query(const enum dtype type, float *scores, const float *query, const void *keys,
-                           const void *values, size_t index, size_t stride, int n, int D) {
-    for (int j = 0; j < n; j++, index += stride) {
-        if (j + PREFETCH_ROWS < n)
-            prefetch_row(type, keys, index + PREFETCH_ROWS * stride, D);
-        prefetch_row(type, values, index, D);
-        vf sum = vf_zero();
-        int d = 0;
-        for (; d + VF_WIDTH <= D; d += VF_WIDTH)
-            sum = vf_fma(vf_load(query + d), vf_get(type, keys, index + (size_t)d), sum);
-        if (d < D)
-            sum = vf_fma(vf_load(query + d), vf_get_part(type, keys, index + (size_t)d, D - d), sum);
-        scores[j] = vf_reduce_add(sum);
-    }
-}
-
-// out = out * shrink + the sum over n positions of weights[j] * value j, for `lanes` elements at `index`
-VF_INLINE void add_values(const enum dtype type, float *out, const float *weights, const void *values,
-                          size_t index, size_t stride, int n, int lanes, vf shrink) {
-    vf even = vf_load(out) * shrink, odd = vf_zero();
-    int j = 0;
-    for (; j + 1 < n; j += 2, index += 2 * stride) {
-        even = vf_fma(vf_set1(weights[j]), vf_get_part(type, values, index, lanes), even);
-        odd = vf_fma(vf_set1(weights[j + 1]), vf_get_part(type, values, index + stride, lanes), odd);
-    }
-    if (j < n)
-        even = vf_fma(vf_set1(weights[j]), vf_get_part(type, values, index, lanes), even);
-    vf_store(out, even + odd);
-}
-
-// One query of a head, which sees positions [first, end) of k and v, `stride` apart. q_at, kv_at, out_at: the
-// head's first element.
-struct single_query {
-    const void *q, *k, *v;
-    void *out;
-    float *lse; // or NULL
-    size_t q_at, kv_at, out_at, stride;
-    int first, end, D;
-};
-
-// Reads keys and values in place. memory: single_query_floats.
-VF_INLINE void attend_single_query(const enum dtype type, const struct single_query *a, float *memory) {
-    int D = a->D, padded_D = (int)round_up_to((size_t)D, VF_WIDTH);
-    float *query = memory, *out = query + padded_D, *scores = out + padded_D;
-    for (VF_LOOP(d, lanes, (size_t)D))
-        vf_store(query + d, vf_get_part(type, a->q, a->q_at + d, (int)lanes) * (float)(1.0 / sqrt(D)));
-    memset(out, 0, (size_t)padded_D * sizeof *out);
-    float maximum = -INFINITY;
-    vf total = vf_zero();
-    for (int key = a->first; key < a->end; key += KEY_BLOCK) {
-        int n = a->end - key < KEY_BLOCK ? a->end - key : KEY_BLOCK;
-        size_t at = a->kv_at + (size_t)key * a->stride;
-        score_query(type, scores, query, a->k, a->v, at, a->stride, n, D);
-        vf top = vf_set1(maximum);
-        for (int j = n; j < (int)round_up_to((size_t)n, VF_WIDTH); j++)
-            scores[j] = -INFINITY;
-        for (int j = 0; j < n; j += VF_WIDTH)
-            top = vf_max(top, vf_load(scores + j));
-        float new_maximum = vf_reduce_max(top);
-        vf shrink = vf_exp(vf_set1(maximum - new_maximum));
-        total *= shrink;
-        for (int j = 0; j < n; j += VF_WIDTH) {
-            vf p = vf_exp(vf_load(scores + j) - new_maximum);
-            vf_store(scores + j, p);
-            total += p;
-        }
-        maximum = new_maximum;
-        int d = 0;
-        for (; d + VF_WIDTH <= D; d += VF_WIDTH)
-            add_values(type, out + d, scores, a->v, at + (size_t)d, a->stride, n, VF_WIDTH, shrink);
-        if (d < D)
-            add_values(type, out + d, scores, a->v, at + (size_t)d, a->stride, n, D - d, shrink);
-    }
-    float sum = vf_reduce_add(total);
-    unpack_rows(type, a->out, a->out_at, 0, out, padded_D, 1, D, 1.0f / sum);
-    if (a->lse)
-        *a->lse = (float)(maximum + log(sum));
-}
-
 // ---- division among threads
 
 struct forward_call {
     const struct stream *stream;
     const struct attention_forward_args *args;
     struct forward_plan plan;
-    size_t n_heads;
+    size_t n_groups;     // key-value heads of all sequences
     atomic_size_t *next; // task
 };
 
-static void heads_part(const void *context, int part, int n_parts) {
+static void groups_part(const void *context, int part, int n_parts) {
     const struct forward_call *call = context;
     const struct attention_forward_args *args = call->args;
     const struct forward_plan *plan = &call->plan;
     float *scratch = part_scratch(call->stream, plan, part);
     struct packed_keys packed = packed_keys_at(call->stream, plan, (size_t)part, args->D);
-    struct parallel_span heads = parallel_span_of(call->n_heads, 1, part, n_parts);
-    for (size_t head = heads.begin; head < heads.end; head++) {
-        for (int block = 0; block < plan->n_key_blocks; block++)
-            VF_DISPATCH(args->type, pack_key_block, args, plan, packed, head, block);
-        for (int block = 0; block < plan->n_query_blocks; block++)
-            VF_DISPATCH(args->type, attend_query_block, args, plan, packed, scratch, head, block);
+    struct parallel_span groups = parallel_span_of(call->n_groups, 1, part, n_parts);
+    for (size_t group = groups.begin; group < groups.end; group++) {
+        size_t n_heads = (size_t)plan->group;
+        for (int block = first_key_block(args, group / (size_t)args->K); block < plan->n_key_blocks; block++)
+            VF_DISPATCH(args->type, pack_key_block, args, plan, packed, group, block);
+        for (size_t head = group * n_heads; head < (group + 1) * n_heads; head++)
+            for (int block = 0; block < plan->n_query_blocks; block++)
+                VF_DISPATCH(args->type, attend_query_block, args, plan, packed, scratch, head, block);
     }
 }
 
-static void single_queries_part(const void *context, int part, int n_parts) {
+static void single_queries_part(const void *context, int part, int n_threads) {
     const struct forward_call *call = context;
     const struct attention_forward_args *args = call->args;
     float *scratch = part_scratch(call->stream, &call->plan, part);
-    struct parallel_span heads = parallel_span_of(call->n_heads, 1, part, n_parts);
-    for (size_t head = heads.begin; head < heads.end; head++)
+    size_t H = (size_t)args->H, K = (size_t)args->K, D = (size_t)args->D,
+           n_parts = (size_t)call->plan.n_parts;
+    struct parallel_span tasks = parallel_span_of(call->n_groups * n_parts, 1, part, n_threads);
+    for (size_t task = tasks.begin; task < tasks.end; task++)
         for (int t = 0; t < args->T; t++) {
-            size_t b = head / (size_t)args->H, at = head % (size_t)args->H * (size_t)args->D;
-            size_t row = b * (size_t)args->T + (size_t)t;
+            size_t b = task / n_parts / K, g = task / n_parts % K, row = b * (size_t)args->T + (size_t)t;
+            struct group_span heads =
+                group_span_of(call->plan.group, (int)(task % n_parts), call->plan.n_parts);
+            size_t h = g * (size_t)call->plan.group + (size_t)heads.begin;
             const struct single_query query = {
                 .q = args->q,
                 .k = args->k,
                 .v = args->v,
                 .out = args->out,
-                .lse = args->lse ? (float *)args->lse + head * (size_t)args->T + t : NULL,
-                .q_at = b * args->q_batch_stride + (size_t)t * args->q_stride + at,
-                .kv_at = b * args->k_batch_stride + at,
-                .out_at = row * (size_t)args->H * (size_t)args->D + at,
-                .stride = args->k_stride,
+                .lse = args->lse ? (float *)args->lse + (b * H + h) * (size_t)args->T + t : NULL,
+                .q_at = b * args->q_batch_stride + (size_t)t * args->q_stride + h * D,
+                .k_at = b * args->k_batch_stride + g * D,
+                .v_at = b * args->v_batch_stride + g * D,
+                .out_at = (row * H + h) * D,
+                .k_stride = args->k_stride,
+                .v_stride = args->v_stride,
+                .lse_stride = (size_t)args->T,
+                .n_heads = heads.end - heads.begin,
                 .first = first_seen(args, b, t),
                 .end = args->S - args->T + t + 1,
                 .D = args->D};
-            VF_DISPATCH(args->type, attend_single_query, &query, scratch);
+            CPU_OP(attend_single_query)(&query, args->type, scratch);
         }
 }
 
 static void pack_part(const void *context, int part, int n_parts) {
     const struct forward_call *call = context;
     size_t n_blocks = (size_t)call->plan.n_key_blocks;
-    struct parallel_span tasks = parallel_span_of(call->n_heads * n_blocks, 1, part, n_parts);
+    struct parallel_span tasks = parallel_span_of(call->n_groups * n_blocks, 1, part, n_parts);
     for (size_t task = tasks.begin; task < tasks.end; task++) {
-        size_t head = task / n_blocks;
-        struct packed_keys packed = packed_keys_at(call->stream, &call->plan, head, call->args->D);
-        VF_DISPATCH(call->args->type, pack_key_block, call->args, &call->plan, packed, head,
-                    (int)(task % n_blocks));
+        size_t group = task / n_blocks;
+        int block = (int)(task % n_blocks);
+        struct packed_keys packed = packed_keys_at(call->stream, &call->plan, group, call->args->D);
+        if (block >= first_key_block(call->args, group / (size_t)call->args->K))
+            VF_DISPATCH(call->args->type, pack_key_block, call->args, &call->plan, packed, group, block);
     }
 }
 
@@ -391,78 +344,27 @@ static void query_blocks_part(const void *context, int part, int n_parts) {
     const struct forward_call *call = context;
     const struct forward_plan *plan = &call->plan;
     float *scratch = part_scratch(call->stream, plan, part);
-    size_t n_tasks = call->n_heads * (size_t)plan->n_query_blocks;
+    size_t n_heads = call->n_groups * (size_t)plan->group, n_tasks = n_heads * (size_t)plan->n_query_blocks;
     for (size_t task; (task = atomic_fetch_add(call->next, 1)) < n_tasks;) {
-        size_t head = task % call->n_heads;
-        struct packed_keys packed = packed_keys_at(call->stream, plan, head, call->args->D);
+        size_t head = task % n_heads;
+        struct packed_keys packed =
+            packed_keys_at(call->stream, plan, head / (size_t)plan->group, call->args->D);
         VF_DISPATCH(call->args->type, attend_query_block, call->args, plan, packed, scratch, head,
-                    plan->n_query_blocks - 1 - (int)(task / call->n_heads));
+                    plan->n_query_blocks - 1 - (int)(task / n_heads));
     }
 }
 
 enum status CPU_OP(attention_forward)(struct stream *stream, const struct attention_forward_args *args) {
     atomic_size_t next = 0;
     const struct forward_call call = {stream, args, plan_forward(stream->device, args),
-                                      (size_t)args->B * (size_t)args->H, &next};
+                                      (size_t)args->B * (size_t)args->K, &next};
     if (args->T <= FEW_QUERIES) {
         parallel_run(call.plan.n_threads, single_queries_part, &call);
-    } else if (call.plan.whole_heads) {
-        parallel_run(call.plan.n_threads, heads_part, &call);
+    } else if (call.plan.whole_groups) {
+        parallel_run(call.plan.n_threads, groups_part, &call);
     } else {
         parallel_run(call.plan.n_threads, pack_part, &call);
         parallel_run(call.plan.n_threads, query_blocks_part, &call);
     }
-    return STATUS_OK;
-}
-
-// ---- decoding
-
-struct decode_call {
-    const struct stream *stream;
-    const struct attention_decode_args *args;
-    atomic_size_t *next; // head
-};
-
-static int decode_threads(const struct device *device, const struct attention_decode_args *args) {
-    return cpu_threads(device, args->n_keys * (size_t)args->H * (size_t)args->D);
-}
-
-size_t CPU_OP(attention_decode_workspace)(const struct device *device,
-                                          const struct attention_decode_args *args) {
-    return (size_t)decode_threads(device, args) * single_query_floats(args->D) * sizeof(float);
-}
-
-// Heads of long and of short sequences, as they come.
-static void decode_part(const void *context, int part, int n_parts) {
-    (void)n_parts;
-    const struct decode_call *call = context;
-    const struct attention_decode_args *args = call->args;
-    float *scratch = (float *)call->stream->workspace + (size_t)part * single_query_floats(args->D);
-    size_t D = (size_t)args->D, H = (size_t)args->H, size = dtype_size(args->type);
-    for (size_t head; (head = atomic_fetch_add(call->next, 1)) < (size_t)args->B * H;) {
-        size_t b = head / H, at = head % H * D;
-        size_t cache = (size_t)args->sequences[b] * args->cache_batch_stride + at;
-        size_t from = (b * args->q_stride + at) * size;
-        size_t to = (cache + (size_t)args->lengths[b] * args->cache_stride) * size;
-        const struct single_query query = {.q = args->q,
-                                           .k = args->keys,
-                                           .v = args->values,
-                                           .out = args->out,
-                                           .q_at = b * args->q_stride + at,
-                                           .kv_at = cache,
-                                           .out_at = head * D,
-                                           .stride = args->cache_stride,
-                                           .end = args->lengths[b] + 1,
-                                           .D = args->D};
-        memcpy((char *)args->keys + to, (const char *)args->k + from, D * size);
-        memcpy((char *)args->values + to, (const char *)args->v + from, D * size);
-        VF_DISPATCH(args->type, attend_single_query, &query, scratch);
-    }
-}
-
-enum status CPU_OP(attention_decode)(struct stream *stream, const struct attention_decode_args *args) {
-    atomic_size_t next = 0;
-    parallel_run(decode_threads(stream->device, args), decode_part,
-                 &(struct decode_call){stream, args, &next});
     return STATUS_OK;
 }

@@ -1,0 +1,249 @@
+// See single_query.h. Keys are visited in blocks, with an online softmax over the blocks. Scores are computed
+// for as many keys at once as a vector has lanes, so that their sums over the lanes are one vector.
+#include "kernels/cpu/isa/single_query.h"
+
+#include <math.h>
+
+#include "kernels/cpu/isa/attention.h"
+
+#define KEY_BLOCK  64
+#define HEAD_CHUNK 4 // heads whose sums over a block's values are in registers together
+
+// Scratch of one call.
+struct scratch {
+    float *queries; // (n_heads, padded D), scaled by 1 / sqrt(D)
+    float *out;     // (n_heads, padded D): the sum of exp(score - maximum) * value
+    float *scores;  // (n_heads, KEY_BLOCK)
+    float *totals;  // (n_heads, VF_WIDTH): the sum of exp(score - maximum), by lane
+    float *wide;    // (VF_WIDTH, padded D): keys in fp32, where more than one head reads them
+    float *maxima;  // (n_heads)
+};
+
+static struct scratch scratch_at(float *memory, size_t n_heads, size_t padded_D) {
+    struct scratch s = {.queries = memory};
+    s.out = s.queries + n_heads * padded_D;
+    s.scores = s.out + n_heads * padded_D;
+    s.totals = s.scores + n_heads * KEY_BLOCK;
+    s.wide = s.totals + n_heads * VF_WIDTH;
+    s.maxima = s.wide + VF_WIDTH * padded_D;
+    return s;
+}
+
+size_t CPU_OP(single_query_floats)(int n_heads, int D) {
+    const size_t padded_D = round_up_to((size_t)D, VF_WIDTH);
+    const struct scratch s = scratch_at(NULL, (size_t)n_heads, padded_D);
+    return round_up_to((size_t)(s.maxima - s.queries) + (size_t)n_heads, 16);
+}
+
+// Lanes i and i + VF_WIDTH / 2 of a and of b added, in turn: lane 2 i is of a, lane 2 i + 1 of b.
+VF_INLINE vf add_halves(vf a, vf b) {
+    return INTERLEAVE(a, b, 0) + INTERLEAVE(a, b, VF_WIDTH / 2);
+}
+
+// Lane i is the sum over the lanes of rows[i], added in the order of vf_reduce_add.
+VF_INLINE vf add_rows(vf rows[VF_WIDTH]) {
+#if VF_WIDTH == 16
+    FLAT_LOOP(i, 8) {
+        rows[i] = add_halves(rows[i], rows[i + 8]);
+    }
+#endif
+#if VF_WIDTH >= 8
+    FLAT_LOOP(i, 4) {
+        rows[i] = add_halves(rows[i], rows[i + 4]);
+    }
+#endif
+    FLAT_LOOP(i, 2) {
+        rows[i] = add_halves(rows[i], rows[i + 2]);
+    }
+    return add_halves(rows[0], rows[1]);
+}
+
+// The products of a query and VF_WIDTH keys.
+VF_INLINE vf score_keys(const enum dtype type, const float *query, const void *keys, size_t index,
+                        size_t stride, int D) {
+    vf sums[VF_WIDTH];
+    FLAT_LOOP(i, VF_WIDTH) {
+        sums[i] = vf_zero();
+    }
+    int d = 0;
+    for (; d + VF_WIDTH <= D; d += VF_WIDTH) {
+        const vf q = vf_load(query + d);
+        FLAT_LOOP(i, VF_WIDTH) {
+            sums[i] = vf_fma(q, vf_get(type, keys, index + (size_t)i * stride + (size_t)d), sums[i]);
+        }
+    }
+    for (int i = 0; d < D && i < VF_WIDTH; i++)
+        sums[i] = vf_fma(vf_load(query + d),
+                         vf_get_part(type, keys, index + (size_t)i * stride + (size_t)d, D - d), sums[i]);
+    return add_rows(sums);
+}
+
+VF_INLINE float score_key(const enum dtype type, const float *query, const void *keys, size_t index, int D) {
+    vf sum = vf_zero();
+    for (VF_LOOP(d, lanes, (size_t)D))
+        sum = vf_fma(vf_load(query + d), vf_get_part(type, keys, index + d, (int)lanes), sum);
+    return vf_reduce_add(sum);
+}
+
+// Scores of n <= VF_WIDTH keys from `index` on, for all heads; minus infinity in the lanes beyond n.
+VF_INLINE void score_heads(const enum dtype type, const struct single_query *a, struct scratch s, int column,
+                           const void *keys, size_t index, size_t stride, int n, int D) {
+    const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH);
+    for (int h = 0; h < a->n_heads; h++) {
+        const float *query = s.queries + (size_t)h * padded_D;
+        float *scores = s.scores + h * KEY_BLOCK + column;
+        if (n == VF_WIDTH) {
+            vf_store(scores, score_keys(type, query, keys, index, stride, D));
+            continue;
+        }
+        for (int i = 0; i < VF_WIDTH; i++)
+            scores[i] = i < n ? score_key(type, query, keys, index + (size_t)i * stride, D) : -INFINITY;
+    }
+}
+
+// Scores of a block of n keys from `index` on, after which there are more up to n_left.
+VF_INLINE void score_block(const enum dtype type, const struct single_query *a, struct scratch s,
+                           size_t index, size_t values, int n, int n_left) {
+    const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH);
+    for (int j = 0; j < n; j += VF_WIDTH) {
+        const int m = n - j < VF_WIDTH ? n - j : VF_WIDTH;
+        const size_t at = index + (size_t)j * a->k_stride;
+        for (int i = 0; i < m; i++) {
+            if (j + VF_WIDTH + i < n_left)
+                prefetch_row(type, a->k, at + (size_t)(i + VF_WIDTH) * a->k_stride, a->D);
+            prefetch_row(type, a->v, values + (size_t)(j + i) * a->v_stride, a->D);
+        }
+        if (type == DTYPE_F32 || a->n_heads == 1) {
+            score_heads(type, a, s, j, a->k, at, a->k_stride, m, a->D);
+            continue;
+        }
+        for (int i = 0; i < m; i++)
+            for (VF_LOOP(d, lanes, (size_t)a->D))
+                vf_store(s.wide + (size_t)i * padded_D + d,
+                         vf_get_part(type, a->k, at + (size_t)i * a->k_stride + d, (int)lanes));
+        score_heads(DTYPE_F32, a, s, j, s.wide, 0, padded_D, m, (int)padded_D);
+    }
+}
+
+// Turns n scores of a head into exp(score - maximum). Returns the factor by which the maximum's change scales
+// the sums before.
+VF_INLINE vf soften_head(struct scratch s, int h, int n) {
+    float *scores = s.scores + h * KEY_BLOCK;
+    const float maximum = s.maxima[h];
+    vf top = vf_set1(maximum);
+    for (int j = 0; j < n; j += VF_WIDTH)
+        top = vf_max(top, vf_load(scores + j));
+    const float new_maximum = vf_reduce_max(top);
+    const vf shrink = vf_exp(vf_set1(maximum - new_maximum));
+    vf total = vf_load(s.totals + h * VF_WIDTH) * shrink;
+    for (int j = 0; j < n; j += VF_WIDTH) {
+        const vf p = vf_exp(vf_load(scores + j) - new_maximum);
+        vf_store(scores + j, p);
+        total += p;
+    }
+    vf_store(s.totals + h * VF_WIDTH, total);
+    s.maxima[h] = new_maximum;
+    return shrink;
+}
+
+// out += the sum over n positions of weights[j] * value j, for `lanes` elements at `index` and n_heads heads
+// from h on. Even and odd positions are summed separately.
+VF_INLINE void add_values(const enum dtype type, const int n_heads, float *out, size_t padded_D,
+                          const float *weights, const void *values, size_t index, size_t stride, int n,
+                          int lanes) {
+    vf even[HEAD_CHUNK], odd[HEAD_CHUNK];
+    FLAT_LOOP(h, n_heads) {
+        even[h] = vf_load(out + (size_t)h * padded_D);
+        odd[h] = vf_zero();
+    }
+    int j = 0;
+    for (; j + 1 < n; j += 2, index += 2 * stride) {
+        const vf first = vf_get_part(type, values, index, lanes);
+        const vf second = vf_get_part(type, values, index + stride, lanes);
+        FLAT_LOOP(h, n_heads) {
+            even[h] = vf_fma(vf_set1(weights[h * KEY_BLOCK + j]), first, even[h]);
+            odd[h] = vf_fma(vf_set1(weights[h * KEY_BLOCK + j + 1]), second, odd[h]);
+        }
+    }
+    if (j < n) {
+        const vf last = vf_get_part(type, values, index, lanes);
+        FLAT_LOOP(h, n_heads) {
+            even[h] = vf_fma(vf_set1(weights[h * KEY_BLOCK + j]), last, even[h]);
+        }
+    }
+    FLAT_LOOP(h, n_heads) {
+        vf_store(out + (size_t)h * padded_D, even[h] + odd[h]);
+    }
+}
+
+// The same for all elements.
+VF_INLINE void add_rows_of_values(const enum dtype type, const int n_heads, const struct single_query *a,
+                                  float *out, const float *weights, size_t index, int n) {
+    const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH);
+    int d = 0;
+    for (; d + VF_WIDTH <= a->D; d += VF_WIDTH)
+        add_values(type, n_heads, out + d, padded_D, weights, a->v, index + (size_t)d, a->v_stride, n,
+                   VF_WIDTH);
+    if (d < a->D)
+        add_values(type, n_heads, out + d, padded_D, weights, a->v, index + (size_t)d, a->v_stride, n,
+                   a->D - d);
+}
+
+VF_INLINE void add_block(const enum dtype type, const struct single_query *a, struct scratch s, size_t index,
+                         int n) {
+    const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH);
+    for (int h = 0; h < a->n_heads; h += HEAD_CHUNK) {
+        float *out = s.out + (size_t)h * padded_D;
+        const float *weights = s.scores + h * KEY_BLOCK;
+        switch (a->n_heads - h) {
+        case 1:
+            add_rows_of_values(type, 1, a, out, weights, index, n);
+            break;
+        case 2:
+            add_rows_of_values(type, 2, a, out, weights, index, n);
+            break;
+        case 3:
+            add_rows_of_values(type, 3, a, out, weights, index, n);
+            break;
+        default:
+            add_rows_of_values(type, HEAD_CHUNK, a, out, weights, index, n);
+        }
+    }
+}
+
+VF_INLINE void attend(const enum dtype type, const struct single_query *a, float *memory) {
+    const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH), D = (size_t)a->D;
+    const struct scratch s = scratch_at(memory, (size_t)a->n_heads, padded_D);
+    for (int h = 0; h < a->n_heads; h++) {
+        for (VF_LOOP(d, lanes, D))
+            vf_store(s.queries + (size_t)h * padded_D + d,
+                     vf_get_part(type, a->q, a->q_at + (size_t)h * D + d, (int)lanes) *
+                         (float)(1.0 / sqrt(a->D)));
+        vf_store(s.totals + h * VF_WIDTH, vf_zero());
+        s.maxima[h] = -INFINITY;
+    }
+    memset(s.out, 0, (size_t)a->n_heads * padded_D * sizeof *s.out);
+    for (int key = a->first; key < a->end; key += KEY_BLOCK) {
+        const int n_left = a->end - key, n = n_left < KEY_BLOCK ? n_left : KEY_BLOCK;
+        const size_t values = a->v_at + (size_t)key * a->v_stride;
+        score_block(type, a, s, a->k_at + (size_t)key * a->k_stride, values, n, n_left);
+        for (int h = 0; h < a->n_heads; h++) {
+            const vf shrink = soften_head(s, h, n);
+            float *out = s.out + (size_t)h * padded_D;
+            for (size_t d = 0; d < padded_D; d += VF_WIDTH)
+                vf_store(out + d, vf_load(out + d) * shrink);
+        }
+        add_block(type, a, s, values, n);
+    }
+    for (int h = 0; h < a->n_heads; h++) {
+        const float sum = vf_reduce_add(vf_load(s.totals + h * VF_WIDTH));
+        unpack_rows(type, a->out, a->out_at + (size_t)h * D, 0, s.out + (size_t)h * padded_D, (int)padded_D,
+                    1, a->D, 1.0f / sum);
+        if (a->lse)
+            a->lse[(size_t)h * a->lse_stride] = (float)(s.maxima[h] + log(sum));
+    }
+}
+
+void CPU_OP(attend_single_query)(const struct single_query *args, enum dtype type, float *memory) {
+    VF_DISPATCH(type, attend, args, memory);
+}
