@@ -2,10 +2,11 @@
 // and one block of keys are recomputed from the saved lse; then small products (see attention.h) give
 //   dv += p^T dout,  ds = p * (dout v^T - delta),  dk += ds^T q,  dq += ds k,  with delta = row sums of dout
 //   * out.
-// Each thread takes whole heads. With fewer heads than threads, blocks of dk and dv and blocks of dq are
-// separate tasks: scores are computed twice (seven products instead of five), but no sum over threads is
-// needed. Determinism: both ways and any number of threads give the same bits, as every sum runs over blocks
-// in ascending order.
+// A group is a key-value head and its query heads; dk and dv are sums over these. Keys and values are packed
+// once per group. Each thread takes whole groups. With fewer groups than threads, blocks of dk and dv and
+// blocks of dq are separate tasks: scores are computed twice (seven products instead of five), but no sum
+// over threads is needed. Determinism: both ways and any number of threads give the same bits, as every sum
+// runs over query heads, and for each over blocks, in ascending order.
 #include <math.h>
 #include <stdatomic.h>
 
@@ -17,17 +18,24 @@
 
 #define LOG2_E 1.4426950408889634
 
-// One head, packed for products and padded to whole blocks and vectors. With float units, left and right
-// operands of q and dout share memory.
-struct packed_head {
-    float *q, *dout;                       // left operands: (blocks * BLOCK, padded D) units
-    float *q_right, *dout_right, *k_right; // right operands: (units of blocks * BLOCK, padded D)
+// A query head, packed for products and padded to whole blocks and vectors. With float units, left and right
+// operands share memory.
+struct packed_queries {
+    float *q, *dout;             // left operands: (blocks * BLOCK, padded D) units
+    float *q_right, *dout_right; // right operands: (units of blocks * BLOCK, padded D)
+    float *dq;                   // (blocks * BLOCK, padded D), not yet scaled by 1 / sqrt(D)
+    float *delta;                // (blocks * BLOCK)
+    const float *lse;            // (T)
+    const int32_t *first;        // (T) the first position of each query's document, or NULL
+    int window;
+    size_t index, out_index; // of the head's first element in q, and in out
+};
+
+// A key-value head, packed likewise.
+struct packed_keys {
+    float *k_right;               // right operand: (units of blocks * BLOCK, padded D)
     float *k_columns, *v_columns; // right operands, transposed, one block after another (units of D, BLOCK)
-    float *dq;                    // (blocks * BLOCK, padded D), not yet scaled by 1 / sqrt(D)
-    float *delta;                 // (blocks * BLOCK)
-    const float *lse;             // (T)
-    const int32_t *first;         // (T) the first position that each query sees, or NULL
-    size_t index, out_index;      // of the head's first element in q, k, v; and in out
+    size_t k_index, v_index;      // of the head's first element in k, and in v
 };
 
 // probabilities and dscores first hold float scores, then units of p and of ds. Float units replace them in
@@ -37,86 +45,120 @@ struct block_scratch {
     float *probabilities; // (BLOCK queries, BLOCK keys)
     float *dscores;       // (BLOCK queries, BLOCK keys)
     float *dscores_left;  // (BLOCK queries, units of BLOCK keys); == dscores with float units
-    float *dk, *dv;       // (BLOCK, padded D)
+    float *gradients;     // of blocks of keys: dk (BLOCK, padded D) and dv (BLOCK, padded D) of each
 };
 
 struct backward_plan {
     int n_threads;
-    bool whole_heads;
+    bool whole_groups;
     bool pairs; // see attention.h
+    int group;  // query heads of a key-value head
     int n_blocks, padded_D;
-    float score_scale;                  // log2 e / sqrt(D)
-    size_t head_floats, n_heads_packed; // n_heads_packed: one per thread, or all
+    float score_scale; // log2 e / sqrt(D)
+    size_t queries_floats, keys_floats;
+    size_t n_heads_packed, n_groups_packed; // one per thread, or all
+    int n_gradient_blocks; // in a thread's scratch: with whole groups, the sums of all blocks grow head by
+                           // head
     size_t scratch_floats;
 };
 
 static struct backward_plan plan_backward(const struct device *device,
                                           const struct attention_backward_args *args) {
-    size_t n_heads = (size_t)args->B * (size_t)args->H;
+    size_t n_groups = (size_t)args->B * (size_t)args->K, n_heads = (size_t)args->B * (size_t)args->H;
+    size_t n_keys = (size_t)(args->window > 0 && args->window < args->T ? args->window : args->T);
     struct backward_plan plan = {
-        .n_threads = cpu_threads(device, n_heads * (size_t)args->T * (size_t)args->T * (size_t)args->D),
+        .n_threads = cpu_threads(device, n_heads * (size_t)args->T * n_keys * (size_t)args->D),
         .pairs = multiplies_pairs(args->type),
+        .group = args->H / args->K,
         .n_blocks = (args->T + BLOCK - 1) / BLOCK,
         .padded_D = (int)round_up_to((size_t)args->D, VF_WIDTH),
         .score_scale = (float)(LOG2_E / sqrt(args->D)),
     };
-    size_t threads = (size_t)plan.n_threads, rounds = (n_heads + threads - 1) / threads;
-    plan.whole_heads = rounds * threads * 5 <= n_heads * 7 || n_heads >= 2 * threads;
-    plan.n_heads_packed = plan.whole_heads ? threads : n_heads;
+    size_t threads = (size_t)plan.n_threads, rounds = (n_groups + threads - 1) / threads;
+    plan.whole_groups = rounds * threads * 5 <= n_groups * 7 || n_groups >= 2 * threads;
+    plan.n_heads_packed = plan.whole_groups ? threads : n_heads;
+    plan.n_groups_packed = plan.whole_groups ? threads : n_groups;
+    plan.n_gradient_blocks = plan.whole_groups && plan.group > 1 ? plan.n_blocks : 1;
     size_t rows = (size_t)plan.n_blocks * BLOCK, row_floats = rows * (size_t)plan.padded_D;
-    plan.head_floats = (plan.pairs ? 3 * row_floats + 3 * row_floats / 2 : 4 * row_floats) +
-                       2 * rows * (size_t)units_of(plan.pairs, args->D) + rows;
-    plan.scratch_floats = BLOCK * 2 * (BLOCK + (size_t)plan.padded_D) + (plan.pairs ? BLOCK * BLOCK / 2 : 0);
+    size_t right_floats = plan.pairs ? row_floats / 2 : row_floats;
+    plan.queries_floats = 3 * row_floats + (plan.pairs ? 2 * right_floats : 0) + rows;
+    plan.keys_floats = right_floats + 2 * rows * (size_t)units_of(plan.pairs, args->D);
+    plan.scratch_floats = BLOCK * 2 * (BLOCK + (size_t)plan.n_gradient_blocks * (size_t)plan.padded_D) +
+                          (plan.pairs ? BLOCK * BLOCK / 2 : 0);
     return plan;
+}
+
+static size_t packed_floats(const struct backward_plan *plan) {
+    return plan->n_heads_packed * plan->queries_floats + plan->n_groups_packed * plan->keys_floats;
 }
 
 size_t CPU_OP(attention_backward_workspace)(const struct device *device,
                                             const struct attention_backward_args *args) {
     struct backward_plan plan = plan_backward(device, args);
-    return (plan.n_heads_packed * plan.head_floats + (size_t)plan.n_threads * plan.scratch_floats) *
-           sizeof(float);
+    return (packed_floats(&plan) + (size_t)plan.n_threads * plan.scratch_floats) * sizeof(float);
 }
 
-static struct packed_head packed_head_at(const struct stream *stream, const struct backward_plan *plan,
-                                         const struct attention_backward_args *args, size_t slot,
-                                         size_t head) {
+// slot: of n_heads_packed; head: of all sequences.
+static struct packed_queries packed_queries_at(const struct stream *stream, const struct backward_plan *plan,
+                                               const struct attention_backward_args *args, size_t slot,
+                                               size_t head) {
     size_t rows = (size_t)plan->n_blocks * BLOCK, H = (size_t)args->H, D = (size_t)args->D,
            T = (size_t)args->T;
     size_t b = head / H, h = head % H, row_floats = rows * (size_t)plan->padded_D;
-    size_t column_floats = rows * (size_t)units_of(plan->pairs, args->D);
-    struct packed_head packed = {
-        .q = (float *)stream->workspace + slot * plan->head_floats,
+    struct packed_queries packed = {
+        .q = (float *)stream->workspace + slot * plan->queries_floats,
         .lse = (const float *)args->lse + head * T,
         .first = args->first ? args->first + b * T : NULL,
+        .window = args->window,
         .index = b * args->q_batch_stride + h * D,
         .out_index = (b * T * H + h) * D,
     };
     packed.dout = packed.q + row_floats;
     packed.dq = packed.dout + row_floats;
-    packed.k_right = packed.dq + row_floats;
     packed.q_right = packed.q;
     packed.dout_right = packed.dout;
-    packed.k_columns = packed.k_right + row_floats;
+    packed.delta = packed.dq + row_floats;
     if (plan->pairs) {
-        packed.q_right = packed.k_right + row_floats / 2;
+        packed.q_right = packed.delta;
         packed.dout_right = packed.q_right + row_floats / 2;
-        packed.k_columns = packed.dout_right + row_floats / 2;
+        packed.delta = packed.dout_right + row_floats / 2;
     }
-    packed.v_columns = packed.k_columns + column_floats;
-    packed.delta = packed.v_columns + column_floats;
+    return packed;
+}
+
+// slot: of n_groups_packed; group: of all sequences.
+static struct packed_keys packed_keys_at(const struct stream *stream, const struct backward_plan *plan,
+                                         const struct attention_backward_args *args, size_t slot,
+                                         size_t group) {
+    size_t rows = (size_t)plan->n_blocks * BLOCK, K = (size_t)args->K, D = (size_t)args->D;
+    size_t b = group / K, column = group % K * D;
+    struct packed_keys packed = {
+        .k_right = (float *)stream->workspace + plan->n_heads_packed * plan->queries_floats +
+                   slot * plan->keys_floats,
+        .k_index = b * args->k_batch_stride + column,
+        .v_index = b * args->v_batch_stride + column,
+    };
+    packed.k_columns = packed.k_right + rows * (size_t)plan->padded_D / (plan->pairs ? 2 : 1);
+    packed.v_columns = packed.k_columns + rows * (size_t)units_of(plan->pairs, args->D);
     return packed;
 }
 
 static struct block_scratch scratch_at(const struct stream *stream, const struct backward_plan *plan,
                                        int part) {
-    struct block_scratch scratch = {.probabilities = (float *)stream->workspace +
-                                                     plan->n_heads_packed * plan->head_floats +
+    struct block_scratch scratch = {.probabilities = (float *)stream->workspace + packed_floats(plan) +
                                                      (size_t)part * plan->scratch_floats};
     scratch.dscores = scratch.probabilities + BLOCK * BLOCK;
-    scratch.dk = scratch.dscores + BLOCK * BLOCK;
-    scratch.dv = scratch.dk + BLOCK * (size_t)plan->padded_D;
-    scratch.dscores_left = plan->pairs ? scratch.dv + BLOCK * (size_t)plan->padded_D : scratch.dscores;
+    scratch.gradients = scratch.dscores + BLOCK * BLOCK;
+    scratch.dscores_left =
+        plan->pairs ? scratch.gradients + (size_t)plan->n_gradient_blocks * BLOCK * 2 * (size_t)plan->padded_D
+                    : scratch.dscores;
     return scratch;
+}
+
+// dk of block j of keys; its dv follows.
+static float *gradients_at(const struct backward_plan *plan, struct block_scratch scratch, int j) {
+    size_t slot = (size_t)(j % plan->n_gradient_blocks);
+    return scratch.gradients + slot * BLOCK * 2 * (size_t)plan->padded_D;
 }
 
 // Offsets of block i in left, right and transposed operands.
@@ -144,12 +186,11 @@ VF_INLINE float row_product(const enum dtype type, const void *a, const void *b,
     return vf_reduce_add(sum);
 }
 
-// Packs one block of a head, computes its delta, and clears its dq.
-VF_INLINE void pack_block(const enum dtype type, const struct attention_backward_args *args,
-                          const struct backward_plan *plan, struct packed_head to, int block) {
+// Packs one block of a query head, computes its delta, and clears its dq.
+VF_INLINE void pack_queries(const enum dtype type, const struct attention_backward_args *args,
+                            const struct backward_plan *plan, struct packed_queries to, int block) {
     int D = args->D, padded_D = plan->padded_D, n = rows_of_block(args, block);
     size_t row = (size_t)block * BLOCK, left = left_at(plan, block), right = right_at(plan, block);
-    size_t columns = columns_at(plan, block, D);
     size_t index = to.index + row * args->q_stride, out_stride = (size_t)args->H * (size_t)D;
     size_t out_index = to.out_index + row * out_stride;
     pack_left(type, to.q + left, BLOCK, padded_D, args->q, index, args->q_stride, n, D);
@@ -158,15 +199,24 @@ VF_INLINE void pack_block(const enum dtype type, const struct attention_backward
         pack_right(type, to.q_right + right, BLOCK, padded_D, args->q, index, args->q_stride, n, D);
         pack_right(type, to.dout_right + right, BLOCK, padded_D, args->dout, out_index, out_stride, n, D);
     }
-    pack_right(type, to.k_right + right, BLOCK, padded_D, args->k, index, args->q_stride, n, D);
-    pack_transposed(type, to.k_columns + columns, BLOCK, args->k, index, args->q_stride, n, D);
-    pack_transposed(type, to.v_columns + columns, BLOCK, args->v, index, args->q_stride, n, D);
     memset(to.dq + left, 0, BLOCK * (size_t)padded_D * sizeof(float));
     for (int i = 0; i < n; i++, out_index += out_stride) {
         if (i + PREFETCH_ROWS < n)
             prefetch_row(type, args->out, out_index + PREFETCH_ROWS * out_stride, D);
         to.delta[row + (size_t)i] = row_product(type, args->dout, args->out, out_index, D);
     }
+}
+
+// Packs one block of a key-value head.
+VF_INLINE void pack_keys(const enum dtype type, const struct attention_backward_args *args,
+                         const struct backward_plan *plan, struct packed_keys to, int block) {
+    int D = args->D, n = rows_of_block(args, block);
+    size_t row = (size_t)block * BLOCK, columns = columns_at(plan, block, D);
+    size_t k_index = to.k_index + row * args->k_stride, v_index = to.v_index + row * args->v_stride;
+    pack_right(type, to.k_right + right_at(plan, block), BLOCK, plan->padded_D, args->k, k_index,
+               args->k_stride, n, D);
+    pack_transposed(type, to.k_columns + columns, BLOCK, args->k, k_index, args->k_stride, n, D);
+    pack_transposed(type, to.v_columns + columns, BLOCK, args->v, v_index, args->v_stride, n, D);
 }
 
 // One query's row during soften_tile. It sees keys [n_hidden, n_visible) of the block, which may be none.
@@ -215,146 +265,236 @@ VF_INLINE void soften_two_rows(const bool masked, const struct query_row rows[2]
     }
 }
 
+// The first position that the query at position t sees.
+static int first_seen(struct packed_queries head, int t) {
+    return first_in_window(head.first ? head.first[t] : 0, head.window, t);
+}
+
 // Keys of block j that the query at position t does not see, from the start of the block; at most 0: none.
-static int hidden_keys(struct packed_head head, int t, int j) {
-    return head.first ? head.first[t] - j * BLOCK : 0;
+static int hidden_keys(struct packed_queries head, int t, int j) {
+    return first_seen(head, t) - j * BLOCK;
 }
 
 // Whether a query of block i sees a key of block j <= i. The first query sees the most.
-static bool sees_block(struct packed_head head, int i, int j) {
+static bool sees_block(struct packed_queries head, int i, int j) {
     return hidden_keys(head, i * BLOCK, j) < BLOCK;
 }
 
-// Rows row .. row + TILE_ROWS of query block i, as far as they exist, against key block j.
-//   masked   some of them do not see all keys of the block
+// Rows of a block of queries, and columns of a block of keys, that products and softmax work on.
+struct tile_columns {
+    int begin, end; // whole vectors
+};
+
+// The columns of block j that are computed for rows row .. row + TILE_ROWS of query block i: without those
+// that no row sees, to whole vectors, before the first query's and, on the diagonal, after the last query's.
+// Empty if none sees any.
+static struct tile_columns columns_of_tile(struct packed_queries head, int i, int j, int row) {
+    int hidden = hidden_keys(head, i * BLOCK + row, j);
+    return (struct tile_columns){
+        hidden > 0 ? hidden / VF_WIDTH * VF_WIDTH : 0,
+        i == j ? (int)round_up_to((size_t)row + TILE_ROWS, VF_WIDTH) : BLOCK,
+    };
+}
+
+// Rows row .. row + TILE_ROWS of query block i, as far as they exist, against columns of key block j.
+//   masked   some of them do not see all of these
 VF_INLINE void soften_tile(const bool pairs, const bool masked, const struct backward_plan *plan,
-                           struct packed_head head, struct block_scratch scratch, int i, int j, int n,
-                           int row, int n_vectors) {
+                           struct packed_queries head, struct block_scratch scratch, int i, int j, int n,
+                           int row, struct tile_columns columns) {
     vf scale = vf_set1(plan->score_scale);
+    int n_vectors = (columns.end - columns.begin) / VF_WIDTH;
     for (int t = row; t < row + TILE_ROWS && t < n; t += pairs ? 2 : 1) {
         struct query_row rows[2];
         for (int r = 0; r < (pairs ? 2 : 1); r++) {
             int at = t + r < n ? t + r : t; // a row past the last one yields zeros
-            rows[r] = (struct query_row){scratch.probabilities + (t + r) * BLOCK,
-                                         scratch.dscores + (t + r) * BLOCK,
+            rows[r] = (struct query_row){scratch.probabilities + (t + r) * BLOCK + columns.begin,
+                                         scratch.dscores + (t + r) * BLOCK + columns.begin,
                                          vf_set1(head.lse[i * BLOCK + at] * (float)-LOG2_E),
                                          vf_set1(head.delta[i * BLOCK + at]),
-                                         masked ? hidden_keys(head, i * BLOCK + at, j) : 0,
+                                         masked ? hidden_keys(head, i * BLOCK + at, j) - columns.begin : 0,
                                          t + r >= n ? 0
-                                         : i == j   ? t + r + 1
+                                         : i == j   ? t + r + 1 - columns.begin
                                                     : BLOCK};
         }
         if (!pairs)
             soften_row(masked, rows[0], n_vectors, scale);
         else if (masked || t + 1 == n)
-            soften_two_rows(true, rows, scratch.dscores_left + t * BLOCK / 2, n_vectors, scale);
+            soften_two_rows(true, rows, scratch.dscores_left + (t * BLOCK + columns.begin) / 2, n_vectors,
+                            scale);
         else
-            soften_two_rows(false, rows, scratch.dscores_left + t * BLOCK / 2, n_vectors, scale);
+            soften_two_rows(false, rows, scratch.dscores_left + (t * BLOCK + columns.begin) / 2, n_vectors,
+                            scale);
     }
 }
 
-// Computes p and ds of query block i and key block j <= i. On the diagonal, a tile of rows computes only the
-// columns that its last row sees, rounded up to whole vectors.
+// Products with p and ds read whole tiles of TILE_ROWS columns: the columns of such a tile before `begin`,
+// where those computed for rows row .. row + TILE_ROWS start, become zeros.
+static void clear_columns_before(struct block_scratch scratch, int row, int begin) {
+    size_t bytes = (size_t)(begin % TILE_ROWS) * sizeof(float);
+    for (int t = row; t < row + TILE_ROWS && bytes > 0; t++) {
+        memset(scratch.probabilities + t * BLOCK + begin - begin % TILE_ROWS, 0, bytes);
+        memset(scratch.dscores + t * BLOCK + begin - begin % TILE_ROWS, 0, bytes);
+    }
+}
+
+// Computes p and ds of query block i and key block j <= i.
 static void make_scores(const struct attention_backward_args *args, const struct backward_plan *plan,
-                        struct packed_head head, struct block_scratch scratch, int i, int j) {
+                        struct packed_queries head, struct packed_keys keys, struct block_scratch scratch,
+                        int i, int j) {
     bool pairs = VF_PAIRS && plan->pairs;
     int n = rows_of_block(args, i), padded_D = plan->padded_D, depth = units_of(pairs, args->D);
     const float *q = head.q + left_at(plan, i), *dout = head.dout + left_at(plan, i);
-    const float *k = head.k_columns + columns_at(plan, j, args->D);
-    const float *v = head.v_columns + columns_at(plan, j, args->D);
+    const float *k = keys.k_columns + columns_at(plan, j, args->D);
+    const float *v = keys.v_columns + columns_at(plan, j, args->D);
+    const struct tile_columns all = {0, BLOCK};
     for (int row = 0; row < n; row += TILE_ROWS) {
-        int n_columns = i == j ? row + TILE_ROWS : BLOCK, n_vectors = (n_columns + VF_WIDTH - 1) / VF_WIDTH;
-        multiply_rows(pairs, scratch.probabilities + row * BLOCK, BLOCK, q + row * padded_D, (size_t)padded_D,
-                      k, BLOCK, n_vectors, depth, false);
-        multiply_rows(pairs, scratch.dscores + row * BLOCK, BLOCK, dout + row * padded_D, (size_t)padded_D, v,
-                      BLOCK, n_vectors, depth, false);
+        const struct tile_columns columns = columns_of_tile(head, i, j, row);
+        const int n_vectors = (columns.end - columns.begin) / VF_WIDTH, at = row * BLOCK + columns.begin;
+        if (n_vectors <= 0)
+            break; // later queries do not see more of the block
+        multiply_rows(pairs, scratch.probabilities + at, BLOCK, q + row * padded_D, (size_t)padded_D,
+                      k + columns.begin, BLOCK, n_vectors, depth, false);
+        multiply_rows(pairs, scratch.dscores + at, BLOCK, dout + row * padded_D, (size_t)padded_D,
+                      v + columns.begin, BLOCK, n_vectors, depth, false);
         const int last = i * BLOCK + (row + TILE_ROWS < n ? row + TILE_ROWS : n) - 1;
         if (i == j || hidden_keys(head, last, j) > 0)
-            soften_tile(pairs, true, plan, head, scratch, i, j, n, row, n_vectors);
+            soften_tile(pairs, true, plan, head, scratch, i, j, n, row, columns);
         else if (pairs)
-            soften_tile(true, false, plan, head, scratch, i, j, n, row, BLOCK / VF_WIDTH);
+            soften_tile(true, false, plan, head, scratch, i, j, n, row, all);
         else
-            soften_tile(false, false, plan, head, scratch, i, j, n, row, BLOCK / VF_WIDTH);
+            soften_tile(false, false, plan, head, scratch, i, j, n, row, all);
+        clear_columns_before(scratch, row, columns.begin);
     }
 }
 
-// dk or dv of one block of keys += (ds or p)^T times (q or dout) of query block i. On the diagonal, a key is
-// not seen by earlier queries.
+// dk or dv of one block of keys += (ds or p)^T times (q or dout) of query block i: of the queries from the
+// first that may see a key (on the diagonal, the key's own) to the last that sees one of its tile.
 static void add_key_gradient(const struct attention_backward_args *args, const struct backward_plan *plan,
-                             float *gradient, const float *weights, const float *right, int i, int j) {
+                             struct packed_queries head, float *gradient, const float *weights,
+                             const float *right, int i, int j) {
     bool pairs = VF_PAIRS && plan->pairs;
     int n = rows_of_block(args, i), n_keys = rows_of_block(args, j), padded_D = plan->padded_D;
     size_t row_floats = pairs ? 2 * BLOCK : BLOCK;
+    int end = hidden_keys(head, i * BLOCK + n - 1, j) > 0 ? 0 : n;
     for (int key = 0; key < n_keys; key += TILE_ROWS) {
         int first = i == j ? key : 0;
-        multiply_columns(pairs, gradient + key * padded_D, (size_t)padded_D, weights + first * BLOCK + key,
-                         row_floats, right + units_of(pairs, first) * padded_D, (size_t)padded_D,
-                         padded_D / VF_WIDTH, units_of(pairs, n - first), true);
+        while (end < n && hidden_keys(head, i * BLOCK + end, j) < key + TILE_ROWS)
+            end++;
+        if (first < end)
+            multiply_columns(pairs, gradient + key * padded_D, (size_t)padded_D,
+                             weights + first * BLOCK + key, row_floats,
+                             right + units_of(pairs, first) * padded_D, (size_t)padded_D, padded_D / VF_WIDTH,
+                             units_of(pairs, end - first), true);
     }
 }
 
 // dq of query block i += ds k of key block j.
 static void add_query_gradient(const struct attention_backward_args *args, const struct backward_plan *plan,
-                               struct packed_head head, struct block_scratch scratch, int i, int j) {
+                               struct packed_queries head, struct packed_keys keys,
+                               struct block_scratch scratch, int i, int j) {
     bool pairs = VF_PAIRS && plan->pairs;
     int n = rows_of_block(args, i), n_keys = rows_of_block(args, j), padded_D = plan->padded_D;
     int row_floats = units_of(pairs, BLOCK);
     float *dq = head.dq + left_at(plan, i);
     for (int row = 0; row < n; row += TILE_ROWS) {
-        int depth = i == j && row + TILE_ROWS < n_keys ? row + TILE_ROWS : n_keys;
-        multiply_rows(pairs, dq + row * padded_D, (size_t)padded_D, scratch.dscores_left + row * row_floats,
-                      (size_t)row_floats, head.k_right + right_at(plan, j), (size_t)padded_D,
-                      padded_D / VF_WIDTH, units_of(pairs, depth), true);
+        int begin = columns_of_tile(head, i, j, row).begin;
+        int end = i == j && row + TILE_ROWS < n_keys ? row + TILE_ROWS : n_keys;
+        if (begin < end)
+            multiply_rows(pairs, dq + row * padded_D, (size_t)padded_D,
+                          scratch.dscores_left + row * row_floats + units_of(pairs, begin),
+                          (size_t)row_floats,
+                          keys.k_right + right_at(plan, j) + units_of(pairs, begin) * padded_D,
+                          (size_t)padded_D, padded_D / VF_WIDTH, units_of(pairs, end - begin), true);
     }
 }
 
 VF_INLINE void store_query_gradient(const enum dtype type, const struct attention_backward_args *args,
-                                    const struct backward_plan *plan, struct packed_head head, int i) {
+                                    const struct backward_plan *plan, struct packed_queries head, int i) {
     size_t row = (size_t)i * BLOCK;
     unpack_rows(type, args->dq, head.index + row * args->q_stride, args->q_stride,
                 head.dq + row * (size_t)plan->padded_D, plan->padded_D, rows_of_block(args, i), args->D,
                 (float)(1.0 / sqrt(args->D)));
 }
 
-// Computes dk and dv of key block j; with with_dq also its contribution to every dq.
-VF_INLINE void backward_key_block(const enum dtype type, const struct attention_backward_args *args,
-                                  const struct backward_plan *plan, struct packed_head head,
-                                  struct block_scratch scratch, int j, bool with_dq) {
-    size_t index = head.index + (size_t)j * BLOCK * args->q_stride;
-    memset(scratch.dk, 0, BLOCK * 2 * (size_t)plan->padded_D * sizeof(float)); // dv follows it
-    for (int i = j; i < plan->n_blocks && sees_block(head, i, j); i++) {
-        make_scores(args, plan, head, scratch, i, j);
-        add_key_gradient(args, plan, scratch.dv, scratch.probabilities, head.dout_right + right_at(plan, i),
-                         i, j);
-        add_key_gradient(args, plan, scratch.dk, scratch.dscores, head.q_right + right_at(plan, i), i, j);
-        if (with_dq)
-            add_query_gradient(args, plan, head, scratch, i, j);
-    }
-    unpack_rows(type, args->dk, index, args->q_stride, scratch.dk, plan->padded_D, rows_of_block(args, j),
-                args->D, (float)(1.0 / sqrt(args->D)));
-    unpack_rows(type, args->dv, index, args->q_stride, scratch.dv, plan->padded_D, rows_of_block(args, j),
-                args->D, 1.0f);
+VF_INLINE void store_key_gradients(const enum dtype type, const struct attention_backward_args *args,
+                                   const struct backward_plan *plan, struct packed_keys keys, const float *dk,
+                                   int j) {
+    size_t row = (size_t)j * BLOCK;
+    unpack_rows(type, args->dk, keys.k_index + row * args->k_stride, args->k_stride, dk, plan->padded_D,
+                rows_of_block(args, j), args->D, (float)(1.0 / sqrt(args->D)));
+    unpack_rows(type, args->dv, keys.v_index + row * args->v_stride, args->v_stride,
+                dk + BLOCK * plan->padded_D, plan->padded_D, rows_of_block(args, j), args->D, 1.0f);
 }
 
-VF_INLINE void backward_query_block(const enum dtype type, const struct attention_backward_args *args,
-                                    const struct backward_plan *plan, struct packed_head head,
+static void clear_key_gradients(const struct backward_plan *plan, float *dk) {
+    memset(dk, 0, BLOCK * 2 * (size_t)plan->padded_D * sizeof *dk); // dv follows it
+}
+
+// Adds what a query head contributes to dk and dv of key block j; with with_dq also to its every dq.
+static void add_head(const struct attention_backward_args *args, const struct backward_plan *plan,
+                     struct packed_queries head, struct packed_keys keys, struct block_scratch scratch,
+                     float *dk, int j, bool with_dq) {
+    for (int i = j; i < plan->n_blocks && sees_block(head, i, j); i++) {
+        make_scores(args, plan, head, keys, scratch, i, j);
+        add_key_gradient(args, plan, head, dk + BLOCK * plan->padded_D, scratch.probabilities,
+                         head.dout_right + right_at(plan, i), i, j);
+        add_key_gradient(args, plan, head, dk, scratch.dscores, head.q_right + right_at(plan, i), i, j);
+        if (with_dq)
+            add_query_gradient(args, plan, head, keys, scratch, i, j);
+    }
+}
+
+// A whole group, with the packed heads of `slot`.
+VF_INLINE void backward_group(const enum dtype type, const struct stream *stream,
+                              const struct attention_backward_args *args, const struct backward_plan *plan,
+                              size_t slot, size_t group, struct block_scratch scratch) {
+    const struct packed_keys keys = packed_keys_at(stream, plan, args, slot, group);
+    for (int block = 0; block < plan->n_blocks; block++)
+        pack_keys(type, args, plan, keys, block);
+    for (int h = 0; h < plan->group; h++) {
+        const struct packed_queries head =
+            packed_queries_at(stream, plan, args, slot, group * (size_t)plan->group + (size_t)h);
+        for (int block = 0; block < plan->n_blocks; block++)
+            pack_queries(type, args, plan, head, block);
+        for (int j = 0; j < plan->n_blocks; j++) {
+            float *dk = gradients_at(plan, scratch, j);
+            if (h == 0)
+                clear_key_gradients(plan, dk);
+            add_head(args, plan, head, keys, scratch, dk, j, true);
+            if (h == plan->group - 1)
+                store_key_gradients(type, args, plan, keys, dk, j);
+        }
+        for (int i = 0; i < plan->n_blocks; i++)
+            store_query_gradient(type, args, plan, head, i);
+    }
+}
+
+// dk and dv of block j, where all heads are packed.
+VF_INLINE void backward_key_block(const enum dtype type, const struct stream *stream,
+                                  const struct attention_backward_args *args,
+                                  const struct backward_plan *plan, size_t group,
+                                  struct block_scratch scratch, int j) {
+    const struct packed_keys keys = packed_keys_at(stream, plan, args, group, group);
+    clear_key_gradients(plan, scratch.gradients);
+    for (size_t head = group * (size_t)plan->group; head < (group + 1) * (size_t)plan->group; head++)
+        add_head(args, plan, packed_queries_at(stream, plan, args, head, head), keys, scratch,
+                 scratch.gradients, j, false);
+    store_key_gradients(type, args, plan, keys, scratch.gradients, j);
+}
+
+// dq of block i, where all heads are packed.
+VF_INLINE void backward_query_block(const enum dtype type, const struct stream *stream,
+                                    const struct attention_backward_args *args,
+                                    const struct backward_plan *plan, size_t head_index,
                                     struct block_scratch scratch, int i) {
-    for (int j = head.first ? head.first[i * BLOCK] / BLOCK : 0; j <= i; j++) {
-        make_scores(args, plan, head, scratch, i, j);
-        add_query_gradient(args, plan, head, scratch, i, j);
+    const struct packed_queries head = packed_queries_at(stream, plan, args, head_index, head_index);
+    const size_t group = head_index / (size_t)plan->group;
+    const struct packed_keys keys = packed_keys_at(stream, plan, args, group, group);
+    for (int j = first_seen(head, i * BLOCK) / BLOCK; j <= i; j++) {
+        make_scores(args, plan, head, keys, scratch, i, j);
+        add_query_gradient(args, plan, head, keys, scratch, i, j);
     }
     store_query_gradient(type, args, plan, head, i);
-}
-
-VF_INLINE void backward_head(const enum dtype type, const struct attention_backward_args *args,
-                             const struct backward_plan *plan, struct packed_head head,
-                             struct block_scratch scratch) {
-    for (int block = 0; block < plan->n_blocks; block++)
-        pack_block(type, args, plan, head, block);
-    for (int j = 0; j < plan->n_blocks; j++)
-        backward_key_block(type, args, plan, head, scratch, j, true);
-    for (int i = 0; i < plan->n_blocks; i++)
-        store_query_gradient(type, args, plan, head, i);
 }
 
 // ---- division among threads
@@ -363,57 +503,68 @@ struct backward_call {
     const struct stream *stream;
     const struct attention_backward_args *args;
     struct backward_plan plan;
-    size_t n_heads;
-    atomic_size_t *next; // task
+    size_t n_groups, n_heads; // of all sequences
+    atomic_size_t *next;      // task
 };
 
-static void heads_part(const void *context, int part, int n_parts) {
+static void groups_part(const void *context, int part, int n_parts) {
     const struct backward_call *call = context;
     struct block_scratch scratch = scratch_at(call->stream, &call->plan, part);
-    struct parallel_span heads = parallel_span_of(call->n_heads, 1, part, n_parts);
-    for (size_t head = heads.begin; head < heads.end; head++) {
-        struct packed_head packed = packed_head_at(call->stream, &call->plan, call->args, (size_t)part, head);
-        VF_DISPATCH(call->args->type, backward_head, call->args, &call->plan, packed, scratch);
-    }
+    struct parallel_span groups = parallel_span_of(call->n_groups, 1, part, n_parts);
+    for (size_t group = groups.begin; group < groups.end; group++)
+        VF_DISPATCH(call->args->type, backward_group, call->stream, call->args, &call->plan, (size_t)part,
+                    group, scratch);
 }
 
+// Blocks of all query heads, then of all key-value heads.
 static void pack_part(const void *context, int part, int n_parts) {
     const struct backward_call *call = context;
-    size_t n_blocks = (size_t)call->plan.n_blocks;
-    struct parallel_span tasks = parallel_span_of(call->n_heads * n_blocks, 1, part, n_parts);
+    const struct backward_plan *plan = &call->plan;
+    size_t n_blocks = (size_t)plan->n_blocks;
+    struct parallel_span tasks =
+        parallel_span_of((call->n_heads + call->n_groups) * n_blocks, 1, part, n_parts);
     for (size_t task = tasks.begin; task < tasks.end; task++) {
-        size_t head = task / n_blocks;
-        struct packed_head packed = packed_head_at(call->stream, &call->plan, call->args, head, head);
-        VF_DISPATCH(call->args->type, pack_block, call->args, &call->plan, packed, (int)(task % n_blocks));
+        size_t head = task / n_blocks, group = head - call->n_heads;
+        int block = (int)(task % n_blocks);
+        if (head < call->n_heads)
+            VF_DISPATCH(call->args->type, pack_queries, call->args, plan,
+                        packed_queries_at(call->stream, plan, call->args, head, head), block);
+        else
+            VF_DISPATCH(call->args->type, pack_keys, call->args, plan,
+                        packed_keys_at(call->stream, plan, call->args, group, group), block);
     }
 }
 
-// Largest tasks first, so that the threads finish together: the first keys are seen by the most queries, the
-// last queries see the most keys.
+// Largest tasks first, so that the threads finish together: the first keys are seen by the most queries, and
+// by those of a whole group; the last queries see the most keys.
 static void blocks_part(const void *context, int part, int n_parts) {
     (void)n_parts;
     const struct backward_call *call = context;
     const struct backward_plan *plan = &call->plan;
     struct block_scratch scratch = scratch_at(call->stream, plan, part);
-    size_t n_tasks = 2 * call->n_heads * (size_t)plan->n_blocks;
-    for (size_t task; (task = atomic_fetch_add(call->next, 1)) < n_tasks;) {
-        size_t head = task / 2 % call->n_heads;
-        int rank = (int)(task / (2 * call->n_heads));
-        struct packed_head packed = packed_head_at(call->stream, plan, call->args, head, head);
-        if (task % 2 == 0)
-            VF_DISPATCH(call->args->type, backward_key_block, call->args, plan, packed, scratch, rank, false);
+    size_t n_together = call->n_groups + call->n_heads;
+    for (size_t task; (task = atomic_fetch_add(call->next, 1)) < n_together * (size_t)plan->n_blocks;) {
+        size_t index = task % n_together;
+        int rank = (int)(task / n_together);
+        if (index < call->n_groups)
+            VF_DISPATCH(call->args->type, backward_key_block, call->stream, call->args, plan, index, scratch,
+                        rank);
         else
-            VF_DISPATCH(call->args->type, backward_query_block, call->args, plan, packed, scratch,
-                        plan->n_blocks - 1 - rank);
+            VF_DISPATCH(call->args->type, backward_query_block, call->stream, call->args, plan,
+                        index - call->n_groups, scratch, plan->n_blocks - 1 - rank);
     }
 }
 
 enum status CPU_OP(attention_backward)(struct stream *stream, const struct attention_backward_args *args) {
     atomic_size_t next = 0;
-    const struct backward_call call = {stream, args, plan_backward(stream->device, args),
-                                       (size_t)args->B * (size_t)args->H, &next};
-    if (call.plan.whole_heads) {
-        parallel_run(call.plan.n_threads, heads_part, &call);
+    const struct backward_call call = {stream,
+                                       args,
+                                       plan_backward(stream->device, args),
+                                       (size_t)args->B * (size_t)args->K,
+                                       (size_t)args->B * (size_t)args->H,
+                                       &next};
+    if (call.plan.whole_groups) {
+        parallel_run(call.plan.n_threads, groups_part, &call);
     } else {
         parallel_run(call.plan.n_threads, pack_part, &call);
         parallel_run(call.plan.n_threads, blocks_part, &call);
