@@ -70,6 +70,64 @@ static enum status layernorm_backward(struct operation_bench *b, struct operatio
          .mean = b->buffers[4], .rstd = b->buffers[4], .N = b->B * b->T, .C = C, .type = b->type);
 }
 
+static enum status rmsnorm_forward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, rmsnorm_forward, .out = b->buffers[0], .rstd = b->buffers[4], .x = b->buffers[1],
+         .weight = b->buffers[2], .N = b->B * b->T, .C = C, .epsilon = 1e-5f, .type = b->type);
+}
+
+static enum status rmsnorm_backward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, rmsnorm_backward, .dx = b->buffers[0], .dweight = b->buffers[5], .dout = b->buffers[1],
+         .dresidual = b->buffers[0], .x = b->buffers[2], .weight = b->buffers[3], .rstd = b->buffers[4],
+         .N = b->B * b->T, .C = C, .type = b->type);
+}
+
+// The query and key heads of a tensor that has values too, in place.
+static enum status rope_forward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, rope_forward, .out = b->buffers[0], .x = b->buffers[0], .table = b->buffers[1], .B = b->B,
+         .T = b->T, .H = H, .K = H, .D = C / H, .x_stride = 3 * C, .out_stride = 3 * C, .type = b->type);
+}
+
+static enum status rope_backward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, rope_backward, .dx = b->buffers[0], .dout = b->buffers[0], .table = b->buffers[1], .B = b->B,
+         .T = b->T, .H = H, .K = H, .D = C / H, .dx_stride = 3 * C, .dout_stride = 3 * C, .type = b->type);
+}
+
+static enum status rope_forward_norm(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, rope_forward, .out = b->buffers[0], .rstd = b->buffers[3], .x = b->buffers[4],
+         .q_weight = b->buffers[2], .k_weight = b->buffers[2], .table = b->buffers[1], .B = b->B, .T = b->T,
+         .H = H, .K = H, .D = C / H, .x_stride = 3 * C, .out_stride = 2 * C, .norm = true, .epsilon = 1e-6f,
+         .type = b->type);
+}
+
+static enum status rope_backward_norm(struct operation_bench *b, struct operation_cost *cost) {
+    float *sums = b->buffers[5];
+    CALL(b, rope_backward, .dx = b->buffers[0], .dq_weight = sums, .dk_weight = sums + C,
+         .dout = b->buffers[0], .x = b->buffers[4], .rstd = b->buffers[3], .q_weight = b->buffers[2],
+         .k_weight = b->buffers[2], .table = b->buffers[1], .B = b->B, .T = b->T, .H = H, .K = H, .D = C / H,
+         .dx_stride = 3 * C, .dout_stride = 3 * C, .x_stride = 3 * C, .norm = true, .type = b->type);
+}
+
+static enum status swiglu_forward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, swiglu_forward, .out = b->buffers[0], .x = b->buffers[1], .N = b->B * b->T, .F = 2 * C,
+         .type = b->type);
+}
+
+static enum status swiglu_backward(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, swiglu_backward, .dx = b->buffers[0], .dout = b->buffers[2], .x = b->buffers[1], .N = b->B * b->T,
+         .F = 2 * C, .type = b->type);
+}
+
+static enum status relu_squared_forward(struct operation_bench *b, struct operation_cost *cost) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    CALL(b, relu_squared_forward, .out = b->buffers[0], .x = b->buffers[1], .n = n, .type = b->type);
+}
+
+static enum status relu_squared_backward(struct operation_bench *b, struct operation_cost *cost) {
+    size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    CALL(b, relu_squared_backward, .dx = b->buffers[0], .dout = b->buffers[2], .x = b->buffers[1], .n = n,
+         .type = b->type);
+}
+
 static enum status gelu_forward(struct operation_bench *b, struct operation_cost *cost) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     CALL(b, gelu_forward, .out = b->buffers[0], .x = b->buffers[1], .n = n, .type = b->type);
@@ -223,8 +281,18 @@ const struct operation_case operation_cases[] = {
     {"attention_backward, cuDNN", attention_backward, true, ATTENTION_CUDNN},
     {"layernorm_forward", layernorm_forward, false, ATTENTION_FLASH},
     {"layernorm_backward", layernorm_backward, false, ATTENTION_FLASH},
+    {"rmsnorm_forward", rmsnorm_forward, false, ATTENTION_FLASH},
+    {"rmsnorm_backward", rmsnorm_backward, false, ATTENTION_FLASH},
+    {"rope_forward", rope_forward, false, ATTENTION_FLASH},
+    {"rope_backward", rope_backward, false, ATTENTION_FLASH},
+    {"rope_forward, qk-norm", rope_forward_norm, false, ATTENTION_FLASH},
+    {"rope_backward, qk-norm", rope_backward_norm, false, ATTENTION_FLASH},
     {"gelu_forward", gelu_forward, false, ATTENTION_FLASH},
     {"gelu_backward", gelu_backward, false, ATTENTION_FLASH},
+    {"relu_squared_forward", relu_squared_forward, false, ATTENTION_FLASH},
+    {"relu_squared_backward", relu_squared_backward, false, ATTENTION_FLASH},
+    {"swiglu_forward", swiglu_forward, false, ATTENTION_FLASH},
+    {"swiglu_backward", swiglu_backward, false, ATTENTION_FLASH},
     {"embedding_forward", embedding_forward, false, ATTENTION_FLASH},
     {"embedding_backward", embedding_backward, false, ATTENTION_FLASH},
     {"cross_entropy", cross_entropy, false, ATTENTION_FLASH},

@@ -120,6 +120,10 @@ size_t CPU_OP(attention_backward_workspace)(const struct device *device,
 size_t CPU_OP(cross_entropy_workspace)(const struct device *device, const struct cross_entropy_args *args);
 size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
                                             const struct layernorm_backward_args *args);
+size_t CPU_OP(rmsnorm_backward_workspace)(const struct device *device,
+                                          const struct rmsnorm_backward_args *args);
+size_t CPU_OP(rope_forward_workspace)(const struct device *device, const struct rope_forward_args *args);
+size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);

@@ -21,11 +21,11 @@ static double gelu_slope(double x) {
 }
 
 static double relu_squared(double x) {
-    return x > 0 ? x * x : 0;
+    return x < 0 ? 0 : x * x; // NaN stays NaN
 }
 
 static double relu_squared_slope(double x) {
-    return x > 0 ? 2 * x : 0;
+    return x < 0 ? 0 : 2 * x;
 }
 
 double ref_activate(enum activation activation, double x) {

@@ -58,22 +58,57 @@ enum status ref_rope_forward(struct stream *stream, const struct rope_forward_ar
     return STATUS_OK;
 }
 
-// Normalization's part of one head's backward: dx holds the gradient of the normalized head.
-static void norm_backward(const struct rope_backward_args *a, size_t row, size_t head) {
-    size_t D = (size_t)a->D, at = row * a->dx_stride + head * D, x_at = row * a->x_stride + head * D;
-    const void *weight = weight_of(a->q_weight, a->k_weight, (int)head, a->H);
-    void *dweight = (int)head < a->H ? a->dq_weight : a->dk_weight;
-    double rstd = ref_load(a->rstd, ref_wide(a->type), row * (size_t)(a->H + a->K) + head), mean = 0;
-    for (size_t d = 0; d < D; d++) {
-        double dout = ref_load(a->dx, a->type, at + d), xhat = ref_load(a->x, a->type, x_at + d) * rstd;
-        mean += dout * weight_at(weight, a->type, d) * xhat / (double)D;
-        if (dweight)
-            ref_accumulate(dweight, ref_wide(a->type), d, dout * xhat);
+// Where a head begins in backward's tensors.
+struct head {
+    size_t dx, dout, x, rstd, position;
+    const void *weight;
+    void *dweight;
+};
+
+static struct head head_at(const struct rope_backward_args *a, size_t row, size_t h) {
+    size_t D = (size_t)a->D;
+    bool is_query = h < (size_t)a->H;
+    return (struct head){.dx = row * a->dx_stride + h * D,
+                         .dout = row * a->dout_stride + h * D,
+                         .x = row * a->x_stride + h * D,
+                         .rstd = row * (size_t)(a->H + a->K) + h,
+                         .position = row % (size_t)a->T,
+                         .weight = is_query ? a->q_weight : a->k_weight,
+                         .dweight = is_query ? a->dq_weight : a->dk_weight};
+}
+
+// Elements i and i + D / 2 of dout, turned back: the gradient of the normalized head.
+static void turned_back(const struct rope_backward_args *a, const struct head *head, size_t i, double g[2]) {
+    size_t D = (size_t)a->D;
+    double c, s, low = ref_load(a->dout, a->type, head->dout + i);
+    double high = ref_load(a->dout, a->type, head->dout + i + D / 2);
+    angle_at(a->table, a->type, head->position, D, i, &c, &s);
+    g[0] = c * low + s * high;
+    g[1] = c * high - s * low;
+}
+
+// One head's normalization. dx may be dout: both elements of a pair are read before either is written.
+static void norm_backward(const struct rope_backward_args *a, const struct head *head) {
+    size_t D = (size_t)a->D;
+    double rstd = ref_load(a->rstd, ref_wide(a->type), head->rstd), mean = 0, g[2];
+    for (size_t i = 0; i < D / 2; i++) {
+        turned_back(a, head, i, g);
+        for (size_t k = 0; k < 2; k++) {
+            size_t d = i + k * D / 2;
+            double xhat = ref_load(a->x, a->type, head->x + d) * rstd;
+            mean += g[k] * weight_at(head->weight, a->type, d) * xhat / (double)D;
+            if (head->dweight)
+                ref_accumulate(head->dweight, ref_wide(a->type), d, g[k] * xhat);
+        }
     }
-    for (size_t d = 0; d < D; d++) {
-        double g = ref_load(a->dx, a->type, at + d) * weight_at(weight, a->type, d);
-        double xhat = ref_load(a->x, a->type, x_at + d) * rstd;
-        ref_store(a->dx, a->type, at + d, rstd * (g - xhat * mean));
+    for (size_t i = 0; i < D / 2; i++) {
+        turned_back(a, head, i, g);
+        for (size_t k = 0; k < 2; k++) {
+            size_t d = i + k * D / 2;
+            double xhat = ref_load(a->x, a->type, head->x + d) * rstd;
+            ref_store(a->dx, a->type, head->dx + d,
+                      rstd * (g[k] * weight_at(head->weight, a->type, d) - xhat * mean));
+        }
     }
 }
 
@@ -86,18 +121,18 @@ enum status ref_rope_backward(struct stream *stream, const struct rope_backward_
         if (a->dk_weight)
             ref_store(a->dk_weight, ref_wide(a->type), d, 0);
     }
-    for (size_t row = 0; row < (size_t)a->B * (size_t)a->T; row++)
-        for (size_t head = 0; head < heads; head++) {
-            size_t from = row * a->dout_stride + head * D, to = row * a->dx_stride + head * D;
-            for (size_t i = 0; i < D / 2; i++) {
-                double c, s, low = ref_load(a->dout, a->type, from + i);
-                double high = ref_load(a->dout, a->type, from + i + D / 2);
-                angle_at(a->table, a->type, row % (size_t)a->T, D, i, &c, &s);
-                ref_store(a->dx, a->type, to + i, c * low + s * high);
-                ref_store(a->dx, a->type, to + i + D / 2, c * high - s * low);
-            }
-            if (a->norm)
-                norm_backward(a, row, head);
+    for (size_t i = 0; i < (size_t)a->B * (size_t)a->T * heads; i++) {
+        const struct head head = head_at(a, i / heads, i % heads);
+        if (a->norm) {
+            norm_backward(a, &head);
+            continue;
         }
+        for (size_t d = 0; d < D / 2; d++) {
+            double g[2];
+            turned_back(a, &head, d, g);
+            ref_store(a->dx, a->type, head.dx + d, g[0]);
+            ref_store(a->dx, a->type, head.dx + d + D / 2, g[1]);
+        }
+    }
     return STATUS_OK;
 }

@@ -1,11 +1,8 @@
 // Layer normalization, a row at a time. Statistics take two passes over a row, the second from the cache;
-// never E[x^2] - E[x]^2, which cancels. The gradients of weight and bias are summed on two levels, blocks of
-// rows into a thread's total and the totals in thread order, so that rounding errors grow slowly and the
-// order is fixed.
+// never E[x^2] - E[x]^2, which cancels.
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
-
-#define ROWS_PER_BLOCK 64
 
 // ---- forward
 
@@ -125,43 +122,22 @@ VF_INLINE void backward_row(enum dtype type, const struct layernorm_backward_arg
         write_dx(type, args, block, row, i, (int)(C - i), mean, rstd, dot_mean);
 }
 
-static size_t padded_channels(int C) {
-    return ((size_t)C + 63) / 64 * 64; // whole cache lines; room for the last whole vector
-}
-
-static void flush_block(float *total, float *block, size_t n) {
-    for (size_t i = 0; i < n; i += VF_WIDTH) {
-        vf_store(total + i, vf_load(total + i) + vf_load(block + i));
-        vf_store(block + i, vf_zero());
-    }
-}
-
 // The workspace of each thread: its totals of dweight and dbias, then those of the current block.
 VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_args *args,
                              struct parallel_span rows, float *workspace) {
-    size_t padded = padded_channels(args->C);
+    size_t padded = channel_sums_padded((size_t)args->C);
     struct param_sums block = {workspace + 2 * padded, workspace + 3 * padded};
     memset(workspace, 0, 4 * padded * sizeof(float));
     for (size_t n = rows.begin; n < rows.end; n++) {
         backward_row(type, args, block, n);
-        if ((n - rows.begin) % ROWS_PER_BLOCK == ROWS_PER_BLOCK - 1 || n + 1 == rows.end)
-            flush_block(workspace, block.dweight, 2 * padded);
-    }
-}
-
-static void add_totals(float *gradient, bool beta_zero, const float *totals, size_t stride, int n_threads,
-                       struct parallel_span channels) {
-    for (size_t c = channels.begin; c < channels.end; c++) {
-        float sum = totals[c];
-        for (int thread = 1; thread < n_threads; thread++)
-            sum += totals[(size_t)thread * stride + c];
-        gradient[c] = beta_zero ? sum : gradient[c] + sum;
+        if ((n - rows.begin) % CHANNEL_SUMS_ROWS == CHANNEL_SUMS_ROWS - 1 || n + 1 == rows.end)
+            channel_sums_flush(workspace, block.dweight, 2 * padded);
     }
 }
 
 size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
                                             const struct layernorm_backward_args *args) {
-    return (size_t)device->n_threads * 4 * padded_channels(args->C) * sizeof(float);
+    return (size_t)device->n_threads * 4 * channel_sums_padded((size_t)args->C) * sizeof(float);
 }
 
 struct backward_call {
@@ -181,13 +157,13 @@ static void totals_part(const void *context, int part, int n_parts) {
     const struct backward_call *call = context;
     const struct layernorm_backward_args *args = call->args;
     struct parallel_span channels = parallel_span_of((size_t)args->C, 16, part, n_parts);
-    add_totals(args->dweight, args->beta_zero, call->workspace, 4 * call->padded, n_parts, channels);
-    add_totals(args->dbias, args->beta_zero, call->workspace + call->padded, 4 * call->padded, n_parts,
-               channels);
+    channel_sums_add(args->dweight, args->beta_zero, call->workspace, 4 * call->padded, n_parts, channels);
+    channel_sums_add(args->dbias, args->beta_zero, call->workspace + call->padded, 4 * call->padded, n_parts,
+                     channels);
 }
 
 enum status CPU_OP(layernorm_backward)(struct stream *stream, const struct layernorm_backward_args *args) {
-    const struct backward_call call = {args, stream->workspace, padded_channels(args->C)};
+    const struct backward_call call = {args, stream->workspace, channel_sums_padded((size_t)args->C)};
     int n_threads = cpu_threads(stream->device, (size_t)args->N * (size_t)args->C);
     parallel_run(n_threads, backward_part, &call);
     parallel_run(n_threads, totals_part, &call);

@@ -42,6 +42,15 @@ static enum status workspace_bytes(struct device *device, enum operation operati
     case OP_layernorm_backward:
         *bytes = CPU_OP(layernorm_backward_workspace)(device, args);
         return STATUS_OK;
+    case OP_rmsnorm_backward:
+        *bytes = CPU_OP(rmsnorm_backward_workspace)(device, args);
+        return STATUS_OK;
+    case OP_rope_forward:
+        *bytes = CPU_OP(rope_forward_workspace)(device, args);
+        return STATUS_OK;
+    case OP_rope_backward:
+        *bytes = CPU_OP(rope_backward_workspace)(device, args);
+        return STATUS_OK;
     case OP_attention_forward:
         *bytes = CPU_OP(attention_forward_workspace)(device, args);
         return STATUS_OK;

@@ -1,0 +1,78 @@
+// Activations and their derivatives for kernels/cpu/isa. GELU in its tanh form is written with the logistic
+// function: 0.5 (1 + tanh(u)) = sigmoid(2 u). That keeps its relative accuracy where 1 + tanh(u) would
+// cancel.
+#ifndef ZERO_KERNELS_CPU_ACTIVATIONS_H
+#define ZERO_KERNELS_CPU_ACTIVATIONS_H
+
+#include "kernels/cpu/simd.h"
+#include "kernels/ops_layers.h"
+
+#define TWO_SQRT_2_OVER_PI 1.5957691216057308f // 2 sqrt(2 / pi)
+#define CUBIC              0.044715f
+#define LOG2_E             1.4426950408889634f
+
+// sigmoid(u) and its factors, given u log2 e. With e = exp(-|u|) and q = 1 / (1 + e), the sigmoid is q or e q
+// by the sign of u, and its derivative is e q^2: no cancellation, no overflow.
+struct logistic_terms {
+    vf e, q, sigmoid;
+};
+
+VF_INLINE struct logistic_terms vf_logistic(vf u) {
+    struct logistic_terms s = {.e = vf_exp2(vf_min(u, -u))};
+    s.q = vf_reciprocal(s.e + 1.0f);
+    s.sigmoid = vf_select(u < vf_zero(), s.e * s.q, s.q);
+    return s;
+}
+
+// 2 u log2 e
+VF_INLINE vf vf_gelu_argument(vf x, vf square) {
+    return x *
+           vf_fma(square, vf_set1(TWO_SQRT_2_OVER_PI * CUBIC * LOG2_E), vf_set1(TWO_SQRT_2_OVER_PI * LOG2_E));
+}
+
+VF_INLINE vf vf_gelu(vf x) {
+    return x * vf_logistic(vf_gelu_argument(x, x * x)).sigmoid;
+}
+
+// d(x sigmoid(2 u))/dx = sigmoid + x 2 u' e q^2
+VF_INLINE vf vf_gelu_derivative(vf x) {
+    vf square = x * x;
+    struct logistic_terms s = vf_logistic(vf_gelu_argument(x, square));
+    vf slope = vf_fma(square, vf_set1(3.0f * TWO_SQRT_2_OVER_PI * CUBIC), vf_set1(TWO_SQRT_2_OVER_PI));
+    return vf_fma(x * slope, s.e * s.q * s.q, s.sigmoid);
+}
+
+// silu(z) = z sigmoid(z), and its derivative sigmoid + z e q^2
+struct silu_terms {
+    vf value, derivative;
+};
+
+VF_INLINE struct silu_terms vf_silu(vf z) {
+    struct logistic_terms s = vf_logistic(z * LOG2_E);
+    return (struct silu_terms){z * s.sigmoid, vf_fma(z, s.e * s.q * s.q, s.sigmoid)};
+}
+
+// max(x, 0)^2; NaN stays NaN.
+VF_INLINE vf vf_relu_squared(vf x) {
+    vf positive = vf_max(vf_zero(), x);
+    return positive * positive;
+}
+
+VF_INLINE vf vf_relu_squared_derivative(vf x) {
+    return 2.0f * vf_max(vf_zero(), x);
+}
+
+// Of a fused epilogue. The activation is uniform over a call, so the branches are predicted.
+VF_INLINE vf vf_activate(enum activation activation, vf x) {
+    return activation == ACTIVATION_GELU           ? vf_gelu(x)
+           : activation == ACTIVATION_RELU_SQUARED ? vf_relu_squared(x)
+                                                   : x;
+}
+
+VF_INLINE vf vf_activation_derivative(enum activation activation, vf x) {
+    return activation == ACTIVATION_GELU           ? vf_gelu_derivative(x)
+           : activation == ACTIVATION_RELU_SQUARED ? vf_relu_squared_derivative(x)
+                                                   : vf_set1(1.0f);
+}
+
+#endif

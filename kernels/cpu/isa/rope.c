@@ -1,0 +1,266 @@
+// Rotary position embedding after an optional RMS normalization of each head. A row's cosines and sines are
+// separated once and serve all of its heads. With normalization a head is read twice, the second time from
+// the cache.
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa/channel_sums.h"
+#include "kernels/cpu/simd.h"
+
+// A thread's workspace, in arrays of channel_sums_padded(D) floats: the row's cosines and sines; in backward
+// also one head's gradient, and the totals of dq_weight and dk_weight with the sums of the current block.
+enum { TURNS, HEAD, TOTALS, BLOCK = TOTALS + 2, N_ARRAYS = BLOCK + 2 };
+
+struct turns {
+    const float *cos, *sin; // (D / 2) each
+};
+
+// table: (D / 2, 2), of one position.
+VF_INLINE struct turns turns_of(const float *table, size_t D, float *array) {
+    float *cosines = array, *sines = array + D / 2;
+    for (size_t i = 0; i < D / 2; i++) {
+        cosines[i] = table[2 * i];
+        sines[i] = table[2 * i + 1];
+    }
+    return (struct turns){cosines, sines};
+}
+
+// A pair of vectors: elements i and i + D / 2 of a head.
+struct pair {
+    vf low, high;
+};
+
+VF_INLINE struct pair get_pair(enum dtype type, const void *x, size_t at, size_t D, int lanes) {
+    return (struct pair){vf_get_part(type, x, at, lanes), vf_get_part(type, x, at + D / 2, lanes)};
+}
+
+VF_INLINE void put_pair(enum dtype type, void *out, size_t at, size_t D, struct pair p, int lanes) {
+    vf_put_part(type, out, at, p.low, lanes);
+    vf_put_part(type, out, at + D / 2, p.high, lanes);
+}
+
+VF_INLINE struct pair times_weight(enum dtype type, struct pair p, const void *weight, size_t i, size_t D,
+                                   int lanes) {
+    if (!weight)
+        return p;
+    struct pair w = get_pair(type, weight, i, D, lanes);
+    return (struct pair){p.low * w.low, p.high * w.high};
+}
+
+VF_INLINE struct pair rotate(struct turns turns, struct pair p, size_t i, int lanes) {
+    vf c = vf_load_part(turns.cos + i, lanes), s = vf_load_part(turns.sin + i, lanes);
+    return (struct pair){vf_fnma(s, p.high, c * p.low), vf_fma(s, p.low, c * p.high)};
+}
+
+VF_INLINE struct pair rotate_back(struct turns turns, struct pair p, size_t i, int lanes) {
+    vf c = vf_load_part(turns.cos + i, lanes), s = vf_load_part(turns.sin + i, lanes);
+    return (struct pair){vf_fma(s, p.high, c * p.low), vf_fnma(s, p.low, c * p.high)};
+}
+
+#define PAIR_LANES(i, half) ((half) - (i) < VF_WIDTH ? (int)((half) - (i)) : VF_WIDTH)
+
+// ---- forward
+
+VF_INLINE float head_rstd(enum dtype type, const void *x, size_t at, size_t D, float epsilon) {
+    vf sum = vf_zero();
+    for (size_t i = 0; i < D; i += VF_WIDTH) {
+        vf a = vf_get_part(type, x, at + i, PAIR_LANES(i, D));
+        sum = vf_fma(a, a, sum);
+    }
+    return 1.0f / sqrtf(vf_reduce_add(sum) / (float)D + epsilon);
+}
+
+// Where a head begins in x and out, and its weight.
+struct head {
+    size_t x, out;
+    const void *weight;
+    float rstd;
+};
+
+VF_INLINE void forward_pair(enum dtype type, const struct rope_forward_args *args, const struct head *head,
+                            struct turns turns, size_t i, int lanes) {
+    size_t D = (size_t)args->D;
+    struct pair p = get_pair(type, args->x, head->x + i, D, lanes);
+    if (args->norm) {
+        p = (struct pair){p.low * head->rstd, p.high * head->rstd};
+        p = times_weight(type, p, head->weight, i, D, lanes);
+    }
+    put_pair(type, args->out, head->out + i, D, rotate(turns, p, i, lanes), lanes);
+}
+
+VF_INLINE void forward_row(enum dtype type, const struct rope_forward_args *args, size_t row, float *array) {
+    size_t D = (size_t)args->D, T = (size_t)args->T, heads = (size_t)(args->H + args->K);
+    size_t position = (size_t)(args->positions ? args->positions[row / T] : args->position) + row % T;
+    struct turns turns = turns_of((const float *)args->table + position * D, D, array);
+    for (size_t h = 0; h < heads; h++) {
+        struct head head = {.x = row * args->x_stride + h * D,
+                            .out = row * args->out_stride + h * D,
+                            .weight = h < (size_t)args->H ? args->q_weight : args->k_weight};
+        if (args->norm) {
+            head.rstd = head_rstd(type, args->x, head.x, D, args->epsilon);
+            if (args->rstd)
+                ((float *)args->rstd)[row * heads + h] = head.rstd;
+        }
+        size_t i = 0;
+        for (; i + VF_WIDTH <= D / 2; i += VF_WIDTH)
+            forward_pair(type, args, &head, turns, i, VF_WIDTH);
+        if (i < D / 2)
+            forward_pair(type, args, &head, turns, i, (int)(D / 2 - i));
+    }
+}
+
+VF_INLINE void forward_rows(enum dtype type, const struct rope_forward_args *args, struct parallel_span rows,
+                            float *array) {
+    const struct rope_forward_args copy = *args; // stores through pointers cannot alias it
+    for (size_t row = rows.begin; row < rows.end; row++)
+        forward_row(type, &copy, row, array);
+}
+
+size_t CPU_OP(rope_forward_workspace)(const struct device *device, const struct rope_forward_args *args) {
+    return (size_t)device->n_threads * channel_sums_padded((size_t)args->D) * sizeof(float);
+}
+
+struct forward_call {
+    const struct rope_forward_args *args;
+    float *workspace;
+};
+
+static void forward_part(const void *context, int part, int n_parts) {
+    const struct forward_call *call = context;
+    size_t n_rows = (size_t)call->args->B * (size_t)call->args->T;
+    struct parallel_span rows = parallel_span_of(n_rows, 1, part, n_parts);
+    VF_DISPATCH(call->args->type, forward_rows, call->args, rows,
+                call->workspace + (size_t)part * channel_sums_padded((size_t)call->args->D));
+}
+
+enum status CPU_OP(rope_forward)(struct stream *stream, const struct rope_forward_args *args) {
+    const struct forward_call call = {args, stream->workspace};
+    size_t heads = (size_t)args->B * (size_t)args->T * (size_t)(args->H + args->K);
+    parallel_run(cpu_threads(stream->device, heads * (size_t)args->D), forward_part, &call);
+    return STATUS_OK;
+}
+
+// ---- backward
+
+struct backward_head {
+    size_t dx, dout, x; // where it begins in the tensors
+    const void *weight;
+    float *dweight; // the block's sums, or NULL
+    float rstd, dot_mean;
+};
+
+// Without normalization, the gradient of x itself.
+VF_INLINE void backward_pair(enum dtype type, const struct rope_backward_args *args,
+                             const struct backward_head *head, struct turns turns, size_t i, int lanes) {
+    size_t D = (size_t)args->D;
+    struct pair p = get_pair(type, args->dout, head->dout + i, D, lanes);
+    put_pair(type, args->dx, head->dx + i, D, rotate_back(turns, p, i, lanes), lanes);
+}
+
+// With it: keeps the gradient of the normalized head in `gradient`, and adds to the dot products of (that)
+// weight and of xhat.
+VF_INLINE vf keep_pair(enum dtype type, const struct rope_backward_args *args,
+                       const struct backward_head *head, struct turns turns, float *gradient, size_t i,
+                       int lanes, vf dot) {
+    size_t D = (size_t)args->D;
+    struct pair p = rotate_back(turns, get_pair(type, args->dout, head->dout + i, D, lanes), i, lanes);
+    put_pair(DTYPE_F32, gradient, i, D, p, lanes);
+    struct pair g = times_weight(type, p, head->weight, i, D, lanes);
+    struct pair x = get_pair(type, args->x, head->x + i, D, lanes); // lanes past the end are 0
+    return vf_fma(g.high, x.high * head->rstd, vf_fma(g.low, x.low * head->rstd, dot));
+}
+
+VF_INLINE void write_part(enum dtype type, const struct rope_backward_args *args,
+                          const struct backward_head *head, const float *gradient, size_t i, int lanes) {
+    vf x = vf_get_part(type, args->x, head->x + i, lanes) * head->rstd;
+    vf dout = vf_load_part(gradient + i, lanes);
+    vf g = head->weight ? dout * vf_get_part(type, head->weight, i, lanes) : dout;
+    vf dx = vf_fnma(x, vf_set1(head->dot_mean), g) * head->rstd;
+    vf_put_part(type, args->dx, head->dx + i, dx, lanes);
+    if (head->dweight)
+        vf_store(head->dweight + i, vf_fma(dout, x, vf_load(head->dweight + i)));
+}
+
+VF_INLINE void norm_backward(enum dtype type, const struct rope_backward_args *args,
+                             struct backward_head *head, struct turns turns, float *gradient) {
+    size_t D = (size_t)args->D, i = 0;
+    vf dot = vf_zero();
+    for (; i + VF_WIDTH <= D / 2; i += VF_WIDTH)
+        dot = keep_pair(type, args, head, turns, gradient, i, VF_WIDTH, dot);
+    if (i < D / 2)
+        dot = keep_pair(type, args, head, turns, gradient, i, (int)(D / 2 - i), dot);
+    head->dot_mean = vf_reduce_add(dot) / (float)D;
+    for (i = 0; i + VF_WIDTH <= D; i += VF_WIDTH)
+        write_part(type, args, head, gradient, i, VF_WIDTH);
+    if (i < D)
+        write_part(type, args, head, gradient, i, (int)(D - i));
+}
+
+VF_INLINE void backward_row(enum dtype type, const struct rope_backward_args *args, size_t row,
+                            float *arrays) {
+    size_t D = (size_t)args->D, heads = (size_t)(args->H + args->K), padded = channel_sums_padded(D);
+    const float *table = (const float *)args->table + row % (size_t)args->T * D;
+    struct turns turns = turns_of(table, D, arrays + TURNS * padded);
+    for (size_t h = 0; h < heads; h++) {
+        bool is_query = h < (size_t)args->H;
+        struct backward_head head = {.dx = row * args->dx_stride + h * D,
+                                     .dout = row * args->dout_stride + h * D,
+                                     .x = row * args->x_stride + h * D,
+                                     .weight = is_query ? args->q_weight : args->k_weight};
+        if (args->norm) {
+            head.rstd = ((const float *)args->rstd)[row * heads + h];
+            if (is_query ? args->dq_weight : args->dk_weight)
+                head.dweight = arrays + (size_t)(is_query ? BLOCK : BLOCK + 1) * padded;
+            norm_backward(type, args, &head, turns, arrays + HEAD * padded);
+            continue;
+        }
+        size_t i = 0;
+        for (; i + VF_WIDTH <= D / 2; i += VF_WIDTH)
+            backward_pair(type, args, &head, turns, i, VF_WIDTH);
+        if (i < D / 2)
+            backward_pair(type, args, &head, turns, i, (int)(D / 2 - i));
+    }
+}
+
+VF_INLINE void backward_rows(enum dtype type, const struct rope_backward_args *args,
+                             struct parallel_span rows, float *arrays) {
+    const struct rope_backward_args copy = *args;
+    size_t padded = channel_sums_padded((size_t)copy.D);
+    bool sums = copy.dq_weight || copy.dk_weight;
+    if (sums)
+        memset(arrays + TOTALS * padded, 0, (N_ARRAYS - TOTALS) * padded * sizeof *arrays);
+    for (size_t row = rows.begin; row < rows.end; row++) {
+        backward_row(type, &copy, row, arrays);
+        if (sums) // the heads of a row are a block
+            channel_sums_flush(arrays + TOTALS * padded, arrays + BLOCK * padded, 2 * padded);
+    }
+}
+
+size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args) {
+    return (size_t)device->n_threads * N_ARRAYS * channel_sums_padded((size_t)args->D) * sizeof(float);
+}
+
+struct backward_call {
+    const struct rope_backward_args *args;
+    float *workspace;
+    size_t padded;
+};
+
+static void rows_part(const void *context, int part, int n_parts) {
+    const struct backward_call *call = context;
+    size_t n_rows = (size_t)call->args->B * (size_t)call->args->T;
+    struct parallel_span rows = parallel_span_of(n_rows, 1, part, n_parts);
+    VF_DISPATCH(call->args->type, backward_rows, call->args, rows,
+                call->workspace + (size_t)part * N_ARRAYS * call->padded);
+}
+
+enum status CPU_OP(rope_backward)(struct stream *stream, const struct rope_backward_args *args) {
+    const struct backward_call call = {args, stream->workspace, channel_sums_padded((size_t)args->D)};
+    size_t heads = (size_t)args->B * (size_t)args->T * (size_t)(args->H + args->K), D = (size_t)args->D;
+    int n_threads = cpu_threads(stream->device, heads * D);
+    parallel_run(n_threads, rows_part, &call);
+    void *const gradients[2] = {args->dq_weight, args->dk_weight};
+    for (size_t k = 0; k < 2; k++) // D is small: on this thread
+        if (gradients[k])
+            channel_sums_add(gradients[k], args->beta_zero, call.workspace + (TOTALS + k) * call.padded,
+                             N_ARRAYS * call.padded, n_threads, (struct parallel_span){0, D});
+    return STATUS_OK;
+}
