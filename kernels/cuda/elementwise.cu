@@ -1,35 +1,8 @@
-// Operations on flat spans: GELU and its gradient, fill, cast, add, sums along a tree and in order, and sums
-// of squares by block. All are bandwidth-bound, except for sums in order.
-#include "kernels/cuda/elementwise.cuh"
+// Operations on flat spans: fill, cast, add, sums along a tree and in order, and sums of squares by block.
+// All are bandwidth-bound, except for sums in order.
 #include "kernels/cuda/span.cuh"
 
 namespace {
-
-// ---- GELU
-
-template <class T> struct gelu_step {
-    T *out;
-    const T *x;
-
-    template <int WIDTH> __device__ void at(size_t i) const {
-        floats<WIDTH> value = load<WIDTH>(x + i);
-        for (int k = 0; k < WIDTH; k++)
-            value.x[k] = gelu(value.x[k]);
-        store(out + i, value);
-    }
-};
-
-template <class T> struct gelu_backward_step {
-    T *dx;
-    const T *dout, *x;
-
-    template <int WIDTH> __device__ void at(size_t i) const {
-        floats<WIDTH> value = load<WIDTH>(x + i), gradient = load<WIDTH>(dout + i);
-        for (int k = 0; k < WIDTH; k++)
-            gradient.x[k] *= gelu_derivative(value.x[k]);
-        store(dx + i, gradient);
-    }
-};
 
 // ---- fill, cast, add
 
@@ -214,25 +187,6 @@ __global__ void __launch_bounds__(SQUARES_THREADS) sum_squares(double *partial, 
 }
 
 } // namespace
-
-extern "C" enum status cuda_gelu_forward(struct stream *stream, const struct gelu_forward_args *args) {
-    bool aligned = is_aligned(args->out) && is_aligned(args->x);
-    return with_type(args->type, [&](auto zero) {
-        using T = decltype(zero);
-        gelu_step<T> step = {static_cast<T *>(args->out), static_cast<const T *>(args->x)};
-        return over_span<widest_access<T>()>("gelu_forward", stream, step, args->n, aligned);
-    });
-}
-
-extern "C" enum status cuda_gelu_backward(struct stream *stream, const struct gelu_backward_args *args) {
-    bool aligned = is_aligned(args->dx) && is_aligned(args->dout) && is_aligned(args->x);
-    return with_type(args->type, [&](auto zero) {
-        using T = decltype(zero);
-        gelu_backward_step<T> step = {static_cast<T *>(args->dx), static_cast<const T *>(args->dout),
-                                      static_cast<const T *>(args->x)};
-        return over_span<widest_access<T>()>("gelu_backward", stream, step, args->n, aligned);
-    });
-}
 
 extern "C" enum status cuda_fill(struct stream *stream, const struct fill_args *args) {
     return with_type(args->type, [&](auto zero) {

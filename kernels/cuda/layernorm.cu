@@ -3,6 +3,7 @@
 // in registers where its threads have one access each, and reads it twice where they have more; it sums the
 // gradients of weight and bias over its block's rows in shared memory and writes them to the workspace once
 // per block. The blocks that finish last add the blocks' sums, in an order that depends on the sizes only.
+#include "kernels/cuda/channel_sums.cuh"
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -83,7 +84,7 @@ enum status launch_forward(struct stream *stream, const struct layernorm_forward
                                   static_cast<float *>(args->rstd),     static_cast<const T *>(args->x),
                                   static_cast<const T *>(args->weight), static_cast<const T *>(args->bias)};
     size_t shared_bytes = rows * static_cast<size_t>(args->C) * sizeof(T);
-    bool staged = shared_bytes <= LAYERNORM_SHARED_BYTES;
+    bool staged = shared_bytes <= NORM_SHARED_BYTES;
     return LAUNCH(stream, (layernorm_forward<T, WIDTH, GROUP>),
                   ceil_divide(static_cast<size_t>(args->N), rows), FORWARD_THREADS, staged ? shared_bytes : 0,
                   tensors, args->N, args->C, args->epsilon, staged);
@@ -97,98 +98,14 @@ template <class T> struct backward_tensors {
     const float *mean, *rstd;
 };
 
-// Where the sums over all rows go.
-struct parameter_gradients {
-    float *dweight, *dbias;
-    bool beta_zero;
-    unsigned *tickets;
-};
-
-// Sums by channel are stored in planes of four floats per thread, so that a warp's 16-byte accesses use every
-// bank of shared memory once.
-template <int WIDTH> struct planes {
-    static constexpr int plane = WIDTH < 4 ? WIDTH : 4;
-    static constexpr int count = WIDTH / plane;
-
-    // The index of elements [k * plane, (k + 1) * plane) of the WIDTH from channel c on, and its inverse.
-    __device__ static int place(int c, int k, int C) {
-        return k * (C / count) + c / count;
-    }
-    __device__ static int channel(int place, int C) {
-        int within = place % (C / count);
-        return within / plane * WIDTH + place / (C / count) * plane + within % plane;
-    }
-    __device__ static void add(float *sums, int c, int C, const floats<WIDTH> &terms) {
-        for (int k = 0; k < count; k++) {
-            floats<plane> sum = load<plane>(sums + place(c, k, C));
-            for (int j = 0; j < plane; j++)
-                sum.x[j] += terms.x[k * plane + j];
-            store(sums + place(c, k, C), sum);
-        }
-    }
-    __device__ static void clear(float *sums, int c, int C) {
-        for (int k = 0; k < count; k++)
-            store(sums + place(c, k, C), floats<plane>{});
-    }
-};
-
-// Takes a ticket of `n`. Returns to all threads of the block whether it was the last one: then what the other
-// n - 1 blocks wrote before is visible to __ldcg, and the ticket is zero again.
-__device__ inline bool is_last_of(unsigned *ticket, int n) {
-    __shared__ bool last;
-    __threadfence(); // this thread's writes, before the ticket
-    __syncthreads();
-    if (threadIdx.x == 0 && threadIdx.y == 0) {
-        last = atomicAdd(ticket, 1u) + 1 == static_cast<unsigned>(n);
-        if (last)
-            *ticket = 0;
-    }
-    __syncthreads();
-    __threadfence();
-    return last;
-}
-
-// Element i of the sums of `n` blocks that are `step` floats apart, in order.
-__device__ inline float sum_of_blocks(const float *partial, size_t step, int n, int i) {
-    float sum = __ldcg(partial + i);
-    for (int block = 1; block < n; block++)
-        sum += __ldcg(partial + static_cast<size_t>(block) * step + i);
-    return sum;
-}
-
-// Adds the sums of all blocks to the gradients. Called by every thread of every block, after its block's own
-// sums are in partial[blockIdx.x].
-//   tickets   one for each group of blocks, then one for the groups
-template <int WIDTH>
-__device__ inline void add_partial_sums(float *partial, const parameter_gradients &to, int C) {
-    int n_blocks = static_cast<int>(gridDim.x), n_threads = static_cast<int>(blockDim.x * blockDim.y);
-    int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
-    int n_groups = (n_blocks + LAYERNORM_GROUP - 1) / LAYERNORM_GROUP;
-    int group = static_cast<int>(blockIdx.x) / LAYERNORM_GROUP, first = group * LAYERNORM_GROUP;
-    int n = n_blocks - first < LAYERNORM_GROUP ? n_blocks - first : LAYERNORM_GROUP;
-    size_t block_sums = 2 * static_cast<size_t>(C);
-    float *group_sums = partial + static_cast<size_t>(first) * block_sums;
-    if (!is_last_of(&to.tickets[group], n))
-        return;
-    for (int i = thread; i < 2 * C; i += n_threads)
-        group_sums[i] = sum_of_blocks(group_sums, block_sums, n, i);
-    if (!is_last_of(&to.tickets[n_groups], n_groups))
-        return;
-    for (int i = thread; i < 2 * C; i += n_threads) {
-        float sum = sum_of_blocks(partial, LAYERNORM_GROUP * block_sums, n_groups, i);
-        float *gradient = (i < C ? to.dweight : to.dbias) + planes<WIDTH>::channel(i % C, C);
-        *gradient = to.beta_zero ? sum : *gradient + sum;
-    }
-}
-
 // blockDim.x threads (whole warps) per row, blockDim.y rows at a time.
 //   partial   [w] (blocks, 2, C): the sums for dweight and dbias, in planes
 //   staged    sums are kept in shared memory; otherwise in `partial` itself, and blockDim.y is 1
 template <class T, int WIDTH>
-__global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
-    layernorm_backward(float *all_partial, const backward_tensors<T> tensors, const parameter_gradients to,
+__global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
+    layernorm_backward(float *all_partial, const backward_tensors<T> tensors, const channel_gradients<2> to,
                        int N, int C, bool staged) {
-    __shared__ float dots[2][LAYERNORM_BACKWARD_THREADS / WARP][2]; // of one row, and of the next
+    __shared__ float dots[2][NORM_BACKWARD_THREADS / WARP][2]; // of one row, and of the next
     int row_threads = static_cast<int>(blockDim.x), n_rows = static_cast<int>(blockDim.y);
     int first = static_cast<int>(threadIdx.x) * WIDTH, step = row_threads * WIDTH;
     int row_warps = row_threads / WARP, first_warp = static_cast<int>(threadIdx.y) * row_warps;
@@ -276,7 +193,8 @@ __global__ void __launch_bounds__(LAYERNORM_BACKWARD_THREADS)
 
 template <class T, int WIDTH>
 enum status launch_backward(struct stream *stream, const struct layernorm_backward_args *args) {
-    struct layernorm_division shape = layernorm_backward_divide(properties_of(stream->device), args, WIDTH);
+    struct norm_division shape =
+        norm_backward_divide(properties_of(stream->device), args->N, args->C, 2, WIDTH);
     backward_tensors<T> tensors = {static_cast<T *>(args->dx),
                                    static_cast<T *>(args->out),
                                    static_cast<const T *>(args->dout),
@@ -289,8 +207,9 @@ enum status launch_backward(struct stream *stream, const struct layernorm_backwa
     float *partial = static_cast<float *>(stream->workspace);
     size_t channels = static_cast<size_t>(args->C);
     size_t shared_bytes = shape.staged ? static_cast<size_t>(shape.rows) * 2 * channels * sizeof(float) : 0;
-    parameter_gradients to = {static_cast<float *>(args->dweight), static_cast<float *>(args->dbias),
-                              args->beta_zero, tickets_of(stream)};
+    channel_gradients<2> to = {{static_cast<float *>(args->dweight), static_cast<float *>(args->dbias)},
+                               args->beta_zero,
+                               tickets_of(stream)};
     return LAUNCH(stream, (layernorm_backward<T, WIDTH>), shape.blocks, dim3(shape.row_threads, shape.rows),
                   shared_bytes, partial, tensors, to, args->N, args->C, shape.staged);
 }

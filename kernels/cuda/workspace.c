@@ -28,32 +28,58 @@ size_t cuda_occurrences_bytes(int V) {
     return CUDA_TOKEN_OWNERS * sizeof(int) + tokens * (sizeof(int) + CUDA_OCCURRENCE_BYTES);
 }
 
-// ---- layernorm
+// ---- norms
 
-struct layernorm_division layernorm_backward_divide(const struct cuda_properties *properties,
-                                                    const struct layernorm_backward_args *args, int width) {
+struct norm_division norm_backward_divide(const struct cuda_properties *properties, int N, int C, int n_sums,
+                                          int width) {
     const size_t blocks_per_processor = 2;
-    struct layernorm_division shape;
-    size_t warps = divided((size_t)args->C, (size_t)width * CUDA_WARP);
-    shape.row_threads = (int)smaller(warps * CUDA_WARP, LAYERNORM_BACKWARD_THREADS);
-    size_t row_bytes = 2 * (size_t)args->C * sizeof(float);
-    shape.staged = row_bytes <= LAYERNORM_SHARED_BYTES;
-    shape.rows = LAYERNORM_BACKWARD_THREADS / shape.row_threads;
-    if ((size_t)shape.rows * row_bytes > LAYERNORM_SHARED_BYTES)
-        shape.rows = shape.staged ? (int)(LAYERNORM_SHARED_BYTES / row_bytes) : 1;
-    shape.blocks = (int)smaller(divided((size_t)args->N, (size_t)shape.rows),
-                                smaller(blocks_per_processor * (size_t)properties->n_processors,
-                                        (CUDA_TICKETS - 1) * LAYERNORM_GROUP));
+    struct norm_division shape;
+    size_t warps = divided((size_t)C, (size_t)width * CUDA_WARP);
+    shape.row_threads = (int)smaller(warps * CUDA_WARP, NORM_BACKWARD_THREADS);
+    size_t row_bytes = (size_t)n_sums * (size_t)C * sizeof(float);
+    shape.staged = row_bytes <= NORM_SHARED_BYTES;
+    shape.rows = NORM_BACKWARD_THREADS / shape.row_threads;
+    if ((size_t)shape.rows * row_bytes > NORM_SHARED_BYTES)
+        shape.rows = shape.staged ? (int)(NORM_SHARED_BYTES / row_bytes) : 1;
+    shape.blocks = (int)smaller(
+        divided((size_t)N, (size_t)shape.rows),
+        smaller(blocks_per_processor * (size_t)properties->n_processors, (CUDA_TICKETS - 1) * NORM_GROUP));
     return shape;
 }
 
 // Which width a call uses depends on alignment, so this takes the larger of both.
+static size_t norm_backward_bytes(const struct cuda_properties *properties, int N, int C, int n_sums,
+                                  enum dtype type) {
+    int packed = 16 / (int)dtype_size(type);
+    size_t blocks = larger((size_t)norm_backward_divide(properties, N, C, n_sums, 1).blocks,
+                           (size_t)norm_backward_divide(properties, N, C, n_sums, packed).blocks);
+    return blocks * (size_t)n_sums * (size_t)C * sizeof(float);
+}
+
 static size_t layernorm_backward_bytes(const struct cuda_properties *properties,
                                        const struct layernorm_backward_args *args) {
-    int packed = 16 / (int)dtype_size(args->type);
-    size_t blocks = larger((size_t)layernorm_backward_divide(properties, args, 1).blocks,
-                           (size_t)layernorm_backward_divide(properties, args, packed).blocks);
-    return blocks * 2 * (size_t)args->C * sizeof(float);
+    return norm_backward_bytes(properties, args->N, args->C, 2, args->type);
+}
+
+static size_t rmsnorm_backward_bytes(const struct cuda_properties *properties,
+                                     const struct rmsnorm_backward_args *args) {
+    return norm_backward_bytes(properties, args->N, args->C, 1, args->type);
+}
+
+int cuda_rope_backward_blocks(const struct cuda_properties *properties,
+                              const struct rope_backward_args *args) {
+    const size_t blocks_per_processor = 2, heads_per_block = CUDA_ROPE_THREADS / CUDA_WARP; // at least
+    size_t heads = (size_t)args->B * (size_t)args->T * (size_t)(args->H + args->K);
+    return (int)smaller(
+        divided(heads, heads_per_block),
+        smaller(blocks_per_processor * (size_t)properties->n_processors, (CUDA_TICKETS - 1) * NORM_GROUP));
+}
+
+static size_t rope_backward_bytes(const struct cuda_properties *properties,
+                                  const struct rope_backward_args *args) {
+    if (!args->dq_weight && !args->dk_weight)
+        return 0;
+    return (size_t)cuda_rope_backward_blocks(properties, args) * 2 * (size_t)args->D * sizeof(float);
 }
 
 // ---- linear
@@ -108,6 +134,10 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
         return cuda_occurrences_bytes(((const struct embedding_backward_args *)args)->V);
     case OP_layernorm_backward:
         return layernorm_backward_bytes(properties, args);
+    case OP_rmsnorm_backward:
+        return rmsnorm_backward_bytes(properties, args);
+    case OP_rope_backward:
+        return rope_backward_bytes(properties, args);
     case OP_linear_forward:
         return linear_bytes(linear_forward_scratch(properties, args));
     case OP_linear_backward:

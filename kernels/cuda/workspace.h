@@ -33,19 +33,25 @@ size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t 
 #define CUDA_OCCURRENCE_BYTES 12
 size_t cuda_occurrences_bytes(int V);
 
-// How layernorm_backward is divided into blocks, with accesses of `width` elements. Its workspace is 2 C
-// floats per block. The last block of each LAYERNORM_GROUP to finish adds the sums of these blocks, and the
-// last group to finish those of all groups; tickets tell which is last (CUDA_TICKETS).
-#define LAYERNORM_GROUP            16
-#define LAYERNORM_SHARED_BYTES     ((size_t)40 << 10) // fits twice on a processor of every GPU
-#define LAYERNORM_BACKWARD_THREADS 512                // at most
-struct layernorm_division {
+// How layernorm_backward and rmsnorm_backward are divided into blocks, with accesses of `width` elements.
+// Their workspace is n_sums C floats per block. The last block of each NORM_GROUP to finish adds the sums of
+// these blocks, and the last group to finish those of all groups; tickets tell which is last (CUDA_TICKETS).
+#define NORM_GROUP            16
+#define NORM_SHARED_BYTES     ((size_t)40 << 10) // fits twice on a processor of every GPU
+#define NORM_BACKWARD_THREADS 512                // at most
+struct norm_division {
     int row_threads, rows; // per block: threads per row, and rows at a time
     int blocks;
     bool staged; // sums are in shared memory, else in the workspace
 };
-struct layernorm_division layernorm_backward_divide(const struct cuda_properties *properties,
-                                                    const struct layernorm_backward_args *args, int width);
+struct norm_division norm_backward_divide(const struct cuda_properties *properties, int N, int C, int n_sums,
+                                          int width);
+
+// rope_backward with sums for weights: blocks, each with 2 D floats of workspace, added as those of norms.
+#define CUDA_ROPE_THREADS 256
+#define CUDA_ROPE_WIDTH   256 // elements of the widest heads
+int cuda_rope_backward_blocks(const struct cuda_properties *properties,
+                              const struct rope_backward_args *args);
 
 // Counters in device memory per stream, zero between kernels, by which the blocks of a kernel find out which
 // of them is the last to finish.

@@ -1,7 +1,7 @@
 // What happens to a tile before and after a linear layer's GEMM, while the tile is in the cache: upcasting of
 // operands that are multiplied in fp32; the epilogue with bias, residual, GELU or its gradient, and rounding.
-#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/activations.h"
+#include "kernels/cpu/cpu.h"
 
 VF_INLINE void upcast_rows(enum dtype type, const struct linear_upcast_args *args) {
     size_t n = (size_t)args->columns;
