@@ -6,8 +6,11 @@
 
 #include "kernels/cpu/isa/attention.h"
 
-#define KEY_BLOCK  64
-#define HEAD_CHUNK 4 // heads whose sums over a block's values are in registers together
+#define KEY_BLOCK 64
+
+// Sums over a block's values are in registers, for up to so many heads, or vectors of one head, together.
+#define HEAD_CHUNK    4
+#define VALUE_VECTORS 4
 
 // Scratch of one call.
 struct scratch {
@@ -72,9 +75,13 @@ VF_INLINE vf score_keys(const enum dtype type, const float *query, const void *k
             sums[i] = vf_fma(q, vf_get(type, keys, index + (size_t)i * stride + (size_t)d), sums[i]);
         }
     }
-    for (int i = 0; d < D && i < VF_WIDTH; i++)
-        sums[i] = vf_fma(vf_load(query + d),
-                         vf_get_part(type, keys, index + (size_t)i * stride + (size_t)d, D - d), sums[i]);
+    if (d < D) {
+        const vf q = vf_load(query + d);
+        FLAT_LOOP(i, VF_WIDTH) {
+            const size_t at = index + (size_t)i * stride + (size_t)d;
+            sums[i] = vf_fma(q, vf_get_part(type, keys, at, D - d), sums[i]);
+        }
+    }
     return add_rows(sums);
 }
 
@@ -101,18 +108,13 @@ VF_INLINE void score_heads(const enum dtype type, const struct single_query *a, 
     }
 }
 
-// Scores of a block of n keys from `index` on, after which there are more up to n_left.
+// Scores of a block of n keys from `index` on.
 VF_INLINE void score_block(const enum dtype type, const struct single_query *a, struct scratch s,
-                           size_t index, size_t values, int n, int n_left) {
+                           size_t index, int n) {
     const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH);
     for (int j = 0; j < n; j += VF_WIDTH) {
         const int m = n - j < VF_WIDTH ? n - j : VF_WIDTH;
         const size_t at = index + (size_t)j * a->k_stride;
-        for (int i = 0; i < m; i++) {
-            if (j + VF_WIDTH + i < n_left)
-                prefetch_row(type, a->k, at + (size_t)(i + VF_WIDTH) * a->k_stride, a->D);
-            prefetch_row(type, a->v, values + (size_t)(j + i) * a->v_stride, a->D);
-        }
         if (type == DTYPE_F32 || a->n_heads == 1) {
             score_heads(type, a, s, j, a->k, at, a->k_stride, m, a->D);
             continue;
@@ -146,47 +148,58 @@ VF_INLINE vf soften_head(struct scratch s, int h, int n) {
     return shrink;
 }
 
-// out += the sum over n positions of weights[j] * value j, for `lanes` elements at `index` and n_heads heads
-// from h on. Even and odd positions are summed separately.
-VF_INLINE void add_values(const enum dtype type, const int n_heads, float *out, size_t padded_D,
-                          const float *weights, const void *values, size_t index, size_t stride, int n,
-                          int lanes) {
-    vf even[HEAD_CHUNK], odd[HEAD_CHUNK];
+// out += the sum over n positions of weights[j] * value j, for n_vectors vectors of elements at `index`, the
+// last one of `lanes`, and n_heads heads. Even and odd positions are summed separately.
+VF_INLINE void add_values(const enum dtype type, const int n_heads, const int n_vectors, float *out,
+                          size_t padded_D, const float *weights, const void *values, size_t index,
+                          size_t stride, int n, int lanes) {
+    vf even[HEAD_CHUNK][VALUE_VECTORS], odd[HEAD_CHUNK][VALUE_VECTORS];
     FLAT_LOOP(h, n_heads) {
-        even[h] = vf_load(out + (size_t)h * padded_D);
-        odd[h] = vf_zero();
+        FLAT_LOOP(i, n_vectors) {
+            even[h][i] = vf_load(out + (size_t)h * padded_D + i * VF_WIDTH);
+            odd[h][i] = vf_zero();
+        }
     }
     int j = 0;
     for (; j + 1 < n; j += 2, index += 2 * stride) {
-        const vf first = vf_get_part(type, values, index, lanes);
-        const vf second = vf_get_part(type, values, index + stride, lanes);
-        FLAT_LOOP(h, n_heads) {
-            even[h] = vf_fma(vf_set1(weights[h * KEY_BLOCK + j]), first, even[h]);
-            odd[h] = vf_fma(vf_set1(weights[h * KEY_BLOCK + j + 1]), second, odd[h]);
+        FLAT_LOOP(i, n_vectors) {
+            const size_t at = index + (size_t)i * VF_WIDTH;
+            const vf first = vf_get_part(type, values, at, lanes);
+            const vf second = vf_get_part(type, values, at + stride, lanes);
+            FLAT_LOOP(h, n_heads) {
+                even[h][i] = vf_fma(vf_set1(weights[h * KEY_BLOCK + j]), first, even[h][i]);
+                odd[h][i] = vf_fma(vf_set1(weights[h * KEY_BLOCK + j + 1]), second, odd[h][i]);
+            }
         }
     }
-    if (j < n) {
-        const vf last = vf_get_part(type, values, index, lanes);
+    FLAT_LOOP(i, n_vectors) {
+        vf last = vf_zero();
+        if (j < n)
+            last = vf_get_part(type, values, index + (size_t)i * VF_WIDTH, lanes);
         FLAT_LOOP(h, n_heads) {
-            even[h] = vf_fma(vf_set1(weights[h * KEY_BLOCK + j]), last, even[h]);
+            if (j < n)
+                even[h][i] = vf_fma(vf_set1(weights[h * KEY_BLOCK + j]), last, even[h][i]);
+            vf_store(out + (size_t)h * padded_D + i * VF_WIDTH, even[h][i] + odd[h][i]);
         }
-    }
-    FLAT_LOOP(h, n_heads) {
-        vf_store(out + (size_t)h * padded_D, even[h] + odd[h]);
     }
 }
 
-// The same for all elements.
+// The same for all elements: as many vectors together as leave the sums in registers.
 VF_INLINE void add_rows_of_values(const enum dtype type, const int n_heads, const struct single_query *a,
                                   float *out, const float *weights, size_t index, int n) {
-    const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH);
-    int d = 0;
-    for (; d + VF_WIDTH <= a->D; d += VF_WIDTH)
-        add_values(type, n_heads, out + d, padded_D, weights, a->v, index + (size_t)d, a->v_stride, n,
+    const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH), D = (size_t)a->D;
+    const int n_vectors = n_heads > 2   ? (VF_WIDTH == 16 ? 2 : 1)
+                          : n_heads > 1 ? VALUE_VECTORS / 2
+                                        : VALUE_VECTORS;
+    size_t d = 0;
+    for (; d + (size_t)n_vectors * VF_WIDTH <= D; d += (size_t)n_vectors * VF_WIDTH)
+        add_values(type, n_heads, n_vectors, out + d, padded_D, weights, a->v, index + d, a->v_stride, n,
                    VF_WIDTH);
-    if (d < a->D)
-        add_values(type, n_heads, out + d, padded_D, weights, a->v, index + (size_t)d, a->v_stride, n,
-                   a->D - d);
+    for (; d + VF_WIDTH <= D; d += VF_WIDTH)
+        add_values(type, n_heads, 1, out + d, padded_D, weights, a->v, index + d, a->v_stride, n, VF_WIDTH);
+    if (d < D)
+        add_values(type, n_heads, 1, out + d, padded_D, weights, a->v, index + d, a->v_stride, n,
+                   (int)(D - d));
 }
 
 VF_INLINE void add_block(const enum dtype type, const struct single_query *a, struct scratch s, size_t index,
@@ -224,16 +237,15 @@ VF_INLINE void attend(const enum dtype type, const struct single_query *a, float
     }
     memset(s.out, 0, (size_t)a->n_heads * padded_D * sizeof *s.out);
     for (int key = a->first; key < a->end; key += KEY_BLOCK) {
-        const int n_left = a->end - key, n = n_left < KEY_BLOCK ? n_left : KEY_BLOCK;
-        const size_t values = a->v_at + (size_t)key * a->v_stride;
-        score_block(type, a, s, a->k_at + (size_t)key * a->k_stride, values, n, n_left);
+        const int n = a->end - key < KEY_BLOCK ? a->end - key : KEY_BLOCK;
+        score_block(type, a, s, a->k_at + (size_t)key * a->k_stride, n);
         for (int h = 0; h < a->n_heads; h++) {
             const vf shrink = soften_head(s, h, n);
             float *out = s.out + (size_t)h * padded_D;
             for (size_t d = 0; d < padded_D; d += VF_WIDTH)
                 vf_store(out + d, vf_load(out + d) * shrink);
         }
-        add_block(type, a, s, values, n);
+        add_block(type, a, s, a->v_at + (size_t)key * a->v_stride, n);
     }
     for (int h = 0; h < a->n_heads; h++) {
         const float sum = vf_reduce_add(vf_load(s.totals + h * VF_WIDTH));
