@@ -8,6 +8,8 @@
 #ifndef ZERO_KERNELS_CUDA_ATTENTION_CUH
 #define ZERO_KERNELS_CUDA_ATTENTION_CUH
 
+#include <limits.h>
+
 #include "kernels/cuda/common.cuh"
 
 // The widest heads, in elements, of the kernels for tensor cores and of those for CUDA cores.
@@ -23,70 +25,83 @@ template <class T> struct attention_rows {
     int n;
 };
 
-// The rows of the block's head and batch in q, k, v or their gradients, from `position` on, of n_positions.
-// Pointer is void * or const void *.
+// The rows of a head, in the block's sequence, of q, k, v or their gradients, from `position` on, of
+// n_positions. Pointer is void * or const void *.
 template <class T, class Pointer>
 __device__ inline attention_rows<T> strided_rows(Pointer tensor, size_t batch_stride, size_t stride, int D,
-                                                 int position, int n_positions) {
+                                                 int head, int position, int n_positions) {
     return {static_cast<T *>(tensor) + blockIdx.z * batch_stride + position * stride +
-                static_cast<size_t>(blockIdx.y) * D,
+                static_cast<size_t>(head) * D,
             stride, n_positions - position};
 }
 
 // The same for out or dout: (B, T, H * D), dense.
 template <class T, class Pointer>
-__device__ inline attention_rows<T> dense_rows(Pointer tensor, int D, int position, int T_positions) {
-    size_t stride = static_cast<size_t>(gridDim.y) * D;
-    return strided_rows<T>(tensor, T_positions * stride, stride, D, position, T_positions);
+__device__ inline attention_rows<T> dense_rows(Pointer tensor, int H, int D, int head, int position,
+                                               int T_positions) {
+    size_t stride = static_cast<size_t>(H) * D;
+    return strided_rows<T>(tensor, T_positions * stride, stride, D, head, position, T_positions);
 }
 
-// Offset of the block's head in lse and delta: (B, H, T).
-__device__ inline size_t head_offset(int T_positions) {
-    return (static_cast<size_t>(blockIdx.z) * gridDim.y + blockIdx.y) * T_positions;
+// Offset of a head of the block's sequence in lse and delta: (B, H, T).
+__device__ inline size_t head_offset(int H, int head, int T_positions) {
+    return (static_cast<size_t>(blockIdx.z) * H + head) * T_positions;
+}
+
+// The block's head: a query head, or in kernels whose rows are keys a key-value head.
+__device__ inline int own_head() {
+    return static_cast<int>(blockIdx.y);
 }
 
 __device__ inline int tile_counted_down() {
     return static_cast<int>(gridDim.x - 1 - blockIdx.x);
 }
 
-// ---- documents (`first` in kernels/ops.h)
+// ---- documents and windows (`first` and `window` in kernels/ops_layers.h)
 
-// Stands for minus infinity in scores of keys before a query's document. A row may see only such keys in its
-// first tile: its shift then stays finite, and the first key that it does see scales what was summed by 0. A
-// power of two, so that its product with the scale is exact and minus the shift exactly 0.
+// Stands for minus infinity in scores of keys before the first that a query sees. A row may see only such
+// keys in its first tiles: its shift then stays finite, and the first key that it does see scales what was
+// summed by 0. A power of two, so that its product with the scale is exact and minus the shift exactly 0.
 constexpr float HIDDEN_SCORE = -0x1p100f;
 
-// The first position that each query of the block's sequence sees. Kernels without documents are compiled
+// The first key that each query of the block's sequence sees. Kernels in which all see key 0 are compiled
 // apart: they keep their registers.
-template <bool DOCUMENTS> struct document_starts {
-    const int32_t *first;
-    int n_positions;
+template <bool BOUNDED> struct first_keys {
+    const int32_t *first;  // of the sequence's documents, or NULL
+    int n_queries, missed; // missed: with a window, keys before a query's number less this are not seen
 
-    __device__ __forceinline__ document_starts(const int32_t *of_all, int T_positions)
-        : first(DOCUMENTS ? of_all + static_cast<size_t>(blockIdx.z) * T_positions : nullptr),
-          n_positions(T_positions) {}
+    // Args: of attention_forward or _backward. cached: keys before the first query's own.
+    template <class Args>
+    __device__ __forceinline__ first_keys(const Args &args, int cached)
+        : first(BOUNDED && args.first ? args.first + static_cast<size_t>(blockIdx.z) * args.T : nullptr),
+          n_queries(args.T), missed(args.window > 0 ? args.window - 1 - cached : INT_MAX) {}
 
-    // For a query, or the last one where that is past the end. Ascends with the query.
+    // Of a query, or of the last one where that is past the end. Ascends with the query.
     __device__ __forceinline__ int of(int query) const {
-        return DOCUMENTS ? first[min(query, n_positions - 1)] : 0;
+        if (!BOUNDED)
+            return 0;
+        query = min(query, n_queries - 1);
+        const int key = max(query - missed, 0);
+        return first ? max(first[query], key) : key;
     }
 
     // The first of the keys that any query from this one on sees, rounded down to a tile.
     __device__ __forceinline__ int tile_of(int query, int tile) const {
-        return DOCUMENTS ? of(query) / tile * tile : 0;
+        return BOUNDED ? of(query) / tile * tile : 0;
     }
 
     // Whether one of the queries up to this one does not see all keys from `key` on.
     __device__ __forceinline__ bool hide(int last_query, int key) const {
-        return DOCUMENTS && of(last_query) > key;
+        return BOUNDED && of(last_query) > key;
     }
 };
 
-template <bool DOCUMENTS> struct with_documents { static constexpr bool value = DOCUMENTS; };
+template <bool BOUNDED> struct with_bound { static constexpr bool value = BOUNDED; };
 
-// Calls f(with_documents<whether there are some>()).
-template <class F> enum status with_or_without_documents(const int32_t *first, F f) {
-    return first ? f(with_documents<true>()) : f(with_documents<false>());
+// Calls f(with_bound<whether some query may not see key 0>()). S: keys of a sequence.
+template <class Args, class F> enum status with_or_without_bound(const Args *args, int S, F f) {
+    return args->first || (args->window > 0 && args->window < S) ? f(with_bound<true>())
+                                                                 : f(with_bound<false>());
 }
 
 // ---- tiles: ROWS x WIDTH elements in shared memory, rows STRIDE elements apart

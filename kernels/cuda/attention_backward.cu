@@ -83,10 +83,10 @@ __device__ inline void put_deltas(float *delta, const attention_backward_args &a
     const int lane = static_cast<int>(threadIdx.x) % WARP;
     for (int i = lane / DELTA_LANES; i < n; i += WARP / DELTA_LANES) {
         const int t = first + i;
-        const size_t row = (static_cast<size_t>(blockIdx.z) * args.T + t) * args.H + blockIdx.y;
+        const size_t row = (static_cast<size_t>(blockIdx.z) * args.T + t) * args.H + own_head();
         const float sum = row_delta<T>(args, row * args.D, t < args.T, packed);
         if (t < args.T && lane % DELTA_LANES == 0)
-            delta[head_offset(args.T) + t] = sum;
+            delta[head_offset(args.H, own_head(), args.T) + t] = sum;
     }
     __syncwarp();
 }
@@ -110,7 +110,7 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mm
 }
 
 // In a tile of scores, rows are queries and columns are keys.
-template <class T, int WIDTH, bool DOCUMENTS>
+template <class T, int WIDTH, bool BOUNDED>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     queries_backward(attention_backward_args args, float *delta, float scale, float log2_scale, bool packed) {
     using shape = backward_tiles<WIDTH>;
@@ -120,26 +120,33 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_ROWS; // the warp's first row in the tile
     int n_keys = min(args.T, first + ROWS);
     int n_own_keys = first + own < args.T ? first + own + WARP_ROWS : 0;
-    const document_starts<DOCUMENTS> starts(args.first, args.T);
-    const int first_key = starts.tile_of(first, STEP);
-    auto rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.q_batch_stride, args.q_stride, D, position, args.T);
-    };
+    const first_keys<BOUNDED> starts(args, 0);
+    const int first_key = starts.tile_of(first, STEP), first_own_key = starts.of(first + own);
+    const int head = own_head(), kv_head = head / (args.H / args.K);
     auto load_step = [&](int key, int odd) {
-        load_tile<STEP, WIDTH>(tile.step(odd, 0), rows(args.k, key), D, packed);
-        load_tile<STEP, WIDTH>(tile.step(odd, 1), rows(args.v, key), D, packed);
+        load_tile<STEP, WIDTH>(
+            tile.step(odd, 0),
+            strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, kv_head, key, args.T), D,
+            packed);
+        load_tile<STEP, WIDTH>(
+            tile.step(odd, 1),
+            strided_rows<const T>(args.v, args.v_batch_stride, args.v_stride, D, kv_head, key, args.T), D,
+            packed);
         cp_async_commit();
     };
 
-    load_tile<ROWS, WIDTH>(tile.own[0], rows(args.q, first), D, packed);
-    load_tile<ROWS, WIDTH>(tile.own[1], dense_rows<const T>(args.dout, D, first, args.T), D, packed);
+    load_tile<ROWS, WIDTH>(
+        tile.own[0],
+        strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, head, first, args.T), D, packed);
+    load_tile<ROWS, WIDTH>(tile.own[1], dense_rows<const T>(args.dout, args.H, D, head, first, args.T), D,
+                           packed);
     load_step(first_key, 0);
     put_deltas<T>(delta, args, first + own, WARP_ROWS, packed);
     float lse[M][2], deltas[M][2];
     for (int m = 0; m < M; m++)
         for (int h = 0; h < 2; h++) {
             int row = first + own + 16 * m + fragment_row(h);
-            size_t at = head_offset(args.T) + row;
+            size_t at = head_offset(args.H, head, args.T) + row;
             lse[m][h] = row < args.T ? static_cast<const float *>(args.lse)[at] * LOG2_E : 0.0f;
             deltas[m][h] = row < args.T ? delta[at] : 0.0f;
         }
@@ -149,7 +156,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         __syncthreads(); // this step's rows have arrived, and all threads have read the previous step's
         if (key + STEP < n_keys)
             load_step(key + STEP, odd ^ 1);
-        if (key >= n_own_keys)
+        if (key >= n_own_keys || (BOUNDED && key + STEP <= first_own_key))
             continue;
         mma_c scores[M][STEP / 8], ds[M][STEP / 8];
         multiply_rows<WIDTH, M, STEP>(scores, tile.own[0] + own * STRIDE, tile.step(odd, 0));
@@ -164,20 +171,20 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dq, scale);
     store_tile<WARP_ROWS, WIDTH>(
-        strided_rows<T>(args.dq, args.q_batch_stride, args.q_stride, D, first + own, args.T),
+        strided_rows<T>(args.dq, args.q_batch_stride, args.q_stride, D, head, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
 }
 
 // ---- dk and dv
 
-// Of the STEP queries from `query` on, lse (as base-2 logarithms) and then delta: the calling thread's one of
-// these 2 STEP values.
+// Of a head's STEP queries from `query` on, lse (as base-2 logarithms) and then delta: the calling thread's
+// one of these 2 STEP values.
 __device__ __forceinline__ float lse_or_delta(const attention_backward_args &args, const float *delta,
-                                              int query) {
+                                              int head, int query) {
     int thread = static_cast<int>(threadIdx.x), row = query + thread % STEP;
     if (thread >= 2 * STEP || row >= args.T)
         return 0;
-    size_t at = head_offset(args.T) + row;
+    size_t at = head_offset(args.H, head, args.T) + row;
     return thread < STEP ? static_cast<const float *>(args.lse)[at] * LOG2_E : delta[at];
 }
 
@@ -208,8 +215,9 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p
                 ds[m][n].x[i] = p[m][first + n].x[i] * (ds[m][n].x[i] - deltas[8 * n + i % 2]);
 }
 
-// In a tile of scores, rows are keys and columns are queries.
-template <class T, int WIDTH, bool DOCUMENTS>
+// In a tile of scores, rows are keys and columns are queries. The queries are those of all heads that read
+// the block's key-value head, one head after the other.
+template <class T, int WIDTH, bool BOUNDED>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     keys_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
                   bool packed) {
@@ -219,34 +227,43 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     const auto tile = tiles<T, WIDTH>::in_shared_memory();
     int thread = static_cast<int>(threadIdx.x), D = args.D, first = static_cast<int>(blockIdx.x) * ROWS;
     int own = thread / WARP * WARP_ROWS; // the warp's first row in the tile
-    const document_starts<DOCUMENTS> starts(args.first, args.T);
-    auto rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.q_batch_stride, args.q_stride, D, position, args.T);
-    };
-    auto load_step = [&](int query, int odd) {
-        load_tile<STEP, WIDTH>(tile.step(odd, 0), rows(args.q, query), D, packed);
-        load_tile<STEP, WIDTH>(tile.step(odd, 1), dense_rows<const T>(args.dout, D, query, args.T), D,
-                               packed);
+    const int kv_head = own_head(), group = args.H / args.K, end_head = (kv_head + 1) * group;
+    const first_keys<BOUNDED> starts(args, 0);
+    auto load_step = [&](int head, int query, int odd) {
+        load_tile<STEP, WIDTH>(
+            tile.step(odd, 0),
+            strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, head, query, args.T), D,
+            packed);
+        load_tile<STEP, WIDTH>(tile.step(odd, 1),
+                               dense_rows<const T>(args.dout, args.H, D, head, query, args.T), D, packed);
         cp_async_commit();
     };
 
-    load_tile<ROWS, WIDTH>(tile.own[0], rows(args.k, first), D, packed);
-    load_tile<ROWS, WIDTH>(tile.own[1], rows(args.v, first), D, packed);
-    load_step(first, 0);
+    load_tile<ROWS, WIDTH>(
+        tile.own[0],
+        strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, kv_head, first, args.T), D,
+        packed);
+    load_tile<ROWS, WIDTH>(
+        tile.own[1],
+        strided_rows<const T>(args.v, args.v_batch_stride, args.v_stride, D, kv_head, first, args.T), D,
+        packed);
+    load_step(kv_head * group, first, 0);
     if (thread < 2 * STEP)
-        lse_and_delta[0][thread] = lse_or_delta(args, delta, first);
+        lse_and_delta[0][thread] = lse_or_delta(args, delta, kv_head * group, first);
     mma_c dk[M][WIDTH / 8] = {}, dv[M][WIDTH / 8] = {};
     // Later queries see none of the block's keys once one does not see the last of them.
     auto is_seen = [&](int query) { return query < args.T && !starts.hide(query, first + ROWS - 1); };
-    for (int query = first, odd = 0; is_seen(query); query += STEP, odd ^= 1) {
+    for (int head = kv_head * group, query = first, odd = 0; head < end_head; odd ^= 1) {
         cp_async_wait<0>();
         __syncthreads(); // this step's rows have arrived, and all threads have read the previous step's
-        bool more = is_seen(query + STEP);
+        const bool stays = is_seen(query + STEP);
+        const int next_head = stays ? head : head + 1, next_query = stays ? query + STEP : first;
+        bool more = next_head < end_head;
         if (more)
-            load_step(query + STEP, odd ^ 1);
-        float next = more ? lse_or_delta(args, delta, query + STEP) : 0;
+            load_step(next_head, next_query, odd ^ 1);
+        float next = more ? lse_or_delta(args, delta, next_head, next_query) : 0;
         int n_hidden = first + own - query; // queries of the step before the warp's first key
-        if (n_hidden < STEP && first + own < args.T) {
+        if (n_hidden < STEP && first + own < args.T && !starts.hide(query, first + own + WARP_ROWS - 1)) {
             const float *lse = lse_and_delta[odd] + fragment_column(), *deltas = lse + STEP;
             mma_c p[M][STEP / 8];
             multiply_rows<WIDTH, M, STEP>(p, tile.own[0] + own * STRIDE, tile.step(odd, 0));
@@ -267,14 +284,15 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         }
         if (more && thread < 2 * STEP)
             lse_and_delta[odd ^ 1][thread] = next;
+        head = next_head, query = next_query;
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dk, scale);
     put_rows<WIDTH, M>(tile.own[1] + own * STRIDE, dv, 1);
     store_tile<WARP_ROWS, WIDTH>(
-        strided_rows<T>(args.dk, args.q_batch_stride, args.q_stride, D, first + own, args.T),
+        strided_rows<T>(args.dk, args.k_batch_stride, args.k_stride, D, kv_head, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
     store_tile<WARP_ROWS, WIDTH>(
-        strided_rows<T>(args.dv, args.q_batch_stride, args.q_stride, D, first + own, args.T),
+        strided_rows<T>(args.dv, args.v_batch_stride, args.v_stride, D, kv_head, first + own, args.T),
         tile.own[1] + own * STRIDE, D, packed);
 }
 
@@ -294,7 +312,9 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
     bool packed = is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv) &&
                   is_aligned(args->dout) && is_aligned(args->out) && is_aligned(args->q) &&
                   is_aligned(args->k) && is_aligned(args->v) &&
-                  attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type);
+                  attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
+                  attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type) &&
+                  attention_is_packed(D, args->v_stride, args->v_batch_stride, args->type);
     if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH) {
         size_t n_rows = static_cast<size_t>(args->B) * args->T * args->H;
         TRY(with_type(args->type, [=](auto type) {
@@ -308,14 +328,15 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
         using T = decltype(type);
         constexpr int WIDTH = decltype(width)::value;
         using shape = backward_tiles<WIDTH>;
-        dim3 grid(ceil_divide(args->T, shape::ROWS), args->H, args->B), block(ATTENTION_THREADS);
+        const unsigned n_tiles = ceil_divide(args->T, shape::ROWS);
+        const dim3 block(ATTENTION_THREADS);
         size_t shared_bytes = shape::SHARED_ELEMENTS * sizeof(T);
-        return with_or_without_documents(args->first, [=](auto documents) {
-            constexpr bool DOCUMENTS = decltype(documents)::value;
-            TRY(LAUNCH(stream, (queries_backward<T, WIDTH, DOCUMENTS>), grid, block, shared_bytes, *args,
-                       delta, scale, attention_log2_scale(D), packed));
-            return LAUNCH(stream, (keys_backward<T, WIDTH, DOCUMENTS>), grid, block, shared_bytes, *args,
-                          delta, scale, attention_log2_scale(D), packed);
+        return with_or_without_bound(args, args->T, [=](auto bound) {
+            constexpr bool BOUNDED = decltype(bound)::value;
+            TRY(LAUNCH(stream, (queries_backward<T, WIDTH, BOUNDED>), dim3(n_tiles, args->H, args->B), block,
+                       shared_bytes, *args, delta, scale, attention_log2_scale(D), packed));
+            return LAUNCH(stream, (keys_backward<T, WIDTH, BOUNDED>), dim3(n_tiles, args->K, args->B), block,
+                          shared_bytes, *args, delta, scale, attention_log2_scale(D), packed);
         });
     });
 }

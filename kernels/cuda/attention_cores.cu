@@ -165,15 +165,15 @@ __device__ void store_rows(const attention_rows<T> &to, const row_sums<GROUPS> &
 // Scores become weights, exp(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Row r
 // of the thread sees the tile's columns [n_hidden[r], n_visible[r]), which may be none. The SIDE threads that
 // share a row are neighbours in a warp.
-template <bool DOCUMENTS, int GROUPS>
+template <bool BOUNDED, int GROUPS>
 __device__ void apply_softmax(scores &tile, online_softmax (&rows)[OWN], row_sums<GROUPS> &out, float scale,
                               const int (&n_hidden)[OWN], const int (&n_visible)[OWN]) {
 #pragma unroll
     for (int r = 0; r < OWN; r++) {
         for (int c = 0; c < OWN; c++)
-            tile.x[r][c] = DOCUMENTS && own_column(c) < n_hidden[r] ? HIDDEN_SCORE
-                           : own_column(c) < n_visible[r]           ? tile.x[r][c] * scale
-                                                                    : -INFINITY;
+            tile.x[r][c] = BOUNDED && own_column(c) < n_hidden[r] ? HIDDEN_SCORE
+                           : own_column(c) < n_visible[r]         ? tile.x[r][c] * scale
+                                                                  : -INFINITY;
         auto score = [&](int c) -> float & { return tile.x[r][c]; };
         float factor = add_scores<OWN, SIDE>(rows[r], score, 1.0f, [](float x) { return expf(x); });
 #pragma unroll
@@ -183,30 +183,31 @@ __device__ void apply_softmax(scores &tile, online_softmax (&rows)[OWN], row_sum
     }
 }
 
-template <class T, int GROUPS, bool DOCUMENTS>
+template <class T, int GROUPS, bool BOUNDED>
 __global__ void __launch_bounds__(THREADS, GROUPS <= 2 ? 2 : 1)
     forward(attention_forward_args args, float scale, bool packed) {
     __shared__ shared_tiles shared;
     int D = args.D, first = tile_counted_down() * TILE, cached = args.S - args.T;
+    const int head = own_head(), kv_head = head / (args.H / args.K);
     attention_rows<const T> q =
-        strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, first, args.T);
-    const document_starts<DOCUMENTS> starts(args.first, args.T);
+        strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, head, first, args.T);
+    const first_keys<BOUNDED> starts(args, cached);
     online_softmax rows[OWN];
     row_sums<GROUPS> out = {};
     for (int r = 0; r < OWN; r++)
         rows[r] = {-INFINITY, 0};
     for (int key = starts.tile_of(first, TILE); key < args.S && key < cached + first + TILE; key += TILE) {
         attention_rows<const T> k =
-            strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, key, args.S);
+            strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, kv_head, key, args.S);
         attention_rows<const T> v =
-            strided_rows<const T>(args.v, args.k_batch_stride, args.k_stride, D, key, args.S);
+            strided_rows<const T>(args.v, args.v_batch_stride, args.v_stride, D, kv_head, key, args.S);
         int n_hidden[OWN], n_visible[OWN];
         for (int r = 0; r < OWN; r++) {
             n_visible[r] = cached + first + own_row(r) + 1 - key;
             n_hidden[r] = starts.of(first + own_row(r)) - key;
         }
         scores tile = multiply_rows(shared, q, k, D, packed);
-        apply_softmax<DOCUMENTS>(tile, rows, out, scale, n_hidden, n_visible);
+        apply_softmax<BOUNDED>(tile, rows, out, scale, n_hidden, n_visible);
         add_rows(shared, out, tile, v, D, packed);
     }
     float factors[OWN];
@@ -214,10 +215,10 @@ __global__ void __launch_bounds__(THREADS, GROUPS <= 2 ? 2 : 1)
         float sum = lanes_sum<SIDE>(rows[r].sum);
         factors[r] = 1 / sum;
         if (args.lse && own_column(0) == 0 && first + own_row(r) < args.T)
-            static_cast<float *>(args.lse)[head_offset(args.T) + first + own_row(r)] =
+            static_cast<float *>(args.lse)[head_offset(args.H, head, args.T) + first + own_row(r)] =
                 rows[r].shift + logf(sum);
     }
-    store_rows(dense_rows<T>(args.out, D, first, args.T), out, factors, D, packed);
+    store_rows(dense_rows<T>(args.out, args.H, D, head, first, args.T), out, factors, D, packed);
 }
 
 // ---- backward
@@ -229,79 +230,91 @@ __device__ inline void differentiate(float &score, float &dscore, float scale, f
     dscore = score * (dscore - delta);
 }
 
-template <bool DOCUMENTS>
-__device__ inline bool is_visible(const document_starts<DOCUMENTS> &starts, int query, int key) {
-    return key <= query && (!DOCUMENTS || key >= starts.of(query));
+template <bool BOUNDED>
+__device__ inline bool is_visible(const first_keys<BOUNDED> &starts, int query, int key) {
+    return key <= query && (!BOUNDED || key >= starts.of(query));
 }
 
-// lse or delta of the rows from `first` on, and its value in a row (0 past the last).
-__device__ inline attention_rows<const float> row_values(const void *values, int T_positions, int first) {
-    return {static_cast<const float *>(values) + head_offset(T_positions) + first, 1, T_positions - first};
+// lse or delta of a head's rows from `first` on, and its value in a row (0 past the last).
+__device__ inline attention_rows<const float> row_values(const void *values, int H, int head, int T_positions,
+                                                         int first) {
+    return {static_cast<const float *>(values) + head_offset(H, head, T_positions) + first, 1,
+            T_positions - first};
 }
 
 __device__ inline float row_value(const attention_rows<const float> &values, int row) {
     return row < values.n ? values.x[row] : 0.0f;
 }
 
-template <class T, int GROUPS, bool DOCUMENTS>
+template <class T, int GROUPS, bool BOUNDED>
 __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     queries_backward(attention_backward_args args, const float *delta, float scale, bool packed) {
     __shared__ shared_tiles shared;
     int D = args.D, n = args.T, first = tile_counted_down() * TILE;
-    auto rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.q_batch_stride, args.q_stride, D, position, n);
-    };
-    attention_rows<const T> dout = dense_rows<const T>(args.dout, D, first, n);
-    attention_rows<const float> lse = row_values(args.lse, n, first);
-    attention_rows<const float> deltas = row_values(delta, n, first);
-    const document_starts<DOCUMENTS> starts(args.first, args.T);
+    const int head = own_head(), kv_head = head / (args.H / args.K);
+    attention_rows<const T> q =
+        strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, head, first, n);
+    attention_rows<const T> dout = dense_rows<const T>(args.dout, args.H, D, head, first, n);
+    attention_rows<const float> lse = row_values(args.lse, args.H, head, n, first);
+    attention_rows<const float> deltas = row_values(delta, args.H, head, n, first);
+    const first_keys<BOUNDED> starts(args, 0);
     row_sums<GROUPS> dq = {};
     for (int key = starts.tile_of(first, TILE); key <= first; key += TILE) {
-        scores p = multiply_rows(shared, rows(args.q, first), rows(args.k, key), D, packed);
-        scores ds = multiply_rows(shared, dout, rows(args.v, key), D, packed);
+        attention_rows<const T> k =
+            strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, kv_head, key, n);
+        attention_rows<const T> v =
+            strided_rows<const T>(args.v, args.v_batch_stride, args.v_stride, D, kv_head, key, n);
+        scores p = multiply_rows(shared, q, k, D, packed);
+        scores ds = multiply_rows(shared, dout, v, D, packed);
         for (int r = 0; r < OWN; r++)
             for (int c = 0; c < OWN; c++)
                 differentiate(p.x[r][c], ds.x[r][c], scale, row_value(lse, own_row(r)),
                               row_value(deltas, own_row(r)),
                               is_visible(starts, first + own_row(r), key + own_column(c)));
-        add_rows(shared, dq, ds, rows(args.k, key), D, packed);
+        add_rows(shared, dq, ds, k, D, packed);
     }
     const float factors[OWN] = {scale, scale, scale, scale};
-    store_rows(strided_rows<T>(args.dq, args.q_batch_stride, args.q_stride, D, first, n), dq, factors, D,
-               packed);
+    store_rows(strided_rows<T>(args.dq, args.q_batch_stride, args.q_stride, D, head, first, n), dq, factors,
+               D, packed);
 }
 
-// Here tiles are transposed: rows are keys, columns are queries.
-template <class T, int GROUPS, bool DOCUMENTS>
+// Here tiles are transposed: rows are keys, columns are queries, of one head after the other of those that
+// read the block's key-value head.
+template <class T, int GROUPS, bool BOUNDED>
 __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     keys_backward(attention_backward_args args, const float *delta, float scale, bool packed) {
     __shared__ shared_tiles shared;
     int D = args.D, n = args.T, first = static_cast<int>(blockIdx.x) * TILE;
-    auto rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.q_batch_stride, args.q_stride, D, position, n);
-    };
-    const document_starts<DOCUMENTS> starts(args.first, args.T);
+    const int kv_head = own_head(), group = args.H / args.K;
+    const first_keys<BOUNDED> starts(args, 0);
     row_sums<GROUPS> dk = {}, dv = {};
-    // Later queries see none of the block's keys once one does not see the last of them.
-    for (int query = first; query < n && !starts.hide(query, first + TILE - 1); query += TILE) {
-        attention_rows<const T> dout = dense_rows<const T>(args.dout, D, query, n);
-        attention_rows<const float> lse = row_values(args.lse, n, query);
-        attention_rows<const float> deltas = row_values(delta, n, query);
-        scores p = multiply_rows(shared, rows(args.k, first), rows(args.q, query), D, packed);
-        scores ds = multiply_rows(shared, rows(args.v, first), dout, D, packed);
-        for (int r = 0; r < OWN; r++)
-            for (int c = 0; c < OWN; c++)
-                differentiate(p.x[r][c], ds.x[r][c], scale, row_value(lse, own_column(c)),
-                              row_value(deltas, own_column(c)),
-                              is_visible(starts, query + own_column(c), first + own_row(r)));
-        add_rows(shared, dv, p, dout, D, packed);
-        add_rows(shared, dk, ds, rows(args.q, query), D, packed);
-    }
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
+        // Later queries see none of the block's keys once one does not see the last of them.
+        for (int query = first; query < n && !starts.hide(query, first + TILE - 1); query += TILE) {
+            attention_rows<const T> k =
+                strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, kv_head, first, n);
+            attention_rows<const T> v =
+                strided_rows<const T>(args.v, args.v_batch_stride, args.v_stride, D, kv_head, first, n);
+            attention_rows<const T> q =
+                strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, head, query, n);
+            attention_rows<const T> dout = dense_rows<const T>(args.dout, args.H, D, head, query, n);
+            attention_rows<const float> lse = row_values(args.lse, args.H, head, n, query);
+            attention_rows<const float> deltas = row_values(delta, args.H, head, n, query);
+            scores p = multiply_rows(shared, k, q, D, packed);
+            scores ds = multiply_rows(shared, v, dout, D, packed);
+            for (int r = 0; r < OWN; r++)
+                for (int c = 0; c < OWN; c++)
+                    differentiate(p.x[r][c], ds.x[r][c], scale, row_value(lse, own_column(c)),
+                                  row_value(deltas, own_column(c)),
+                                  is_visible(starts, query + own_column(c), first + own_row(r)));
+            add_rows(shared, dv, p, dout, D, packed);
+            add_rows(shared, dk, ds, q, D, packed);
+        }
     const float scales[OWN] = {scale, scale, scale, scale}, ones[OWN] = {1, 1, 1, 1};
-    store_rows(strided_rows<T>(args.dk, args.q_batch_stride, args.q_stride, D, first, n), dk, scales, D,
-               packed);
-    store_rows(strided_rows<T>(args.dv, args.q_batch_stride, args.q_stride, D, first, n), dv, ones, D,
-               packed);
+    store_rows(strided_rows<T>(args.dk, args.k_batch_stride, args.k_stride, D, kv_head, first, n), dk, scales,
+               D, packed);
+    store_rows(strided_rows<T>(args.dv, args.v_batch_stride, args.v_stride, D, kv_head, first, n), dv, ones,
+               D, packed);
 }
 
 // ---- launching
@@ -323,8 +336,17 @@ template <class F> enum status with_type_and_groups(enum dtype type, int D, F f)
     }
 }
 
-dim3 grid_of(int n_positions, int H, int B) {
-    return dim3(ceil_divide(n_positions, TILE), H, B);
+// As with_or_without_bound. The kernels of 16-bit types have one variant: it suits both, and the other would
+// want more registers than there are.
+template <class T, class Args, class F> enum status with_bound_of(const Args *args, int S, F f) {
+    if constexpr (sizeof(T) < sizeof(float))
+        return f(with_bound<true>());
+    else
+        return with_or_without_bound(args, S, f);
+}
+
+dim3 grid_of(int n_positions, int n_heads, int B) {
+    return dim3(ceil_divide(n_positions, TILE), n_heads, B);
 }
 
 } // namespace
@@ -334,9 +356,9 @@ enum status attention_forward_on_cores(struct stream *stream, const struct atten
     return with_type_and_groups(args->type, args->D, [=](auto type, auto groups) {
         using T = decltype(type);
         constexpr int n_groups = decltype(groups)::value;
-        return with_or_without_documents(args->first, [=](auto documents) {
-            constexpr bool DOCUMENTS = decltype(documents)::value;
-            return LAUNCH(stream, (forward<T, n_groups, DOCUMENTS>), grid_of(args->T, args->H, args->B),
+        return with_bound_of<T>(args, args->S, [=](auto bound) {
+            constexpr bool BOUNDED = decltype(bound)::value;
+            return LAUNCH(stream, (forward<T, n_groups, BOUNDED>), grid_of(args->T, args->H, args->B),
                           dim3(THREADS), 0, *args, attention_scale(args->D), packed);
         });
     });
@@ -347,14 +369,13 @@ enum status attention_backward_on_cores(struct stream *stream, const struct atte
     return with_type_and_groups(args->type, args->D, [=](auto type, auto groups) {
         using T = decltype(type);
         constexpr int n_groups = decltype(groups)::value;
-        dim3 grid = grid_of(args->T, args->H, args->B);
         float scale = attention_scale(args->D);
-        return with_or_without_documents(args->first, [=](auto documents) {
-            constexpr bool DOCUMENTS = decltype(documents)::value;
-            TRY(LAUNCH(stream, (queries_backward<T, n_groups, DOCUMENTS>), grid, dim3(THREADS), 0, *args,
-                       delta, scale, packed));
-            return LAUNCH(stream, (keys_backward<T, n_groups, DOCUMENTS>), grid, dim3(THREADS), 0, *args,
-                          delta, scale, packed);
+        return with_bound_of<T>(args, args->T, [=](auto bound) {
+            constexpr bool BOUNDED = decltype(bound)::value;
+            TRY(LAUNCH(stream, (queries_backward<T, n_groups, BOUNDED>), grid_of(args->T, args->H, args->B),
+                       dim3(THREADS), 0, *args, delta, scale, packed));
+            return LAUNCH(stream, (keys_backward<T, n_groups, BOUNDED>), grid_of(args->T, args->K, args->B),
+                          dim3(THREADS), 0, *args, delta, scale, packed);
         });
     });
 }

@@ -46,7 +46,7 @@ __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_
             float sum = fragment_row_sum(rows[m][h].sum), factor = 1 / sum;
             int row = first + 16 * m + fragment_row(h);
             if (args.lse && fragment_column() == 0 && row < args.T)
-                static_cast<float *>(args.lse)[head_offset(args.T) + row] =
+                static_cast<float *>(args.lse)[head_offset(args.H, own_head(), args.T) + row] =
                     (rows[m][h].shift + log2f(sum)) * LN_2;
 #pragma unroll
             for (int n = 0; n < WIDTH / 8; n++) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_
         }
 }
 
-template <class T, int WIDTH, bool DOCUMENTS>
+template <class T, int WIDTH, bool BOUNDED>
 __global__ void __launch_bounds__(ATTENTION_THREADS)
     forward(attention_forward_args args, float log2_scale, bool packed) {
     using shape = forward_tiles<WIDTH>;
@@ -67,18 +67,24 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_QUERIES; // the warp's first row in the tile
     // The number of keys that the last row of the block, and of the warp, sees.
     int cached = args.S - args.T;
-    const document_starts<DOCUMENTS> starts(args.first, args.T);
-    const int first_key = starts.tile_of(first, KEYS);
+    const first_keys<BOUNDED> starts(args, cached);
+    const int first_key = starts.tile_of(first, KEYS), first_own_key = starts.of(first + own);
     int n_keys = min(args.S, cached + first + QUERIES);
     int n_own_keys = first + own < args.T ? min(args.S, cached + first + own + WARP_QUERIES) : 0;
-    auto kv_rows = [&](const void *tensor, int position) {
-        return strided_rows<const T>(tensor, args.k_batch_stride, args.k_stride, D, position, args.S);
+    const int head = own_head(), kv_head = head / (args.H / args.K);
+    auto key_rows = [&](int position) {
+        return strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, kv_head, position,
+                                     args.S);
+    };
+    auto value_rows = [&](int position) {
+        return strided_rows<const T>(args.v, args.v_batch_stride, args.v_stride, D, kv_head, position,
+                                     args.S);
     };
 
     load_tile<QUERIES, WIDTH>(
-        queries, strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, first, args.T), D,
+        queries, strided_rows<const T>(args.q, args.q_batch_stride, args.q_stride, D, head, first, args.T), D,
         packed);
-    load_tile<KEYS, WIDTH>(keys, kv_rows(args.k, first_key), D, packed);
+    load_tile<KEYS, WIDTH>(keys, key_rows(first_key), D, packed);
     cp_async_commit();
     mma_c out[M][WIDTH / 8] = {};
     online_softmax rows[M][2];
@@ -88,16 +94,17 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         mma_c scores[M][KEYS / 8];
         cp_async_wait<0>();
         __syncthreads(); // the keys have arrived, and all threads have read the previous values
-        load_tile<KEYS, WIDTH>(values, kv_rows(args.v, key), D, packed);
+        load_tile<KEYS, WIDTH>(values, value_rows(key), D, packed);
         cp_async_commit();
-        if (key < n_own_keys)
+        bool sees = key < n_own_keys && (!BOUNDED || key + KEYS > first_own_key);
+        if (sees)
             multiply_rows<WIDTH, M, KEYS>(scores, queries + own * STRIDE, keys);
         cp_async_wait<0>();
         __syncthreads(); // the values have arrived, and all threads have read the keys
         if (key + KEYS < n_keys)
-            load_tile<KEYS, WIDTH>(keys, kv_rows(args.k, key + KEYS), D, packed);
+            load_tile<KEYS, WIDTH>(keys, key_rows(key + KEYS), D, packed);
         cp_async_commit();
-        if (key < n_own_keys) {
+        if (sees) {
             int n_visible = cached + first + own + 1 - key;
             if (n_visible < KEYS)
                 mask_after(scores, n_visible);
@@ -110,8 +117,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 
     finish<WIDTH>(out, rows, args, first + own);
     put_rows<WIDTH, M>(queries + own * STRIDE, out, 1);
-    store_tile<WARP_QUERIES, WIDTH>(dense_rows<T>(args.out, D, first + own, args.T), queries + own * STRIDE,
-                                    D, packed);
+    store_tile<WARP_QUERIES, WIDTH>(dense_rows<T>(args.out, args.H, D, head, first + own, args.T),
+                                    queries + own * STRIDE, D, packed);
 }
 
 } // namespace
@@ -127,15 +134,16 @@ extern "C" enum status cuda_attention_forward(struct stream *stream,
     bool packed = is_aligned(args->out) && is_aligned(args->q) && is_aligned(args->k) &&
                   is_aligned(args->v) &&
                   attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
-                  attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type);
+                  attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type) &&
+                  attention_is_packed(D, args->v_stride, args->v_batch_stride, args->type);
     if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH)
         return attention_forward_on_cores(stream, args, packed);
     return with_type_and_width(args->type, D, [=](auto type, auto width) {
         using T = decltype(type);
         constexpr int WIDTH = decltype(width)::value;
-        return with_or_without_documents(args->first, [=](auto documents) {
-            constexpr bool DOCUMENTS = decltype(documents)::value;
-            return LAUNCH(stream, (forward<T, WIDTH, DOCUMENTS>),
+        return with_or_without_bound(args, args->S, [=](auto bound) {
+            constexpr bool BOUNDED = decltype(bound)::value;
+            return LAUNCH(stream, (forward<T, WIDTH, BOUNDED>),
                           dim3(ceil_divide(args->T, forward_tiles<WIDTH>::QUERIES), args->H, args->B),
                           dim3(ATTENTION_THREADS), forward_tiles<WIDTH>::SHARED_ELEMENTS * sizeof(T), *args,
                           attention_log2_scale(D), packed);

@@ -141,10 +141,10 @@ __device__ __forceinline__ void mask_before(mma_c (&scores)[M][TILES], int n_hid
                     scores[m][n].x[i] = -INFINITY;
 }
 
-// Documents. Rows are queries from `query` on and columns are keys from `key` on: what the queries do not see
-// becomes `hidden`.
-template <bool DOCUMENTS, int M, int TILES>
-__device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const document_starts<DOCUMENTS> &starts,
+// Documents and windows. Rows are queries from `query` on and columns are keys from `key` on: the keys before
+// the first that a query sees become `hidden`.
+template <bool BOUNDED, int M, int TILES>
+__device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const first_keys<BOUNDED> &starts,
                                           int query, int key, float hidden) {
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -161,10 +161,10 @@ __device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const docum
 }
 
 // The same where rows are keys and columns are queries.
-template <bool DOCUMENTS, int M, int TILES>
+template <bool BOUNDED, int M, int TILES>
 __device__ __forceinline__ void hide_from_queries(mma_c (&scores)[M][TILES],
-                                                  const document_starts<DOCUMENTS> &starts, int query,
-                                                  int key, float hidden) {
+                                                  const first_keys<BOUNDED> &starts, int query, int key,
+                                                  float hidden) {
 #pragma unroll
     for (int n = 0; n < TILES; n++)
 #pragma unroll

@@ -1,8 +1,8 @@
-// Attention of one new position per sequence (kernels/ops.h: attention_decode). Each key and value is read
-// once, by one query, so memory bandwidth is the limit and tensor cores have no use. A block takes one head
-// of one sequence, whose length it reads itself: one launch serves any mix of lengths. Groups of lanes take
-// the positions in turn, each with an online softmax of its own; at the end these are combined, in a fixed
-// order.
+// Attention of one new position per sequence (kernels/ops_layers.h: attention_decode). Each key and value is
+// read once, for the few query heads that share it, so memory bandwidth is the limit and tensor cores have no
+// use. A block takes one key-value head of one sequence, whose length it reads itself: one launch serves any
+// mix of lengths. Groups of lanes take the positions in turn, each with an online softmax of its own for each
+// query head; at the end these are combined, in a fixed order.
 #include <float.h>
 
 #include "kernels/cuda/attention.cuh"
@@ -10,7 +10,11 @@
 namespace {
 
 constexpr int THREADS = 256;
-constexpr int IN_FLIGHT = 4; // positions that a group loads before it uses the first
+constexpr int MOST_QUERIES = 8; // query heads of a block
+
+// Positions that a group of lanes loads before it uses the first: fewer where many query heads fill the
+// registers.
+template <int QUERIES> constexpr int IN_FLIGHT = QUERIES < MOST_QUERIES ? 4 : 2;
 static_assert(THREADS >= ATTENTION_WIDTH, "a thread for each column of a head");
 
 // How a group holds a row of WIDTH elements, padded with zeros: each lane PACKS times 16 bytes.
@@ -44,24 +48,30 @@ template <class T, int WIDTH> struct groups {
     }
 };
 
-// The group's products of weights and values, and its softmax.
+// The first position that a query at position `own` sees.
+__device__ __forceinline__ int first_seen(int window, int own) {
+    return window > 0 ? max(own - window + 1, 0) : 0;
+}
+
+// The group's products of weights and values of one query head, and its softmax.
 template <class T, int WIDTH> struct partial_sums {
     using shape = groups<T, WIDTH>;
     online_softmax softmax;
     float out[shape::PACKS][shape::SIZE];
 
     // Positions that do not exist have a score of minus infinity and values of 0.
-    __device__ __forceinline__ void add(float (&scores)[IN_FLIGHT],
-                                        const typename shape::row (&values)[IN_FLIGHT], float scale) {
+    template <int N>
+    __device__ __forceinline__ void add(float (&scores)[N], const typename shape::row (&values)[N],
+                                        float scale) {
         auto score = [&](int i) -> float & { return scores[i]; };
-        float factor = add_scores<IN_FLIGHT, 1>(softmax, score, scale, [](float x) { return expf(x); });
+        float factor = add_scores<N, 1>(softmax, score, scale, [](float x) { return expf(x); });
 #pragma unroll
         for (int i = 0; i < shape::PACKS; i++)
 #pragma unroll
             for (int k = 0; k < shape::SIZE; k++) {
                 float sum = out[i][k] * factor;
 #pragma unroll
-                for (int u = 0; u < IN_FLIGHT; u++)
+                for (int u = 0; u < N; u++)
                     sum = fmaf(scores[u], upcast(values[u].packs[i].x[k]), sum);
                 out[i][k] = sum;
             }
@@ -81,59 +91,76 @@ __device__ __forceinline__ float dot(const typename groups<T, WIDTH>::row &a,
     return lanes_sum<shape::LANES>(sum);
 }
 
-// Combines the groups' sums, each relative to its own shift, and writes the head's D elements.
+// A block's memory for combining the groups' sums of one query head.
+template <class T, int WIDTH> struct shared_sums {
+    float out[groups<T, WIDTH>::N][WIDTH];
+    online_softmax softmaxes[groups<T, WIDTH>::N];
+};
+
+// Combines the groups' sums of a query head, each relative to its own shift, and writes its D elements.
 template <class T, int WIDTH>
-__device__ __forceinline__ void combine(T *to, const partial_sums<T, WIDTH> &own, int D) {
+__device__ __forceinline__ void combine(shared_sums<T, WIDTH> &shared, T *to,
+                                        const partial_sums<T, WIDTH> &own, int D) {
     using shape = groups<T, WIDTH>;
-    __shared__ float sums[shape::N][WIDTH];
-    __shared__ online_softmax softmaxes[shape::N];
     int thread = static_cast<int>(threadIdx.x), group = thread / shape::LANES;
 #pragma unroll
     for (int i = 0; i < shape::PACKS; i++)
 #pragma unroll
         for (int k = 0; k < shape::SIZE; k++)
-            sums[group][shape::column(i) + k] = own.out[i][k];
+            shared.out[group][shape::column(i) + k] = own.out[i][k];
     if (thread % shape::LANES == 0)
-        softmaxes[group] = own.softmax;
+        shared.softmaxes[group] = own.softmax;
     __syncthreads();
     if (thread >= D)
         return;
     float shift = -FLT_MAX, weight = 0, out = 0;
     for (int g = 0; g < shape::N; g++)
-        shift = fmaxf(shift, softmaxes[g].shift);
+        shift = fmaxf(shift, shared.softmaxes[g].shift);
     for (int g = 0; g < shape::N; g++) {
-        float factor = expf(softmaxes[g].shift - shift);
-        weight = fmaf(softmaxes[g].sum, factor, weight);
-        out = fmaf(sums[g][thread], factor, out);
+        float factor = expf(shared.softmaxes[g].shift - shift);
+        weight = fmaf(shared.softmaxes[g].sum, factor, weight);
+        out = fmaf(shared.out[g][thread], factor, out);
     }
     to[thread] = downcast<T>(out / weight);
 }
 
-template <class T, int WIDTH>
+// Blocks are (key-value heads times blocks_per_group, sequences). QUERIES: query heads of a block. Where a
+// key-value head has no multiple of them, the last ones of a block are copies of its first.
+template <class T, int WIDTH, int QUERIES>
 __global__ void __launch_bounds__(THREADS)
-    attention_decode(const attention_decode_args args, float scale, bool packed) {
+    attention_decode(const attention_decode_args args, int blocks_per_group, float scale, bool packed) {
     using shape = groups<T, WIDTH>;
-    int D = args.D, thread = static_cast<int>(threadIdx.x), group = thread / shape::LANES;
-    size_t head = static_cast<size_t>(blockIdx.x) * D, b = blockIdx.y;
-    int length = args.lengths[b];
-    size_t cache = static_cast<size_t>(args.sequences[b]) * args.cache_batch_stride + head;
+    constexpr int N = IN_FLIGHT<QUERIES>;
+    __shared__ shared_sums<T, WIDTH> shared;
+    const int D = args.D, thread = static_cast<int>(threadIdx.x), group = thread / shape::LANES;
+    const int per_group = args.H / args.K, kv_head = static_cast<int>(blockIdx.x) / blocks_per_group;
+    const int first_query = static_cast<int>(blockIdx.x) % blocks_per_group * QUERIES; // in its group
+    const int n_queries = min(QUERIES, per_group - first_query);
+    const size_t b = blockIdx.y, column = static_cast<size_t>(kv_head) * D;
+    const size_t q_column = static_cast<size_t>(kv_head * per_group + first_query) * D;
+    const int length = args.lengths[b];
+    size_t cache = static_cast<size_t>(args.sequences[b]) * args.cache_batch_stride + column;
     T *keys = static_cast<T *>(args.keys) + cache, *values = static_cast<T *>(args.values) + cache;
-    const T *new_key = static_cast<const T *>(args.k) + b * args.q_stride + head;
-    const T *new_value = static_cast<const T *>(args.v) + b * args.q_stride + head;
+    const T *new_key = static_cast<const T *>(args.k) + b * args.k_stride + column;
+    const T *new_value = static_cast<const T *>(args.v) + b * args.v_stride + column;
     // The new position is written for later calls and read from k and v, so that nothing waits for it.
-    if (thread < D) {
+    if (thread < D && first_query == 0) {
         keys[length * args.cache_stride + thread] = new_key[thread];
         values[length * args.cache_stride + thread] = new_value[thread];
     }
-    const typename shape::row query =
-        shape::load(static_cast<const T *>(args.q) + b * args.q_stride + head, D, true, packed);
-    partial_sums<T, WIDTH> own = {};
-    own.softmax = {-FLT_MAX, 0}; // below every score, but finite: a group may see no position
-    for (int first = 0; first <= length; first += shape::N * IN_FLIGHT) {
-        typename shape::row key[IN_FLIGHT], value[IN_FLIGHT];
-        float scores[IN_FLIGHT];
+    typename shape::row queries[QUERIES];
+    partial_sums<T, WIDTH> own[QUERIES] = {};
 #pragma unroll
-        for (int u = 0; u < IN_FLIGHT; u++) {
+    for (int q = 0; q < QUERIES; q++) {
+        const size_t of_query = q < n_queries ? static_cast<size_t>(q) * D : 0;
+        queries[q] = shape::load(static_cast<const T *>(args.q) + b * args.q_stride + q_column + of_query, D,
+                                 true, packed);
+        own[q].softmax = {-FLT_MAX, 0}; // below every score, but finite: a group may see no position
+    }
+    for (int first = first_seen(args.window, length); first <= length; first += shape::N * N) {
+        typename shape::row key[N], value[N];
+#pragma unroll
+        for (int u = 0; u < N; u++) {
             int position = first + u * shape::N + group;
             size_t at = position * args.cache_stride;
             bool valid = position <= length;
@@ -141,13 +168,24 @@ __global__ void __launch_bounds__(THREADS)
             value[u] = shape::load(position < length ? values + at : new_value, D, valid, packed);
         }
 #pragma unroll
-        for (int u = 0; u < IN_FLIGHT; u++) {
-            float product = dot<T, WIDTH>(query, key[u]);
-            scores[u] = first + u * shape::N + group <= length ? product : -INFINITY;
+        for (int q = 0; q < QUERIES; q++) {
+            float scores[N];
+#pragma unroll
+            for (int u = 0; u < N; u++) {
+                float product = dot<T, WIDTH>(queries[q], key[u]);
+                scores[u] = first + u * shape::N + group <= length ? product : -INFINITY;
+            }
+            own[q].add(scores, value, scale);
         }
-        own.add(scores, value, scale);
     }
-    combine<T, WIDTH>(static_cast<T *>(args.out) + b * gridDim.x * D + head, own, D);
+    T *out = static_cast<T *>(args.out) + b * args.H * D + q_column;
+#pragma unroll
+    for (int q = 0; q < QUERIES; q++) {
+        if (q > 0)
+            __syncthreads(); // all threads have read the sums of the query before
+        if (q < n_queries)
+            combine(shared, out + q * D, own[q], D);
+    }
 }
 
 template <int WIDTH> struct head_width { static constexpr int value = WIDTH; };
@@ -155,6 +193,17 @@ template <int WIDTH> struct head_width { static constexpr int value = WIDTH; };
 // Calls f(head_width<WIDTH>()) for the narrowest kernel that supports the heads.
 template <class F> enum status with_width(int D, F f) {
     return D <= 64 ? f(head_width<64>()) : D <= 128 ? f(head_width<128>()) : f(head_width<ATTENTION_WIDTH>());
+}
+
+template <int QUERIES> struct query_heads { static constexpr int value = QUERIES; };
+
+// Calls f(query_heads<QUERIES>()) for the fewest query heads of a block that are all of a group, or for the
+// most.
+template <class F> enum status with_queries(int per_group, F f) {
+    return per_group == 1   ? f(query_heads<1>())
+           : per_group <= 2 ? f(query_heads<2>())
+           : per_group <= 4 ? f(query_heads<4>())
+                            : f(query_heads<MOST_QUERIES>());
 }
 
 } // namespace
@@ -166,13 +215,20 @@ extern "C" enum status cuda_attention_decode(struct stream *stream,
     bool packed = is_aligned(args->keys) && is_aligned(args->values) && is_aligned(args->q) &&
                   is_aligned(args->k) && is_aligned(args->v) &&
                   attention_is_packed(D, args->q_stride, 0, args->type) &&
+                  attention_is_packed(D, args->k_stride, 0, args->type) &&
+                  attention_is_packed(D, args->v_stride, 0, args->type) &&
                   attention_is_packed(D, args->cache_stride, args->cache_batch_stride, args->type);
     return with_type(args->type, [=](auto zero) {
         using T = decltype(zero);
         return with_width(D, [=](auto width) {
             constexpr int WIDTH = decltype(width)::value;
-            return LAUNCH(stream, (attention_decode<T, WIDTH>), dim3(args->H, args->B), THREADS, 0, *args,
-                          attention_scale(D), packed);
+            return with_queries(args->H / args->K, [=](auto queries) {
+                constexpr int QUERIES = decltype(queries)::value;
+                const int blocks_per_group = ceil_divide(args->H / args->K, QUERIES);
+                return LAUNCH(stream, (attention_decode<T, WIDTH, QUERIES>),
+                              dim3(args->K * blocks_per_group, args->B), THREADS, 0, *args, blocks_per_group,
+                              attention_scale(D), packed);
+            });
         });
     });
 }

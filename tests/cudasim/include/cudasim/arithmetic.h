@@ -24,10 +24,14 @@ inline unsigned __float_as_uint(float x) {
     return bits;
 }
 
-// ---- minimum
+// ---- minimum and maximum
 
 constexpr inline int min(int a, int b) {
     return a < b ? a : b;
+}
+
+constexpr inline int max(int a, int b) {
+    return a > b ? a : b;
 }
 
 // ---- arithmetic with a fixed rounding
