@@ -47,9 +47,10 @@ enum attention_kernel {
     ATTENTION_CUDNN, // cuDNN, for 16-bit types with S == T; flash for everything else
 };
 
-// The attention of a training run: q, k and v are ranges of one (B, T, 3 H D) tensor.
+// The attention of a training run: q, k and v are ranges of one (B, T, (H + 2 K) D) tensor.
 struct attention_shape {
-    int B, T, H, D;
+    int B, T, H, K, D;
+    int window; // 0: none
     enum dtype type;
 };
 

@@ -21,6 +21,7 @@ struct measured_attention {
     const struct attention_shape *shape;
     struct stream stream;
     size_t channels_bytes; // of a (B, T, H D) tensor
+    size_t qkv_bytes;      // of q, k and v, or of their gradients
     size_t bytes[N_RESULTS];
     void *qkv, *dout, *results[N_RESULTS];
     void *seen[N_RESULTS]; // host copies
@@ -34,9 +35,10 @@ static void *after(void *base, size_t bytes) {
 
 static void describe_calls(struct measured_attention *m) {
     const struct attention_shape *shape = m->shape;
-    const size_t C = (size_t)shape->H * (size_t)shape->D, column_bytes = C * dtype_size(shape->type);
-    const size_t stride = 3 * C, batch_stride = (size_t)shape->T * stride;
-    void *k = after(m->qkv, column_bytes), *v = after(m->qkv, 2 * column_bytes);
+    const size_t D = (size_t)shape->D, stride = (size_t)(shape->H + 2 * shape->K) * D;
+    const size_t batch_stride = (size_t)shape->T * stride, size = dtype_size(shape->type);
+    const size_t at_k = (size_t)shape->H * D * size, at_v = at_k + (size_t)shape->K * D * size;
+    void *k = after(m->qkv, at_k), *v = after(m->qkv, at_v);
     void *gradients = m->results[RESULT_GRADIENTS];
     m->forward = (struct attention_forward_args){.out = m->results[RESULT_OUT],
                                                  .lse = m->results[RESULT_LSE],
@@ -53,12 +55,13 @@ static void describe_calls(struct measured_attention *m) {
                                                  .T = shape->T,
                                                  .S = shape->T,
                                                  .H = shape->H,
-                                                 .K = shape->H,
+                                                 .K = shape->K,
                                                  .D = shape->D,
+                                                 .window = shape->window,
                                                  .type = shape->type};
     m->backward = (struct attention_backward_args){.dq = gradients,
-                                                   .dk = after(gradients, column_bytes),
-                                                   .dv = after(gradients, 2 * column_bytes),
+                                                   .dk = after(gradients, at_k),
+                                                   .dv = after(gradients, at_v),
                                                    .dout = m->dout,
                                                    .out = m->results[RESULT_OUT],
                                                    .lse = m->results[RESULT_LSE],
@@ -74,8 +77,9 @@ static void describe_calls(struct measured_attention *m) {
                                                    .B = shape->B,
                                                    .T = shape->T,
                                                    .H = shape->H,
-                                                   .K = shape->H,
+                                                   .K = shape->K,
                                                    .D = shape->D,
+                                                   .window = shape->window,
                                                    .type = shape->type};
 }
 
@@ -99,7 +103,7 @@ static enum status fill_random(struct measured_attention *m, void *to, size_t by
 }
 
 static void measured_free(struct measured_attention *m) {
-    m->device->memory_delete(m->device, m->qkv, 3 * m->channels_bytes);
+    m->device->memory_delete(m->device, m->qkv, m->qkv_bytes);
     m->device->memory_delete(m->device, m->dout, m->channels_bytes);
     for (int i = 0; i < N_RESULTS; i++) {
         m->device->memory_delete(m->device, m->results[i], m->bytes[i]);
@@ -112,11 +116,12 @@ static enum status measured_init(struct measured_attention *m) {
     const struct attention_shape *shape = m->shape;
     const size_t rows = (size_t)shape->B * (size_t)shape->T * (size_t)shape->H;
     m->channels_bytes = rows * (size_t)shape->D * dtype_size(shape->type);
+    m->qkv_bytes = m->channels_bytes / (size_t)shape->H * (size_t)(shape->H + 2 * shape->K);
     m->bytes[RESULT_OUT] = m->channels_bytes;
     m->bytes[RESULT_LSE] = rows * sizeof(float);
-    m->bytes[RESULT_GRADIENTS] = 3 * m->channels_bytes;
+    m->bytes[RESULT_GRADIENTS] = m->qkv_bytes;
     TRY(stream_init(&m->stream, m->device));
-    TRY(m->device->memory_new(m->device, 3 * m->channels_bytes, PURPOSE, &m->qkv));
+    TRY(m->device->memory_new(m->device, m->qkv_bytes, PURPOSE, &m->qkv));
     TRY(m->device->memory_new(m->device, m->channels_bytes, PURPOSE, &m->dout));
     for (int i = 0; i < N_RESULTS; i++) {
         TRY(m->device->memory_new(m->device, m->bytes[i], PURPOSE, &m->results[i]));
@@ -125,7 +130,7 @@ static enum status measured_init(struct measured_attention *m) {
             return FAIL(STATUS_FAILED, "out of host memory for measuring attention");
     }
     describe_calls(m);
-    TRY(fill_random(m, m->qkv, 3 * m->channels_bytes, 1));
+    TRY(fill_random(m, m->qkv, m->qkv_bytes, 1));
     return fill_random(m, m->dout, m->channels_bytes, 2);
 }
 

@@ -18,6 +18,7 @@ static struct attention_shape shape_of(const struct trainer *trainer) {
     return (struct attention_shape){.B = (int)trainer->config->train.micro_batch_size,
                                     .T = (int)trainer->config->train.seq_len,
                                     .H = model->n_head,
+                                    .K = model->n_kv_head,
                                     .D = model->head_dim,
                                     .type = trainer->type};
 }

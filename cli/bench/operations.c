@@ -314,7 +314,7 @@ const int n_operation_cases = sizeof operation_cases / sizeof *operation_cases;
 enum status operation_case_begin(struct operation_bench *bench, const struct operation_case *one,
                                  bool *runs) {
     const struct attention_shape shape = {
-        .B = bench->B, .T = bench->T, .H = H, .D = C / H, .type = bench->type};
+        .B = bench->B, .T = bench->T, .H = H, .K = H, .D = C / H, .type = bench->type};
     struct device *device = bench->device;
     struct cudnn_support support = {.usable = one->attention == ATTENTION_FLASH};
     if (!support.usable && device->cudnn_support)

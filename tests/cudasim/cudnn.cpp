@@ -208,8 +208,8 @@ std::string finish_tensor(descriptor *d) {
         return text("the alignment is %lld bytes", static_cast<long long>(t.alignment));
     if (t.is_virtual && t.by_value)
         return "a tensor is virtual and by value";
-    if (t.by_value && t.elements() != 1)
-        return "a tensor by value has several elements";
+    if (t.by_value && (t.elements() != 1 || t.element_bytes() != sizeof(uint32_t)))
+        return "a tensor by value has not one element of 4 bytes";
     return "";
 }
 
@@ -306,7 +306,7 @@ void *data_of(const descriptor *pack, int64_t id) {
 struct job { // what an execution needs when it runs
     dnn_graph graph;
     std::map<int64_t, void *> data;
-    std::map<int64_t, float> numbers; // by-value tensors, read when the call is made
+    std::map<int64_t, uint32_t> numbers; // by-value tensors of 4 bytes, read when the call is made
     void *workspace;
     bool perturbed;
 };
@@ -319,7 +319,7 @@ std::string collect(const descriptor *pack, job *job) {
         if (!data)
             return text("the variant pack has no data for tensor %lld", static_cast<long long>(id));
         if (tensor.by_value)
-            job->numbers[id] = *static_cast<float *>(data);
+            memcpy(&job->numbers[id], data, sizeof job->numbers[id]);
         else if (reinterpret_cast<uintptr_t>(data) % size_t(tensor.alignment))
             return text("the data of tensor %lld is not aligned to %lld bytes", static_cast<long long>(id),
                         static_cast<long long>(tensor.alignment));

@@ -32,6 +32,11 @@ float read(unsigned type, const char *at) {
     float value;
     if (type == CUDNN9_DATA_FLOAT)
         return memcpy(&value, at, sizeof value), value;
+    if (type == CUDNN9_DATA_INT32) {
+        int32_t number;
+        memcpy(&number, at, sizeof number);
+        return float(number);
+    }
     memcpy(&bits, at, sizeof bits);
     return type == CUDNN9_DATA_HALF ? f16_to_float(bits) : bf16_to_float(bits);
 }
@@ -55,7 +60,8 @@ template <class F> void for_each(const dnn_tensor &t, F body) {
                          i * t.strides[0] + j * t.strides[1] + k * t.strides[2] + l * t.strides[3]);
 }
 
-// The position of an element in a tensor that is broadcast to `to`.
+// The position of an element in a tensor that is broadcast to `to`. On the axis of heads several neighbours
+// may share one.
 int64_t broadcast(const dnn_tensor &from, const dnn_tensor &to, int64_t position) {
     int64_t at[4], result = 0;
     for (int i = 3; i >= 0; i--) {
@@ -63,7 +69,7 @@ int64_t broadcast(const dnn_tensor &from, const dnn_tensor &to, int64_t position
         position /= to.dims[i];
     }
     for (int i = 0; i < 4; i++)
-        result = result * from.dims[i] + (from.dims[i] == 1 ? 0 : at[i]);
+        result = result * from.dims[i] + at[i] / (to.dims[i] / from.dims[i]);
     return result;
 }
 
@@ -87,6 +93,8 @@ float apply(unsigned mode, float x, float b, float t) {
         return expf(x);
     case CUDNN9_POINTWISE_LOG:
         return logf(x);
+    case CUDNN9_POINTWISE_CMP_GT:
+        return x > b;
     case CUDNN9_POINTWISE_CMP_GE:
         return x >= b;
     default: // BINARY_SELECT; dnn_broken_rule refuses others
@@ -96,16 +104,18 @@ float apply(unsigned mode, float x, float b, float t) {
 
 void multiply(const dnn_tensor &a, const dnn_tensor &b, const values &x, const values &y, values *out) {
     const int64_t rows = a.dims[2], inner = a.dims[3], columns = b.dims[3];
-    for (int64_t batch = 0; batch < a.dims[0] * a.dims[1]; batch++)
+    for (int64_t batch = 0; batch < a.dims[0] * a.dims[1]; batch++) {
+        const int64_t shared = batch / (a.dims[1] / b.dims[1]); // heads that share one of b's are neighbours
         for (int64_t i = 0; i < rows; i++) {
             float *to = out->data() + (batch * rows + i) * columns;
             for (int64_t k = 0; k < inner; k++) {
                 const float factor = x[size_t((batch * rows + i) * inner + k)];
-                const float *from = y.data() + (batch * inner + k) * columns;
+                const float *from = y.data() + (shared * inner + k) * columns;
                 for (int64_t j = 0; j < columns; j++)
                     to[j] += factor * from[j];
             }
         }
+    }
 }
 
 void reduce(unsigned mode, const dnn_tensor &from, const dnn_tensor &to, const values &x, values *out) {
@@ -147,6 +157,10 @@ void pointwise(const dnn_operation &operation, const dnn_graph &graph, std::map<
     }
 }
 
+bool is_shared_by_heads(const dnn_tensor &few, const dnn_tensor &many) {
+    return many.dims[1] % few.dims[1] == 0;
+}
+
 bool is_broadcast(const dnn_tensor &from, const dnn_tensor &to) {
     for (int i = 0; i < 4; i++)
         if (from.dims[i] != to.dims[i] && from.dims[i] != 1)
@@ -155,8 +169,8 @@ bool is_broadcast(const dnn_tensor &from, const dnn_tensor &to) {
 }
 
 bool is_known(const dnn_operation &o) {
-    const unsigned binary[] = {CUDNN9_POINTWISE_ADD, CUDNN9_POINTWISE_SUB, CUDNN9_POINTWISE_MUL,
-                               CUDNN9_POINTWISE_DIV, CUDNN9_POINTWISE_CMP_GE};
+    const unsigned binary[] = {CUDNN9_POINTWISE_ADD, CUDNN9_POINTWISE_SUB,    CUDNN9_POINTWISE_MUL,
+                               CUDNN9_POINTWISE_DIV, CUDNN9_POINTWISE_CMP_GT, CUDNN9_POINTWISE_CMP_GE};
     const unsigned unary[] = {CUDNN9_POINTWISE_EXP, CUDNN9_POINTWISE_LOG, CUDNN9_POINTWISE_GEN_INDEX};
     for (unsigned mode : binary)
         if (o.mode == mode)
@@ -167,6 +181,12 @@ bool is_known(const dnn_operation &o) {
     return o.mode == CUDNN9_POINTWISE_BINARY_SELECT && o.inputs.size() == 3;
 }
 
+// Neighbouring heads are added up: the gradients of a key-value head from those of its query heads.
+bool is_sum_of_heads(const dnn_operation &o, const dnn_tensor &from, const dnn_tensor &to) {
+    return o.mode == CUDNN9_REDUCE_TENSOR_ADD && from.dims[0] == to.dims[0] && is_shared_by_heads(to, from) &&
+           from.dims[2] == to.dims[2] && from.dims[3] == to.dims[3];
+}
+
 } // namespace
 
 std::string dnn_broken_rule(const dnn_operation &o, const std::map<int64_t, dnn_tensor> &tensors) {
@@ -174,13 +194,15 @@ std::string dnn_broken_rule(const dnn_operation &o, const std::map<int64_t, dnn_
     switch (o.kind) {
     case DNN_MATMUL: {
         const dnn_tensor &b = tensors.at(o.inputs[1]);
-        const bool agree = x.dims[0] == b.dims[0] && x.dims[1] == b.dims[1] && x.dims[3] == b.dims[2] &&
+        const bool agree = x.dims[0] == b.dims[0] && is_shared_by_heads(b, x) && x.dims[3] == b.dims[2] &&
                            y.dims[0] == x.dims[0] && y.dims[1] == x.dims[1] && y.dims[2] == x.dims[2] &&
                            y.dims[3] == b.dims[3];
         return agree ? "" : "the dimensions of A, B and C do not agree";
     }
     case DNN_REDUCTION:
-        return is_broadcast(y, x) ? "" : "the result is no reduction of the operand's dimensions";
+        return is_broadcast(y, x) || is_sum_of_heads(o, x, y)
+                   ? ""
+                   : "the result is no reduction of the operand's dimensions";
     case DNN_RESHAPE:
         return x.elements() == y.elements() ? "" : "the reshaped tensor has another number of elements";
     case DNN_POINTWISE:
@@ -229,6 +251,10 @@ size_t dnn_workspace(const dnn_graph &graph) {
         if (operation.kind == DNN_MATMUL && !product)
             product = &operation;
         is_backward |= operation.kind == DNN_RESHAPE;
+        const dnn_tensor &x = graph.tensors.at(operation.inputs[0]), &y = graph.tensors.at(operation.output);
+        if (operation.kind == DNN_REDUCTION &&
+            x.dims[1] != y.dims[1]) // of each head, before they are added up
+            bytes += size_t(x.elements()) * x.element_bytes();
     }
     if (is_backward && product) {
         const dnn_tensor &scores = graph.tensors.at(product->output);

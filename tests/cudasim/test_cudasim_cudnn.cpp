@@ -71,11 +71,13 @@ struct calls {
         forward.q = q;
         forward.k = q + C * size;
         forward.v = q + 2 * C * size;
-        forward.q_stride = forward.kv_stride = backward.stride = 3 * C;
-        forward.q_batch_stride = forward.kv_batch_stride = backward.batch_stride = T * 3 * C;
+        forward.q_stride = forward.k_stride = forward.v_stride = 3 * C;
+        forward.q_batch_stride = forward.k_batch_stride = forward.v_batch_stride = T * 3 * C;
+        backward.q_stride = backward.k_stride = backward.v_stride = 3 * C;
+        backward.q_batch_stride = backward.k_batch_stride = backward.v_batch_stride = T * 3 * C;
         forward.B = backward.B = B;
         forward.T = forward.S = backward.T = T;
-        forward.H = backward.H = H;
+        forward.H = forward.K = backward.H = backward.K = H;
         forward.D = backward.D = D;
         forward.type = backward.type = type;
         backward.q = forward.q;
@@ -109,7 +111,7 @@ struct calls {
 constexpr size_t enough = size_t(1) << 20;
 
 void test_which_calls_are_cudnns(void **) {
-    const attention_shape shape = {B, T, H, D, DTYPE_BF16};
+    const attention_shape shape = {B, T, H, H, D, 0, DTYPE_BF16};
     cudnn_support support;
     require(gpu->cudnn_support(gpu, &shape, &support));
     assert_true(support.usable);
@@ -122,6 +124,13 @@ void test_which_calls_are_cudnns(void **) {
     assert_int_equal(calls(DTYPE_F32, 0, enough).by_cudnn(), 0);
     assert_int_equal(calls(DTYPE_BF16, 8, enough).by_cudnn(), 0); // not aligned to 16 bytes
     assert_int_equal(calls(DTYPE_BF16, 0, 2048).by_cudnn(), 1);   // room for forward's workspace only
+    calls grouped(DTYPE_BF16, 0, enough); // one key-value head for both query heads, a window, other strides
+    grouped.forward.K = grouped.backward.K = 1;
+    grouped.forward.window = grouped.backward.window = T / 2;
+    grouped.forward.v_stride = grouped.backward.v_stride = 2 * C;
+    assert_int_equal(grouped.by_cudnn(), 2);
+    grouped.backward.k_stride -= 4; // rows that are not aligned to 16 bytes
+    assert_int_equal(grouped.by_cudnn(), 1);
     calls cached(DTYPE_BF16, 0, enough);
     cached.forward.T = T - 1;
     cached.forward.q_batch_stride -= 3 * C;
@@ -139,11 +148,16 @@ void test_workspace(void **) {
     assert_int_equal(flash, sizeof(float) * B * T * H);
     // delta, padded, and (B, H, T, T) of 16 bits with T padded to 128 and 64, and counters
     assert_int_equal(both, 768 + size_t(2) * B * H * 128 * 64 + 256);
+    c.backward.K = 1; // and the gradients of k and v of each query head
+    gpu->attention = ATTENTION_CUDNN;
+    require(gpu->ops->workspace_bytes(gpu, OP_attention_backward, &c.backward, &both));
+    gpu->attention = ATTENTION_FLASH;
+    assert_int_equal(both, 768 + size_t(2) * B * H * (128 * 64 + 2 * T * D) + 256);
 }
 
 void test_shapes_that_are_refused(void **) {
-    const attention_shape wide = {1, 8, 1, 256, DTYPE_BF16}, odd = {1, 8, 1, 20, DTYPE_BF16},
-                          single = {1, 1, 1, 16, DTYPE_BF16}, fp32 = {1, 8, 1, 16, DTYPE_F32};
+    const attention_shape wide = {1, 8, 1, 1, 256, 0, DTYPE_BF16}, odd = {1, 8, 1, 1, 20, 0, DTYPE_BF16},
+                          single = {1, 1, 1, 1, 16, 0, DTYPE_BF16}, fp32 = {1, 8, 1, 1, 16, 0, DTYPE_F32};
     cudnn_support support;
     require(gpu->cudnn_support(gpu, &wide, &support));
     assert_false(support.usable);
@@ -157,7 +171,7 @@ void test_shapes_that_are_refused(void **) {
 }
 
 void test_measuring(void **) {
-    const attention_shape shape = {B, T, H, D, DTYPE_F16};
+    const attention_shape shape = {B, T, H, 1, D, 16, DTYPE_F16};
     cudnn_support support;
     attention_times times;
     require(gpu->cudnn_support(gpu, &shape, &support));
@@ -277,6 +291,16 @@ void test_wrong_graphs(void **) {
         expect_finding(p.graph.failed, "the dimensions of A, B and C do not agree");
         assert_false(cudnn_graph_plan(&p.graph));
         assert_non_null(strstr(p.graph.reason, "CUDNN_STATUS_BAD_PARAM"));
+    }
+    {
+        product p;
+        cudnn_tensor heads = {};
+        heads.id = 4;
+        heads.dims[0] = 1, heads.dims[1] = 3, heads.dims[2] = D, heads.dims[3] = T;
+        heads.strides[0] = 3 * D * T, heads.strides[1] = D * T, heads.strides[2] = T, heads.strides[3] = 1;
+        heads.type = CUDNN9_DATA_BFLOAT16;
+        cudnn_add_matmul(&p.graph, p.q, cudnn_add_tensor(&p.graph, &heads), p.s);
+        expect_finding(p.graph.failed, "the dimensions of A, B and C do not agree");
     }
     {
         product p;

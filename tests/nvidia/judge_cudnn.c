@@ -28,21 +28,32 @@ static const char *const gpus[][2] = {
                         "NVIDIA A100-SXM4-80GB")},
 };
 static const char *const kinds[] = {"forward", "forward with lse", "backward"};
-// GPT-2 124M; lengths that no tile divides; wide heads
-static const struct attention_shape shapes[] = {{.B = 4, .T = 1024, .H = 12, .D = 64},
-                                                {.B = 2, .T = 130, .H = 3, .D = 32},
-                                                {.B = 1, .T = 512, .H = 2, .D = 128}};
-#define BEYOND_CUDNN 1024 // a head dimension of the backward pass
+// GPT-2 124M; Llama's grouped heads with a window; lengths that no tile divides; wide heads
+static const struct attention_shape shapes[] = {
+    {.B = 4, .T = 1024, .H = 12, .K = 12, .D = 64},
+    {.B = 2, .T = 512, .H = 8, .K = 2, .D = 128, .window = 100},
+    {.B = 2, .T = 130, .H = 6, .K = 2, .D = 32},
+    {.B = 1, .T = 512, .H = 2, .K = 2, .D = 128},
+    {.B = 4, .T = 1024, .H = 32, .K = 8, .D = 64},
+    {.B = 1, .T = 1024, .H = 12, .K = 2, .D = 128},
+    {.B = 1, .T = 300, .H = 6, .K = 6, .D = 64, .window = 64},
+};
+#define N_SHAPES_ALWAYS 2
+#define BEYOND_CUDNN    1024 // a head dimension of the backward pass
 
 static bool plan(const struct cudnn *api, const char *const gpu[2], const struct attention_shape *shape,
                  enum dtype type, int kind, bool expected) {
-    const int64_t stride = 3 * (int64_t)shape->H * shape->D;
-    const struct cudnn_problem problem = {.stride = stride,
-                                          .batch_stride = shape->T * stride,
+    const int64_t stride = (int64_t)(shape->H + 2 * shape->K) * shape->D;
+    const struct cudnn_strides strides = {stride, shape->T * stride};
+    const struct cudnn_problem problem = {.q = strides,
+                                          .k = strides,
+                                          .v = strides,
                                           .B = shape->B,
                                           .T = shape->T,
                                           .H = shape->H,
+                                          .K = shape->K,
                                           .D = shape->D,
+                                          .window = shape->window,
                                           .type = type,
                                           .kind = kind};
     struct cudnn_attention attention;
@@ -50,8 +61,8 @@ static bool plan(const struct cudnn *api, const char *const gpu[2], const struct
     const bool good = attention.supported == expected &&
                       (expected ? attention.workspace_bytes <= cudnn_assumed_workspace(&problem)
                                 : attention.graph.reason[0] != 0);
-    printf("%s%s, %s %s (%d, %d, %d, %d): ", good ? "" : "WRONG: ", gpu[0], dtype_name(type), kinds[kind],
-           shape->B, shape->T, shape->H, shape->D);
+    printf("%s%s, %s %s (%d, %d, %d / %d, %d) window %d: ", good ? "" : "WRONG: ", gpu[0], dtype_name(type),
+           kinds[kind], shape->B, shape->T, shape->H, shape->K, shape->D, shape->window);
     if (attention.supported)
         printf("%d engines, workspace %zu of %zu bytes\n", attention.graph.n_engines,
                attention.workspace_bytes, cudnn_assumed_workspace(&problem));
@@ -72,9 +83,9 @@ int main(int argc, char **argv) {
     printf("cuDNN %s\n", cudnn_version_name(api.GetVersion(), version, sizeof version));
     const char *full = getenv("ZERO_TESTS_FULL");
     const bool all = full && full[0] == '1';
-    const size_t n_shapes = all ? sizeof shapes / sizeof *shapes : 1;
+    const size_t n_shapes = all ? sizeof shapes / sizeof *shapes : N_SHAPES_ALWAYS;
     const enum dtype last = all ? DTYPE_F16 : DTYPE_BF16;
-    const struct attention_shape wide = {.B = 1, .T = 64, .H = 1, .D = BEYOND_CUDNN};
+    const struct attention_shape wide = {.B = 1, .T = 64, .H = 1, .K = 1, .D = BEYOND_CUDNN};
     for (size_t gpu = 0; gpu < sizeof gpus / sizeof *gpus; gpu++) {
         for (int kind = CUDNN_FORWARD; kind <= CUDNN_BACKWARD; kind++)
             for (size_t s = 0; s < n_shapes; s++)

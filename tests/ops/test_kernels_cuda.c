@@ -150,7 +150,7 @@ static void test_wide_heads_are_refused(void **state) {
 // ---- attention by cuDNN
 
 static void check_by_cudnn(enum operation operation, void (*check)(struct op_bench *bench)) {
-    const struct attention_shape shape = {.B = 1, .T = 64, .H = 2, .D = 64, .type = DTYPE_BF16};
+    const struct attention_shape shape = {.B = 1, .T = 64, .H = 2, .K = 2, .D = 64, .type = DTYPE_BF16};
     struct op_bench bench = {
         .device = op_device_or_skip("cuda", 1), .reference = op_device_or_skip("ref", 1), .by_cudnn = true};
     struct cudnn_support support;

@@ -16,6 +16,7 @@ enum status plan_attention(struct device *device, const struct config *config, c
     const struct attention_shape shape = {.B = (int)config->train.micro_batch_size,
                                           .T = (int)config->train.seq_len,
                                           .H = params->config.n_head,
+                                          .K = params->config.n_kv_head,
                                           .D = params->config.head_dim,
                                           .type = type};
     const bool on_gpu = device->place == REGION_DEVICE && type != DTYPE_F32;

@@ -5,6 +5,7 @@
 //   backward   delta = sum dO O; P = exp(masked(scale Q K^T - lse)); dV = P^T dO
 //              dS = scale P (dO V^T - delta); dK = dS^T Q; dQ = dS K
 //
+// Query heads that share a key-value head read it by broadcasting; their parts of dK and dV are added up.
 // dQ is a product over whole rows of dS, which the kernel keeps in its workspace, rather than a sum of
 // atomic additions: the slower form in memory, and the only one with the same bits in every run.
 #include "kernels/cuda/cudnn/attention.h"
@@ -25,7 +26,8 @@ enum {
     ID_DELTA,
     ID_SCALE,
     ID_HIDDEN,
-    ID_ONE
+    ID_ONE,
+    ID_WINDOW
 };
 
 enum {
@@ -40,35 +42,36 @@ static bool is_aligned(const void *pointer) {
     return (uintptr_t)pointer % ALIGNMENT == 0;
 }
 
+static bool has_aligned_rows(struct cudnn_strides strides, int64_t unit) {
+    return strides.position % unit == 0 && strides.sequence % unit == 0;
+}
+
 static bool is_possible(const struct cudnn_problem *problem) {
     const int64_t unit = ALIGNMENT / (int64_t)dtype_size((enum dtype)problem->type);
     return problem->type != DTYPE_F32 && problem->T > 1 && problem->D % unit == 0 &&
-           problem->stride % unit == 0 && problem->batch_stride % unit == 0;
+           has_aligned_rows(problem->q, unit) && has_aligned_rows(problem->k, unit) &&
+           has_aligned_rows(problem->v, unit);
 }
 
+// The fields that both kinds of arguments have.
+#define PROBLEM_OF(args, kind_of_call)                                                                       \
+    (struct cudnn_problem) {                                                                                 \
+        .q = {(int64_t)(args)->q_stride, (int64_t)(args)->q_batch_stride},                                   \
+        .k = {(int64_t)(args)->k_stride, (int64_t)(args)->k_batch_stride},                                   \
+        .v = {(int64_t)(args)->v_stride, (int64_t)(args)->v_batch_stride}, .B = (args)->B, .T = (args)->T,   \
+        .H = (args)->H, .K = (args)->K, .D = (args)->D,                                                      \
+        .window = (args)->window < (args)->T ? (args)->window : 0, .type = (args)->type,                     \
+        .kind = (kind_of_call)                                                                               \
+    }
+
 bool cudnn_forward_problem(const struct attention_forward_args *args, struct cudnn_problem *problem) {
-    *problem = (struct cudnn_problem){.stride = (int64_t)args->q_stride,
-                                      .batch_stride = (int64_t)args->q_batch_stride,
-                                      .B = args->B,
-                                      .T = args->T,
-                                      .H = args->H,
-                                      .D = args->D,
-                                      .type = args->type,
-                                      .kind = args->lse ? CUDNN_FORWARD_LSE : CUDNN_FORWARD};
-    return is_possible(problem) && !args->first && args->S == args->T && args->k_stride == args->q_stride &&
-           args->k_batch_stride == args->q_batch_stride && is_aligned(args->out) && is_aligned(args->q) &&
-           is_aligned(args->k) && is_aligned(args->v) && is_aligned(args->lse);
+    *problem = PROBLEM_OF(args, args->lse ? CUDNN_FORWARD_LSE : CUDNN_FORWARD);
+    return is_possible(problem) && !args->first && args->S == args->T && is_aligned(args->out) &&
+           is_aligned(args->q) && is_aligned(args->k) && is_aligned(args->v) && is_aligned(args->lse);
 }
 
 bool cudnn_backward_problem(const struct attention_backward_args *args, struct cudnn_problem *problem) {
-    *problem = (struct cudnn_problem){.stride = (int64_t)args->q_stride,
-                                      .batch_stride = (int64_t)args->q_batch_stride,
-                                      .B = args->B,
-                                      .T = args->T,
-                                      .H = args->H,
-                                      .D = args->D,
-                                      .type = args->type,
-                                      .kind = CUDNN_BACKWARD};
+    *problem = PROBLEM_OF(args, CUDNN_BACKWARD);
     return is_possible(problem) && !args->first && is_aligned(args->q) && is_aligned(args->k) &&
            is_aligned(args->v) && is_aligned(args->out) && is_aligned(args->lse) && is_aligned(args->dout) &&
            is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv);
@@ -108,17 +111,22 @@ static void *row_values(const struct drawing *d, int64_t id) {
 }
 
 // q, k, v or a gradient of theirs: (T, D) per head, or its transpose
-static void *range(const struct drawing *d, int64_t id, bool transposed) {
+static void *range(const struct drawing *d, int64_t id, int heads, struct cudnn_strides strides,
+                   bool transposed) {
     const struct cudnn_problem *p = d->problem;
     struct cudnn_tensor tensor = {.id = id,
-                                  .dims = {p->B, p->H, p->T, p->D},
-                                  .strides = {p->batch_stride, p->D, p->stride, 1},
+                                  .dims = {p->B, heads, p->T, p->D},
+                                  .strides = {strides.sequence, p->D, strides.position, 1},
                                   .type = d->type};
     if (transposed) {
         tensor.dims[2] = p->D, tensor.dims[3] = p->T;
-        tensor.strides[2] = 1, tensor.strides[3] = p->stride;
+        tensor.strides[2] = 1, tensor.strides[3] = strides.position;
     }
     return cudnn_add_tensor(d->graph, &tensor);
+}
+
+static void *query_range(const struct drawing *d, int64_t id) { // q, dq
+    return range(d, id, d->problem->H, d->problem->q, false);
 }
 
 static void *dense(const struct drawing *d, int64_t id) { // out, dout
@@ -130,12 +138,15 @@ static void *dense(const struct drawing *d, int64_t id) { // out, dout
                                                              .type = d->type});
 }
 
+static void *typed_number(const struct drawing *d, int64_t id, unsigned type) {
+    return cudnn_add_tensor(
+        d->graph,
+        &(struct cudnn_tensor){
+            .id = id, .dims = {1, 1, 1, 1}, .strides = {1, 1, 1, 1}, .type = type, .by_value = true});
+}
+
 static void *number(const struct drawing *d, int64_t id) {
-    return cudnn_add_tensor(d->graph, &(struct cudnn_tensor){.id = id,
-                                                             .dims = {1, 1, 1, 1},
-                                                             .strides = {1, 1, 1, 1},
-                                                             .type = CUDNN9_DATA_FLOAT,
-                                                             .by_value = true});
+    return typed_number(d, id, CUDNN9_DATA_FLOAT);
 }
 
 // ---- operations
@@ -164,15 +175,12 @@ static void *positions(const struct drawing *d, void *x, int64_t axis) {
     return y;
 }
 
-// x where the query's position is at least the key's, minus infinity elsewhere
-static void *mask(const struct drawing *d, void *x) {
-    void *queries = positions(d, x, 2), *keys = positions(d, x, 3);
+// x where a compares to b, minus infinity elsewhere
+static void *select_where(const struct drawing *d, void *x, void *a, unsigned compares, void *b) {
     void *visible = scores(d, CUDNN9_DATA_BOOLEAN), *y = scores(d, CUDNN9_DATA_FLOAT);
-    cudnn_add_pointwise(d->graph, &(struct cudnn_pointwise){.mode = CUDNN9_POINTWISE_CMP_GE,
-                                                            .compute = CUDNN9_DATA_BOOLEAN,
-                                                            .x = queries,
-                                                            .b = keys,
-                                                            .y = visible});
+    cudnn_add_pointwise(d->graph,
+                        &(struct cudnn_pointwise){
+                            .mode = compares, .compute = CUDNN9_DATA_BOOLEAN, .x = a, .b = b, .y = visible});
     cudnn_add_pointwise(d->graph, &(struct cudnn_pointwise){.mode = CUDNN9_POINTWISE_BINARY_SELECT,
                                                             .compute = CUDNN9_DATA_FLOAT,
                                                             .x = x,
@@ -182,9 +190,29 @@ static void *mask(const struct drawing *d, void *x) {
     return y;
 }
 
+// x where the query's position is at least the key's, and with a window less than the key's plus the window;
+// minus infinity elsewhere
+static void *mask(const struct drawing *d, void *x) {
+    void *queries = positions(d, x, 2), *keys = positions(d, x, 3);
+    x = select_where(d, x, queries, CUDNN9_POINTWISE_CMP_GE, keys);
+    if (d->problem->window == 0)
+        return x;
+    queries = positions(d, x, 2), keys = positions(d, x, 3);
+    void *ends = scores(d, CUDNN9_DATA_INT32);
+    cudnn_add_pointwise(d->graph,
+                        &(struct cudnn_pointwise){.mode = CUDNN9_POINTWISE_ADD,
+                                                  .compute = CUDNN9_DATA_INT32,
+                                                  .x = keys,
+                                                  .b = typed_number(d, ID_WINDOW, CUDNN9_DATA_INT32),
+                                                  .y = ends});
+    return select_where(d, x, ends, CUDNN9_POINTWISE_CMP_GT, queries);
+}
+
 static void draw_forward(const struct drawing *d) {
     const unsigned type = CUDNN9_DATA_FLOAT;
-    void *q = range(d, ID_Q, false), *k = range(d, ID_K, true), *v = range(d, ID_V, false);
+    const struct cudnn_problem *p = d->problem;
+    void *q = query_range(d, ID_Q), *k = range(d, ID_K, p->K, p->k, true);
+    void *v = range(d, ID_V, p->K, p->v, false);
     void *s = multiply(d, q, k, scores(d, type));
     s = mask(d, on_scores(d, CUDNN9_POINTWISE_MUL, s, number(d, ID_SCALE)));
     void *largest = row_values(d, 0), *sum = row_values(d, 0);
@@ -193,10 +221,9 @@ static void draw_forward(const struct drawing *d) {
     e = on_scores(d, CUDNN9_POINTWISE_EXP, e, NULL);
     cudnn_add_reduction(d->graph, CUDNN9_REDUCE_TENSOR_ADD, e, sum);
     void *log = apply(d, CUDNN9_POINTWISE_LOG, sum, NULL, row_values(d, 0));
-    apply(d, CUDNN9_POINTWISE_ADD, largest, log,
-          row_values(d, d->problem->kind == CUDNN_FORWARD_LSE ? ID_LSE : 0));
-    void *p = apply(d, CUDNN9_POINTWISE_DIV, e, sum, scores(d, d->type));
-    multiply(d, p, v, dense(d, ID_OUT));
+    apply(d, CUDNN9_POINTWISE_ADD, largest, log, row_values(d, p->kind == CUDNN_FORWARD_LSE ? ID_LSE : 0));
+    void *weights = apply(d, CUDNN9_POINTWISE_DIV, e, sum, scores(d, d->type));
+    multiply(d, weights, v, dense(d, ID_OUT));
 }
 
 static void *transposed_scores(const struct drawing *d, void *x) {
@@ -205,11 +232,26 @@ static void *transposed_scores(const struct drawing *d, void *x) {
     return y;
 }
 
+// The gradient of k or v: (T, T) per query head times (T, D), added up over the heads that share one of k's.
+static void add_gradient(const struct drawing *d, void *a, void *b, int64_t id,
+                         struct cudnn_strides strides) {
+    const struct cudnn_problem *p = d->problem;
+    void *gradient = range(d, id, p->K, strides, false);
+    if (p->K == p->H) {
+        multiply(d, a, b, gradient);
+        return;
+    }
+    void *of_each = virtual_tensor(d, d->type, p->T, p->D, p->D, 1);
+    multiply(d, a, b, of_each);
+    cudnn_add_reduction(d->graph, CUDNN9_REDUCE_TENSOR_ADD, of_each, gradient);
+}
+
 static void draw_backward(const struct drawing *d) {
     const struct cudnn_problem *problem = d->problem;
     const unsigned type = CUDNN9_DATA_FLOAT;
     const int64_t T = problem->T, H = problem->H, D = problem->D;
-    void *q = range(d, ID_Q, false), *k = range(d, ID_K, true), *v = range(d, ID_V, true);
+    void *q = query_range(d, ID_Q), *k = range(d, ID_K, problem->K, problem->k, true);
+    void *v = range(d, ID_V, problem->K, problem->v, true);
     void *dout = dense(d, ID_DOUT), *out = dense(d, ID_OUT), *scale = number(d, ID_SCALE);
     void *product = virtual_tensor(d, type, T, D, H * D, 1), *sum = row_values(d, 0);
     apply(d, CUDNN9_POINTWISE_MUL, dout, out, product);
@@ -220,16 +262,16 @@ static void draw_backward(const struct drawing *d) {
     p = on_scores(d, CUDNN9_POINTWISE_MUL, p, scale);
     p = mask(d, on_scores(d, CUDNN9_POINTWISE_SUB, p, row_values(d, ID_LSE)));
     p = on_scores(d, CUDNN9_POINTWISE_EXP, p, NULL);
-    multiply(d, transposed_scores(d, p), dout, range(d, ID_DV, false));
+    add_gradient(d, transposed_scores(d, p), dout, ID_DV, problem->v);
 
     void *ds = multiply(d, dout, v, scores(d, type));
     ds = on_scores(d, CUDNN9_POINTWISE_SUB, ds, delta);
     ds = on_scores(d, CUDNN9_POINTWISE_MUL, ds, p);
     ds = on_scores(d, CUDNN9_POINTWISE_MUL, ds, scale);
-    multiply(d, transposed_scores(d, ds), q, range(d, ID_DK, false));
-    void *keys = range(d, 0, false);
+    add_gradient(d, transposed_scores(d, ds), q, ID_DK, problem->k);
+    void *keys = range(d, 0, problem->K, problem->k, false);
     cudnn_add_reshape(d->graph, k, keys);
-    multiply(d, ds, keys, range(d, ID_DQ, false));
+    multiply(d, ds, keys, query_range(d, ID_DQ));
 }
 
 // ---- plans
@@ -241,10 +283,12 @@ static size_t delta_bytes(const struct cudnn_problem *problem) {
 }
 
 size_t cudnn_assumed_workspace(const struct cudnn_problem *problem) {
-    const size_t counters = 256, T = ((size_t)problem->T + LARGEST_TILE - 1) / LARGEST_TILE * LARGEST_TILE;
-    const size_t products = (size_t)problem->B * (size_t)problem->H * T * T;
+    const size_t counters = 256, size = dtype_size((enum dtype)problem->type);
+    const size_t T = ((size_t)problem->T + LARGEST_TILE - 1) / LARGEST_TILE * LARGEST_TILE;
+    const size_t heads = (size_t)problem->B * (size_t)problem->H;
+    const size_t of_each = problem->K < problem->H ? 2 * heads * T * (size_t)problem->D : 0;
     return problem->kind == CUDNN_BACKWARD
-               ? delta_bytes(problem) + products * dtype_size((enum dtype)problem->type) + counters
+               ? delta_bytes(problem) + (heads * T * T + of_each) * size + counters
                : counters;
 }
 
@@ -254,6 +298,7 @@ void cudnn_attention_init(struct cudnn_attention *attention, const struct cudnn 
                                           .scale = 1 / sqrtf((float)problem->D),
                                           .hidden = -INFINITY,
                                           .one = 1,
+                                          .window = problem->window,
                                           .delta_bytes = delta_bytes(problem)};
     const struct drawing drawing = {&attention->graph, &attention->problem,
                                     problem->type == DTYPE_F16 ? CUDNN9_DATA_HALF : CUDNN9_DATA_BFLOAT16};
@@ -282,21 +327,28 @@ static enum status execute(struct cudnn_attention *attention, int n, const int64
                 dtype_name((enum dtype)p->type), attention->graph.reason);
 }
 
+// The window is last: without one its tensor is not in the graph.
 enum status cudnn_attention_forward(struct cudnn_attention *attention,
                                     const struct attention_forward_args *args, void *workspace) {
-    const int64_t ids[] = {ID_Q, ID_K, ID_V, ID_OUT, ID_SCALE, ID_HIDDEN, ID_LSE};
-    void *const data[] = {(void *)args->q,   (void *)args->k,    (void *)args->v, args->out,
-                          &attention->scale, &attention->hidden, args->lse};
-    return execute(attention, args->lse ? 7 : 6, ids, data, workspace);
+    int64_t ids[8] = {ID_Q, ID_K, ID_V, ID_OUT, ID_SCALE, ID_HIDDEN, ID_LSE};
+    void *data[8] = {(void *)args->q,   (void *)args->k,    (void *)args->v, args->out,
+                     &attention->scale, &attention->hidden, args->lse};
+    int n = args->lse ? 7 : 6;
+    if (attention->problem.window > 0) {
+        ids[n] = ID_WINDOW;
+        data[n++] = &attention->window;
+    }
+    return execute(attention, n, ids, data, workspace);
 }
 
 enum status cudnn_attention_backward(struct cudnn_attention *attention,
                                      const struct attention_backward_args *args, void *workspace) {
     const int64_t ids[] = {ID_Q,  ID_K,  ID_V,     ID_OUT,   ID_LSE,    ID_DOUT, ID_DQ,
-                           ID_DK, ID_DV, ID_DELTA, ID_SCALE, ID_HIDDEN, ID_ONE};
+                           ID_DK, ID_DV, ID_DELTA, ID_SCALE, ID_HIDDEN, ID_ONE,  ID_WINDOW};
     void *const data[] = {(void *)args->q,   (void *)args->k,    (void *)args->v,   (void *)args->out,
                           (void *)args->lse, (void *)args->dout, args->dq,          args->dk,
                           args->dv,          workspace,          &attention->scale, &attention->hidden,
-                          &attention->one};
-    return execute(attention, sizeof ids / sizeof *ids, ids, data, workspace);
+                          &attention->one,   &attention->window};
+    const int n = sizeof ids / sizeof *ids;
+    return execute(attention, attention->problem.window > 0 ? n : n - 1, ids, data, workspace);
 }

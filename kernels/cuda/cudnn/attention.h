@@ -8,12 +8,18 @@
 #include "kernels/cuda/cudnn/graph.h"
 #include "kernels/ops.h"
 
+// Elements between the positions, and between the sequences, of a tensor.
+struct cudnn_strides {
+    int64_t position, sequence;
+};
+
 // All that a plan depends on. Compared as bytes, so every byte must be set.
 struct cudnn_problem {
-    int64_t stride, batch_stride; // of q, k and v, in elements
-    int32_t B, T, H, D;
-    int32_t type; // DTYPE_BF16 or DTYPE_F16
-    int32_t kind; // enum cudnn_attention_kind
+    struct cudnn_strides q, k, v; // also of their gradients
+    int32_t B, T, H, K, D;
+    int32_t window; // 0: none, also where it reaches every key
+    int32_t type;   // DTYPE_BF16 or DTYPE_F16
+    int32_t kind;   // enum cudnn_attention_kind
 };
 enum cudnn_attention_kind { CUDNN_FORWARD, CUDNN_FORWARD_LSE, CUDNN_BACKWARD }; // LSE: writes lse too
 
@@ -25,16 +31,17 @@ struct cudnn_attention {
     bool supported;                      // otherwise graph.reason says why not
     size_t delta_bytes, workspace_bytes; // workspace_bytes: both, in all
     float scale, hidden, one;            // by-value tensors, read when the plan is executed
+    int32_t window;
 };
 
 // The problem of a call. Returns false for calls that cuDNN never gets: fp32, documents, T != S, T == 1,
-// strides of q that differ from those of k and v, tensors that are not aligned to 16 bytes (NULL pointers
-// are: workspace_bytes passes them).
+// tensors or rows that are not aligned to 16 bytes (NULL pointers are: workspace_bytes passes them).
 bool cudnn_forward_problem(const struct attention_forward_args *args, struct cudnn_problem *problem);
 bool cudnn_backward_problem(const struct attention_backward_args *args, struct cudnn_problem *problem);
 
 // What ./train plan assumes where there is no library to ask: at least what cuDNN 9 wants, which for the
-// backward pass is (B, H, T, T) of 16 bits with T rounded up to its tiles.
+// backward pass is (B, H, T, T) of 16 bits with T rounded up to its tiles, and with K < H the gradients of k
+// and v of each query head.
 size_t cudnn_assumed_workspace(const struct cudnn_problem *problem);
 
 // Makes the plan. *attention stays usable for cudnn_attention_free when the problem is not supported.

@@ -62,6 +62,7 @@ struct CUstream_st;  // CUDA's stream
     V(POINTWISE_SUB, 9)                                                                                      \
     V(POINTWISE_EXP, 13)                                                                                     \
     V(POINTWISE_LOG, 15)                                                                                     \
+    V(POINTWISE_CMP_GT, 302)                                                                                 \
     V(POINTWISE_CMP_GE, 303)                                                                                 \
     V(POINTWISE_GEN_INDEX, 501)                                                                              \
     V(POINTWISE_BINARY_SELECT, 601)                                                                          \

@@ -96,14 +96,17 @@ enum status use_stream(cudnns *all, const struct stream *stream) {
 void shape_problems(const struct attention_shape *shape, cudnn_problem (&problems)[2], bool *possible) {
     attention_forward_args forward = {};
     attention_backward_args backward = {};
-    size_t stride = 3 * static_cast<size_t>(shape->H) * shape->D, batch_stride = shape->T * stride;
+    size_t stride = static_cast<size_t>(shape->H + 2 * shape->K) * shape->D;
+    size_t batch_stride = shape->T * stride;
     forward.q_stride = forward.k_stride = forward.v_stride = stride;
     backward.q_stride = backward.k_stride = backward.v_stride = stride;
     forward.q_batch_stride = forward.k_batch_stride = forward.v_batch_stride = batch_stride;
     backward.q_batch_stride = backward.k_batch_stride = backward.v_batch_stride = batch_stride;
     forward.B = backward.B = shape->B;
     forward.T = forward.S = backward.T = shape->T;
-    forward.H = forward.K = backward.H = backward.K = shape->H;
+    forward.H = backward.H = shape->H;
+    forward.K = backward.K = shape->K;
+    forward.window = backward.window = shape->window;
     forward.D = backward.D = shape->D;
     forward.type = backward.type = shape->type;
     *possible =

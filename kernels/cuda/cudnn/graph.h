@@ -7,8 +7,8 @@
 
 enum {
     CUDNN_RANK = 4,
-    CUDNN_MOST_DESCRIPTORS = 96,
-    CUDNN_MOST_OPERATIONS = 24,
+    CUDNN_MOST_DESCRIPTORS = 144,
+    CUDNN_MOST_OPERATIONS = 32,
     CUDNN_MOST_CONFIGS = 16,    // engine configurations tried per heuristic
     CUDNN_FIRST_VIRTUAL = 1000, // ids of tensors with data are smaller
     CUDNN_REASON_BYTES = 320,

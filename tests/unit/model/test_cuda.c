@@ -245,6 +245,7 @@ static void test_launches_with_cudnn(void **state) {
     const struct attention_shape shape = {.B = options.B,
                                           .T = options.T,
                                           .H = deep_config.n_head,
+                                          .K = deep_config.n_head,
                                           .D = deep_config.n_embd / deep_config.n_head,
                                           .type = options.type};
     const int n_layer = deep_config.n_layer;
