@@ -279,13 +279,13 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
 }
 
 // Here tiles are transposed: rows are keys, columns are queries, of one head after the other of those that
-// read the block's key-value head.
+// read the block's key-value head. group: there are so many; a parameter, as it then takes no register.
 template <class T, int GROUPS, bool BOUNDED>
 __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
-    keys_backward(attention_backward_args args, const float *delta, float scale, bool packed) {
+    keys_backward(attention_backward_args args, const float *delta, int group, float scale, bool packed) {
     __shared__ shared_tiles shared;
     int D = args.D, n = args.T, first = static_cast<int>(blockIdx.x) * TILE;
-    const int kv_head = own_head(), group = args.H / args.K;
+    const int kv_head = own_head();
     const first_keys<BOUNDED> starts(args, 0);
     row_sums<GROUPS> dk = {}, dv = {};
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
@@ -375,7 +375,7 @@ enum status attention_backward_on_cores(struct stream *stream, const struct atte
             TRY(LAUNCH(stream, (queries_backward<T, n_groups, BOUNDED>), grid_of(args->T, args->H, args->B),
                        dim3(THREADS), 0, *args, delta, scale, packed));
             return LAUNCH(stream, (keys_backward<T, n_groups, BOUNDED>), grid_of(args->T, args->K, args->B),
-                          dim3(THREADS), 0, *args, delta, scale, packed);
+                          dim3(THREADS), 0, *args, delta, args->H / args->K, scale, packed);
         });
     });
 }
