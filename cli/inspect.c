@@ -14,6 +14,7 @@
 #include "data/file_kind.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
+#include "data/tokenizer_export.h"
 #include "data/utf8.h"
 #include "infer/weights_refuse.h"
 #include "model/llmc.h"
@@ -119,13 +120,20 @@ static enum status inspect_tokenizer(const char *path) {
     struct tokenizer *tokenizer;
     TRY(tokenizer_load(path, &tokenizer));
     size_t longest = 0;
-    for (int32_t id = 0; id < tokenizer_end_of_text(tokenizer); id++) {
-        size_t n;
-        (void)tokenizer_bytes(tokenizer, id, &n);
+    int n_control = 0;
+    for (int32_t id = 0; id < tokenizer_n_ids(tokenizer); id++) {
+        const size_t n = tokenizer_text_bytes(tokenizer, id);
         longest = n > longest ? n : longest;
+        n_control += tokenizer_type(tokenizer, id) == TOKEN_CONTROL;
     }
     printf("%s: %s tokenizer, %d ids (end-of-text is %d), longest token %zu bytes\n", path,
            tokenizer_kind(tokenizer), tokenizer_n_ids(tokenizer), tokenizer_end_of_text(tokenizer), longest);
+    if (n_control > 1 || tokenizer_has_bos(tokenizer)) {
+        printf("  pattern: %s, %d control tokens", tokenizer_gguf_pre(tokenizer), n_control);
+        if (tokenizer_has_bos(tokenizer))
+            printf(", documents begin with %d", tokenizer_document_start(tokenizer));
+        printf("\n");
+    }
     tokenizer_delete(tokenizer);
     return STATUS_OK;
 }

@@ -78,14 +78,14 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
     return status;
 }
 
-// End-of-text stands where the marker was.
+// What is between documents stands where the marker was.
 static enum status encode_text(const struct tokenizer *tokenizer, const struct corpus_text *text,
                                struct token_list *list) {
     const char *at = text->text, *end = at + text->bytes, *document;
     for (size_t bytes; corpus_next_document(&at, end, end_of_text, &document, &bytes);) {
         TRY(tokenizer_encode(tokenizer, document, bytes, list));
         if (document + bytes < end)
-            TRY(token_list_add(list, tokenizer_end_of_text(tokenizer)));
+            TRY(tokenizer_add_separator(tokenizer, false, list));
     }
     return STATUS_OK;
 }
@@ -105,35 +105,47 @@ static enum status encode(const struct tokenizer *tokenizer, const char *const *
     return status;
 }
 
-// Parses ids from text, and writes their bytes to standard output.
-static enum status decode_ids(const struct tokenizer *tokenizer, const char *text) {
+// Parses ids from text, and adds them to the list.
+static enum status parse_ids(const struct tokenizer *tokenizer, const char *text, struct token_list *list) {
     for (const char *at = text; *(at += strspn(at, " \t\r\n,"));) {
         char *end;
         long id = strtol(at, &end, 10);
-        size_t n_bytes;
-        const char *bytes = end != at && id >= 0 && id <= INT32_MAX
-                                ? tokenizer_bytes(tokenizer, (int32_t)id, &n_bytes)
-                                : NULL;
-        if (!bytes)
+        if (end == at || id < 0 || id >= tokenizer_n_ids(tokenizer))
             return FAIL(STATUS_INVALID,
                         "train tokenizer decode: \"%.*s\" is not an id of this tokenizer (0 to %d)",
                         (int)strcspn(at, " \t\r\n,"), at, tokenizer_n_ids(tokenizer) - 1);
-        fwrite(bytes, 1, n_bytes, stdout);
+        TRY(token_list_add(list, (int32_t)id));
         at = end;
     }
     return STATUS_OK;
 }
 
-static enum status decode(const struct tokenizer *tokenizer, const char *const *ids, int n_ids) {
+static enum status read_ids(const struct tokenizer *tokenizer, const char *const *ids, int n_ids,
+                            struct token_list *list) {
     for (int i = 0; i < n_ids; i++)
-        TRY(decode_ids(tokenizer, ids[i]));
+        TRY(parse_ids(tokenizer, ids[i], list));
     if (n_ids > 0)
         return STATUS_OK;
     char *text = NULL;
     size_t bytes;
     TRY(file_read_stream("/dev/stdin", SIZE_MAX / 2, &text, &bytes));
-    enum status status = decode_ids(tokenizer, text);
+    enum status status = parse_ids(tokenizer, text, list);
     free(text);
+    return status;
+}
+
+static enum status decode(const struct tokenizer *tokenizer, const char *const *ids, int n_ids) {
+    struct token_list list = {0};
+    struct text text = {0};
+    enum status status = read_ids(tokenizer, ids, n_ids, &list);
+    if (status == STATUS_OK)
+        tokenizer_add_text(tokenizer, list.ids, list.n, &text);
+    if (status == STATUS_OK)
+        status = text_status(&text);
+    if (status == STATUS_OK && text.length > 0)
+        fwrite(text.data, 1, text.length, stdout);
+    text_free(&text);
+    token_list_free(&list);
     return status;
 }
 

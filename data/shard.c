@@ -28,22 +28,24 @@ enum {
     WORD_TOKENS,
     WORD_TOKENIZER_MAGIC,
     WORD_TOKENIZER_IDS,
-    WORD_TOKENIZER_CHECKSUM, // 2 words
-    WORD_TOKENIZER_NAME = 8, // TOKENIZER_NAME_BYTES
+    WORD_TOKENIZER_CHECKSUM,  // 2 words
+    WORD_TOKENIZER_START = 7, // 1 + the token that begins a document; 0: the last id
+    WORD_TOKENIZER_NAME = 8,  // TOKENIZER_NAME_BYTES
     N_WORDS = WORD_TOKENIZER_NAME + TOKENIZER_NAME_BYTES / 4
 };
 
 // Anything that shard_writer_finish would not write counts as not recorded, because other programs may use
 // these words.
 static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_identity *tokenizer) {
-    struct tokenizer_identity found = {.n_ids = header[WORD_TOKENIZER_IDS]};
+    const int32_t n_ids = header[WORD_TOKENIZER_IDS], start = header[WORD_TOKENIZER_START];
+    struct tokenizer_identity found = {.n_ids = n_ids, .document_start = (start > 0 ? start : n_ids) - 1};
     memcpy(&found.checksum, &header[WORD_TOKENIZER_CHECKSUM], sizeof found.checksum);
     memcpy(found.name, &header[WORD_TOKENIZER_NAME], sizeof found.name);
     bool is_text = found.name[sizeof found.name - 1] == '\0';
     for (const char *c = found.name; is_text && *c; c++)
         is_text = *c >= ' ' && *c <= '~';
-    if (header[WORD_TOKENIZER_MAGIC] == SHARD_TOKENIZER_MAGIC && is_text && found.n_ids > 0 &&
-        found.n_ids <= TOKENIZER_MAX_IDS)
+    if (header[WORD_TOKENIZER_MAGIC] == SHARD_TOKENIZER_MAGIC && is_text && n_ids > 0 &&
+        n_ids <= TOKENIZER_MAX_IDS && start >= 0 && start <= n_ids)
         *tokenizer = found;
 }
 
@@ -256,6 +258,8 @@ enum status shard_writer_finish(struct shard_writer *writer) {
     if (tokenizer->n_ids > 0) {
         header[WORD_TOKENIZER_MAGIC] = SHARD_TOKENIZER_MAGIC;
         header[WORD_TOKENIZER_IDS] = tokenizer->n_ids;
+        if (tokenizer->document_start != tokenizer->n_ids - 1)
+            header[WORD_TOKENIZER_START] = tokenizer->document_start + 1;
         memcpy(&header[WORD_TOKENIZER_CHECKSUM], &tokenizer->checksum, sizeof tokenizer->checksum);
         memcpy(&header[WORD_TOKENIZER_NAME], tokenizer->name, sizeof tokenizer->name);
     }

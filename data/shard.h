@@ -2,9 +2,10 @@
 // is magic 20240520, [1] version 1, [2] the number of tokens, and tokens are uint16. Of Llama 3's, for
 // vocabularies beyond 65,536 ids, magic 20240801, version 7, and tokens are uint32.
 // In words that llm.c leaves zero and does not read, shards of this program carry the identity of their
-// tokenizer: [3] magic 20261122, [4] number of ids, [5] and [6] checksum (low half first), [8..23] name, as
-// text with a NUL. Shards are checked when opened, read with pread and written atomically. They are not
-// memory-mapped, so a file that is truncated during a run gives a read error and not a SIGBUS.
+// tokenizer: [3] magic 20261122, [4] number of ids, [5] and [6] checksum (low half first), [7] 1 + the id
+// that begins a document, or 0 where that is the last id, [8..23] name, as text with a NUL. Shards are
+// checked when opened, read with pread and written atomically. They are not memory-mapped, so a file that is
+// truncated during a run gives a read error and not a SIGBUS.
 #ifndef ZERO_DATA_SHARD_H
 #define ZERO_DATA_SHARD_H
 

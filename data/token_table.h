@@ -12,19 +12,24 @@
 struct token_table {
     struct text bytes;
     uint32_t *offsets; // (n + 1)
-    int *lines;        // (n) line of each in the file
+    uint8_t *types;    // (n) enum token_type
+    int *lines;        // (n) line of each in the file; 0: unknown
     int n, capacity;
 };
-enum status token_table_add(struct token_table *tokens, const char *bytes, size_t n, int line) MUST_CHECK;
+enum status token_table_add(struct token_table *tokens, const char *bytes, size_t n, enum token_type type,
+                            int line) MUST_CHECK;
 void token_table_free(struct token_table *tokens);
-// Makes a tokenizer of the tokens and empties the table.
-enum status token_table_finish(struct token_table *tokens, const char *kind, const char *source,
-                               struct tokenizer **out) MUST_CHECK;
 
 // GPT-2's alphabet: a printable byte maps to itself, the others to code points from 256 on. In vocab.bpe, the
 // ids of single bytes follow the same order.
-void token_alphabet(int code_points[256], int order[256]);
+#define TOKEN_ALPHABET_END 0x144 // above all code points
+struct token_alphabet {
+    int code_points[256];
+    int order[256];
+    int16_t bytes[TOKEN_ALPHABET_END]; // of each code point; -1: none
+};
+void token_alphabet_init(struct token_alphabet *alphabet);
 // Converts text in this alphabet back to bytes. Returns their number, at most n, or -1.
-int token_decode(const char *text, size_t n, const int code_points[256], char *out);
+int token_decode(const char *text, size_t n, const struct token_alphabet *alphabet, char *out);
 
 #endif

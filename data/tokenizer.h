@@ -1,13 +1,14 @@
-// Tokenizers: text to token ids and back. There are three kinds:
+// Tokenizers: text to token ids and back. There are four kinds:
 // - "bytes": 256 ids, one per byte, and end-of-text;
 // - byte-level byte-pair encoding (BPE) trained by tokenizer_train;
-// - GPT-2's, which is BPE with its published ranks.
+// - byte-level BPE of published models: GPT-2's, Llama 3's, Qwen's (2, 2.5, 3), SmolLM's (1, 2);
+// - BPE over characters, with tokens for single bytes, as SentencePiece makes it: Llama 2's and TinyLlama's.
 //
-// Byte-level BPE (Sennrich et al., arXiv 1508.07909; GPT-2): text is split into pre-tokens by GPT-2's pattern
-//   '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// In each pre-token, the adjacent pair of lowest rank is merged until no pair can be. A byte that is not
-// valid UTF-8 counts as a character that is neither letter, number nor space. End-of-text is always the last
-// id; encoding text never produces it. Relies on utf8proc for Unicode classes.
+// Byte-level BPE (Sennrich et al., arXiv 1508.07909; GPT-2): text is split into pre-tokens by a pattern
+// (enum token_pattern). In each pre-token, the adjacent pair of lowest rank is merged until no pair can be:
+// by a list of merges, or, in formats without one, any two tokens whose concatenation is a token, with its id
+// as the rank. A byte that is not valid UTF-8 counts as a character that is neither letter, number nor space.
+// Encoding text never produces end-of-text nor any other control token. Relies on utf8proc for Unicode.
 #ifndef ZERO_DATA_TOKENIZER_H
 #define ZERO_DATA_TOKENIZER_H
 
@@ -16,26 +17,62 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "data/token_list.h"
 
 struct tokenizer;
 
-struct token_list {
-    int32_t *ids;
-    size_t n, capacity;
+// How text is split into pre-tokens. (?i:...) ignores case; Unicode's classes; a match is a pre-token.
+#define TOKEN_PATTERN_TEXT_GPT2                                                                              \
+    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define TOKEN_PATTERN_TEXT_LLAMA3                                                                            \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "                               \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define TOKEN_PATTERN_TEXT_QWEN2                                                                             \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "                                    \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+enum token_pattern {
+    TOKEN_PATTERN_GPT2,
+    TOKEN_PATTERN_LLAMA3,
+    TOKEN_PATTERN_QWEN2,
+    TOKEN_PATTERN_SMOLLM, // each number (\p{N}) alone; between them GPT-2's, as if the text ended there
+    TOKEN_PATTERN_SPACES, // Llama 2: one or more spaces and what follows up to the next; U+2581 is a space
+                          // too
+    TOKEN_PATTERN_SPACES_AND_LINES, // the same, and each line feed alone: no token has one beside other
+                                    // characters
 };
-enum status token_list_add(struct token_list *list, int32_t id) MUST_CHECK;
-void token_list_free(struct token_list *list);
+struct token_rules {
+    enum token_pattern pattern;
+    bool nfc; // text is normalized to Unicode's form C first
+};
+
+// What an id stands for. The numbers are GGUF's.
+enum token_type {
+    TOKEN_NORMAL = 1,
+    TOKEN_UNKNOWN = 2, // a character that has no token
+    TOKEN_CONTROL = 3, // end-of-text and the like, no text
+    TOKEN_USER = 4,    // text that a chat's template puts, as <think>; encoding text does not produce it
+    TOKEN_BYTE = 6,    // Llama 2: a byte of a character that has no token
+};
+
+struct token_merge {
+    int32_t left, right, id; // left and right make id
+};
 
 // Loads a tokenizer.
-//   path   "bytes"; a tiktoken file (lines of base64 and rank, as tokenizer_save writes); a vocab.bpe or
-//          merges.txt file ("#version", then merges; with the ids of a vocab.json beside merges.txt, else
-//          GPT-2's); a Hugging Face tokenizer.json or vocab.json (with merges.txt beside it) that works like
-//          GPT-2's; llm.c's tokenizer file; or a folder with some of these, of which the first of
-//          tokenizer_next_file counts
-// STATUS_INVALID: the file is absent or malformed; the message has file, line and what was expected.
+//   path   "bytes"; a tiktoken file (lines of base64 and rank: one that tokenizer_save wrote, GPT-2's, Llama
+//   3's
+//          tokenizer.model, qwen.tiktoken); a vocab.bpe or merges.txt file ("#version", then merges; with the
+//          ids of a vocab.json beside merges.txt, else GPT-2's); GPT-2's vocab.json (with merges.txt beside
+//          it); a Hugging Face tokenizer.json of one of the kinds above; llm.c's tokenizer file; or a folder
+//          with some of these, of which the first of tokenizer_next_file counts
+// End-of-text of a tokenizer.json is its added token <|endoftext|>, <|end_of_text|> or </s>, else what
+// tokenizer_config.json, generation_config.json or config.json beside it names as the end of a text.
+// STATUS_INVALID: the file is absent or malformed, or works in another way than these; the message has file,
+// line and what was expected.
 enum status tokenizer_load(const char *path, struct tokenizer **out) MUST_CHECK;
 // Walks over the tokenizer files of a folder: tokenizer.json, vocab.json, vocab.bpe, merges.txt,
-// tokenizer.tiktoken, gpt2_tokenizer.bin (llm.c's).
+// tokenizer.tiktoken, qwen.tiktoken, tokenizer.model (if it is a tiktoken file), gpt2_tokenizer.bin
+// (llm.c's).
 //   next   0 at first; advanced
 //   path   [out] of the next one, to be freed; NULL when there is no other
 enum status tokenizer_next_file(const char *folder, int *next, char **path) MUST_CHECK;
@@ -49,14 +86,35 @@ bool tokenizer_is_file(const char *path);
 // number of ids that it allows).
 enum status tokenizer_train(const char *text, size_t bytes, int vocab_size,
                             struct tokenizer **out) MUST_CHECK;
-// Writes a tiktoken file for tokenizer_load. For "bytes", it holds the 256 single bytes.
+// Writes a file for tokenizer_load, under the name that tokenizer_file_name gives: "tokenizer.tiktoken" for
+// tokenizers that work like GPT-2's ("bytes" too: 256 single bytes), else "tokenizer.json".
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path) MUST_CHECK;
+const char *tokenizer_file_name(const struct tokenizer *tokenizer);
 
-int tokenizer_n_ids(const struct tokenizer *tokenizer); // including end-of-text: the model's vocab_size
-int32_t tokenizer_end_of_text(const struct tokenizer *tokenizer);
+int tokenizer_n_ids(const struct tokenizer *tokenizer); // with all control tokens; models may have more ids
 const char *tokenizer_kind(const struct tokenizer *tokenizer); // "bytes", "byte-pair"
-// XXH3 of all tokens in the order of their ids. Equal for every file format that gives the same ids.
+struct token_rules tokenizer_rules(const struct tokenizer *tokenizer);
+enum token_type tokenizer_type(const struct tokenizer *tokenizer, int32_t id);
+// XXH3 of all tokens in the order of their ids, and of the rules where they are not GPT-2's. Equal for every
+// file format that gives the same ids.
 uint64_t tokenizer_checksum(const struct tokenizer *tokenizer);
+
+// The token that ends a document. Models without a token for the start of documents have it before each.
+int32_t tokenizer_end_of_text(const struct tokenizer *tokenizer);
+// Whether generation stops at this id: end-of-text, or another end that the files beside the tokenizer name.
+bool tokenizer_is_end(const struct tokenizer *tokenizer, int32_t id);
+// The token that documents and prompts begin with: Llama's <|begin_of_text|> or <s>, else end-of-text.
+int32_t tokenizer_document_start(const struct tokenizer *tokenizer);
+// Whether that is a token of its own (bos), which comes before every prompt too.
+bool tokenizer_has_bos(const struct tokenizer *tokenizer);
+// Appends what comes between two documents, as the model's own training has it: end-of-text; with bos,
+// end-of-text and bos, and before the first document bos alone.
+enum status tokenizer_add_separator(const struct tokenizer *tokenizer, bool is_first,
+                                    struct token_list *list) MUST_CHECK;
+// How many of the 256 bytes have no token: characters with them are lost (SmolLM's tokenizer has some).
+int tokenizer_n_lost_bytes(const struct tokenizer *tokenizer);
+// Llama 2: a space is put before each text, so that what is decoded from its start begins with one too much.
+bool tokenizer_adds_space(const struct tokenizer *tokenizer);
 
 // Appends the ids of the text to the list. Uses parallel_threads() threads; the result does not depend on
 // their number.
@@ -67,10 +125,17 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 // ones. Does not own the tokenizer.
 struct token_encoder;
 enum status token_encoder_new(const struct tokenizer *tokenizer, struct token_encoder **out) MUST_CHECK;
-enum status token_encoder_add(struct token_encoder *encoder, const char *text, size_t bytes,
+//   begins   false: the text goes on where the one before ended, at a place that tokenizer_next_boundary gave
+enum status token_encoder_add(struct token_encoder *encoder, const char *text, size_t bytes, bool begins,
                               struct token_list *list) MUST_CHECK;
 void token_encoder_delete(struct token_encoder *encoder); // NULL does nothing
-// The bytes of an id, not NUL-terminated; "<|endoftext|>" for end-of-text. NULL when the id is out of range.
+// The bytes of an id, not NUL-terminated; of a control token its name. NULL when the id is out of range.
 const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *n_bytes);
+// Appends the text of ids. The space that tokenizer_adds_space puts before a text is left out, and so is a
+// bos before it; other control tokens have their names.
+struct text;
+void tokenizer_add_text(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, struct text *out);
+// How many bytes of text an id stands for: 0 for control tokens.
+size_t tokenizer_text_bytes(const struct tokenizer *tokenizer, int32_t id);
 
 #endif

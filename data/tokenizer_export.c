@@ -9,8 +9,6 @@
 #include "base/json.h"
 #include "data/tokenizer_internal.h"
 
-#define END_OF_TEXT "<|endoftext|>"
-
 // ---- merges
 
 static enum status refuse_token(const struct tokenizer *tokenizer, int32_t id, const char *what) {
@@ -39,17 +37,55 @@ static enum status derive_merge(const struct tokenizer *tokenizer, int32_t id, s
     return STATUS_OK;
 }
 
-enum status tokenizer_derive_merges(const struct tokenizer *tokenizer, struct token_merge **merges, int *n) {
+// One merge for each token of more than one byte.
+static enum status derive_one_each(const struct tokenizer *tokenizer, struct token_merge *merges, int *n) {
     struct token_list parts = {0};
     enum status status = STATUS_OK;
-    *n = 0;
-    *merges = malloc((size_t)tokenizer->n_tokens * sizeof **merges);
-    if (!*merges)
-        return FAIL(STATUS_FAILED, "out of memory for %d merges", tokenizer->n_tokens);
-    for (int32_t id = 0; id < tokenizer->n_tokens && status == STATUS_OK; id++)
+    for (int32_t id = 0; id < tokenizer->end_of_text && status == STATUS_OK; id++)
         if (tokenizer->offsets[id + 1] - tokenizer->offsets[id] > 1)
-            status = derive_merge(tokenizer, id, &parts, &(*merges)[(*n)++]);
+            status = derive_merge(tokenizer, id, &parts, &merges[(*n)++]);
     token_list_free(&parts);
+    return status;
+}
+
+// A pair as it is sorted: by its rank, then by its tokens.
+static int compare_ranked(const void *a, const void *b) {
+    const struct pair_slot *x = a, *y = b;
+    return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : x->pair < y->pair ? -1 : x->pair > y->pair;
+}
+
+static enum status list_pairs(const struct tokenizer *tokenizer, struct token_merge *merges, size_t n_pairs) {
+    struct pair_slot *sorted = malloc((n_pairs + 1) * sizeof *sorted);
+    if (!sorted)
+        return FAIL(STATUS_FAILED, "out of memory for %zu merges", n_pairs);
+    size_t n = 0;
+    for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
+        if (tokenizer->pairs[slot].pair != EMPTY_KEY)
+            sorted[n++] = tokenizer->pairs[slot];
+    qsort(sorted, n, sizeof *sorted, compare_ranked);
+    for (size_t i = 0; i < n; i++) {
+        const int32_t rank = sorted[i].rank;
+        merges[i] = (struct token_merge){(int32_t)(sorted[i].pair >> 32), (int32_t)(uint32_t)sorted[i].pair,
+                                         tokenizer->merge_ids ? tokenizer->merge_ids[rank] : rank};
+    }
+    free(sorted);
+    return STATUS_OK;
+}
+
+enum status tokenizer_derive_merges(const struct tokenizer *tokenizer, struct token_merge **merges, int *n) {
+    size_t most = 0;
+    *n = 0;
+    for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
+        most += tokenizer->pairs[slot].pair != EMPTY_KEY;
+    const size_t n_pairs = most;
+    most = most > (size_t)tokenizer->n_ids ? most : (size_t)tokenizer->n_ids;
+    *merges = malloc(most * sizeof **merges);
+    if (!*merges)
+        return FAIL(STATUS_FAILED, "out of memory for %zu merges", most);
+    enum status status = tokenizer->is_plain ? derive_one_each(tokenizer, *merges, n)
+                                             : list_pairs(tokenizer, *merges, n_pairs);
+    if (status == STATUS_OK && !tokenizer->is_plain)
+        *n = (int)n_pairs;
     if (status != STATUS_OK) {
         free(*merges);
         *merges = NULL;
@@ -66,22 +102,34 @@ struct alphabet {
 };
 
 static void make_alphabet(struct alphabet *alphabet) {
-    int code_points[256], order[256];
-    token_alphabet(code_points, order);
+    struct token_alphabet code;
+    token_alphabet_init(&code);
     for (int byte = 0; byte < 256; byte++)
         alphabet->lengths[byte] =
-            (int)utf8proc_encode_char(code_points[byte], (utf8proc_uint8_t *)alphabet->characters[byte]);
+            (int)utf8proc_encode_char(code.code_points[byte], (utf8proc_uint8_t *)alphabet->characters[byte]);
+}
+
+static bool is_of_characters(const struct tokenizer *tokenizer) {
+    return tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES;
 }
 
 static void spell(const struct tokenizer *tokenizer, const struct alphabet *alphabet, int32_t id,
                   struct text *out) {
     size_t n;
     const char *bytes = tokenizer_bytes(tokenizer, id, &n);
-    if (id == tokenizer_end_of_text(tokenizer))
+    const enum token_type type = tokenizer_type(tokenizer, id);
+    if (type == TOKEN_BYTE)
+        text_add(out, "<0x%02X>", (unsigned char)bytes[0]);
+    else if (type != TOKEN_NORMAL)
         text_add_bytes(out, bytes, n);
-    for (size_t i = 0; i < n && id != tokenizer_end_of_text(tokenizer); i++) {
+    for (size_t i = 0; i < n && type == TOKEN_NORMAL; i++) {
         const int byte = (unsigned char)bytes[i];
-        text_add_bytes(out, alphabet->characters[byte], (size_t)alphabet->lengths[byte]);
+        if (!is_of_characters(tokenizer))
+            text_add_bytes(out, alphabet->characters[byte], (size_t)alphabet->lengths[byte]);
+        else if (byte == ' ')
+            text_add(out, "\xe2\x96\x81");
+        else
+            text_add_bytes(out, bytes + i, 1);
     }
 }
 
@@ -126,27 +174,94 @@ static const char *word_of_merge(struct writing *writing, const struct token_mer
 }
 
 static void add_vocabulary(struct writing *writing, struct text *out) {
+    const struct tokenizer *tokenizer = writing->tokenizer;
+    bool is_first = true;
     text_add(out, "{");
-    for (int32_t id = 0; id < tokenizer_n_ids(writing->tokenizer); id++) {
-        text_add(out, id > 0 ? "," : "");
+    for (int32_t id = 0; id < tokenizer->n_ids; id++) {
+        if (!tokenizer->is_plain && tokenizer->types[id] != TOKEN_NORMAL)
+            continue; // added tokens
+        text_add(out, is_first ? "" : ",");
         json_add_string(out, word_of_token(writing, id));
         text_add(out, ":%d", id);
+        is_first = false;
     }
     text_add(out, "}");
 }
 
-static void add_tokenizer_json(struct writing *writing, struct text *out) {
+static void add_added_tokens(struct writing *writing, struct text *out) {
+    const struct tokenizer *tokenizer = writing->tokenizer;
+    bool is_first = true;
+    for (int32_t id = 0; id < tokenizer->n_ids; id++) {
+        if (tokenizer->types[id] == TOKEN_NORMAL)
+            continue;
+        text_add(out, "%s{\"id\":%d,\"content\":", is_first ? "" : ",", id);
+        json_add_string(out, word_of_token(writing, id));
+        text_add(
+            out,
+            ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}",
+            tokenizer->types[id] == TOKEN_USER ? "false" : "true");
+        is_first = false;
+    }
+}
+
+static void add_pre_tokenizer(const struct tokenizer *tokenizer, struct text *out) {
+    const char *pattern = tokenizer->rules.pattern == TOKEN_PATTERN_LLAMA3  ? TOKEN_PATTERN_TEXT_LLAMA3
+                          : tokenizer->rules.pattern == TOKEN_PATTERN_QWEN2 ? TOKEN_PATTERN_TEXT_QWEN2
+                                                                            : NULL;
+    if (pattern) {
+        text_add(out,
+                 "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
+        json_add_string(out, pattern);
+        text_add(out, "},\"behavior\":\"Isolated\",\"invert\":false},");
+    }
     text_add(out,
-             "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[{\"id\":%d,"
-             "\"content\":\"" END_OF_TEXT "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
-             "\"normalized\":false,\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":"
-             "\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"
-             "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":false,"
-             "\"use_regex\":true},\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
-             "\"trim_offsets\":true,\"use_regex\":true},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
-             "\"unk_token\":null,\"continuing_subword_prefix\":\"\",\"end_of_word_suffix\":\"\","
-             "\"fuse_unk\":false,\"byte_fallback\":false,\"vocab\":",
-             tokenizer_end_of_text(writing->tokenizer));
+             "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":%s}%s",
+             pattern ? "false" : "true", pattern ? "]}" : "");
+}
+
+#define BYTE_LEVEL                                                                                           \
+    "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":false,\"use_regex\":true}"
+#define SEQUENCE(name, type) "{\"Sequence\":{\"id\":\"" name "\",\"type_id\":" type "}}"
+
+// With a token before each text, the template that puts it there.
+static void add_post_processor(struct writing *writing, struct text *out) {
+    const struct tokenizer *tokenizer = writing->tokenizer;
+    if (tokenizer->start < 0) {
+        text_add(out, BYTE_LEVEL);
+        return;
+    }
+    struct text start = {0};
+    json_add_string(&start, word_of_token(writing, tokenizer->start));
+    const char *name = start.data ? start.data : "";
+    out->failed = out->failed || start.failed;
+    text_add(out,
+             "{\"type\":\"Sequence\",\"processors\":[" BYTE_LEVEL
+             ",{\"type\":\"TemplateProcessing\",\"single\":"
+             "[{\"SpecialToken\":{\"id\":%s,\"type_id\":0}}," SEQUENCE(
+                 "A", "0") "],\"pair\":[{\"SpecialToken\":"
+                           "{\"id\":%s,\"type_id\":0}}," SEQUENCE(
+                               "A", "0") ",{\"SpecialToken\":{\"id\":%s,\"type_id\":1}}"
+                                         "," SEQUENCE("B", "1") "],\"special_tokens\":{%"
+                                                                "s:{\"id\":%s,\"ids\":[%"
+                                                                "d],\"tokens\":[%s]}}}]}",
+             name, name, name, name, name, tokenizer->start, name);
+    text_free(&start);
+}
+
+static void add_tokenizer_json(struct writing *writing, struct text *out) {
+    const struct tokenizer *tokenizer = writing->tokenizer;
+    text_add(out, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
+    add_added_tokens(writing, out);
+    text_add(out,
+             "],\"normalizer\":%s,\"pre_tokenizer\":", tokenizer->rules.nfc ? "{\"type\":\"NFC\"}" : "null");
+    add_pre_tokenizer(tokenizer, out);
+    text_add(out, ",\"post_processor\":");
+    add_post_processor(writing, out);
+    text_add(out, ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,"
+                  "\"trim_offsets\":true,\"use_regex\":true},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
+                  "\"unk_token\":null,\"continuing_subword_prefix\":\"\",\"end_of_word_suffix\":\"\","
+                  "\"fuse_unk\":false,\"byte_fallback\":false,");
+    text_add(out, tokenizer->ignore_merges ? "\"ignore_merges\":true,\"vocab\":" : "\"vocab\":");
     add_vocabulary(writing, out);
     text_add(out, ",\"merges\":[");
     for (int i = 0; i < writing->n_merges; i++) {
@@ -156,18 +271,28 @@ static void add_tokenizer_json(struct writing *writing, struct text *out) {
     text_add(out, "]}}\n");
 }
 
-static void add_merges_txt(struct writing *writing, struct text *out) {
-    text_add(out, "#version: 0.2\n");
-    for (int i = 0; i < writing->n_merges; i++)
-        text_add(out, "%s\n", word_of_merge(writing, &writing->merges[i]));
+enum status tokenizer_add_json(const struct tokenizer *tokenizer, struct text *out) {
+    struct writing writing = {.tokenizer = tokenizer};
+    if (tokenizer->json) {
+        text_add_bytes(out, tokenizer->json, strlen(tokenizer->json));
+        return text_status(out);
+    }
+    make_alphabet(&writing.alphabet);
+    TRY(tokenizer_derive_merges(tokenizer, &writing.merges, &writing.n_merges));
+    add_tokenizer_json(&writing, out);
+    enum status status = text_status(out);
+    if (status == STATUS_OK)
+        status = text_status(&writing.word);
+    text_free(&writing.word);
+    free(writing.merges);
+    return status;
 }
 
 static enum status write_file(struct writing *writing, const char *folder, const char *name,
-                              void (*add)(struct writing *writing, struct text *out)) {
+                              enum status (*add)(struct writing *writing, struct text *out)) {
     struct text out = {0};
     char *path = file_path("%s/%s", folder, name);
-    enum status status = path ? STATUS_OK : STATUS_FAILED;
-    add(writing, &out);
+    enum status status = path ? add(writing, &out) : STATUS_FAILED;
     if (status == STATUS_OK)
         status = text_status(&out);
     if (status == STATUS_OK)
@@ -179,45 +304,38 @@ static enum status write_file(struct writing *writing, const char *folder, const
     return status;
 }
 
+static enum status add_whole_json(struct writing *writing, struct text *out) {
+    return tokenizer_add_json(writing->tokenizer, out);
+}
+
+static enum status add_vocab_json(struct writing *writing, struct text *out) {
+    add_vocabulary(writing, out);
+    return STATUS_OK;
+}
+
+static enum status add_merges_txt(struct writing *writing, struct text *out) {
+    text_add(out, "#version: 0.2\n");
+    for (int i = 0; i < writing->n_merges; i++)
+        text_add(out, "%s\n", word_of_merge(writing, &writing->merges[i]));
+    return STATUS_OK;
+}
+
+bool tokenizer_has_vocab_files(const struct tokenizer *tokenizer) {
+    return tokenizer->is_plain;
+}
+
 enum status tokenizer_save_huggingface(const struct tokenizer *tokenizer, const char *folder) {
     struct writing writing = {.tokenizer = tokenizer};
     make_alphabet(&writing.alphabet);
+    if (!tokenizer_has_vocab_files(tokenizer))
+        return write_file(&writing, folder, "tokenizer.json", add_whole_json);
     TRY(tokenizer_derive_merges(tokenizer, &writing.merges, &writing.n_merges));
-    enum status status = write_file(&writing, folder, "tokenizer.json", add_tokenizer_json);
+    enum status status = write_file(&writing, folder, "tokenizer.json", add_whole_json);
     if (status == STATUS_OK)
-        status = write_file(&writing, folder, "vocab.json", add_vocabulary);
+        status = write_file(&writing, folder, "vocab.json", add_vocab_json);
     if (status == STATUS_OK)
         status = write_file(&writing, folder, "merges.txt", add_merges_txt);
     text_free(&writing.word);
     free(writing.merges);
-    return status;
-}
-
-// ---- llm.c
-
-enum status tokenizer_save_llmc(const struct tokenizer *tokenizer, const char *path) {
-    const int n_ids = tokenizer_n_ids(tokenizer);
-    const int32_t header[TOKENIZER_LLMC_HEADER] = {TOKENIZER_LLMC_MAGIC, 2, n_ids,
-                                                   tokenizer_end_of_text(tokenizer)};
-    struct text out = {0};
-    text_add_bytes(&out, header, sizeof header);
-    for (int32_t id = 0; id < n_ids; id++) {
-        size_t n;
-        const char *bytes = tokenizer_bytes(tokenizer, id, &n);
-        const unsigned char length = (unsigned char)n;
-        if (n > UINT8_MAX) {
-            text_free(&out);
-            return FAIL(STATUS_INVALID,
-                        "the tokenizer's token %d has %zu bytes, and llm.c's tokenizer file allows %d; "
-                        "export without it, with --tokenizer none",
-                        id, n, UINT8_MAX);
-        }
-        text_add_bytes(&out, &length, 1);
-        text_add_bytes(&out, bytes, n);
-    }
-    enum status status = text_status(&out);
-    if (status == STATUS_OK)
-        status = file_write_all(path, out.data, out.length);
-    text_free(&out);
     return status;
 }

@@ -1,6 +1,6 @@
 // Tokenizer files: tiktoken's (one line per token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe
 // (one line per merge, in an alphabet that maps every byte to a printable character), and llm.c's. Hugging
-// Face's are in tokenizer_json.c.
+// Face's are in tokenizer_json.c, the rules of published tiktoken files in tokenizer_published.c.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -11,15 +11,15 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "data/file_kind.h"
+#include "data/tokenizer_export.h"
 #include "data/tokenizer_internal.h"
 
-#define LARGEST_FILE   ((size_t)256 << 20)
-#define LARGEST_TOKENS (1 << 22)
+#define LARGEST_FILE ((size_t)256 << 20)
 
 static enum status add_bytes(struct token_table *tokens) {
     for (int byte = 0; byte < 256; byte++) {
         const char c = (char)byte;
-        TRY(token_table_add(tokens, &c, 1, 1));
+        TRY(token_table_add(tokens, &c, 1, TOKEN_NORMAL, 1));
     }
     return STATUS_OK;
 }
@@ -109,22 +109,22 @@ static enum status read_tiktoken(struct reader *reader, struct token_table *toke
         else if (rank != tokens->n)
             status = FAIL(STATUS_INVALID, "%s:%d: rank %ld, expected %d: ranks count up from 0", reader->path,
                           reader->number, rank, tokens->n);
-        else if (rank > LARGEST_TOKENS)
+        else if (rank > TOKENIZER_MOST_TOKENS)
             status = FAIL(STATUS_INVALID, "%s:%d: more than %d tokens", reader->path, reader->number,
-                          LARGEST_TOKENS);
+                          TOKENIZER_MOST_TOKENS);
         else
-            status = token_table_add(tokens, (const char *)decoded, (size_t)n, reader->number);
+            status = token_table_add(tokens, (const char *)decoded, (size_t)n, TOKEN_NORMAL, reader->number);
     }
     free(decoded);
     return status;
 }
 
 static enum status read_merges(struct reader *reader, struct token_table *tokens) {
-    int code_points[256], order[256];
-    token_alphabet(code_points, order);
+    struct token_alphabet alphabet;
+    token_alphabet_init(&alphabet);
     for (int i = 0; i < 256; i++) {
-        const char c = (char)order[i];
-        TRY(token_table_add(tokens, &c, 1, 1));
+        const char c = (char)alphabet.order[i];
+        TRY(token_table_add(tokens, &c, 1, TOKEN_NORMAL, 1));
     }
     while (next_line(reader)) {
         char bytes[1024];
@@ -132,14 +132,14 @@ static enum status read_merges(struct reader *reader, struct token_table *tokens
             continue;
         const char *space = memchr(reader->line, ' ', reader->length);
         size_t left = space ? (size_t)(space - reader->line) : 0;
-        int a = space && reader->length < sizeof bytes ? token_decode(reader->line, left, code_points, bytes)
-                                                       : -1;
-        int b = a > 0 ? token_decode(space + 1, reader->length - left - 1, code_points, bytes + a) : -1;
+        int a =
+            space && reader->length < sizeof bytes ? token_decode(reader->line, left, &alphabet, bytes) : -1;
+        int b = a > 0 ? token_decode(space + 1, reader->length - left - 1, &alphabet, bytes + a) : -1;
         if (b <= 0)
             return FAIL(STATUS_INVALID,
                         "%s:%d: expected a merge, two tokens in GPT-2's byte alphabet with a space between",
                         reader->path, reader->number);
-        TRY(token_table_add(tokens, bytes, (size_t)(a + b), reader->number));
+        TRY(token_table_add(tokens, bytes, (size_t)(a + b), TOKEN_NORMAL, reader->number));
     }
     return STATUS_OK;
 }
@@ -154,17 +154,17 @@ static enum status read_llmc(const char *path, const char *data, size_t length, 
     if (version != 1 && version != 2)
         return FAIL(STATUS_INVALID, "%s is version %d of llm.c's tokenizer file, expected 1 or 2", path,
                     version);
-    if (n_ids < 2 || n_ids > LARGEST_TOKENS || (version == 2 && end_of_text != n_ids - 1))
+    if (n_ids < 2 || n_ids > TOKENIZER_MOST_TOKENS || (version == 2 && end_of_text != n_ids - 1))
         return FAIL(STATUS_INVALID,
                     "%s has %d ids, with end-of-text %d; expected 2 to %d, of which "
                     "end-of-text is the last",
-                    path, n_ids, end_of_text, LARGEST_TOKENS);
+                    path, n_ids, end_of_text, TOKENIZER_MOST_TOKENS);
     for (int32_t id = 0; id < n_ids; id++) {
         const size_t n = at < length ? (unsigned char)data[at] : 0;
         if (at + 1 + n > length)
             return FAIL(STATUS_INVALID, "%s ends in token %d of %d: it was cut short", path, id, n_ids);
         if (id + 1 < n_ids)
-            TRY(token_table_add(tokens, data + at + 1, n, id + 1));
+            TRY(token_table_add(tokens, data + at + 1, n, TOKEN_NORMAL, id + 1));
         at += 1 + n;
     }
     if (at != length)
@@ -216,6 +216,39 @@ static enum status refuse_absent(const char *path, int error) {
             : "");
 }
 
+// Llama 2's tokenizer.model: a message of Protocol Buffers whose first field is a piece, of some tens of
+// bytes.
+static bool is_sentencepiece(const char *data, size_t length) {
+    return length > 4 && data[0] == '\n' && data[1] > 0 && data[2] == '\n' && data[3] > 0 &&
+           data[3] < data[1];
+}
+
+static enum status refuse_sentencepiece(const char *path) {
+    return FAIL(
+        STATUS_INVALID,
+        "%s is a SentencePiece model, which is not read; use the tokenizer.json of the same model (fetch "
+        "it, or make it: python3 -c 'from transformers import AutoTokenizer; "
+        "AutoTokenizer.from_pretrained(\"FOLDER\").save_pretrained(\"NEW\")')",
+        path);
+}
+
+// Reads the files that hold tokens only.
+static enum status read_tokens(const char *path, const char *data, size_t length, struct token_table *tokens,
+                               struct tokenizer **out) {
+    struct reader reader = {.path = path, .next = data, .end = data + length};
+    const bool merges = length >= 8 && memcmp(data, "#version", 8) == 0,
+               is_llmc = file_kind_of(data, length) == FILE_KIND_LLMC_TOKENIZER;
+    TRY(is_llmc  ? read_llmc(path, data, length, tokens)
+        : merges ? read_merges(&reader, tokens)
+                 : read_tiktoken(&reader, tokens));
+    if (tokens->n == 0)
+        return FAIL(STATUS_INVALID,
+                    "%s holds no tokens, expected a tiktoken file, a vocab.bpe, or a tokenizer.json", path);
+    if (!is_llmc && !merges)
+        TRY(tokenizer_make_published(path, tokens, out));
+    return *out ? STATUS_OK : tokenizer_make_plain(tokens, "byte-pair", path, out);
+}
+
 static enum status load_file(const char *path, struct tokenizer **out) {
     struct token_table tokens = {0};
     char *data = NULL;
@@ -223,22 +256,14 @@ static enum status load_file(const char *path, struct tokenizer **out) {
     TRY(file_read(path, LARGEST_FILE, &data, &length));
     const enum file_kind kind = file_kind_of(data, length);
     const bool is_text = kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT;
-    struct reader reader = {.path = path, .next = data, .end = data + length};
-    const size_t blanks = strspn(data, " \t\r\n");
-    const bool merges = length >= 8 && memcmp(data, "#version", 8) == 0;
     enum status status =
-        kind == FILE_KIND_LLMC_TOKENIZER ? read_llmc(path, data, length, &tokens)
-        : !is_text                       ? file_kind_refuse(kind, path, "",
-                                                            "a tokenizer.json, vocab.bpe, tiktoken file or tokenizer of llm.c")
-        : data[blanks] == '{'            ? tokenizer_read_json(path, data, length, &tokens)
-        : merges                         ? read_merges(&reader, &tokens)
-                                         : read_tiktoken(&reader, &tokens);
+        is_sentencepiece(data, length) ? refuse_sentencepiece(path)
+        : kind != FILE_KIND_LLMC_TOKENIZER && !is_text
+            ? file_kind_refuse(kind, path, "",
+                               "a tokenizer.json, vocab.bpe, tiktoken file or tokenizer of llm.c")
+        : data[strspn(data, " \t\r\n")] == '{' ? tokenizer_read_json(path, data, length, out)
+                                               : read_tokens(path, data, length, &tokens, out);
     free(data);
-    if (status == STATUS_OK && tokens.n == 0)
-        status = FAIL(STATUS_INVALID,
-                      "%s holds no tokens, expected a tiktoken file, a vocab.bpe, or a tokenizer.json", path);
-    if (status == STATUS_OK)
-        return token_table_finish(&tokens, "byte-pair", path, out);
     token_table_free(&tokens);
     return status;
 }
@@ -247,19 +272,26 @@ static enum status load_bytes(struct tokenizer **out) {
     struct token_table tokens = {0};
     enum status status = add_bytes(&tokens);
     if (status == STATUS_OK)
-        return token_table_finish(&tokens, "bytes", "bytes", out);
+        status = tokenizer_make_plain(&tokens, "bytes", "bytes", out);
     token_table_free(&tokens);
     return status;
 }
 
+// SentencePiece's models have the name of Llama 3's tiktoken file.
+static bool is_in_folder(const char *name, const char *path) {
+    return file_exists(path) && (strcmp(name, "tokenizer.model") != 0 || tokenizer_is_file(path));
+}
+
 enum status tokenizer_next_file(const char *folder, int *next, char **path) {
-    static const char *const names[] = {"tokenizer.json", "vocab.json",         "vocab.bpe",
-                                        "merges.txt",     "tokenizer.tiktoken", "gpt2_tokenizer.bin"};
+    static const char *const names[] = {"tokenizer.json",  "vocab.json",         "vocab.bpe",
+                                        "merges.txt",      "tokenizer.tiktoken", "qwen.tiktoken",
+                                        "tokenizer.model", "gpt2_tokenizer.bin"};
     for (*path = NULL; *next < (int)(sizeof names / sizeof *names) && !*path;) {
-        char *inside = file_path("%s/%s", folder, names[(*next)++]);
+        const char *name = names[(*next)++];
+        char *inside = file_path("%s/%s", folder, name);
         if (!inside)
             return STATUS_FAILED;
-        if (file_exists(inside))
+        if (is_in_folder(name, inside))
             *path = inside;
         else
             free(inside);
@@ -276,10 +308,11 @@ static enum status load_folder(const char *folder, struct tokenizer **out) {
         free(path);
         return status;
     }
-    return FAIL(STATUS_INVALID,
-                "the folder %s holds no tokenizer: expected tokenizer.json, vocab.json with merges.txt, "
-                "vocab.bpe, tokenizer.tiktoken or llm.c's gpt2_tokenizer.bin in it",
-                folder);
+    return FAIL(
+        STATUS_INVALID,
+        "the folder %s holds no tokenizer: expected tokenizer.json, vocab.json with merges.txt, "
+        "vocab.bpe, tokenizer.tiktoken, Llama 3's tokenizer.model or llm.c's gpt2_tokenizer.bin in it",
+        folder);
 }
 
 // merges.txt has no ids. GPT-2's are implied, but another tokenizer's are in the vocab.json beside it.
@@ -308,15 +341,23 @@ enum status tokenizer_load(const char *path, struct tokenizer **out) {
                                  : load_file(path, out);
 }
 
+const char *tokenizer_file_name(const struct tokenizer *tokenizer) {
+    return tokenizer->is_plain ? "tokenizer.tiktoken" : "tokenizer.json";
+}
+
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path) {
     struct text out = {0};
-    for (int32_t id = 0; id < tokenizer_end_of_text(tokenizer); id++) {
+    enum status status = STATUS_OK;
+    if (!tokenizer->is_plain)
+        status = tokenizer_add_json(tokenizer, &out);
+    for (int32_t id = 0; id < tokenizer_end_of_text(tokenizer) && tokenizer->is_plain; id++) {
         size_t n;
         const char *bytes = tokenizer_bytes(tokenizer, id, &n);
         base64_add(&out, (const unsigned char *)bytes, n);
         text_add(&out, " %d\n", id);
     }
-    enum status status = text_status(&out);
+    if (status == STATUS_OK)
+        status = text_status(&out);
     if (status == STATUS_OK)
         status = file_write_all(path, out.data, out.length);
     text_free(&out);

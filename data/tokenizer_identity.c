@@ -7,6 +7,7 @@
 
 struct tokenizer_identity tokenizer_identify(const struct tokenizer *tokenizer, const char *path) {
     struct tokenizer_identity identity = {.n_ids = tokenizer_n_ids(tokenizer),
+                                          .document_start = tokenizer_document_start(tokenizer),
                                           .checksum = tokenizer_checksum(tokenizer)};
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     for (size_t i = 0; name[i] && i + 1 < sizeof identity.name; i++)

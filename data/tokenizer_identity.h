@@ -14,6 +14,7 @@
 
 struct tokenizer_identity {
     int32_t n_ids;                   // including end-of-text. 0: unknown, as in shards of other programs
+    int32_t document_start;          // tokenizer_document_start
     uint64_t checksum;               // tokenizer_checksum
     char name[TOKENIZER_NAME_BYTES]; // file name or "bytes", for messages; printable ASCII, may be cut
 };

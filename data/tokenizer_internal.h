@@ -2,64 +2,127 @@
 #ifndef ZERO_DATA_TOKENIZER_INTERNAL_H
 #define ZERO_DATA_TOKENIZER_INTERNAL_H
 
+#include <cjson/cJSON.h>
 #include <stdbool.h>
 
 #include "data/token_table.h"
 #include "data/tokenizer.h"
 
+#define TOKENIZER_MOST_TOKENS (1 << 22)
+#define TOKENIZER_MOST_ENDS   8
+#define END_OF_TEXT           "<|endoftext|>"
+
 // Tables use open addressing. An empty slot has the key EMPTY_KEY, or the id -1.
 #define EMPTY_KEY UINT64_MAX
 struct pair_slot {
     uint64_t pair; // left << 32 | right
-    int32_t id;
+    int32_t rank;
 };
 
 struct tokenizer {
     const char *kind;
     uint64_t checksum;
-    int n_tokens;            // without end-of-text
-    char *bytes;             // the bytes of all tokens, concatenated
-    uint32_t *offsets;       // (n_tokens + 1)
-    int32_t *slots;          // token ids by the hash of their bytes
-    size_t n_slots;          // a power of two
-    struct pair_slot *pairs; // every pair of tokens whose concatenation is a token
-    size_t n_pair_slots;     // a power of two
-    int32_t byte_ids[256];
-    int32_t byte_pairs[256][256]; // id of two bytes, or -1. Small enough for the CPU cache, unlike `pairs`
+    struct token_rules rules;
+    bool ignore_merges; // a pre-token that is a token becomes it, whatever its merges would give
+    bool adds_space;    // Llama 2: before each text
+    bool fuse_unknown;  // consecutive unknown characters become one unknown token
+    bool is_plain; // works as GPT-2's: tokens, one rank each, and end-of-text as the last id say everything
+    int n_ids;
+    char *bytes;                  // the bytes of all tokens, concatenated
+    uint32_t *offsets;            // (n_ids + 1)
+    uint8_t *types;               // (n_ids) enum token_type
+    bool *is_whole;               // (n_ids) a pre-token of the token's bytes becomes the token
+    int32_t *slots;               // ids of normal tokens by the hash of their bytes
+    size_t n_slots;               // a power of two
+    struct pair_slot *pairs;      // every pair of tokens that may be merged
+    size_t n_pair_slots;          // a power of two
+    int32_t *merge_ids;           // the token that a merge of this rank makes; NULL: the rank is the id
+    int n_merges;                 // ranks, if there are merge_ids
+    int32_t byte_ids[256];        // the normal token of one byte; -1: none
+    int32_t fallback_ids[256];    // Llama 2: the byte's token of type TOKEN_BYTE; -1: none
+    int32_t byte_pairs[256][256]; // rank of two bytes, or -1. Small enough for the CPU cache, unlike `pairs`
+    int32_t end_of_text, start;   // start: -1: no token of its own
+    int32_t unknown;              // -1: characters without a token are left out
+    int32_t ends[TOKENIZER_MOST_ENDS]; // others that end generation
+    int n_ends;
+    char *json; // the tokenizer.json that it was read from, NUL-terminated; NULL: another format
 };
 
-// Reads a Hugging Face tokenizer.json; or a vocab.json, with the merges.txt beside it. STATUS_INVALID:
-// malformed, or not a tokenizer that works like GPT-2's (the message has the first difference).
+// ---- making one
+
+// Makes a tokenizer of the tokens, without pairs, and empties the table.
+//   source   name of the file, for messages
+// The caller may set rules and ids, and then adds pairs with one of the functions below.
+// STATUS_INVALID: an empty or duplicate token.
+enum status tokenizer_from_table(struct token_table *tokens, const char *kind, const char *source,
+                                 struct tokenizer **out) MUST_CHECK;
+// Every two tokens whose concatenation is a token are a pair, with its id as the rank. STATUS_INVALID: a byte
+// has no token.
+enum status tokenizer_pair_all(struct tokenizer *tokenizer, const char *source) MUST_CHECK;
+// Only these merges, in the order of their ranks. Where a pair occurs twice, the last counts. Then call
+// tokenizer_find_whole.
+enum status tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge *merges,
+                                  int n) MUST_CHECK;
+// The checksum, once everything is set.
+void tokenizer_set_checksum(struct tokenizer *tokenizer);
+// Appends end-of-text to the table and makes a tokenizer that works like GPT-2's.
+enum status tokenizer_make_plain(struct token_table *tokens, const char *kind, const char *source,
+                                 struct tokenizer **out) MUST_CHECK;
+
+// ---- reading
+
+// Reads a Hugging Face tokenizer.json; or a vocab.json, with the merges.txt beside it.
+//   json   NUL-terminated
+// STATUS_INVALID: malformed, or no tokenizer of a known kind (the message has the first difference).
 enum status tokenizer_read_json(const char *path, const char *json, size_t length,
-                                struct token_table *tokens) MUST_CHECK;
+                                struct tokenizer **out) MUST_CHECK;
 // Whether the file is one of these. False when it cannot be read.
 bool tokenizer_is_json(const char *path);
 
-// Builds a tokenizer from its tokens.
-//   bytes, offsets   id i has bytes[offsets[i] .. offsets[i + 1]); takes ownership of both, also on failure
-//   lines            (n_tokens) line of each token in the file, for messages; may be NULL
-//   source           name of the file, for messages
-// STATUS_INVALID: an empty or duplicate token, or a byte without a token.
-enum status tokenizer_from_tokens(const char *kind, char *bytes, uint32_t *offsets, const int *lines,
-                                  int n_tokens, const char *source, struct tokenizer **out) MUST_CHECK;
-// The id of these bytes, or -1.
+// The settings of a tokenizer.json that decide how text becomes tokens.
+struct token_settings {
+    struct token_rules rules;
+    bool ignore_merges, adds_space, fuse_unknown, byte_fallback;
+    const char *unknown, *start; // tokens, or NULL; point into the JSON
+};
+// STATUS_INVALID: settings that no known kind has; the message names them.
+enum status tokenizer_read_settings(const char *path, const cJSON *root,
+                                    struct token_settings *settings) MUST_CHECK;
+
+// Chooses end-of-text and the other ends (tokenizer_load says how).
+//   path   of the tokenizer: the files beside it are read
+enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path) MUST_CHECK;
+// The id of a token that encoding does not produce, by its name; -1: none.
+int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *name);
+
+// Makes a published tokenizer of the tokens of a tiktoken file, if its name says that it is Llama 3's or
+// Qwen's, and empties the table.
+//   out   [out] NULL if it is another one
+enum status tokenizer_make_published(const char *path, struct token_table *tokens,
+                                     struct tokenizer **out) MUST_CHECK;
+
+// ---- encoding
+
+// The id of the normal token of these bytes, or -1.
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *bytes, size_t n_bytes);
-// The id of two tokens' concatenation, or -1.
+// The rank of the merge of two tokens, or -1.
 int32_t tokenizer_find_pair(const struct tokenizer *tokenizer, int32_t left, int32_t right);
 
-// The length in bytes of the first pre-token of the text, by GPT-2's pattern. At least 1 when n_bytes is.
-size_t tokenizer_next_pretoken(const char *text, size_t n_bytes);
+// The length in bytes of the first pre-token of the text. At least 1 when n_bytes is.
+size_t tokenizer_next_pretoken(struct token_rules rules, const char *text, size_t n_bytes);
 
 // The first offset at or after `from` (at least 1) where the text can be split without changing its
-// pre-tokens: white space after a character that is not. n_bytes when there is none.
-size_t tokenizer_next_boundary(const char *text, size_t n_bytes, size_t from);
+// pre-tokens or its normalization. n_bytes when there is none.
+size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t from);
 
 uint64_t tokenizer_hash_pair(uint64_t pair);
 
-// Appends what the merges that make ids below `limit` leave of a pre-token. With the id of a token as the
-// limit, and its bytes: the tokens that its own merge joins.
+// Appends what the merges of ranks below `limit` leave of a pre-token. With the id of a token as the limit,
+// and its bytes: the tokens that its own merge joins, if ranks are ids.
 enum status tokenizer_encode_below(const struct tokenizer *tokenizer, const char *pretoken, size_t n,
                                    int32_t limit, struct token_list *list) MUST_CHECK;
+// Sets is_whole, where a list of merges decides it.
+enum status tokenizer_find_whole(struct tokenizer *tokenizer) MUST_CHECK;
 
 // llm.c's tokenizer file: a header of int32, then for each id a byte with its length, and its bytes. The last
 // id is end-of-text. Version 1 does not say so, and is otherwise the same.

@@ -1,240 +1,383 @@
-// Hugging Face's tokenizer files: tokenizer.json, and vocab.json with merges.txt. Both have a vocabulary
-// (token in GPT-2's alphabet -> id) and a list of merges. Accepted are those that work like GPT-2's:
-// byte-level BPE with GPT-2's pattern, merges in the order of their ids, and <|endoftext|> as the last id.
-// This program then encodes as they do.
+// Hugging Face's tokenizer files: tokenizer.json, and GPT-2's vocab.json with merges.txt. Both have a
+// vocabulary (token -> id, in GPT-2's alphabet of bytes or, for Llama 2, as text with U+2581 for spaces) and
+// a list of merges. tokenizer_settings.c says which kinds there are.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "data/tokenizer_internal.h"
 
 #define LARGEST_FILE ((size_t)256 << 20)
-#define LARGEST_IDS  (1 << 22)
-#define END_OF_TEXT  "<|endoftext|>"
 
 struct vocabulary {
     const char *path;
-    const char **tokens; // (n) by id, in GPT-2's alphabet; point into the JSON
+    struct token_settings settings;
+    const char **tokens; // (n) by id, as in the file; point into the JSON
+    uint8_t *types;      // (n) enum token_type
     int n;
-    int code_points[256];
+    struct token_alphabet alphabet;
+    struct token_table table;
+    struct token_merge *merges; // in the order of their ranks
+    int n_merges, merges_capacity;
+    bool is_rising; // each merge makes a higher id than the one before
+    struct tokenizer *tokenizer;
 };
 
-static enum status unsupported(const char *path, const char *what) {
-    return FAIL(STATUS_INVALID, "%s: %s; only byte-level BPE tokenizers that work like GPT-2's are supported",
-                path, what);
-}
+// ---- ids
 
-// ---- the vocabulary
-
-static enum status place_token(struct vocabulary *vocabulary, const char *token, const cJSON *id) {
+static enum status place_token(struct vocabulary *vocabulary, const char *token, const cJSON *id,
+                               enum token_type type) {
     if (!cJSON_IsNumber(id) || !(id->valuedouble >= 0 && id->valuedouble < vocabulary->n) ||
         id->valuedouble != (double)(int)id->valuedouble)
         return FAIL(STATUS_INVALID,
                     "%s: the id of \"%.60s\" is not one of 0 to %d: ids count up without gaps",
                     vocabulary->path, token, vocabulary->n - 1);
-    const char **slot = &vocabulary->tokens[(int)id->valuedouble];
-    if (*slot && strcmp(*slot, token) != 0)
+    const int at = (int)id->valuedouble;
+    if (vocabulary->tokens[at] && strcmp(vocabulary->tokens[at], token) != 0)
         return FAIL(STATUS_INVALID, "%s: \"%.60s\" and \"%.60s\" have the same id %d", vocabulary->path,
-                    *slot, token, (int)id->valuedouble);
-    *slot = token;
+                    vocabulary->tokens[at], token, at);
+    vocabulary->tokens[at] = token;
+    vocabulary->types[at] = (uint8_t)type;
     return STATUS_OK;
 }
 
-// Added tokens that are in the vocabulary too, as GPT-2's only one is, are the same ids.
-static int count_added(const cJSON *vocab, const cJSON *added) {
-    int n = 0;
+static int compare_names(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+// How many added tokens are not in the vocabulary too. Those that are have the same id there.
+static enum status count_added(const struct vocabulary *vocabulary, const cJSON *vocab, const cJSON *added,
+                               int *n) {
+    const int n_added = cJSON_GetArraySize(added);
+    const char **names = malloc(((size_t)n_added + 1) * sizeof *names);
     const cJSON *item;
+    int n_names = 0;
+    *n = 0;
+    if (!names)
+        return FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
     cJSON_ArrayForEach(item, added) {
         const char *content = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "content"));
-        n += content && !cJSON_GetObjectItemCaseSensitive(vocab, content);
+        if (content)
+            names[n_names++] = content;
     }
-    return n;
+    qsort(names, (size_t)n_names, sizeof *names, compare_names);
+    *n = n_names;
+    cJSON_ArrayForEach(item, vocab) {
+        const char *name = item->string;
+        *n -= n_names > 0 && bsearch(&name, names, (size_t)n_names, sizeof *names, compare_names);
+    }
+    free(names);
+    return STATUS_OK;
+}
+
+// "special" tokens are control tokens; the others are text of a template.
+static enum status place_added(struct vocabulary *vocabulary, const cJSON *added) {
+    const cJSON *item;
+    cJSON_ArrayForEach(item, added) {
+        const char *content, *unknown = vocabulary->settings.unknown;
+        const cJSON *special = cJSON_GetObjectItemCaseSensitive(item, "special");
+        TRY(json_get_string(item, "content", vocabulary->path, &content));
+        TRY(place_token(vocabulary, content, cJSON_GetObjectItemCaseSensitive(item, "id"),
+                        unknown && strcmp(content, unknown) == 0 && strcmp(content, END_OF_TEXT) != 0
+                            ? TOKEN_UNKNOWN
+                        : cJSON_IsFalse(special) ? TOKEN_USER
+                                                 : TOKEN_CONTROL));
+    }
+    return STATUS_OK;
 }
 
 //   added   the list "added_tokens", or NULL
-static enum status read_vocabulary(struct vocabulary *vocabulary, const cJSON *vocab, const cJSON *added) {
+static enum status read_ids(struct vocabulary *vocabulary, const cJSON *vocab, const cJSON *added) {
     const cJSON *item;
-    vocabulary->n = cJSON_GetArraySize(vocab) + count_added(vocab, added);
-    if (vocabulary->n < 2 || vocabulary->n > LARGEST_IDS)
+    int n_added;
+    TRY(count_added(vocabulary, vocab, added, &n_added));
+    vocabulary->n = cJSON_GetArraySize(vocab) + n_added;
+    if (vocabulary->n < 2 || vocabulary->n > TOKENIZER_MOST_TOKENS)
         return FAIL(STATUS_INVALID, "%s: has %d tokens, expected 2 to %d", vocabulary->path, vocabulary->n,
-                    LARGEST_IDS);
+                    TOKENIZER_MOST_TOKENS);
     vocabulary->tokens = calloc((size_t)vocabulary->n, sizeof *vocabulary->tokens);
-    if (!vocabulary->tokens)
+    vocabulary->types = calloc((size_t)vocabulary->n, sizeof *vocabulary->types);
+    if (!vocabulary->tokens || !vocabulary->types)
         return FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
-    cJSON_ArrayForEach(item, vocab) TRY(place_token(vocabulary, item->string, item));
-    cJSON_ArrayForEach(item, added) {
-        const char *content;
-        TRY(json_get_string(item, "content", vocabulary->path, &content));
-        TRY(place_token(vocabulary, content, cJSON_GetObjectItemCaseSensitive(item, "id")));
-    }
+    cJSON_ArrayForEach(item, vocab) TRY(place_token(vocabulary, item->string, item, TOKEN_NORMAL));
+    TRY(place_added(vocabulary, added));
     for (int id = 0; id < vocabulary->n; id++)
         if (!vocabulary->tokens[id])
             return FAIL(STATUS_INVALID, "%s: no token has the id %d: ids count up without gaps",
                         vocabulary->path, id);
-    if (strcmp(vocabulary->tokens[vocabulary->n - 1], END_OF_TEXT) != 0)
-        return unsupported(vocabulary->path, "its last id is not " END_OF_TEXT);
     return STATUS_OK;
 }
 
-// All tokens but end-of-text, in bytes. n_long: [out] those of more than one byte.
-static enum status add_tokens(const struct vocabulary *vocabulary, struct token_table *tokens, int *n_long) {
-    *n_long = 0;
-    for (int id = 0; id + 1 < vocabulary->n; id++) {
-        const char *token = vocabulary->tokens[id];
-        const size_t length = strlen(token);
-        char *bytes = malloc(length + 1);
-        int n = bytes ? token_decode(token, length, vocabulary->code_points, bytes) : 0;
-        enum status status =
-            !bytes  ? FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path)
-            : n < 0 ? FAIL(STATUS_INVALID, "%s: token \"%.60s\" (id %d) is not in GPT-2's byte alphabet",
-                           vocabulary->path, token, id)
-                    : token_table_add(tokens, bytes, (size_t)n, 1);
-        *n_long += n > 1;
-        free(bytes);
-        TRY(status);
+// ---- the bytes of tokens
+
+// Text with U+2581 for spaces. Returns its length, or -1 where it has spaces too, which no text can give.
+static int decode_spaces(const char *token, size_t n, char *out) {
+    int bytes = 0;
+    for (size_t at = 0; at < n;) {
+        const bool is_space = n - at >= 3 && memcmp(token + at, "\xe2\x96\x81", 3) == 0;
+        if (token[at] == ' ')
+            return -1;
+        out[bytes++] = is_space ? ' ' : token[at];
+        at += is_space ? 3 : 1;
     }
-    return STATUS_OK;
+    return bytes;
+}
+
+// "<0x0A>". Returns the byte, or -1.
+static int byte_of_name(const char *token) {
+    unsigned byte;
+    int end = 0;
+    return strlen(token) == 6 && sscanf(token, "<0x%2X>%n", &byte, &end) == 1 && end == 6 ? (int)byte : -1;
+}
+
+static bool is_of_spaces(const struct vocabulary *vocabulary) {
+    return vocabulary->settings.rules.pattern == TOKEN_PATTERN_SPACES;
+}
+
+// Returns the number of bytes of a token, at most n, or -1.
+static int decode(const struct vocabulary *vocabulary, const char *token, size_t n, char *out) {
+    return is_of_spaces(vocabulary) ? decode_spaces(token, n, out)
+                                    : token_decode(token, n, &vocabulary->alphabet, out);
+}
+
+static enum status add_token(struct vocabulary *vocabulary, int id, char *buffer) {
+    const char *token = vocabulary->tokens[id];
+    enum token_type type = (enum token_type)vocabulary->types[id];
+    const size_t length = strlen(token);
+    const int byte = vocabulary->settings.byte_fallback ? byte_of_name(token) : -1;
+    if (type != TOKEN_NORMAL)
+        return token_table_add(&vocabulary->table, token, length, type, 0);
+    if (byte >= 0) {
+        buffer[0] = (char)byte;
+        return token_table_add(&vocabulary->table, buffer, 1, TOKEN_BYTE, 0);
+    }
+    const int n = decode(vocabulary, token, length, buffer);
+    if (n < 0)
+        return FAIL(STATUS_INVALID, "%s: token \"%.60s\" (id %d) %s", vocabulary->path, token, id,
+                    is_of_spaces(vocabulary) ? "has a space, expected U+2581 in its place"
+                                             : "is not in GPT-2's byte alphabet");
+    return token_table_add(&vocabulary->table, buffer, (size_t)n, TOKEN_NORMAL, 0);
+}
+
+// Adds the tokens to the table, and makes the tokenizer of it.
+static enum status make_tokenizer(struct vocabulary *vocabulary) {
+    size_t longest = 0;
+    for (int id = 0; id < vocabulary->n; id++) {
+        const size_t length = strlen(vocabulary->tokens[id]);
+        longest = length > longest ? length : longest;
+    }
+    char *buffer = malloc(longest + 1);
+    enum status status =
+        buffer ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
+    for (int id = 0; id < vocabulary->n && status == STATUS_OK; id++)
+        status = add_token(vocabulary, id, buffer);
+    free(buffer);
+    TRY(status);
+    return tokenizer_from_table(&vocabulary->table, "byte-pair", vocabulary->path, &vocabulary->tokenizer);
 }
 
 // ---- merges
 
-// Merges are applied in their order here and by id elsewhere in this program; the two agree only if the merge
-// of rank k makes the k-th of the longer tokens.
-struct merge_check {
-    const struct vocabulary *vocabulary;
-    int next; // id that the next merge must make
-    int n;
-};
-
-static enum status check_merge(struct merge_check *check, const char *left, size_t left_bytes,
-                               const char *right, size_t right_bytes) {
-    const struct vocabulary *vocabulary = check->vocabulary;
-    char bytes[8];
-    while (check->next + 1 < vocabulary->n) { // skip single bytes, which may be anywhere
-        const char *token = vocabulary->tokens[check->next];
-        if (strlen(token) > 4 || token_decode(token, strlen(token), vocabulary->code_points, bytes) != 1)
-            break;
-        check->next++;
+static enum status add_merge(struct vocabulary *vocabulary, const char *left, size_t left_bytes,
+                             const char *right, size_t right_bytes) {
+    char bytes[2048];
+    const bool fits = left_bytes + right_bytes <= sizeof bytes;
+    const int a = fits ? decode(vocabulary, left, left_bytes, bytes) : -1,
+              b = a >= 0 ? decode(vocabulary, right, right_bytes, bytes + a) : -1;
+    struct token_merge merge = {-1, -1, -1};
+    if (b >= 0) {
+        merge.left = tokenizer_find(vocabulary->tokenizer, bytes, (size_t)a);
+        merge.right = tokenizer_find(vocabulary->tokenizer, bytes + a, (size_t)b);
+        merge.id = tokenizer_find(vocabulary->tokenizer, bytes, (size_t)(a + b));
     }
-    const char *token = vocabulary->tokens[check->next];
-    if (strlen(token) != left_bytes + right_bytes || strncmp(token, left, left_bytes) != 0 ||
-        memcmp(token + left_bytes, right, right_bytes) != 0)
-        return unsupported(vocabulary->path, "its merges are not in the order of the ids that they make");
-    check->next++;
-    check->n++;
+    if (merge.left < 0 || merge.right < 0 || merge.id < 0)
+        return FAIL(STATUS_INVALID,
+                    "%s: merge %d (\"%.*s\" and \"%.*s\") is not of two tokens that make a third",
+                    vocabulary->path, vocabulary->n_merges, left_bytes < 60 ? (int)left_bytes : 60, left,
+                    right_bytes < 60 ? (int)right_bytes : 60, right);
+    if (vocabulary->n_merges == vocabulary->merges_capacity) {
+        const int capacity = vocabulary->merges_capacity ? 2 * vocabulary->merges_capacity : 1 << 12;
+        struct token_merge *grown = realloc(vocabulary->merges, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
+        vocabulary->merges = grown;
+        vocabulary->merges_capacity = capacity;
+    }
+    vocabulary->is_rising =
+        vocabulary->is_rising &&
+        (vocabulary->n_merges == 0 || vocabulary->merges[vocabulary->n_merges - 1].id < merge.id);
+    vocabulary->merges[vocabulary->n_merges++] = merge;
     return STATUS_OK;
 }
 
 // "a b" or ["a", "b"]
-static enum status check_merge_item(struct merge_check *check, const cJSON *item) {
+static enum status add_merge_item(struct vocabulary *vocabulary, const cJSON *item) {
     const char *text = cJSON_GetStringValue(item), *space = text ? strchr(text, ' ') : NULL;
     if (space)
-        return check_merge(check, text, (size_t)(space - text), space + 1, strlen(space + 1));
+        return add_merge(vocabulary, text, (size_t)(space - text), space + 1, strlen(space + 1));
     const char *left = cJSON_GetStringValue(cJSON_GetArrayItem(item, 0)),
                *right = cJSON_GetStringValue(cJSON_GetArrayItem(item, 1));
-    if (!left || !right)
-        return FAIL(STATUS_INVALID, "%s: a merge is not two tokens", check->vocabulary->path);
-    return check_merge(check, left, strlen(left), right, strlen(right));
+    if (!left || !right || cJSON_GetArraySize(item) != 2)
+        return FAIL(STATUS_INVALID, "%s: a merge is not two tokens", vocabulary->path);
+    return add_merge(vocabulary, left, strlen(left), right, strlen(right));
 }
 
-static enum status check_merges_text(struct merge_check *check, const char *text) {
+static enum status add_merges_text(struct vocabulary *vocabulary, const char *text) {
     for (const char *line = text; *line;) {
         const size_t length = strcspn(line, "\r\n");
         const char *space = memchr(line, ' ', length);
         const bool is_merge = length > 0 && !(line == text && strncmp(line, "#version", 8) == 0);
         if (is_merge && !space)
-            return FAIL(STATUS_INVALID, "%s: merges.txt: a merge is not two tokens", check->vocabulary->path);
+            return FAIL(STATUS_INVALID, "%s: merges.txt: a merge is not two tokens", vocabulary->path);
         if (is_merge)
-            TRY(check_merge(check, line, (size_t)(space - line), space + 1,
-                            length - (size_t)(space - line) - 1));
+            TRY(add_merge(vocabulary, line, (size_t)(space - line), space + 1,
+                          length - (size_t)(space - line) - 1));
         line += length;
         line += strspn(line, "\r\n");
     }
     return STATUS_OK;
 }
 
-static enum status check_count(const struct merge_check *check, int n_long) {
-    return check->n == n_long ? STATUS_OK
-                              : unsupported(check->vocabulary->path, "it has tokens that no merge makes");
+// ---- the tokenizer
+
+// Whether it works like GPT-2's: end-of-text, the last id, is the only token that is no text, and each token
+// of more than one byte has one merge, in the order of ids. Tokens alone then say everything.
+static bool is_plain(const struct vocabulary *vocabulary) {
+    const struct tokenizer *tokenizer = vocabulary->tokenizer;
+    int n_long = 0;
+    for (int id = 0; id + 1 < tokenizer->n_ids; id++) {
+        if (tokenizer->types[id] != TOKEN_NORMAL)
+            return false;
+        n_long += tokenizer->offsets[id + 1] - tokenizer->offsets[id] > 1;
+    }
+    for (int byte = 0; byte < 256; byte++)
+        if (tokenizer->byte_ids[byte] < 0)
+            return false;
+    return tokenizer->rules.pattern == TOKEN_PATTERN_GPT2 && !tokenizer->rules.nfc && tokenizer->start < 0 &&
+           tokenizer->types[tokenizer->n_ids - 1] == TOKEN_CONTROL &&
+           strcmp(vocabulary->tokens[tokenizer->n_ids - 1], END_OF_TEXT) == 0 && vocabulary->is_rising &&
+           vocabulary->n_merges == n_long && !tokenizer->ignore_merges;
 }
 
-// ---- tokenizer.json
-
-static bool is_absent(const cJSON *object, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    return !item || cJSON_IsNull(item) || cJSON_IsFalse(item) ||
-           (cJSON_IsString(item) && item->valuestring[0] == '\0');
+static enum status find_named(const struct vocabulary *vocabulary, const char *what, const char *name,
+                              int32_t *id) {
+    *id = name ? tokenizer_find_special(vocabulary->tokenizer, name) : -1;
+    for (int i = 0; i < vocabulary->n && name && *id < 0; i++)
+        *id = strcmp(vocabulary->tokens[i], name) == 0 ? i : -1;
+    return !name || *id >= 0 ? STATUS_OK
+                             : FAIL(STATUS_INVALID, "%s: its %s \"%.60s\" is none of its tokens",
+                                    vocabulary->path, what, name);
 }
 
-static bool is_string(const cJSON *object, const char *key, const char *value) {
-    const char *found = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
-    return found && strcmp(found, value) == 0;
+// Llama 2: no token goes on after a space that follows another character, so that words can be encoded on
+// their own; all bytes have a token of type TOKEN_BYTE, or none has.
+static enum status check_characters(struct vocabulary *vocabulary) {
+    struct tokenizer *tokenizer = vocabulary->tokenizer;
+    bool line_alone = true;
+    int n_bytes = 0;
+    for (int id = 0; id < tokenizer->n_ids; id++) {
+        const char *bytes = tokenizer->bytes + tokenizer->offsets[id];
+        const size_t n = tokenizer->offsets[id + 1] - tokenizer->offsets[id];
+        n_bytes += tokenizer->types[id] == TOKEN_BYTE;
+        if (tokenizer->types[id] != TOKEN_NORMAL)
+            continue;
+        line_alone = line_alone && (n == 1 || !memchr(bytes, '\n', n));
+        for (size_t i = 1; i < n; i++)
+            if (bytes[i] == ' ' && bytes[i - 1] != ' ')
+                return FAIL(STATUS_INVALID,
+                            "%s: token \"%.60s\" (id %d) spans several words, which is not supported",
+                            vocabulary->path, vocabulary->tokens[id], id);
+    }
+    if (line_alone)
+        tokenizer->rules.pattern = TOKEN_PATTERN_SPACES_AND_LINES;
+    return n_bytes == 0 || n_bytes == 256
+               ? STATUS_OK
+               : FAIL(STATUS_INVALID, "%s: has %d tokens for bytes, expected <0x00> to <0xFF> or none",
+                      vocabulary->path, n_bytes);
 }
 
-// Whether everything that changes the ids of a text is as GPT-2 has it.
-static enum status check_settings(const char *path, const cJSON *root, const cJSON *model) {
-    const cJSON *split = cJSON_GetObjectItemCaseSensitive(root, "pre_tokenizer");
-    if (!is_string(model, "type", "BPE") && !is_absent(model, "type"))
-        return unsupported(path, "its model is not BPE");
-    if (!is_absent(root, "normalizer"))
-        return unsupported(path, "it has a normalizer");
-    if (!is_string(split, "type", "ByteLevel"))
-        return unsupported(path, "its pre_tokenizer is not ByteLevel");
-    if (!is_absent(split, "add_prefix_space"))
-        return unsupported(path, "its pre_tokenizer adds a space before the text");
-    if (cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(split, "use_regex")))
-        return unsupported(path, "its pre_tokenizer does not split by GPT-2's pattern");
-    static const char *const none[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                                       "byte_fallback", "ignore_merges"};
-    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
-        if (!is_absent(model, none[i]))
-            return FAIL(
-                STATUS_INVALID,
-                "%s: \"%s\" is set; only byte-level BPE tokenizers that work like GPT-2's are supported",
-                path, none[i]);
+// Byte-level: every byte has a token, or the unknown token stands for it. SmolLM's has none for bytes that
+// its text did not have, which are left out; what all text has must be there.
+static enum status check_bytes(const struct vocabulary *vocabulary) {
+    const struct tokenizer *tokenizer = vocabulary->tokenizer;
+    const bool may_lack = tokenizer->rules.pattern == TOKEN_PATTERN_SMOLLM;
+    for (int byte = 0; byte < 256; byte++)
+        if (tokenizer->byte_ids[byte] < 0 && tokenizer->unknown < 0 &&
+            (!may_lack || (byte >= ' ' && byte <= '~') || byte == '\n'))
+            return FAIL(STATUS_INVALID, "%s: no token for the byte 0x%02x, expected one for each of %s",
+                        vocabulary->path, byte, may_lack ? "those of ASCII text" : "the 256 bytes");
     return STATUS_OK;
 }
 
-static enum status read_tokenizer_json(struct vocabulary *vocabulary, const cJSON *root,
-                                       struct token_table *tokens) {
+static enum status set_settings(struct vocabulary *vocabulary) {
+    const struct token_settings *settings = &vocabulary->settings;
+    struct tokenizer *tokenizer = vocabulary->tokenizer;
+    tokenizer->rules = settings->rules;
+    tokenizer->ignore_merges = settings->ignore_merges;
+    tokenizer->adds_space = settings->adds_space;
+    tokenizer->fuse_unknown = settings->fuse_unknown;
+    TRY(find_named(vocabulary, "unk_token", settings->unknown, &tokenizer->unknown));
+    TRY(find_named(vocabulary, "post_processor's token", settings->start, &tokenizer->start));
+    TRY(tokenizer_choose_ends(tokenizer, vocabulary->path));
+    return is_of_spaces(vocabulary) ? check_characters(vocabulary) : check_bytes(vocabulary);
+}
+
+static enum status finish(struct vocabulary *vocabulary) {
+    struct tokenizer *tokenizer = vocabulary->tokenizer;
+    tokenizer->is_plain = is_plain(vocabulary);
+    if (tokenizer->is_plain)
+        TRY(tokenizer_pair_all(tokenizer, vocabulary->path));
+    else {
+        TRY(tokenizer_pair_merges(tokenizer, vocabulary->merges, vocabulary->n_merges));
+        TRY(tokenizer_find_whole(tokenizer));
+    }
+    tokenizer_set_checksum(tokenizer);
+    return STATUS_OK;
+}
+
+static enum status read_tokenizer_json(struct vocabulary *vocabulary, const cJSON *root) {
     const cJSON *model, *vocab, *merges, *item;
     const cJSON *added = cJSON_GetObjectItemCaseSensitive(root, "added_tokens");
-    struct merge_check check = {.vocabulary = vocabulary};
-    int n_long;
     TRY(json_get_object(root, "model", vocabulary->path, &model));
-    TRY(check_settings(vocabulary->path, root, model));
+    TRY(tokenizer_read_settings(vocabulary->path, root, &vocabulary->settings));
     TRY(json_get_object(model, "vocab", vocabulary->path, &vocab));
     TRY(json_get_array(model, "merges", vocabulary->path, &merges));
-    TRY(read_vocabulary(vocabulary, vocab, cJSON_IsArray(added) ? added : NULL));
-    TRY(add_tokens(vocabulary, tokens, &n_long));
-    cJSON_ArrayForEach(item, merges) TRY(check_merge_item(&check, item));
-    return check_count(&check, n_long);
+    TRY(read_ids(vocabulary, vocab, cJSON_IsArray(added) ? added : NULL));
+    TRY(make_tokenizer(vocabulary));
+    cJSON_ArrayForEach(item, merges) TRY(add_merge_item(vocabulary, item));
+    TRY(set_settings(vocabulary));
+    return finish(vocabulary);
 }
 
 // ---- vocab.json and merges.txt
 
-static enum status read_vocab_json(struct vocabulary *vocabulary, const cJSON *root,
-                                   struct token_table *tokens) {
+static enum status read_merges_beside(struct vocabulary *vocabulary) {
     const char *slash = strrchr(vocabulary->path, '/');
     char *path =
         file_path("%.*smerges.txt", slash ? (int)(slash - vocabulary->path) + 1 : 0, vocabulary->path);
     char *text = NULL;
     size_t length;
-    int n_long;
-    struct merge_check check = {.vocabulary = vocabulary};
-    enum status status = path ? read_vocabulary(vocabulary, root, NULL) : STATUS_FAILED;
+    enum status status = path ? file_read(path, LARGEST_FILE, &text, &length) : STATUS_FAILED;
     if (status == STATUS_OK)
-        status = add_tokens(vocabulary, tokens, &n_long);
-    if (status == STATUS_OK)
-        status = file_read(path, LARGEST_FILE, &text, &length);
-    if (status == STATUS_OK)
-        status = check_merges_text(&check, text);
-    if (status == STATUS_OK)
-        status = check_count(&check, n_long);
+        status = add_merges_text(vocabulary, text);
     free(text);
     free(path);
     return status;
+}
+
+// GPT-2's: end-of-text is in the vocabulary, and there are no settings.
+static enum status read_vocab_json(struct vocabulary *vocabulary, const cJSON *root) {
+    TRY(read_ids(vocabulary, root, NULL));
+    for (int id = 0; id < vocabulary->n; id++)
+        if (strcmp(vocabulary->tokens[id], END_OF_TEXT) == 0)
+            vocabulary->types[id] = TOKEN_CONTROL;
+    TRY(make_tokenizer(vocabulary));
+    TRY(read_merges_beside(vocabulary));
+    TRY(set_settings(vocabulary));
+    return finish(vocabulary);
 }
 
 static bool is_vocabulary(const cJSON *root) {
@@ -246,21 +389,33 @@ static bool is_tokenizer(const cJSON *root) {
            cJSON_HasObjectItem(root, "pre_tokenizer");
 }
 
-enum status tokenizer_read_json(const char *path, const char *json, size_t length,
-                                struct token_table *tokens) {
-    struct vocabulary vocabulary = {.path = path};
-    int order[256];
+enum status tokenizer_read_json(const char *path, const char *json, size_t length, struct tokenizer **out) {
+    struct vocabulary vocabulary = {.path = path, .is_rising = true};
     cJSON *root;
+    *out = NULL;
     TRY(json_parse(json, length, path, &root));
-    token_alphabet(vocabulary.code_points, order);
+    token_alphabet_init(&vocabulary.alphabet);
+    const bool is_whole = is_tokenizer(root);
     enum status status =
-        is_vocabulary(root) ? read_vocab_json(&vocabulary, root, tokens)
-        : is_tokenizer(root)
-            ? read_tokenizer_json(&vocabulary, root, tokens)
-            : FAIL(STATUS_INVALID, "%s is JSON, but neither a Hugging Face tokenizer.json nor a vocab.json",
-                   path);
+        is_vocabulary(root) ? read_vocab_json(&vocabulary, root)
+        : is_whole
+            ? read_tokenizer_json(&vocabulary, root)
+            : FAIL(STATUS_INVALID,
+                   "%s is JSON, but neither a Hugging Face tokenizer.json nor GPT-2's vocab.json", path);
+    if (status == STATUS_OK && is_whole) {
+        vocabulary.tokenizer->json = strdup(json);
+        if (!vocabulary.tokenizer->json)
+            status = FAIL(STATUS_FAILED, "out of memory reading %s", path);
+    }
     free(vocabulary.tokens);
+    free(vocabulary.types);
+    free(vocabulary.merges);
+    token_table_free(&vocabulary.table);
     cJSON_Delete(root);
+    if (status == STATUS_OK)
+        *out = vocabulary.tokenizer;
+    else
+        tokenizer_delete(vocabulary.tokenizer);
     return status;
 }
 

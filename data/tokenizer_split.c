@@ -1,5 +1,5 @@
-// GPT-2's pattern, hand-written, because a regular expression engine would dominate the time of encoding:
-// '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+// The patterns (data/tokenizer.h), hand-written, because a regular expression engine would dominate the time
+// of encoding. Each function takes the alternatives of its pattern in their order.
 #include <stdbool.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -51,13 +51,17 @@ static enum kind classify(const char *text, size_t n_bytes, size_t *length) {
     return classify_unicode(c);
 }
 
-static size_t contraction(const char *text, size_t n_bytes) {
-    if (n_bytes >= 2 && strchr("sdmt", text[1]) && text[1])
+// The length of a contraction whose apostrophe is the first byte, or 0.
+//   any_case   also 'S; and with U+017F, the long s, whose capital is S
+static size_t contraction(const char *text, size_t n_bytes, bool any_case) {
+    const char bit = any_case ? 0x20 : 0; // of the lower case
+    const char first = n_bytes >= 2 ? (char)(text[1] | bit) : 0,
+               second = n_bytes >= 3 ? (char)(text[2] | bit) : 0;
+    if (first == 's' || first == 'd' || first == 'm' || first == 't')
         return 2;
-    if (n_bytes >= 3 &&
-        (memcmp(text + 1, "ll", 2) == 0 || memcmp(text + 1, "ve", 2) == 0 || memcmp(text + 1, "re", 2) == 0))
+    if ((first == 'l' && second == 'l') || ((first == 'v' || first == 'r') && second == 'e'))
         return 3;
-    return 0;
+    return any_case && n_bytes >= 3 && memcmp(text + 1, "\xc5\xbf", 2) == 0 ? 3 : 0;
 }
 
 // The end of the consecutive characters of kind `wanted` from `at` on. *last: the start of the last one.
@@ -70,9 +74,17 @@ static size_t kind_end(const char *text, size_t n_bytes, size_t at, enum kind wa
     return at;
 }
 
-size_t tokenizer_next_pretoken(const char *text, size_t n_bytes) {
-    size_t length, last = 0;
-    if (text[0] == '\'' && (length = contraction(text, n_bytes)) > 0)
+// White space: all of it at the end of the text; else all but the last character, which belongs to the next
+// pre-token.
+static size_t space_pretoken(const char *text, size_t n_bytes) {
+    size_t last = 0;
+    const size_t end = kind_end(text, n_bytes, 0, KIND_SPACE, &last);
+    return end < n_bytes && last > 0 ? last : end;
+}
+
+static size_t next_gpt2(const char *text, size_t n_bytes) {
+    size_t length, last;
+    if (text[0] == '\'' && (length = contraction(text, n_bytes, false)) > 0)
         return length;
     enum kind first = classify(text, n_bytes, &length);
     if (first != KIND_SPACE)
@@ -82,10 +94,99 @@ size_t tokenizer_next_pretoken(const char *text, size_t n_bytes) {
         if (second != KIND_SPACE)
             return kind_end(text, n_bytes, 1, second, &last);
     }
-    // White space: all of it at the end of the text; else all but the last character, which belongs to the
-    // next pre-token.
-    size_t end = kind_end(text, n_bytes, 0, KIND_SPACE, &last);
-    return end < n_bytes && last > 0 ? last : end;
+    return space_pretoken(text, n_bytes);
+}
+
+// White space goes up to a number, where GPT-2's pattern would leave the last character to it.
+static size_t next_smollm(const char *text, size_t n_bytes) {
+    size_t length, last;
+    const enum kind first = classify(text, n_bytes, &length);
+    if (first == KIND_NUMBER)
+        return length;
+    if (first != KIND_SPACE)
+        return next_gpt2(text, n_bytes);
+    const size_t end = kind_end(text, n_bytes, 0, KIND_SPACE, &last);
+    if (end < n_bytes && classify(text + end, n_bytes - end, &length) == KIND_NUMBER)
+        return end;
+    return next_gpt2(text, n_bytes);
+}
+
+// The pre-token of white space: up to its last line end, if it has one.
+static size_t next_space(const char *text, size_t n_bytes) {
+    size_t at = 0, lines = 0, length;
+    while (at < n_bytes && classify(text + at, n_bytes - at, &length) == KIND_SPACE) {
+        const bool is_line_end = text[at] == '\n' || text[at] == '\r';
+        at += length;
+        lines = is_line_end ? at : lines;
+    }
+    return lines > 0 ? lines : space_pretoken(text, n_bytes);
+}
+
+static size_t next_others(const char *text, size_t n_bytes, size_t at) {
+    size_t last;
+    at = kind_end(text, n_bytes, at, KIND_OTHER, &last);
+    while (at < n_bytes && (text[at] == '\n' || text[at] == '\r'))
+        at++;
+    return at;
+}
+
+// Llama 3's pattern, and Qwen's with most_digits 1.
+static size_t next_llama3(const char *text, size_t n_bytes, int most_digits) {
+    size_t length, next, last;
+    if (text[0] == '\'' && (length = contraction(text, n_bytes, true)) > 0)
+        return length;
+    const enum kind first = classify(text, n_bytes, &length);
+    if (first == KIND_LETTER)
+        return kind_end(text, n_bytes, 0, KIND_LETTER, &last);
+    if (first == KIND_NUMBER) {
+        size_t at = length;
+        for (int n = 1;
+             n < most_digits && at < n_bytes && classify(text + at, n_bytes - at, &length) == KIND_NUMBER;
+             n++)
+            at += length;
+        return at;
+    }
+    const enum kind second = length < n_bytes ? classify(text + length, n_bytes - length, &next) : KIND_SPACE;
+    if (second == KIND_LETTER && text[0] != '\n' && text[0] != '\r')
+        return kind_end(text, n_bytes, length, KIND_LETTER, &last);
+    if (first == KIND_OTHER)
+        return next_others(text, n_bytes, 0);
+    return text[0] == ' ' && second == KIND_OTHER ? next_others(text, n_bytes, 1) : next_space(text, n_bytes);
+}
+
+// U+2581, which stands for a space.
+#define LOWER_BLOCK "\xe2\x96\x81"
+
+static bool is_lower_block(const char *text, size_t n_bytes) {
+    return n_bytes >= 3 && memcmp(text, LOWER_BLOCK, 3) == 0;
+}
+
+static size_t next_spaces(const char *text, size_t n_bytes, bool lines) {
+    size_t at = 0;
+    if (lines && text[0] == '\n')
+        return 1;
+    for (size_t n = 1; at < n_bytes && n > 0; at += n)
+        n = text[at] == ' ' ? 1 : is_lower_block(text + at, n_bytes - at) ? 3 : 0;
+    while (at < n_bytes && text[at] != ' ' && !(lines && text[at] == '\n') &&
+           !(text[at] == LOWER_BLOCK[0] && is_lower_block(text + at, n_bytes - at)))
+        at++;
+    return at;
+}
+
+size_t tokenizer_next_pretoken(struct token_rules rules, const char *text, size_t n_bytes) {
+    switch (rules.pattern) {
+    case TOKEN_PATTERN_LLAMA3:
+        return next_llama3(text, n_bytes, 3);
+    case TOKEN_PATTERN_QWEN2:
+        return next_llama3(text, n_bytes, 1);
+    case TOKEN_PATTERN_SMOLLM:
+        return next_smollm(text, n_bytes);
+    case TOKEN_PATTERN_SPACES:
+    case TOKEN_PATTERN_SPACES_AND_LINES:
+        return next_spaces(text, n_bytes, rules.pattern == TOKEN_PATTERN_SPACES_AND_LINES);
+    default:
+        return next_gpt2(text, n_bytes);
+    }
 }
 
 // Whether the character that ends before `at` is white space. False for bytes that are not part of a
@@ -99,9 +200,32 @@ static bool space_ends_at(const char *text, size_t at) {
     return false;
 }
 
-size_t tokenizer_next_boundary(const char *text, size_t n_bytes, size_t from) {
+static bool starts_word(const char *text, size_t n_bytes) {
+    size_t length;
+    const enum kind kind = classify(text, n_bytes, &length);
+    return kind == KIND_LETTER || kind == KIND_NUMBER;
+}
+
+// No normalization reaches over these places either: neither a blank nor a line end composes with a
+// neighbour.
+static bool is_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t at) {
+    switch (rules.pattern) {
+    case TOKEN_PATTERN_LLAMA3:
+    case TOKEN_PATTERN_QWEN2: // a line end may belong to what comes before it
+        return (text[at] == ' ' && !space_ends_at(text, at)) ||
+               (text[at - 1] == '\n' && starts_word(text + at, n_bytes - at));
+    case TOKEN_PATTERN_SPACES:
+    case TOKEN_PATTERN_SPACES_AND_LINES:
+        return (text[at] == ' ' && text[at - 1] != ' ' && !(at >= 3 && is_lower_block(text + at - 3, 3))) ||
+               (text[at] == '\n' && rules.pattern == TOKEN_PATTERN_SPACES_AND_LINES);
+    default:
+        return (text[at] == ' ' || text[at] == '\n') && !space_ends_at(text, at);
+    }
+}
+
+size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t from) {
     for (size_t at = from; at < n_bytes; at++)
-        if ((text[at] == ' ' || text[at] == '\n') && !space_ends_at(text, at))
+        if (is_boundary(rules, text, n_bytes, at))
             return at;
     return n_bytes;
 }

@@ -94,9 +94,10 @@ static enum status count_word(struct training *training, const char *text, size_
 }
 
 static enum status count_words(struct training *training, const char *text, size_t bytes) {
+    const struct token_rules rules = {TOKEN_PATTERN_GPT2, false};
     size_t total = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
-        n = tokenizer_next_pretoken(text + at, bytes - at);
+        n = tokenizer_next_pretoken(rules, text + at, bytes - at);
         if (n > INT32_MAX / 2)
             return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to train on", n);
         TRY(count_word(training, text + at, n));
@@ -372,14 +373,15 @@ enum status tokenizer_train(const char *text, size_t bytes, int vocab_size, stru
         return FAIL(STATUS_INVALID,
                     "a vocabulary of %d ids, expected from 257 (256 bytes and end-of-text) to 65536",
                     vocab_size);
+    struct token_table tokens = {0};
     enum status status = train(&training, text, bytes, vocab_size - 1);
-    if (status == STATUS_OK) {
-        status =
-            tokenizer_from_tokens(vocab_size == 257 ? "bytes" : "byte-pair", training.bytes.data,
-                                  training.offsets, NULL, training.n_tokens, "the trained tokenizer", out);
-        training.bytes = (struct text){0};
-        training.offsets = NULL;
-    }
+    for (int id = 0; id < training.n_tokens && status == STATUS_OK; id++)
+        status = token_table_add(&tokens, training.bytes.data + training.offsets[id],
+                                 training.offsets[id + 1] - training.offsets[id], TOKEN_NORMAL, 0);
+    if (status == STATUS_OK)
+        status = tokenizer_make_plain(&tokens, vocab_size == 257 ? "bytes" : "byte-pair",
+                                      "the trained tokenizer", out);
+    token_table_free(&tokens);
     training_free(&training);
     return status;
 }

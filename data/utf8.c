@@ -1,7 +1,9 @@
 // See data/utf8.h.
 #include "data/utf8.h"
 
+#include <pthread.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
@@ -23,4 +25,132 @@ size_t utf8_valid_bytes(const char *text, size_t n) {
         at += (size_t)length;
     }
     return n;
+}
+
+// ---- normalization
+
+// A character is inert if it stays as it is in form C whatever stands beside it. What is between two inert
+// characters, with the first of them, is normalized on its own.
+#define N_CODE_POINTS 0x110000
+
+static uint8_t active[N_CODE_POINTS / 8]; // a bit per code point: not inert
+static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+
+static void set_active(utf8proc_int32_t c) {
+    active[c / 8] |= (uint8_t)(1u << c % 8);
+}
+
+static bool is_active(utf8proc_int32_t c) {
+    return active[c / 8] >> c % 8 & 1;
+}
+
+// Characters with a canonical decomposition. Those that form C restores are inert themselves, but what
+// follows the first in their decomposition may compose, and the first may take it up.
+static void prepare_decomposable(utf8proc_int32_t c) {
+    utf8proc_int32_t parts[32];
+    utf8proc_uint8_t source[4], *composed = NULL;
+    const utf8proc_ssize_t n = utf8proc_encode_char(c, source);
+    const utf8proc_ssize_t n_parts = utf8proc_decompose_char(c, parts, sizeof parts / sizeof *parts,
+                                                             UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, NULL);
+    for (utf8proc_ssize_t i = 1; i < n_parts && i < (utf8proc_ssize_t)(sizeof parts / sizeof *parts); i++)
+        set_active(parts[i]);
+    const utf8proc_ssize_t length = utf8proc_map(source, n, &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (length != n || memcmp(composed, source, (size_t)n) != 0)
+        set_active(c);
+    free(composed);
+}
+
+static void prepare(void) {
+    for (utf8proc_int32_t c = 0x80; c < N_CODE_POINTS; c++) {
+        const utf8proc_property_t *property = utf8proc_get_property(c);
+        const bool is_hangul = c >= 0xAC00 && c <= 0xD7A3; // composed by rule; their parts are set below
+        if (property->combining_class != 0)
+            set_active(c);
+        if (property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0 && !is_hangul)
+            prepare_decomposable(c);
+    }
+    for (utf8proc_int32_t c = 0x1161; c <= 0x11C2; c++) // Hangul vowels and final consonants
+        set_active(c);
+}
+
+// The length and activity of the character at `text`; a byte that is not valid UTF-8 is inert.
+static size_t next_character(const char *text, size_t n, bool *is_active_one) {
+    utf8proc_int32_t c;
+    *is_active_one = false;
+    if ((unsigned char)text[0] < 0x80)
+        return 1;
+    const utf8proc_ssize_t length =
+        utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)(n < 4 ? n : 4), &c);
+    if (length <= 0)
+        return 1;
+    *is_active_one = is_active(c);
+    return (size_t)length;
+}
+
+// The first character from `at` on that is active; n if none is. before: [out] the start of the one before
+// it.
+static size_t find_active(const char *text, size_t n, size_t at, size_t *before) {
+    *before = at;
+    while (at < n) {
+        uint64_t word;
+        bool found;
+        if (n - at >= sizeof word && (memcpy(&word, text + at, sizeof word), (word & HIGH_BITS) == 0)) {
+            at += sizeof word;
+            *before = at - 1;
+            continue;
+        }
+        const size_t length = next_character(text + at, n - at, &found);
+        if (found)
+            return at;
+        *before = at;
+        at += length;
+    }
+    return n;
+}
+
+bool utf8_may_normalize(const char *text, size_t n) {
+    size_t before;
+    pthread_once(&prepared, prepare);
+    return find_active(text, n, 0, &before) < n;
+}
+
+// Normalizes a short text without invalid bytes.
+static enum status add_normalized(const char *text, size_t n, struct text *out) {
+    utf8proc_uint8_t *composed = NULL;
+    const utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n,
+                                                 &composed, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    if (length >= 0)
+        text_add_bytes(out, composed, (size_t)length);
+    free(composed);
+    return length >= 0 ? STATUS_OK
+                       : FAIL(STATUS_FAILED, "cannot normalize text: %s", utf8proc_errmsg(length));
+}
+
+static bool is_valid_start(const char *text, size_t n) {
+    utf8proc_int32_t c;
+    return utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)(n < 4 ? n : 4), &c) > 0;
+}
+
+enum status utf8_normalize(const char *text, size_t n, struct text *out) {
+    pthread_once(&prepared, prepare);
+    out->length = 0;
+    for (size_t at = 0; at < n;) {
+        size_t begin, end;
+        bool found = true;
+        end = find_active(text, n, at, &begin);
+        if (end == n) {
+            text_add_bytes(out, text + at, n - at);
+            break;
+        }
+        if (!is_valid_start(text + begin, n - begin)) // the character before is an invalid byte
+            begin = end;
+        while (end < n && found) {
+            const size_t length = next_character(text + end, n - end, &found);
+            end += found ? length : 0;
+        }
+        text_add_bytes(out, text + at, begin - at);
+        TRY(add_normalized(text + begin, end - begin, out));
+        at = end;
+    }
+    return text_status(out);
 }

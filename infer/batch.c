@@ -243,15 +243,24 @@ static enum status tell_token(struct batch *batch, struct slot *slot, int row, i
     return slot->events.token(slot->events.context, &token);
 }
 
+// Whether the next token begins the text with the space that the tokenizer puts before every text.
+static bool begins_text(const struct batch *batch, const struct slot *slot) {
+    const struct tokenizer *tokenizer = batch->options.tokenizer;
+    return tokenizer_adds_space(tokenizer) && slot->context.n == 1 &&
+           slot->context.ids[0] == tokenizer_document_start(tokenizer);
+}
+
 static enum status take_token(struct batch *batch, struct slot *slot, int row) {
     int32_t id = batch->tokens[row];
     size_t n_bytes, n;
     slot->n_drawn++;
     slot->n_new = 1;
-    if (id == tokenizer_end_of_text(batch->options.tokenizer))
+    if (tokenizer_is_end(batch->options.tokenizer, id))
         return end_text(batch, slot, TEXT_END_OF_TEXT);
     TRY(tell_token(batch, slot, row, id));
     const char *bytes = tokenizer_bytes(batch->options.tokenizer, id, &n_bytes);
+    if (begins_text(batch, slot) && n_bytes > 0 && bytes[0] == ' ')
+        bytes++, n_bytes--;
     slot->offset += n_bytes;
     TRY(token_list_add(&slot->context, id));
     TRY(release_add(&slot->release, bytes, n_bytes, &n));

@@ -2,9 +2,9 @@
 
 enum status prompt_encode(const struct tokenizer *tokenizer, int vocab_size, const struct prompt *prompt,
                           struct token_list *list) {
-    if (prompt->n_bytes == 0)
-        return token_list_add(list, tokenizer_end_of_text(tokenizer));
     size_t first = list->n;
+    if (prompt->n_bytes == 0 || tokenizer_has_bos(tokenizer))
+        TRY(token_list_add(list, tokenizer_document_start(tokenizer)));
     TRY(tokenizer_encode(tokenizer, prompt->bytes, prompt->n_bytes, list));
     for (size_t i = first; i < list->n; i++)
         if (list->ids[i] >= vocab_size)

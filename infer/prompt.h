@@ -5,11 +5,12 @@
 #include "data/tokenizer.h"
 
 struct prompt {
-    const char *bytes; // n_bytes 0: starts from end-of-text
+    const char *bytes; // n_bytes 0: starts as a document does
     size_t n_bytes;
 };
 
-// Appends the prompt's tokens to the list. STATUS_INVALID if one of them is outside the model's vocabulary.
+// Appends the prompt's tokens to the list, after bos where the tokenizer has one. STATUS_INVALID if one of
+// them is outside the model's vocabulary.
 enum status prompt_encode(const struct tokenizer *tokenizer, int vocab_size, const struct prompt *prompt,
                           struct token_list *list) MUST_CHECK;
 

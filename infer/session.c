@@ -67,7 +67,7 @@ enum status session_mask_documents(const struct session *session, struct gpt *gp
             STATUS_INVALID,
             "the model was trained with data.mask_documents, where end-of-text begins a document, and "
             "it comes without a tokenizer that says which token that is; give --tokenizer FILE");
-    gpt_set_end_of_text(gpt, tokenizer_end_of_text(session->tokenizer));
+    gpt_set_end_of_text(gpt, tokenizer_document_start(session->tokenizer));
     return STATUS_OK;
 }
 

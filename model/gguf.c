@@ -83,6 +83,16 @@ void gguf_put_i32(struct gguf_keys *keys, int32_t value) {
     add_u32(&keys->bytes, (uint32_t)value);
 }
 
+void gguf_begin_f32s(struct gguf_keys *keys, const char *key, uint64_t n) {
+    begin_array(keys, key, KEY_F32, n);
+}
+
+void gguf_put_f32(struct gguf_keys *keys, float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    add_u32(&keys->bytes, bits);
+}
+
 // ---- the file
 
 static uint64_t aligned(uint64_t bytes) {

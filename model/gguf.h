@@ -26,6 +26,8 @@ void gguf_begin_strings(struct gguf_keys *keys, const char *key, uint64_t n);
 void gguf_put_string(struct gguf_keys *keys, const char *bytes, size_t n);
 void gguf_begin_i32s(struct gguf_keys *keys, const char *key, uint64_t n);
 void gguf_put_i32(struct gguf_keys *keys, int32_t value);
+void gguf_begin_f32s(struct gguf_keys *keys, const char *key, uint64_t n);
+void gguf_put_f32(struct gguf_keys *keys, float value);
 
 struct gguf_tensor {
     char name[64];

@@ -238,10 +238,11 @@ void trainer_describe_data(const struct trainer *trainer) {
     if (trainer->val)
         describe_sources(trainer->val, 0, "");
     if (config->data.mask_documents)
-        log_info(
-            "documents: attention stays within each, from one end-of-text (id %d) to the next; positions "
-            "count from the start of the sequence",
-            trainer_end_of_text(trainer));
+        log_info("documents: attention stays within each, from one %s (id %d) to the next; positions "
+                 "count from the start of the sequence",
+                 trainer->tokenizer && tokenizer_has_bos(trainer->tokenizer) ? "start of a document"
+                                                                             : "end-of-text",
+                 trainer_document_start(trainer));
     const int n_ids = loader_tokenizer(train)->n_ids;
     if (n_ids > 0 && config->model.vocab_size > n_ids + MOST_PADDING)
         log_info(

@@ -203,7 +203,7 @@ static enum status make_model(struct trainer *trainer) {
     const struct engine_options options = trainer_engine_options(trainer);
     TRY(trainer_agree(trainer, plan_run(&trainer->engine, &options, table, &trainer->profile_region)));
     if (trainer->config->data.mask_documents)
-        gpt_set_end_of_text(trainer->engine.gpt, trainer_end_of_text(trainer));
+        gpt_set_end_of_text(trainer->engine.gpt, trainer_document_start(trainer));
     comm_volume_make(&trainer->engine.state, trainer->config->train.gradient_accumulation_steps,
                      &trainer->volume);
     plan_print(table, &trainer->volume, trainer->comm->world, trainer->engine.gpt);

@@ -11,10 +11,7 @@ static enum status make_table(struct trainer *trainer) {
     if (!trainer->token_bytes)
         return FAIL(STATUS_FAILED, "out of memory for a tokenizer's table");
     for (int32_t id = 0; id < n; id++) {
-        size_t bytes = 0;
-        if (id != tokenizer_end_of_text(trainer->tokenizer))
-            (void)tokenizer_bytes(trainer->tokenizer, id, &bytes);
-        trainer->token_bytes[id] = (int)bytes;
+        trainer->token_bytes[id] = (int)tokenizer_text_bytes(trainer->tokenizer, id);
     }
     return STATUS_OK;
 }
@@ -123,26 +120,29 @@ static enum status check_shards(const struct trainer *trainer, const char *optio
     return STATUS_OK;
 }
 
-int32_t trainer_end_of_text(const struct trainer *trainer) {
-    return trainer->tokenizer ? tokenizer_end_of_text(trainer->tokenizer)
-                              : loader_tokenizer(trainer->train)->n_ids - 1; // the last id in every tokenizer
+int32_t trainer_document_start(const struct trainer *trainer) {
+    const struct tokenizer_identity *of_shards = loader_tokenizer(trainer->train);
+    return trainer->tokenizer     ? tokenizer_document_start(trainer->tokenizer)
+           : of_shards->n_ids > 0 ? of_shards->document_start
+                                  : -1;
 }
 
 static enum status check_documents(const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    const int32_t end_of_text = config->data.mask_documents ? trainer_end_of_text(trainer) : 0;
-    if (end_of_text < 0)
+    const int32_t start = config->data.mask_documents ? trainer_document_start(trainer) : 0;
+    if (start < 0)
         return FAIL(
             STATUS_INVALID,
             "%s: data.mask_documents needs to know end-of-text, which begins a document, but there is "
             "no tokenizer, and data.train does not record one; set data.tokenizer (for GPT-2's shards "
             "its vocab.bpe, tokenizer.json or tiktoken file)",
             config->source);
-    if (end_of_text >= config->model.vocab_size)
+    if (start >= config->model.vocab_size)
         return FAIL(STATUS_INVALID,
-                    "%s: data.mask_documents: end-of-text is %d, outside model.vocab_size %lld: no document "
+                    "%s: data.mask_documents: the token that begins a document is %d, outside "
+                    "model.vocab_size %lld: no document "
                     "would ever begin; raise model.vocab_size",
-                    config->source, end_of_text, (long long)config->model.vocab_size);
+                    config->source, start, (long long)config->model.vocab_size);
     return STATUS_OK;
 }
 

@@ -179,8 +179,9 @@ enum status trainer_check_resumed_tokenizer(struct trainer *trainer) MUST_CHECK;
 // names both when two differ, or when the shards' has more ids than the model; and when samples or
 // data.mask_documents are asked for without a tokenizer.
 enum status trainer_check_shard_tokenizers(const struct trainer *trainer) MUST_CHECK;
-// The id of end-of-text, by the tokenizer or by what data.train records; -1: not known.
-int32_t trainer_end_of_text(const struct trainer *trainer);
+// The id that begins a document (end-of-text, or bos), by the tokenizer or by what data.train records; -1:
+// not known.
+int32_t trainer_document_start(const struct trainer *trainer);
 
 // Collective. Returns the worst status of all ranks for something that each did alone.
 static inline enum status trainer_agree(struct trainer *trainer, enum status status) {

@@ -59,7 +59,7 @@ static enum status encode(struct eval_file *file, const struct tokenizer *tokeni
                           const struct corpus_text *text, bool end_of_text) {
     const char *at = text->text, *document;
     for (size_t n; corpus_next_document(&at, text->text + text->bytes, end_of_text, &document, &n);) {
-        TRY(token_list_add(&file->text, tokenizer_end_of_text(tokenizer)));
+        TRY(tokenizer_add_separator(tokenizer, file->text.n == 0, &file->text));
         TRY(tokenizer_encode(tokenizer, document, n, &file->text));
     }
     file->n_tokens = file->text.n;
@@ -164,12 +164,10 @@ static void windows_free(struct windows *windows) {
 
 static void count_token(struct windows *windows, int32_t target, float loss) {
     struct tokenizer *tokenizer = windows->session->tokenizer;
-    size_t n_bytes = 0;
     windows->totals->loss += (double)loss;
     windows->totals->tokens++;
-    if (tokenizer && target != tokenizer_end_of_text(tokenizer))
-        (void)tokenizer_bytes(tokenizer, target, &n_bytes);
-    windows->totals->bytes += (int64_t)n_bytes;
+    if (tokenizer)
+        windows->totals->bytes += (int64_t)tokenizer_text_bytes(tokenizer, target);
 }
 
 // Reads the next n + 1 tokens. The rest of the batch, past the end of the file, is padded and not counted.

@@ -85,11 +85,8 @@ void answer_text(struct exchange *exchange, struct metrics *metrics, const char 
 static void add_echo(struct text *out, const struct choice *choice) {
     const struct completion *completion = choice->completion;
     const struct request_prompt *prompt = &completion->request.prompts[choice->index / completion->request.n];
-    for (size_t i = 0; !prompt->empty && i < prompt->tokens.n; i++) {
-        size_t n;
-        const char *bytes = tokenizer_bytes(completion->tokenizer, prompt->tokens.ids[i], &n);
-        text_add_bytes(out, bytes, n);
-    }
+    if (!prompt->empty)
+        tokenizer_add_text(completion->tokenizer, prompt->tokens.ids, prompt->tokens.n, out);
 }
 
 static size_t count_characters(const char *bytes, size_t n) {

@@ -76,10 +76,10 @@ static enum status encode_text(const struct encoders *encoders, struct part *par
     const char *at = text, *document;
     for (size_t n; corpus_next_document(&at, text + bytes, encoders->end_of_text, &document, &n);) {
         if (starts && n > 0) {
-            TRY(token_list_add(&out->ids, tokenizer_end_of_text(encoders->tokenizer)));
+            TRY(tokenizer_add_separator(encoders->tokenizer, false, &out->ids));
             out->n_documents++;
         }
-        TRY(token_encoder_add(part->encoder, document, n, &out->ids));
+        TRY(token_encoder_add(part->encoder, document, n, starts, &out->ids));
         out->n_bytes += n;
         starts = true;
     }

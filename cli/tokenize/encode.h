@@ -7,7 +7,7 @@
 
 // What a chunk has become.
 struct encoded {
-    struct token_list ids; // each document is preceded by end-of-text; empty ones are left out
+    struct token_list ids; // each document is preceded by tokenizer_add_separator; empty ones are left out
     uint64_t n_documents;  // that begin in the chunk
     uint64_t n_bytes;      // of their text
     uint64_t n_markers;    // that were encoded as text

@@ -155,14 +155,14 @@ static enum status read_tokens(struct token_reader *reader, uint64_t first, size
 
 enum { READ_TOKENS = 1 << 16 };
 
-// The first end-of-text at or after `from`; n_tokens of the split when there is none.
-static enum status find_document(struct token_reader *reader, uint64_t from, int32_t end_id, int32_t *tokens,
-                                 uint64_t *at) {
+// The first start of a document at or after `from`; n_tokens of the split when there is none.
+static enum status find_document(struct token_reader *reader, uint64_t from, int32_t start_id,
+                                 int32_t *tokens, uint64_t *at) {
     size_t n;
     for (*at = from; *at < reader->split->n_tokens; *at += n) {
         TRY(read_tokens(reader, *at, READ_TOKENS, tokens, &n));
         for (size_t i = 0; i < n; i++)
-            if (tokens[i] == end_id) {
+            if (tokens[i] == start_id) {
                 *at += i;
                 return STATUS_OK;
             }
@@ -171,9 +171,9 @@ static enum status find_document(struct token_reader *reader, uint64_t from, int
 }
 
 // Where the held-out tokens begin: the next start of a document, else that of the last one, else `target`.
-static enum status find_cut(struct token_reader *reader, uint64_t target, int32_t end_id, int32_t *tokens,
+static enum status find_cut(struct token_reader *reader, uint64_t target, int32_t start_id, int32_t *tokens,
                             uint64_t *cut) {
-    TRY(find_document(reader, target, end_id, tokens, cut));
+    TRY(find_document(reader, target, start_id, tokens, cut));
     if (*cut < reader->split->n_tokens)
         return STATUS_OK;
     *cut = target;
@@ -184,7 +184,7 @@ static enum status find_cut(struct token_reader *reader, uint64_t target, int32_
         last -= now;
         TRY(read_tokens(reader, last, (size_t)now, tokens, &n));
         for (size_t i = n; i-- > 0;)
-            if (tokens[i] == end_id) {
+            if (tokens[i] == start_id) {
                 *cut = last + i > 0 ? last + i : target;
                 return STATUS_OK;
             }
@@ -195,22 +195,24 @@ static enum status find_cut(struct token_reader *reader, uint64_t target, int32_
 static enum status move_tokens(struct output *output, struct token_reader *reader, uint64_t cut,
                                const struct tokenizer *tokenizer, int32_t *tokens) {
     struct split_writer *train = &output->train, *val = &output->val;
-    const int32_t end_id = tokenizer_end_of_text(tokenizer);
-    uint64_t n_documents = 0; // that begin in what is moved
-    size_t n, n_bytes;
+    const int32_t start_id = tokenizer_document_start(tokenizer);
+    uint64_t n_documents = 0, n_bytes = 0; // of what is moved
+    size_t n;
     for (uint64_t at = cut; at < train->n_tokens; at += n) {
         TRY(read_tokens(reader, at, READ_TOKENS, tokens, &n));
-        if (at == cut && tokens[0] != end_id) { // in the middle of a document
-            TRY(split_add(val, &end_id, 1));
+        if (at == cut && tokens[0] != start_id) { // in the middle of a document
+            TRY(split_add(val, &start_id, 1));
             val->n_documents++;
         }
         for (size_t i = 0; i < n; i++) {
-            (void)tokenizer_bytes(tokenizer, tokens[i], &n_bytes);
-            val->n_bytes += tokens[i] == end_id ? 0 : n_bytes;
-            n_documents += tokens[i] == end_id;
+            n_bytes += tokenizer_text_bytes(tokenizer, tokens[i]);
+            n_documents += tokens[i] == start_id;
         }
         TRY(split_add(val, tokens, n));
     }
+    if (tokenizer_adds_space(tokenizer)) // one is no text
+        n_bytes -= n_documents;
+    val->n_bytes = n_bytes < train->n_bytes ? n_bytes : train->n_bytes;
     train->n_tokens = cut;
     train->n_bytes -= val->n_bytes;
     train->n_documents -= n_documents;
@@ -225,7 +227,8 @@ enum status output_hold_out(struct output *output, double held_out, const struct
     uint64_t cut = n;
     enum status status = tokens ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to split tokens");
     if (status == STATUS_OK)
-        status = find_cut(&reader, target > 0 ? target : 1, tokenizer_end_of_text(tokenizer), tokens, &cut);
+        status =
+            find_cut(&reader, target > 0 ? target : 1, tokenizer_document_start(tokenizer), tokens, &cut);
     if (status == STATUS_OK && cut < n)
         status = move_tokens(output, &reader, cut, tokenizer, tokens);
     if (reader.index >= 0)

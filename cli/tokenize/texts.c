@@ -115,15 +115,32 @@ static void warn_of_encoding(struct run *run, const struct text_batch *batch, co
         chunk->offset + bad_at, (unsigned char)batch->bytes[chunk->at + bad_at], "encoded");
 }
 
+// With a token that begins documents, end-of-text ends the one before: nothing is before the first of a
+// split.
+static size_t n_left_out(const struct run *run, const struct split_writer *split,
+                         const struct token_list *ids) {
+    return tokenizer_has_bos(run->tokenizer) && split->n_tokens == 0 && ids->n > 0 &&
+                   ids->ids[0] == tokenizer_end_of_text(run->tokenizer)
+               ? 1
+               : 0;
+}
+
+// The end of the last document of a split.
+static enum status end_split(const struct run *run, struct split_writer *split) {
+    const int32_t end = tokenizer_end_of_text(run->tokenizer);
+    return tokenizer_has_bos(run->tokenizer) && split->n_tokens > 0 ? split_add(split, &end, 1) : STATUS_OK;
+}
+
 static enum status add_chunk(struct run *run, const struct text_batch *batch, int i,
                              const struct encoded *encoded) {
     const struct text_chunk *chunk = &batch->chunks[i];
     struct split_writer *split = chunk->held_out ? &run->output.val : &run->output.train;
     struct source_counts *counts = &run->state.counts[chunk->source];
-    TRY(split_add(split, encoded->ids.ids, encoded->ids.n));
+    const size_t first = n_left_out(run, split, &encoded->ids), n_ids = encoded->ids.n - first;
+    TRY(split_add(split, encoded->ids.ids + first, n_ids));
     split->n_bytes += encoded->n_bytes;
     split->n_documents += encoded->n_documents;
-    counts->tokens += encoded->ids.n;
+    counts->tokens += n_ids;
     counts->text_bytes += encoded->n_bytes;
     counts->documents += encoded->n_documents;
     run->state.n_markers += encoded->n_markers;
@@ -195,8 +212,8 @@ static enum status tokenize(struct run *run) {
     target = target < SMALLEST_BATCH ? SMALLEST_BATCH : target > LARGEST_BATCH ? LARGEST_BATCH : target;
     TRY(encoders_new(run->tokenizer, run->options->field ? run->options->field : "text",
                      run->options->end_of_text, &run->encoders));
-    TRY(text_reader_new(run->sources, run->state.split, run->options->end_of_text, target,
-                        signals_stop_requested, &run->reader));
+    TRY(text_reader_new(run->sources, tokenizer_rules(run->tokenizer), run->state.split,
+                        run->options->end_of_text, target, signals_stop_requested, &run->reader));
     show_begin(&run->show, bytes_before(run), total_bytes(run->sources));
     if (run->can_continue) {
         TRY(text_reader_seek(run->reader, &run->state.position));
@@ -206,6 +223,8 @@ static enum status tokenize(struct run *run) {
     enum status status = tokenize_batches(run);
     show_end();
     TRY(status);
+    TRY(end_split(run, &run->output.train));
+    TRY(end_split(run, &run->output.val));
     TRY(output_finish(&run->output));
     if (run->output.train.n_bytes + run->output.val.n_bytes == 0)
         return FAIL(STATUS_INVALID, "train tokenize: %s contains no text", run->sources->list[0].path);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "cli/commands.h"
 #include "cli/overwrite.h"
 #include "cli/tokenize/meta.h"
@@ -97,6 +98,10 @@ static enum status tokenize(const char *const *paths, int n_paths) {
     if (options.tokenizer_path)
         TRY(tokenizer_load(options.tokenizer_path, &tokenizer));
     enum status status = check_dtype(tokenizer);
+    if (status == STATUS_OK && tokenizer && !options.raw && tokenizer_n_lost_bytes(tokenizer) > 0)
+        log_warning("%s has no token for %d of the 256 bytes: characters with them are left out, as in other "
+                    "programs that use it",
+                    options.tokenizer_path, tokenizer_n_lost_bytes(tokenizer));
     if (status == STATUS_OK)
         status = options.raw ? raw_tokenize(&options, tokenizer, paths, n_paths)
                              : tokenize_texts(paths, n_paths, tokenizer);

@@ -9,6 +9,7 @@
 #include "data/corpus.h"
 #include "data/text/input.h"
 #include "data/tokenizer_internal.h"
+#include "data/utf8.h"
 
 #define CHUNK_BYTES  ((size_t)1 << 18)
 #define SMALL_CHUNKS 4 // of small files: times as many chunks in a batch as chunks of CHUNK_BYTES
@@ -20,6 +21,7 @@
 
 struct text_reader {
     const struct text_sources *sources;
+    struct token_rules rules;
     struct text_split split;
     bool documents;
     size_t target;
@@ -31,12 +33,14 @@ struct text_reader {
     uint64_t file_bytes;      // of the sources before
 };
 
-enum status text_reader_new(const struct text_sources *sources, struct text_split split, bool documents,
-                            size_t target, bool (*is_stopping)(void), struct text_reader **out) {
+enum status text_reader_new(const struct text_sources *sources, struct token_rules rules,
+                            struct text_split split, bool documents, size_t target, bool (*is_stopping)(void),
+                            struct text_reader **out) {
     struct text_reader *reader = calloc(1, sizeof *reader);
     *out = reader;
     if (reader) {
         *reader = (struct text_reader){.sources = sources,
+                                       .rules = rules,
                                        .split = split,
                                        .documents = documents,
                                        .target = target,
@@ -142,13 +146,15 @@ static enum status too_long(const struct text_reader *reader, const char *what, 
 }
 
 // The first end of a pre-token from CHUNK_BYTES on that is certain, or 0 when more text is needed. For text
-// without a boundary, such as minified code.
+// without a boundary, such as minified code. Text that is not normalized yet has other pre-tokens then, and
+// counts as a word.
 static enum status cut_between_words(const struct text_reader *reader, const char *text, size_t n, bool last,
                                      size_t *cut) {
     size_t at = 0;
     *cut = 0;
     while (at < n && at < CHUNK_BYTES) {
-        const size_t word = tokenizer_next_pretoken(text + at, n - at);
+        const bool is_whole = reader->rules.nfc && utf8_may_normalize(text, n);
+        const size_t word = is_whole ? n : tokenizer_next_pretoken(reader->rules, text + at, n - at);
         if (word > LONGEST_WORD)
             return too_long(reader, "a word", LONGEST_WORD, "it is not text; remove it from the file");
         at += word;
@@ -165,7 +171,7 @@ static enum status cut_plain(const struct text_reader *reader, const char *text,
     *cut = last ? n : 0;
     if (n <= CHUNK_BYTES)
         return STATUS_OK;
-    *cut = tokenizer_next_boundary(text, n, CHUNK_BYTES);
+    *cut = tokenizer_next_boundary(reader->rules, text, n, CHUNK_BYTES);
     return *cut < n && *cut <= LONGEST_WORD ? STATUS_OK : cut_between_words(reader, text, n, last, cut);
 }
 

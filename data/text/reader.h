@@ -5,6 +5,7 @@
 #define ZERO_DATA_TEXT_READER_H
 
 #include "data/text/sources.h"
+#include "data/tokenizer.h"
 
 // Where reading goes on: after a whole number of chunks. No pointers, so that it can be saved.
 struct text_position {
@@ -48,11 +49,13 @@ struct text_split {
 
 struct text_reader;
 //   sources       must outlive the reader
+//   rules         of the tokenizer that will encode the chunks
 //   documents     CORPUS_END_OF_TEXT ends a document
 //   target        bytes of a batch; of many small sources a batch has fewer, as its chunks are limited too
 //   is_stopping   as for text_input_open
-enum status text_reader_new(const struct text_sources *sources, struct text_split split, bool documents,
-                            size_t target, bool (*is_stopping)(void), struct text_reader **out) MUST_CHECK;
+enum status text_reader_new(const struct text_sources *sources, struct token_rules rules,
+                            struct text_split split, bool documents, size_t target, bool (*is_stopping)(void),
+                            struct text_reader **out) MUST_CHECK;
 void text_reader_delete(struct text_reader *reader); // NULL does nothing
 // Goes on from a position of an earlier reader of the same sources. STATUS_INVALID: the text before it is
 // another.

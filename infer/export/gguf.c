@@ -1,15 +1,12 @@
 // A GGUF file as llama.cpp's loader wants of GPT-2, and as its converter of Hugging Face models writes it:
-// vectors and position embeddings in fp32, no output.weight (the loader takes token_embd.weight), unused ids
-// of the vocabulary as tokens of a type of their own.
+// vectors and position embeddings in fp32, no output.weight (the loader takes token_embd.weight).
 #include "model/gguf.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/tokenizer_export.h"
 #include "infer/export/internal.h"
 
-enum token_type { TOKEN_NORMAL = 1, TOKEN_CONTROL = 3, TOKEN_UNUSED = 5 };
 #define QUANTIZATION_VERSION 2 // of ggml's block formats
 
 static uint32_t file_type(enum value_type type) {
@@ -33,61 +30,6 @@ static void add_model(const struct exporter *exporter, struct gguf_keys *keys) {
     gguf_add_u32(keys, "gpt2.attention.head_count", (uint32_t)config->n_head);
     gguf_add_f32(keys, "gpt2.attention.layer_norm_epsilon", (float)config->norm_eps);
     gguf_add_u32(keys, "gpt2.vocab_size", (uint32_t)config->vocab_size);
-}
-
-static void add_tokens(const struct exporter *exporter, struct gguf_keys *keys) {
-    const struct tokenizer *tokenizer = exporter->tokenizer;
-    const int n = exporter->params.config.vocab_size, n_ids = tokenizer_n_ids(tokenizer);
-    struct text spelling = {0};
-    gguf_begin_strings(keys, "tokenizer.ggml.tokens", (uint64_t)n);
-    for (int id = 0; id < n; id++) {
-        spelling.length = 0;
-        if (id < n_ids)
-            tokenizer_add_spelling(tokenizer, id, &spelling);
-        else
-            text_add(&spelling, "[PAD%d]", id);
-        gguf_put_string(keys, spelling.data, spelling.length);
-    }
-    keys->bytes.failed = keys->bytes.failed || spelling.failed;
-    text_free(&spelling);
-    gguf_begin_i32s(keys, "tokenizer.ggml.token_type", (uint64_t)n);
-    for (int id = 0; id < n; id++)
-        gguf_put_i32(keys, id >= n_ids                              ? TOKEN_UNUSED
-                           : id == tokenizer_end_of_text(tokenizer) ? TOKEN_CONTROL
-                                                                    : TOKEN_NORMAL);
-}
-
-static enum status add_merges(const struct exporter *exporter, struct gguf_keys *keys) {
-    struct token_merge *merges;
-    struct text spelling = {0};
-    int n;
-    TRY(tokenizer_derive_merges(exporter->tokenizer, &merges, &n));
-    gguf_begin_strings(keys, "tokenizer.ggml.merges", (uint64_t)n);
-    for (int i = 0; i < n; i++) {
-        spelling.length = 0;
-        tokenizer_add_merge(exporter->tokenizer, &merges[i], &spelling);
-        gguf_put_string(keys, spelling.data, spelling.length);
-    }
-    keys->bytes.failed = keys->bytes.failed || spelling.failed;
-    text_free(&spelling);
-    free(merges);
-    return STATUS_OK;
-}
-
-static enum status add_tokenizer(const struct exporter *exporter, struct gguf_keys *keys) {
-    if (!exporter->tokenizer) {
-        gguf_add_string(keys, "tokenizer.ggml.model", "none");
-        return STATUS_OK;
-    }
-    const uint32_t end_of_text = (uint32_t)tokenizer_end_of_text(exporter->tokenizer);
-    gguf_add_string(keys, "tokenizer.ggml.model", "gpt2");
-    gguf_add_string(keys, "tokenizer.ggml.pre", "gpt-2");
-    add_tokens(exporter, keys);
-    TRY(add_merges(exporter, keys));
-    gguf_add_u32(keys, "tokenizer.ggml.bos_token_id", end_of_text);
-    gguf_add_u32(keys, "tokenizer.ggml.eos_token_id", end_of_text);
-    gguf_add_bool(keys, "tokenizer.ggml.add_bos_token", false);
-    return STATUS_OK;
 }
 
 // ---- tensors
@@ -157,7 +99,9 @@ enum status export_gguf(struct exporter *exporter) {
     struct gguf_keys keys = {0};
     char *path = export_new_file(exporter, "model.gguf");
     add_model(exporter, &keys);
-    enum status status = path ? add_tokenizer(exporter, &keys) : STATUS_FAILED;
+    enum status status =
+        path ? export_add_gguf_tokenizer(exporter->tokenizer, exporter->params.config.vocab_size, &keys)
+             : STATUS_FAILED;
     if (status == STATUS_OK)
         status = write_file(exporter, path, &keys);
     gguf_keys_free(&keys);

@@ -7,8 +7,6 @@
 #include "data/tokenizer_export.h"
 #include "infer/export/internal.h"
 
-#define END_OF_TEXT "<|endoftext|>"
-
 // ---- weights
 
 static enum dtype dtype_of(enum value_type type) {
@@ -112,9 +110,10 @@ static enum status write_weights(struct exporter *exporter) {
 // ---- settings
 
 // "50256", or "null" without a tokenizer.
-static void add_end_of_text(const struct exporter *exporter, struct text *out) {
+static void add_id(const struct exporter *exporter, int32_t (*id)(const struct tokenizer *tokenizer),
+                   struct text *out) {
     if (exporter->tokenizer)
-        text_add(out, "%d", tokenizer_end_of_text(exporter->tokenizer));
+        text_add(out, "%d", id(exporter->tokenizer));
     else
         text_add(out, "null");
 }
@@ -131,33 +130,26 @@ static void add_config(const struct exporter *exporter, struct text *out) {
              "  \"torch_dtype\": \"%s\",\n  \"bos_token_id\": ",
              config->n_layer, config->n_head, config->n_embd, config->n_positions, config->n_positions,
              config->vocab_size, torch_name(exporter->options->type));
-    add_end_of_text(exporter, out);
+    add_id(exporter, tokenizer_document_start, out);
     text_add(out, ",\n  \"eos_token_id\": ");
-    add_end_of_text(exporter, out);
+    add_id(exporter, tokenizer_end_of_text, out);
     text_add(out, "\n}\n");
 }
 
 static void add_generation_config(const struct exporter *exporter, struct text *out) {
     text_add(out, "{\n  \"_from_model_config\": true,\n  \"bos_token_id\": ");
-    add_end_of_text(exporter, out);
+    add_id(exporter, tokenizer_document_start, out);
     text_add(out, ",\n  \"eos_token_id\": ");
-    add_end_of_text(exporter, out);
+    add_id(exporter, tokenizer_end_of_text, out);
     text_add(out, "\n}\n");
 }
 
 static void add_tokenizer_config(const struct exporter *exporter, struct text *out) {
-    text_add(out,
-             "{\n  \"tokenizer_class\": \"GPT2Tokenizer\",\n  \"add_prefix_space\": false,\n"
-             "  \"bos_token\": \"" END_OF_TEXT "\",\n  \"eos_token\": \"" END_OF_TEXT "\",\n"
-             "  \"unk_token\": \"" END_OF_TEXT "\",\n  \"clean_up_tokenization_spaces\": false,\n"
-             "  \"model_max_length\": %d\n}\n",
-             exporter->params.config.n_positions);
+    tokenizer_add_config(exporter->tokenizer, exporter->params.config.n_positions, out);
 }
 
 static void add_special_tokens(const struct exporter *exporter, struct text *out) {
-    (void)exporter;
-    text_add(out, "{\n  \"bos_token\": \"" END_OF_TEXT "\",\n  \"eos_token\": \"" END_OF_TEXT "\",\n"
-                  "  \"unk_token\": \"" END_OF_TEXT "\"\n}\n");
+    tokenizer_add_special_map(exporter->tokenizer, out);
 }
 
 static enum status write_settings(struct exporter *exporter) {
@@ -186,7 +178,8 @@ static enum status write_tokenizer(struct exporter *exporter) {
     static const char *const names[] = {"tokenizer.json", "vocab.json", "merges.txt"};
     if (!exporter->tokenizer)
         return STATUS_OK;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    const size_t n = tokenizer_has_vocab_files(exporter->tokenizer) ? sizeof names / sizeof *names : 1;
+    for (size_t i = 0; i < n; i++) {
         char *path = export_new_file(exporter, names[i]);
         if (!path)
             return STATUS_FAILED;

@@ -12,6 +12,12 @@ enum status export_write_text(struct exporter *exporter, const char *name, struc
 
 enum status export_huggingface(struct exporter *exporter) MUST_CHECK;
 enum status export_gguf(struct exporter *exporter) MUST_CHECK;
+// The keys tokenizer.ggml.*, for a model of any family.
+//   tokenizer    NULL: none
+//   vocab_size   of the model: ids that the tokenizer does not have become tokens that are not used
+struct gguf_keys;
+enum status export_add_gguf_tokenizer(const struct tokenizer *tokenizer, int vocab_size,
+                                      struct gguf_keys *keys) MUST_CHECK;
 // The model card, README.md.
 void export_add_card(const struct exporter *exporter, struct text *out);
 

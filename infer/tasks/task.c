@@ -124,17 +124,20 @@ static enum status add_item(struct reader *reader, const struct task_text *item)
     const size_t n = words_without_space_at_end(context, item->context.length);
     TRY(begin_item(reader, item->n_choices, item->label));
     struct token_list *ids = &reader->ids;
+    const bool begins = n == 0 || tokenizer_has_bos(tokenizer);
     ids->n = 0;
+    if (begins)
+        TRY(token_list_add(ids, tokenizer_document_start(tokenizer)));
     TRY(tokenizer_encode(tokenizer, context, n, ids));
-    const size_t n_context = n == 0 ? 1 : ids->n;
+    const size_t n_context = ids->n;
     for (int i = 0; i < item->n_choices; i++) {
         reader->whole.length = 0;
         text_add_bytes(&reader->whole, context, item->context.length);
         text_add(&reader->whole, " %s", item->choices[i].data ? item->choices[i].data : "");
         TRY(text_status(&reader->whole));
         ids->n = 0;
-        if (n == 0)
-            TRY(token_list_add(ids, tokenizer_end_of_text(tokenizer)));
+        if (begins)
+            TRY(token_list_add(ids, tokenizer_document_start(tokenizer)));
         TRY(tokenizer_encode(tokenizer, reader->whole.data, reader->whole.length, ids));
         TRY(add_request(reader, n_context < ids->n ? n_context : ids->n,
                         (double)words_characters(item->choices[i].data, item->choices[i].length)));
@@ -189,7 +192,7 @@ static enum status add_example(struct reader *reader, const struct llmc_example 
     for (int i = 0; i < example->n_choices; i++) {
         ids->n = 0;
         if (example->n_context == 0)
-            TRY(token_list_add(ids, tokenizer_end_of_text(reader->options->tokenizer)));
+            TRY(token_list_add(ids, tokenizer_document_start(reader->options->tokenizer)));
         for (int k = 0; k < example->n_context; k++)
             TRY(token_list_add(ids, llmc_word(example->context, k)));
         for (int k = 0; k < example->n_tokens[i]; k++)

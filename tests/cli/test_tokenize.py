@@ -331,7 +331,7 @@ class Interrupted(TokenizeCase):
         again = 'x.jsonl', *self.arguments
         path = self.folder / 'out' / 'tokenize.unfinished'
         state = path.read_text()
-        for was, now in (('"version": 1', '"version": 2'), ('"position"', '"positio"'), ('"done": 0', '"done": 7'),
+        for was, now in (('"version": 2', '"version": 1'), ('"position"', '"positio"'), ('"done": 0', '"done": 7'),
                          ('"checksum": "', '"checksum": "z'), ('"source": 0', '"source": 9'), (state[-40:], '')):
             self.assertIn(was, state)
             path.write_text(state.replace(was, now))

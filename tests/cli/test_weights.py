@@ -154,16 +154,17 @@ class Tokenizers(WeightsCase):
         def refuses(*says, **changes):
             self.write_json(**changes)
             self.refuses('tokenizer', 'encode', '--tokenizer', 'hf/tokenizer.json', text='x', says=['hf/tokenizer.json', *says])
-        refuses('its model is not BPE', model={'type': 'Unigram'})
+        refuses('its model is Unigram, expected BPE', model={'type': 'Unigram'})
         refuses('byte_fallback', model={'byte_fallback': True})
-        refuses('normalizer', normalizer={'type': 'NFC'})
-        refuses('not ByteLevel', pre_tokenizer={'type': 'Sequence', 'pretokenizers': []})
-        refuses('adds a space', pre_tokenizer={'type': 'ByteLevel', 'add_prefix_space': True})
-        refuses('not in the order', merges=self.merges[1:] + self.merges[:1])
-        refuses('no merge makes', merges=self.merges[:-1])
+        refuses('its normalizer is Lowercase', normalizer={'type': 'Lowercase'})
+        refuses('its pre_tokenizer is Sequence, expected ByteLevel', pre_tokenizer={'type': 'Sequence', 'pretokenizers': []})
+        refuses('its pre_tokenizer is ByteLevel, with a space before the text', pre_tokenizer={'type': 'ByteLevel', 'add_prefix_space': True})
+        refuses('merge 2', 'is not of two tokens that make a third', merges=[*self.merges[:2], ['t', 'zz']])
+        refuses('post_processor', post_processor={'type': 'BertProcessing'})
+        refuses('its decoder is WordPiece', decoder={'type': 'WordPiece'})
         first = {token: (id + 1) % len(self.vocab) for token, id in self.vocab.items()}
-        refuses('its last id is not <|endoftext|>', vocab=first, added_tokens=[])
-        refuses('its last id', added_tokens=[{'id': len(self.vocab), 'content': '[PAD]'}])
+        refuses('none of its added tokens is <|endoftext|>', vocab=first, added_tokens=[])
+        refuses('none of its added tokens', added_tokens=[{'id': len(self.vocab), 'content': '[PAD]'}])
         refuses('count up without gaps', vocab={**self.vocab, 'Ġzz': 500})
         refuses('byte alphabet', vocab={**self.vocab, ' ': len(self.vocab) - 1, '<|endoftext|>': len(self.vocab)},
                 added_tokens=[])
@@ -184,9 +185,9 @@ class Tokenizers(WeightsCase):
         self.refuses('eval', 'made', '--data', 'other/*.bin', says=["the model's tokenizer is tokenizer.json (290 ids"])
         self.refuses(*config[:2], 'data.train=other/train-*.bin', 'run.dir=new',
                      says=['data.train was tokenized with other.tiktoken', 'made/tokenizer.json is tokenizer.json (290 ids'])
-        self.write_json('made', normalizer={'type': 'NFC'})
+        self.write_json('made', normalizer={'type': 'Lowercase'})
         error = self.run_train(*config, 'run.dir=new').error
-        self.assertIn("the model's tokenizer is not used: made/tokenizer.json: it has a normalizer", error)
+        self.assertIn("the model's tokenizer is not used: made/tokenizer.json: its normalizer is Lowercase", error)
         shutil.rmtree(self.folder / 'made')
         self.run_train(*config, 'train.max_steps=3')  # resumes: the checkpoint has a copy
         self.run_train('run/config.json', 'train.max_steps=4')

@@ -4,7 +4,7 @@
 //                    span: master weights, then moments, then Adafactor's second moments
 //                    (zero/checkpoint/layout.h)
 //   tokenizer.tiktoken   a copy, so that text can be generated from the folder alone (absent for "bytes" and
-//                        without a tokenizer)
+//                        without a tokenizer); tokenizer.json of one that does not work like GPT-2's
 //
 // Atomicity. A checkpoint is complete or absent: it is written to .tmp-step-N and flushed, all ranks agree,
 // rank 0 checks it, and then it is renamed.

@@ -21,11 +21,10 @@
 #define MANIFEST_FORMAT_VERSION 2
 #define MANIFEST_MAX_BYTES      ((size_t)256 << 20)
 #define MANIFEST_SEAL_BYTES     40 // the last bytes: the checksum of all before them
-#define TOKENIZER_NAME          "tokenizer.tiktoken"
 
 // Appends the whole manifest to `out`.
 //   version     of the program
-//   tokenizer   "bytes", TOKENIZER_NAME or NULL
+//   tokenizer   "bytes", the name of its file or NULL
 //   files       (n_files) those of the ranks, then others
 //   layout      of contents->partition
 enum status manifest_print(const struct checkpoint_contents *contents, const char *version,

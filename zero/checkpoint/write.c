@@ -172,12 +172,13 @@ static enum status finish_folder(struct writing *writing) {
     int n_files = contents->comm->world;
     const char *tokenizer = NULL;
     struct text manifest = {0};
-    char *tokenizer_path = file_path("%s/%s", writing->temporary, TOKENIZER_NAME);
+    const char *name = contents->tokenizer ? tokenizer_file_name(contents->tokenizer) : "";
+    char *tokenizer_path = file_path("%s/%s", writing->temporary, name);
     enum status status = tokenizer_path ? STATUS_OK : STATUS_FAILED;
     if (contents->tokenizer && strcmp(tokenizer_kind(contents->tokenizer), "bytes") == 0)
         tokenizer = "bytes";
     else if (contents->tokenizer && status == STATUS_OK) {
-        tokenizer = TOKENIZER_NAME;
+        tokenizer = name;
         status = write_tokenizer(tokenizer_path, contents->tokenizer, &writing->files[n_files++]);
     }
     if (status == STATUS_OK)
@@ -230,7 +231,8 @@ static enum status writing_init(struct writing *writing, const char *folder,
         snprintf(writing->names[rank], sizeof *writing->names, MANIFEST_RANK_FILE, rank);
         writing->files[rank].name = writing->names[rank];
     }
-    writing->files[world].name = (char *)(uintptr_t)TOKENIZER_NAME;
+    if (contents->tokenizer)
+        writing->files[world].name = (char *)(uintptr_t)tokenizer_file_name(contents->tokenizer);
     return checkpoint_layout_init(&writing->layout, contents->params, contents->partition, contents->n_kinds,
                                   contents->has_factors);
 }

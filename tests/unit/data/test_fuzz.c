@@ -232,9 +232,9 @@ static void test_damaged_json(void **state) {
     (void)state;
     static const char *const merges[][2] = {{"t", "h"}, {"\xc4\xa0", "th"}, {"th", "e"}, {"1", "2"}};
     const int n_merges = sizeof merges / sizeof *merges;
-    int code_points[256], order[256];
+    struct token_alphabet alphabet;
     struct text json = {0};
-    token_alphabet(code_points, order);
+    token_alphabet_init(&alphabet);
     text_add(&json,
              "{\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
              "\"model\":{\"type\":\"BPE\",\"merges\":[");
@@ -246,7 +246,7 @@ static void test_damaged_json(void **state) {
         text_add(&json, "\"%s%s\":%d,", merges[i][0], merges[i][1], 256 + i);
     text_add(&json, "\"<|endoftext|>\":%d", 256 + n_merges);
     for (int i = 0; i < 256; i++)
-        text_add(&json, ",\"\\u%04x\":%d", (unsigned)code_points[order[i]], i);
+        text_add(&json, ",\"\\u%04x\":%d", (unsigned)alphabet.code_points[alphabet.order[i]], i);
     text_add(&json, "}},\"added_tokens\":[{\"id\":%d,\"content\":\"<|endoftext|>\"}]}", 256 + n_merges);
     assert_int_equal(text_status(&json), STATUS_OK);
     original = (struct bytes){.n = json.length};

@@ -1,4 +1,4 @@
-// The pre-tokenizer against the definition of GPT-2's pattern: its alternatives, tried in order, over
+// The pre-tokenizer against the definitions of the patterns: their alternatives, tried in order, over
 // characters whose classes are listed here.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,6 +7,7 @@
 // cmocka needs the headers above.
 #include <cmocka.h>
 
+#include <ctype.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,9 @@ static const struct character {
     {"l", 'L'},
     {"v", 'L'},
     {"e", 'L'},
+    {"E", 'L'},
     {"r", 'L'},
+    {"\xc5\xbf", 'L'},         // long s, whose capital is S
     {"\xc3\xa9", 'L'},         // é
     {"\xc2\xaa", 'L'},         // feminine ordinal indicator (Lo)
     {"\xc7\x85", 'L'},         // titlecase digraph (Lt)
@@ -67,7 +70,8 @@ static const struct character {
     {"\xf0\x9f\x98\x80", 'O'}, // emoji
     {"\xc3", 'O'},             // bytes that are not UTF-8
     {"\xff", 'O'},
-    {"\xed\xa0\x80", 'O'}, // a surrogate: three bytes, none of them UTF-8
+    {"\xe2\x96\x81", 'O'}, // U+2581, a space for Llama 2
+    {"\xed", 'O'},
 };
 enum { N_ALPHABET = sizeof alphabet / sizeof *alphabet, LONGEST = 40 };
 
@@ -91,18 +95,48 @@ static int run_of(const struct sentence *sentence, int at, char kind) {
     return n;
 }
 
-// The number of characters that the pattern matches at `at`.
-static int match(const struct sentence *sentence, int at) {
+static bool is_line_end(const struct sentence *sentence, int at) {
+    return is_at(sentence, at, "\n") || is_at(sentence, at, "\r");
+}
+
+// The letter of a contraction, in lower case; 0 for others.
+static char contraction_letter(const struct sentence *sentence, int at, bool any_case) {
+    const char *text = at < sentence->n ? sentence->characters[at]->text : "";
+    if (any_case && strcmp(text, "\xc5\xbf") == 0)
+        return 's';
+    return text[0] && !text[1] ? (any_case ? (char)tolower(text[0]) : text[0]) : 0;
+}
+
+static int match_contraction(const struct sentence *sentence, int at, bool any_case) {
     static const char *const contractions[] = {"s", "d", "m", "t", "ll", "ve", "re"};
     for (size_t i = 0; is_at(sentence, at, "'") && i < sizeof contractions / sizeof *contractions; i++) {
         int n = (int)strlen(contractions[i]), same = 0;
         for (; same < n; same++)
-            if (!is_at(sentence, at + 1 + same, (const char[]){contractions[i][same], 0}))
+            if (contraction_letter(sentence, at + 1 + same, any_case) != contractions[i][same])
                 break;
         if (same == n)
             return 1 + n;
     }
+    return 0;
+}
+
+// "\s+(?!\S)": the longest one that only white space, or the end, follows; else "\s+".
+//   end   a kind that counts as the end of the text
+static int match_space(const struct sentence *sentence, int at, char end) {
+    int run = run_of(sentence, at, 'S');
+    for (int n = run; n > 0; n--)
+        if (kind_at(sentence, at + n) == 'S' || kind_at(sentence, at + n) == 'E' ||
+            kind_at(sentence, at + n) == end)
+            return n;
+    return run;
+}
+
+// The number of characters that GPT-2's pattern matches at `at`.
+static int match_gpt2(const struct sentence *sentence, int at) {
     static const char kinds[] = "LNO";
+    int n = match_contraction(sentence, at, false);
+    if (n > 0)
+        return n;
     for (int i = 0; i < 3; i++) { // " ?X+": with the space first, for ? is greedy
         int run = run_of(sentence, at + 1, kinds[i]);
         if (is_at(sentence, at, " ") && run > 0)
@@ -110,14 +144,86 @@ static int match(const struct sentence *sentence, int at) {
         if ((run = run_of(sentence, at, kinds[i])) > 0)
             return run;
     }
-    int run = run_of(sentence, at, 'S');
-    for (int n = run; n > 0; n--) // "\s+(?!\S)": the longest one that only white space, or the end, follows
-        if (kind_at(sentence, at + n) == 'S' || kind_at(sentence, at + n) == 'E')
-            return n;
-    return run;
+    return match_space(sentence, at, 'E');
 }
 
-static void check(const struct sentence *sentence) {
+// Every number alone; what is between them as if the text ended there.
+static int match_smollm(const struct sentence *sentence, int at) {
+    const int n = match_contraction(sentence, at, false);
+    if (kind_at(sentence, at) == 'N')
+        return 1;
+    if (n > 0)
+        return n;
+    const bool blank = is_at(sentence, at, " ");
+    for (int i = 0; i < 2; i++) {
+        const char kind = "LO"[i];
+        if (blank && run_of(sentence, at + 1, kind) > 0)
+            return 1 + run_of(sentence, at + 1, kind);
+        if (run_of(sentence, at, kind) > 0)
+            return run_of(sentence, at, kind);
+    }
+    return match_space(sentence, at, 'N');
+}
+
+// Llama 3's; Qwen's with most_digits 1.
+static int match_llama3(const struct sentence *sentence, int at, int most_digits) {
+    int n = match_contraction(sentence, at, true);
+    if (n > 0)
+        return n;
+    const char kind = kind_at(sentence, at);
+    if ((kind == 'S' || kind == 'O') && !is_line_end(sentence, at) && kind_at(sentence, at + 1) == 'L')
+        return 1 + run_of(sentence, at + 1, 'L');
+    if (kind == 'L')
+        return run_of(sentence, at, 'L');
+    if (kind == 'N')
+        return run_of(sentence, at, 'N') < most_digits ? run_of(sentence, at, 'N') : most_digits;
+    const int blank = is_at(sentence, at, " ") && kind_at(sentence, at + 1) == 'O';
+    if (kind == 'O' || blank) {
+        n = blank + run_of(sentence, at + blank, 'O');
+        while (is_line_end(sentence, at + n))
+            n++;
+        return n;
+    }
+    for (n = run_of(sentence, at, 'S'); n > 0; n--) // "\s*[\r\n]+"
+        if (is_line_end(sentence, at + n - 1))
+            return n;
+    return match_space(sentence, at, 'E');
+}
+
+static bool is_blank(const struct sentence *sentence, int at) {
+    return is_at(sentence, at, " ") || is_at(sentence, at, "\xe2\x96\x81");
+}
+
+// Blanks and what is up to the next.
+static int match_spaces(const struct sentence *sentence, int at, bool lines) {
+    int n = 0;
+    if (lines && is_at(sentence, at, "\n"))
+        return 1;
+    while (is_blank(sentence, at + n))
+        n++;
+    while (at + n < sentence->n && !is_blank(sentence, at + n) && !(lines && is_at(sentence, at + n, "\n")))
+        n++;
+    return n;
+}
+
+static int match(enum token_pattern pattern, const struct sentence *sentence, int at) {
+    switch (pattern) {
+    case TOKEN_PATTERN_LLAMA3:
+        return match_llama3(sentence, at, 3);
+    case TOKEN_PATTERN_QWEN2:
+        return match_llama3(sentence, at, 1);
+    case TOKEN_PATTERN_SMOLLM:
+        return match_smollm(sentence, at);
+    case TOKEN_PATTERN_SPACES:
+    case TOKEN_PATTERN_SPACES_AND_LINES:
+        return match_spaces(sentence, at, pattern == TOKEN_PATTERN_SPACES_AND_LINES);
+    default:
+        return match_gpt2(sentence, at);
+    }
+}
+
+static void check_pattern(const struct sentence *sentence, enum token_pattern pattern) {
+    const struct token_rules rules = {pattern, false};
     char joined[4 * LONGEST + 1] = "";
     for (int i = 0; i < sentence->n; i++)
         strcat(joined, sentence->characters[i]->text);
@@ -128,24 +234,29 @@ static void check(const struct sentence *sentence) {
     memcpy(text, joined, n_bytes);
     for (int i = 0; i < sentence->n;) {
         size_t wanted = 0;
-        for (int n = match(sentence, i); n > 0; n--)
+        for (int n = match(pattern, sentence, i); n > 0; n--)
             wanted += strlen(sentence->characters[i++]->text);
-        size_t got = tokenizer_next_pretoken(text + at, n_bytes - at);
+        size_t got = tokenizer_next_pretoken(rules, text + at, n_bytes - at);
         if (got != wanted)
-            fail_msg("\"%s\": the pre-token at byte %zu has %zu bytes, expected %zu", joined, at, got,
-                     wanted);
+            fail_msg("pattern %d, \"%s\": the pre-token at byte %zu has %zu bytes, expected %zu",
+                     (int)pattern, joined, at, got, wanted);
         at += got;
         begins[at] = true;
     }
     assert_int_equal(at, n_bytes);
     for (size_t from = 1; from <= n_bytes;
          from++) { // the text may be split there without changing pre-tokens
-        size_t cut = tokenizer_next_boundary(text, n_bytes, from);
+        size_t cut = tokenizer_next_boundary(rules, text, n_bytes, from);
         if (cut < from || cut > n_bytes || !begins[cut])
-            fail_msg("\"%s\": the boundary from byte %zu on is %zu, where no pre-token begins", joined, from,
-                     cut);
+            fail_msg("pattern %d, \"%s\": the boundary from byte %zu on is %zu, where no pre-token begins",
+                     (int)pattern, joined, from, cut);
     }
     free(text);
+}
+
+static void check(const struct sentence *sentence) {
+    for (int pattern = TOKEN_PATTERN_GPT2; pattern <= TOKEN_PATTERN_SPACES_AND_LINES; pattern++)
+        check_pattern(sentence, (enum token_pattern)pattern);
 }
 
 static void test_every_short_text(void **state) {
@@ -177,15 +288,19 @@ static void test_truncated_characters(void **state) {
     char *cut = malloc(3);
     assert_non_null(cut);
     memcpy(cut, "a\xe6\x97", 3);
-    assert_int_equal(tokenizer_next_pretoken(cut, 3), 1);
-    assert_int_equal(tokenizer_next_pretoken(cut + 1, 2), 2);
-    assert_int_equal(tokenizer_next_pretoken(cut + 2, 1), 1);
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut, 3), 1);
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut + 1, 2), 2);
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut + 2, 1), 1);
     memcpy(cut, "'ll", 3);
-    assert_int_equal(tokenizer_next_pretoken(cut, 3), 3);
-    assert_int_equal(tokenizer_next_pretoken(cut, 2), 1);
-    assert_int_equal(tokenizer_next_pretoken(cut, 1), 1);
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut, 3), 3);
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut, 2), 1);
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut, 1), 1);
+    memcpy(cut, "\xed\xa0\x80", 3); // a surrogate: three bytes, none of them UTF-8
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut, 3), 3);
+    memcpy(cut, "\xed\xa0Z", 3);
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){TOKEN_PATTERN_LLAMA3, false}, cut, 3), 2);
     memcpy(cut, "'\0s", 3); // a NUL is a character like any other
-    assert_int_equal(tokenizer_next_pretoken(cut, 3), 2);
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut, 3), 2);
     free(cut);
 }
 

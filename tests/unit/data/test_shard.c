@@ -50,7 +50,8 @@ static void test_tokenizer(void **state) {
     char *bytes;
     size_t n;
     EXPECT_OK(shard_writer_open(&writer, path, 2));
-    writer.tokenizer = (struct tokenizer_identity){300, UINT64_C(0xfedcba9876543210), "my.tiktoken"};
+    writer.tokenizer = (struct tokenizer_identity){
+        .n_ids = 300, .document_start = 299, .checksum = UINT64_C(0xfedcba9876543210), .name = "my.tiktoken"};
     shard_writer_add(&writer, &token, 1);
     EXPECT_OK(shard_writer_commit(&writer));
     EXPECT_OK(file_read(path, 10000, &bytes, &n));

@@ -75,7 +75,7 @@ static void expect_chunks(struct text_reader *reader, const struct tokenizer *to
                  starts = true) {
                 if (starts && n > 0)
                     EXPECT_OK(token_list_add(&ids, tokenizer_end_of_text(tokenizer)));
-                EXPECT_OK(token_encoder_add(encoder, document, n, &ids));
+                EXPECT_OK(token_encoder_add(encoder, document, n, starts, &ids));
             }
         }
         assert_true(*at + ids.n <= list->n);
@@ -120,20 +120,21 @@ static void expect_as_whole(const char *text, size_t n, bool documents, size_t t
     encode_documents(tokenizer, text, n, documents, &list);
     EXPECT_OK(text_sources_find(names, 3, false, &sources));
     const struct text_split at_split = {split ? 0 : -1, split};
-    EXPECT_OK(text_reader_new(&sources, at_split, documents, target, NULL, &reader));
+    EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, at_split, documents, target, NULL, &reader));
     expect_chunks(reader, tokenizer, documents, &list, &at, &middle, &at_middle);
     assert_int_equal(at, list.n);
     text_reader_delete(reader);
     // another reader goes on in the middle
     assert_true(at_middle > 0);
-    EXPECT_OK(text_reader_new(&sources, at_split, documents, target, NULL, &reader));
+    EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, at_split, documents, target, NULL, &reader));
     EXPECT_OK(text_reader_seek(reader, &middle));
     expect_chunks(reader, tokenizer, documents, &list, &at_middle, NULL, NULL);
     assert_int_equal(at_middle, list.n);
     text_reader_delete(reader);
     middle.checksum++;
     if (middle.offset > 0) {
-        EXPECT_OK(text_reader_new(&sources, at_split, documents, target, NULL, &reader));
+        EXPECT_OK(
+            text_reader_new(&sources, (struct token_rules){0}, at_split, documents, target, NULL, &reader));
         EXPECT_FAILURE(STATUS_INVALID, text_reader_seek(reader, &middle), path, "has changed", "--restart");
         text_reader_delete(reader);
     }
@@ -176,7 +177,8 @@ static void test_words_without_an_end(void **state) {
         text[n - 1] = with_space ? ' ' : 'x';
         EXPECT_OK(file_write_all(path, text, n));
         EXPECT_OK(text_sources_find(names, 1, false, &sources));
-        EXPECT_OK(text_reader_new(&sources, (struct text_split){-1, 0}, false, n, NULL, &reader));
+        EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, (struct text_split){-1, 0}, false, n,
+                                  NULL, &reader));
         EXPECT_FAILURE(STATUS_INVALID, text_reader_next(reader, &batch), path,
                        ":1:", "a word of more than 4 MiB");
         text_reader_delete(reader);
@@ -198,7 +200,8 @@ static void test_small_files(void **state) {
     for (int i = 0; i < 500; i++)
         names[i] = path;
     EXPECT_OK(text_sources_find(names, 500, false, &sources));
-    EXPECT_OK(text_reader_new(&sources, (struct text_split){-1, 0}, false, 1 << 20, NULL, &reader));
+    EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, (struct text_split){-1, 0}, false, 1 << 20,
+                              NULL, &reader));
     do {
         EXPECT_OK(text_reader_next(reader, &batch));
         assert_true(batch.n_chunks <= 20);

@@ -29,7 +29,7 @@ static int slow_find(const struct slow_tokenizer *slow, const char *bytes, size_
 static int split_text(const char *text, size_t n_bytes, int *ids) {
     int n = 0;
     for (size_t at = 0, length; at < n_bytes; at += length) {
-        length = tokenizer_next_pretoken(text + at, n_bytes - at);
+        length = tokenizer_next_pretoken((struct token_rules){0}, text + at, n_bytes - at);
         for (size_t i = 0; i < length; i++)
             ids[n++] = (unsigned char)text[at + i];
         ids[n++] = -1;
@@ -87,7 +87,7 @@ static size_t slow_encode(const struct slow_tokenizer *slow, const char *text, s
     size_t n_out = 0;
     for (size_t at = 0, length; at < n_bytes; at += length) {
         size_t ends[MAX_BYTES], n = 0;
-        length = tokenizer_next_pretoken(text + at, n_bytes - at);
+        length = tokenizer_next_pretoken((struct token_rules){0}, text + at, n_bytes - at);
         for (size_t i = 0; i < length; i++)
             ends[n++] = i + 1;
         for (;;) {

@@ -1,0 +1,391 @@
+// Encoding. A heap of candidate pairs merges a pre-token of n symbols in O(n log n). A cache holds the ids of
+// pre-tokens already seen. Long texts are split into chunks between pre-tokens, which threads encode in
+// parallel; the ids do not depend on the number of threads.
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/parallel.h"
+#include "data/tokenizer_internal.h"
+#include "data/utf8.h"
+
+// The merging of one pre-token: a linked list of tokens over its symbols (bytes, or characters), and a heap
+// of candidate merges, ordered by rank, then from left to right. A candidate whose tokens have changed since
+// is skipped.
+struct node {
+    int32_t id, previous, next; // id -1: merged into its left neighbour
+};
+struct merge_candidate {
+    int32_t rank, at; // at: the left node
+    int32_t left, right;
+};
+struct merging {
+    struct node *nodes;
+    struct merge_candidate *heap;
+    size_t n_heap, capacity;
+    int32_t limit; // merges of this rank or a later one are not done
+    bool no_whole; // do not look for the pre-token among the tokens first
+};
+
+static bool before(const struct merge_candidate *a, const struct merge_candidate *b) {
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static void heap_push(struct merging *merging, struct merge_candidate candidate) {
+    size_t i = merging->n_heap++;
+    while (i > 0 && before(&candidate, &merging->heap[(i - 1) / 2])) {
+        merging->heap[i] = merging->heap[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    merging->heap[i] = candidate;
+}
+
+static struct merge_candidate heap_pop(struct merging *merging) {
+    struct merge_candidate top = merging->heap[0], last = merging->heap[--merging->n_heap];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < merging->n_heap; i = child) {
+        if (child + 1 < merging->n_heap && before(&merging->heap[child + 1], &merging->heap[child]))
+            child++;
+        if (!before(&merging->heap[child], &last))
+            break;
+        merging->heap[i] = merging->heap[child];
+    }
+    merging->heap[i] = last;
+    return top;
+}
+
+static void consider(struct merging *merging, int32_t rank, int32_t at, int32_t left, int32_t right) {
+    if (rank >= 0 && rank < merging->limit)
+        heap_push(merging, (struct merge_candidate){rank, at, left, right});
+}
+
+static void consider_merged(const struct tokenizer *tokenizer, struct merging *merging, int32_t at) {
+    int32_t next = at < 0 ? -1 : merging->nodes[at].next;
+    if (next < 0)
+        return;
+    int32_t left = merging->nodes[at].id, right = merging->nodes[next].id;
+    consider(merging, tokenizer_find_pair(tokenizer, left, right), at, left, right);
+}
+
+static enum status merging_reserve(struct merging *merging, size_t n) {
+    if (n <= merging->capacity)
+        return STATUS_OK;
+    struct node *nodes = realloc(merging->nodes, 2 * n * sizeof *nodes);
+    if (nodes)
+        merging->nodes = nodes;
+    // Up to n initial candidates, and two more for each of fewer than n merges.
+    struct merge_candidate *heap = realloc(merging->heap, 6 * n * sizeof *heap);
+    if (heap)
+        merging->heap = heap;
+    if (!nodes || !heap)
+        return FAIL(STATUS_FAILED, "out of memory encoding a word of %zu bytes", n);
+    merging->capacity = 2 * n;
+    return STATUS_OK;
+}
+
+// The symbols of a pre-token, before any merge.
+struct symbols {
+    const struct tokenizer *tokenizer;
+    struct node *nodes;
+    int32_t n;
+    bool after_unknown; // the last one is the unknown token
+};
+
+static void add_symbol(struct symbols *symbols, int32_t id) {
+    symbols->nodes[symbols->n] = (struct node){id, symbols->n - 1, symbols->n + 1};
+    symbols->n++;
+    symbols->after_unknown = false;
+}
+
+// Of a byte, or of a character's bytes, that has no token.
+static void add_unknown(struct symbols *symbols, const unsigned char *bytes, size_t n) {
+    const struct tokenizer *tokenizer = symbols->tokenizer;
+    if (tokenizer->fallback_ids[bytes[0]] >= 0) { // then all 256 have one
+        for (size_t i = 0; i < n; i++)
+            add_symbol(symbols, tokenizer->fallback_ids[bytes[i]]);
+    } else if (tokenizer->unknown >= 0 && !(symbols->after_unknown && tokenizer->fuse_unknown)) {
+        add_symbol(symbols, tokenizer->unknown);
+        symbols->after_unknown = true;
+    }
+}
+
+static void add_bytes(struct symbols *symbols, const unsigned char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const int32_t id = symbols->tokenizer->byte_ids[bytes[i]];
+        if (id >= 0)
+            add_symbol(symbols, id);
+        else
+            add_unknown(symbols, bytes + i, 1);
+    }
+}
+
+// Tokens hold spaces where the file has U+2581, which text may hold too.
+static void add_characters(struct symbols *symbols, const unsigned char *text, size_t n) {
+    for (size_t at = 0, length; at < n; at += length) {
+        utf8proc_int32_t c;
+        const utf8proc_ssize_t valid = utf8proc_iterate(text + at, (utf8proc_ssize_t)(n - at), &c);
+        length = valid > 0 ? (size_t)valid : 1;
+        const int32_t id = length == 1 ? symbols->tokenizer->byte_ids[text[at]]
+                           : c == 0x2581
+                               ? symbols->tokenizer->byte_ids[' ']
+                               : tokenizer_find(symbols->tokenizer, (const char *)text + at, length);
+        if (id >= 0 && valid > 0)
+            add_symbol(symbols, id);
+        else
+            add_unknown(symbols, text + at, length);
+    }
+}
+
+static void find_candidates(const struct tokenizer *tokenizer, struct merging *merging, int32_t n,
+                            const unsigned char *bytes, bool are_bytes) {
+    struct node *nodes = merging->nodes;
+    merging->n_heap = 0;
+    for (int32_t i = 0; i + 1 < n; i++) {
+        const int32_t left = nodes[i].id, right = nodes[i + 1].id;
+        consider(merging,
+                 are_bytes ? tokenizer->byte_pairs[bytes[i]][bytes[i + 1]]
+                           : tokenizer_find_pair(tokenizer, left, right),
+                 i, left, right);
+    }
+}
+
+static void merge(const struct tokenizer *tokenizer, struct merging *merging) {
+    struct node *nodes = merging->nodes;
+    while (merging->n_heap > 0) {
+        struct merge_candidate best = heap_pop(merging);
+        struct node *left = &nodes[best.at];
+        if (left->id != best.left || left->next < 0 || nodes[left->next].id != best.right)
+            continue;
+        struct node *right = &nodes[left->next];
+        left->id = tokenizer->merge_ids ? tokenizer->merge_ids[best.rank] : best.rank;
+        left->next = right->next;
+        if (right->next >= 0)
+            nodes[right->next].previous = best.at;
+        right->id = -1;
+        consider_merged(tokenizer, merging, left->previous);
+        consider_merged(tokenizer, merging, best.at);
+    }
+}
+
+static enum status encode_pretoken(const struct tokenizer *tokenizer, struct merging *merging,
+                                   const char *pretoken, size_t n, struct token_list *list) {
+    const int32_t whole = merging->no_whole ? -1 : tokenizer_find(tokenizer, pretoken, n);
+    TRY(token_list_reserve(list, n));
+    if (whole >= 0 && whole < merging->limit && tokenizer->is_whole[whole]) {
+        list->ids[list->n++] = whole;
+        return STATUS_OK;
+    }
+    if (n > INT32_MAX / 8)
+        return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to encode", n);
+    TRY(merging_reserve(merging, n));
+    const bool of_characters = tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES;
+    const unsigned char *bytes = (const unsigned char *)pretoken;
+    struct symbols symbols = {.tokenizer = tokenizer, .nodes = merging->nodes};
+    (of_characters ? add_characters : add_bytes)(&symbols, bytes, n);
+    if (symbols.n == 0)
+        return STATUS_OK;
+    symbols.nodes[symbols.n - 1].next = -1;
+    find_candidates(tokenizer, merging, symbols.n, bytes, !of_characters && (size_t)symbols.n == n);
+    merge(tokenizer, merging);
+    for (int32_t i = 0; i >= 0; i = symbols.nodes[i].next)
+        list->ids[list->n++] = symbols.nodes[i].id;
+    return STATUS_OK;
+}
+
+enum status tokenizer_encode_below(const struct tokenizer *tokenizer, const char *pretoken, size_t n,
+                                   int32_t limit, struct token_list *list) {
+    struct merging merging = {.limit = limit};
+    enum status status = encode_pretoken(tokenizer, &merging, pretoken, n, list);
+    free(merging.nodes);
+    free(merging.heap);
+    return status;
+}
+
+enum status tokenizer_find_whole(struct tokenizer *tokenizer) {
+    struct merging merging = {.limit = INT32_MAX, .no_whole = true};
+    struct token_list list = {0};
+    enum status status = STATUS_OK;
+    for (int32_t id = 0; id < tokenizer->n_ids && status == STATUS_OK; id++) {
+        size_t n;
+        const char *bytes = tokenizer_bytes(tokenizer, id, &n);
+        list.n = 0;
+        if (tokenizer->types[id] == TOKEN_NORMAL && !tokenizer->ignore_merges)
+            status = encode_pretoken(tokenizer, &merging, bytes, n, &list);
+        tokenizer->is_whole[id] = tokenizer->types[id] == TOKEN_NORMAL &&
+                                  (tokenizer->ignore_merges || (list.n == 1 && list.ids[0] == id));
+    }
+    token_list_free(&list);
+    free(merging.nodes);
+    free(merging.heap);
+    return status;
+}
+
+// The cache: pre-tokens that were encoded before, each with its ids. An entry fills a cache line.
+#define N_REMEMBERED       (1 << 15)
+#define LONGEST_REMEMBERED 34
+#define MOST_REMEMBERED    7
+struct remembered {
+    int32_t ids[MOST_REMEMBERED];
+    uint8_t n_ids, n_bytes; // n_bytes 0: empty
+    char bytes[LONGEST_REMEMBERED];
+};
+_Static_assert(sizeof(struct remembered) == 64, "an entry of the cache fills a cache line");
+
+struct token_encoder {
+    const struct tokenizer *tokenizer;
+    struct merging merging;
+    struct remembered *cache;      // (N_REMEMBERED)
+    struct text normalized, first; // first: the pre-token that a space is put before
+};
+
+enum status token_encoder_new(const struct tokenizer *tokenizer, struct token_encoder **out) {
+    struct token_encoder *encoder = calloc(1, sizeof *encoder);
+    *out = encoder;
+    if (encoder) {
+        encoder->tokenizer = tokenizer;
+        encoder->merging.limit = INT32_MAX;
+        encoder->cache = calloc(N_REMEMBERED, sizeof *encoder->cache);
+    }
+    if (encoder && encoder->cache)
+        return STATUS_OK;
+    token_encoder_delete(encoder);
+    *out = NULL;
+    return FAIL(STATUS_FAILED, "out of memory encoding text");
+}
+
+void token_encoder_delete(struct token_encoder *encoder) {
+    if (!encoder)
+        return;
+    free(encoder->merging.nodes);
+    free(encoder->merging.heap);
+    free(encoder->cache);
+    text_free(&encoder->normalized);
+    text_free(&encoder->first);
+    free(encoder);
+}
+
+static enum status encode_and_remember(struct token_encoder *encoder, struct remembered *entry,
+                                       const char *pretoken, size_t n, struct token_list *list) {
+    const size_t first = list->n;
+    TRY(encode_pretoken(encoder->tokenizer, &encoder->merging, pretoken, n, list));
+    const size_t n_ids = list->n - first;
+    if (n <= LONGEST_REMEMBERED && n_ids <= MOST_REMEMBERED) {
+        memcpy(entry->ids, list->ids + first, n_ids * sizeof *entry->ids);
+        memcpy(entry->bytes, pretoken, n);
+        entry->n_ids = (uint8_t)n_ids;
+        entry->n_bytes = (uint8_t)n;
+    }
+    return STATUS_OK;
+}
+
+// The first pre-token with a space before it. A line feed stays a pre-token of its own: no merge joins them.
+static enum status add_first(struct token_encoder *encoder, const char *pretoken, size_t n,
+                             struct token_list *list) {
+    encoder->first.length = 0;
+    text_add_bytes(&encoder->first, " ", 1);
+    text_add_bytes(&encoder->first, pretoken, n);
+    TRY(text_status(&encoder->first));
+    return encode_pretoken(encoder->tokenizer, &encoder->merging, encoder->first.data, n + 1, list);
+}
+
+enum status token_encoder_add(struct token_encoder *encoder, const char *text, size_t bytes, bool begins,
+                              struct token_list *list) {
+    const struct token_rules rules = encoder->tokenizer->rules;
+    size_t at = 0;
+    if (rules.nfc && utf8_may_normalize(text, bytes)) {
+        TRY(utf8_normalize(text, bytes, &encoder->normalized));
+        text = encoder->normalized.data;
+        bytes = encoder->normalized.length;
+    }
+    if (begins && bytes > 0 && encoder->tokenizer->adds_space) {
+        at = tokenizer_next_pretoken(rules, text, bytes);
+        TRY(add_first(encoder, text, at, list));
+    }
+    for (size_t n; at < bytes; at += n) {
+        n = tokenizer_next_pretoken(rules, text + at, bytes - at);
+        struct remembered *entry = &encoder->cache[XXH3_64bits(text + at, n) & (N_REMEMBERED - 1)];
+        if (entry->n_bytes != n || memcmp(entry->bytes, text + at, n) != 0) {
+            TRY(encode_and_remember(encoder, entry, text + at, n, list));
+            continue;
+        }
+        TRY(token_list_reserve(list, entry->n_ids));
+        memcpy(list->ids + list->n, entry->ids, entry->n_ids * sizeof *list->ids);
+        list->n += entry->n_ids;
+    }
+    return STATUS_OK;
+}
+
+static enum status encode_chunk(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                                bool begins, struct token_list *list) {
+    struct token_encoder *encoder;
+    TRY(token_encoder_new(tokenizer, &encoder));
+    enum status status = token_encoder_add(encoder, text, bytes, begins, list);
+    token_encoder_delete(encoder);
+    return status;
+}
+
+#define CHUNK_BYTES     ((size_t)1 << 21)
+#define CHUNKS_TOGETHER 32 // held in memory before their ids are concatenated
+
+struct encoding {
+    const struct tokenizer *tokenizer;
+    const char *text;
+    const size_t *ends; // (n) chunk i is text [ends[i - 1], ends[i])
+    int n;
+    bool begins;              // the first chunk begins the text
+    struct token_list *lists; // (n)
+    atomic_int *next, *status;
+};
+
+static void encode_part(const void *context, int part, int n_parts) {
+    (void)part, (void)n_parts;
+    const struct encoding *encoding = context;
+    for (int i; (i = atomic_fetch_add(encoding->next, 1)) < encoding->n;) {
+        size_t begin = i > 0 ? encoding->ends[i - 1] : 0;
+        enum status of_chunk =
+            encode_chunk(encoding->tokenizer, encoding->text + begin, encoding->ends[i] - begin,
+                         encoding->begins && i == 0, &encoding->lists[i]);
+        if (of_chunk != STATUS_OK)
+            atomic_store(encoding->status, of_chunk);
+    }
+}
+
+// Encodes n chunks (struct encoding), and adds their ids to the list in order.
+static enum status encode_chunks(const struct tokenizer *tokenizer, const char *text, const size_t *ends,
+                                 int n, bool begins, struct token_list *list) {
+    struct token_list lists[CHUNKS_TOGETHER] = {0};
+    atomic_int next = 0, worst = STATUS_OK;
+    int n_threads = n < parallel_threads() ? n : parallel_threads();
+    parallel_run(n_threads, encode_part,
+                 &(struct encoding){tokenizer, text, ends, n, begins, lists, &next, &worst});
+    enum status status = (enum status)atomic_load(&worst);
+    for (int i = 0; i < n; i++) {
+        if (status == STATUS_OK)
+            status = token_list_reserve(list, lists[i].n);
+        if (status == STATUS_OK && lists[i].n > 0) {
+            memcpy(list->ids + list->n, lists[i].ids, lists[i].n * sizeof *list->ids);
+            list->n += lists[i].n;
+        }
+        token_list_free(&lists[i]);
+    }
+    return status;
+}
+
+enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                             struct token_list *list) {
+    for (size_t done = 0; done < bytes;) {
+        size_t ends[CHUNKS_TOGETHER], end = 0;
+        int n = 0;
+        for (; n < CHUNKS_TOGETHER && end < bytes - done; n++)
+            ends[n] = end =
+                tokenizer_next_boundary(tokenizer->rules, text + done, bytes - done, end + CHUNK_BYTES);
+        TRY(n == 1 ? encode_chunk(tokenizer, text + done, end, done == 0, list)
+                   : encode_chunks(tokenizer, text + done, ends, n, done == 0, list));
+        done += end;
+    }
+    return STATUS_OK;
+}
