@@ -22,6 +22,8 @@ struct vocabulary {
     struct token_table table;
     struct token_merge *merges; // in the order of their ranks
     int n_merges, merges_capacity;
+    char *buffer; // for the bytes of two tokens
+    size_t buffer_bytes;
     bool is_rising; // each merge makes a higher id than the one before
     struct tokenizer *tokenizer;
 };
@@ -143,7 +145,8 @@ static int decode(const struct vocabulary *vocabulary, const char *token, size_t
                                     : token_decode(token, n, &vocabulary->alphabet, out);
 }
 
-static enum status add_token(struct vocabulary *vocabulary, int id, char *buffer) {
+static enum status add_token(struct vocabulary *vocabulary, int id) {
+    char *buffer = vocabulary->buffer;
     const char *token = vocabulary->tokens[id];
     enum token_type type = (enum token_type)vocabulary->types[id];
     const size_t length = strlen(token);
@@ -169,13 +172,12 @@ static enum status make_tokenizer(struct vocabulary *vocabulary) {
         const size_t length = strlen(vocabulary->tokens[id]);
         longest = length > longest ? length : longest;
     }
-    char *buffer = malloc(longest + 1);
-    enum status status =
-        buffer ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
-    for (int id = 0; id < vocabulary->n && status == STATUS_OK; id++)
-        status = add_token(vocabulary, id, buffer);
-    free(buffer);
-    TRY(status);
+    vocabulary->buffer_bytes = 2 * longest + 1;
+    vocabulary->buffer = malloc(vocabulary->buffer_bytes);
+    if (!vocabulary->buffer)
+        return FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
+    for (int id = 0; id < vocabulary->n; id++)
+        TRY(add_token(vocabulary, id));
     return tokenizer_from_table(&vocabulary->table, "byte-pair", vocabulary->path, &vocabulary->tokenizer);
 }
 
@@ -183,8 +185,8 @@ static enum status make_tokenizer(struct vocabulary *vocabulary) {
 
 static enum status add_merge(struct vocabulary *vocabulary, const char *left, size_t left_bytes,
                              const char *right, size_t right_bytes) {
-    char bytes[2048];
-    const bool fits = left_bytes + right_bytes <= sizeof bytes;
+    char *bytes = vocabulary->buffer;
+    const bool fits = left_bytes + right_bytes <= vocabulary->buffer_bytes;
     const int a = fits ? decode(vocabulary, left, left_bytes, bytes) : -1,
               b = a >= 0 ? decode(vocabulary, right, right_bytes, bytes + a) : -1;
     struct token_merge merge = {-1, -1, -1};
@@ -410,6 +412,7 @@ enum status tokenizer_read_json(const char *path, const char *json, size_t lengt
     free(vocabulary.tokens);
     free(vocabulary.types);
     free(vocabulary.merges);
+    free(vocabulary.buffer);
     token_table_free(&vocabulary.table);
     cJSON_Delete(root);
     if (status == STATUS_OK)

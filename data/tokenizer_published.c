@@ -81,6 +81,18 @@ static enum family find_family(const char *path) {
                                                 : FAMILY_NONE;
 }
 
+// A tokenizer.json could not tell them apart.
+static enum status check_names(const struct tokenizer *tokenizer, const char *path) {
+    for (int32_t id = 0; id < tokenizer->n_ids; id++) {
+        size_t n;
+        const char *name = tokenizer_bytes(tokenizer, id, &n);
+        if (tokenizer->types[id] == TOKEN_CONTROL && tokenizer_find(tokenizer, name, n) >= 0)
+            return FAIL(STATUS_INVALID, "%s: token %d is spelled like the control token %.*s", path,
+                        tokenizer_find(tokenizer, name, n), (int)n, name);
+    }
+    return STATUS_OK;
+}
+
 enum status tokenizer_make_published(const char *path, struct token_table *tokens, struct tokenizer **out) {
     const enum family family = find_family(path);
     *out = NULL;
@@ -96,7 +108,9 @@ enum status tokenizer_make_published(const char *path, struct token_table *token
     tokenizer->ignore_merges = true; // as tiktoken does
     if (family == FAMILY_LLAMA3)
         tokenizer->start = tokenizer_find_special(tokenizer, "<|begin_of_text|>");
-    enum status status = tokenizer_choose_ends(tokenizer, path);
+    enum status status = check_names(tokenizer, path);
+    if (status == STATUS_OK)
+        status = tokenizer_choose_ends(tokenizer, path);
     if (status == STATUS_OK)
         status = tokenizer_pair_all(tokenizer, path);
     if (status == STATUS_OK) {

@@ -54,6 +54,17 @@ class Runs(MixtureCase):
         self.assertEqual(self.final_state('again'), self.final_state())
         self.assertEqual([m['source_tokens'] for m in self.metrics('again')], [m['source_tokens'] for m in self.metrics()])
 
+    def test_widths_of_ids(self):
+        """A source with ids of 4 bytes gives the batches of one with the same ids of 2."""
+        config = self.config(train={'max_steps': 3, 'train_batch_size': 4, 'micro_batch_size': 2})
+        self.run_train(config)
+        for split, seed in ('train', 1), ('val', 2):
+            tokens = [30 + t for t in pseudo_random_tokens(3000, 30, seed=seed + 30)]
+            write_shard(self.folder / f'b-{split}.bin', tokens, magic=20240801, version=7)
+        self.run_train(config, f'run.dir={self.folder}/wide')
+        self.assertEqual(self.curve('wide'), self.curve())
+        self.refuses(config, 'train.max_steps=4', says=['b-train.bin', 'has changed'])  # another file: the record says so
+
     def test_ranks_and_micro_batches_see_the_same_batches(self):
         """The loss of the first step is a mean over the same sequences, so equal to rounding."""
         config = self.ranks_config(data={'train': self.mixture()}, train={'max_steps': 2})
