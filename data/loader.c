@@ -12,6 +12,7 @@
 
 struct batch {
     int64_t step;
+    uint64_t begin; // the step's first row in the order
     int first_row;
     bool filled;
     // The first token outside the vocabulary, if any. Reported only when the batch is requested, because a
@@ -27,6 +28,7 @@ struct loader {
     struct sources sources;
     struct mixture mixture;
     int64_t first_step; // of the order of sequences
+    uint64_t n_skipped; // rows that were left out of it
     int spread_source;  // loader_spread; -1: rows have the sources of the mixture
     size_t n_spread;    // 0: all sequences
     int32_t *row;       // (T + 1) tokens of a sequence, as read
@@ -111,17 +113,20 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
     batch->bad_value = (uint32_t)row[bad];
 }
 
+// Rows of the order before a step.
+static uint64_t rows_before(const struct loader *loader, int64_t step) {
+    const uint64_t steps = step > loader->first_step ? (uint64_t)(step - loader->first_step) : 0;
+    return steps * (uint64_t)loader->options.batch_size + loader->n_skipped;
+}
+
 // ahead: prefetching. A failure is then not recorded, because the batch may never be requested. The batch
 // stays unfilled, and a request for it reads again.
 static enum status fill_batch(struct loader *loader, struct batch *batch, bool ahead) {
     size_t n = (size_t)loader->options.seq_len + 1;
-    int64_t step = batch->step > loader->first_step ? batch->step - loader->first_step : 0;
     batch->bad_shard = NULL;
     for (int b = 0; b < loader->options.micro_batch_size && !batch->bad_shard; b++) {
         size_t start;
-        uint64_t row =
-            (uint64_t)step * (uint64_t)loader->options.batch_size + (uint64_t)(batch->first_row + b);
-        struct shard *shard = locate_row(loader, row, &start);
+        struct shard *shard = locate_row(loader, batch->begin + (uint64_t)(batch->first_row + b), &start);
         if (ahead && !shard_try_read(shard, start, n, loader->row))
             return STATUS_OK;
         if (!ahead)
@@ -170,6 +175,7 @@ static void expect_next(const struct loader *loader, const struct batch *now, st
     int row = now->first_row + options->row_stride;
     bool same_step = row + options->micro_batch_size <= options->batch_size;
     next->step = same_step ? now->step : now->step + options->step_stride;
+    next->begin = rows_before(loader, next->step);
     next->first_row = same_step ? row : options->first_row;
     next->filled = false;
 }
@@ -181,9 +187,11 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
         pthread_cond_wait(&loader->changed, &loader->lock);
     struct batch *batch = &loader->batches[1 - loader->current];
     enum status status = STATUS_OK;
-    if (!batch->filled || batch->step != step || batch->first_row != first_row) {
+    const uint64_t begin = rows_before(loader, step);
+    if (!batch->filled || batch->step != step || batch->begin != begin || batch->first_row != first_row) {
         // Not prefetched (the first batch, or out of order): read it here.
         batch->step = step;
+        batch->begin = begin;
         batch->first_row = first_row;
         batch->filled = false;
         status = fill_batch(loader, batch, false);
@@ -279,8 +287,24 @@ void loader_delete(struct loader *loader) {
 
 void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed) {
     loader->first_step = first_step;
+    loader->n_skipped = 0;
     loader->options.seed = seed;
     init_mixture(loader);
+}
+
+void loader_skip(struct loader *loader, uint64_t n_rows) {
+    loader->n_skipped = n_rows;
+}
+
+void loader_locate(struct loader *loader, int64_t step, int row, const char **path, size_t *token) {
+    size_t start;
+    pthread_mutex_lock(&loader->lock);
+    while (loader->wanted)
+        pthread_cond_wait(&loader->changed, &loader->lock);
+    const struct shard *shard = locate_row(loader, rows_before(loader, step) + (uint64_t)row, &start);
+    *path = shard->path;
+    *token = shard->first_token + start;
+    pthread_mutex_unlock(&loader->lock);
 }
 
 void loader_spread(struct loader *loader, int source, size_t n) {
@@ -298,8 +322,7 @@ const struct sources *loader_sources(const struct loader *loader) {
 }
 
 uint64_t loader_n_drawn(const struct loader *loader, int source, int64_t n_steps) {
-    const uint64_t steps = n_steps > loader->first_step ? (uint64_t)(n_steps - loader->first_step) : 0;
-    return mixture_count(&loader->mixture, source, steps * (uint64_t)loader->options.batch_size);
+    return mixture_count(&loader->mixture, source, rows_before(loader, n_steps));
 }
 
 const struct identity *loader_identity(const struct loader *loader) {
