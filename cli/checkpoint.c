@@ -202,6 +202,7 @@ static enum status write_as_one(struct checkpoint *checkpoint, struct comm *comm
                                                                .loss_scale = checkpoint->loss_scale,
                                                                .data = &checkpoint->data,
                                                                .history = &checkpoint->history,
+                                                               .spikes = &checkpoint->spikes,
                                                                .source = {checkpoint, read_source}});
     partition_free(&partition);
     return status;

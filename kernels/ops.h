@@ -133,25 +133,32 @@ struct update_plan {
     float loss_factor; // loss_scale / (tokens of the step): cross_entropy's scale
     int32_t allowed;   // 0: the step is skipped whatever its gradients are
     struct optimizer_constants constants[OPTIMIZER_GROUPS]; // of each group of tensors
+    double most_loss_sum, most_norm;         // above them the step is skipped as a spike; 0: no limit
 };
-// How it ended.
+// How it ended: enum update_ending, for which the next update has a plan each.
+enum update_ending {
+    UPDATE_DONE,
+    UPDATE_NOT_FINITE, // the losses or the gradients are not, or the plan does not allow the update
+    UPDATE_SPIKE,      // finite, and above a limit of the plan
+    N_UPDATE_ENDINGS
+};
 struct update_result {
     double loss_sum;  // over all ranks
     double norm;      // of the gradients, divided by loss_scale
     float grad_scale; // clipping coefficient / loss_scale
-    int32_t skipped;  // 1: no state changes
+    int32_t skipped;  // enum update_ending; not UPDATE_DONE: no state changes
 };
 
-// *plan = plans[0] or, if the update before was skipped, plans[1]. So the host need not know which.
+// *plan = plans[how the update before ended]. So the host need not know which.
 struct update_choose_args {
     struct update_plan *plan;             // [w]
-    const struct update_plan *plans;      // [r] (2)
+    const struct update_plan *plans;      // [r] (N_UPDATE_ENDINGS)
     const struct update_result *previous; // [r]
 };
 
 // Decides on an update once the losses and the squares of the gradients are summed: it is skipped unless both
-// sums are finite and the plan allows it. With norm = sqrt(squares) / loss_scale:
-// grad_scale = min(1, max_norm / (norm + 1e-6)) / loss_scale (as torch.nn.utils.clip_grad_norm_).
+// sums are finite, neither is above the plan's limit, and the plan allows it. With norm = sqrt(squares) /
+// loss_scale: grad_scale = min(1, max_norm / (norm + 1e-6)) / loss_scale (as torch.nn.utils.clip_grad_norm_).
 // Determinism: in double, ranks added along a binary tree, ((0 + 1) + (2 + 3)) + ...; equal bits on all
 // devices.
 struct update_decide_args {

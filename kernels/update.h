@@ -31,6 +31,12 @@ UPDATE_FUNCTION double update_sum_ranks(const double *values, int ranks) {
     return partial[0];
 }
 
+// True if finite figures of a step are above a limit of its plan.
+UPDATE_FUNCTION bool update_is_spike(const struct update_plan *plan, double loss_sum, double norm) {
+    return (plan->most_loss_sum > 0 && loss_sum > plan->most_loss_sum) ||
+           (plan->most_norm > 0 && norm > plan->most_norm);
+}
+
 UPDATE_FUNCTION struct update_result update_decision(const struct update_decide_args *args) {
     struct update_result result;
     const double squares = update_sum_ranks(args->sums + 1, args->ranks);
@@ -40,9 +46,19 @@ UPDATE_FUNCTION struct update_result update_decision(const struct update_decide_
     const double clipping = args->max_norm > 0 && args->max_norm < bound ? args->max_norm / bound : 1;
     result.grad_scale = (float)(clipping / args->plan->loss_scale);
     // x - x is NaN for infinities and NaN.
-    result.skipped =
-        !args->plan->allowed || result.loss_sum - result.loss_sum != 0 || result.norm - result.norm != 0;
+    if (!args->plan->allowed || result.loss_sum - result.loss_sum != 0 || result.norm - result.norm != 0)
+        result.skipped = UPDATE_NOT_FINITE;
+    else
+        result.skipped =
+            update_is_spike(args->plan, result.loss_sum, result.norm) ? UPDATE_SPIKE : UPDATE_DONE;
     return result;
+}
+
+// The index of the plan that update_choose takes. Before the first update `skipped` may hold anything.
+UPDATE_FUNCTION int update_choice(const struct update_result *previous) {
+    return previous->skipped == UPDATE_SPIKE ? UPDATE_SPIKE
+           : previous->skipped               ? UPDATE_NOT_FINITE
+                                             : UPDATE_DONE;
 }
 
 // The optimizer_step of one span, for backends that update span by span.

@@ -18,9 +18,9 @@ static enum status prune(const struct trainer *trainer) {
     const struct history_best *best = &trainer->history.best;
     const int64_t best_step = best->sequences > 0 ? best->step : -1;
     checkpoint_name_best(trainer->folder.checkpoints, best_step);
-    // While steps are being skipped (fp16 overflow) the run may be lost, and an older checkpoint needed: keep
-    // all.
-    if (trainer->loss_scale.consecutive > 0)
+    // While steps are being skipped (fp16 overflow, spikes) the run may be lost, and an older checkpoint
+    // needed: keep all.
+    if (trainer->loss_scale.consecutive > 0 || trainer->spikes.consecutive > 0)
         return STATUS_OK;
     return checkpoint_prune(trainer->folder.checkpoints, trainer->config->checkpoint.keep, trainer->step,
                             best_step);
@@ -44,6 +44,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .loss_scale = trainer->loss_scale,
                                                  .data = &trainer->data,
                                                  .history = &trainer->history,
+                                                 .spikes = &trainer->spikes,
                                                  .source = model_states_source(&reader)};
     judge(trainer);
     trainer->history.spent_s = trainer_spent_s(trainer);

@@ -153,6 +153,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "lr", step->lr);
     add_number(&line, "loss_scale", step->loss_scale);
     text_add(&line, ", \"skipped_steps\": %" PRId64, step->skipped_steps);
+    text_add(&line, ", \"spikes\": %" PRId64 ", \"rewinds\": %" PRId64, step->spikes, step->rewinds);
     if (step->speculates)
         text_add(&line, ", \"stepped_ahead\": %s", step->stepped_ahead ? "true" : "false");
     text_add(&line, ", \"tokens\": %lld", (long long)step->tokens);

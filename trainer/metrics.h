@@ -21,6 +21,8 @@ struct step_metrics {
     double grad_norm;      // before clipping; not finite if gradients overflowed and the step was skipped
     double loss_scale;     // 1: no loss scaling
     int64_t skipped_steps; // so far
+    int64_t spikes;        // steps so far whose loss or norm spiked, or was not finite
+    int64_t rewinds;       // so far
     bool speculates;       // offload_optimizer.speculative
     bool stepped_ahead;    // the speculative update was kept
     double lr;

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "trainer/schedule.h"
+#include "trainer/schedule/learning_rate.h"
 #include "trainer/trainer_internal.h"
 
 #define FEW_STEPS       8 // with fewer left, their length is not looked at again
@@ -80,7 +80,7 @@ double trainer_lr_after(const struct trainer *trainer, int64_t skipped) {
 }
 
 double trainer_lr(const struct trainer *trainer) {
-    return trainer_lr_after(trainer, trainer->loss_scale.skipped);
+    return trainer_lr_after(trainer, trainer->loss_scale.skipped + trainer->spikes.skipped);
 }
 
 int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s) {
@@ -179,6 +179,20 @@ enum status trainer_pace(struct trainer *trainer, const struct pacing_report *re
     TRY(take(trainer, &decision));
     say_length(trainer, &decision, report->step_s);
     return STATUS_OK;
+}
+
+enum status trainer_pacing_rewind(struct trainer *trainer) {
+    struct history *history = &trainer->history;
+    if (trainer->config->train.max_minutes == 0)
+        return STATUS_OK;
+    while (history->n_decisions > 0 && last_decision(history)->step > trainer->step)
+        history->n_decisions--;
+    history_free(&trainer->pacing.made);
+    trainer->pacing.n_taken = 0;
+    trainer->pacing.made_until = 0;
+    trainer->last_step =
+        history->n_decisions > 0 ? last_decision(history)->total : trainer->config->train.max_steps;
+    return trainer_leads(trainer) ? write_decisions(trainer) : STATUS_OK;
 }
 
 // ---- resuming

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "trainer/schedule.h"
+#include "trainer/schedule/learning_rate.h"
 #include "trainer/trainer_internal.h"
 
 static enum status find_checkpoint(struct trainer *trainer) {
@@ -61,6 +61,7 @@ enum status trainer_find_resume(struct trainer *trainer) {
     trainer->step = trainer->saved_step = trainer->resumed->step;
     trainer->tokens = trainer->resumed->tokens;
     trainer->loss_scale = trainer->resumed->loss_scale;
+    trainer->spikes = trainer->resumed->spikes;
     return STATUS_OK;
 }
 
@@ -102,7 +103,7 @@ void trainer_describe_resume(const struct trainer *trainer) {
 // The rate restarts where max_steps was raised and decay_steps is not given.
 static void describe_changed_rate(const struct trainer *trainer) {
     const struct config *before = &trainer->resumed->config, *now = trainer->config;
-    const int64_t updates = trainer->step - trainer->loss_scale.skipped;
+    const int64_t updates = trainer->step - trainer->loss_scale.skipped - trainer->spikes.skipped;
     const double was = schedule_lr(before, updates), is = schedule_lr(now, updates);
     const long long steps_before = config_decay_steps(before), steps_now = config_decay_steps(now);
     if (steps_before == steps_now || fabs(is - was) <= 1e-6 * fmax(is, was))

@@ -9,7 +9,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "kernels/update.h"
 #include "trainer/signals.h"
+#include "trainer/spikes/injection.h"
 #include "trainer/trainer_internal.h"
 #include "zero/comm/sum_tree.h"
 
@@ -48,26 +50,56 @@ static enum status next_batch(struct trainer *trainer, int64_t k, enum status *b
 
 // ---- plans
 
-// The plan of the next step if the state of the loss scale before it is `scale`.
-static struct update_plan plan_after(const struct trainer *trainer, const struct loss_scale *scale) {
-    const struct config *config = trainer->config;
-    const int64_t updates = trainer->step - scale->skipped; // skipped steps do not count
-    return optimizer_plan(&trainer->engine.optimizer, updates + 1, trainer_lr_after(trainer, scale->skipped),
-                          loss_scale_factor(scale),
-                          (double)(config->train.train_batch_size * config->train.seq_len));
+static double tokens_of_step(const struct trainer *trainer) {
+    return (double)(trainer->config->train.train_batch_size * trainer->config->train.seq_len);
 }
 
-// Plans the next step for both ways in which the one before it may end, if that is not known yet.
+// The next step, from 1, in steps of data: with those that rewinds left out.
+static int64_t data_step_of(const struct trainer *trainer) {
+    return trainer->step + 1 + trainer->spikes.skipped_sequences / trainer->config->train.train_batch_size;
+}
+
+// The plan of the next step if the state of the loss scale before it is `scale`, and so many updates were
+// skipped for spikes.
+static struct update_plan plan_after(const struct trainer *trainer, const struct loss_scale *scale,
+                                     int64_t spikes_skipped, const struct spike_limits *limits) {
+    const int64_t skipped = scale->skipped + spikes_skipped, // skipped steps do not count
+        updates = trainer->step - skipped;
+    struct update_plan plan =
+        optimizer_plan(&trainer->engine.optimizer, updates + 1, trainer_lr_after(trainer, skipped),
+                       loss_scale_factor(scale), tokens_of_step(trainer));
+    plan.loss_factor *= injection_factor(data_step_of(trainer));
+    if (trainer->config->train.on_spike != CONFIG_ON_SPIKE_WARN) {
+        plan.most_loss_sum = limits->loss * tokens_of_step(trainer);
+        plan.most_norm = limits->norm;
+    }
+    return plan;
+}
+
+// What the step before leaves behind if it ends so.
+//   skipped   [in, out] updates skipped for spikes
+// Returns false if the run ends, or goes back, there.
+static bool expect_ending(const struct trainer *trainer, enum update_ending ending, struct loss_scale *after,
+                          int64_t *skipped) {
+    const struct loss_scale *scale = &trainer->loss_scale;
+    const bool overflow = ending == UPDATE_NOT_FINITE && scale->scale > 0, diverged = ending && !overflow;
+    *skipped += diverged;
+    return loss_scale_expect(scale, trainer->config, trainer->step - 1, overflow, after) &&
+           (!diverged || trainer->config->train.on_spike == CONFIG_ON_SPIKE_SKIP);
+}
+
+// Plans the next step for all ways in which the one before it may end, if that is not known yet.
 static void plan_step(struct trainer *trainer, struct trainer_step *step) {
-    step->plans[0] = step->plans[1] = plan_after(trainer, &trainer->loss_scale);
-    if (trainer->n_finished == trainer->n_issued)
-        return;
-    for (int skipped = 0; skipped < 2; skipped++) {
-        struct loss_scale after;
+    const struct spike_record *spikes = &trainer->spikes;
+    const bool is_ahead = trainer->n_finished < trainer->n_issued;
+    step->limits = spikes_limits(trainer->config, spikes, is_ahead);
+    for (int ending = 0; ending < N_UPDATE_ENDINGS; ending++) {
+        struct loss_scale after = trainer->loss_scale;
+        int64_t skipped = spikes->skipped;
         const bool goes_on =
-            loss_scale_expect(&trainer->loss_scale, trainer->config, trainer->step - 1, skipped == 1, &after);
-        step->plans[skipped] = plan_after(trainer, &after);
-        step->plans[skipped].allowed = goes_on; // else the run ends with the step before
+            !is_ahead || expect_ending(trainer, (enum update_ending)ending, &after, &skipped);
+        step->plans[ending] = plan_after(trainer, &after, skipped, &step->limits);
+        step->plans[ending].allowed = goes_on;
     }
 }
 
@@ -193,8 +225,11 @@ static enum status update(struct trainer *trainer, struct trainer_step *step, do
     TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
     norm /= plan->loss_scale;
     step->is_decided = true;
-    step->result = (struct update_result){
-        .loss_sum = loss_sum, .norm = norm, .skipped = !isfinite(loss_sum) || !isfinite(norm)};
+    step->result = (struct update_result){.loss_sum = loss_sum, .norm = norm};
+    if (!isfinite(loss_sum) || !isfinite(norm))
+        step->result.skipped = UPDATE_NOT_FINITE;
+    else if (update_is_spike(plan, loss_sum, norm))
+        step->result.skipped = UPDATE_SPIKE;
     if (step->result.skipped)
         return optimizer_skip(optimizer, &trainer->stream);
     TRY(optimizer_update(optimizer, &trainer->stream, plan->step, plan->lr, norm, plan->loss_scale));
@@ -289,25 +324,43 @@ enum status trainer_issue_step(struct trainer *trainer) {
 
 // ---- the end of a step
 
-// Takes over how the step ended. Without loss scaling an overflow is an error: skipping would not help.
+// With train.on_spike=warn, spikes are updates like others, and part of the window.
+static bool is_spike(const struct trainer_step *step) {
+    const struct spike_limits *limits = &step->limits;
+    return step->result.skipped == UPDATE_SPIKE ||
+           (step->result.skipped == UPDATE_DONE &&
+            ((limits->loss > 0 && step->now.loss > limits->loss) ||
+             (limits->norm > 0 && step->now.grad_norm > limits->norm)));
+}
+
+static enum status settle_spikes(struct trainer *trainer, struct trainer_step *step, bool overflow) {
+    struct spike_record *spikes = &trainer->spikes;
+    const bool diverged = !overflow && (step->result.skipped || is_spike(step));
+    const struct spike_figures figures = {step->now.loss, step->now.grad_norm};
+    spikes_add(trainer->config, spikes, step->result.skipped ? NULL : &figures);
+    if (diverged)
+        TRY(trainer_diverged(trainer, step));
+    else if (!overflow)
+        spikes->consecutive = 0;
+    step->now.spikes = spikes->seen;
+    step->now.rewinds = spikes->rewinds;
+    return STATUS_OK;
+}
+
+// Takes over how the step ended. Without loss scaling, figures that are not finite are no overflow.
 static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     const struct config *config = trainer->config;
     struct step_metrics *now = &step->now;
-    const struct update_plan *plan = &step->plans[trainer->skipped_last ? 1 : 0];
-    const bool overflow = step->result.skipped;
+    const struct update_plan *plan = &step->plans[trainer->last_ending];
+    const bool overflow = step->result.skipped == UPDATE_NOT_FINITE && trainer->loss_scale.scale > 0;
     now->loss = step->result.loss_sum / (double)(config->train.train_batch_size * config->train.seq_len);
     now->grad_norm = step->result.norm;
     now->loss_scale = plan->loss_scale;
     now->lr = plan->lr;
-    trainer->skipped_last = overflow;
-    if (overflow && trainer->loss_scale.scale == 0)
-        return FAIL(
-            STATUS_FAILED,
-            "step %lld: the loss is %g and the gradient norm %g; the run has diverged. The last checkpoint "
-            "is kept; lower optimizer.lr, or resume from an earlier one with checkpoint.resume=PATH",
-            (long long)now->step, now->loss, now->grad_norm);
+    trainer->last_ending = (enum update_ending)step->result.skipped;
+    TRY(settle_spikes(trainer, step, overflow));
     TRY(loss_scale_update(&trainer->loss_scale, config, now->step - 1, overflow));
-    now->skipped_steps = trainer->loss_scale.skipped;
+    now->skipped_steps = trainer->loss_scale.skipped + trainer->spikes.skipped;
     if (overflow) {
         log_live_end();
         log_info("step %lld  gradients overflowed: step skipped; the loss scale is %g", (long long)now->step,
@@ -379,7 +432,7 @@ static enum status finish_step(struct trainer *trainer) {
 }
 
 enum status trainer_finish_steps(struct trainer *trainer, int left) {
-    while (trainer->n_issued - trainer->n_finished > left)
+    while (trainer->n_issued - trainer->n_finished > left && trainer->diverged_step == 0)
         TRY(finish_step(trainer));
     return STATUS_OK;
 }

@@ -1,6 +1,6 @@
 // The trainer's state, shared by its files: setup.c, trainer.c (the loop), evaluation.c, samples.c,
 // checkpointing.c, data.c, tokenizer.c, pacing.c, attention.c, rate.c, micro_batch.c, resuming.c and
-// profiling.c.
+// profiling.c, divergence.c.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
@@ -17,6 +17,7 @@
 #include "trainer/progress.h"
 #include "trainer/run_folder.h"
 #include "trainer/runs/sessions.h"
+#include "trainer/spikes/spikes.h"
 
 // The state of train.max_minutes (pacing.c).
 struct trainer_pacing {
@@ -33,8 +34,9 @@ struct trainer_pacing {
 
 // A step that was issued.
 struct trainer_step {
-    struct step_metrics now;     // as far as known
-    struct update_plan plans[2]; // for the two ways in which the step before it ends
+    struct step_metrics now;                    // as far as known
+    struct update_plan plans[N_UPDATE_ENDINGS]; // for the ways in which the step before it ends
+    struct spike_limits limits;
     struct update_result result; // if is_decided: else still on the device
     bool is_decided;
     int slot; // of optimizer_begin
@@ -104,6 +106,8 @@ struct trainer {
     int profile_region; // of its memory, with run.profile
 
     struct loss_scale loss_scale;
+    struct spike_record spikes;    // kept in checkpoints
+    int64_t diverged_step;         // the run has to go back from this step (divergence.c); 0: it need not
     struct history_best evaluated; // the last evaluation on train.eval_steps
     int64_t evaluated_final;       // step of the final evaluation; 0: none yet
     double eval_sequence_s;        // seconds per sequence of the last evaluation; 0: none yet
@@ -113,8 +117,8 @@ struct trainer {
     int64_t step, saved_step; // steps issued; step of the newest checkpoint, -1: none
     int64_t tokens;           // trained on so far
     struct trainer_step steps[STEP_SLOTS];
-    int64_t n_issued, n_finished; // steps of this start (step.c)
-    bool skipped_last;            // the step finished last was skipped
+    int64_t n_issued, n_finished;   // steps of this start (step.c)
+    enum update_ending last_ending; // of the step finished last
     struct trainer_graphs graphs;
     double finished_s, finished_step_s; // when it was, and how long it took; 0: none yet
     enum status pending; // first failure of this rank's output (metrics) since the ranks last agreed
@@ -131,6 +135,16 @@ enum status trainer_issue_step(struct trainer *trainer) MUST_CHECK;
 enum status trainer_finish_steps(struct trainer *trainer, int left) MUST_CHECK;
 // True if the host may issue a step before the one before is finished.
 bool trainer_may_be_ahead(const struct trainer *trainer);
+
+// ---- divergence (divergence.c)
+
+// A step whose loss or norm spiked or is not finite: names it, and does what train.on_spike says. The step
+// has its figures, and its update was skipped, but for a spike with train.on_spike=warn. Collective.
+enum status trainer_diverged(struct trainer *trainer, const struct trainer_step *step) MUST_CHECK;
+// Where diverged_step is set: goes back to the checkpoint, and leaves out the data since then. Collective.
+enum status trainer_rewind(struct trainer *trainer) MUST_CHECK;
+// At the end of a run: logs how often it diverged, if it did.
+void trainer_log_spikes(const struct trainer *trainer);
 
 // ---- graphs (graphs.c)
 
@@ -232,6 +246,8 @@ enum status trainer_pacing_resume(struct trainer *trainer) MUST_CHECK;
 enum status trainer_pace(struct trainer *trainer, const struct pacing_report *report) MUST_CHECK;
 // The time of a step of this rank, and what this rank has measured so far.
 void trainer_pacing_measure(struct trainer *trainer, double step_s);
+// After going back to a checkpoint: drops the decisions made since.
+enum status trainer_pacing_rewind(struct trainer *trainer) MUST_CHECK;
 struct pacing_report trainer_pacing_report(const struct trainer *trainer);
 double trainer_spent_s(const struct trainer *trainer); // since the start of the run
 // Steps of the whole run after `done` steps, of step_s seconds each: for the screen. With train.max_minutes a

@@ -28,8 +28,13 @@ function figures() {
   }));
 }
 
+// What train.on_spike had to do.
+const divergence = ({spikes, rewinds, skipped_steps: skipped}) => spikes > 0 ?
+  [`diverged (train.on_spike): ${grouped(spikes)} steps; ${grouped(skipped)} updates skipped; back to a checkpoint ${grouped(rewinds)} times`] : [];
+
 function notes() {
-  const found = shown().flatMap(run => [...(run.message ? [`failed: ${run.message}`] : []), ...run.notes].map(text => [run, text]));
+  const found = shown().flatMap(run => [...(run.message ? [`failed: ${run.message}`] : []), ...divergence(run.figures), ...run.notes]
+    .map(text => [run, text]));
   return found.length ? element('ul', {}, ...found.map(([run, text]) => element('li', {}, `${run.name}: ${text}`))) : null;
 }
 

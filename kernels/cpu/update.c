@@ -23,7 +23,7 @@ enum status cpu_optimizer_spans(struct stream *stream, const struct optimizer_sp
 
 enum status cpu_update_choose(struct stream *stream, const struct update_choose_args *args) {
     (void)stream;
-    *args->plan = args->plans[args->previous->skipped ? 1 : 0];
+    *args->plan = args->plans[update_choice(args->previous)];
     return STATUS_OK;
 }
 

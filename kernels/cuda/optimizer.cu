@@ -317,7 +317,7 @@ enum status launch_spans(const struct stream *stream, const struct optimizer_spa
 // ---- the scalars of an update: work of one thread that the host would otherwise wait for
 
 __global__ void choose_plan(const update_choose_args args) {
-    *args.plan = args.plans[args.previous->skipped ? 1 : 0];
+    *args.plan = args.plans[update_choice(args.previous)];
 }
 
 __global__ void decide_update(const update_decide_args args) {

@@ -98,7 +98,7 @@ enum status ref_optimizer_spans(struct stream *stream, const struct optimizer_sp
 
 enum status ref_update_choose(struct stream *stream, const struct update_choose_args *a) {
     (void)stream;
-    *a->plan = a->plans[a->previous->skipped ? 1 : 0];
+    *a->plan = a->plans[update_choice(a->previous)];
     return STATUS_OK;
 }
 

@@ -34,15 +34,16 @@ static void take(struct stream *stream, void *to, void *memory, size_t bytes) {
 void check_update_choose(struct op_bench *bench) {
     struct stream stream;
     EXPECT_OK(stream_init(&stream, bench->device));
-    struct update_plan plans[2] = {{.step = 3, .lr = 0.5}, {.step = 2, .lr = 0.25, .allowed = 1}};
+    struct update_plan plans[N_UPDATE_ENDINGS] = {
+        {.step = 3, .lr = 0.5}, {.step = 2, .lr = 0.25, .allowed = 1}, {.step = 2, .most_norm = 8}};
     plans[1].constants[1].noise_key = 77;
-    for (int skipped = 0; skipped < 2; skipped++) {
+    for (int skipped = 0; skipped < N_UPDATE_ENDINGS; skipped++) {
         const struct update_result previous = {.skipped = skipped};
         struct update_plan chosen = {.step = -1};
         struct update_choose_args args = {.plan = put(&stream, &chosen, sizeof chosen),
                                           .plans = put(&stream, plans, sizeof plans),
                                           .previous = put(&stream, &previous, sizeof previous)};
-        struct update_plan all[2];
+        struct update_plan all[N_UPDATE_ENDINGS];
         struct update_result unused;
         EXPECT_OK(bench->device->ops->update_choose(&stream, &args));
         bench->n_calls[OP_update_choose]++;
@@ -115,8 +116,25 @@ void check_update_decide(struct op_bench *bench) {
         for (int k = 0; k < 3; k++) {
             double sums[4] = {1, 2, 3, 4};
             sums[i] = bad[k];
-            assert_int_equal(decide(bench, &stream, &allowed, sums, 2, 1).skipped, 1);
+            assert_int_equal(decide(bench, &stream, &allowed, sums, 2, 1).skipped, UPDATE_NOT_FINITE);
         }
+    // The sum of losses is 4, the norm sqrt(6) / 2: limits that they reach are not exceeded.
+    const double norm = sqrt(6.0) / 2;
+    static const struct {
+        double loss_below, norm_below; // how far below the figures the limits are
+        int ending;
+    } limits[] = {
+        {0, 0, UPDATE_DONE}, {1e-9, 0, UPDATE_SPIKE}, {0, 1e-9, UPDATE_SPIKE}, {-1, -1, UPDATE_DONE}};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        const struct update_plan limited = {.loss_scale = 2,
+                                            .allowed = 1,
+                                            .most_loss_sum = 4 - limits[i].loss_below,
+                                            .most_norm = norm - limits[i].norm_below};
+        assert_int_equal(decide(bench, &stream, &limited, fine, 2, 0).skipped, limits[i].ending);
+    }
+    const double infinite[4] = {1, INFINITY, 3, 4};
+    const struct update_plan limited = {.loss_scale = 1, .allowed = 1, .most_loss_sum = 1};
+    assert_int_equal(decide(bench, &stream, &limited, infinite, 2, 0).skipped, UPDATE_NOT_FINITE);
     stream_free(&stream);
 }
 

@@ -16,6 +16,7 @@
 #include "zero/checkpoint/files.h"
 #include "zero/checkpoint/history.h"
 #include "zero/checkpoint/layout.h"
+#include "zero/checkpoint/spike_record.h"
 #include "zero/comm/comm.h"
 #include "zero/partition/loss_scale.h"
 
@@ -50,8 +51,9 @@ struct checkpoint_contents {
     int n_kinds;      // 1: master weights; 2: and m; 3: and v
     bool has_factors; // and second moments
     struct loss_scale loss_scale;
-    const struct data_record *data; // NULL: nothing is recorded
-    const struct history *history;  // likewise
+    const struct data_record *data;    // NULL: nothing is recorded
+    const struct history *history;     // likewise
+    const struct spike_record *spikes; // likewise
     struct checkpoint_source source;
 };
 
@@ -72,6 +74,7 @@ struct checkpoint {
     struct loss_scale loss_scale;
     struct data_record data; // without orders in checkpoints of earlier versions
     struct history history;
+    struct spike_record spikes;
     char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
     uint64_t tokenizer_checksum;   // tokenizer_checksum; 0 in checkpoints of earlier versions
     struct checkpoint_file *files; // those of the ranks first

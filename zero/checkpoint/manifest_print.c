@@ -136,6 +136,7 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     print_loss_scale(&contents->loss_scale, out);
     data_record_print(contents->data, out);
     history_print(contents->history, out);
+    spike_record_print(contents->spikes, out);
     add_string_member(out, "tokenizer", tokenizer);
     if (contents->tokenizer)
         text_add(out, "  \"tokenizer_xxh3\": \"%016" PRIx64 "\",\n", tokenizer_checksum(contents->tokenizer));

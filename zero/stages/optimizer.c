@@ -369,7 +369,7 @@ bool optimizer_decides_on_device(const struct optimizer *optimizer) {
 }
 
 enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,
-                            const struct update_plan plans[2]) {
+                            const struct update_plan plans[N_UPDATE_ENDINGS]) {
     return step_control_begin(&optimizer->control, stream, slot, plans);
 }
 

@@ -70,9 +70,9 @@ bool optimizer_decides_on_device(const struct optimizer *optimizer);
 //   n_tokens   of the step, over all ranks
 struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
                                   double loss_scale, double n_tokens);
-// plans: [0] holds if the update before is not skipped, [1] if it is. They are equal where the host knows.
+// plans: by how the update before ends (enum update_ending). They are equal where the host knows.
 enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,
-                            const struct update_plan plans[2]) MUST_CHECK;
+                            const struct update_plan plans[N_UPDATE_ENDINGS]) MUST_CHECK;
 // The norm, the decision, and the update if it is not skipped; see optimizer_norm and optimizer_update.
 enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;
 enum status optimizer_send(struct optimizer *optimizer, struct stream *stream, int slot) MUST_CHECK;

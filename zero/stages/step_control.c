@@ -1,6 +1,8 @@
 // See the header.
 #include "zero/stages/step_control.h"
 
+#include <string.h>
+
 enum status step_control_plan(struct step_control *control, int world, struct device *device,
                               struct region_table *table) {
     *control = (struct step_control){.device = device, .world = world};
@@ -32,12 +34,11 @@ void step_control_free(struct step_control *control) {
 }
 
 enum status step_control_begin(struct step_control *control, struct stream *stream, int slot,
-                               const struct update_plan plans[2]) {
+                               const struct update_plan plans[N_UPDATE_ENDINGS]) {
     struct step_message *message = &control->messages[slot];
     struct step_memory *memory = control->memory;
     TRY(event_synchronize(&control->done[slot]));
-    message->plans[0] = plans[0];
-    message->plans[1] = plans[1];
+    memcpy(message->plans, plans, sizeof message->plans);
     TRY(event_record(&control->began[slot], stream));
     TRY(control->device->copy(stream, memory->plans, message->plans, sizeof message->plans));
     return control->device->ops->update_choose(

@@ -15,15 +15,15 @@
 
 // In the device's memory.
 struct step_memory {
-    struct update_plan plans[2]; // for the two ways in which the step before may end
-    struct update_plan plan;     // the one that holds
+    struct update_plan plans[N_UPDATE_ENDINGS]; // for the ways in which the step before may end
+    struct update_plan plan;                    // the one that holds
     struct update_result result;
     double sums[2]; // of this rank: losses; squares of the gradients
 };
 
 // In pinned host memory.
 struct step_message {
-    struct update_plan plans[2];
+    struct update_plan plans[N_UPDATE_ENDINGS];
     struct update_result result;
     double loss_sum;
 };
@@ -45,7 +45,7 @@ void step_control_free(struct step_control *control);
 // Before the first micro-batch: sends the plans of the step, of which the device chooses one by the result of
 // the step before.
 enum status step_control_begin(struct step_control *control, struct stream *stream, int slot,
-                               const struct update_plan plans[2]) MUST_CHECK;
+                               const struct update_plan plans[N_UPDATE_ENDINGS]) MUST_CHECK;
 // Once this rank's sums are issued: adds those of all ranks, and decides. Needs comm_on_device.
 enum status step_control_decide(struct step_control *control, struct comm *comm, struct stream *stream,
                                 double max_norm) MUST_CHECK;

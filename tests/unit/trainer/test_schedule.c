@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "tests/support/expect.h"
-#include "trainer/schedule.h"
+#include "trainer/schedule/learning_rate.h"
 
 #define PEAK 0.01
 

@@ -1,6 +1,6 @@
 // Learning-rate schedules. The rate is a pure function of the step, so resuming needs only the step number.
-#ifndef ZERO_TRAINER_SCHEDULE_H
-#define ZERO_TRAINER_SCHEDULE_H
+#ifndef ZERO_TRAINER_SCHEDULE_LEARNING_RATE_H
+#define ZERO_TRAINER_SCHEDULE_LEARNING_RATE_H
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 // The formulas are in the header.
-#include "trainer/schedule.h"
+#include "trainer/schedule/learning_rate.h"
 
 #include <math.h>
 

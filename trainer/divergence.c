@@ -1,0 +1,301 @@
+// Steps that diverge, and what train.on_spike does about them. All ranks know the same losses and norms to
+// the bit, and come to the same end.
+//
+// A rewind goes back to a checkpoint within the process. What it leaves out of the data is recorded with the
+// run (struct spike_record), and the checkpoint is written again with it, so that a run that is stopped later
+// and resumed repeats it.
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "trainer/spikes/finding.h"
+#include "trainer/trainer_internal.h"
+
+// ---- what to say
+
+static const char *times(int64_t n, char *buffer, size_t size) {
+    if (n == 1)
+        return "once";
+    snprintf(buffer, size, "%lld times", (long long)n);
+    return buffer;
+}
+
+enum { SEQUENCES_NAMED = 3 };
+
+// "token 0 of a.bin, token 64 of b.bin and 6 others": `n` rows of a step's batch, from `row` on.
+static void add_sequences(const struct trainer *trainer, int64_t step, int64_t row, int64_t n,
+                          struct text *out) {
+    const int64_t data_step = trainer->config->train.overfit_one_batch ? 0 : step - 1;
+    for (int64_t i = 0; i < n && i < SEQUENCES_NAMED; i++) {
+        const char *path;
+        size_t token;
+        loader_locate(trainer->train, data_step, (int)(row + i), &path, &token);
+        text_add(out, "%stoken %zu of %s", i ? ", " : "", token, path);
+    }
+    if (n > SEQUENCES_NAMED)
+        text_add(out, " and %lld others", (long long)(n - SEQUENCES_NAMED));
+}
+
+static void add_figures(const struct trainer *trainer, const struct trainer_step *step, struct text *out) {
+    const struct spike_limits *limits = &step->limits;
+    const bool loss = step->now.loss > limits->loss;
+    text_add(out,
+             "%s %.6g is above %.6g: the median is %.6g over the last %lld steps (train.spike_threshold=%g)",
+             loss ? "the loss" : "the gradient norm", loss ? step->now.loss : step->now.grad_norm,
+             loss ? limits->loss : limits->norm, loss ? limits->median_loss : limits->median_norm,
+             (long long)trainer->config->train.spike_window, trainer->config->train.spike_threshold);
+}
+
+// ---- the first tensor that is not finite
+
+struct found {
+    struct finding finding;
+    int64_t micro_batch;
+};
+
+// Forward and backward of the step's micro-batches once more. The weights are those that the step had, or
+// with train.on_spike=skip, where the host was ahead, those of the step after it.
+static enum status repeat_step(struct trainer *trainer, const struct trainer_step *step,
+                               struct found *found) {
+    struct engine *engine = &trainer->engine;
+    const struct config *config = trainer->config;
+    const int64_t n_micro = config->train.gradient_accumulation_steps,
+                  data_step = config->train.overfit_one_batch ? 0 : step->now.step - 1;
+    const struct update_plan *plan = &step->plans[UPDATE_DONE];
+    for (int64_t k = 0; k < n_micro; k++) {
+        const int64_t row = (k * trainer->comm->world + trainer->comm->rank) * config->train.micro_batch_size;
+        const int32_t *tokens, *targets;
+        const bool was_found = found->finding.is_found;
+        TRY(trainer_agree(trainer, loader_batch(trainer->train, data_step, (int)row, &tokens, &targets)));
+        if (k == 0 && !optimizer_decides_on_device(&engine->optimizer))
+            optimizer_expect(&engine->optimizer, plan->step, plan->lr, plan->loss_scale);
+        TRY(gpt_load(engine->gpt, &trainer->stream, tokens, targets));
+        TRY(gradients_begin(&engine->state.gradients, &trainer->stream, k, n_micro));
+        const struct gpt_loss loss = {
+            .scale = plan->loss_factor, .sum = optimizer_loss_sum(&engine->optimizer), .accumulate = k > 0};
+        TRY(finding_train(engine->gpt, &trainer->params, trainer->device, &trainer->stream, trainer->type,
+                          &engine->state.hooks, &loss, &found->finding));
+        if (found->finding.is_found && !was_found)
+            found->micro_batch = k;
+    }
+    return gradients_finish(&engine->state.gradients, &trainer->stream);
+}
+
+// As after a step that is given up: offload copies gradients while it adds their squares.
+static enum status drop_gradients(struct trainer *trainer) {
+    struct optimizer *optimizer = &trainer->engine.optimizer;
+    double norm;
+    if (!optimizer_decides_on_device(optimizer))
+        TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
+    TRY(optimizer_skip(optimizer, &trainer->stream));
+    return trainer->device->synchronize(&trainer->stream);
+}
+
+// Appends where the first value that is not finite is, over all ranks, and in which data. Collective.
+static enum status add_first(struct trainer *trainer, const struct trainer_step *step, struct text *out) {
+    const struct comm *comm = trainer->comm;
+    const int64_t B = trainer->config->train.micro_batch_size;
+    struct found mine = {0};
+    struct found *all = calloc((size_t)comm->world, sizeof *all);
+    enum status status = trainer_agree(
+        trainer, all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for what %d ranks find", comm->world));
+    if (status == STATUS_OK)
+        status = repeat_step(trainer, step, &mine);
+    if (status == STATUS_OK)
+        status = drop_gradients(trainer);
+    if (status == STATUS_OK)
+        status = comm_gather(trainer->comm, &mine, sizeof mine, all);
+    int first = -1;
+    for (int rank = 0; rank < comm->world && status == STATUS_OK; rank++)
+        if (all[rank].finding.is_found &&
+            (first < 0 || all[rank].finding.n_operations < all[first].finding.n_operations))
+            first = rank;
+    if (status == STATUS_OK && first >= 0) {
+        const int64_t row = (all[first].micro_batch * comm->world + first) * B;
+        text_add(out,
+                 "The first tensor that is not finite is %s of micro-batch %lld of rank %d, with the "
+                 "sequences at ",
+                 all[first].finding.what, (long long)all[first].micro_batch + 1, first);
+        add_sequences(trainer, step->now.step, row, B, out);
+    } else if (status == STATUS_OK) {
+        text_add(out,
+                 "All tensors are finite when the step is repeated: the sum over micro-batches and ranks "
+                 "overflows, or the weights have changed since");
+    }
+    free(all);
+    return status;
+}
+
+// ---- what to do
+
+static enum status end_run(const struct trainer_step *step, const struct text *what, const char *advice) {
+    return FAIL(
+        STATUS_FAILED,
+        "step %lld: %s; the run has diverged. %s. The last checkpoint is kept; lower optimizer.lr, or "
+        "resume from an earlier one with checkpoint.resume=PATH",
+        (long long)step->now.step, what->data ? what->data : "", advice);
+}
+
+static enum status skip(struct trainer *trainer, const struct trainer_step *step, const struct text *what) {
+    struct spike_record *spikes = &trainer->spikes;
+    const int64_t most = trainer->config->train.max_spikes;
+    spikes->skipped++;
+    spikes->consecutive++;
+    if (most > 0 && spikes->consecutive >= most)
+        return end_run(step, what, "train.max_spikes updates in a row were skipped");
+    log_warning("step %lld: %s. The update is skipped (train.on_spike=skip)", (long long)step->now.step,
+                what->data);
+    return STATUS_OK;
+}
+
+static enum status plan_rewind(struct trainer *trainer, const struct trainer_step *step,
+                               const struct text *what) {
+    const int64_t most = trainer->config->train.max_spikes;
+    if (most > 0 && trainer->spikes.rewinds >= most)
+        return end_run(step, what, "It has gone back to a checkpoint train.max_spikes times");
+    log_warning("step %lld: %s. The run goes back to a checkpoint (train.on_spike=rewind)",
+                (long long)step->now.step, what->data);
+    trainer->diverged_step = step->now.step;
+    return STATUS_OK;
+}
+
+static enum status act(struct trainer *trainer, const struct trainer_step *step, bool is_finite,
+                       const struct text *what) {
+    switch (trainer->config->train.on_spike) {
+    case CONFIG_ON_SPIKE_SKIP:
+        return skip(trainer, step, what);
+    case CONFIG_ON_SPIKE_REWIND:
+        return plan_rewind(trainer, step, what);
+    case CONFIG_ON_SPIKE_OFF:
+    case CONFIG_ON_SPIKE_WARN:
+        if (is_finite) {
+            log_warning("step %lld: %s", (long long)step->now.step, what->data);
+            return STATUS_OK;
+        }
+        break;
+    case CONFIG_ON_SPIKE_STOP:
+        break;
+    }
+    return end_run(step, what, "train.on_spike=skip leaves such updates out, rewind goes back by itself");
+}
+
+enum status trainer_diverged(struct trainer *trainer, const struct trainer_step *step) {
+    struct text what = {0};
+    const bool is_finite = isfinite(step->now.loss) && isfinite(step->now.grad_norm);
+    enum status status = STATUS_OK;
+    trainer->spikes.seen++;
+    log_live_end();
+    if (is_finite) {
+        add_figures(trainer, step, &what);
+        text_add(&what, "; its sequences begin at ");
+        add_sequences(trainer, step->now.step, 0, trainer->config->train.train_batch_size, &what);
+    } else {
+        text_add(&what, "the loss is %g and the gradient norm %g. ", step->now.loss, step->now.grad_norm);
+        status = add_first(trainer, step, &what);
+    }
+    if (status == STATUS_OK)
+        status = trainer_agree(trainer, text_status(&what));
+    if (status == STATUS_OK)
+        status = act(trainer, step, is_finite, &what);
+    text_free(&what);
+    return status;
+}
+
+void trainer_log_spikes(const struct trainer *trainer) {
+    const struct spike_record *spikes = &trainer->spikes;
+    char often[2][32];
+    if (spikes->seen == 0)
+        return;
+    log_warning(
+        "the run diverged %s (train.on_spike); %lld update%s skipped; it went back to a checkpoint %s%s",
+        times(spikes->seen, often[0], sizeof often[0]), (long long)spikes->skipped,
+        spikes->skipped == 1 ? " was" : "s were", times(spikes->rewinds, often[1], sizeof often[1]),
+        spikes->rewinds > 0 ? " and left out the data since" : "");
+}
+
+// ---- rewinding
+
+// The newest checkpoint; if the run went back to it before, and diverged again, the one before it. Not one
+// from before the data's order began, which would be another order. Rank 0 decides.
+static enum status choose_checkpoint(struct trainer *trainer, int64_t *step) {
+    int64_t *steps = NULL;
+    int n = 0;
+    const int64_t first = trainer->data.orders[trainer->data.n_orders - 1].step;
+    enum status status = STATUS_OK;
+    *step = -1;
+    if (trainer_leads(trainer)) {
+        status = checkpoint_list(trainer->folder.checkpoints, &steps, &n);
+        if (status == STATUS_OK && n > 0) {
+            const bool again = trainer->spikes.rewinds > 0 && steps[n - 1] == trainer->spikes.rewound_to &&
+                               n > 1 && steps[n - 2] >= first;
+            *step = steps[n - 1 - again];
+        }
+        if (status == STATUS_OK && *step < 0)
+            status = FAIL(STATUS_FAILED, "%s holds no checkpoint to go back to", trainer->folder.checkpoints);
+        free(steps);
+    }
+    TRY(trainer_agree(trainer, status));
+    return comm_broadcast(trainer->comm, step, sizeof *step, 0);
+}
+
+static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int unit, size_t begin,
+                                   size_t end, float *out) {
+    return checkpoint_read_span(context, kind, unit, begin, end, out);
+}
+
+// Takes over the weights and the counts of the checkpoint. The time that was spent, and how often the run
+// diverged, go on.
+static enum status take_checkpoint(struct trainer *trainer, struct checkpoint *from) {
+    const int64_t batch = trainer->config->train.train_batch_size;
+    const struct spike_record before = trainer->spikes;
+    const struct checkpoint_source source = {from, read_checkpoint};
+    TRY(model_states_load(&trainer->engine.state, &trainer->stream, &source, true));
+    trainer->spikes = from->spikes;
+    trainer->spikes.seen = before.seen;
+    trainer->spikes.rewinds = before.rewinds + 1;
+    trainer->spikes.rewound_to = from->step;
+    trainer->spikes.skipped_sequences =
+        before.skipped_sequences + (trainer->diverged_step - from->step) * batch;
+    if (!trainer->config->train.overfit_one_batch)
+        loader_skip(trainer->train, (uint64_t)trainer->spikes.skipped_sequences);
+    trainer->step = trainer->saved_step = from->step;
+    trainer->tokens = from->tokens;
+    trainer->loss_scale = from->loss_scale;
+    trainer->history.best = from->history.best;
+    if (trainer->evaluated.step > from->step)
+        trainer->evaluated = (struct history_best){0};
+    return trainer_pacing_rewind(trainer);
+}
+
+static enum status reopen_metrics(struct trainer *trainer) {
+    if (!trainer_leads(trainer))
+        return STATUS_OK;
+    metrics_close(&trainer->metrics);
+    TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
+    return metrics_open(&trainer->metrics, trainer->folder.path, trainer->step);
+}
+
+enum status trainer_rewind(struct trainer *trainer) {
+    const int64_t from = trainer->diverged_step;
+    struct checkpoint *checkpoint = NULL;
+    int64_t step;
+    // A step that was issued in vain changed no weights.
+    TRY(trainer_agree(trainer, trainer->device->synchronize(&trainer->stream)));
+    trainer->n_finished = trainer->n_issued;
+    trainer->last_ending = UPDATE_DONE;
+    TRY(choose_checkpoint(trainer, &step));
+    char *path = checkpoint_path(trainer->folder.checkpoints, step);
+    enum status status = trainer_agree(trainer, path ? STATUS_OK : STATUS_FAILED);
+    if (status == STATUS_OK)
+        status = trainer_agree(trainer, checkpoint_open(trainer->comm, path, &checkpoint));
+    if (status == STATUS_OK)
+        status = trainer_agree(trainer, take_checkpoint(trainer, checkpoint));
+    checkpoint_close(checkpoint);
+    free(path);
+    TRY(status);
+    TRY(trainer_agree(trainer, reopen_metrics(trainer)));
+    trainer->diverged_step = 0;
+    log_info("back to step %lld: the sequences of steps %lld to %lld are left out (rewind %lld)",
+             (long long)step, (long long)step + 1, (long long)from, (long long)trainer->spikes.rewinds);
+    return trainer_save(trainer);
+}

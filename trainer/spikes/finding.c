@@ -1,0 +1,264 @@
+// Operations know addresses, hooks know which tensors are there: together they give a value its name.
+#include "trainer/spikes/finding.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/observe.h"
+
+#define VIEWS       4 // at most two units, and two groups, are held at a time
+#define CHUNK_BYTES ((size_t)1 << 20)
+
+struct search {
+    const struct params *params;
+    const struct unit_hooks *hooks;
+    enum dtype type;
+    struct {
+        int unit;
+        struct unit_view view;
+    } views[VIEWS]; // acquired last, the newest first
+    int n_views;
+    bool is_backward;
+    char *chunk; // (CHUNK_BYTES)
+    struct finding *found;
+};
+
+// ---- names
+
+static void keep_view(struct search *search, int unit, enum gpt_pass pass, const struct unit_view *view) {
+    memmove(search->views + 1, search->views, (VIEWS - 1) * sizeof *search->views);
+    search->views[0].unit = unit;
+    search->views[0].view = *view;
+    search->n_views += search->n_views < VIEWS;
+    search->is_backward = pass != GPT_FORWARD;
+}
+
+// The tensor that begins at the address, as a parameter or as a gradient; NULL: none.
+static const struct param *tensor_at(const struct search *search, const void *address) {
+    for (int i = 0; i < search->n_views && address; i++) {
+        const struct param_unit *unit = &search->params->units[search->views[i].unit];
+        const struct param *tensors = &search->params->params[unit->first_param];
+        const struct unit_view *view = &search->views[i].view;
+        for (int k = 0; k < unit->n_params; k++)
+            if ((view->params && param_at(view->params, tensors, k, search->type) == address) ||
+                (view->grads && param_at(view->grads, tensors, k, DTYPE_F32) == address))
+                return &tensors[k];
+    }
+    return NULL;
+}
+
+// The name of a layer: that of its weight, without ".weight".
+static const char *layer_of(const struct search *search, const void *weight, char *name, size_t size) {
+    const struct param *tensor = tensor_at(search, weight);
+    if (!tensor)
+        return "a layer";
+    const size_t length = strlen(tensor->name), ending = strlen(".weight");
+    const bool cut = length > ending && strcmp(tensor->name + length - ending, ".weight") == 0;
+    snprintf(name, size, "%.*s", (int)(cut ? length - ending : length), tensor->name);
+    return strcmp(name, "wte") == 0 ? "lm_head" : name;
+}
+
+// ---- values
+
+static bool is_finite_at(const char *bytes, size_t i, enum dtype type) {
+    uint16_t half;
+    float value;
+    if (type == DTYPE_F32) {
+        memcpy(&value, bytes + i * sizeof value, sizeof value);
+        return isfinite(value);
+    }
+    memcpy(&half, bytes + i * sizeof half, sizeof half);
+    return isfinite(type == DTYPE_F16 ? f16_to_float(half) : bf16_to_float(half));
+}
+
+static enum status find_in_row(struct search *search, struct stream *stream, const char *values, size_t n,
+                               enum dtype type, bool *is_bad) {
+    const size_t size = dtype_size(type), most = CHUNK_BYTES / size;
+    for (size_t done = 0; done < n && !*is_bad; done += most) {
+        const size_t part = n - done < most ? n - done : most;
+        TRY(stream->device->copy(stream, search->chunk, values + done * size, part * size));
+        TRY(stream->device->synchronize(stream));
+        for (size_t i = 0; i < part && !*is_bad; i++)
+            *is_bad = !is_finite_at(search->chunk, i, type);
+    }
+    return STATUS_OK;
+}
+
+// Looks at (rows, columns) values, rows `stride` apart, unless something is found already. NULL: nothing is
+// there.
+//   what   of them, with the layer's name in place of %s
+static enum status look(struct search *search, struct stream *stream, const void *values, size_t rows,
+                        size_t columns, size_t stride, enum dtype type, const char *what, const char *layer) {
+    const bool is_dense = columns == stride;
+    bool is_bad = false;
+    if (!values || search->found->is_found || (type != DTYPE_F32 && type != DTYPE_F16 && type != DTYPE_BF16))
+        return STATUS_OK;
+    for (size_t row = 0; row < (is_dense ? 1 : rows) && !is_bad; row++)
+        TRY(find_in_row(search, stream, (const char *)values + row * stride * dtype_size(type),
+                        is_dense ? rows * columns : columns, type, &is_bad));
+    if (!is_bad)
+        return STATUS_OK;
+    search->found->is_found = true;
+    snprintf(search->found->what, sizeof search->found->what, "%s %s, in the %s pass", what, layer,
+             search->is_backward ? "backward" : "forward");
+    return STATUS_OK;
+}
+
+// A parameter, or its gradient; n elements.
+static enum status look_at_tensor(struct search *search, struct stream *stream, const void *values, size_t n,
+                                  enum dtype type, const char *what) {
+    const struct param *tensor = tensor_at(search, values);
+    return look(search, stream, values, 1, n, n, type, what, tensor ? tensor->name : "(unnamed)");
+}
+
+// ---- operations
+
+static enum status look_at_embedding(struct search *search, struct stream *stream,
+                                     const struct embedding_forward_args *a) {
+    const size_t C = (size_t)a->C, n = (size_t)a->B * (size_t)a->T;
+    TRY(look_at_tensor(search, stream, a->wte, (size_t)a->V * C, a->type, "the parameter"));
+    TRY(look_at_tensor(search, stream, a->wpe, (size_t)a->T * C, a->type, "the parameter"));
+    return look(search, stream, a->out, n, C, C, a->type, "the output of", "the embeddings");
+}
+
+static enum status look_at_norm(struct search *search, struct stream *stream,
+                                const struct layernorm_forward_args *a) {
+    char name[64];
+    const size_t C = (size_t)a->C;
+    TRY(look_at_tensor(search, stream, a->weight, C, a->type, "the parameter"));
+    TRY(look_at_tensor(search, stream, a->bias, C, a->type, "the parameter"));
+    const char *layer = layer_of(search, a->weight, name, sizeof name);
+    TRY(look(search, stream, a->x, (size_t)a->N, C, C, a->type, "the input of", layer));
+    return look(search, stream, a->out, (size_t)a->N, C, C, a->type, "the output of", layer);
+}
+
+static enum status look_at_linear(struct search *search, struct stream *stream,
+                                  const struct linear_forward_args *a) {
+    char name[64];
+    const size_t N = (size_t)a->N, IC = (size_t)a->IC, OC = (size_t)a->OC;
+    TRY(look_at_tensor(search, stream, a->weight, OC * IC, a->type, "the parameter"));
+    TRY(look_at_tensor(search, stream, a->bias, OC, a->type, "the parameter"));
+    const char *layer = layer_of(search, a->weight, name, sizeof name);
+    TRY(look(search, stream, a->x, N, IC, IC, a->type, "the input of", layer));
+    return look(search, stream, a->out, N, OC, (size_t)a->out_stride, a->out_type, "the output of", layer);
+}
+
+static enum status look_at_losses(struct search *search, struct stream *stream,
+                                  const struct cross_entropy_args *a) {
+    const size_t N = (size_t)a->N;
+    TRY(look(search, stream, a->losses, 1, N, N, DTYPE_F32, "the losses of", "the tokens"));
+    return look(search, stream, a->dlogits, N, (size_t)a->V, (size_t)a->dlogits_stride, a->type,
+                "the gradient of", "the logits");
+}
+
+// The layer's name is known where the operation reads its weight; else from the gradient.
+static enum status look_at_linear_backward(struct search *search, struct stream *stream,
+                                           const struct linear_backward_args *a) {
+    char name[64];
+    const size_t N = (size_t)a->N, IC = (size_t)a->IC, OC = (size_t)a->OC;
+    const char *layer = layer_of(search, a->weight ? a->weight : a->dweight, name, sizeof name);
+    TRY(look(search, stream, a->dout, N, OC, (size_t)a->dout_stride, a->type, "the gradient of the output of",
+             layer));
+    TRY(look_at_tensor(search, stream, a->dweight, OC * IC, DTYPE_F32, "the gradient of"));
+    TRY(look_at_tensor(search, stream, a->dbias, OC, DTYPE_F32, "the gradient of"));
+    return look(search, stream, a->dx, N, IC, IC, a->type, "the gradient of the input of", layer);
+}
+
+static enum status look_at_norm_backward(struct search *search, struct stream *stream,
+                                         const struct layernorm_backward_args *a) {
+    char name[64];
+    const size_t C = (size_t)a->C;
+    const char *layer = layer_of(search, a->weight, name, sizeof name);
+    TRY(look_at_tensor(search, stream, a->dweight, C, DTYPE_F32, "the gradient of"));
+    TRY(look_at_tensor(search, stream, a->dbias, C, DTYPE_F32, "the gradient of"));
+    return look(search, stream, a->dx, (size_t)a->N, C, C, a->type, "the gradient of the input of", layer);
+}
+
+// Operations that are not listed show in the inputs of those that are.
+static enum status look_at_operation(void *context, struct stream *stream, enum operation operation,
+                                     const void *args) {
+    struct search *search = context;
+    if (search->found->is_found)
+        return STATUS_OK;
+    switch (operation) {
+    case OP_embedding_forward:
+        TRY(look_at_embedding(search, stream, args));
+        break;
+    case OP_layernorm_forward:
+        TRY(look_at_norm(search, stream, args));
+        break;
+    case OP_linear_forward:
+        TRY(look_at_linear(search, stream, args));
+        break;
+    case OP_cross_entropy:
+        TRY(look_at_losses(search, stream, args));
+        break;
+    case OP_linear_backward:
+        TRY(look_at_linear_backward(search, stream, args));
+        break;
+    case OP_layernorm_backward:
+        TRY(look_at_norm_backward(search, stream, args));
+        break;
+    default:
+        break;
+    }
+    search->found->n_operations += !search->found->is_found;
+    return STATUS_OK;
+}
+
+// ---- hooks: those of the stage, which say what is where
+
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
+    struct search *search = context;
+    TRY(search->hooks->params_acquire(search->hooks->context, stream, unit, pass, next, view));
+    keep_view(search, unit, pass, view);
+    return STATUS_OK;
+}
+
+static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+    const struct search *search = context;
+    return search->hooks->params_release(search->hooks->context, stream, unit, pass);
+}
+
+static enum status ready(void *context, struct stream *stream, int unit) {
+    const struct search *search = context;
+    return search->hooks->grads_ready(search->hooks->context, stream, unit);
+}
+
+static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+    struct search *search = context;
+    TRY(search->hooks->group_acquire(search->hooks->context, stream, unit, group, pass, next, view));
+    keep_view(search, unit, pass, view);
+    return STATUS_OK;
+}
+
+static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass) {
+    const struct search *search = context;
+    return search->hooks->group_release(search->hooks->context, stream, unit, group, pass);
+}
+
+enum status finding_train(struct gpt *gpt, const struct params *params, struct device *device,
+                          struct stream *stream, enum dtype type, const struct unit_hooks *hooks,
+                          const struct gpt_loss *loss, struct finding *found) {
+    struct search search = {.params = params, .hooks = hooks, .type = type, .found = found};
+    const struct unit_hooks watched = {.context = &search,
+                                       .params_acquire = acquire,
+                                       .params_release = release,
+                                       .grads_ready = ready,
+                                       .group_acquire = hooks->group_acquire ? acquire_group : NULL,
+                                       .group_release = hooks->group_release ? release_group : NULL};
+    search.chunk = malloc(CHUNK_BYTES);
+    // A rank without it takes part all the same: the others' collectives need it.
+    if (search.chunk)
+        observe_begin(device, look_at_operation, &search);
+    enum status status = gpt_train(gpt, stream, &watched, loss);
+    if (search.chunk)
+        observe_end(device);
+    free(search.chunk);
+    return status;
+}

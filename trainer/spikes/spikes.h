@@ -1,0 +1,35 @@
+// Spikes of the loss and of the gradient norm, by which a run that diverges is noticed (train.on_spike).
+//
+// A figure is a spike if it is above median + k * max(1.4826 MAD, f median), where median and MAD (the median
+// of the absolute deviations) are over the figures of the last train.spike_window steps, k is
+// train.spike_threshold, and f is SPIKE_FLOOR_LOSS or SPIKE_FLOOR_NORM: a run whose figures hardly vary has
+// no spikes of a few percent. 1.4826 MAD estimates a standard deviation that outliers do not change.
+//
+// The step before the one that is judged is not in the window. So where the device decides (kernels/ops.h:
+// update_decide), the host can issue a step before it knows how the one before ended, and the limits are the
+// same wherever the decision is made. All ranks know the same figures to the bit, and decide alike.
+#ifndef ZERO_TRAINER_SPIKES_SPIKES_H
+#define ZERO_TRAINER_SPIKES_SPIKES_H
+
+#include "configs/config.h"
+#include "zero/checkpoint/spike_record.h"
+
+#define SPIKE_FEWEST     20 // steps in the window, before which nothing is a spike
+#define SPIKE_FLOOR_LOSS 0.01
+#define SPIKE_FLOOR_NORM 0.1
+
+struct spike_limits {
+    double median_loss, median_norm;
+    double loss, norm; // above them is a spike; 0: no limit
+};
+
+// The limits of the next step. No limits with train.on_spike=off, train.spike_threshold=0, and while the
+// window has fewer than SPIKE_FEWEST steps.
+//   is_ahead   the step before it is not finished; else it is the newest one of the record
+struct spike_limits spikes_limits(const struct config *config, const struct spike_record *record,
+                                  bool is_ahead);
+// Takes up how a step ended. NULL: it does not count, as it was skipped; NaN has no place in a window.
+void spikes_add(const struct config *config, struct spike_record *record,
+                const struct spike_figures *figures);
+
+#endif
