@@ -53,6 +53,14 @@ static enum status check_tasks(const struct config *config) {
     return STATUS_OK;
 }
 
+static void log_schedules(const struct config *config) {
+    struct text schedules = {0};
+    config_print_schedules(config, "\n", &schedules);
+    if (schedules.length > 0 && !schedules.failed)
+        log_info("%s", schedules.data);
+    text_free(&schedules);
+}
+
 static enum status run_check(int n_args, char **args) {
     struct config config;
     struct text out = {0};
@@ -71,6 +79,7 @@ static enum status run_check(int n_args, char **args) {
         status = check_tasks(&config);
     if (status == STATUS_OK) {
         data_log_mixture(&config, true);
+        log_schedules(&config);
         config_print(&config, &out);
         status = print_text(&out);
     }

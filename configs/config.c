@@ -26,7 +26,8 @@ static enum status wrong_type(const struct option *option, const char *source, c
 
 static enum status read_number(const struct option *option, const char *source, const cJSON *value,
                                double *out) {
-    bool whole = option->type == OPTION_INTEGER || option->type == OPTION_AUTO_INTEGER;
+    bool whole = option->type == OPTION_INTEGER || option->type == OPTION_AUTO_INTEGER ||
+                 option->type == OPTION_SCHEDULE;
     if (!cJSON_IsNumber(value))
         return wrong_type(option, source, value,
                           !whole                                ? "a number"
@@ -79,6 +80,34 @@ static enum status read_choice(struct config *config, const struct option *optio
                 list);
 }
 
+// [[step, value], ...]
+static enum status read_schedule(const struct option *option, const char *source, const cJSON *value,
+                                 struct config_stages *slot) {
+    const char *expected = "a list of [step, value] with growing steps, as [[0, 64], [1000, 128]]";
+    struct config_stages schedule = {0};
+    const cJSON *item;
+    if (!cJSON_IsArray(value))
+        return wrong_type(option, source, value, expected);
+    if (cJSON_GetArraySize(value) > CONFIG_SCHEDULE_MOST)
+        return FAIL(STATUS_INVALID, "%s: %s has %d entries, expected at most %d", source,
+                    option_full_name(option), cJSON_GetArraySize(value), CONFIG_SCHEDULE_MOST);
+    cJSON_ArrayForEach(item, value) {
+        const cJSON *step = cJSON_GetArrayItem(item, 0), *of_step = cJSON_GetArrayItem(item, 1);
+        const int64_t lowest = schedule.n > 0 ? schedule.stages[schedule.n - 1].step + 1 : 0;
+        double number;
+        if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2 || !cJSON_IsNumber(step))
+            return wrong_type(option, source, item, expected);
+        if (!(step->valuedouble >= (double)lowest && step->valuedouble <= 1e9) ||
+            step->valuedouble != floor(step->valuedouble))
+            return FAIL(STATUS_INVALID, "%s: %s has the step %g, expected an integer from %lld to 1000000000",
+                        source, option_full_name(option), step->valuedouble, (long long)lowest);
+        TRY(read_number(option, source, of_step, &number));
+        schedule.stages[schedule.n++] = (struct config_stage){(int64_t)step->valuedouble, (int64_t)number};
+    }
+    *slot = schedule;
+    return STATUS_OK;
+}
+
 static enum status read_value(struct config *config, const struct option *option, const char *source,
                               const cJSON *value) {
     void *slot = option_value(option, config);
@@ -118,6 +147,8 @@ static enum status read_value(struct config *config, const struct option *option
         return option_read_paths(option, source, value, slot);
     case OPTION_SOURCES:
         return option_read_sources(option, source, value, slot);
+    case OPTION_SCHEDULE:
+        return read_schedule(option, source, value, slot);
     }
     return STATUS_OK;
 }

@@ -39,6 +39,14 @@ struct config_sources {
     struct config_source *list;
     int n; // 0: nothing named. A path, or a list of paths, is one source without a weight
 };
+#define CONFIG_SCHEDULE_MOST 32
+struct config_stage {
+    int64_t step, value; // from `step` steps done on
+};
+struct config_stages {
+    int n;                                            // 0: none
+    struct config_stage stages[CONFIG_SCHEDULE_MOST]; // ascending steps
+};
 struct config {
 #define SECTION(name, help)                                           struct {
 #define SUBSECTION(section, name, help)                               struct {
@@ -51,6 +59,7 @@ struct config {
 #define STRING(section, name, initial, resume, help)                  char *name;
 #define PATHS(section, name, resume, help)                            struct file_list name;
 #define SOURCES(section, name, resume, help)                          struct config_sources name;
+#define SCHEDULE(section, name, low, high, resume, help)              struct config_stages name;
 #define END_SECTION(name)                                                                                    \
     }                                                                                                        \
     name;
@@ -58,6 +67,9 @@ struct config {
     // Set by config_resolve: neither micro_batch_size nor gradient_accumulation_steps is a number, so both
     // are as a CPU takes them, and a GPU's memory plan chooses others (trainer/plan/micro_batch.h).
     bool micro_batch_is_open;
+    // Set by config_resolve, with train.batch_size_schedule: the greatest common divisor of a rank's
+    // sequences of a step, over all batch sizes of the run. Micro-batches divide it.
+    int64_t rank_sequences;
     bool *given;  // (number of options) whether the file or an override sets it
     char *source; // path of the file, for messages
 };
@@ -114,9 +126,18 @@ bool config_compute_type(const struct config *config, enum dtype *type);
 // Sets train.micro_batch_size, which must divide the rank's sequences of a step, and with it
 // gradient_accumulation_steps. The batch stays. Of a resolved config.
 void config_set_micro_batch(struct config *config, int64_t size);
+// Appends a sentence for each of train.batch_size_schedule and train.seq_len_schedule that is set: "batch
+// size: 64 sequences, 128 after step 1000". Of a resolved config.
+//   separator   between them
+void config_print_schedules(const struct config *config, const char *separator, struct text *out);
+// A rank's sequences of a step, which micro-batches divide; with train.batch_size_schedule the greatest
+// common divisor of those of all batch sizes.
+int64_t config_rank_sequences(const struct config *config);
 // The largest divisor of `sequences` that is at most `most`, or 1.
 int64_t config_largest_divisor(int64_t sequences, int64_t most);
 
+// The value after `step` steps; `base` before the first stage.
+int64_t config_stages_at(const struct config_stages *schedule, int64_t base, int64_t step);
 // The length of the schedule in steps: scheduler.decay_steps, or train.max_steps where that is 0.
 int64_t config_decay_steps(const struct config *config);
 

@@ -58,6 +58,8 @@ const struct option options[] = {
     ROW(OPTION_PATHS, section, name, 0, 0, "[]", NULL, 0, 0, resume, help)
 #define SOURCES(section, name, resume, help)                                                                 \
     ROW(OPTION_SOURCES, section, name, 0, 0, "[]", NULL, 0, 0, resume, help)
+#define SCHEDULE(section, name, low, high, resume, help)                                                     \
+    ROW(OPTION_SCHEDULE, section, name, low, high, "[]", NULL, 0, 0, resume, help)
 #include "configs/schema.def"
 };
 const int n_options = sizeof options / sizeof *options;
@@ -196,6 +198,14 @@ static void print_sources(const struct config_sources *sources, struct text *out
     text_add(out, "]");
 }
 
+static void print_schedule(const struct config_stages *schedule, struct text *out) {
+    text_add(out, "[");
+    for (int i = 0; i < schedule->n; i++)
+        text_add(out, "%s[%lld, %lld]", i ? ", " : "", (long long)schedule->stages[i].step,
+                 (long long)schedule->stages[i].value);
+    text_add(out, "]");
+}
+
 void option_print(const struct option *option, const struct config *config, struct text *out) {
     const void *slot = option_value(option, config);
     char number[2][32];
@@ -231,6 +241,9 @@ void option_print(const struct option *option, const struct config *config, stru
         break;
     case OPTION_SOURCES:
         print_sources(slot, out);
+        break;
+    case OPTION_SCHEDULE:
+        print_schedule(slot, out);
         break;
     }
 }

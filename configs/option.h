@@ -13,7 +13,8 @@ enum option_type {
     OPTION_CHOICE,
     OPTION_STRING,
     OPTION_PATHS,
-    OPTION_SOURCES
+    OPTION_SOURCES,
+    OPTION_SCHEDULE
 };
 enum option_resume { FREE, RAISE, NAMED, FIXED };
 

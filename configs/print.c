@@ -96,6 +96,7 @@ static const char *bounds_of(const struct option *option, char *buffer, size_t s
     case OPTION_AUTO_INTEGER:
     case OPTION_NUMBER:
     case OPTION_PAIR:
+    case OPTION_SCHEDULE:
         snprintf(buffer, size, "%s%s to %s", option->type == OPTION_AUTO_INTEGER ? "auto, or " : "",
                  option_number(low, option->minimum), option_number(high, option->maximum));
         break;
@@ -120,9 +121,16 @@ static const char *default_of(const struct option *option, char *buffer, size_t 
 }
 
 void config_print_options(struct text *out) {
-    static const char *const types[] = {"true or false", "integer",     "integer",
-                                        "number",        "two numbers", "choice",
-                                        "text",          "paths",       "paths, or sources"};
+    static const char *const types[] = {"true or false",
+                                        "integer",
+                                        "integer",
+                                        "number",
+                                        "two numbers",
+                                        "choice",
+                                        "text",
+                                        "paths",
+                                        "paths, or sources",
+                                        "list of [step, value]"};
     static const char *const resumes[] = {"may change", "may only grow", "with resume_with", "fixed"};
     text_add(
         out,
@@ -150,6 +158,28 @@ void config_print_options(struct text *out) {
                          options[i].help);
         }
     }
+}
+
+// ---- schedules
+
+static void print_stages(const struct config_stages *stages, int64_t base, const char *what, const char *unit,
+                         struct text *out) {
+    text_add(out, "%s: %lld %s", what, (long long)config_stages_at(stages, base, 0), unit);
+    for (int i = 0; i < stages->n; i++)
+        if (stages->stages[i].step > 0)
+            text_add(out, ", %lld after step %lld", (long long)stages->stages[i].value,
+                     (long long)stages->stages[i].step);
+}
+
+void config_print_schedules(const struct config *config, const char *separator, struct text *out) {
+    const struct config_stages *batches = &config->train.batch_size_schedule,
+                               *lengths = &config->train.seq_len_schedule;
+    if (batches->n > 0)
+        print_stages(batches, config->train.train_batch_size, "batch size", "sequences", out);
+    if (batches->n > 0 && lengths->n > 0)
+        text_add(out, "%s", separator);
+    if (lengths->n > 0)
+        print_stages(lengths, config->train.seq_len, "sequence length", "tokens", out);
 }
 
 // ---- words for shells

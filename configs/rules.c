@@ -49,6 +49,19 @@ void config_set_micro_batch(struct config *config, int64_t size) {
     config->train.gradient_accumulation_steps = sequences / size;
 }
 
+int64_t config_rank_sequences(const struct config *config) {
+    return config->train.batch_size_schedule.n > 0
+               ? config->rank_sequences
+               : config->train.micro_batch_size * config->train.gradient_accumulation_steps;
+}
+
+int64_t config_stages_at(const struct config_stages *schedule, int64_t base, int64_t step) {
+    int64_t value = base;
+    for (int i = 0; i < schedule->n && schedule->stages[i].step <= step; i++)
+        value = schedule->stages[i].value;
+    return value;
+}
+
 // What a CPU takes where only train_batch_size is set: more gains no speed there.
 #define CPU_SEQUENCES   4
 #define CPU_AUTO_TOKENS 4096
@@ -61,12 +74,46 @@ static enum status auto_needs_a_batch(const struct config *config) {
         config->source);
 }
 
+static int64_t greatest_common_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+// What micro-batches divide: the greatest common divisor of a rank's sequences, over the run's batch sizes.
+static int64_t divisor_of_batches(const struct config *config, int world) {
+    const struct config_stages *schedule = &config->train.batch_size_schedule;
+    int64_t divisor = config->train.train_batch_size;
+    for (int i = 0; i < schedule->n; i++)
+        divisor = greatest_common_divisor(divisor, schedule->stages[i].value);
+    return divisor / world;
+}
+
+static enum status check_batch_schedule(const struct config *config, int world) {
+    const struct config_stages *schedule = &config->train.batch_size_schedule;
+    const int64_t unit = config->train.micro_batch_size * world;
+    for (int i = 0; i < schedule->n; i++)
+        if (schedule->stages[i].value % unit != 0)
+            return FAIL(STATUS_INVALID,
+                        "%s: train.batch_size_schedule has the batch size %lld, which does not divide by %d "
+                        "rank%s x train.micro_batch_size %lld; choose a multiple of %lld",
+                        config->source, (long long)schedule->stages[i].value, world, world == 1 ? "" : "s",
+                        (long long)config->train.micro_batch_size, (long long)unit);
+    return STATUS_OK;
+}
+
 // train_batch_size = micro_batch_size x gradient_accumulation_steps x world: any two determine the third.
 static enum status derive_batch_sizes(struct config *config, int world) {
     int64_t *micro = &config->train.micro_batch_size,
             *accumulation = &config->train.gradient_accumulation_steps,
             *batch = &config->train.train_batch_size;
+    const struct config_stages *schedule = &config->train.batch_size_schedule;
     const bool is_auto = *micro == CONFIG_AUTO;
+    if (!*batch && schedule->n > 0)
+        *batch = schedule->stages[0].value;
     if (is_auto && !*batch)
         return auto_needs_a_batch(config);
     if (is_auto)
@@ -86,7 +133,7 @@ static enum status derive_batch_sizes(struct config *config, int world) {
             config, world, *micro ? "train.micro_batch_size" : "train.gradient_accumulation_steps", given);
     if (!given) { // only train_batch_size is set
         config->micro_batch_is_open = true;
-        *micro = config_largest_divisor(per_rank,
+        *micro = config_largest_divisor(divisor_of_batches(config, world),
                                         is_auto ? CPU_AUTO_TOKENS / config->train.seq_len : CPU_SEQUENCES);
     }
     if (*micro)
@@ -142,6 +189,19 @@ static enum status check_sequence(const struct config *c) {
     return FAIL(STATUS_INVALID,
                 "%s: train.seq_len %lld is above model.n_positions %lld; lower the first or raise the second",
                 c->source, (long long)c->train.seq_len, (long long)c->model.n_positions);
+}
+
+static enum status check_seq_len_schedule(const struct config *c) {
+    const struct config_stages *schedule = &c->train.seq_len_schedule;
+    const int64_t T = c->train.seq_len ? c->train.seq_len : c->model.n_positions;
+    for (int i = 0; i < schedule->n; i++)
+        if (T % schedule->stages[i].value != 0)
+            return FAIL(STATUS_INVALID,
+                        "%s: train.seq_len_schedule has the length %lld, which does not divide train.seq_len "
+                        "%lld; choose a divisor, such as %lld",
+                        c->source, (long long)schedule->stages[i].value, (long long)T,
+                        (long long)config_largest_divisor(T, schedule->stages[i].value));
+    return STATUS_OK;
 }
 
 // A tokenizer that is not given may come with the shards of data.train; the trainer checks that.
@@ -284,6 +344,7 @@ static const struct {
 } rules[] = {
     {check_heads, true, {"model.n_embd", "model.n_head"}},
     {check_sequence, true, {"train.seq_len", "model.n_positions"}},
+    {check_seq_len_schedule, true, {"train.seq_len_schedule", "train.seq_len", "model.n_positions"}},
     {check_samples, true, {"train.sample_every", "data.tokenizer", "data.train"}},
     {check_documents, false, {"data.mask_documents", "attention"}},
     {check_offload_activations, false, {"offload_activations", "recompute"}},
@@ -327,6 +388,10 @@ enum status config_resolve(struct config *config, int world) {
     enum status status = derive_batch_sizes(config, world);
     if (status == STATUS_OK)
         status = check_derived(config);
+    if (status == STATUS_OK)
+        status = check_batch_schedule(config, world);
+    if (status == STATUS_OK)
+        config->rank_sequences = divisor_of_batches(config, world);
     status = faults_take(&faults, status);
     if (status == STATUS_OK)
         status = config_derive_run_folder(config);

@@ -115,8 +115,12 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
 
 // Rows of the order before a step.
 static uint64_t rows_before(const struct loader *loader, int64_t step) {
-    const uint64_t steps = step > loader->first_step ? (uint64_t)(step - loader->first_step) : 0;
-    return steps * (uint64_t)loader->options.batch_size + loader->n_skipped;
+    const struct loader_options *options = &loader->options;
+    const int64_t first = loader->first_step, steps = step > first ? step - first : 0;
+    const uint64_t rows = options->rows_before ? options->rows_before(options->context, first + steps) -
+                                                     options->rows_before(options->context, first)
+                                               : (uint64_t)steps * (uint64_t)options->batch_size;
+    return rows + loader->n_skipped;
 }
 
 // ahead: prefetching. A failure is then not recorded, because the batch may never be requested. The batch
@@ -169,11 +173,18 @@ static void *read_ahead(void *argument) {
     return NULL;
 }
 
+static int64_t batch_of(const struct loader *loader, int64_t step) {
+    const struct loader_options *options = &loader->options;
+    return options->rows_before ? (int64_t)(options->rows_before(options->context, step + 1) -
+                                            options->rows_before(options->context, step))
+                                : options->batch_size;
+}
+
 // The batch to prefetch after this one: the next rows of the step, or the first rows of the next step.
 static void expect_next(const struct loader *loader, const struct batch *now, struct batch *next) {
     const struct loader_options *options = &loader->options;
     int row = now->first_row + options->row_stride;
-    bool same_step = row + options->micro_batch_size <= options->batch_size;
+    const bool same_step = row + options->micro_batch_size <= batch_of(loader, now->step);
     next->step = same_step ? now->step : now->step + options->step_stride;
     next->begin = rows_before(loader, next->step);
     next->first_row = same_step ? row : options->first_row;

@@ -25,7 +25,11 @@ struct loader_options {
     int vocab_size;                 // tokens at or above it are refused, with file and token offset
     int seq_len;                    // T
     int batch_size;                 // sequences per step, over all micro-batches and ranks
-    int micro_batch_size;           // B: sequences (rows) per loader_batch
+    // Where steps differ in it: the rows of the steps before `step`. NULL: step * batch_size. Called by the
+    // functions below only.
+    uint64_t (*rows_before)(const void *context, int64_t step);
+    const void *context;
+    int micro_batch_size; // B: sequences (rows) per loader_batch
     // What this rank will request, for prefetching: rows first_row, first_row + row_stride, ... of a step,
     // then the same rows step_stride steps later. Strides of 0 mean B and 1: all rows of every step.
     int first_row, row_stride, step_stride;

@@ -38,6 +38,7 @@ enum gpt_recompute {
 
 struct gpt;
 
+#define GPT_MOST_LENGTHS 32
 struct gpt_options {
     enum dtype type; // compute type
     int B, T;        // micro-batch size and sequence length
@@ -50,6 +51,8 @@ struct gpt_options {
     bool mask_documents;
     bool training; // false: forward passes only; the activations of one block are kept
     bool scoring;  // gpt_score may be called: takes memory for its predictions
+    // Sequence lengths below T that gpt_set_length may choose; each divides T.
+    int lengths[GPT_MOST_LENGTHS], n_lengths;
 };
 
 // The shapes in which gpt_score computes, longest sequences first: T, 3/4 T, T/2, 3/8 T, and so on (rounded
@@ -90,6 +93,9 @@ enum status gpt_flops_per_token(const struct params *params, int T, double *out)
 // what comes before its first end-of-text is a document too.
 void gpt_set_end_of_text(struct gpt *gpt, int32_t end_of_text);
 
+// Cuts each of the B sequences of later passes into T / length, so that a pass has (B T / length, length)
+// tokens. T, or one of the options' lengths.
+void gpt_set_length(struct gpt *gpt, int length);
 // The inputs of the next pass. They are copied; the device reads the copy later.
 //   tokens, targets  (B, T) host int32; targets NULL for gpt_logits
 enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *tokens,

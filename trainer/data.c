@@ -8,6 +8,11 @@
 
 #define MOST_PADDING 512 // ids that a vocabulary is rounded up by, for fast products
 
+static uint64_t rows_before(const void *context, int64_t step) {
+    const struct trainer *trainer = context;
+    return shapes_rows_before(&trainer->shapes, step);
+}
+
 static enum status open_loader(const struct trainer *trainer, bool validation, struct loader **out) {
     const struct config *config = trainer->config;
     struct source_option list[CONFIG_MAX_SOURCES];
@@ -18,6 +23,8 @@ static enum status open_loader(const struct trainer *trainer, bool validation, s
                                      .micro_batch_size = (int)config->train.micro_batch_size,
                                      .first_row = trainer->comm->rank * (int)config->train.micro_batch_size,
                                      .row_stride = trainer->comm->world * (int)config->train.micro_batch_size,
+                                     .rows_before = rows_before,
+                                     .context = trainer,
                                      .shuffle = config->data.shuffle,
                                      .seed = (uint64_t)config->train.seed};
     if (validation) { // one micro-batch per step, in file order, distributed over the ranks
@@ -25,6 +32,7 @@ static enum status open_loader(const struct trainer *trainer, bool validation, s
         options.first_row = 0;
         options.step_stride = trainer->comm->world;
         options.shuffle = false;
+        options.rows_before = NULL;
     }
     return loader_new(&options, out);
 }
@@ -168,10 +176,13 @@ static uint64_t order_seed(uint64_t seed, int n) {
     return seed + (uint64_t)n * 0x9E3779B97F4A7C15u;
 }
 
-// A step's sequences are counted in batches: with another batch size, steps would repeat or skip some.
+// Sequences are counted from the first step on: if earlier steps had other batch sizes, later ones would
+// repeat or skip some.
 static bool has_another_batch(const struct trainer *trainer) {
-    const int64_t now = trainer->config->train.train_batch_size;
-    if (!trainer->resumed || trainer->resumed->config.train.train_batch_size == now)
+    if (!trainer->resumed)
+        return false;
+    const struct shapes before = shapes_of(&trainer->resumed->config);
+    if (shapes_rows_before(&before, trainer->step) == shapes_rows_before(&trainer->shapes, trainer->step))
         return false;
     log_info("with the new batch size, sequences follow a new order from step %lld on",
              (long long)trainer->step + 1);
@@ -223,6 +234,11 @@ void trainer_describe_data(const struct trainer *trainer) {
              loader_n_shards(train) == 1 ? "" : "s", (long long)config->train.gradient_accumulation_steps,
              (long long)config->train.micro_batch_size, (long long)config->train.seq_len,
              trainer->comm->world > 1 ? " per rank" : "");
+    struct text schedules = {0};
+    config_print_schedules(config, "; ", &schedules);
+    if (schedules.length > 0 && !schedules.failed)
+        log_info("%s (train.batch_size_schedule, train.seq_len_schedule)", schedules.data);
+    text_free(&schedules);
     char until[48] = "";
     if (config->train.max_minutes == 0)
         snprintf(until, sizeof until, " up to step %lld", (long long)trainer->last_step);

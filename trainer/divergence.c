@@ -59,7 +59,7 @@ static enum status repeat_step(struct trainer *trainer, const struct trainer_ste
                                struct found *found) {
     struct engine *engine = &trainer->engine;
     const struct config *config = trainer->config;
-    const int64_t n_micro = config->train.gradient_accumulation_steps,
+    const int64_t n_micro = trainer_micro_batches(trainer, &step->shape),
                   data_step = config->train.overfit_one_batch ? 0 : step->now.step - 1;
     const struct update_plan *plan = &step->plans[UPDATE_DONE];
     for (int64_t k = 0; k < n_micro; k++) {
@@ -97,10 +97,12 @@ static enum status add_first(struct trainer *trainer, const struct trainer_step 
     const int64_t B = trainer->config->train.micro_batch_size;
     struct found mine = {0};
     struct found *all = calloc((size_t)comm->world, sizeof *all);
+    gpt_set_length(trainer->engine.gpt, (int)step->shape.seq_len);
     enum status status = trainer_agree(
         trainer, all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for what %d ranks find", comm->world));
     if (status == STATUS_OK)
         status = repeat_step(trainer, step, &mine);
+    gpt_set_length(trainer->engine.gpt, (int)trainer->shapes.row_tokens);
     if (status == STATUS_OK)
         status = drop_gradients(trainer);
     if (status == STATUS_OK)
@@ -188,7 +190,7 @@ enum status trainer_diverged(struct trainer *trainer, const struct trainer_step 
     if (is_finite) {
         add_figures(trainer, step, &what);
         text_add(&what, "; its sequences begin at ");
-        add_sequences(trainer, step->now.step, 0, trainer->config->train.train_batch_size, &what);
+        add_sequences(trainer, step->now.step, 0, step->shape.batch_size, &what);
     } else {
         text_add(&what, "the loss is %g and the gradient norm %g. ", step->now.loss, step->now.grad_norm);
         status = add_first(trainer, step, &what);
@@ -246,7 +248,6 @@ static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int
 // Takes over the weights and the counts of the checkpoint. The time that was spent, and how often the run
 // diverged, go on.
 static enum status take_checkpoint(struct trainer *trainer, struct checkpoint *from) {
-    const int64_t batch = trainer->config->train.train_batch_size;
     const struct spike_record before = trainer->spikes;
     const struct checkpoint_source source = {from, read_checkpoint};
     TRY(model_states_load(&trainer->engine.state, &trainer->stream, &source, true));
@@ -255,7 +256,8 @@ static enum status take_checkpoint(struct trainer *trainer, struct checkpoint *f
     trainer->spikes.rewinds = before.rewinds + 1;
     trainer->spikes.rewound_to = from->step;
     trainer->spikes.skipped_sequences =
-        before.skipped_sequences + (trainer->diverged_step - from->step) * batch;
+        before.skipped_sequences + (int64_t)(shapes_rows_before(&trainer->shapes, trainer->diverged_step) -
+                                             shapes_rows_before(&trainer->shapes, from->step));
     if (!trainer->config->train.overfit_one_batch)
         loader_skip(trainer->train, (uint64_t)trainer->spikes.skipped_sequences);
     trainer->step = trainer->saved_step = from->step;

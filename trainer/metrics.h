@@ -26,7 +26,9 @@ struct step_metrics {
     bool speculates;       // offload_optimizer.speculative
     bool stepped_ahead;    // the speculative update was kept
     double lr;
-    int64_t tokens; // trained on so far, with this step
+    int64_t batch_size, seq_len; // of the step: sequences of train.seq_len tokens; tokens that each pass sees
+    double steps_left;           // of the run, as steps like this one
+    int64_t tokens;              // trained on so far, with this step
     // Of a mixture: the tokens of each source so far, since the order of its data began; else n_sources is 0.
     const int64_t *source_tokens;
     int n_sources;

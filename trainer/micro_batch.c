@@ -23,7 +23,7 @@ static enum status find_limits(const struct trainer *trainer, uint64_t available
 // The micro-batch size of the checkpoint that is resumed, if the batch divides by it; else 0.
 static int64_t recorded_size(const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    const int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps;
+    const int64_t sequences = config_rank_sequences(config);
     const int64_t size = trainer->resumed ? trainer->resumed->config.train.micro_batch_size : 0;
     return size > 0 && sequences % size == 0 ? size : 0;
 }

@@ -91,11 +91,11 @@ int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, doub
     return left < (double)(trainer->last_step - done) ? done + (int64_t)left : trainer->last_step;
 }
 
-void trainer_pacing_measure(struct trainer *trainer, double step_s) {
+void trainer_pacing_measure(struct trainer *trainer, int64_t step, double step_s) {
     struct trainer_pacing *pacing = &trainer->pacing;
     if (pacing->is_warm) {
         pacing->sum_s += step_s;
-        pacing->n_steps++;
+        pacing->n_steps += shapes_work(&trainer->shapes, step, step + 1, 0);
     }
     pacing->is_warm = true;
 }
@@ -156,6 +156,18 @@ static enum status take(struct trainer *trainer, const struct history_decision *
     return trainer_leads(trainer) ? write_decisions(trainer) : STATUS_OK;
 }
 
+// With steps of different shapes, pacing_total counts steps like the first one.
+static int64_t total_of(const struct trainer *trainer, const struct pacing_evaluations *evaluations,
+                        const struct pacing_report *report) {
+    struct config config = *trainer->config;
+    if (!shapes_vary(&trainer->shapes))
+        return pacing_total(&config, evaluations, trainer->step, report);
+    config.train.max_steps = INT64_MAX / 2;
+    const int64_t total = pacing_total(&config, evaluations, trainer->step, report);
+    return shapes_reach(&trainer->shapes, trainer->step, (double)(total - trainer->step), 0,
+                        trainer->config->train.max_steps);
+}
+
 enum status trainer_pace(struct trainer *trainer, const struct pacing_report *report) {
     const struct config *config = trainer->config;
     struct trainer_pacing *pacing = &trainer->pacing;
@@ -172,8 +184,7 @@ enum status trainer_pace(struct trainer *trainer, const struct pacing_report *re
     evaluations.task_sequences = trainer_tasks_sequences(trainer);
     const struct history_decision *last = last_decision(&trainer->history);
     const struct history_decision decision = {.step = trainer->step,
-                                              .total =
-                                                  pacing_total(config, &evaluations, trainer->step, report),
+                                              .total = total_of(trainer, &evaluations, report),
                                               .position = schedule_position(config, last, trainer->step - 1),
                                               .spent_s = report->spent_s};
     TRY(take(trainer, &decision));

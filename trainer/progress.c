@@ -63,10 +63,14 @@ void progress_free(struct progress *progress) {
 
 // ---- the line
 
+static int64_t micro_batches_of(const struct progress *progress) {
+    return progress->n_micro > 0 ? progress->n_micro : progress->config->train.gradient_accumulation_steps;
+}
+
 // Seconds of the whole step under way: by its micro-batches, once some are done; never less than it has
 // taken.
 static double expected_step_s(const struct progress *progress, double now_s) {
-    const double n = (double)progress->config->train.gradient_accumulation_steps;
+    const double n = (double)micro_batches_of(progress);
     if (progress->phase == PROGRESS_STEP && progress->micro > 0 && !progress->has_last)
         return (now_s - progress->began_s) / (double)progress->micro * n;
     return progress->phase == PROGRESS_STEP ? fmax(progress->step_s, now_s - progress->began_s)
@@ -76,10 +80,12 @@ static double expected_step_s(const struct progress *progress, double now_s) {
 // Seconds that the steps left take, without those that the one under way has taken. One slow step after
 // others is no measure of those to come.
 static double expected_left_s(const struct progress *progress, double now_s) {
-    int64_t left = progress->total - progress->done;
+    const double left = progress->has_last && progress->last.steps_left > 0
+                            ? progress->last.steps_left
+                            : (double)(progress->total - progress->done);
     double step_s = progress->has_last ? progress->step_s : expected_step_s(progress, now_s);
     double taken_s = progress->phase == PROGRESS_STEP ? now_s - progress->began_s : 0;
-    return fmax(0, (double)left * step_s - taken_s);
+    return fmax(0, left * step_s - taken_s);
 }
 
 #define FIELD(field, use, ...)                                                                               \
@@ -106,7 +112,7 @@ static void add_figures(const struct step_metrics *step, struct log_field *field
 
 static void add_micro_batch(const struct progress *progress, double now_s, struct log_field *fields) {
     char passed[SHORT_TEXT], whole[SHORT_TEXT];
-    const int64_t n = progress->config->train.gradient_accumulation_steps;
+    const int64_t n = micro_batches_of(progress);
     const int64_t at = progress->micro < n ? progress->micro + 1 : n;
     const double step_s = expected_step_s(progress, now_s);
     FIELD(fields[1], progress->has_last ? 5 : 1, "micro-batch %lld/%lld", (long long)at, (long long)n);
@@ -217,10 +223,16 @@ void progress_step_begin(struct progress *progress, double now_s) {
     pthread_mutex_unlock(&progress->lock);
 }
 
+void progress_micro_batches(struct progress *progress, int64_t n) {
+    pthread_mutex_lock(&progress->lock);
+    progress->n_micro = n;
+    pthread_mutex_unlock(&progress->lock);
+}
+
 void progress_micro_batch(struct progress *progress, int64_t done, double now_s) {
     pthread_mutex_lock(&progress->lock);
     progress->micro = done;
-    if (done < progress->config->train.gradient_accumulation_steps)
+    if (done < micro_batches_of(progress))
         show_if_due(progress, now_s);
     pthread_mutex_unlock(&progress->lock);
 }

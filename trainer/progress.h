@@ -26,6 +26,7 @@ struct progress {
     const char *what;         // what is under way between two steps; NULL: nothing that takes long
     int64_t done, total;      // steps; total: of the whole run, as far as known
     int64_t micro;            // micro-batches done of the step under way
+    int64_t n_micro;          // of it; 0: train.gradient_accumulation_steps
     double began_s, shown_s;  // when that step, or `what`, began; when a line was last shown
     double step_s;            // seconds that a step takes: estimated, then measured; 0: unknown
     struct step_metrics last; // of the last step
@@ -43,6 +44,8 @@ void progress_free(struct progress *progress);
 // if it is long. ticks: a thread redraws the line (progress_tick), until progress_free.
 void progress_start(struct progress *progress, int64_t done, int64_t total, double step_s, bool ticks);
 void progress_step_begin(struct progress *progress, double now_s);
+// The micro-batches of the steps from now on; without it train.gradient_accumulation_steps.
+void progress_micro_batches(struct progress *progress, int64_t n);
 void progress_micro_batch(struct progress *progress, int64_t done, double now_s);
 void progress_step(struct progress *progress, const struct step_metrics *step, double now_s);
 // Something begins between two steps, such as "evaluation"; NULL: it has ended.

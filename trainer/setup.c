@@ -204,8 +204,9 @@ static enum status make_model(struct trainer *trainer) {
     TRY(trainer_agree(trainer, plan_run(&trainer->engine, &options, table, &trainer->profile_region)));
     if (trainer->config->data.mask_documents)
         gpt_set_end_of_text(trainer->engine.gpt, trainer_document_start(trainer));
-    comm_volume_make(&trainer->engine.state, trainer->config->train.gradient_accumulation_steps,
-                     &trainer->volume);
+    const struct step_shape shape = shapes_at(&trainer->shapes, trainer->step);
+    trainer->volume_steps = trainer_micro_batches(trainer, &shape);
+    comm_volume_make(&trainer->engine.state, trainer->volume_steps, &trainer->volume);
     plan_print(table, &trainer->volume, trainer->comm->world, trainer->engine.gpt);
     TRY(trainer_agree(trainer, check_memory(trainer)));
     trainer->program_bytes = program_memory(&options, region_place_bytes(table, REGION_HOST));
@@ -378,6 +379,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(trainer_agree(trainer, open_devices(trainer)));
     TRY(choose_type(trainer));
     TRY(trainer_choose_micro_batch(trainer));
+    trainer->shapes = shapes_of(trainer->config);
     TRY(trainer_open_data(trainer)); // whose batches have the chosen size
     TRY(trainer_open_tasks(trainer));
     TRY(trainer_choose_attention(trainer));
@@ -387,6 +389,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     trainer_describe_resume(trainer);
     trainer_describe_schedule(trainer);
     TRY(load_state(trainer));
+    trainer->seq_len = trainer->shapes.row_tokens;
     trainer_graphs_init(trainer);
     TRY(trainer_agree(trainer, begin_metrics(trainer)));
     return trainer_agree(trainer, trainer_profile_start(trainer));

@@ -50,28 +50,25 @@ static enum status next_batch(struct trainer *trainer, int64_t k, enum status *b
 
 // ---- plans
 
-static double tokens_of_step(const struct trainer *trainer) {
-    return (double)(trainer->config->train.train_batch_size * trainer->config->train.seq_len);
-}
-
 // The next step, from 1, in steps of data: with those that rewinds left out.
-static int64_t data_step_of(const struct trainer *trainer) {
-    return trainer->step + 1 + trainer->spikes.skipped_sequences / trainer->config->train.train_batch_size;
+static int64_t data_step_of(const struct trainer *trainer, const struct step_shape *shape) {
+    return trainer->step + 1 + trainer->spikes.skipped_sequences / shape->batch_size;
 }
 
 // The plan of the next step if the state of the loss scale before it is `scale`, and so many updates were
 // skipped for spikes.
 static struct update_plan plan_after(const struct trainer *trainer, const struct loss_scale *scale,
-                                     int64_t spikes_skipped, const struct spike_limits *limits) {
+                                     int64_t spikes_skipped, const struct trainer_step *step) {
+    const double n_tokens = trainer_step_tokens(trainer, &step->shape);
     const int64_t skipped = scale->skipped + spikes_skipped, // skipped steps do not count
         updates = trainer->step - skipped;
     struct update_plan plan =
         optimizer_plan(&trainer->engine.optimizer, updates + 1, trainer_lr_after(trainer, skipped),
-                       loss_scale_factor(scale), tokens_of_step(trainer));
-    plan.loss_factor *= injection_factor(data_step_of(trainer));
+                       loss_scale_factor(scale), n_tokens);
+    plan.loss_factor *= injection_factor(data_step_of(trainer, &step->shape));
     if (trainer->config->train.on_spike != CONFIG_ON_SPIKE_WARN) {
-        plan.most_loss_sum = limits->loss * tokens_of_step(trainer);
-        plan.most_norm = limits->norm;
+        plan.most_loss_sum = step->limits.loss * n_tokens;
+        plan.most_norm = step->limits.norm;
     }
     return plan;
 }
@@ -98,7 +95,7 @@ static void plan_step(struct trainer *trainer, struct trainer_step *step) {
         int64_t skipped = spikes->skipped;
         const bool goes_on =
             !is_ahead || expect_ending(trainer, (enum update_ending)ending, &after, &skipped);
-        step->plans[ending] = plan_after(trainer, &after, skipped, &step->limits);
+        step->plans[ending] = plan_after(trainer, &after, skipped, step);
         step->plans[ending].allowed = goes_on;
     }
 }
@@ -148,7 +145,7 @@ static enum status train_micro_batch(void *context) {
 //                  meaningless
 static enum status accumulate(struct trainer *trainer, const struct trainer_step *step,
                               enum status *batch_status) {
-    const int64_t n_micro = trainer->config->train.gradient_accumulation_steps;
+    const int64_t n_micro = trainer_micro_batches(trainer, &step->shape);
     const int32_t *tokens = NULL, *targets = NULL;
     *batch_status = STATUS_OK;
     for (int64_t k = 0; k < n_micro; k++) {
@@ -265,10 +262,21 @@ static enum status give_up_step(struct trainer *trainer, enum status batch_statu
     return trainer_agree_between_steps(trainer, batch_status);
 }
 
-static double step_flops(const struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    const double tokens = (double)(config->train.train_batch_size * config->train.seq_len);
-    return trainer->flops_per_token * tokens;
+static double step_flops(const struct trainer *trainer, const struct trainer_step *step) {
+    return shapes_flops(&trainer->shapes, step->now.step - 1);
+}
+
+// Before a step of another shape than the one before.
+static enum status change_shape(struct trainer *trainer, const struct step_shape *shape) {
+    const int64_t n_micro = trainer_micro_batches(trainer, shape);
+    if (n_micro != trainer->volume_steps)
+        comm_volume_make(&trainer->engine.state, n_micro, &trainer->volume);
+    trainer->volume_steps = n_micro;
+    progress_micro_batches(&trainer->progress, n_micro);
+    if (shape->seq_len != trainer->seq_len && trainer->graphs.is_on)
+        TRY(trainer_graphs_renew(trainer));
+    trainer->seq_len = shape->seq_len;
+    return STATUS_OK;
 }
 
 // Measures the GEMM rate again if a step exceeded it, on a device that is idle then.
@@ -280,11 +288,12 @@ static enum status check_rate(struct trainer *trainer, double achieved) {
 }
 
 enum status trainer_issue_step(struct trainer *trainer) {
-    const struct config *config = trainer->config;
     const int slot = (int)(trainer->n_issued % STEP_SLOTS);
     struct trainer_step *step = &trainer->steps[slot];
-    *step = (struct trainer_step){
-        .now = {.step = trainer->step + 1}, .slot = slot, .began_s = clock_monotonic_s()};
+    *step = (struct trainer_step){.now = {.step = trainer->step + 1},
+                                  .shape = shapes_at(&trainer->shapes, trainer->step),
+                                  .slot = slot,
+                                  .began_s = clock_monotonic_s()};
     const struct comm_traffic before = trainer->comm->traffic;
     const bool device_decides = optimizer_decides_on_device(&trainer->engine.optimizer);
     const bool ahead = trainer_may_be_ahead(trainer);
@@ -293,9 +302,13 @@ enum status trainer_issue_step(struct trainer *trainer) {
     double loss_sum = 0;
     bool whole = false;
     plan_step(trainer, step);
+    TRY(change_shape(trainer, &step->shape));
     progress_step_begin(&trainer->progress, step->began_s);
     TRY(profiler_step_begin(&trainer->profiler, &trainer->stream));
-    TRY(accumulate(trainer, step, &batch_status));
+    gpt_set_length(trainer->engine.gpt, (int)step->shape.seq_len);
+    enum status status = accumulate(trainer, step, &batch_status);
+    gpt_set_length(trainer->engine.gpt, (int)trainer->shapes.row_tokens);
+    TRY(status);
     if (!device_decides)
         TRY(optimizer_losses(&trainer->engine.optimizer, &trainer->stream, &loss_sum));
     const struct step_report report = {.loss_sum = loss_sum,
@@ -313,9 +326,9 @@ enum status trainer_issue_step(struct trainer *trainer) {
     step->now.stepped_ahead = trainer->engine.optimizer.stepped_ahead;
     trainer->n_issued++;
     trainer->step++;
-    trainer->tokens += config->train.train_batch_size * config->train.seq_len;
+    trainer->tokens += step->shape.batch_size * trainer->shapes.row_tokens;
     step->now.tokens = trainer->tokens;
-    TRY(check_rate(trainer, first.seconds > 0 ? step_flops(trainer) / first.seconds : 0));
+    TRY(check_rate(trainer, first.seconds > 0 ? step_flops(trainer, step) / first.seconds : 0));
     // By what rank 0 knew before the update, so that the decision does not depend on how far ahead the host
     // is.
     trainer_fail_later(trainer, trainer_pace(trainer, &first.pacing));
@@ -353,7 +366,7 @@ static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     struct step_metrics *now = &step->now;
     const struct update_plan *plan = &step->plans[trainer->last_ending];
     const bool overflow = step->result.skipped == UPDATE_NOT_FINITE && trainer->loss_scale.scale > 0;
-    now->loss = step->result.loss_sum / (double)(config->train.train_batch_size * config->train.seq_len);
+    now->loss = step->result.loss_sum / trainer_step_tokens(trainer, &step->shape);
     now->grad_norm = step->result.norm;
     now->loss_scale = plan->loss_scale;
     now->lr = plan->lr;
@@ -398,7 +411,6 @@ static void count_sources(struct trainer *trainer, struct step_metrics *now) {
 }
 
 static enum status finish_step(struct trainer *trainer) {
-    const struct config *config = trainer->config;
     struct trainer_step *step = &trainer->steps[trainer->n_finished % STEP_SLOTS];
     struct step_metrics *now = &step->now;
     if (!step->is_decided) // a failure here is this device's own: the other ranks cannot agree on it, but are
@@ -414,15 +426,18 @@ static enum status finish_step(struct trainer *trainer) {
     trainer->finished_s = finished_s;
     trainer->finished_step_s = seconds;
     comm_expect_seconds(trainer->comm, seconds);
-    trainer_pacing_measure(trainer, seconds);
+    trainer_pacing_measure(trainer, now->step - 1, seconds);
     if (!trainer_leads(trainer))
         return STATUS_OK;
     measure_memory(trainer, now);
     count_sources(trainer, now);
     now->total = trainer_estimate_total(trainer, now->step, seconds);
-    now->tokens_per_s = (double)(config->train.train_batch_size * config->train.seq_len) / seconds;
+    now->steps_left = shapes_work(&trainer->shapes, now->step, now->total, now->step - 1);
+    now->batch_size = step->shape.batch_size;
+    now->seq_len = step->shape.seq_len;
+    now->tokens_per_s = trainer_step_tokens(trainer, &step->shape) / seconds;
     now->step_ms = seconds * 1e3;
-    const double rate = step_flops(trainer) / seconds;
+    const double rate = step_flops(trainer, step) / seconds;
     now->of_gemm = rate / fmax(trainer->gemm_rate, rate);
     now->mfu = trainer->dense_peak > 0 ? rate / trainer->dense_peak : now->of_gemm;
     now->mfu_of_dense_peak = trainer->dense_peak > 0;

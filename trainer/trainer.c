@@ -118,10 +118,9 @@ static void note_saved(struct trainer *trainer) {
 #define STEP_EFFICIENCY_GPU 0.5
 
 static double estimate_step_s(const struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    double tokens = (double)(config->train.train_batch_size * config->train.seq_len);
     double efficiency = trainer->device->place == REGION_DEVICE ? STEP_EFFICIENCY_GPU : STEP_EFFICIENCY_CPU;
-    return trainer->flops_per_token * tokens / (efficiency * trainer->gemm_rate);
+    return shapes_flops(&trainer->shapes, &trainer->params, trainer->step) /
+           (efficiency * trainer->gemm_rate);
 }
 
 static enum status train_loop(struct trainer *trainer) {

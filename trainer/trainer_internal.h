@@ -17,12 +17,13 @@
 #include "trainer/progress.h"
 #include "trainer/run_folder.h"
 #include "trainer/runs/sessions.h"
+#include "trainer/schedule/shape.h"
 #include "trainer/spikes/spikes.h"
 
 // The state of train.max_minutes (pacing.c).
 struct trainer_pacing {
     double spent_before_s; // by the run before this start
-    double sum_s, n_steps; // of steps; halved by each decision
+    double sum_s, n_steps; // of steps, the latter as steps like the first; halved by each decision
     bool is_warm;          // the first step of this start, which is slower, is over
     double sample_s, save_s;
     struct history made; // decisions after the resumed checkpoint, to be repeated
@@ -37,6 +38,7 @@ struct trainer_step {
     struct step_metrics now;                    // as far as known
     struct update_plan plans[N_UPDATE_ENDINGS]; // for the ways in which the step before it ends
     struct spike_limits limits;
+    struct step_shape shape;
     struct update_result result; // if is_decided: else still on the device
     bool is_decided;
     int slot; // of optimizer_begin
@@ -88,7 +90,10 @@ struct trainer {
     bool has_micro_batch, keeps_micro_batch; // it was chosen; the resumed checkpoint's is kept
     struct region_memory memory;
     struct engine engine;
-    struct comm_volume volume;
+    struct shapes shapes;      // of the steps
+    struct comm_volume volume; // of a step with volume_steps micro-batches
+    int64_t volume_steps;
+    int64_t seq_len;      // that the graphs were captured for
     size_t program_bytes; // resident before the run's memory was allocated: the program and its libraries
     struct loader *train, *val; // val NULL without data.val
     float *val_losses;          // (B, T) of a partial micro-batch of data.val
@@ -98,7 +103,6 @@ struct trainer {
     struct history history;     // what was changed and decided, kept in checkpoints
     struct metrics metrics;
     struct progress progress;  // of rank 0
-    double flops_per_token;    // of the model (gpt_flops_per_token)
     double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
     double dense_peak;         // FLOP/s as the vendor states it, sum over ranks; 0: not known of every rank
     struct device_peak limits; // of this rank's device; bandwidth is measured with run.profile only
@@ -151,11 +155,22 @@ void trainer_log_spikes(const struct trainer *trainer);
 // Decides whether graphs are used. If they are asked for and cannot be, logs why.
 void trainer_graphs_init(struct trainer *trainer);
 void trainer_graphs_free(struct trainer *trainer);
+// Before a step with another sequence length: later steps capture anew. Waits for the device.
+enum status trainer_graphs_renew(struct trainer *trainer) MUST_CHECK;
 // Does `work`, which issues operations to trainer->stream: through its graph where graphs are on. The first
 // time it is done as it is, as libraries load kernels and set themselves up then; the second time it is
 // captured. `work` must do the same each time, and change no state of the host that outlasts the step.
 enum status trainer_graph_run(struct trainer *trainer, struct trainer_graph *graph,
                               enum status (*work)(void *context), void *context) MUST_CHECK;
+
+// ---- shapes of steps
+
+static inline double trainer_step_tokens(const struct trainer *trainer, const struct step_shape *shape) {
+    return (double)(shape->batch_size * trainer->shapes.row_tokens);
+}
+static inline int64_t trainer_micro_batches(const struct trainer *trainer, const struct step_shape *shape) {
+    return shape->batch_size / (trainer->config->train.micro_batch_size * trainer->comm->world);
+}
 
 // ---- setup and data
 
@@ -245,7 +260,8 @@ enum status trainer_pacing_resume(struct trainer *trainer) MUST_CHECK;
 // Decides on the length of the run if that is due, after a step. The same on all ranks: by rank 0's report.
 enum status trainer_pace(struct trainer *trainer, const struct pacing_report *report) MUST_CHECK;
 // The time of a step of this rank, and what this rank has measured so far.
-void trainer_pacing_measure(struct trainer *trainer, double step_s);
+//   step   from 0
+void trainer_pacing_measure(struct trainer *trainer, int64_t step, double step_s);
 // After going back to a checkpoint: drops the decisions made since.
 enum status trainer_pacing_rewind(struct trainer *trainer) MUST_CHECK;
 struct pacing_report trainer_pacing_report(const struct trainer *trainer);

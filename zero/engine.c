@@ -21,15 +21,18 @@ enum status engine_plan_states(struct engine *engine, const struct engine_option
 enum status engine_plan_model(struct engine *engine, const struct engine_options *options,
                               struct region_table *table) {
     const struct config *config = options->config;
-    const struct gpt_options gpt_options = {.type = options->type,
-                                            .B = (int)config->train.micro_batch_size,
-                                            .T = (int)config->train.seq_len,
-                                            .recompute = stage_recompute(config),
-                                            .offload_activations =
-                                                config->top.offload_activations == CONFIG_OFFLOAD_CPU,
-                                            .mask_documents = config->data.mask_documents,
-                                            .training = true,
-                                            .scoring = config->eval.tasks.n_paths > 0};
+    struct gpt_options gpt_options = {.type = options->type,
+                                      .B = (int)config->train.micro_batch_size,
+                                      .T = (int)config->train.seq_len,
+                                      .recompute = stage_recompute(config),
+                                      .offload_activations =
+                                          config->top.offload_activations == CONFIG_OFFLOAD_CPU,
+                                      .mask_documents = config->data.mask_documents,
+                                      .training = true,
+                                      .scoring = config->eval.tasks.n_paths > 0};
+    const struct config_stages *lengths = &config->train.seq_len_schedule;
+    for (int i = 0; i < lengths->n; i++)
+        gpt_options.lengths[gpt_options.n_lengths++] = (int)lengths->stages[i].value;
     TRY(gpt_new(options->params, &gpt_options, options->device, table, &engine->gpt));
     if (engine_has_generator(options))
         TRY(generator_new(options->params,

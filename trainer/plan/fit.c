@@ -291,7 +291,7 @@ static enum status consider_all(struct search *search) {
 static void list_micro_sizes(struct search *search) {
     const struct config *config = search->request->plan.config;
     const bool open = config->micro_batch_is_open && on_gpu(search);
-    const int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps,
+    const int64_t sequences = config_rank_sequences(config),
                   most = open ? config_largest_divisor(sequences,
                                                        MICRO_BATCH_MOST_TOKENS / config->train.seq_len)
                               : config->train.micro_batch_size;

@@ -51,7 +51,7 @@ enum status micro_batch_fits(const struct engine_options *options, const uint64_
 enum status micro_batch_choose(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
                                struct micro_batch_choice *out) {
     const struct config *config = options->config;
-    const int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps,
+    const int64_t sequences = config_rank_sequences(config),
                   most = MICRO_BATCH_MOST_TOKENS / config->train.seq_len;
     *out = (struct micro_batch_choice){.size = 1, .reason = MICRO_BATCH_NONE};
     int64_t size = config_largest_divisor(sequences, most);

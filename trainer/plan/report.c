@@ -12,8 +12,10 @@
 #include "trainer/plan/paper.h"
 
 void plan_report_free(struct plan_report *report) {
-    for (int i = 0; i < report->n_cases; i++)
+    for (int i = 0; i < report->n_cases; i++) {
         free(report->cases[i].refused);
+        free(report->cases[i].schedules);
+    }
     free(report->cases);
     free(report->source);
     *report = (struct plan_report){0};
@@ -235,6 +237,11 @@ static void add_case(struct text *out, const struct plan_report *report, const s
              one->n_threads, one->n_threads == 1 ? "" : "s", one->train_batch_size, one->micro_batch_size,
              one->accumulation_steps, one->world);
     plan_add_prose(out, &line);
+    if (one->schedules) {
+        text_add(&line, "%s. Memory holds for all steps, communication for steps of train_batch_size.",
+                 one->schedules);
+        plan_add_prose(out, &line);
+    }
     plan_add_choice(out, one);
     struct table table = {0};
     bool differ = ranks_differ(one), on_host = one->stages[0].most.host > 0;

@@ -1,0 +1,142 @@
+"""train.batch_size_schedule and train.seq_len_schedule: batches and sequences whose sizes change over the steps."""
+import json
+import shutil
+
+from harness import FULL, CommandCase, relative
+
+
+class ScheduleCase(CommandCase):
+    def config(self, **sections):
+        train = {'max_steps': 8, 'train_batch_size': 4, 'micro_batch_size': 0}
+        train.update(sections.pop('train', {}))
+        sections.setdefault('run', {'dir': str(self.folder / 'run'), 'threads': 1})
+        return self.tiny_config(train=train, **sections)
+
+    def resumes_to_the_bit(self, config, *overrides):
+        """The run, which has a checkpoint after every step, stopped at some of them and resumed."""
+        curve, state = self.curve(), self.final_state()
+        for step in 2, 3, 4, 7:
+            with self.subTest(step=step):
+                run = self.copy_until(step, 'run', f'until-{step}')
+                self.run_train(config, f'run.dir={run}', *overrides)
+                self.assertEqual((self.curve(run.name), self.final_state(run.name)), (curve, state))
+
+
+class Batches(ScheduleCase):
+    SCHEDULE = 'train.batch_size_schedule=[[3, 8], [5, 12]]'
+    SIZES = [4, 4, 4, 8, 8, 12, 12, 12]
+
+    def test_every_sequence_is_seen_once_and_in_order(self):
+        """Without updates, a step's loss is the mean of the losses of its sequences, whatever steps they are in."""
+        frozen = self.config(optimizer={'lr': 0}, data={'shuffle': True})
+        self.run_train(frozen, self.SCHEDULE, f'run.dir={self.folder}/schedule')
+        self.run_train(frozen, 'train.max_steps=16', f'run.dir={self.folder}/four')
+        fours, steps = [m['loss'] for m in self.metrics('four')], self.metrics('schedule')
+        self.assertEqual([m['batch_size'] for m in steps], self.SIZES)
+        self.assertEqual([m['tokens'] for m in steps], [32 * sum(self.SIZES[:k + 1]) for k in range(8)])
+        for step, size in zip(steps, self.SIZES):
+            mine, fours = fours[:size // 4], fours[size // 4:]
+            self.assertLess(relative(step['loss'], sum(mine) / len(mine)), 1e-6)
+            self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
+
+    def test_resuming_ranks_and_stages(self):
+        config = self.config(checkpoint={'every': 1, 'keep': 0})
+        self.run_train(config, self.SCHEDULE)
+        self.resumes_to_the_bit(config, self.SCHEDULE)
+        alone = [m['loss'] for m in self.metrics()]
+        curves = []
+        for stage in (0, 1, 2, 3) if FULL else (0, 3):
+            run = f'stage-{stage}'
+            self.run_ranks(2, config, self.SCHEDULE, f'run.dir={self.folder}/{run}', f'zero_optimization.stage={stage}',
+                           'train.micro_batch_size=1', 'zero_optimization.reduce_every_micro_batch=true')
+            curves.append((self.curve(run), self.final_state(run)))
+            for m, loss in zip(self.metrics(run), alone):
+                self.assertLess(relative(m['loss'], loss), 1e-4)
+                self.assertEqual((m['comm_bytes'], m['comm_calls']), (m['comm_planned_bytes'], m['comm_planned_calls']))
+        self.assertTrue(all(curve[0] == curves[0][0] for curve in curves))
+        # Two ranks go on with what one rank did.
+        run = self.copy_until(4, 'run', 'elastic')
+        self.run_ranks(2, config, self.SCHEDULE, f'run.dir={run}', 'zero_optimization.stage=3')
+        for m, loss in zip(self.metrics('elastic'), alone):
+            self.assertLess(relative(m['loss'], loss), 1e-4)
+
+    def test_going_back_from_a_larger_batch(self):
+        from test_divergence import gradients
+        config = self.config(checkpoint={'every': 2, 'keep': 0}, train={'on_spike': 'rewind'})
+        self.run_train(config, self.SCHEDULE, environment=gradients((5, 'nan')))
+        record = json.loads((self.checkpoints()[-1] / 'manifest.json').read_text())['spikes']
+        self.assertEqual((record['rewound_to'], record['skipped_sequences']), (4, 8))
+
+    def test_changing_the_schedule_on_purpose(self):
+        config = self.config(checkpoint={'every': 4, 'keep': 0})
+        self.run_train(config, self.SCHEDULE, 'train.max_steps=4')
+        later = 'train.batch_size_schedule=[[3, 8], [6, 16]]'
+        self.refuses(config, later, says=['train.batch_size_schedule was', 'checkpoint.resume_with'])
+        named = 'checkpoint.resume_with=train.batch_size_schedule'
+        process = self.run_train(config, later, named)
+        self.assertNotIn('sequences follow a new order', process.error)  # the steps so far are the same
+        self.assertEqual([m['batch_size'] for m in self.metrics()], [4, 4, 4, 8, 8, 8, 16, 16])
+        shutil.rmtree(self.folder / 'run')
+        self.run_train(config, self.SCHEDULE, 'train.max_steps=4')
+        process = self.run_train(config, 'train.batch_size_schedule=[[2, 8]]', named)
+        self.assertIn('sequences follow a new order from step 5 on', process.error)
+
+    def test_what_is_refused(self):
+        config = self.config()
+        for schedule, says in (('[[0, 6]]', ['batch size 6', 'choose a multiple of 4']), ('[[3, 4], [3, 8]]', ['step 3']),
+                               ('[[0, 4], [1.5, 8]]', ['step 1.5']), ('[[1, 0]]', ['is 0, expected from 1']),
+                               ('[4, 8]', ['expected a list of [step, value]']), ('8', ['expected a list of [step, value]']),
+                               ('[[0, "8"]]', ['the string "8"']), (json.dumps([[i, 4] for i in range(33)]), ['at most 32'])):
+            with self.subTest(schedule=schedule):
+                self.refuses('check', config, f'train.batch_size_schedule={schedule}', 'train.micro_batch_size=4',
+                             says=['train.batch_size_schedule', *says])
+        # Micro-batches that are left open divide all batches; so does the first entry where there is no batch size.
+        for given, micro in ('train.train_batch_size=4', 2), ('train.train_batch_size=0', 3):
+            process = self.run_train('check', config, given, 'train.batch_size_schedule=[[0, 6], [5, 9]]'
+                                     if micro == 3 else 'train.batch_size_schedule=[[0, 6]]')
+            self.assertEqual(json.loads(process.out)['train']['micro_batch_size'], micro)
+
+    def test_check_and_plan_show_them(self):
+        config = self.config(device='cpu')
+        both = self.SCHEDULE, 'train.seq_len_schedule=[[2, 16]]'
+        for command in 'check', 'plan':
+            process = self.run_train(command, config, *both)
+            shown = ' '.join((process.out + process.error).split())
+            self.assertIn('batch size: 4 sequences, 8 after step 3, 12 after step 5', shown)
+            self.assertIn('sequence length: 32 tokens, 16 after step 2', shown)
+
+    def test_minutes(self):
+        config = self.config(train={'max_minutes': 1.5 / 60, 'max_steps': 20000})
+        self.run_train(config, 'train.batch_size_schedule=[[20, 8], [40, 16], [80, 32]]')
+        self.assertLess(self.metrics()[-1]['step'], 20000)
+
+
+class Lengths(ScheduleCase):
+    SCHEDULE = 'train.seq_len_schedule=[[0, 8], [3, 16], [6, 32]]'
+
+    def test_shorter_sequences_are_the_same_tokens(self):
+        """In file order, a step of sequences of 16 tokens is one of a run whose sequences have 16."""
+        config = self.config(data={'shuffle': False})
+        self.run_train(config, 'train.seq_len_schedule=[[0, 16]]')
+        self.run_train(config, 'train.seq_len=16', 'train.train_batch_size=8', 'train.micro_batch_size=8', f'run.dir={self.folder}/short')
+        self.assertEqual((self.curve(), self.final_state()), (self.curve('short'), self.final_state('short')))
+        self.assertEqual({m['seq_len'] for m in self.metrics()}, {16})
+
+    def test_resuming_recompute_and_ranks(self):
+        config = self.config(checkpoint={'every': 1, 'keep': 0}, data={'val': str(self.folder / 'tokens.bin')},
+                             train={'eval_every': 2, 'eval_steps': 1})
+        self.run_train(config, self.SCHEDULE)
+        self.assertEqual([m['seq_len'] for m in self.metrics()], [8] * 3 + [16] * 3 + [32] * 2)
+        self.resumes_to_the_bit(config, self.SCHEDULE)
+        whole = self.curve()
+        for overrides in ('recompute=block',), ('precision.compute=bf16',):
+            run = overrides[0]
+            self.run_train(config, self.SCHEDULE, f'run.dir={self.folder}/{run}', *overrides)
+            if 'bf16' not in run:
+                self.assertEqual(self.curve(run), whole)
+        self.run_ranks(2, config, self.SCHEDULE, f'run.dir={self.folder}/ranks', 'zero_optimization.stage=3')
+        for (_, loss, _), (_, expected, _) in zip(self.curve('ranks'), whole):
+            self.assertLess(relative(loss, expected), 1e-4)
+
+    def test_a_length_that_does_not_divide_is_refused(self):
+        self.refuses('check', self.config(), 'train.seq_len_schedule=[[0, 12]]', says=['train.seq_len_schedule', '12', 'such as 8'])
