@@ -203,6 +203,7 @@ static enum status write_as_one(struct checkpoint *checkpoint, struct comm *comm
                                                                .data = &checkpoint->data,
                                                                .history = &checkpoint->history,
                                                                .spikes = &checkpoint->spikes,
+                                                               .noise = &checkpoint->noise,
                                                                .source = {checkpoint, read_source}});
     partition_free(&partition);
     return status;

@@ -204,6 +204,22 @@ static enum status check_seq_len_schedule(const struct config *c) {
     return STATUS_OK;
 }
 
+static enum status check_max_batch(const struct config *c) {
+    if (c->train.max_batch_size == 0)
+        return STATUS_OK;
+    if (c->train.noise_scale_every == 0)
+        return FAIL(STATUS_INVALID,
+                    "%s: train.max_batch_size is %lld, but the batch grows by the noise scale, which is not "
+                    "measured; set train.noise_scale_every",
+                    c->source, (long long)c->train.max_batch_size);
+    if (c->train.batch_size_schedule.n > 0)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: both train.max_batch_size and train.batch_size_schedule are set; leave out one of them",
+            c->source);
+    return STATUS_OK;
+}
+
 // A tokenizer that is not given may come with the shards of data.train; the trainer checks that.
 static enum status check_samples(const struct config *c) {
     bool comes_with_data = c->data.train.n > 0 && !option_given("data.tokenizer", c);
@@ -345,6 +361,9 @@ static const struct {
     {check_heads, true, {"model.n_embd", "model.n_head"}},
     {check_sequence, true, {"train.seq_len", "model.n_positions"}},
     {check_seq_len_schedule, true, {"train.seq_len_schedule", "train.seq_len", "model.n_positions"}},
+    {check_max_batch,
+     false,
+     {"train.max_batch_size", "train.noise_scale_every", "train.batch_size_schedule"}},
     {check_samples, true, {"train.sample_every", "data.tokenizer", "data.train"}},
     {check_documents, false, {"data.mask_documents", "attention"}},
     {check_offload_activations, false, {"offload_activations", "recompute"}},

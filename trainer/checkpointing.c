@@ -45,6 +45,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .data = &trainer->data,
                                                  .history = &trainer->history,
                                                  .spikes = &trainer->spikes,
+                                                 .noise = &trainer->noise,
                                                  .source = model_states_source(&reader)};
     judge(trainer);
     trainer->history.spent_s = trainer_spent_s(trainer);

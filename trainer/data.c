@@ -181,7 +181,9 @@ static uint64_t order_seed(uint64_t seed, int n) {
 static bool has_another_batch(const struct trainer *trainer) {
     if (!trainer->resumed)
         return false;
-    const struct shapes before = shapes_of(&trainer->resumed->config);
+    struct shapes before = shapes_of(&trainer->resumed->config);
+    if (trainer->noise.grown.n > 0)
+        before.batches = trainer->noise.grown;
     if (shapes_rows_before(&before, trainer->step) == shapes_rows_before(&trainer->shapes, trainer->step))
         return false;
     log_info("with the new batch size, sequences follow a new order from step %lld on",

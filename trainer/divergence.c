@@ -260,6 +260,8 @@ static enum status take_checkpoint(struct trainer *trainer, struct checkpoint *f
                                              shapes_rows_before(&trainer->shapes, from->step));
     if (!trainer->config->train.overfit_one_batch)
         loader_skip(trainer->train, (uint64_t)trainer->spikes.skipped_sequences);
+    trainer->noise = from->noise;
+    trainer_take_shapes(trainer);
     trainer->step = trainer->saved_step = from->step;
     trainer->tokens = from->tokens;
     trainer->loss_scale = from->loss_scale;

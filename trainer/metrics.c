@@ -152,6 +152,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "grad_norm", step->grad_norm);
     add_number(&line, "lr", step->lr);
     text_add(&line, ", \"batch_size\": %" PRId64 ", \"seq_len\": %" PRId64, step->batch_size, step->seq_len);
+    if (step->noise_scale != 0)
+        add_number(&line, "noise_scale", step->noise_scale);
     add_number(&line, "loss_scale", step->loss_scale);
     text_add(&line, ", \"skipped_steps\": %" PRId64, step->skipped_steps);
     text_add(&line, ", \"spikes\": %" PRId64 ", \"rewinds\": %" PRId64, step->spikes, step->rewinds);
@@ -189,6 +191,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     TRY(tensorboard_add(&metrics->board, step->step, "train/grad_norm", step->grad_norm));
     TRY(tensorboard_add(&metrics->board, step->step, "train/lr", step->lr));
     TRY(tensorboard_add(&metrics->board, step->step, "train/tokens_per_s", step->tokens_per_s));
+    if (step->noise_scale > 0)
+        TRY(tensorboard_add(&metrics->board, step->step, "train/noise_scale", step->noise_scale));
     return tensorboard_flush(&metrics->board);
 }
 

@@ -12,7 +12,7 @@
 #include "base/region.h"
 #include "base/status.h"
 #include "infer/tasks/score.h"
-#include "trainer/tensorboard.h"
+#include "trainer/runs/tensorboard.h"
 
 struct step_metrics {
     int64_t step;          // steps done, with this one
@@ -27,8 +27,9 @@ struct step_metrics {
     bool stepped_ahead;    // the speculative update was kept
     double lr;
     int64_t batch_size, seq_len; // of the step: sequences of train.seq_len tokens; tokens that each pass sees
-    double steps_left;           // of the run, as steps like this one
-    int64_t tokens;              // trained on so far, with this step
+    double noise_scale; // in sequences, where it was measured in this step; else 0; NaN: no estimate yet
+    double steps_left;  // of the run, as steps like this one
+    int64_t tokens;     // trained on so far, with this step
     // Of a mixture: the tokens of each source so far, since the order of its data began; else n_sources is 0.
     const int64_t *source_tokens;
     int n_sources;

@@ -62,6 +62,7 @@ enum status trainer_find_resume(struct trainer *trainer) {
     trainer->tokens = trainer->resumed->tokens;
     trainer->loss_scale = trainer->resumed->loss_scale;
     trainer->spikes = trainer->resumed->spikes;
+    trainer->noise = trainer->resumed->noise;
     return STATUS_OK;
 }
 

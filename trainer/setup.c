@@ -379,7 +379,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(trainer_agree(trainer, open_devices(trainer)));
     TRY(choose_type(trainer));
     TRY(trainer_choose_micro_batch(trainer));
-    trainer->shapes = shapes_of(trainer->config);
+    trainer_take_shapes(trainer);
     TRY(trainer_open_data(trainer)); // whose batches have the chosen size
     TRY(trainer_open_tasks(trainer));
     TRY(trainer_choose_attention(trainer));

@@ -120,6 +120,7 @@ static enum status begin_update(struct trainer *trainer, const struct trainer_st
 struct micro_batch {
     struct trainer *trainer;
     const struct trainer_step *step;
+    const struct unit_hooks *hooks;
     int64_t k, n_micro;
 };
 
@@ -136,26 +137,44 @@ static enum status train_micro_batch(void *context) {
                                   .sum = optimizer_loss_sum(&engine->optimizer),
                                   .accumulate = micro->k > 0};
     TRY(gradients_begin(gradients, &trainer->stream, micro->k, micro->n_micro));
-    TRY(gpt_train(engine->gpt, &trainer->stream, &engine->state.hooks, &loss));
+    TRY(gpt_train(engine->gpt, &trainer->stream, micro->hooks, &loss));
     return micro->k == micro->n_micro - 1 ? gradients_finish(gradients, &trainer->stream) : STATUS_OK;
+}
+
+// The same, not as a graph, with the sum of the gradients' squares: its mean over the ranks.
+static enum status measure_micro_batch(struct micro_batch *micro, double *square) {
+    struct trainer *trainer = micro->trainer;
+    const struct comm *comm = trainer->comm;
+    struct noise_probe probe = {
+        .params = &trainer->params, .hooks = micro->hooks, .sums = trainer->engine.noise_sums};
+    const struct unit_hooks hooks = noise_probe_hooks(&probe);
+    double mine, all[comm->world];
+    micro->hooks = &hooks;
+    TRY(train_micro_batch(micro));
+    TRY(noise_probe_finish(&probe, &trainer->stream, &mine));
+    TRY(comm_gather(trainer->comm, &mine, sizeof mine, all));
+    *square = sum_tree(all, comm->world) / comm->world;
+    return STATUS_OK;
 }
 
 // Accumulates the gradients of the step over its micro-batches. The weights are not changed.
 //   batch_status   [out] not STATUS_OK if a micro-batch failed to load; then gradients and loss are
 //                  meaningless
-static enum status accumulate(struct trainer *trainer, const struct trainer_step *step,
-                              enum status *batch_status) {
+static enum status accumulate(struct trainer *trainer, struct trainer_step *step, enum status *batch_status) {
     const int64_t n_micro = trainer_micro_batches(trainer, &step->shape);
     const int32_t *tokens = NULL, *targets = NULL;
     *batch_status = STATUS_OK;
     for (int64_t k = 0; k < n_micro; k++) {
-        struct micro_batch micro = {trainer, step, k, n_micro};
+        struct micro_batch micro = {trainer, step, &trainer->engine.state.hooks, k, n_micro};
         const int kind = (k == 0) + 2 * (k == n_micro - 1);
         TRY(next_batch(trainer, k, batch_status, &tokens, &targets));
         if (k == 0)
             TRY(begin_update(trainer, step));
         TRY(gpt_load(trainer->engine.gpt, &trainer->stream, tokens, targets));
-        TRY(trainer_graph_run(trainer, &trainer->graphs.micro_batches[kind], train_micro_batch, &micro));
+        if (k == 0 && trainer_measures_noise(trainer, &step->shape))
+            TRY(measure_micro_batch(&micro, &step->small_square));
+        else
+            TRY(trainer_graph_run(trainer, &trainer->graphs.micro_batches[kind], train_micro_batch, &micro));
         progress_micro_batch(&trainer->progress, k + 1, clock_monotonic_s());
     }
     return STATUS_OK;
@@ -292,6 +311,7 @@ enum status trainer_issue_step(struct trainer *trainer) {
     struct trainer_step *step = &trainer->steps[slot];
     *step = (struct trainer_step){.now = {.step = trainer->step + 1},
                                   .shape = shapes_at(&trainer->shapes, trainer->step),
+                                  .small_square = -1,
                                   .slot = slot,
                                   .began_s = clock_monotonic_s()};
     const struct comm_traffic before = trainer->comm->traffic;
@@ -373,6 +393,8 @@ static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     trainer->last_ending = (enum update_ending)step->result.skipped;
     TRY(settle_spikes(trainer, step, overflow));
     TRY(loss_scale_update(&trainer->loss_scale, config, now->step - 1, overflow));
+    if (step->small_square >= 0 && !step->result.skipped)
+        trainer_note_noise(trainer, step, plan);
     now->skipped_steps = trainer->loss_scale.skipped + trainer->spikes.skipped;
     if (overflow) {
         log_live_end();

@@ -17,6 +17,7 @@
 #include "trainer/progress.h"
 #include "trainer/run_folder.h"
 #include "trainer/runs/sessions.h"
+#include "trainer/schedule/noise_scale.h"
 #include "trainer/schedule/shape.h"
 #include "trainer/spikes/spikes.h"
 
@@ -39,6 +40,8 @@ struct trainer_step {
     struct update_plan plans[N_UPDATE_ENDINGS]; // for the ways in which the step before it ends
     struct spike_limits limits;
     struct step_shape shape;
+    double small_square; // of the noise scale: mean over ranks of a micro-batch's sum of squares; < 0: not
+                         // measured
     struct update_result result; // if is_decided: else still on the device
     bool is_decided;
     int slot; // of optimizer_begin
@@ -111,6 +114,7 @@ struct trainer {
 
     struct loss_scale loss_scale;
     struct spike_record spikes;    // kept in checkpoints
+    struct noise_record noise;     // kept in checkpoints
     int64_t diverged_step;         // the run has to go back from this step (divergence.c); 0: it need not
     struct history_best evaluated; // the last evaluation on train.eval_steps
     int64_t evaluated_final;       // step of the final evaluation; 0: none yet
@@ -171,6 +175,16 @@ static inline double trainer_step_tokens(const struct trainer *trainer, const st
 static inline int64_t trainer_micro_batches(const struct trainer *trainer, const struct step_shape *shape) {
     return shape->batch_size / (trainer->config->train.micro_batch_size * trainer->comm->world);
 }
+
+// ---- noise scale (noise.c)
+
+// Whether the step after so many is measured.
+bool trainer_measures_noise(const struct trainer *trainer, const struct step_shape *shape);
+// Once a measured step has ended and its update was not skipped: takes up the measurement, and decides on the
+// batch size of the steps after the next one. The same on all ranks.
+void trainer_note_noise(struct trainer *trainer, struct trainer_step *step, const struct update_plan *plan);
+// The shapes of steps by the config and the batch sizes decided on.
+void trainer_take_shapes(struct trainer *trainer);
 
 // ---- setup and data
 

@@ -38,6 +38,11 @@ enum status engine_plan_model(struct engine *engine, const struct engine_options
         TRY(generator_new(options->params,
                           &(struct generator_options){options->type, (int)config->train.seq_len, 1},
                           options->device, table, &engine->generator));
+    engine->noise_region = -1;
+    if (config->train.noise_scale_every > 0)
+        TRY(region_add(table, REGION_DATA, options->device->place, DTYPE_F64,
+                       noise_probe_elements(options->params), &engine->noise_region,
+                       "noise scale: sums of squares"));
     if (options->world == 1)
         return STATUS_OK;
     enum region_place place = options->device->place;
@@ -61,6 +66,7 @@ enum status engine_bind(struct engine *engine, const struct region_table *table,
     TRY(model_states_bind(&engine->state, table, comm, host));
     TRY(optimizer_bind(&engine->optimizer, table));
     TRY(gpt_bind(engine->gpt, table, stream));
+    engine->noise_sums = engine->noise_region >= 0 ? region_data(table, engine->noise_region) : NULL;
     if (engine->generator)
         TRY(generator_bind(engine->generator, table, stream));
     return STATUS_OK;

@@ -9,12 +9,15 @@
 #define ZERO_ENGINE_H
 
 #include "model/generate.h"
+#include "zero/stages/noise_probe.h"
 #include "zero/stages/optimizer.h"
 
 struct engine {
     struct model_states state;
     struct optimizer optimizer;
     struct gpt *gpt;
+    int noise_region;
+    double *noise_sums;          // of struct noise_probe; NULL without train.noise_scale_every
     struct generator *generator; // NULL on a rank that writes no samples (engine_has_generator)
 };
 

@@ -1,8 +1,8 @@
-"""train.batch_size_schedule and train.seq_len_schedule: batches and sequences whose sizes change over the steps."""
+"""train.batch_size_schedule, train.seq_len_schedule and train.max_batch_size: steps of different shapes; the noise scale."""
 import json
 import shutil
 
-from harness import FULL, CommandCase, relative
+from harness import FULL, CommandCase, relative, write_shard
 
 
 class ScheduleCase(CommandCase):
@@ -140,3 +140,51 @@ class Lengths(ScheduleCase):
 
     def test_a_length_that_does_not_divide_is_refused(self):
         self.refuses('check', self.config(), 'train.seq_len_schedule=[[0, 12]]', says=['train.seq_len_schedule', '12', 'such as 8'])
+
+
+class NoiseScale(ScheduleCase):
+    def scales(self, run='run'):
+        return [m.get('noise_scale', 0) for m in self.metrics(run)]
+
+    def test_the_estimate_is_that_of_the_formula(self):
+        """The first micro-batch of a step alone, and the whole step: their norms give the first estimate."""
+        write_shard(self.folder / 'pattern.bin', [i * i % 61 for i in range(1000)])
+        config = self.config(data={'shuffle': False, 'train': str(self.folder / 'pattern.bin')},
+                             train={'max_steps': 1, 'train_batch_size': 8, 'micro_batch_size': 2})
+        self.run_train(config, 'train.noise_scale_every=1')
+        self.run_train(config, 'train.train_batch_size=2', f'run.dir={self.folder}/small')
+        large, small = (self.metrics(run)[0]['grad_norm'] ** 2 for run in ('run', 'small'))
+        expected = (small - large) / (1 / 2 - 1 / 8) / ((8 * large - 2 * small) / (8 - 2))
+        self.assertLess(relative(self.scales()[0], expected), 1e-5)
+        quiet = self.run_train(config, f'run.dir={self.folder}/off')
+        self.assertNotIn('noise', quiet.error)
+        self.assertEqual(self.curve('off'), self.curve())
+
+    def test_the_batch_grows_the_same_in_every_stage_and_when_resumed(self):
+        config = self.config(checkpoint={'every': 1, 'keep': 0}, optimizer={'lr': 1e-4}, train={'max_steps': 22, 'train_batch_size': 4,
+                             'micro_batch_size': 1, 'noise_scale_every': 1, 'max_batch_size': 15})
+        process = self.run_train(config)
+        sizes = [m['batch_size'] for m in self.metrics()]
+        self.assertEqual((sizes, set(sizes)), (sorted(sizes), {4, 8}))
+        self.assertIn(f'from step {sizes.index(8) + 1} on, the batch has 8', process.error)
+        curve, state, scales = self.curve(), self.final_state(), self.scales()
+        for step in range(sizes.index(8) - 2, sizes.index(8) + 2):
+            with self.subTest(step=step):
+                run = self.copy_until(step, 'run', f'until-{step}')
+                self.run_train(config, f'run.dir={run}')
+                self.assertEqual((self.curve(run.name), self.final_state(run.name), self.scales(run.name)), (curve, state, scales))
+        runs = []
+        for stage in (0, 1, 2, 3) if FULL else (0, 3):
+            name = f'stage-{stage}'
+            self.run_ranks(2, config, f'run.dir={self.folder}/{name}', f'zero_optimization.stage={stage}',
+                           'zero_optimization.reduce_every_micro_batch=true', 'zero_optimization.stage3_max_live_parameters=1')
+            runs.append((self.curve(name), self.final_state(name), self.scales(name)))
+            for m in self.metrics(name):
+                self.assertEqual(m['comm_bytes'], m['comm_planned_bytes'])
+        self.assertTrue(all(run == runs[0] for run in runs))
+
+    def test_what_is_refused(self):
+        config = self.config()
+        self.refuses('check', config, 'train.max_batch_size=8', says=['train.noise_scale_every'])
+        self.refuses('check', config, 'train.max_batch_size=8', 'train.noise_scale_every=1', 'train.batch_size_schedule=[[0, 4]]',
+                     says=['leave out one of them'])

@@ -16,6 +16,7 @@
 #include "zero/checkpoint/files.h"
 #include "zero/checkpoint/history.h"
 #include "zero/checkpoint/layout.h"
+#include "zero/checkpoint/noise_record.h"
 #include "zero/checkpoint/spike_record.h"
 #include "zero/comm/comm.h"
 #include "zero/partition/loss_scale.h"
@@ -54,6 +55,7 @@ struct checkpoint_contents {
     const struct data_record *data;    // NULL: nothing is recorded
     const struct history *history;     // likewise
     const struct spike_record *spikes; // likewise
+    const struct noise_record *noise;  // likewise
     struct checkpoint_source source;
 };
 
@@ -75,6 +77,7 @@ struct checkpoint {
     struct data_record data; // without orders in checkpoints of earlier versions
     struct history history;
     struct spike_record spikes;
+    struct noise_record noise;
     char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
     uint64_t tokenizer_checksum;   // tokenizer_checksum; 0 in checkpoints of earlier versions
     struct checkpoint_file *files; // those of the ranks first

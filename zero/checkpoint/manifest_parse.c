@@ -398,6 +398,7 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     TRY_GOTO(data_record_parse(&checkpoint->data, root, checkpoint->step, source), done);
     TRY_GOTO(history_parse(&checkpoint->history, root, checkpoint->step, source), done);
     TRY_GOTO(spike_record_parse(&checkpoint->spikes, root, checkpoint->step, source), done);
+    TRY_GOTO(noise_record_parse(&checkpoint->noise, root, checkpoint->step, source), done);
     TRY_GOTO(parse_model(checkpoint, root, source), done);
     TRY_GOTO(parse_state(checkpoint, root, source), done);
     TRY_GOTO(check_tensors(checkpoint, root, source), done);

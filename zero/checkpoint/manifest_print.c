@@ -137,6 +137,7 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     data_record_print(contents->data, out);
     history_print(contents->history, out);
     spike_record_print(contents->spikes, out);
+    noise_record_print(contents->noise, out);
     add_string_member(out, "tokenizer", tokenizer);
     if (contents->tokenizer)
         text_add(out, "  \"tokenizer_xxh3\": \"%016" PRIx64 "\",\n", tokenizer_checksum(contents->tokenizer));

@@ -11,7 +11,7 @@
 
 #include "tests/support/expect.h"
 #include "tests/support/temporary.h"
-#include "trainer/tensorboard.h"
+#include "trainer/runs/tensorboard.h"
 
 #define MAX_EVENTS 8
 

@@ -1,6 +1,6 @@
 // Messages are a few dozen bytes. Each is built on the stack and written as length, CRC of length, data, CRC
 // of data.
-#include "trainer/tensorboard.h"
+#include "trainer/runs/tensorboard.h"
 
 #include <errno.h>
 #include <stdbool.h>

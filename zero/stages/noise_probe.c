@@ -1,0 +1,107 @@
+// Wraps the hooks of a stage.
+#include "zero/stages/noise_probe.h"
+
+#include "kernels/ops.h"
+
+static size_t partials_of(size_t elements) {
+    return (elements + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+}
+
+size_t noise_probe_elements(const struct params *params) {
+    size_t most = 0;
+    for (int i = 0; i < params->n_params; i++)
+        most =
+            partials_of(params->params[i].elements) > most ? partials_of(params->params[i].elements) : most;
+    return (size_t)params->n_params + 1 + most;
+}
+
+// Sums the squares of tensors [first, first + n) of the table, whose unit's gradients begin at `grads`.
+static enum status add_tensors(struct noise_probe *probe, struct stream *stream, const float *grads,
+                               int first, int n) {
+    const struct ops *ops = stream->device->ops;
+    double *scratch = probe->sums + probe->params->n_params + 1;
+    for (int i = first; i < first + n; i++) {
+        const struct param *param = &probe->params->params[i];
+        TRY(ops->sum_squares(stream, &(struct sum_squares_args){.partial = scratch,
+                                                                .x = grads + param->offset,
+                                                                .n = param->elements,
+                                                                .type = DTYPE_F32}));
+        TRY(ops->sum(stream, &(struct sum_args){.out = probe->sums + i,
+                                                .x = scratch,
+                                                .n = partials_of(param->elements),
+                                                .type = DTYPE_F64}));
+    }
+    return STATUS_OK;
+}
+
+// ---- hooks
+
+static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
+                           struct gpt_next next, struct unit_view *view) {
+    struct noise_probe *probe = context;
+    TRY(probe->hooks->params_acquire(probe->hooks->context, stream, unit, pass, next, view));
+    if (pass != GPT_FORWARD && unit == 0)
+        probe->embedding_grads = view->grads;
+    else if (pass != GPT_FORWARD)
+        probe->unit_grads = view->grads;
+    return STATUS_OK;
+}
+
+static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
+    const struct noise_probe *probe = context;
+    return probe->hooks->params_release(probe->hooks->context, stream, unit, pass);
+}
+
+static enum status ready(void *context, struct stream *stream, int unit) {
+    struct noise_probe *probe = context;
+    const struct param_unit *tensors = &probe->params->units[unit];
+    const float *grads = unit == 0 ? probe->embedding_grads : probe->unit_grads;
+    if (grads)
+        TRY(add_tensors(probe, stream, grads, tensors->first_param, tensors->n_params));
+    return probe->hooks->grads_ready(probe->hooks->context, stream, unit);
+}
+
+static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+    struct noise_probe *probe = context;
+    const void *before = view->grads;
+    TRY(probe->hooks->group_acquire(probe->hooks->context, stream, unit, group, pass, next, view));
+    if (pass == GPT_FORWARD || view->grads == before)
+        return STATUS_OK;
+    const int slot = probe->groups[0].grads ? 1 : 0;
+    probe->groups[slot].grads = view->grads;
+    probe->groups[slot].unit = unit;
+    probe->groups[slot].group = (int)group;
+    return STATUS_OK;
+}
+
+static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
+                                 enum gpt_pass pass) {
+    struct noise_probe *probe = context;
+    const struct param_span tensors = params_group(probe->params, unit, group);
+    for (int i = 0; i < 2 && pass != GPT_FORWARD; i++)
+        if (probe->groups[i].grads && probe->groups[i].unit == unit && probe->groups[i].group == (int)group) {
+            TRY(add_tensors(probe, stream, probe->groups[i].grads, tensors.first_param, tensors.n_params));
+            probe->groups[i].grads = NULL;
+        }
+    return probe->hooks->group_release(probe->hooks->context, stream, unit, group, pass);
+}
+
+struct unit_hooks noise_probe_hooks(struct noise_probe *probe) {
+    return (struct unit_hooks){.context = probe,
+                               .params_acquire = acquire,
+                               .params_release = release,
+                               .grads_ready = ready,
+                               .group_acquire = probe->hooks->group_acquire ? acquire_group : NULL,
+                               .group_release = probe->hooks->group_release ? release_group : NULL};
+}
+
+enum status noise_probe_finish(struct noise_probe *probe, struct stream *stream, double *sum) {
+    double *total = probe->sums + probe->params->n_params;
+    TRY(stream->device->ops->sum(stream, &(struct sum_args){.out = total,
+                                                            .x = probe->sums,
+                                                            .n = (size_t)probe->params->n_params,
+                                                            .type = DTYPE_F64}));
+    TRY(stream->device->copy(stream, sum, total, sizeof *sum));
+    return stream->device->synchronize(stream);
+}

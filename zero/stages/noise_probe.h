@@ -1,0 +1,30 @@
+// The sum of squares of a rank's gradients of one micro-batch, for the gradient noise scale
+// (trainer/schedule/noise_scale.h). The gradients are read when the model says that they are ready, before
+// they are reduced, and squares are added tensor by tensor: the same bits in every stage.
+#ifndef ZERO_ZERO_STAGES_NOISE_PROBE_H
+#define ZERO_ZERO_STAGES_NOISE_PROBE_H
+
+#include "model/hooks.h"
+
+// How many doubles of device memory a probe takes.
+size_t noise_probe_elements(const struct params *params);
+
+struct noise_probe {
+    const struct params *params;
+    const struct unit_hooks *hooks; // of the stage
+    double *sums;                   // (n_params) sums of squares, then their sum, then scratch; on the device
+    const float *unit_grads;        // of the unit acquired last for backward; NULL: its groups have their own
+    const float *embedding_grads;   // of unit 0
+    struct {
+        const float *grads;
+        int unit, group;
+    } groups[2]; // acquired and not released; grads NULL: free
+};
+
+// The hooks of a pass whose gradients are to be summed: those of the stage, with the probe. In one
+// micro-batch whose gradients are not added to earlier ones.
+struct unit_hooks noise_probe_hooks(struct noise_probe *probe);
+// After the pass: the sum of all squares, to host memory. Waits.
+enum status noise_probe_finish(struct noise_probe *probe, struct stream *stream, double *sum) MUST_CHECK;
+
+#endif
