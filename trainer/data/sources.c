@@ -28,8 +28,22 @@ void data_describe_source(const struct sources *sources, int index, double n_dra
         text_add(out, ", %.3g epochs%s", n_drawn / (double)source->n_sequences, until);
 }
 
+static double rows_of_run(const struct config *config) {
+    const struct config_stages *batches = &config->train.batch_size_schedule;
+    const int64_t steps = config->train.max_steps;
+    double rows = 0;
+    int64_t at = 0;
+    for (int i = 0; i <= batches->n; i++) {
+        const int64_t end =
+            i < batches->n && batches->stages[i].step < steps ? batches->stages[i].step : steps;
+        rows += (double)(end - at) * (double)config_stages_at(batches, config->train.train_batch_size, at);
+        at = end;
+    }
+    return rows;
+}
+
 static enum status log_sources(const struct config *config, const struct sources *sources) {
-    const double rows = (double)config->train.max_steps * (double)config->train.train_batch_size;
+    const double rows = rows_of_run(config);
     char until[64];
     snprintf(until, sizeof until, " in %lld steps", (long long)config->train.max_steps);
     for (int i = 0; i < sources->n; i++) {
