@@ -145,7 +145,7 @@ static double moment_bytes(const struct optimizer_step_args *a) {
 
 static struct operation_cost optimizer_step_work(const struct optimizer_step_args *a) {
     double moments = (a->from.m ? 2 : 0) + (a->from.v ? 2 : 0);
-    double element = 2 * wide_size(a->type) + moments * moment_bytes(a) +
+    double element = (a->rule == OPTIMIZER_MUON ? 0 : 2 * wide_size(a->type)) + moments * moment_bytes(a) +
                      (a->type == DTYPE_F64 ? 8 : size_of(a->grad_type)) + (a->param ? size_of(a->type) : 0);
     return (struct operation_cost){.bytes = (double)a->n * element};
 }
@@ -154,6 +154,7 @@ static struct operation_cost optimizer_spans_work(const struct optimizer_spans_a
     // cost looks at which pointers are NULL, and dereferences none
     static char there;
     const struct optimizer_step_args step = {
+        .rule = a->rule,
         .from = {.m = a->n_moments > 0 ? &there : NULL, .v = a->n_moments > 1 ? &there : NULL},
         .param = a->has_param ? &there : NULL,
         .n = a->n,
@@ -185,6 +186,20 @@ static struct operation_cost adafactor_step_work(const struct adafactor_step_arg
     return (struct operation_cost){.bytes = (double)a->span.n *
                                             (size_of(a->direction.grad_type) + 2 * wide_size(a->type) +
                                              (a->param ? size_of(a->type) : 0))};
+}
+
+static struct operation_cost matrix_normalize_work(const struct matrix_normalize_args *a) {
+    return (struct operation_cost){.bytes = 2 * (double)a->n * size_of(a->type)};
+}
+
+static struct operation_cost matrix_shift_work(const struct matrix_shift_args *a) {
+    const bool diagonal = a->scale == 1 && a->out == a->x;
+    return (struct operation_cost){.bytes = 2.0 * a->n * (diagonal ? 1 : a->n) * size_of(a->type)};
+}
+
+static struct operation_cost muon_step_work(const struct muon_step_args *a) {
+    return (struct operation_cost){.bytes = (double)a->n * (2 * wide_size(a->type) + size_of(a->update_type) +
+                                                            (a->param ? size_of(a->type) : 0))};
 }
 
 static struct operation_cost sum_work(const struct sum_args *a) {

@@ -58,6 +58,9 @@
     OP(adafactor_sums)                                                                                       \
     OP(adafactor_norms)                                                                                      \
     OP(adafactor_step)                                                                                       \
+    OP(matrix_normalize)                                                                                     \
+    OP(matrix_shift)                                                                                         \
+    OP(muon_step)                                                                                            \
     OP(sum)                                                                                                  \
     OP(sum_squares)                                                                                          \
     OP(fill)                                                                                                 \
@@ -79,10 +82,20 @@
 //       g += weight_decay master; m = beta1 m + g (m = g on the first step); master -= lr m
 //   Lion (Chen et al., arXiv 2302.06675), with sign(0) = 0
 //       master -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay master); m = beta2 m + (1 - beta2) g
+//   Muon (Jordan 2024), the part that is elementwise: Nesterov momentum beta1
+//       m = beta1 m + (1 - beta1) g; param = beta1 m + (1 - beta1) g, rounded to `type`: the direction that
+//       is then orthogonalized (zero/stages/newton_schulz.h). master is neither read nor written
 // Determinism: an element's update depends on the element (in int8, on its MOMENT_BLOCK block), its number
 // and the arguments only. Splitting a span over several calls changes no bit. CPUs with fused multiply-add
 // and GPUs agree to the bit, except for the payload of a NaN.
-enum optimizer_rule { OPTIMIZER_ADAMW, OPTIMIZER_ADAM, OPTIMIZER_SGD, OPTIMIZER_LION, N_OPTIMIZER_RULES };
+enum optimizer_rule {
+    OPTIMIZER_ADAMW,
+    OPTIMIZER_ADAM,
+    OPTIMIZER_SGD,
+    OPTIMIZER_LION,
+    OPTIMIZER_MUON,
+    N_OPTIMIZER_RULES
+};
 
 // The optimizer states of a span. In int8 the moments are quantized blockwise: codes, with one scale per
 // block of MOMENT_BLOCK elements. kernels/moments.h defines the encodings and the rounding.
@@ -98,7 +111,8 @@ struct optimizer_step_args {
     struct optimizer_state to;   // [w] the states after it: pointers equal to those of `from` (in place), or
                                  // memory that does not overlap it. Then `from` still holds the states
                                  // before, and the step can be undone exactly.
-    void *param;                 // [w] (n) type, or NULL when master is the parameter (fp32 compute)
+    void *param;                 // [w] (n) type, or NULL when master is the parameter (fp32 compute). Muon:
+                                 // the direction, or NULL when this rank does not need it
     const void *grad;            // [r] (n) grad_type
     size_t n;
     uint64_t first; // number of the span's first element within the model: it seeds the stochastic rounding
@@ -262,6 +276,40 @@ struct adafactor_step_args {
     enum dtype type;
 };
 
+// out = x / max(sqrt(partial[0] + partial[1] + ...), epsilon): a matrix divided by its Frobenius norm.
+// Determinism: the partial sums are added in order, in double.
+struct matrix_normalize_args {
+    void *out;             // [w] (n) type; may be x itself
+    const void *x;         // [r] (n) type
+    const double *partial; // [r] (ceil(n / SUM_SQUARES_BLOCK)) from sum_squares
+    size_t n;
+    double epsilon;
+    enum dtype type;
+};
+
+// out = scale x + shift I for square matrices. In place with scale 1 only the diagonal is touched.
+struct matrix_shift_args {
+    void *out;     // [w] (n, n) type; may be x itself
+    const void *x; // [r] (n, n) type
+    int n;
+    double scale, shift;
+    enum dtype type;
+};
+
+// master -= lr scale update + decay master, with lr and decay of plan->constants[group]; param = master,
+// rounded to `type`. Nothing happens if the update is skipped.
+struct muon_step_args {
+    void *param;        // [w] (n) type, or NULL when master is the parameter (fp32 compute)
+    void *master;       // [rw] (n) fp32
+    const void *update; // [r] (n) update_type: the orthogonalized direction
+    size_t n;
+    int group;
+    float scale;
+    const struct update_plan *plan;     // [r]
+    const struct update_result *result; // [r]
+    enum dtype type, update_type;
+};
+
 // *out = x[0] + x[1] + ..., or *out + x[0] + x[1] + ... with `accumulate`, in double.
 // Determinism: strictly in this order, so that the bits are equal on all devices.
 struct sum_args {
@@ -276,14 +324,15 @@ struct sum_args {
 // double.
 // Determinism: bits depend neither on threads, shards nor the device. Element k of a block is added to
 // partial sum k mod SUM_SQUARES_LANES in order of k; those are then folded by halves, the upper onto the
-// lower. The square of a float is exact in double.
+// lower. The square of a number of any type is exact
+// in double.
 #define SUM_SQUARES_BLOCK 65536
 #define SUM_SQUARES_LANES 1024
 struct sum_squares_args {
     double *partial; // [w] (ceil(n / SUM_SQUARES_BLOCK))
     const void *x;   // [r] (n) type
     size_t n;
-    enum dtype type; // fp32 (or F64 in ref)
+    enum dtype type;
 };
 
 // out[i] = value

@@ -156,9 +156,64 @@ constexpr int SQUARES_THREADS = 256;
 constexpr int SQUARES_WIDTH = SUM_SQUARES_LANES / SQUARES_THREADS; // lanes per thread: one access
 static_assert(SQUARES_WIDTH == widest_access<float>(), "a thread's lanes are contiguous");
 
+// ---- matrices of Newton-Schulz iterations
+
+template <class T> struct shift_step {
+    T *out;
+    const T *x;
+    size_t diagonal; // elements from one of the diagonal to the next
+    float scale, shift;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        float value = upcast(x[i]) * scale;
+        out[i] = downcast<T>(i % diagonal == 0 ? value + shift : value);
+    }
+};
+
+template <class T> struct shift_diagonal_step {
+    T *out;
+    size_t n;
+    float shift;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        out[i * (n + 1)] = downcast<T>(upcast(out[i * (n + 1)]) + shift);
+    }
+};
+
+template <class T> struct scale_step {
+    T *out;
+    const T *x;
+    float factor;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        floats<WIDTH> value = load<WIDTH>(x + i);
+        for (int k = 0; k < WIDTH; k++)
+            value.x[k] *= factor;
+        store(out + i, value);
+    }
+};
+
+// Each thread block adds the few partial sums by itself.
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(SPAN_THREADS)
+    normalize(T *out, const T *x, const double *partial, size_t n, double epsilon) {
+    __shared__ float factor;
+    if (threadIdx.x == 0) {
+        double sum = 0;
+        for (size_t i = 0; i * SUM_SQUARES_BLOCK < n; i++)
+            sum += partial[i];
+        factor = static_cast<float>(1 / fmax(sqrt(sum), epsilon));
+    }
+    __syncthreads();
+    walk<WIDTH>(scale_step<T>{out, x, factor}, static_cast<size_t>(blockIdx.x) * SPAN_THREADS + threadIdx.x,
+                static_cast<size_t>(gridDim.x) * SPAN_THREADS, n);
+}
+
+// ---- sums of squares
+
 // One thread block sums one block of SUM_SQUARES_BLOCK elements, in the order that kernels/ops.h fixes.
-template <int WIDTH>
-__global__ void __launch_bounds__(SQUARES_THREADS) sum_squares(double *partial, const float *x, size_t n) {
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(SQUARES_THREADS) sum_squares(double *partial, const T *x, size_t n) {
     __shared__ double sums[SUM_SQUARES_LANES];
     size_t begin = static_cast<size_t>(blockIdx.x) * SUM_SQUARES_BLOCK;
     x += begin;
@@ -174,7 +229,8 @@ __global__ void __launch_bounds__(SQUARES_THREADS) sum_squares(double *partial, 
                     fma(static_cast<double>(value.x[j]), static_cast<double>(value.x[j]), lanes[k + j]);
         }
     for (int k = 0; k < SQUARES_WIDTH && i + k < length; k++)
-        lanes[k] = fma(static_cast<double>(x[i + k]), static_cast<double>(x[i + k]), lanes[k]);
+        lanes[k] =
+            fma(static_cast<double>(upcast(x[i + k])), static_cast<double>(upcast(x[i + k])), lanes[k]);
     for (int k = 0; k < SQUARES_WIDTH; k++)
         sums[first + k] = lanes[k];
     for (int half = SUM_SQUARES_LANES / 2; half > 0; half /= 2) {
@@ -258,7 +314,39 @@ extern "C" enum status cuda_sum(struct stream *stream, const struct sum_args *ar
 extern "C" enum status cuda_sum_squares(struct stream *stream, const struct sum_squares_args *args) {
     if (args->n == 0)
         return STATUS_OK;
-    return LAUNCH(stream, (is_aligned(args->x) ? sum_squares<widest_access<float>()> : sum_squares<1>),
-                  ceil_divide(args->n, SUM_SQUARES_BLOCK), SQUARES_THREADS, 0, args->partial,
-                  static_cast<const float *>(args->x), args->n);
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        return launch("sum_squares", stream,
+                      is_aligned(args->x) ? sum_squares<T, widest_access<float>()> : sum_squares<T, 1>,
+                      ceil_divide(args->n, SUM_SQUARES_BLOCK), SQUARES_THREADS, 0, args->partial,
+                      static_cast<const T *>(args->x), args->n);
+    });
+}
+
+extern "C" enum status cuda_matrix_normalize(struct stream *stream,
+                                             const struct matrix_normalize_args *args) {
+    if (args->n == 0)
+        return STATUS_OK;
+    const bool aligned = is_aligned(args->out) && is_aligned(args->x);
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        constexpr int width = widest_access<T>();
+        return launch("matrix_normalize", stream, aligned ? normalize<T, width> : normalize<T, 1>,
+                      span_blocks(stream, args->n, aligned ? width : 1), SPAN_THREADS, 0,
+                      static_cast<T *>(args->out), static_cast<const T *>(args->x), args->partial, args->n,
+                      args->epsilon);
+    });
+}
+
+extern "C" enum status cuda_matrix_shift(struct stream *stream, const struct matrix_shift_args *args) {
+    const size_t n = static_cast<size_t>(args->n);
+    const float scale = static_cast<float>(args->scale), shift = static_cast<float>(args->shift);
+    return with_type(args->type, [&](auto zero) {
+        using T = decltype(zero);
+        T *out = static_cast<T *>(args->out);
+        const T *x = static_cast<const T *>(args->x);
+        if (args->scale == 1 && out == x)
+            return over_span<1>("matrix_shift", stream, shift_diagonal_step<T>{out, n, shift}, n, true);
+        return over_span<1>("matrix_shift", stream, shift_step<T>{out, x, n + 1, scale, shift}, n * n, true);
+    });
 }

@@ -30,7 +30,7 @@ struct call {
 
 // ---- arithmetic
 
-// Returns the new weight from the old one and the unscaled gradient g; updates m and v.
+// Returns the new weight (Muon: the direction) from the old one and the unscaled gradient g; updates m and v.
 template <class Rule> __device__ float update(const call &call, float g, float weight, float &m, float &v) {
     const struct optimizer_constants &c = call.constants;
     if (Rule::rule == OPTIMIZER_ADAM || Rule::rule == OPTIMIZER_SGD)
@@ -40,6 +40,10 @@ template <class Rule> __device__ float update(const call &call, float g, float w
         return __fmaf_rn(-m, c.lr, weight);
     }
     float towards = __fsub_rn(g, m);
+    if (Rule::rule == OPTIMIZER_MUON) {
+        m = __fmaf_rn(towards, c.take1, m);
+        return __fmaf_rn(__fsub_rn(g, m), c.take1, m);
+    }
     if (Rule::rule == OPTIMIZER_LION) {
         float mixed = __fmaf_rn(towards, c.take1, m);
         float direction = mixed > 0 ? c.lr : mixed < 0 ? -c.lr : mixed; // NaN stays
@@ -68,11 +72,14 @@ __device__ void store_as(enum dtype type, void *to, size_t i, const floats<WIDTH
 template <class Rule, int WIDTH>
 __device__ void update_weights(const call &call, size_t i, floats<WIDTH> &m, floats<WIDTH> &v) {
     floats<WIDTH> gradients = load_as<WIDTH>(call.grad_type, call.grad, i);
-    floats<WIDTH> weights = load<WIDTH>(static_cast<const float *>(call.from.master) + i);
+    floats<WIDTH> weights = {};
+    if constexpr (Rule::rule != OPTIMIZER_MUON)
+        weights = load<WIDTH>(static_cast<const float *>(call.from.master) + i);
     for (int k = 0; k < WIDTH; k++)
         weights.x[k] =
             update<Rule>(call, __fmul_rn(gradients.x[k], call.grad_scale), weights.x[k], m.x[k], v.x[k]);
-    store(static_cast<float *>(call.to.master) + i, weights);
+    if constexpr (Rule::rule != OPTIMIZER_MUON)
+        store(static_cast<float *>(call.to.master) + i, weights);
     if (call.param)
         store_as(call.type, call.param, i, weights);
 }
@@ -314,6 +321,28 @@ enum status launch_spans(const struct stream *stream, const struct optimizer_spa
     return launch("optimizer_spans", stream, kernel, blocks, BLOCK_THREADS, 0, *args);
 }
 
+// ---- the weights of a tensor whose direction was orthogonalized
+
+template <class U> struct muon_span {
+    muon_step_args args;
+
+    template <int WIDTH> __device__ void at(size_t i) const {
+        if (args.result->skipped)
+            return;
+        const struct optimizer_constants &c = args.plan->constants[args.group];
+        const float rate = __fmul_rn(c.lr, args.scale);
+        float *master = static_cast<float *>(args.master);
+        floats<WIDTH> update = load<WIDTH>(static_cast<const U *>(args.update) + i),
+                      weights = load<WIDTH>(master + i);
+        for (int k = 0; k < WIDTH; k++)
+            weights.x[k] =
+                __fsub_rn(weights.x[k], __fmaf_rn(weights.x[k], c.decay, __fmul_rn(update.x[k], rate)));
+        store(master + i, weights);
+        if (args.param)
+            store_as(args.type, args.param, i, weights);
+    }
+};
+
 // ---- the scalars of an update: work of one thread that the host would otherwise wait for
 
 __global__ void choose_plan(const update_choose_args args) {
@@ -337,6 +366,8 @@ extern "C" enum status cuda_optimizer_spans(struct stream *stream, const struct 
     case OPTIMIZER_SGD:
         return args->n_moments > 0 ? launch_spans<rule_of<OPTIMIZER_SGD, 1>>(stream, args)
                                    : launch_spans<rule_of<OPTIMIZER_SGD, 0>>(stream, args);
+    case OPTIMIZER_MUON:
+        return launch_spans<rule_of<OPTIMIZER_MUON, 1>>(stream, args);
     default:
         return launch_spans<rule_of<OPTIMIZER_LION, 1>>(stream, args);
     }
@@ -356,9 +387,19 @@ extern "C" enum status cuda_optimizer_step(struct stream *stream, const struct o
     case OPTIMIZER_SGD:
         return args->from.m ? step<rule_of<OPTIMIZER_SGD, 1>>(stream, args, call)
                             : step<rule_of<OPTIMIZER_SGD, 0>>(stream, args, call);
+    case OPTIMIZER_MUON:
+        return step<rule_of<OPTIMIZER_MUON, 1>>(stream, args, call);
     default:
         return step<rule_of<OPTIMIZER_LION, 1>>(stream, args, call);
     }
+}
+
+extern "C" enum status cuda_muon_step(struct stream *stream, const struct muon_step_args *args) {
+    const bool aligned = is_aligned(args->param) && is_aligned(args->master) && is_aligned(args->update);
+    return with_type(args->update_type, [&](auto zero) {
+        return over_span<widest_access<float>()>("muon_step", stream, muon_span<decltype(zero)>{*args},
+                                                 args->n, aligned);
+    });
 }
 
 extern "C" enum status cuda_update_choose(struct stream *stream, const struct update_choose_args *args) {

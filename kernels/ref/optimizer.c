@@ -49,6 +49,9 @@ static double step(const struct optimizer_step_args *a, const double correction[
     case OPTIMIZER_SGD:
         *m = a->from.m && a->step > 1 ? a->beta1 * *m + g : g;
         return weight - a->lr * *m;
+    case OPTIMIZER_MUON:
+        *m = a->beta1 * *m + (1 - a->beta1) * g;
+        return a->beta1 * *m + (1 - a->beta1) * g; // the direction
     case OPTIMIZER_LION: {
         double direction = sign(a->beta1 * *m + (1 - a->beta1) * g);
         *m = a->beta2 * *m + (1 - a->beta2) * g;
@@ -75,10 +78,13 @@ enum status ref_optimizer_step(struct stream *stream, const struct optimizer_ste
         for (size_t k = 0; k < n; k++) {
             size_t i = begin + k;
             double g = ref_load(a->grad, grad_type, i) * (double)a->grad_scale;
-            ref_store(a->to.master, wide, i,
-                      step(a, correction, g, ref_load(a->from.master, wide, i), &m[k], &v[k]));
+            double weight = a->rule == OPTIMIZER_MUON ? 0 : ref_load(a->from.master, wide, i);
+            double new = step(a, correction, g, weight, &m[k], &v[k]);
+            if (a->rule != OPTIMIZER_MUON)
+                ref_store(a->to.master, wide, i, new);
             if (a->param)
-                ref_store(a->param, a->type, i, ref_load(a->to.master, wide, i));
+                ref_store(a->param, a->type, i,
+                          a->rule == OPTIMIZER_MUON ? new : ref_load(a->to.master, wide, i));
         }
         if (a->to.m)
             store_moments(a, FIRST_MOMENT, begin, n, m);
@@ -92,6 +98,41 @@ enum status ref_optimizer_spans(struct stream *stream, const struct optimizer_sp
     for (int i = 0; i < a->n_spans && !a->result->skipped; i++) {
         const struct optimizer_step_args step = optimizer_span_step(a, i);
         TRY(ref_optimizer_step(stream, &step));
+    }
+    return STATUS_OK;
+}
+
+enum status ref_matrix_normalize(struct stream *stream, const struct matrix_normalize_args *a) {
+    double sum = 0;
+    (void)stream;
+    for (size_t i = 0; i * SUM_SQUARES_BLOCK < a->n; i++)
+        sum += a->partial[i];
+    for (size_t i = 0; i < a->n; i++)
+        ref_store(a->out, a->type, i, ref_load(a->x, a->type, i) / fmax(sqrt(sum), a->epsilon));
+    return STATUS_OK;
+}
+
+enum status ref_matrix_shift(struct stream *stream, const struct matrix_shift_args *a) {
+    const size_t n = (size_t)a->n;
+    (void)stream;
+    for (size_t i = 0; i < n * n; i++)
+        ref_store(a->out, a->type, i,
+                  a->scale * ref_load(a->x, a->type, i) + (i % (n + 1) == 0 ? a->shift : 0));
+    return STATUS_OK;
+}
+
+enum status ref_muon_step(struct stream *stream, const struct muon_step_args *a) {
+    const struct optimizer_constants *constants = &a->plan->constants[a->group];
+    const enum dtype wide = ref_wide(a->type);
+    (void)stream;
+    for (size_t i = 0; i < a->n && !a->result->skipped; i++) {
+        const double weight = ref_load(a->master, wide, i),
+                     update = ref_load(a->update, a->type == DTYPE_F64 ? DTYPE_F64 : a->update_type, i);
+        ref_store(a->master, wide, i,
+                  weight - (double)constants->lr * (double)a->scale * update -
+                      (double)constants->decay * weight);
+        if (a->param)
+            ref_store(a->param, a->type, i, ref_load(a->master, wide, i));
     }
     return STATUS_OK;
 }

@@ -235,6 +235,7 @@ void check_optimizer_step(struct op_bench *bench) {
         }
     }
     op_check_small_moments(bench);
+    op_check_muon_momentum(bench);
 }
 
 // ---- one long span

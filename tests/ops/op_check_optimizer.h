@@ -24,6 +24,8 @@ struct optimizer_step_args op_optimizer_args(const struct op_optimizer *optimize
 
 // Moments in bf16 and int8; see op_check_moments.c.
 void op_check_small_moments(struct op_bench *bench);
+// Muon's momentum; see op_check_muon.c.
+void op_check_muon_momentum(struct op_bench *bench);
 // Checks a step over ten million elements in fp32, on a device that works in host memory.
 void op_check_long_span(struct op_bench *bench, const struct op_optimizer *optimizer);
 // Checks that steps on two devices give the same bits, for all rules and types.

@@ -41,19 +41,20 @@ void check_sum(struct op_bench *bench) {
 void check_sum_squares(struct op_bench *bench) {
     static const size_t lengths[] = {
         1, 3, 257, SUM_SQUARES_BLOCK, SUM_SQUARES_BLOCK + 1, 2 * SUM_SQUARES_BLOCK + 77};
+    FOR_EACH_TYPE(type)
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         size_t n = lengths[k], n_blocks = (n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
-        struct sum_squares_args args = {.n = n, .type = DTYPE_F32};
+        struct sum_squares_args args = {.n = n, .type = type};
         struct op_call call;
         op_call_begin(&call, bench, sum_squares, &args, "n %zu", n);
-        struct op_tensor *x = op_add_tensor(&call, "x", &args.x, DTYPE_F32, OP_READ, op_span(n));
+        struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(n));
         struct op_tensor *partial =
             op_add_tensor(&call, "partial", &args.partial, DTYPE_F64, OP_WRITE, op_span(n_blocks));
         op_give_extremes(x);
         for (size_t i = 0; i < n; i += 1001)
-            op_give(x, i, 1e25); // its square is beyond fp32's range
+            op_give(x, i, type == DTYPE_F16 ? 300 : 1e25); // its square is beyond the type's range
         op_call_reference(&call);
-        // Squares of fp32 numbers are exact in double; the reference may be as far off as the device.
+        // Squares of the types' numbers are exact in double; the reference may be as far off as the device.
         for (size_t i = 0; i < n_blocks; i++)
             partial->allowed[i] = 2 * SUM_SQUARES_BLOCK * 0x1p-53 * partial->truth[i];
         op_call_judge(&call);

@@ -3,6 +3,8 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
+#include <math.h>
+
 // ---- sum_squares
 
 // Prefetches two rows of lanes ahead, a group of lanes at a time, into the second-level cache (the first is
@@ -37,19 +39,87 @@ static double block_sum_squares(const float *x, size_t n) {
     return sums[0];
 }
 
-static void sum_squares_span(const void *context, struct parallel_span blocks) {
-    const struct sum_squares_args *args = context;
-    const float *x = args->x;
+VF_INLINE double block_sum_squares_of(enum dtype type, const void *x, size_t begin, size_t n) {
+    if (type == DTYPE_F32)
+        return block_sum_squares((const float *)x + begin, n);
+    float upcast[SUM_SQUARES_BLOCK];
+    for (size_t i = 0; i < n; i += VF_WIDTH) {
+        int lanes = n - i < VF_WIDTH ? (int)(n - i) : VF_WIDTH;
+        vf_store_part(upcast + i, vf_get_part(type, x, begin + i, lanes), lanes);
+    }
+    return block_sum_squares(upcast, n);
+}
+
+VF_INLINE void sum_squares_blocks(enum dtype type, const struct sum_squares_args *args,
+                                  struct parallel_span blocks) {
     for (size_t block = blocks.begin; block < blocks.end; block++) {
         size_t begin = block * SUM_SQUARES_BLOCK, left = args->n - begin;
         args->partial[block] =
-            block_sum_squares(x + begin, left < SUM_SQUARES_BLOCK ? left : SUM_SQUARES_BLOCK);
+            block_sum_squares_of(type, args->x, begin, left < SUM_SQUARES_BLOCK ? left : SUM_SQUARES_BLOCK);
     }
+}
+
+static void sum_squares_span(const void *context, struct parallel_span blocks) {
+    const struct sum_squares_args *args = context;
+    VF_DISPATCH(args->type, sum_squares_blocks, args, blocks);
 }
 
 enum status CPU_OP(sum_squares)(struct stream *stream, const struct sum_squares_args *args) {
     size_t n_blocks = (args->n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
     cpu_parallel(stream->device, args->n, n_blocks, 1, sum_squares_span, args);
+    return STATUS_OK;
+}
+
+// ---- matrices of Newton-Schulz iterations
+
+struct normalization {
+    const struct matrix_normalize_args *args;
+    float factor;
+};
+
+VF_INLINE void scale_range(enum dtype type, const struct normalization *call, struct parallel_span range) {
+    for (size_t i = range.begin; i < range.end; i += VF_WIDTH) {
+        int lanes = range.end - i < VF_WIDTH ? (int)(range.end - i) : VF_WIDTH;
+        vf_put_part(type, call->args->out, i, vf_get_part(type, call->args->x, i, lanes) * call->factor,
+                    lanes);
+    }
+}
+
+static void normalize_span(const void *context, struct parallel_span span) {
+    const struct normalization *call = context;
+    VF_DISPATCH(call->args->type, scale_range, call, span);
+}
+
+enum status CPU_OP(matrix_normalize)(struct stream *stream, const struct matrix_normalize_args *args) {
+    double sum = 0;
+    for (size_t i = 0; i * SUM_SQUARES_BLOCK < args->n; i++)
+        sum += args->partial[i];
+    const struct normalization call = {args, (float)(1 / fmax(sqrt(sum), args->epsilon))};
+    cpu_parallel(stream->device, args->n, args->n, 1024, normalize_span, &call);
+    return STATUS_OK;
+}
+
+VF_INLINE void shift_rows(enum dtype type, const struct matrix_shift_args *args, struct parallel_span rows) {
+    const size_t n = (size_t)args->n;
+    const float scale = (float)args->scale;
+    for (size_t row = rows.begin; row < rows.end; row++) {
+        const float diagonal = vf_get_part(type, args->x, row * n + row, 1)[0] * scale + (float)args->shift;
+        for (size_t i = row * n; i < (row + 1) * n && (args->scale != 1 || args->out != args->x);
+             i += VF_WIDTH) {
+            int lanes = (row + 1) * n - i < VF_WIDTH ? (int)((row + 1) * n - i) : VF_WIDTH;
+            vf_put_part(type, args->out, i, vf_get_part(type, args->x, i, lanes) * scale, lanes);
+        }
+        vf_put_part(type, args->out, row * n + row, vf_set1(diagonal), 1);
+    }
+}
+
+static void shift_span(const void *context, struct parallel_span rows) {
+    const struct matrix_shift_args *args = context;
+    VF_DISPATCH(args->type, shift_rows, args, rows);
+}
+
+enum status CPU_OP(matrix_shift)(struct stream *stream, const struct matrix_shift_args *args) {
+    cpu_parallel(stream->device, (size_t)args->n * (size_t)args->n, (size_t)args->n, 1, shift_span, args);
     return STATUS_OK;
 }
 

@@ -34,6 +34,10 @@ VF_INLINE vf update_moments(enum optimizer_rule rule, const struct step_call *ca
     if (rule == OPTIMIZER_SGD)
         return at->m = reads_moments(rule, call) ? vf_fma(at->m, vf_set1(c->momentum), g) : g;
     vf towards = g - at->m;
+    if (rule == OPTIMIZER_MUON) {
+        at->m = vf_fma(towards, vf_set1(c->take1), at->m);
+        return vf_fma(g - at->m, vf_set1(c->take1), at->m); // the direction
+    }
     if (rule == OPTIMIZER_LION) {
         vf mixed = vf_fma(towards, vf_set1(c->take1), at->m), lr = vf_set1(c->lr);
         at->m = vf_fma(towards, vf_set1(c->take2), at->m);
@@ -60,12 +64,19 @@ VF_INLINE vf begin_step(enum optimizer_rule rule, const struct step_call *call, 
                         struct moments *at) {
     const struct optimizer_step_args *args = &call->args;
     vf g = vf_get_part(args->grad_type, args->grad, i, lanes) * args->grad_scale;
+    if (rule == OPTIMIZER_MUON)
+        return update_moments(rule, call, g, vf_zero(), at);
     return update_moments(rule, call, g, vf_get_part(DTYPE_F32, args->from.master, i, lanes), at);
 }
 
 VF_INLINE void finish_step(enum optimizer_rule rule, const struct step_call *call, size_t i, int lanes, vf m,
                            vf begun) {
     const struct optimizer_step_args *args = &call->args;
+    if (rule == OPTIMIZER_MUON) {
+        if (args->param)
+            vf_put_part(args->type, args->param, i, begun, lanes);
+        return;
+    }
     vf weight = vf_get_part(DTYPE_F32, args->from.master, i, lanes);
     weight = finish_weights(rule, call, weight, m, begun);
     vf_put_part(DTYPE_F32, args->to.master, i, weight, lanes);
@@ -83,9 +94,10 @@ VF_INLINE void prefetch_at(const void *array, size_t byte) {
     __builtin_prefetch((const char *)array + byte + PREFETCH_BYTES);
 }
 
-VF_INLINE void fetch_weights(const struct optimizer_step_args *args, size_t i) {
+VF_INLINE void fetch_weights(enum optimizer_rule rule, const struct optimizer_step_args *args, size_t i) {
     prefetch_at(args->grad, i * (args->grad_type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
-    prefetch_at(args->from.master, i * sizeof(float));
+    if (rule != OPTIMIZER_MUON)
+        prefetch_at(args->from.master, i * sizeof(float));
     if (args->param)
         prefetch_at(args->param, i * (args->type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
 }
@@ -176,7 +188,7 @@ VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype typ
                          const struct step_call *call, struct parallel_span range) {
     size_t i = range.begin;
     for (; i + VF_WIDTH <= range.end; i += VF_WIDTH) {
-        fetch_weights(&call->args, i);
+        fetch_weights(rule, &call->args, i);
         fetch_moments(n_moments, type, &call->args, i);
         step_vector(rule, n_moments, type, call, i, VF_WIDTH);
     }
@@ -344,7 +356,7 @@ VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct
             vf begun[4];
             for (size_t j = 0; j < 4; j++) {
                 size_t at = k + j * VF_WIDTH;
-                fetch_weights(&call->args, i + at);
+                fetch_weights(rule, &call->args, i + at);
                 begun[j] = begin_part(rule, n_moments, call, &codes, i, at, VF_WIDTH, &scales, new);
             }
             if (i > range.begin)
@@ -401,6 +413,7 @@ STEP(adamw, OPTIMIZER_ADAMW, 2)
 STEP(adam, OPTIMIZER_ADAM, 2)
 STEP(momentum, OPTIMIZER_SGD, 1)
 STEP(lion, OPTIMIZER_LION, 1)
+STEP(muon, OPTIMIZER_MUON, 1)
 
 static __attribute__((noinline)) void sgd(const struct step_call *shared, struct parallel_span range) {
     const struct step_call call = *shared;
@@ -415,6 +428,7 @@ static step_function *step_of(const struct optimizer_step_args *args) {
         [OPTIMIZER_ADAM] = {adam_fp32, adam_bf16, adam_int8},
         [OPTIMIZER_SGD] = {momentum_fp32, momentum_bf16, momentum_int8},
         [OPTIMIZER_LION] = {lion_fp32, lion_bf16, lion_int8},
+        [OPTIMIZER_MUON] = {muon_fp32, muon_bf16, muon_int8},
     };
     if (args->rule == OPTIMIZER_SGD && !args->from.m)
         return sgd;
@@ -431,5 +445,37 @@ enum status CPU_OP(optimizer_step)(struct stream *stream, const struct optimizer
                                    .constants = optimizer_constants_of(args),
                                    .reads_moments = optimizer_reads_moments(args)};
     cpu_parallel(stream->device, args->n, args->n, 1024, run_step, &call);
+    return STATUS_OK;
+}
+
+// ---- the weights of a tensor whose direction was orthogonalized
+
+VF_INLINE void muon_vector(enum dtype update_type, const struct muon_step_args *args, size_t i, int lanes) {
+    const struct optimizer_constants *c = &args->plan->constants[args->group];
+    vf update = vf_get_part(update_type, args->update, i, lanes),
+       weight = vf_get_part(DTYPE_F32, args->master, i, lanes),
+       moved = vf_fma(weight, vf_set1(c->decay), update * (c->lr * args->scale));
+    vf_put_part(DTYPE_F32, args->master, i, weight - moved, lanes);
+    if (args->param)
+        vf_put_part(args->type, args->param, i, weight - moved, lanes);
+}
+
+VF_INLINE void muon_range(enum dtype update_type, const struct muon_step_args *args,
+                          struct parallel_span range) {
+    size_t i = range.begin;
+    for (; i + VF_WIDTH <= range.end; i += VF_WIDTH)
+        muon_vector(update_type, args, i, VF_WIDTH);
+    if (i < range.end)
+        muon_vector(update_type, args, i, (int)(range.end - i));
+}
+
+static void muon_span(const void *context, struct parallel_span span) {
+    const struct muon_step_args *args = context;
+    VF_DISPATCH(args->update_type, muon_range, args, span);
+}
+
+enum status CPU_OP(muon_step)(struct stream *stream, const struct muon_step_args *args) {
+    if (!args->result->skipped)
+        cpu_parallel(stream->device, args->n, args->n, 1024, muon_span, args);
     return STATUS_OK;
 }

@@ -1,0 +1,229 @@
+// Checks of Muon's operations: the elementwise momentum (a rule of optimizer_step), matrix_normalize,
+// matrix_shift and muon_step.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "kernels/moments.h"
+#include "kernels/optimizer_constants.h"
+#include "tests/ops/op_check.h"
+#include "tests/ops/op_check_optimizer.h"
+
+#define EXPECT_OK(...) assert_int_equal((__VA_ARGS__), STATUS_OK)
+
+// ---- optimizer_step
+
+// At most four roundings of each term on the way to the momentum, and three more to the direction.
+static void momentum_call(struct op_bench *bench, size_t n, enum dtype type, bool with_param) {
+    struct optimizer_step_args args = {
+        .rule = OPTIMIZER_MUON, .n = n, .step = 3, .beta1 = 0.95, .grad_scale = 0.37f, .type = type};
+    struct op_call call;
+    op_call_begin(&call, bench, optimizer_step, &args, "muon n %zu", n);
+    struct op_tensor *grad = op_add_tensor(&call, "grad", &args.grad, DTYPE_F32, OP_READ, op_span(n)),
+                     *m = op_add_tensor(&call, "m", &args.from.m, DTYPE_F32, OP_UPDATE, op_span(n)),
+                     *param = with_param
+                                  ? op_add_tensor(&call, "param", &args.param, type, OP_WRITE, op_span(n))
+                                  : NULL;
+    op_alias(m, &args.to.m);
+    op_call_reference(&call);
+    for (size_t i = 0; i < n; i++) {
+        const double g = fabs(grad->given[i] * (double)args.grad_scale), size = g + fabs(m->given[i]);
+        m->allowed[i] = 6 * OP_UNIT * size;
+        if (param)
+            param->allowed[i] = 10 * OP_UNIT * size;
+    }
+    op_call_judge(&call);
+}
+
+enum { N = 3 * MOMENT_BLOCK + 50, BLOCKS = N / MOMENT_BLOCK + 1 };
+
+static void *put(struct stream *stream, const void *from, size_t bytes) {
+    void *memory;
+    EXPECT_OK(stream->device->memory_new(stream->device, bytes, "tests", &memory));
+    EXPECT_OK(stream->device->copy(stream, memory, from, bytes));
+    return memory;
+}
+
+static void take(struct stream *stream, void *to, void *memory, size_t bytes) {
+    EXPECT_OK(stream->device->copy(stream, to, memory, bytes));
+    EXPECT_OK(stream->device->synchronize(stream));
+    stream->device->memory_delete(stream->device, memory, bytes);
+}
+
+// Two steps from a momentum of zero in a narrow type: what is stored must be the momentum in fp32, encoded.
+static void narrow_momentum(struct op_bench *bench, enum dtype state_type) {
+    struct stream stream;
+    float grad[N], m[N] = {0}, scales[BLOCKS] = {0}, decoded[N], direction[N];
+    char codes[N * sizeof(float)] = {0};
+    EXPECT_OK(stream_init(&stream, bench->device));
+    for (int i = 0; i < N; i++)
+        grad[i] = (float)(i % 17 - 8) * 0.01f + 0.003f;
+    struct optimizer_step_args args = {.rule = OPTIMIZER_MUON,
+                                       .n = N,
+                                       .beta1 = 0.95,
+                                       .grad_scale = 1,
+                                       .type = DTYPE_F32,
+                                       .grad_type = DTYPE_F32,
+                                       .state_type = state_type};
+    args.grad = put(&stream, grad, sizeof grad);
+    args.param = put(&stream, m, sizeof m);
+    args.from.m = put(&stream, codes, sizeof codes);
+    args.from.m_scales = put(&stream, scales, sizeof scales);
+    args.to = args.from;
+    for (args.step = 1; args.step <= 2; args.step++) {
+        EXPECT_OK(bench->device->ops->optimizer_step(&stream, &args));
+        bench->n_calls[OP_optimizer_step]++;
+    }
+    take(&stream, direction, args.param, sizeof direction);
+    take(&stream, codes, args.from.m, sizeof codes);
+    take(&stream, scales, args.from.m_scales, sizeof scales);
+    take(&stream, grad, (void *)args.grad, sizeof grad);
+    stream_free(&stream);
+    moments_load(state_type, FIRST_MOMENT, codes, scales, N, decoded);
+    // A code is within an eighth of its value (int8), or a 128th (bf16); the momentum was rounded twice.
+    const double off = state_type == DTYPE_I8 ? 0.25 : 1 / 64.0;
+    for (int i = 0; i < N; i++) {
+        const double g = (double)grad[i], wanted = 0.05 * (1 + 0.95) * g, u = 0.95 * wanted + 0.05 * g;
+        if (!(fabs((double)decoded[i] - wanted) <= off * fabs(wanted)) ||
+            !(fabs((double)direction[i] - u) <= off * fabs(u)))
+            fail_msg("muon, %s momentum, element %d: %g and %g, expected %g and %g", dtype_name(state_type),
+                     i, (double)decoded[i], (double)direction[i], wanted, u);
+    }
+}
+
+void op_check_muon_momentum(struct op_bench *bench) {
+    static const size_t lengths[] = {1, 15, 128, 257, 20011};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        FOR_EACH_TYPE(type) {
+            momentum_call(bench, lengths[i], type, true);
+            momentum_call(bench, lengths[i], type, false);
+        }
+    narrow_momentum(bench, DTYPE_BF16);
+    narrow_momentum(bench, DTYPE_I8);
+}
+
+// ---- matrices
+
+// The reference divides by the norm; a device multiplies by its reciprocal, rounded.
+void check_matrix_normalize(struct op_bench *bench) {
+    static const size_t lengths[] = {1, 7, 4096, SUM_SQUARES_BLOCK, 2 * SUM_SQUARES_BLOCK + 77};
+    FOR_EACH_TYPE(type)
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            const size_t n = lengths[k], n_partial = (n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+            struct matrix_normalize_args args = {.n = n, .epsilon = k == 1 ? 1e3 : 1e-7, .type = type};
+            struct op_call call;
+            op_call_begin(&call, bench, matrix_normalize, &args, "n %zu", n);
+            struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, in_place ? OP_UPDATE : OP_READ,
+                                                op_span(n)),
+                             *out = x,
+                             *partial = op_add_tensor(&call, "partial", &args.partial, DTYPE_F64, OP_READ,
+                                                      op_span(n_partial));
+            if (in_place)
+                op_alias(x, &args.out);
+            else
+                out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n));
+            for (size_t i = 0; i < n_partial; i++)
+                op_give(partial, i, 3.7 + (double)i);
+            op_call_reference(&call);
+            for (size_t i = 0; i < n; i++)
+                out->allowed[i] = 3 * OP_UNIT * fabs(out->truth[i]) + 0x1p-149;
+            op_call_judge(&call);
+        }
+}
+
+void check_matrix_shift(struct op_bench *bench) {
+    static const int sizes[] = {1, 5, 64, 131};
+    FOR_EACH_TYPE(type)
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+        for (int manner = 0; manner < 3; manner++) { // in place; the diagonal alone; to another matrix
+            const size_t n = (size_t)sizes[k];
+            struct matrix_shift_args args = {
+                .n = sizes[k], .scale = manner == 1 ? 1 : 2.0315, .shift = -4.775, .type = type};
+            struct op_call call;
+            op_call_begin(&call, bench, matrix_shift, &args, "n %zu manner %d", n, manner);
+            struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, manner < 2 ? OP_UPDATE : OP_READ,
+                                                op_span(n * n)),
+                             *out = x;
+            if (manner < 2)
+                op_alias(x, &args.out);
+            else
+                out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n * n));
+            op_call_reference(&call);
+            op_call_magnitudes(&call);
+            op_allow_roundings(out, 2);
+            for (size_t i = 0; i < n; i++) // magnitudes are of absolute values
+                out->allowed[i * (n + 1)] =
+                    2 * OP_UNIT * (3 * fabs(x->given[i * (n + 1)]) + 2 * fabs(args.shift));
+            op_call_judge(&call);
+        }
+}
+
+// ---- muon_step
+
+// Plan and result are read by the device, so they are in its memory: the operation's numbers are compared
+// with the formula, not by op_call_judge.
+static void step_call(struct op_bench *bench, enum dtype type, enum dtype update_type, bool with_param,
+                      bool skipped) {
+    enum { LENGTH = 1003 };
+    struct stream stream;
+    struct update_plan plan = {0};
+    const struct optimizer_step_args constants = {.step = 1, .lr = 0.02, .weight_decay = 0.1};
+    const struct update_result result = {.skipped = skipped};
+    float master[LENGTH], before[LENGTH], update[LENGTH];
+    uint16_t narrow[LENGTH];
+    char param[LENGTH * sizeof(float)] = {0};
+    plan.constants[2] = optimizer_constants_of(&constants);
+    for (int i = 0; i < LENGTH; i++) {
+        before[i] = master[i] = (float)(i % 31 - 15) * 0.013f;
+        update[i] = (float)(i % 7 - 3) * 0.125f; // exact in 16 bits
+        narrow[i] = update_type == DTYPE_F16 ? f16_from_float(update[i]) : bf16_from_float(update[i]);
+    }
+    EXPECT_OK(stream_init(&stream, bench->device));
+    const size_t update_bytes = LENGTH * dtype_size(update_type), param_bytes = LENGTH * dtype_size(type);
+    struct muon_step_args args = {.n = LENGTH, .group = 2, .scale = 5.5f, .type = type};
+    args.update_type = update_type;
+    args.master = put(&stream, master, sizeof master);
+    args.update = put(&stream, update_type == DTYPE_F32 ? (void *)update : narrow, update_bytes);
+    args.param = with_param ? put(&stream, param, param_bytes) : NULL;
+    args.plan = put(&stream, &plan, sizeof plan);
+    args.result = put(&stream, &result, sizeof result);
+    EXPECT_OK(bench->device->ops->muon_step(&stream, &args));
+    bench->n_calls[OP_muon_step]++;
+    if (with_param)
+        take(&stream, param, args.param, param_bytes);
+    struct update_result unused;
+    float unused_update[LENGTH];
+    take(&stream, master, args.master, sizeof master);
+    take(&stream, unused_update, (void *)args.update, update_bytes);
+    take(&stream, &plan, (void *)args.plan, sizeof plan);
+    take(&stream, &unused, (void *)args.result, sizeof unused);
+    stream_free(&stream);
+    for (int i = 0; i < LENGTH; i++) {
+        const double w = (double)before[i], u = (double)update[i],
+                     wanted = skipped ? w : w - 0.02 * 5.5 * u - 0.02 * 0.1 * w,
+                     allowed = 6 * OP_UNIT * (0.11 * fabs(u) + fabs(w));
+        float stored = skipped ? 0 : master[i], got;
+        memcpy(&got, param + (size_t)i * sizeof got, sizeof got);
+        if (with_param && type != DTYPE_F32) {
+            uint16_t bits;
+            memcpy(&bits, param + (size_t)i * sizeof bits, sizeof bits);
+            stored = (float)op_round(type, (double)stored);
+            got = type == DTYPE_F16 ? f16_to_float(bits) : bf16_to_float(bits);
+        }
+        if (!(fabs((double)master[i] - wanted) <= allowed) || (with_param && got != stored))
+            fail_msg("muon_step, element %d: %.9g, expected %.9g; as a parameter %g", i, (double)master[i],
+                     wanted, (double)got);
+    }
+}
+
+void check_muon_step(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    FOR_EACH_TYPE(update_type)
+    for (int k = 0; k < 3; k++)
+        step_call(bench, type, update_type, k > 0, k == 2);
+}

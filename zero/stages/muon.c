@@ -1,0 +1,287 @@
+// See zero/stages/muon.h.
+#include "zero/stages/muon.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/ops.h"
+
+// ---- planning
+
+static enum status plan_products(struct muon *muon, struct region_table *table) {
+    const struct muon_rounds *rounds = &muon->rounds;
+    struct matrix_shape *shapes = calloc((size_t)rounds->n_tensors * PARAM_PARTS_MOST + 1, sizeof *shapes);
+    int n = 0;
+    if (!shapes)
+        return FAIL(STATUS_FAILED, "out of memory for the shapes of %d tensors", rounds->n_tensors);
+    for (int i = 0; i < rounds->n_tensors; i++) {
+        struct matrix_shape of[PARAM_PARTS_MOST];
+        int64_t first_row[PARAM_PARTS_MOST];
+        const int n_parts = muon_matrices(&rounds->params->params[rounds->tensors[i].param], of, first_row);
+        for (int part = 0; part < n_parts; part++) {
+            int known = 0;
+            while (known < n &&
+                   (shapes[known].rows != of[part].rows || shapes[known].columns != of[part].columns))
+                known++;
+            shapes[known] = of[part];
+            n = known == n ? n + 1 : n;
+        }
+    }
+    enum status status =
+        newton_schulz_plan(&muon->products, muon->state->device, muon->type, shapes, n, table);
+    free(shapes);
+    return status;
+}
+
+enum status muon_init(struct muon *muon, const struct config *config, struct model_states *state,
+                      struct region_table *table) {
+    const enum region_place place = state->device->place;
+    *muon = (struct muon){
+        .config = config, .state = state, .type = state->type == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16};
+    if (!optimizer_groups_use(&state->groups, METHOD_MATRIX))
+        return STATUS_OK;
+    TRY(muon_rounds_init(&muon->rounds, state->params, &state->groups, &state->partition,
+                         state->options.stage == 0));
+    TRY(plan_products(muon, table));
+    TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.tensor_elements,
+                   &muon->tensor_region, "Muon: tensor"));
+    TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.slice_elements,
+                   &muon->slices_region, "Muon: directions"));
+    // A rank's slices of a tensor are apart or contiguous: at most one per tensor begins inside it. Sized
+    // alike on all ranks.
+    return region_add(table, REGION_DATA, place, DTYPE_U8,
+                      (size_t)state->params->n_params * sizeof *muon->args->spans, &muon->spans_region,
+                      "Muon: table of slices");
+}
+
+void muon_free(struct muon *muon) {
+    muon_rounds_free(&muon->rounds);
+    free(muon->args);
+    *muon = (struct muon){0};
+}
+
+// ---- binding
+
+// The placement span that holds a slice of this rank.
+static const struct placement_span *placed_of(const struct model_states *state, int unit, size_t element) {
+    const struct placement *placement = &state->placement;
+    for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++)
+        if (placement->spans[i].span.begin <= element && element < placement->spans[i].span.end)
+            return &placement->spans[i];
+    return NULL;
+}
+
+static const struct param *param_of_slice(const struct muon *muon, const struct muon_slice *slice) {
+    return &muon->state->params->params[muon->rounds.tensors[slice->tensor].param];
+}
+
+static int group_of_slice(const struct muon *muon, const struct muon_slice *slice) {
+    return muon->state->groups.of_param[muon->rounds.tensors[slice->tensor].param];
+}
+
+static void *slice_at(const struct muon *muon, const struct muon_slice *slice) {
+    return (char *)muon->slices + slice->at * dtype_size(muon->type);
+}
+
+static struct optimizer_span span_of_slice(const struct muon *muon, const struct muon_slice *slice) {
+    const struct model_states *state = muon->state;
+    const int unit = param_of_slice(muon, slice)->unit, group = group_of_slice(muon, slice);
+    const struct placement_span *placed = placed_of(state, unit, slice->begin);
+    const size_t offset = slice->begin - placed->span.begin;
+    const bool discarded = muon->rounds.whole && muon->rounds.tensors[slice->tensor].worker != state->rank;
+    struct optimizer_state at = model_states_optimizer_at(state, placed, offset, state->placement.current);
+    at.master = NULL;
+    return (struct optimizer_span){.state = at,
+                                   .param = discarded ? NULL : slice_at(muon, slice),
+                                   .grad = model_states_gradients_at(state, placed) + offset,
+                                   .n = slice->end - slice->begin,
+                                   .first = state->params->units[unit].offset + slice->begin,
+                                   .lr_scale = state->groups.groups[group].lr_scale,
+                                   .weight_decay = state->groups.groups[group].weight_decay,
+                                   .group = group};
+}
+
+// Lists this rank's slices; in the device's memory the list begins at `there`. Returns their number.
+static int list_slices(struct muon *muon, struct optimizer_span *spans, const struct optimizer_span *there) {
+    const struct model_states *state = muon->state;
+    int n = 0;
+    for (int k = 0; k < muon->rounds.n_rounds; k++) {
+        const struct muon_round *round = &muon->rounds.rounds[k];
+        struct optimizer_spans_args *args = &muon->args[k];
+        *args = (struct optimizer_spans_args){.rule = OPTIMIZER_MUON,
+                                              .spans = there + n,
+                                              .n_moments = 1,
+                                              .has_param = true,
+                                              .plan = muon->plan,
+                                              .result = muon->result,
+                                              .beta1 = muon->config->optimizer.muon_momentum,
+                                              .type = muon->type,
+                                              .grad_type = DTYPE_F32,
+                                              .state_type = state->placement.moment_type};
+        for (int i = round->first_slice; i < round->first_slice + round->n_slices; i++) {
+            if (muon->rounds.slices[i].rank != state->rank)
+                continue;
+            spans[n] = span_of_slice(muon, &muon->rounds.slices[i]);
+            spans[n].first_tile = args->n_tiles;
+            args->n += spans[n].n;
+            args->n_tiles += (spans[n].n + OPTIMIZER_TILE - 1) / OPTIMIZER_TILE;
+            args->n_spans++;
+            n++;
+        }
+    }
+    return n;
+}
+
+enum status muon_bind(struct muon *muon, const struct region_table *table, const struct step_memory *memory) {
+    struct device *device = muon->state->device;
+    struct stream stream;
+    if (muon->rounds.n_rounds == 0)
+        return STATUS_OK;
+    newton_schulz_bind(&muon->products, table);
+    muon->tensor = region_data(table, muon->tensor_region);
+    muon->slices = region_data(table, muon->slices_region);
+    muon->plan = &memory->plan;
+    muon->result = &memory->result;
+    TRY(muon_rounds_link(&muon->rounds));
+    struct optimizer_span *spans = calloc((size_t)muon->state->params->n_params, sizeof *spans);
+    muon->args = calloc((size_t)muon->rounds.n_rounds, sizeof *muon->args);
+    if (!spans || !muon->args) {
+        free(spans);
+        return FAIL(STATUS_FAILED, "out of memory for Muon's table of slices");
+    }
+    void *there = region_data(table, muon->spans_region);
+    const int n = list_slices(muon, spans, there);
+    assert(n <= muon->state->params->n_params);
+    enum status status = stream_init(&stream, device);
+    if (status == STATUS_OK)
+        status = device->copy(&stream, there, spans, (size_t)n * sizeof *spans);
+    if (status == STATUS_OK)
+        status = device->synchronize(&stream);
+    stream_free(&stream);
+    free(spans);
+    return status;
+}
+
+// ---- a step
+
+static enum status copy_own(const struct muon *muon, struct stream *stream,
+                            const struct comm_transfer *transfer, const void *in, void *out) {
+    const size_t size = dtype_size(muon->type);
+    for (int i = 0; i < transfer->n_spans; i++) {
+        const struct comm_span *span = &transfer->spans[i];
+        if (span->owner == muon->state->rank)
+            TRY(stream->device->copy(stream, (char *)out + span->out * size,
+                                     (const char *)in + span->in * size, span->elements * size));
+    }
+    return STATUS_OK;
+}
+
+static enum status exchange(const struct muon *muon, struct stream *stream, const struct muon_round *round,
+                            const struct comm_transfer *transfer, const void *in, void *out) {
+    comm_work work;
+    if (!round->sends)
+        return copy_own(muon, stream, transfer, in, out);
+    TRY(comm_exchange(muon->state->comm, stream, transfer, in, out, muon->type, &work));
+    return comm_wait(muon->state->comm, stream, work);
+}
+
+// Orthogonalizes the tensor that this rank works on.
+static enum status orthogonalize(const struct muon *muon, struct stream *stream,
+                                 const struct muon_round *round) {
+    for (int i = round->first_tensor; i < round->first_tensor + round->n_tensors; i++) {
+        const struct muon_tensor *tensor = &muon->rounds.tensors[i];
+        struct matrix_shape shapes[PARAM_PARTS_MOST];
+        int64_t first_row[PARAM_PARTS_MOST];
+        if (tensor->worker != muon->state->rank)
+            continue;
+        const struct param *param = &muon->state->params->params[tensor->param];
+        for (int part = muon_matrices(param, shapes, first_row) - 1; part >= 0; part--) {
+            const size_t begin = (size_t)(first_row[part] * param->shape[1]);
+            TRY(newton_schulz_run(&muon->products, stream,
+                                  (char *)muon->tensor + begin * dtype_size(muon->type), shapes[part]));
+        }
+        comm_progress(muon->state->comm);
+    }
+    return STATUS_OK;
+}
+
+// Jordan's scale keeps the root mean square of an update's effect, Moonlight's that of the update itself, at
+// AdamW's 0.2, so that its learning rate and decay carry over.
+static float scale_of(const struct muon *muon, struct matrix_shape shape) {
+    const double rows = (double)shape.rows, columns = (double)shape.columns;
+    return (float)(muon->config->optimizer.muon_scale == CONFIG_MUON_SCALE_JORDAN
+                       ? sqrt(fmax(1, rows / columns))
+                       : 0.2 * sqrt(fmax(rows, columns)));
+}
+
+// Elements [begin, end) of the slice's unit, of one matrix.
+static enum status step_matrix(const struct muon *muon, struct stream *stream, const struct muon_slice *slice,
+                               size_t begin, size_t end, struct matrix_shape shape) {
+    const struct model_states *state = muon->state;
+    const struct placement_span *placed = placed_of(state, param_of_slice(muon, slice)->unit, begin);
+    const size_t offset = begin - placed->span.begin;
+    const struct muon_step_args args = {
+        .param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, offset),
+        .master = model_states_optimizer_at(state, placed, offset, state->placement.current).master,
+        .update = (char *)slice_at(muon, slice) + (begin - slice->begin) * dtype_size(muon->type),
+        .n = end - begin,
+        .group = group_of_slice(muon, slice),
+        .scale = scale_of(muon, shape),
+        .plan = muon->plan,
+        .result = muon->result,
+        .type = state->type,
+        .update_type = muon->type};
+    return stream->device->ops->muon_step(stream, &args);
+}
+
+static enum status step_slice(const struct muon *muon, struct stream *stream,
+                              const struct muon_slice *slice) {
+    const struct param *param = param_of_slice(muon, slice);
+    struct matrix_shape shapes[PARAM_PARTS_MOST];
+    int64_t first_row[PARAM_PARTS_MOST];
+    for (int part = muon_matrices(param, shapes, first_row) - 1; part >= 0; part--) {
+        const size_t first = param->offset + (size_t)(first_row[part] * param->shape[1]),
+                     last = first + (size_t)(shapes[part].rows * shapes[part].columns),
+                     begin = first > slice->begin ? first : slice->begin,
+                     end = last < slice->end ? last : slice->end;
+        if (begin < end)
+            TRY(step_matrix(muon, stream, slice, begin, end, shapes[part]));
+    }
+    return STATUS_OK;
+}
+
+static enum status update_round(const struct muon *muon, struct stream *stream, int k) {
+    const struct muon_round *round = &muon->rounds.rounds[k];
+    if (muon->args[k].n_spans > 0)
+        TRY(stream->device->ops->optimizer_spans(stream, &muon->args[k]));
+    TRY(exchange(muon, stream, round, &round->there, muon->slices, muon->tensor));
+    TRY(orthogonalize(muon, stream, round));
+    TRY(exchange(muon, stream, round, &round->back, muon->tensor, muon->slices));
+    for (int i = round->first_slice; i < round->first_slice + round->n_slices; i++)
+        if (muon->rounds.slices[i].rank == muon->state->rank)
+            TRY(step_slice(muon, stream, &muon->rounds.slices[i]));
+    return STATUS_OK;
+}
+
+enum status muon_update(const struct muon *muon, struct stream *stream) {
+    for (int k = 0; k < muon->rounds.n_rounds; k++)
+        TRY(update_round(muon, stream, k));
+    return STATUS_OK;
+}
+
+enum status muon_skip(const struct muon *muon, struct stream *stream) {
+    for (int k = 0; k < muon->rounds.n_rounds; k++) {
+        const struct muon_round *round = &muon->rounds.rounds[k];
+        if (!round->sends)
+            continue;
+        TRY(exchange(muon, stream, round, &round->there, muon->slices, muon->tensor));
+        TRY(exchange(muon, stream, round, &round->back, muon->tensor, muon->slices));
+    }
+    return STATUS_OK;
+}
+
+void muon_traffic(const struct muon *muon, uint64_t *bytes, uint64_t *calls) {
+    muon_rounds_traffic(&muon->rounds, muon->state ? muon->state->rank : 0, bytes, calls);
+    *bytes *= dtype_size(muon->type);
+}

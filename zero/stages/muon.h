@@ -1,0 +1,50 @@
+// Muon over the model states (Jordan 2024; scale "moonlight": arXiv 2502.16982): of each matrix inside a
+// block the momentum's direction is orthogonalized (zero/stages/newton_schulz.h) and scaled; the other
+// tensors are AdamW's, by the elementwise rules.
+//
+// A step, round by round (zero/stages/muon_rounds.h): momentum and direction at the owners, element by
+// element; an exchange of directions to the workers, whose devices orthogonalize; an exchange back; the
+// weights, element by element. Nothing waits for the host, so that the device may decide whether the step is
+// skipped.
+//
+// Determinism: a tensor is orthogonalized by one rank from the same bits in every stage and partition, so the
+// bits of a run are the same wherever the gradients' are.
+#ifndef ZERO_ZERO_STAGES_MUON_H
+#define ZERO_ZERO_STAGES_MUON_H
+
+#include "zero/stages/model_states.h"
+#include "zero/stages/muon_rounds.h"
+#include "zero/stages/step_control.h"
+
+struct muon {
+    const struct config *config;
+    struct model_states *state;
+    enum dtype type; // of directions and products: fp32 with fp32 parameters, else bf16
+    struct muon_rounds rounds;
+    struct newton_schulz products;
+    int slices_region, tensor_region, spans_region;
+    void *slices, *tensor;             // (slice_elements), (tensor_elements) type
+    struct optimizer_spans_args *args; // (n_rounds) this rank's slices of each round
+    const struct update_plan *plan;    // in the device's memory
+    const struct update_result *result;
+};
+
+// Adds regions to `table` if some tensor is Muon's, after the states' own. Call muon_free also after a
+// failure.
+enum status muon_init(struct muon *muon, const struct config *config, struct model_states *state,
+                      struct region_table *table) MUST_CHECK;
+// After model_states_bind. memory: holds the plan and the result of each step.
+enum status muon_bind(struct muon *muon, const struct region_table *table,
+                      const struct step_memory *memory) MUST_CHECK;
+void muon_free(struct muon *muon); // before model_states_free
+
+// Updates the tensors of Muon that this rank updates, by the plan and the result in the device's memory. If
+// the step is skipped, the same is exchanged and nothing changes. No-op without such tensors.
+enum status muon_update(const struct muon *muon, struct stream *stream) MUST_CHECK;
+// Call instead where the host skips a step: makes the exchanges only, so that plans hold for every step.
+enum status muon_skip(const struct muon *muon, struct stream *stream) MUST_CHECK;
+
+// The bytes that this rank sends in exchanges per step, and their number.
+void muon_traffic(const struct muon *muon, uint64_t *bytes, uint64_t *calls);
+
+#endif

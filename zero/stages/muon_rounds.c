@@ -1,0 +1,254 @@
+// See zero/stages/muon_rounds.h.
+#include "zero/stages/muon_rounds.h"
+
+#include <stdlib.h>
+
+int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PARTS_MOST],
+                  int64_t first_row[PARAM_PARTS_MOST]) {
+    for (int i = 0; i < param->n_parts; i++) {
+        shapes[i] = (struct matrix_shape){param->parts[i].n_rows, param->shape[1]};
+        first_row[i] = param->parts[i].first_row;
+    }
+    if (param->n_parts > 0)
+        return param->n_parts;
+    shapes[0] = (struct matrix_shape){param->shape[0], param->shape[1]};
+    first_row[0] = 0;
+    return 1;
+}
+
+static double flops_of(const struct param *param) {
+    struct matrix_shape shapes[PARAM_PARTS_MOST];
+    int64_t first_row[PARAM_PARTS_MOST];
+    double flops = 0;
+    for (int i = muon_matrices(param, shapes, first_row) - 1; i >= 0; i--)
+        flops += newton_schulz_flops(shapes[i]);
+    return flops;
+}
+
+// ---- workers
+
+// The dearest first; equal ones in their order in the model.
+static int compare_cost(const void *a, const void *b) {
+    const struct muon_tensor *x = a, *y = b;
+    return x->flops != y->flops ? (x->flops < y->flops ? 1 : -1) : x->param - y->param;
+}
+
+// Iterates over the spans of a partition that overlap a tensor: [*begin, *end) in its unit.
+static bool next_overlap(const struct partition *partition, const struct param *param, int *i, size_t *begin,
+                         size_t *end) {
+    const size_t first = param->offset, last = param->offset + param->elements;
+    for (; *i < partition->first_span[param->unit + 1]; ++*i) {
+        const struct partition_span *span = &partition->spans[*i];
+        *begin = span->begin > first ? span->begin : first;
+        *end = span->end < last ? span->end : last;
+        if (*begin < *end)
+            return true;
+    }
+    return false;
+}
+
+static int choose_worker(const struct muon_rounds *rounds, const struct partition *partition,
+                         const struct param *param, const double *load) {
+    size_t begin, end;
+    int best = -1;
+    for (int rank = 0; rank < rounds->world && rounds->whole; rank++)
+        best = best < 0 || load[rank] < load[best] ? rank : best;
+    for (int i = partition->first_span[param->unit];
+         !rounds->whole && next_overlap(partition, param, &i, &begin, &end); i++) {
+        const int owner = partition->spans[i].owner;
+        if (best < 0 || load[owner] < load[best] || (load[owner] == load[best] && owner < best))
+            best = owner;
+    }
+    return best;
+}
+
+// The number of tensors of each worker before this one is its round.
+static void sort_by_round(struct muon_rounds *rounds, const int *round_of, struct muon_tensor *out) {
+    int n = 0;
+    for (int round = 0; round < rounds->n_rounds; round++) {
+        rounds->rounds[round].first_tensor = n;
+        for (int i = 0; i < rounds->n_tensors; i++)
+            if (round_of[i] == round)
+                out[n++] = rounds->tensors[i];
+        rounds->rounds[round].n_tensors = n - rounds->rounds[round].first_tensor;
+    }
+}
+
+// load, count (world), round_of (n_tensors): scratch
+static enum status assign(struct muon_rounds *rounds, const struct partition *partition, double *load,
+                          int *count, int *round_of) {
+    for (int i = 0; i < rounds->n_tensors; i++) {
+        struct muon_tensor *tensor = &rounds->tensors[i];
+        tensor->worker = choose_worker(rounds, partition, &rounds->params->params[tensor->param], load);
+        load[tensor->worker] += tensor->flops;
+        round_of[i] = count[tensor->worker]++;
+        if (round_of[i] == rounds->n_rounds)
+            rounds->n_rounds++;
+    }
+    rounds->rounds = calloc((size_t)rounds->n_rounds + 1, sizeof *rounds->rounds);
+    struct muon_tensor *sorted = calloc((size_t)rounds->n_tensors + 1, sizeof *sorted);
+    if (!rounds->rounds || !sorted) {
+        free(sorted);
+        return FAIL(STATUS_FAILED, "out of memory for Muon's rounds over %d tensors", rounds->n_tensors);
+    }
+    sort_by_round(rounds, round_of, sorted);
+    free(rounds->tensors);
+    rounds->tensors = sorted;
+    return STATUS_OK;
+}
+
+static enum status assign_workers(struct muon_rounds *rounds, const struct partition *partition) {
+    double *load = calloc((size_t)rounds->world, sizeof *load);
+    int *count = calloc((size_t)rounds->world, sizeof *count);
+    int *round_of = calloc((size_t)rounds->n_tensors + 1, sizeof *round_of);
+    qsort(rounds->tensors, (size_t)rounds->n_tensors, sizeof *rounds->tensors, compare_cost);
+    enum status status =
+        load && count && round_of
+            ? assign(rounds, partition, load, count, round_of)
+            : FAIL(STATUS_FAILED, "out of memory for Muon's work on %d ranks", rounds->world);
+    free(load);
+    free(count);
+    free(round_of);
+    return status;
+}
+
+// ---- slices
+
+// A tensor's slices, in the buffers after *filled (world) elements. out NULL: counts them only.
+static int add_slices(const struct muon_rounds *rounds, const struct partition *partition, int tensor,
+                      size_t *filled, struct muon_slice *out) {
+    const struct param *param = &rounds->params->params[rounds->tensors[tensor].param];
+    size_t begin = param->offset, end = param->offset + param->elements;
+    int n = 0;
+    for (int rank = 0; rank < rounds->world && rounds->whole; rank++, n++) {
+        if (out)
+            out[n] = (struct muon_slice){tensor, rank, begin, end, filled[rank]};
+        filled[rank] += end - begin;
+    }
+    for (int i = partition->first_span[param->unit];
+         !rounds->whole && next_overlap(partition, param, &i, &begin, &end); i++, n++) {
+        const int owner = partition->spans[i].owner;
+        if (out)
+            out[n] = (struct muon_slice){tensor, owner, begin, end, filled[owner]};
+        filled[owner] += end - begin;
+    }
+    return n;
+}
+
+static void list_slices(struct muon_rounds *rounds, const struct partition *partition, size_t *filled,
+                        struct muon_slice *out) {
+    int n = 0;
+    for (int k = 0; k < rounds->n_rounds; k++) {
+        struct muon_round *round = &rounds->rounds[k];
+        for (int rank = 0; rank < rounds->world; rank++)
+            filled[rank] = 0;
+        round->first_slice = n;
+        for (int i = 0; i < round->n_tensors; i++)
+            n += add_slices(rounds, partition, round->first_tensor + i, filled, out ? out + n : NULL);
+        round->n_slices = n - round->first_slice;
+        for (int rank = 0; rank < rounds->world; rank++)
+            if (filled[rank] > rounds->slice_elements)
+                rounds->slice_elements = filled[rank];
+    }
+    rounds->n_slices = n;
+}
+
+static enum status make_slices(struct muon_rounds *rounds, const struct partition *partition) {
+    size_t *filled = calloc((size_t)rounds->world, sizeof *filled);
+    if (!filled)
+        return FAIL(STATUS_FAILED, "out of memory for Muon's slices on %d ranks", rounds->world);
+    list_slices(rounds, partition, filled, NULL);
+    rounds->slices = calloc((size_t)rounds->n_slices + 1, sizeof *rounds->slices);
+    if (rounds->slices)
+        list_slices(rounds, partition, filled, rounds->slices);
+    free(filled);
+    return rounds->slices ? STATUS_OK
+                          : FAIL(STATUS_FAILED, "out of memory for %d of Muon's slices", rounds->n_slices);
+}
+
+enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
+                             const struct optimizer_groups *groups, const struct partition *partition,
+                             bool whole) {
+    *rounds = (struct muon_rounds){.params = params, .world = partition->world, .whole = whole};
+    rounds->tensors = calloc((size_t)params->n_params + 1, sizeof *rounds->tensors);
+    if (!rounds->tensors)
+        return FAIL(STATUS_FAILED, "out of memory for a list of %d tensors", params->n_params);
+    for (int i = 0; i < params->n_params; i++) {
+        if (groups->groups[groups->of_param[i]].traits.method != METHOD_MATRIX)
+            continue;
+        const struct param *param = &params->params[i];
+        rounds->tensors[rounds->n_tensors++] = (struct muon_tensor){.param = i, .flops = flops_of(param)};
+        if (param->elements > rounds->tensor_elements)
+            rounds->tensor_elements = param->elements;
+    }
+    TRY(assign_workers(rounds, partition));
+    return make_slices(rounds, partition);
+}
+
+void muon_rounds_free(struct muon_rounds *rounds) {
+    free(rounds->tensors);
+    free(rounds->slices);
+    free(rounds->rounds);
+    free(rounds->spans);
+    *rounds = (struct muon_rounds){0};
+}
+
+// ---- transfers
+
+// In stage 0 the worker has the whole direction already.
+static bool sends_direction(const struct muon_rounds *rounds, const struct muon_slice *slice) {
+    return !rounds->whole || slice->rank == rounds->tensors[slice->tensor].worker;
+}
+
+static void link_round(const struct muon_rounds *rounds, struct muon_round *round, struct comm_span *there,
+                       struct comm_span *back) {
+    round->there = (struct comm_transfer){.spans = there};
+    round->back = (struct comm_transfer){.spans = back};
+    for (int i = round->first_slice; i < round->first_slice + round->n_slices; i++) {
+        const struct muon_slice *slice = &rounds->slices[i];
+        const struct muon_tensor *tensor = &rounds->tensors[slice->tensor];
+        const size_t n = slice->end - slice->begin,
+                     at = slice->begin - rounds->params->params[tensor->param].offset;
+        if (sends_direction(rounds, slice)) {
+            there[round->there.n_spans++] = (struct comm_span){
+                .owner = slice->rank, .to = tensor->worker, .in = slice->at, .out = at, .elements = n};
+            round->there.elements += n;
+        }
+        back[round->back.n_spans++] = (struct comm_span){
+            .owner = tensor->worker, .to = slice->rank, .in = at, .out = slice->at, .elements = n};
+        round->back.elements += n;
+        round->sends |= slice->rank != tensor->worker;
+    }
+}
+
+enum status muon_rounds_link(struct muon_rounds *rounds) {
+    rounds->spans = calloc(2 * (size_t)rounds->n_slices + 1, sizeof *rounds->spans);
+    if (!rounds->spans)
+        return FAIL(STATUS_FAILED, "out of memory for %d of Muon's spans", rounds->n_slices);
+    for (int k = 0; k < rounds->n_rounds; k++) {
+        struct muon_round *round = &rounds->rounds[k];
+        struct comm_span *there = rounds->spans + 2 * round->first_slice, *back = there + round->n_slices;
+        link_round(rounds, round, there, back);
+        TRY(comm_spans_link(there, round->there.n_spans));
+        TRY(comm_spans_link(back, round->back.n_spans));
+    }
+    return STATUS_OK;
+}
+
+void muon_rounds_traffic(const struct muon_rounds *rounds, int rank, uint64_t *elements, uint64_t *calls) {
+    *elements = *calls = 0;
+    for (int k = 0; k < rounds->n_rounds; k++) {
+        const struct muon_round *round = &rounds->rounds[k];
+        bool sends = false;
+        for (int i = round->first_slice; i < round->first_slice + round->n_slices; i++) {
+            const struct muon_slice *slice = &rounds->slices[i];
+            const int worker = rounds->tensors[slice->tensor].worker;
+            if (slice->rank == worker)
+                continue;
+            sends = true;
+            if (worker == rank || (slice->rank == rank && sends_direction(rounds, slice)))
+                *elements += slice->end - slice->begin;
+        }
+        *calls += sends ? 2 : 0;
+    }
+}

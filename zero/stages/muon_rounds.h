@@ -1,0 +1,73 @@
+// Who orthogonalizes which matrix, and what ranks exchange for it. A pure function of the parameters, the
+// partition and the stage: the same on every rank.
+//
+// A tensor is orthogonalized whole (a fused one part by part) by one rank, its worker:
+//   - a rank that owns all of it, if there is one: then nothing is sent
+//   - else, of the ranks that own some of it (stage 0: of all ranks), the one with the least work so far
+// Rounds: in each, a rank works on at most one tensor, so that all ranks work side by side. In round k they
+// work on the k-th tensor of each, the dearest first.
+//
+// A rank's slices of a tensor are the elements that it updates: in stage 0 all, else those that it owns. The
+// slices of a round lie one after another in one buffer. Two exchanges make a round: directions from the
+// slices to the workers, and orthogonalized ones back to the slices.
+#ifndef ZERO_ZERO_STAGES_MUON_ROUNDS_H
+#define ZERO_ZERO_STAGES_MUON_ROUNDS_H
+
+#include "zero/comm/comm.h"
+#include "zero/partition/optimizer_groups.h"
+#include "zero/partition/partition.h"
+#include "zero/stages/newton_schulz.h"
+
+struct muon_tensor {
+    int param; // index in params->params
+    int worker;
+    double flops;
+};
+
+// Elements [begin, end) of a unit, of one tensor, that a rank updates.
+struct muon_slice {
+    int tensor; // index in muon_rounds.tensors
+    int rank;
+    size_t begin, end;
+    size_t at; // of `begin` in the rank's buffer of slices
+};
+
+struct muon_round {
+    int first_tensor, n_tensors;
+    int first_slice, n_slices; // of all ranks
+    // Set by muon_rounds_link:
+    struct comm_transfer there, back;
+    bool sends; // some element moves between ranks
+};
+
+struct muon_rounds {
+    const struct params *params;
+    int world;
+    bool whole;                  // stage 0: every rank updates everything
+    struct muon_tensor *tensors; // round by round, in each by worker
+    int n_tensors;
+    struct muon_slice *slices; // round by round
+    int n_slices;
+    struct muon_round *rounds;
+    int n_rounds;
+    size_t slice_elements, tensor_elements; // the most of a rank in a round; of the largest tensor
+    struct comm_span *spans;                // of all transfers
+};
+
+// The matrices of a tensor: its parts, or itself. Returns their number.
+//   first_row   [out] (PARAM_PARTS_MOST) of each
+int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PARTS_MOST],
+                  int64_t first_row[PARAM_PARTS_MOST]);
+
+// Lists the rounds. Call muon_rounds_free also after a failure.
+enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
+                             const struct optimizer_groups *groups, const struct partition *partition,
+                             bool whole) MUST_CHECK;
+// Makes the transfers of all rounds.
+enum status muon_rounds_link(struct muon_rounds *rounds) MUST_CHECK;
+void muon_rounds_free(struct muon_rounds *rounds);
+
+// What `rank` sends per step, in elements, and the number of exchanges.
+void muon_rounds_traffic(const struct muon_rounds *rounds, int rank, uint64_t *elements, uint64_t *calls);
+
+#endif

@@ -1,0 +1,49 @@
+// Orthogonalization of matrices by Newton-Schulz iterations, as Muon uses it (Jordan 2024,
+// https://kellerjordan.github.io/posts/muon; torch.optim.Muon): X is divided by its Frobenius norm, then
+//   A = X X^T; X <- a X + (b A + c A^2) X, five times, with a, b, c = 3.4445, -4.7750, 2.0315
+// which moves all singular values near 1. Of a matrix with more rows than columns the Gram matrix X^T X is
+// used, which is the smaller one.
+//
+// The products are the device's own linear_forward and linear_backward, in bf16 with fp32 sums, or in fp32.
+// With D = c A + b I the polynomial is one product, B = D A, and a I is added to its diagonal, so that each
+// iteration makes three products and no pass over X.
+//
+// Determinism: the bits depend on the matrix, the device and its number of threads.
+#ifndef ZERO_ZERO_STAGES_NEWTON_SCHULZ_H
+#define ZERO_ZERO_STAGES_NEWTON_SCHULZ_H
+
+#include "base/region.h"
+#include "kernels/device.h"
+
+#define NEWTON_SCHULZ_STEPS   5
+#define NEWTON_SCHULZ_EPSILON 1e-7 // least norm to divide by, as in torch.optim.Muon
+
+struct matrix_shape {
+    int64_t rows, columns;
+};
+
+struct newton_schulz {
+    struct device *device;
+    enum dtype type;
+    int regions[6], workspace_region;
+    void *y;                      // a matrix
+    void *gram, *shifted, *power; // square matrices: A, D, and B
+    void *sums;                   // A in fp32, of matrices with more rows than columns
+    double *partial;              // sums of squares
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+// Adds regions to `table` for matrices of these shapes, in the device's memory.
+//   type   bf16 or fp32 (F64: kernels/ref)
+enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, enum dtype type,
+                               const struct matrix_shape *shapes, int n_shapes,
+                               struct region_table *table) MUST_CHECK;
+void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table);
+// Orthogonalizes x (rows, columns), in place.
+enum status newton_schulz_run(const struct newton_schulz *ns, const struct stream *stream, void *x,
+                              struct matrix_shape shape) MUST_CHECK;
+// FLOPs of newton_schulz_run, of products alone.
+double newton_schulz_flops(struct matrix_shape shape);
+
+#endif
