@@ -191,6 +191,60 @@ static void test_all_gather(void **state) {
             gather_once(sizes[s], variant & 4 ? DTYPE_BF16 : DTYPE_F32, variant & 1, variant & 2);
 }
 
+// Each rank sends to each other, and to itself, in pieces of several sizes; some send nothing.
+static size_t route_elements(int from, int to, size_t n) {
+    return (from + 2 * to) % 4 == 1 ? 0 : n * (size_t)(1 + (from + to) % 3);
+}
+
+static void exchange_once(size_t n, enum dtype type) {
+    enum { MOST_SPANS = 2 * MOST_RANKS * MOST_RANKS };
+    struct comm_span spans[MOST_SPANS];
+    struct comm_transfer transfer = {.spans = spans};
+    size_t sent[MOST_RANKS] = {0}, received[MOST_RANKS] = {0}, wanted_bytes = 0;
+    const size_t size = dtype_size(type);
+    // In two spans each, of which the receiver has the second first.
+    for (int from = 0; from < comm->world; from++)
+        for (int to = 0; to < comm->world; to++) {
+            const size_t all = route_elements(from, to, n), first = all / 3, rest = all - first;
+            spans[transfer.n_spans++] = (struct comm_span){
+                .owner = from, .to = to, .in = sent[from], .out = received[to] + rest, .elements = first};
+            spans[transfer.n_spans++] = (struct comm_span){
+                .owner = from, .to = to, .in = sent[from] + first, .out = received[to], .elements = rest};
+            sent[from] += all;
+            received[to] += all;
+            transfer.elements += all;
+            if (from == comm->rank && to != from)
+                wanted_bytes += all * size;
+        }
+    together_ok(comm, comm_spans_link(spans, transfer.n_spans));
+    char *in = malloc((sent[comm->rank] + 1) * size), *out = calloc(received[comm->rank] + 1, size);
+    assert_true(in && out);
+    for (size_t i = 0; i < sent[comm->rank] * size; i++)
+        in[i] = (char)(i * 31 + i / 127 + (size_t)comm->rank * 7);
+    const uint64_t before = comm->traffic.bytes[COMM_EXCHANGE];
+    comm_work work;
+    together_ok(comm, comm_exchange(comm, &stream, &transfer, in, out, type, &work));
+    together_ok(comm, comm_wait(comm, &stream, work));
+    bool right = comm->traffic.bytes[COMM_EXCHANGE] - before == wanted_bytes;
+    for (int k = 0; k < transfer.n_spans; k++)
+        for (size_t i = 0; i < spans[k].elements * size && spans[k].to == comm->rank; i++) {
+            const size_t there = spans[k].in * size + i;
+            right = right && out[spans[k].out * size + i] ==
+                                 (char)(there * 31 + there / 127 + (size_t)spans[k].owner * 7);
+        }
+    together_true(comm, right);
+    free(in);
+    free(out);
+}
+
+static void test_exchange(void **state) {
+    (void)state;
+    static const size_t sizes[] = {1, 41, 65536, N_ELEMENTS};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int narrow = 0; narrow < 2; narrow++)
+            exchange_once(sizes[s], narrow ? DTYPE_BF16 : DTYPE_F32);
+}
+
 // More bulk collectives in flight than the queue holds, of both kinds, with collectives on host memory
 // between.
 static void test_many_collectives_in_flight(void **state) {
@@ -344,6 +398,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reduce_scatter),
         cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_exchange),
         cmocka_unit_test(test_all_reduce),
         cmocka_unit_test(test_many_collectives_in_flight),
         cmocka_unit_test(test_host_memory_collectives),

@@ -7,12 +7,12 @@
 
 #define COMM_MESSAGE_BYTES STATUS_MESSAGE_BYTES // a failure's message, as ranks send it
 
-// One bulk collective: the arguments of comm_reduce_scatter or comm_all_gather.
+// One bulk collective: the arguments of comm_reduce_scatter, comm_all_gather or comm_exchange.
 struct comm_call {
     struct comm_id id;
     enum comm_operation operation;
     const struct comm_transfer *transfer;
-    const void *in;  // fp32 for a reduce-scatter, `type` for an all-gather
+    const void *in;  // fp32 for a reduce-scatter, else `type`
     void *out;       // as `in`
     enum dtype type; // of what is sent
     bool accumulate;
@@ -32,7 +32,7 @@ struct comm_backend {
     // NULL: there is nothing to do. Called with one rank too.
     enum status (*attach)(struct comm *comm);
     void (*detach)(struct comm *comm);
-    // A reduce-scatter or an all-gather, on comm->stream.
+    // A bulk collective, on comm->stream.
     enum status (*bulk)(struct comm *comm, const struct comm_call *call);
     // All-reduce: values[i] becomes the sum over ranks, added along the tree.
     enum status (*sum)(struct comm *comm, const struct comm_id *id, double *values, size_t n);

@@ -16,7 +16,7 @@
 
 const char *comm_operation_name(enum comm_operation operation) {
     static const char *const names[N_COMM_OPERATIONS] = {"reduce_scatter", "all_gather", "all_reduce",
-                                                         "broadcast", "control"};
+                                                         "exchange",       "broadcast",  "control"};
     return names[operation];
 }
 
@@ -65,6 +65,18 @@ enum status comm_all_gather(struct comm *comm, struct stream *stream, const stru
     return start(comm, stream,
                  &(struct comm_call){.id.collective = COLLECTIVE_ALL_GATHER,
                                      .operation = COMM_ALL_GATHER,
+                                     .transfer = transfer,
+                                     .in = in,
+                                     .out = out,
+                                     .type = type},
+                 work);
+}
+
+enum status comm_exchange(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
+                          const void *in, void *out, enum dtype type, comm_work *work) {
+    return start(comm, stream,
+                 &(struct comm_call){.id.collective = COLLECTIVE_EXCHANGE,
+                                     .operation = COMM_EXCHANGE,
                                      .transfer = transfer,
                                      .in = in,
                                      .out = out,

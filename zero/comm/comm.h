@@ -1,7 +1,7 @@
 // Communication between ranks: the collectives that the ZeRO stages need.
 //
-//   bulk              reduce-scatter and all-gather of device memory; may run while the caller computes
-//   on host memory    sums, gather, broadcast, barrier and agreement; they wait
+//   bulk              reduce-scatter, all-gather and exchange of device memory; may run while the caller
+//   computes on host memory    sums, gather, broadcast, barrier and agreement; they wait
 //
 // Backends: one rank alone (zero/comm/self.h) or ranks started by mpirun (zero/comm/mpi.h). A new one
 // implements zero/comm/backend.h and is chosen in zero/comm/open.c.
@@ -37,6 +37,7 @@ enum comm_operation {
     COMM_REDUCE_SCATTER,
     COMM_ALL_GATHER,
     COMM_ALL_REDUCE,
+    COMM_EXCHANGE,
     COMM_BROADCAST,
     COMM_CONTROL, // gather, sum, barrier, agreement
     N_COMM_OPERATIONS
@@ -135,7 +136,7 @@ size_t comm_sums_bytes(int world, enum region_place place, bool for_gpu, bool by
 
 // ---- bulk collectives
 //
-// Arguments of both:
+// Arguments of all:
 //   stream     work issued to it before the call is done before `in` is read; after comm_wait, work issued to
 //              it sees the results
 //   transfer   the same on every rank
@@ -156,6 +157,12 @@ enum status comm_reduce_scatter(struct comm *comm, struct stream *stream,
 // The owner's `in` and `out` may be the same memory.
 enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                             const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
+// Exchange. Each span goes from its owner's in[span.in ..] to out[span.out ..] of the rank span.to, and to no
+// other rank; on one rank it is copied.
+//   type   of the elements
+// `in` and `out` must not overlap.
+enum status comm_exchange(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
+                          const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
 // Waits for one bulk collective, and for those issued before it; or for all. Returns the first failure.
 // Where comm_on_device, `stream` waits and the host does not; elsewhere the host waits.
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) MUST_CHECK;

@@ -69,7 +69,7 @@ static enum status pack_chunk(const struct exchange *exchange, void *to, size_t 
     struct comm *comm = exchange->comm;
     const struct comm_call *call = exchange->call;
     char *rounded = mpi_of(comm)->staging.rounded;
-    if (call->operation == COMM_ALL_GATHER || call->type == DTYPE_F32)
+    if (call->operation != COMM_REDUCE_SCATTER || call->type == DTYPE_F32)
         return copy(comm, to, (const char *)call->in + in * exchange->size, n * exchange->size);
     if (comm->device->place == REGION_HOST)
         return round_own(exchange, to, in, n);
@@ -265,10 +265,82 @@ static enum status all_gather(const struct exchange *exchange) {
     return STATUS_OK;
 }
 
+// ---- exchange
+
+static enum status copy_span(const struct exchange *exchange, const struct comm_span *span) {
+    const struct comm_call *call = exchange->call;
+    return copy(exchange->comm, (char *)call->out + span->out * exchange->size,
+                (const char *)call->in + span->in * exchange->size, span->elements * exchange->size);
+}
+
+// Sends the next chunk of a route; nothing at its end.
+static enum status push_route(const struct exchange *exchange, struct comm_route *route) {
+    struct comm *comm = exchange->comm;
+    struct comm_span span = comm_route_next(route, exchange->chunk);
+    void *place;
+    if (span.elements == 0)
+        return STATUS_OK;
+    TRY(peer_push_begin(comm, route->to, &exchange->call->id, &place));
+    TRY(copy(comm, place, (const char *)exchange->call->in + span.in * exchange->size,
+             span.elements * exchange->size));
+    TRY(synchronize(comm));
+    return peer_push_end(comm, route->to, &exchange->call->id, span.elements * exchange->size, COMM_EXCHANGE);
+}
+
+static enum status pull_route(const struct exchange *exchange, struct comm_route *route) {
+    struct comm *comm = exchange->comm;
+    struct comm_span span = comm_route_next(route, exchange->chunk);
+    const size_t bytes = span.elements * exchange->size;
+    const void *chunk;
+    if (bytes == 0)
+        return STATUS_OK;
+    TRY(peer_pull_begin(comm, route->from, &exchange->call->id, bytes, &chunk));
+    TRY(copy(comm, (char *)exchange->call->out + span.out * exchange->size, chunk, bytes));
+    TRY(synchronize(comm));
+    return peer_pull_end(comm, route->from);
+}
+
+// The most chunks that any rank sends to another.
+static size_t count_rounds(const struct comm *comm, const struct exchange *exchange) {
+    size_t most = 0;
+    for (int from = 0; from < comm->world; from++)
+        for (int to = 0; to < comm->world; to++) {
+            struct comm_route route = {.transfer = exchange->call->transfer, .from = from, .to = to};
+            size_t n = 0;
+            while (from != to && comm_route_next(&route, exchange->chunk).elements > 0)
+                n++;
+            most = n > most ? n : most;
+        }
+    return most;
+}
+
+static enum status exchange_spans(const struct exchange *exchange) {
+    struct comm *comm = exchange->comm;
+    struct comm_route to[comm->world], from[comm->world],
+        own = {.transfer = exchange->call->transfer, .from = comm->rank, .to = comm->rank};
+    for (int rank = 0; rank < comm->world; rank++) {
+        to[rank] = (struct comm_route){.transfer = exchange->call->transfer, .from = comm->rank, .to = rank};
+        from[rank] =
+            (struct comm_route){.transfer = exchange->call->transfer, .from = rank, .to = comm->rank};
+    }
+    for (struct comm_span span; (span = comm_route_next(&own, SIZE_MAX)).elements > 0;)
+        TRY(copy_span(exchange, &span));
+    TRY(synchronize(comm));
+    for (size_t round = 0, n = count_rounds(comm, exchange); round < n; round++) {
+        for (int distance = 1; distance < comm->world; distance++)
+            TRY(push_route(exchange, &to[(comm->rank + distance) % comm->world]));
+        for (int distance = 1; distance < comm->world; distance++)
+            TRY(pull_route(exchange, &from[(comm->rank + distance) % comm->world]));
+    }
+    return STATUS_OK;
+}
+
 enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
     size_t owned[comm->world];
     int first[comm->world];
     const struct exchange exchange = make_exchange(comm, call, owned, first);
+    if (call->operation == COMM_EXCHANGE)
+        return exchange_spans(&exchange);
     return call->operation == COMM_REDUCE_SCATTER ? reduce_scatter(&exchange) : all_gather(&exchange);
 }
 

@@ -269,16 +269,64 @@ static enum status all_gather(struct comm *comm, const struct comm_call *call) {
     return copy_own(comm, call);
 }
 
+// ---- exchange
+
+static int exchange_span(struct comm *comm, const struct comm_call *call, const struct comm_span *span) {
+    const struct nccl *nccl = nccl_of(comm);
+    const int type = (int)nccl_type_of(call->type);
+    const size_t size = dtype_size(call->type);
+    int result = NCCL_SUCCESS;
+    if (span->owner == span->to || span->elements == 0)
+        return result;
+    if (span->owner == comm->rank)
+        result = nccl->api.Send((const char *)call->in + span->in * size, span->elements, type, span->to,
+                                nccl->handle, nccl_queue(&comm->stream));
+    if (span->to == comm->rank)
+        result = nccl->api.Recv((char *)call->out + span->out * size, span->elements, type, span->owner,
+                                nccl->handle, nccl_queue(&comm->stream));
+    return result;
+}
+
+static enum status exchange_spans(struct comm *comm, const struct comm_call *call) {
+    const struct comm_transfer *transfer = call->transfer;
+    const size_t size = dtype_size(call->type);
+    for (int next = 0; next < transfer->n_spans;) {
+        const int end = next + MOST_SPANS < transfer->n_spans ? next + MOST_SPANS : transfer->n_spans;
+        int result = nccl_of(comm)->api.GroupStart(), ended;
+        for (; next < end && result == NCCL_SUCCESS; next++)
+            result = exchange_span(comm, call, &transfer->spans[next]);
+        ended = nccl_of(comm)->api.GroupEnd();
+        if (result != NCCL_SUCCESS || ended != NCCL_SUCCESS)
+            return nccl_failure(comm, result != NCCL_SUCCESS ? result : ended, "ncclSend and ncclRecv");
+    }
+    for (int i = 0; i < transfer->n_spans; i++) {
+        const struct comm_span *span = &transfer->spans[i];
+        if (span->owner == comm->rank && span->to == comm->rank)
+            TRY(comm->device->copy(&comm->stream, (char *)call->out + span->out * size,
+                                   (const char *)call->in + span->in * size, span->elements * size));
+    }
+    return STATUS_OK;
+}
+
 // ----
 
-static void count(struct comm *comm, const struct comm_call *call) {
+static size_t sent_elements(const struct comm *comm, const struct comm_call *call) {
     size_t owned[comm->world];
     int first[comm->world];
     comm_transfer_owners(call->transfer, comm->world, first, owned);
     const size_t own = owned[comm->rank];
-    const size_t sent =
-        call->operation == COMM_ALL_GATHER ? own * ((size_t)comm->world - 1) : call->transfer->elements - own;
-    comm->traffic.bytes[call->operation] += sent * dtype_size(call->type);
+    switch (call->operation) {
+    case COMM_ALL_GATHER:
+        return own * ((size_t)comm->world - 1);
+    case COMM_EXCHANGE:
+        return own - comm_route_elements(call->transfer, comm->rank, comm->rank);
+    default:
+        return call->transfer->elements - own;
+    }
+}
+
+static void count(struct comm *comm, const struct comm_call *call) {
+    comm->traffic.bytes[call->operation] += sent_elements(comm, call) * dtype_size(call->type);
     comm->traffic.calls[call->operation]++;
 }
 
@@ -286,6 +334,8 @@ enum status nccl_run(struct comm *comm, const struct comm_call *call) {
     count(comm, call);
     if (call->operation == COMM_ALL_GATHER)
         return all_gather(comm, call);
+    if (call->operation == COMM_EXCHANGE)
+        return exchange_spans(comm, call);
     return comm->reduces_by_nccl && is_even_throughout(comm, call) ? reduce_scatter_by_nccl(comm, call)
                                                                    : reduce_scatter_exact(comm, call);
 }

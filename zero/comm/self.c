@@ -9,7 +9,7 @@ enum status comm_bulk_alone(struct stream *stream, const struct comm_call *call)
     struct comm_cursor cursor = {.transfer = call->transfer};
     comm_transfer_owners(call->transfer, 1, &cursor.span, NULL);
     const struct device *device = stream->device;
-    size_t size = call->operation == COMM_ALL_GATHER ? dtype_size(call->type) : sizeof(float);
+    size_t size = call->operation == COMM_REDUCE_SCATTER ? sizeof(float) : dtype_size(call->type);
     for (struct comm_span span; (span = comm_transfer_next(&cursor, SIZE_MAX)).elements > 0;) {
         const void *in = (const char *)call->in + span.in * size;
         void *out = (char *)call->out + span.out * size;

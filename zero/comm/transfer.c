@@ -56,6 +56,32 @@ struct comm_span comm_transfer_next(struct comm_cursor *cursor, size_t most) {
     return (struct comm_span){.next = -1};
 }
 
+size_t comm_route_elements(const struct comm_transfer *transfer, int from, int to) {
+    size_t n = 0;
+    for (int i = 0; i < transfer->n_spans; i++)
+        if (transfer->spans[i].owner == from && transfer->spans[i].to == to)
+            n += transfer->spans[i].elements;
+    return n;
+}
+
+struct comm_span comm_route_next(struct comm_route *route, size_t most) {
+    for (; route->span < route->transfer->n_spans; route->span++, route->done = 0) {
+        const struct comm_span *span = &route->transfer->spans[route->span];
+        if (span->owner != route->from || span->to != route->to || route->done == span->elements)
+            continue;
+        size_t left = span->elements - route->done, n = left < most ? left : most;
+        struct comm_span next = {.owner = route->from,
+                                 .to = route->to,
+                                 .next = -1,
+                                 .in = span->in + route->done,
+                                 .out = span->out + route->done,
+                                 .elements = n};
+        route->done += n;
+        return next;
+    }
+    return (struct comm_span){.next = -1};
+}
+
 struct comm_shard comm_shard_of(int rank, int world, size_t n) {
     size_t begin = n / (size_t)world * (size_t)rank + n % (size_t)world * (size_t)rank / (size_t)world;
     size_t next = (size_t)rank + 1;

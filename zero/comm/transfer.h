@@ -12,6 +12,7 @@
 // collective's contract says which ranks read and write them.
 struct comm_span {
     int owner;
+    int to;   // comm_exchange only: the rank that receives them; may be the owner
     int next; // index of the owner's next span in the same transfer, -1 for none; set by comm_spans_link
     size_t in, out, elements;
 };
@@ -39,6 +40,17 @@ struct comm_cursor {
 // Advances by at most `most` elements, within one span, and returns them (.next is -1). 0 elements at the
 // end.
 struct comm_span comm_transfer_next(struct comm_cursor *cursor, size_t most);
+
+// A position in the spans that one rank sends to another in an exchange. Begin with {transfer, from, to}.
+struct comm_route {
+    const struct comm_transfer *transfer;
+    int from, to;
+    int span;
+    size_t done; // elements of that span already visited
+};
+size_t comm_route_elements(const struct comm_transfer *transfer, int from, int to);
+// Advances as comm_transfer_next does.
+struct comm_span comm_route_next(struct comm_route *route, size_t most);
 
 // The shard of n values that a rank sums in an all-reduce. Sizes differ by at most one; the last rank's shard
 // is among the largest.
