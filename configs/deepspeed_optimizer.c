@@ -25,7 +25,8 @@ static const struct {
      "there are no 1-bit optimizers; adamw is written, whose gradients are sent whole"},
     {"OneBitLamb", "adamw", "there is no LAMB; adamw is written: choose its lr"},
     {"Lamb", "adamw", "there is no LAMB; adamw is written: choose its lr"},
-    {"Muon", "adamw", "there is no Muon; adamw is written for all tensors: choose its lr"},
+    {"Muon", "muon",
+     "set optimizer.lr, and adamw_lr for the tensors that adamw updates: they are muon_lr and adam_lr"},
 };
 
 static bool is_text(const cJSON *value, const char *text) {
@@ -53,8 +54,8 @@ static const char *take_type(struct translator *t) {
     }
     deepspeed_set_word(
         t, &t->out->alters, "optimizer.type", type, "optimizer.type", "adamw",
-        type ? "there is no such optimizer here; choose one of adamw, adam, sgd, lion, adafactor"
-             : "choose one of adamw, adam, sgd, lion, adafactor");
+        type ? "there is no such optimizer here; choose one of adamw, adam, sgd, lion, adafactor, muon"
+             : "choose one of adamw, adam, sgd, lion, adafactor, muon");
     return "adamw";
 }
 

@@ -311,6 +311,31 @@ static enum status check_adafactor(const struct config *c) {
     return STATUS_OK;
 }
 
+// Matrices are gathered and multiplied by devices; none is split between a device and the host.
+static enum status check_muon(const struct config *c) {
+    if (c->optimizer.type != CONFIG_OPTIMIZER_MUON) {
+        if (c->optimizer.adamw_lr > 0)
+            return FAIL(
+                STATUS_INVALID,
+                "%s: optimizer.adamw_lr is of the tensors that optimizer.type=muon leaves to adamw, but "
+                "the type is %s; set optimizer.lr",
+                c->source, config_optimizer_name(c->optimizer.type));
+        return STATUS_OK;
+    }
+    if (c->zero_optimization.offload_optimizer.device != CONFIG_OFFLOAD_NONE)
+        return FAIL(STATUS_INVALID,
+                    "%s: zero_optimization.offload_optimizer updates elements on the host, but "
+                    "optimizer.type=muon multiplies whole matrices on the device; set "
+                    "offload_optimizer.device=none",
+                    c->source);
+    if (c->optimizer.adamw_lr > 0 && c->optimizer.lr == 0)
+        return FAIL(STATUS_INVALID,
+                    "%s: optimizer.adamw_lr follows the schedule of optimizer.lr, which is 0; set an "
+                    "optimizer.lr above 0",
+                    c->source);
+    return STATUS_OK;
+}
+
 // Whether checkpoint.resume_with lists the option.
 static bool resumes_with(const struct config *config, const char *option) {
     const size_t length = strlen(option);
@@ -377,6 +402,9 @@ static const struct {
     {check_adafactor,
      false,
      {"optimizer.type", "optimizer.state_dtype", "zero_optimization.offload_optimizer.speculative"}},
+    {check_muon,
+     false,
+     {"optimizer.type", "optimizer.lr", "optimizer.adamw_lr", "zero_optimization.offload_optimizer.device"}},
     {check_comm, false, {"comm.reduce", "comm.backend"}},
     {check_resume_with, false, {"checkpoint.resume_with"}},
 };

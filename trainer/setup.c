@@ -206,7 +206,7 @@ static enum status make_model(struct trainer *trainer) {
         gpt_set_end_of_text(trainer->engine.gpt, trainer_document_start(trainer));
     const struct step_shape shape = shapes_at(&trainer->shapes, trainer->step);
     trainer->volume_steps = trainer_micro_batches(trainer, &shape);
-    comm_volume_make(&trainer->engine.state, trainer->volume_steps, &trainer->volume);
+    comm_volume_make(&trainer->engine, trainer->volume_steps, &trainer->volume);
     plan_print(table, &trainer->volume, trainer->comm->world, trainer->engine.gpt);
     TRY(trainer_agree(trainer, check_memory(trainer)));
     trainer->program_bytes = program_memory(&options, region_place_bytes(table, REGION_HOST));

@@ -212,7 +212,7 @@ static enum status gather_reports(struct trainer *trainer, const struct step_rep
 static void measure_traffic(const struct trainer *trainer, const struct comm_traffic *before,
                             struct step_metrics *now) {
     const struct comm_traffic *after = &trainer->comm->traffic;
-    for (int i = COMM_REDUCE_SCATTER; i <= COMM_ALL_REDUCE; i++) {
+    for (int i = COMM_REDUCE_SCATTER; i <= COMM_EXCHANGE; i++) {
         now->comm_bytes += after->bytes[i] - before->bytes[i];
         now->comm_calls += after->calls[i] - before->calls[i];
     }
@@ -289,7 +289,7 @@ static double step_flops(const struct trainer *trainer, const struct trainer_ste
 static enum status change_shape(struct trainer *trainer, const struct step_shape *shape) {
     const int64_t n_micro = trainer_micro_batches(trainer, shape);
     if (n_micro != trainer->volume_steps)
-        comm_volume_make(&trainer->engine.state, n_micro, &trainer->volume);
+        comm_volume_make(&trainer->engine, n_micro, &trainer->volume);
     trainer->volume_steps = n_micro;
     progress_micro_batches(&trainer->progress, n_micro);
     if (shape->seq_len != trainer->seq_len && trainer->graphs.is_on)

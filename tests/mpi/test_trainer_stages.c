@@ -309,6 +309,32 @@ static void test_optimizers(void **state) {
     }
 }
 
+// Muon: each matrix is orthogonalized by one rank, from the same bits in every stage, whatever the partition
+// sends. The momentum in every dtype.
+static void test_muon(void **state) {
+    (void)state;
+    static const char *const variants[] = {
+        "precision.compute=bf16",
+        "precision.compute=fp32 optimizer.state_dtype=int8",
+        "precision.compute=fp16 optimizer.state_dtype=bf16 optimizer.muon_scale=jordan "
+        "optimizer.adamw_lr=0.002",
+    };
+    for (int partition = 0; partition < N_PARTITIONS; partition++) {
+        struct run_outcome first = {0};
+        for (int stage = 0; stage <= 3; stage++)
+            expect_same(&first,
+                        train(comm,
+                              "%s optimizer.type=muon train.max_steps=5 train.train_batch_size=12 "
+                              "train.gradient_accumulation_steps=1 zero_optimization.stage=%d "
+                              "zero_optimization.partition=%s zero_optimization.overlap_comm=%s",
+                              variants[partition], stage, partition_name((enum partition_kind)partition),
+                              stage % 2 ? "true" : "false"),
+                        variants[partition]);
+        together_true(comm, comm->rank > 0 || first.losses[4] < first.losses[0]);
+        outcome_free(&first);
+    }
+}
+
 // Gradients reduced in bf16 or fp16: the bits differ from fp32, but are equal in every stage.
 static void test_communication_dtype(void **state) {
     (void)state;
@@ -464,6 +490,7 @@ int main(void) {
         cmocka_unit_test(test_prefetch_and_persistence),
         cmocka_unit_test(test_blocks_by_group),
         cmocka_unit_test(test_optimizers),
+        cmocka_unit_test(test_muon),
         cmocka_unit_test(test_communication_dtype),
         cmocka_unit_test(test_fp16),
         cmocka_unit_test(test_tiny_tensors_and_idle_ranks),

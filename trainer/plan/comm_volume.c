@@ -80,21 +80,23 @@ static void add_gathers(const struct model_states *state, uint64_t n_micro, stru
     out->calls[COMM_ALL_GATHER] += buckets_count(persistent, options->allgather_bucket);
 }
 
-void comm_volume_make(const struct model_states *state, int64_t n_micro_batches, struct comm_volume *out) {
+void comm_volume_make(const struct engine *engine, int64_t n_micro_batches, struct comm_volume *out) {
+    const struct model_states *state = &engine->state;
     *out = (struct comm_volume){0};
     if (state->world == 1)
         return;
     add_reductions(state, (uint64_t)n_micro_batches, out);
     add_gathers(state, (uint64_t)n_micro_batches, out);
     adafactor_traffic(state, &out->bytes[COMM_ALL_REDUCE], &out->calls[COMM_ALL_REDUCE]);
+    muon_traffic(&engine->optimizer.muon, &out->bytes[COMM_EXCHANGE], &out->calls[COMM_EXCHANGE]);
 }
 
 uint64_t comm_volume_bytes(const struct comm_volume *volume) {
     return volume->bytes[COMM_REDUCE_SCATTER] + volume->bytes[COMM_ALL_GATHER] +
-           volume->bytes[COMM_ALL_REDUCE];
+           volume->bytes[COMM_ALL_REDUCE] + volume->bytes[COMM_EXCHANGE];
 }
 
 uint64_t comm_volume_calls(const struct comm_volume *volume) {
     return volume->calls[COMM_REDUCE_SCATTER] + volume->calls[COMM_ALL_GATHER] +
-           volume->calls[COMM_ALL_REDUCE];
+           volume->calls[COMM_ALL_REDUCE] + volume->calls[COMM_EXCHANGE];
 }

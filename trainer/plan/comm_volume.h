@@ -6,14 +6,14 @@
 #ifndef ZERO_TRAINER_PLAN_COMM_VOLUME_H
 #define ZERO_TRAINER_PLAN_COMM_VOLUME_H
 
-#include "zero/stages/model_states.h"
+#include "zero/engine.h"
 
 // What one rank sends in one step, by operation. Evaluation and samples are not counted.
 struct comm_volume {
     uint64_t bytes[N_COMM_OPERATIONS], calls[N_COMM_OPERATIONS];
 };
 // state: planned (model_states_init); it need not be bound. n_micro_batches: gradient_accumulation_steps.
-void comm_volume_make(const struct model_states *state, int64_t n_micro_batches, struct comm_volume *out);
+void comm_volume_make(const struct engine *engine, int64_t n_micro_batches, struct comm_volume *out);
 // Sums over reduce-scatter, all-gather and all-reduce. Broadcasts and control messages are left out.
 uint64_t comm_volume_bytes(const struct comm_volume *volume);
 uint64_t comm_volume_calls(const struct comm_volume *volume);

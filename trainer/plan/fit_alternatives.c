@@ -130,18 +130,19 @@ enum status fit_preset(const struct fit_request *request, const char **path, str
 enum status fit_narrow_state(const struct fit_request *request, const char **name, struct fit_proposal *out) {
     bool found = false;
     *name = NULL;
-    if (request->plan.config->optimizer.type == CONFIG_OPTIMIZER_ADAFACTOR) // has no moments
+    const struct config *config = request->plan.config;
+    if (optimizer_traits_of(config, config->optimizer.type).n_moments == 0)
         return STATUS_OK;
     // The enum's order is from wide to narrow.
     for (int type = (int)request->plan.config->optimizer.state_dtype + 1;
          type <= CONFIG_STATE_DTYPE_INT8 && !found; type++) {
-        struct config config = *request->plan.config;
+        struct config narrow = *config;
         struct fit_request changed = *request;
-        config.optimizer.state_dtype = (enum config_state_dtype)type;
-        changed.plan.config = &config;
+        narrow.optimizer.state_dtype = (enum config_state_dtype)type;
+        changed.plan.config = &narrow;
         TRY(find_fastest(&changed, &found, out));
         if (found)
-            *name = config_state_dtype_name(config.optimizer.state_dtype);
+            *name = config_state_dtype_name(narrow.optimizer.state_dtype);
     }
     return STATUS_OK;
 }

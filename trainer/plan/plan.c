@@ -84,8 +84,7 @@ static enum status count(const struct engine_options *options, adder add, struct
         for (int further = 0; further < 2 && engine.gpt; further++)
             plan->work[further] = *gpt_work_of(engine.gpt, further);
         if (engine.state.params) // the states were laid out
-            comm_volume_make(&engine.state, options->config->train.gradient_accumulation_steps,
-                             &plan->volume);
+            comm_volume_make(&engine, options->config->train.gradient_accumulation_steps, &plan->volume);
     }
     engine_free(&engine);
     region_table_free(&table);

@@ -95,16 +95,27 @@ void plan_add_prose(struct text *out, struct text *line) {
 
 // ---- the plans
 
-// The collectives of a plan, in the order of the columns. Only Adafactor uses the last; its column is left
-// out when nothing is sent by it.
-static const enum comm_operation collectives[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_REDUCE};
+// The collectives of a plan, in the order of the columns. Only Adafactor all-reduces and only Muon exchanges;
+// those columns are left out when nothing is sent by them.
+static const enum comm_operation collectives[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_REDUCE,
+                                                  COMM_EXCHANGE};
 enum { N_COLLECTIVES = sizeof collectives / sizeof *collectives };
 
-static int count_collectives(const struct plan_case *one) {
-    for (int stage = 0; stage < N_STAGES; stage++)
-        if (one->stages[stage].most.volume.calls[collectives[N_COLLECTIVES - 1]] > 0)
-            return N_COLLECTIVES;
-    return N_COLLECTIVES - 1;
+struct columns {
+    enum comm_operation of[N_COLLECTIVES];
+    int n;
+};
+
+static struct columns columns_of(const struct plan_case *one) {
+    struct columns columns = {.n = 0};
+    for (int i = 0; i < N_COLLECTIVES; i++) {
+        bool used = collectives[i] <= COMM_ALL_GATHER;
+        for (int stage = 0; stage < N_STAGES; stage++)
+            used |= one->stages[stage].most.volume.calls[collectives[i]] > 0;
+        if (used)
+            columns.of[columns.n++] = collectives[i];
+    }
+    return columns;
 }
 
 static bool ranks_differ(const struct plan_case *one) {
@@ -114,7 +125,7 @@ static bool ranks_differ(const struct plan_case *one) {
     return false;
 }
 
-static void add_header(struct table *table, bool with_host, bool name_rank, int n_columns) {
+static void add_header(struct table *table, bool with_host, bool name_rank, const struct columns *columns) {
     begin_row(table);
     ADD_CELL(table, "stage");
     ADD_CELL(table, "model memory");
@@ -124,15 +135,15 @@ static void add_header(struct table *table, bool with_host, bool name_rank, int 
         ADD_CELL(table, "of rank");
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         ADD_CELL(table, "%s", region_kind_name((enum region_kind)kind));
-    for (int i = 0; i < n_columns; i++) {
-        ADD_CELL(table, "%s", comm_operation_name(collectives[i]));
+    for (int i = 0; i < columns->n; i++) {
+        ADD_CELL(table, "%s", comm_operation_name(columns->of[i]));
         table->glued[table->filled] = true;
         ADD_CELL(table, "calls");
     }
 }
 
 static void add_stage(struct table *table, const struct plan_stage *plan, int stage, bool configured,
-                      bool with_host, bool name_rank, int n_columns) {
+                      bool with_host, bool name_rank, const struct columns *columns) {
     begin_row(table);
     ADD_CELL(table, "%s%d", configured ? "*" : "", stage);
     add_bytes(table, plan->most.total);
@@ -142,9 +153,9 @@ static void add_stage(struct table *table, const struct plan_stage *plan, int st
         ADD_CELL(table, "%d", plan->rank);
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         add_bytes(table, plan->most.bytes[kind]);
-    for (int i = 0; i < n_columns; i++) {
-        add_bytes(table, plan->most.volume.bytes[collectives[i]]);
-        ADD_CELL(table, "%" PRIu64, plan->most.volume.calls[collectives[i]]);
+    for (int i = 0; i < columns->n; i++) {
+        add_bytes(table, plan->most.volume.bytes[columns->of[i]]);
+        ADD_CELL(table, "%" PRIu64, plan->most.volume.calls[columns->of[i]]);
     }
 }
 
@@ -245,10 +256,10 @@ static void add_case(struct text *out, const struct plan_report *report, const s
     plan_add_choice(out, one);
     struct table table = {0};
     bool differ = ranks_differ(one), on_host = one->stages[0].most.host > 0;
-    int n_columns = count_collectives(one);
-    add_header(&table, on_host, differ, n_columns);
+    const struct columns columns = columns_of(one);
+    add_header(&table, on_host, differ, &columns);
     for (int stage = 0; stage < N_STAGES; stage++)
-        add_stage(&table, &one->stages[stage], stage, stage == report->stage, on_host, differ, n_columns);
+        add_stage(&table, &one->stages[stage], stage, stage == report->stage, on_host, differ, &columns);
     add_table(out, &table);
     add_work(out, one);
     if (has_limits(report))
@@ -330,6 +341,7 @@ static void add_paper(struct text *out) {
 static void add_stage_json(struct text *out, const struct plan_report *report, const struct plan_case *one,
                            int stage) {
     const struct plan_stage *plan = &one->stages[stage];
+    const struct columns columns = columns_of(one);
     text_add(out, "        {\"stage\": %d, \"configured\": %s, \"rank\": %d, \"bytes\": {", stage,
              stage == report->stage ? "true" : "false", plan->rank);
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
@@ -337,10 +349,10 @@ static void add_stage_json(struct text *out, const struct plan_report *report, c
                  plan->most.bytes[kind]);
     text_add(out, "}, \"total\": %zu, \"least_total\": %zu, \"host\": %zu, \"sends\": {", plan->most.total,
              plan->least, plan->most.host);
-    for (int i = 0; i < count_collectives(one); i++)
+    for (int i = 0; i < columns.n; i++)
         text_add(out, "%s\"%s\": {\"bytes\": %" PRIu64 ", \"calls\": %" PRIu64 "}", i ? ", " : "",
-                 comm_operation_name(collectives[i]), plan->most.volume.bytes[collectives[i]],
-                 plan->most.volume.calls[collectives[i]]);
+                 comm_operation_name(columns.of[i]), plan->most.volume.bytes[columns.of[i]],
+                 plan->most.volume.calls[columns.of[i]]);
     text_add(out, "}");
     if (has_limits(report))
         text_add(out, ", \"fits\": %s", stage_fits(report, one, stage) ? "true" : "false");

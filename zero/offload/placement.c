@@ -8,19 +8,23 @@
 
 // ---- splitting spans
 
-// The host gets the first `ratio` of a span. Returns the first element of the device.
-static size_t host_end(const struct stage_span *span, const struct stage_options *options) {
+// The host gets the first `ratio` of elements [begin, end). Returns the first element of the device.
+static size_t host_end(size_t begin, size_t end, const struct stage_options *options) {
     if (!options->offload_optimizer)
-        return span->begin;
-    double blocks = (double)((span->end - span->begin) / PARAM_ALIGNMENT);
-    size_t end = span->begin + (size_t)(blocks * options->offload_ratio + 0.5) * PARAM_ALIGNMENT;
-    return end < span->end ? end : span->end;
+        return begin;
+    double blocks = (double)((end - begin) / PARAM_ALIGNMENT);
+    size_t middle = begin + (size_t)(blocks * options->offload_ratio + 0.5) * PARAM_ALIGNMENT;
+    return middle < end ? middle : end;
 }
 
 static void add_span(struct placement *placement, const struct stage_span *span, size_t begin, size_t end,
-                     bool on_host) {
+                     bool on_host, int n_moments) {
     struct placement_side *side = on_host ? &placement->host : &placement->device;
-    struct placement_span placed = {.span = *span, .on_host = on_host, .at = side->elements};
+    struct placement_span placed = {.span = *span,
+                                    .on_host = on_host,
+                                    .n_moments = n_moments,
+                                    .at = side->elements,
+                                    .moment_at = {side->with_moment[0], side->with_moment[1]}};
     if (begin == end)
         return;
     placed.span.begin = begin;
@@ -28,21 +32,48 @@ static void add_span(struct placement *placement, const struct stage_span *span,
     placed.span.model_offset += begin - span->begin;
     placed.span.shard_offset += begin - span->begin;
     side->elements += end - begin;
+    for (int moment = 0; moment < n_moments; moment++)
+        side->with_moment[moment] += end - begin;
     placement->spans[placement->n_spans++] = placed;
+}
+
+// The first part of `span`, from `begin` on, whose tensors all have the same moments.
+static size_t alike_end(const struct placement *placement, const struct params *params,
+                        const struct stage_span *span, size_t begin, int *n_moments) {
+    const struct optimizer_groups *groups = placement->groups;
+    *n_moments = -1;
+    for (struct param_overlap it = {0}; params_next_overlap(params, span->unit, begin, span->end, &it);) {
+        const int n = groups->groups[groups->of_param[it.param]].traits.n_moments;
+        if (*n_moments >= 0 && n != *n_moments)
+            return it.begin;
+        *n_moments = n;
+    }
+    if (*n_moments < 0) // padding alone
+        *n_moments = groups->n_moments;
+    return span->end;
+}
+
+static void add_stage_span(struct placement *placement, const struct stage_options *options,
+                           const struct params *params, const struct stage_span *span) {
+    for (size_t begin = span->begin, end; begin < span->end; begin = end) {
+        int n_moments;
+        end = alike_end(placement, params, span, begin, &n_moments);
+        size_t middle = host_end(begin, end, options);
+        add_span(placement, span, begin, middle, true, n_moments);
+        add_span(placement, span, middle, end, false, n_moments);
+    }
 }
 
 static enum status list_spans(struct placement *placement, const struct stage_options *options,
                               const struct params *params, const struct stage_span *spans, int n_spans) {
-    placement->spans = calloc(2 * (size_t)n_spans + 1, sizeof *placement->spans);
+    // A span is cut where a tensor begins, and in two for host and device.
+    placement->spans = calloc(2 * ((size_t)n_spans + (size_t)params->n_params) + 1, sizeof *placement->spans);
     placement->first_span = calloc((size_t)params->n_units + 1, sizeof *placement->first_span);
     if (!placement->spans || !placement->first_span)
         return FAIL(STATUS_FAILED, "out of memory for a list of %d spans", n_spans);
     for (int unit = 0, i = 0; unit < params->n_units; unit++) {
-        for (; i < n_spans && spans[i].unit == unit; i++) {
-            size_t middle = host_end(&spans[i], options);
-            add_span(placement, &spans[i], spans[i].begin, middle, true);
-            add_span(placement, &spans[i], middle, spans[i].end, false);
-        }
+        for (; i < n_spans && spans[i].unit == unit; i++)
+            add_stage_span(placement, options, params, &spans[i]);
         placement->first_span[unit + 1] = placement->n_spans;
     }
     return STATUS_OK;
@@ -63,6 +94,13 @@ static enum dtype array_type(const struct placement *placement, enum state_array
     return array == STATE_PARAMS                  ? placement->type
            : array == STATE_M || array == STATE_V ? placement->moment_type
                                                   : DTYPE_F32;
+}
+
+// -1: of an array that is not of moments.
+static int moment_of(enum state_array array) {
+    return array == STATE_M || array == STATE_M_SCALES   ? 0
+           : array == STATE_V || array == STATE_V_SCALES ? 1
+                                                         : -1;
 }
 
 static size_t array_position(enum state_array array, size_t element) {
@@ -97,10 +135,12 @@ static enum status add_side(struct placement *placement, const struct stage_opti
     for (int copy = 0; copy < STATE_COPIES; copy++)
         for (int i = 0; i < N_STATE_ARRAYS; i++) {
             enum state_array array = (enum state_array)i;
+            const int moment = moment_of(array);
+            const size_t elements = moment < 0 ? side->elements : side->with_moment[moment];
             side->regions[copy][i] = -1;
-            if (side->elements > 0 && stores(placement, options, on_host, copy, array))
+            if (elements > 0 && stores(placement, options, on_host, copy, array))
                 TRY(region_add(table, arrays[i].kind, place, array_type(placement, array),
-                               array_position(array, side->elements), &side->regions[copy][i], "%s%s%s",
+                               array_position(array, elements), &side->regions[copy][i], "%s%s%s",
                                arrays[i].name, on_host ? " on the host" : "", copy ? ", other copy" : ""));
         }
     return STATUS_OK;
@@ -161,9 +201,12 @@ struct group_span placement_next_group_span(const struct placement *placement, c
 void *placement_array_at(const struct placement *placement, const struct placement_span *placed,
                          enum state_array array, size_t offset, int copy) {
     const struct placement_side *side = placed->on_host ? &placement->host : &placement->device;
+    const int moment = moment_of(array);
+    const size_t at = moment < 0 ? placed->at : placed->moment_at[moment];
     char *base = side->arrays[placed->on_host ? copy : 0][array];
-    return base ? base + array_position(array, placed->at + offset) * dtype_size(array_type(placement, array))
-                : NULL;
+    return base && moment < placed->n_moments
+               ? base + array_position(array, at + offset) * dtype_size(array_type(placement, array))
+               : NULL;
 }
 
 void *placement_params_at(const struct placement *placement, const struct placement_span *placed,

@@ -19,7 +19,9 @@
 struct placement_span {
     struct stage_span span;
     bool on_host;
-    size_t at; // offset of span.begin in the arrays of that place, in elements
+    int n_moments;       // that its elements have
+    size_t at;           // offset of span.begin in the arrays of that place, in elements
+    size_t moment_at[2]; // in the arrays of m, and of v
 };
 
 // X(array, name in plans, kind of region)
@@ -38,7 +40,7 @@ enum state_array { STATE_ARRAYS(STATE_ENUM) N_STATE_ARRAYS };
 
 // The arrays of one place, the device or the host.
 struct placement_side {
-    size_t elements;
+    size_t elements, with_moment[2];           // all; those that have m, and v
     int regions[STATE_COPIES][N_STATE_ARRAYS]; // -1: not stored
     void *arrays[STATE_COPIES][N_STATE_ARRAYS];
 };

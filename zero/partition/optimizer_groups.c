@@ -11,6 +11,7 @@ static const struct optimizer_traits table[] = {
     [CONFIG_OPTIMIZER_SGD] = {METHOD_ELEMENTWISE, OPTIMIZER_SGD, 1},
     [CONFIG_OPTIMIZER_LION] = {METHOD_ELEMENTWISE, OPTIMIZER_LION, 1},
     [CONFIG_OPTIMIZER_ADAFACTOR] = {.method = METHOD_FACTORED},
+    [CONFIG_OPTIMIZER_MUON] = {METHOD_MATRIX, OPTIMIZER_MUON, 1},
 };
 
 struct optimizer_traits optimizer_traits_of(const struct config *config, enum config_optimizer type) {
@@ -33,6 +34,21 @@ static int find_group(struct optimizer_groups *groups, const struct optimizer_gr
     return i;
 }
 
+// Muon is for matrices inside blocks.
+static struct optimizer_group group_of(const struct config *config, const struct params *params,
+                                       const struct param *param) {
+    struct optimizer_group group = {.traits = optimizer_traits_of(config, config->optimizer.type),
+                                    .lr_scale = 1,
+                                    .weight_decay = param->decay ? config->optimizer.weight_decay : 0};
+    const bool in_block = param->unit > 0 && param->unit < params->n_units - 1;
+    if (group.traits.method != METHOD_MATRIX || (in_block && param->n_dims == 2))
+        return group;
+    group.traits = optimizer_traits_of(config, CONFIG_OPTIMIZER_ADAMW);
+    if (config->optimizer.adamw_lr > 0)
+        group.lr_scale = config->optimizer.adamw_lr / config->optimizer.lr;
+    return group;
+}
+
 enum status optimizer_groups_init(struct optimizer_groups *groups, const struct config *config,
                                   const struct params *params) {
     *groups = (struct optimizer_groups){0};
@@ -40,10 +56,7 @@ enum status optimizer_groups_init(struct optimizer_groups *groups, const struct 
     if (!groups->of_param)
         return FAIL(STATUS_FAILED, "out of memory for the groups of %d tensors", params->n_params);
     for (int i = 0; i < params->n_params; i++) {
-        const struct optimizer_group group = {
-            .traits = optimizer_traits_of(config, config->optimizer.type),
-            .lr_scale = 1,
-            .weight_decay = params->params[i].decay ? config->optimizer.weight_decay : 0};
+        const struct optimizer_group group = group_of(config, params, &params->params[i]);
         groups->of_param[i] = (unsigned char)find_group(groups, &group);
         if (groups->n_moments < group.traits.n_moments)
             groups->n_moments = group.traits.n_moments;
@@ -66,12 +79,13 @@ bool optimizer_groups_use(const struct optimizer_groups *groups, enum optimizer_
 struct optimizer_step_args optimizer_group_step(const struct config *config,
                                                 const struct optimizer_group *group, int64_t step,
                                                 double lr) {
-    const bool sgd = group->traits.rule == OPTIMIZER_SGD;
-    return (struct optimizer_step_args){.rule = group->traits.rule,
+    const enum optimizer_rule rule = group->traits.rule;
+    return (struct optimizer_step_args){.rule = rule,
                                         .step = step,
                                         .lr = lr * group->lr_scale,
-                                        .beta1 = sgd ? config->optimizer.momentum
-                                                     : config->optimizer.betas.value[0],
+                                        .beta1 = rule == OPTIMIZER_SGD    ? config->optimizer.momentum
+                                                 : rule == OPTIMIZER_MUON ? config->optimizer.muon_momentum
+                                                                          : config->optimizer.betas.value[0],
                                         .beta2 = config->optimizer.betas.value[1],
                                         .epsilon = config->optimizer.eps,
                                         .weight_decay = group->weight_decay};

@@ -12,12 +12,13 @@
 enum optimizer_method {
     METHOD_ELEMENTWISE, // each element by itself: optimizer_step, optimizer_spans
     METHOD_FACTORED,    // second moments per row and column, with sums over tensors (zero/stages/adafactor.h)
+    METHOD_MATRIX,      // a momentum, whose direction is orthogonalized matrix by matrix (zero/stages/muon.h)
 };
 
 // One optimizer of the table.
 struct optimizer_traits {
     enum optimizer_method method;
-    enum optimizer_rule rule; // of METHOD_ELEMENTWISE
+    enum optimizer_rule rule; // of the elementwise part
     int n_moments;            // per element: 0, 1 (m), 2 (m and v); SGD without momentum has 0
 };
 struct optimizer_traits optimizer_traits_of(const struct config *config, enum config_optimizer type);

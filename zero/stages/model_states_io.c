@@ -42,6 +42,8 @@ static enum status store_chunk(struct model_states *state, struct stream *stream
     if (kind == CHECKPOINT_MASTER)
         return copy_array(state, stream, placed, at.master, state->values, n * sizeof(float));
     moments_of_kind(&at, kind, &moment, &codes, &scales);
+    if (!codes) // these elements have no such moment
+        return STATUS_OK;
     if (type == DTYPE_F32)
         return copy_array(state, stream, placed, codes, state->values, n * sizeof(float));
     moments_store(type, moment, state->values, n, state->codes, state->scales);
@@ -63,6 +65,10 @@ static enum status read_chunk(struct model_states *state, struct stream *stream,
     if (kind == CHECKPOINT_MASTER)
         return copy_array(state, stream, placed, out, at.master, n * sizeof(float));
     moments_of_kind(&at, kind, &moment, &codes, &scales);
+    if (!codes) {
+        memset(out, 0, n * sizeof *out);
+        return STATUS_OK;
+    }
     if (type == DTYPE_F32)
         return copy_array(state, stream, placed, out, codes, n * sizeof(float));
     TRY(copy_array(state, stream, placed, state->codes, codes, n * dtype_size(type)));

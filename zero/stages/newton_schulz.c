@@ -6,7 +6,7 @@
 
 enum { Y, GRAM, SHIFTED, POWER, SUMS, PARTIAL };
 
-static const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
+static const double a = 3.4445, b = -4.7750, c = 2.0315;
 
 static int64_t side_of(struct matrix_shape shape) {
     return shape.rows < shape.columns ? shape.rows : shape.columns;

@@ -67,6 +67,7 @@ enum status optimizer_init(struct optimizer *optimizer, const struct config *con
     *optimizer = (struct optimizer){
         .config = config, .state = state, .factored = optimizer_groups_use(&state->groups, METHOD_FACTORED)};
     TRY(step_control_plan(&optimizer->control, state->world, state->device, table));
+    TRY(muon_init(&optimizer->muon, config, state, table));
     if (!optimizer_groups_use(&state->groups, METHOD_ELEMENTWISE))
         return STATUS_OK;
     init_rules(optimizer);
@@ -231,6 +232,7 @@ enum status optimizer_bind(struct optimizer *optimizer, const struct region_tabl
     struct model_states *state = optimizer->state;
     TRY(step_control_bind(&optimizer->control, table));
     TRY(bind_spans(optimizer, table));
+    TRY(muon_bind(&optimizer->muon, table, optimizer->control.memory));
     if (!state->options.offload_speculative)
         return STATUS_OK;
     TRY(speculation_new(step_ahead, optimizer, state->params->n_units, &optimizer->speculation));
@@ -241,6 +243,7 @@ enum status optimizer_bind(struct optimizer *optimizer, const struct region_tabl
 
 void optimizer_free(struct optimizer *optimizer) {
     speculation_delete(optimizer->speculation);
+    muon_free(&optimizer->muon);
     step_control_free(&optimizer->control);
     *optimizer = (struct optimizer){0};
 }
@@ -310,18 +313,18 @@ struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t ste
     return plan;
 }
 
-// By the rules that update each element by itself.
+// By the rules that update each element by itself, and by Muon.
 static enum status update_on_device(const struct optimizer *optimizer, struct stream *stream) {
     for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++)
         if (optimizer->spans[rule].n_spans > 0)
             TRY(optimizer->state->device->ops->optimizer_spans(stream, &optimizer->spans[rule]));
-    return STATUS_OK;
+    return muon_update(&optimizer->muon, stream);
 }
 
 static enum status update_elementwise(struct optimizer *optimizer, struct stream *stream,
                                       const struct optimizer_call *call) {
     struct model_states *state = optimizer->state;
-    if (optimizer->n_spans > 0) {
+    if (optimizer->n_spans > 0 || optimizer->muon.rounds.n_rounds > 0) {
         const struct update_plan plan = optimizer_plan(optimizer, call->step, call->lr, 1, 1);
         const struct update_result result = {.grad_scale = call->grad_scale};
         TRY(step_control_set(&optimizer->control, stream, &plan, &result));
@@ -358,6 +361,7 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
         TRY(speculation_wait(optimizer->speculation, &n_done));
     if (optimizer->factored)
         TRY(adafactor_skip(optimizer->state));
+    TRY(muon_skip(&optimizer->muon, stream));
     return parameters_gather_updated(&optimizer->state->parameters, stream);
 }
 

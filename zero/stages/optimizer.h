@@ -5,6 +5,7 @@
 
 #include "zero/offload/speculation.h"
 #include "zero/stages/model_states.h"
+#include "zero/stages/muon.h"
 #include "zero/stages/step_control.h"
 
 // What all calls of a step have in common.
@@ -25,6 +26,7 @@ struct optimizer {
     struct step_control control;
     int spans_region, n_spans;                            // that the device updates, but for Adafactor
     struct optimizer_spans_args spans[N_OPTIMIZER_RULES]; // by their rules
+    struct muon muon;                                     // no rounds without Muon
 };
 
 // Adds regions to `table`, after model_states_init. Call optimizer_free also after a failure.

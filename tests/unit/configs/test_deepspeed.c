@@ -234,7 +234,7 @@ static void test_optimizers(void **state) {
          1e-4, 0, NULL},
         {"\"type\": \"OneBitAdam\", \"params\": {\"lr\": 1e-4, \"freeze_step\": 400}", CONFIG_OPTIMIZER_ADAMW,
          1e-4, 0, "there are no 1-bit optimizers"},
-        {"\"type\": \"Muon\", \"params\": {\"lr\": -1, \"muon_lr\": 3}", CONFIG_OPTIMIZER_ADAMW, 6e-4, 0,
+        {"\"type\": \"Muon\", \"params\": {\"lr\": -1, \"muon_lr\": 3}", CONFIG_OPTIMIZER_MUON, 6e-4, 0,
          "  optimizer.params.lr -1: left out, because optimizer.lr is -1, expected from 0"},
         {"\"type\": \"RMSprop\"", CONFIG_OPTIMIZER_ADAMW, 1e-3, 0, "no such optimizer here"},
     };
