@@ -206,7 +206,8 @@ static int longest_chunk(int n) {
 
 // Sizes the workspace. Attention's may grow with the context, so each shape runs at the end of the cache.
 static enum status dry_run(struct generator *generator, size_t *workspace_bytes) {
-    struct runner runner = {.device = generator->device};
+    struct runner_sized sized = {.n = 0};
+    struct runner runner = {.device = generator->device, .sized = &sized};
     int positions = generator->options.positions, sequences = generator->options.sequences;
     struct dry_run run = {.trace = NULL};
     const struct unit_hooks hooks = dry_run_hooks(&run);

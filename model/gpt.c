@@ -511,6 +511,8 @@ enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
     struct dry_run run = {.beta_zero = false};
     const struct unit_hooks hooks = dry_run_hooks(&run);
     struct model_pass pass = pass_on(gpt, NULL, &hooks);
+    struct runner_sized sized = {.n = 0};
+    pass.runner.sized = &sized;
     TRY(run_evaluation(&pass, NULL));
     if (gpt->options.scoring)
         TRY(dry_run_scoring(gpt, &pass));

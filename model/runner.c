@@ -1,14 +1,36 @@
 #include "model/runner.h"
 
-enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) {
+#include <string.h>
+
+// Whether the operation was sized before. Bytes of padding may differ between equal arguments: then it is
+// sized again.
+static bool was_sized(struct runner_sized *sized, enum operation operation, const void *args, size_t bytes) {
+    for (int i = 0; i < RUNNER_SIZED_MOST && i < sized->n; i++)
+        if (sized->list[i].operation == operation && sized->list[i].bytes == bytes &&
+            memcmp(sized->list[i].args, args, bytes) == 0)
+            return true;
+    const int64_t at = sized->n++ % RUNNER_SIZED_MOST;
+    sized->list[at].operation = operation;
+    sized->list[at].bytes = bytes;
+    memcpy(sized->list[at].args, args, bytes);
+    return false;
+}
+
+static enum status size_workspace(struct runner *runner, enum operation operation, const void *args) {
     size_t bytes = 0;
+    TRY(runner->device->ops->workspace_bytes(runner->device, operation, args, &bytes));
+    if (bytes > runner->workspace_bytes)
+        runner->workspace_bytes = bytes;
+    return STATUS_OK;
+}
+
+enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args, size_t bytes) {
     if (runner->trace) {
         runner->trace->events[runner->trace->n_events - 1].flops += cost_of_operation(operation, args).flops;
         return STATUS_OK;
     }
-    TRY(runner->device->ops->workspace_bytes(runner->device, operation, args, &bytes));
-    if (bytes > runner->workspace_bytes)
-        runner->workspace_bytes = bytes;
+    if (!was_sized(runner->sized, operation, args, bytes))
+        TRY(size_workspace(runner, operation, args));
     if (runner->work)
         gpt_work_add(runner->work, runner->device, operation, args);
     return STATUS_OK;

@@ -11,12 +11,26 @@
 #include "model/trace.h"
 #include "model/work.h"
 
+// The operations whose workspace a dry run has asked for. Blocks repeat theirs, and a backend may take long
+// to answer. It depends on the arguments, not on what they point to.
+#define RUNNER_SIZED_MOST 64
+#define RUNNER_ARGS_MOST  512 // bytes
+struct runner_sized {
+    struct {
+        enum operation operation;
+        size_t bytes;
+        unsigned char args[RUNNER_ARGS_MOST];
+    } list[RUNNER_SIZED_MOST]; // the newest ones
+    int64_t n;
+};
+
 struct runner {
     struct device *device;
-    struct stream *stream;  // NULL: dry run
-    size_t workspace_bytes; // dry run: the largest workspace that an operation asked for
-    struct gpt_work *work;  // dry run: the operations are counted here; NULL: nowhere
-    struct trace *trace;    // dry run: takes the FLOPs of operations, and no workspace is asked for; or NULL
+    struct stream *stream;      // NULL: dry run
+    size_t workspace_bytes;     // dry run: the largest workspace that an operation asked for
+    struct runner_sized *sized; // dry run, unless it records a trace: what was asked
+    struct gpt_work *work;      // dry run: the operations are counted here; NULL: nowhere
+    struct trace *trace; // dry run: takes the FLOPs of operations, and no workspace is asked for; or NULL
 };
 
 // Issues one operation (or sizes it, in a dry run), with its arguments as designated initialisers:
@@ -25,12 +39,14 @@ struct runner {
 #define RUN(runner, name, ...)                                                                               \
     do {                                                                                                     \
         const struct name##_args args_ = {__VA_ARGS__};                                                      \
+        _Static_assert(sizeof args_ <= RUNNER_ARGS_MOST, "a dry run remembers the arguments");               \
         TRY((runner)->stream ? (runner)->device->ops->name((runner)->stream, &args_)                         \
-                             : runner_dry_run((runner), OP_##name, &args_));                                 \
+                             : runner_dry_run((runner), OP_##name, &args_, sizeof args_));                   \
     } while (0)
 
 // For RUN: records the workspace that the operation needs, and counts it.
-enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args) MUST_CHECK;
+enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args,
+                           size_t bytes) MUST_CHECK;
 
 // A dry run's units: every pointer is DRY_RUN_BUFFER.
 struct dry_run {
