@@ -315,6 +315,18 @@ class Ranks(GpuCase):
                     self.check_plan()
                     self.remove_run()
 
+    def test_the_vocabulary_is_padded_by_whatever_follows_it(self):
+        """lm_head's products read a row beyond wte: wpe, a gap in stage 3's slot, or other persistent tensors."""
+        config = self.config(model={'vocab_size': 2047})
+        wpe, wte, first = 32 * 32, 2047 * 32, None
+        for stage, threshold in (0, 0), (3, 0), (3, wpe + 1), (3, wte + 1):
+            with self.subTest(stage=stage, threshold=threshold):
+                self.run_ranks(2, config, f'{STAGE}{stage}', f'zero_optimization.stage3_param_persistence_threshold={threshold}')
+                first = first or self.curve()
+                self.assertEqual(self.curve(), first)
+                self.check_plan()
+                self.remove_run()
+
     def check_plan(self):
         for step in self.metrics():
             self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
