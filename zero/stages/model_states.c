@@ -112,12 +112,13 @@ static enum status plan_placement(struct model_states *state, const struct confi
     return status;
 }
 
+// Of one token: the order is that of any length.
 static enum status record_traces(struct model_states *state, const struct config *config) {
     for (int kind = 0; kind < N_TRACES; kind++) {
         const bool generates = kind == TRACE_PROMPT || kind == TRACE_DECODING;
         TRY(generates ? generator_trace(state->params, (enum trace_kind)kind, &state->traces[kind])
-                      : gpt_trace(state->params, stage_recompute(config), (int)config->train.seq_len,
-                                  (enum trace_kind)kind, &state->traces[kind]));
+                      : gpt_trace(state->params, stage_recompute(config), 1, (enum trace_kind)kind,
+                                  &state->traces[kind]));
     }
     return STATUS_OK;
 }
