@@ -128,7 +128,7 @@ static enum status inspect_tokenizer(const char *path) {
     }
     printf("%s: %s tokenizer, %d ids (end-of-text is %d), longest token %zu bytes\n", path,
            tokenizer_kind(tokenizer), tokenizer_n_ids(tokenizer), tokenizer_end_of_text(tokenizer), longest);
-    if (n_control > 1 || tokenizer_has_bos(tokenizer)) {
+    if (n_control > 1 || tokenizer_rules(tokenizer).pattern != TOKEN_PATTERN_GPT2) {
         printf("  pattern: %s, %d control tokens", tokenizer_gguf_pre(tokenizer), n_control);
         if (tokenizer_has_bos(tokenizer))
             printf(", documents begin with %d", tokenizer_document_start(tokenizer));

@@ -34,11 +34,12 @@ enum token_pattern {
     TOKEN_PATTERN_GPT2,
     TOKEN_PATTERN_LLAMA3,
     TOKEN_PATTERN_QWEN2,
-    TOKEN_PATTERN_SMOLLM, // each number (\p{N}) alone; between them GPT-2's, as if the text ended there
-    TOKEN_PATTERN_SPACES, // Llama 2: one or more spaces and what follows up to the next; U+2581 is a space
-                          // too
-    TOKEN_PATTERN_SPACES_AND_LINES, // the same, and each line feed alone: no token has one beside other
-                                    // characters
+    // Each number (\p{N}) alone; between them GPT-2's, as if the text ended there.
+    TOKEN_PATTERN_SMOLLM,
+    // Llama 2: one or more spaces and what follows up to the next; U+2581 is a space too.
+    TOKEN_PATTERN_SPACES,
+    // The same, and each line feed alone: no token has one beside other characters.
+    TOKEN_PATTERN_SPACES_AND_LINES,
 };
 struct token_rules {
     enum token_pattern pattern;
@@ -59,12 +60,15 @@ struct token_merge {
 };
 
 // Loads a tokenizer.
-//   path   "bytes"; a tiktoken file (lines of base64 and rank: one that tokenizer_save wrote, GPT-2's, Llama
-//   3's
-//          tokenizer.model, qwen.tiktoken); a vocab.bpe or merges.txt file ("#version", then merges; with the
-//          ids of a vocab.json beside merges.txt, else GPT-2's); GPT-2's vocab.json (with merges.txt beside
-//          it); a Hugging Face tokenizer.json of one of the kinds above; llm.c's tokenizer file; or a folder
-//          with some of these, of which the first of tokenizer_next_file counts
+//   path   one of these, or a folder with some of them, of which the first of tokenizer_next_file counts:
+//          - "bytes"
+//          - a tiktoken file (lines of base64 and rank): one that tokenizer_save wrote, GPT-2's, Llama 3's
+//            tokenizer.model, qwen.tiktoken
+//          - vocab.bpe or merges.txt ("#version", then merges), with the ids of a vocab.json beside
+//          merges.txt,
+//            else GPT-2's; or GPT-2's vocab.json, with merges.txt beside it
+//          - a Hugging Face tokenizer.json of one of the kinds above
+//          - llm.c's tokenizer file
 // End-of-text of a tokenizer.json is its added token <|endoftext|>, <|end_of_text|> or </s>, else what
 // tokenizer_config.json, generation_config.json or config.json beside it names as the end of a text.
 // STATUS_INVALID: the file is absent or malformed, or works in another way than these; the message has file,

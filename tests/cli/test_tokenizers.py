@@ -33,7 +33,7 @@ class TokenizerCase(CommandCase):
             folder = pathlib.Path(harness.tempfile.mkdtemp(prefix='zero-forms-'))
             self.addClassCleanup(self.remove_forms)
             TokenizerCase.forms = folder
-            self.python(FORMS, folder, 400_000 if harness.FULL else 30_000)
+            self.python(FORMS, folder, 1_200_000 if harness.FULL else 30_000)
             TokenizerCase.expected = json.loads((folder / 'expected.json').read_text())
 
     @classmethod
@@ -180,6 +180,7 @@ class Files(TokenizerCase):
             self.assertEqual(tokenizer_config['eos_token'], added[config['eos_token_id']])
             out = self.run_train('generate', 'hf', '--tokens', 4, '--temperature', 0, '--prompt', 'the king').out
             self.assertTrue(out.startswith('the king'), out)
+            self.refuses('export', 'run', '--to', 'llmc', 'llmc', says=['work like GPT-2', '--tokenizer none'])
             self.run_train('export', 'run', '--to', 'gguf', 'gguf')
             self.check_gguf(name)
             for folder in 'run', 'hf', 'gguf':
@@ -249,3 +250,7 @@ print(json.dumps({key[15:]: value(field) for key, field in fields.items() if key
         refuses('llama2', lambda c: rename(c, '<0x07>', 'a b'), 'has a space')
         (self.folder / 'tokenizer.model').write_bytes(b'\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02' * 9)
         self.refuses('tokenizer', 'encode', '--tokenizer', 'tokenizer.model', text='x', says=['SentencePiece', 'tokenizer.json'])
+        (self.folder / 'text.txt').write_text('text')
+        for name in 'llama3', 'smollm':
+            error = self.run_train('tokenize', 'text.txt', '--tokenizer', self.forms / name, '--out', 'out').error
+            self.assertEqual('has no token for' in error, name == 'smollm', error)
