@@ -33,7 +33,7 @@ class TokenizerCase(CommandCase):
             folder = pathlib.Path(harness.tempfile.mkdtemp(prefix='zero-forms-'))
             self.addClassCleanup(self.remove_forms)
             TokenizerCase.forms = folder
-            self.python(FORMS, folder, 1_200_000 if harness.FULL else 30_000)
+            self.python(FORMS, folder, 400_000 if harness.FULL else 30_000)
             TokenizerCase.expected = json.loads((folder / 'expected.json').read_text())
 
     @classmethod
