@@ -182,8 +182,8 @@ static bool has_another_batch(const struct trainer *trainer) {
     if (!trainer->resumed)
         return false;
     struct shapes before = shapes_of(&trainer->resumed->config);
-    if (trainer->noise.grown.n > 0)
-        before.batches = trainer->noise.grown;
+    if (trainer->resumed->noise.grown.n > 0)
+        before.batches = trainer->resumed->noise.grown;
     if (shapes_rows_before(&before, trainer->step) == shapes_rows_before(&trainer->shapes, trainer->step))
         return false;
     log_info("with the new batch size, sequences follow a new order from step %lld on",

@@ -63,6 +63,10 @@ enum status trainer_find_resume(struct trainer *trainer) {
     trainer->loss_scale = trainer->resumed->loss_scale;
     trainer->spikes = trainer->resumed->spikes;
     trainer->noise = trainer->resumed->noise;
+    // Another batch size, or a schedule, replaces the sizes that the batch grew to.
+    if (trainer->config->train.batch_size_schedule.n > 0 ||
+        trainer->config->train.train_batch_size != trainer->resumed->config.train.train_batch_size)
+        trainer->noise.grown.n = 0;
     return STATUS_OK;
 }
 

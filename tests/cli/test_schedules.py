@@ -173,6 +173,10 @@ class NoiseScale(ScheduleCase):
                 run = self.copy_until(step, 'run', f'until-{step}')
                 self.run_train(config, f'run.dir={run}')
                 self.assertEqual((self.curve(run.name), self.final_state(run.name), self.scales(run.name)), (curve, state, scales))
+        run = self.copy_until(len(sizes), 'run', 'other')
+        self.run_train(config, f'run.dir={run}', 'train.train_batch_size=6', 'train.micro_batch_size=3', 'train.max_steps=24',
+                       'checkpoint.resume_with=train.train_batch_size')
+        self.assertEqual([m['batch_size'] for m in self.metrics('other')], sizes + [6, 6])
         runs = []
         for stage in (0, 1, 2, 3) if FULL else (0, 3):
             name = f'stage-{stage}'
