@@ -41,6 +41,8 @@ enum status muon_init(struct muon *muon, const struct config *config, struct mod
         .config = config, .state = state, .type = state->type == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16};
     if (!optimizer_groups_use(&state->groups, METHOD_MATRIX))
         return STATUS_OK;
+    if (state->options.offload_optimizer) // configs/rules.c names it; --fit tries such settings
+        return FAIL(STATUS_INVALID, "optimizer.type=muon works without offload_optimizer only");
     TRY(muon_rounds_init(&muon->rounds, state->params, &state->groups, &state->partition,
                          state->options.stage == 0));
     TRY(plan_products(muon, table));

@@ -230,6 +230,21 @@ static void test_adafactor(void **state) {
                    "speculative", "all ranks' gradients", "set speculative=false");
 }
 
+static void test_muon(void **state) {
+    (void)state;
+    EXPECT_OK(resolve("{\"optimizer\": {\"type\": \"muon\", \"adamw_lr\": 0.001}}", 1));
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"optimizer\": {\"type\": \"muon\"}, \"zero_optimization\": "
+                           "{\"offload_optimizer\": {\"device\": \"cpu\"}}}",
+                           1),
+                   "optimizer.type=muon multiplies whole matrices", "set offload_optimizer.device=none");
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resolve("{\"optimizer\": {\"type\": \"muon\", \"adamw_lr\": 0.001, \"lr\": 0}}", 1),
+                   "optimizer.adamw_lr follows the schedule", "lr above 0");
+    EXPECT_FAILURE(STATUS_INVALID, resolve("{\"optimizer\": {\"adamw_lr\": 0.001}}", 1),
+                   "optimizer.adamw_lr is of", "the type is adamw", "set optimizer.lr");
+}
+
 static void test_training_needs_data(void **state) {
     (void)state;
     struct config config;
@@ -394,6 +409,7 @@ int main(void) {
         cmocka_unit_test(test_other_rules),
         cmocka_unit_test(test_offload_rules),
         cmocka_unit_test(test_adafactor),
+        cmocka_unit_test(test_muon),
         cmocka_unit_test(test_training_needs_data),
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_resuming),
