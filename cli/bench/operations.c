@@ -246,6 +246,18 @@ static enum status sum_squares(struct operation_bench *b, struct operation_cost 
     CALL(b, sum_squares, .partial = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32);
 }
 
+// Matrices of Newton-Schulz iterations: a large one, and a Gram matrix.
+static enum status matrix_normalize(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, matrix_normalize, .out = b->buffers[0], .x = b->buffers[1], .partial = b->buffers[2],
+         .n = (size_t)b->B * (size_t)b->T * 4 * C, .epsilon = 1e-7, .type = b->type);
+}
+
+static enum status matrix_shift(struct operation_bench *b, struct operation_cost *cost) {
+    const int rows = b->B * b->T;
+    CALL(b, matrix_shift, .out = b->buffers[0], .x = b->buffers[1], .n = rows < C ? rows : C, .scale = 2.0315,
+         .shift = -4.775, .type = b->type);
+}
+
 static enum status cast(struct operation_bench *b, struct operation_cost *cost) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     CALL(b, cast, .out = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32,
@@ -303,6 +315,8 @@ const struct operation_case operation_cases[] = {
     {"adafactor_step", adafactor_step, false, ATTENTION_FLASH},
     {"sum", sum, false, ATTENTION_FLASH},
     {"sum_squares", sum_squares, false, ATTENTION_FLASH},
+    {"matrix_normalize", matrix_normalize, false, ATTENTION_FLASH},
+    {"matrix_shift", matrix_shift, false, ATTENTION_FLASH},
     {"cast", cast, false, ATTENTION_FLASH},
     {"add", add, false, ATTENTION_FLASH},
     {"add_spans", add_spans, false, ATTENTION_FLASH},
