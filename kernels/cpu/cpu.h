@@ -23,18 +23,17 @@ struct linear_upcast_args {
 // The epilogue of a linear layer's GEMM on one tile c (rows, columns) in fp32, in one pass. All pointers but
 // c and out may be NULL; those terms are left out.
 //   v = c + bias + residual
-//   with gelu: v is stored to pre_gelu, if that is not NULL, and v = gelu(the stored, rounded v)
-//   with gelu_input: v = v gelu'(gelu_input)
-//   out = v
+//   with an activation f: v is stored to pre_activation, if that is not NULL, and v = f(the stored, rounded
+//   v) or, with activation_input: v = v f'(activation_input) out = v
 struct linear_epilogue_args {
-    const float *c;         // [r] rows c_stride apart; may be pre_gelu or out where those are fp32
-    void *out;              // [w] out_type, rows out_stride apart, as are those of the next three
-    void *pre_gelu;         // [w] type
-    const void *residual;   // [r] type
-    const void *gelu_input; // [r] type
-    const void *bias;       // [r] (columns) type
+    const float *c;       // [r] rows c_stride apart; may be pre_activation or out where those are fp32
+    void *out;            // [w] out_type, rows out_stride apart, as are those of the next three
+    void *pre_activation; // [w] type
+    const void *residual; // [r] type
+    const void *activation_input; // [r] type
+    const void *bias;             // [r] (columns) type
     int64_t rows, columns, c_stride, out_stride;
-    bool gelu;
+    enum activation activation;
     enum dtype type, out_type; // out_type: type, or fp32
 };
 

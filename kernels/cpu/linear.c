@@ -18,10 +18,10 @@ static struct tiled_matmul forward_product(const struct linear_forward_args *arg
         .b = {args->weight, 1, args->IC}, // transposed
         .out = args->out,
         .out_stride = args->out_stride,
-        .pre_gelu = args->pre_activation,
+        .pre_activation = args->pre_activation,
         .residual = args->residual,
         .bias = args->bias,
-        .gelu = (args->activation == ACTIVATION_GELU),
+        .activation = args->activation,
         .type = args->type,
         .out_type = args->out_type,
     };
@@ -38,9 +38,9 @@ enum status cpu_linear_forward_workspace(struct device *device, const struct lin
 }
 
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) {
-    assert(!args->residual || (!(args->activation == ACTIVATION_GELU) && args->out_stride == args->OC));
-    assert(!(args->activation == ACTIVATION_GELU) || args->out_stride == args->OC);
-    assert(!args->pre_activation || ((args->activation == ACTIVATION_GELU) && args->out_type == args->type));
+    assert(!args->residual || (args->activation == ACTIVATION_NONE && args->out_stride == args->OC));
+    assert(args->activation == ACTIVATION_NONE || args->out_stride == args->OC);
+    assert(!args->pre_activation || (args->activation != ACTIVATION_NONE && args->out_type == args->type));
     if (args->N <= CPU_SKINNY_ROWS)
         return isa_of(stream->device)->skinny_gemm_forward(stream, args);
     struct tiled_matmul product = forward_product(args);
@@ -56,7 +56,8 @@ static struct tiled_matmul dx_product(const struct linear_backward_args *args) {
         .b = {args->weight, args->IC, 1},
         .out = args->dx,
         .out_stride = args->IC,
-        .gelu_input = args->pre_activation,
+        .activation_input = args->pre_activation,
+        .activation = args->pre_activation ? args->activation : ACTIVATION_NONE,
         .type = args->type,
         .out_type = args->type,
     };

@@ -69,9 +69,9 @@ static struct tiled_matmul thread_product(const struct tiled_matmul *t, struct g
     mine.a.data = element_of(t->a.data, t->type, m * t->a.row);
     mine.b.data = element_of(t->b.data, t->type, n * t->b.column);
     mine.out = (void *)(uintptr_t)element_of(t->out, t->out_type, first);
-    mine.pre_gelu = (void *)(uintptr_t)element_of(t->pre_gelu, t->type, first);
+    mine.pre_activation = (void *)(uintptr_t)element_of(t->pre_activation, t->type, first);
     mine.residual = element_of(t->residual, t->type, first);
-    mine.gelu_input = element_of(t->gelu_input, t->type, first);
+    mine.activation_input = element_of(t->activation_input, t->type, first);
     mine.bias = element_of(t->bias, t->type, n);
     return mine;
 }
@@ -140,10 +140,10 @@ struct walk {
     struct tile_sizes sizes;
     enum dtype product_type;    // of the operands that oneDNN multiplies: the matmul\'s, or fp32
     struct matmul_operand a, b; // their strides
-    bool direct;                // oneDNN writes to out or pre_gelu and applies the epilogue except GELU
-    bool dry_run;               // only sizes the scratch
-    char *scratch;              // NULL in a dry run
-    size_t scratch_bytes;       // the most that a tile has used
+    bool direct;   // oneDNN writes to out or pre_activation and applies the epilogue except activations
+    bool dry_run;  // only sizes the scratch
+    char *scratch; // NULL in a dry run
+    size_t scratch_bytes; // the most that a tile has used
 };
 
 // 16-bit operands are upcast where fp32 products are faster. That changes no product and no precision of a
@@ -180,8 +180,9 @@ static struct walk walk_of(const struct tiled_matmul *matmul, struct cpu_device 
         .cpu = cpu,
         .products = cpu->products[thread],
         .sizes = tile_sizes_of(matmul),
-        .direct = matmul->weight_gradient || !is_16_bit ||
-                  (matmul->out_type == DTYPE_F32 && !matmul->bias && !matmul->residual && !matmul->gelu),
+        .direct =
+            matmul->weight_gradient || !is_16_bit ||
+            (matmul->out_type == DTYPE_F32 && !matmul->bias && !matmul->residual && !matmul->activation),
     };
     multiply_in(&walk, is_16_bit && multiplies_16_bit(cpu, matmul->type) ? matmul->type : DTYPE_F32);
     return walk;
@@ -251,7 +252,7 @@ static enum status tile_at(struct walk *walk, struct tile_place at, struct tile 
     int64_t first = at.m * t->out_stride + at.n;
     TRY(find_product(walk, at, &out->product));
     if (walk->direct) {
-        out->operands.c = (float *)(t->pre_gelu ? t->pre_gelu : t->out) + first;
+        out->operands.c = (float *)(t->pre_activation ? t->pre_activation : t->out) + first;
         out->operands.bias = (const float *)element_at(walk, t->bias, at.n);
         out->operands.residual = (const float *)element_at(walk, t->residual, first);
     } else {
@@ -307,19 +308,19 @@ static void apply_epilogue(const struct walk *walk, struct tile_place at, const 
     struct linear_epilogue_args epilogue = {
         .c = tile->operands.c,
         .out = (char *)t->out + (size_t)first * out_size,
-        .gelu_input = element_at(walk, t->gelu_input, first),
+        .activation_input = element_at(walk, t->activation_input, first),
         .rows = least(walk->sizes.m, t->m - at.m),
         .columns = n,
         .c_stride = walk->direct ? t->out_stride : product_row(n),
         .out_stride = t->out_stride,
-        .gelu = t->gelu,
+        .activation = t->activation,
         .type = t->type,
         .out_type = t->out_type,
     };
     if (!walk->direct) {
         epilogue.bias = element_at(walk, t->bias, at.n);
         epilogue.residual = element_at(walk, t->residual, first);
-        epilogue.pre_gelu = (void *)(uintptr_t)element_at(walk, t->pre_gelu, first);
+        epilogue.pre_activation = (void *)(uintptr_t)element_at(walk, t->pre_activation, first);
     }
     walk->cpu->isa->linear_epilogue(&epilogue);
 }
@@ -327,7 +328,7 @@ static void apply_epilogue(const struct walk *walk, struct tile_place at, const 
 // True if part of the epilogue is left to linear_epilogue.
 static bool needs_epilogue(const struct walk *walk) {
     const struct tiled_matmul *t = walk->matmul;
-    return !walk->direct || t->gelu || t->gelu_input;
+    return !walk->direct || t->activation != ACTIVATION_NONE;
 }
 
 // ---- all tiles

@@ -21,10 +21,11 @@ struct tiled_matmul {
     int64_t m, n, k;
     struct matmul_operand a, b;
     void *out;
-    int64_t out_stride; // between rows of out, pre_gelu, residual and gelu_input
-    void *pre_gelu;
-    const void *residual, *gelu_input, *bias;
-    bool gelu, weight_gradient, accumulate;
+    int64_t out_stride; // between rows of out, pre_activation, residual and activation_input
+    void *pre_activation;
+    const void *residual, *activation_input, *bias;
+    enum activation activation; // of out, or with activation_input its derivative
+    bool weight_gradient, accumulate;
     enum dtype type, out_type; // out_type: type, or fp32
 };
 

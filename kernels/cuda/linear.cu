@@ -49,31 +49,31 @@ bool suits_epilogue(const void *bias, const void *aux) {
 }
 
 // The accuracy of cuBLASLt's GELU is not documented. A 16-bit result hides its error, an fp32 result would
-// not.
-bool gelu_fuses(enum dtype type) {
-    return type != DTYPE_F32;
+// not. It has no squared ReLU.
+bool activation_fuses(enum activation activation, enum dtype type) {
+    return activation == ACTIVATION_NONE || (activation == ACTIVATION_GELU && type != DTYPE_F32);
 }
 
 // ---- forward
 
-// The epilogue: out = gelu?(sums + bias) + residual.
+// The epilogue: out = activation(sums + bias) + residual.
 template <class T, class Out> struct epilogue_step {
     Out *out;          // rows out_stride apart; may alias `sums`
     const float *sums; // the product; rows sums_stride apart
-    T *pre_gelu;       // dense, as residual; NULL where the call's is
+    T *pre_activation; // dense, as residual; NULL where the call's is
     const T *bias, *residual;
     size_t columns, sums_stride, out_stride;
-    bool applies_gelu;
+    activation applied;
 
     template <int WIDTH> __device__ void at(size_t i) const {
         size_t row = i / columns, column = i - row * columns;
         floats<WIDTH> value = load<WIDTH>(sums + row * sums_stride + column);
         if (bias)
             add(&value, load<WIDTH>(bias + column));
-        if (pre_gelu)
-            store(pre_gelu + i, value);
-        for (int k = 0; k < WIDTH && applies_gelu; k++)
-            value.x[k] = gelu(value.x[k]);
+        if (pre_activation)
+            store(pre_activation + i, value);
+        for (int k = 0; k < WIDTH && applied != ACTIVATION_NONE; k++)
+            value.x[k] = activate(applied, value.x[k]);
         if (residual)
             add(&value, load<WIDTH>(residual + i));
         store(out + row * out_stride + column, value);
@@ -99,14 +99,15 @@ enum status apply_epilogue(struct stream *stream, const struct linear_forward_ar
             epilogue_step<T, Out> step = {};
             step.out = static_cast<Out *>(args->out) + static_cast<size_t>(row) * out_stride;
             step.sums = sums;
-            step.pre_gelu = args->pre_activation ? static_cast<T *>(args->pre_activation) + dense : nullptr;
+            step.pre_activation =
+                args->pre_activation ? static_cast<T *>(args->pre_activation) + dense : nullptr;
             step.bias = static_cast<const T *>(args->bias);
             step.residual = args->residual ? static_cast<const T *>(args->residual) + dense : nullptr;
             step.columns = columns;
             step.sums_stride = sums_stride;
             step.out_stride = out_stride;
-            step.applies_gelu = (args->activation == ACTIVATION_GELU);
-            bool aligned = is_aligned(step.out) && is_aligned(sums) && is_aligned(step.pre_gelu) &&
+            step.applied = args->activation;
+            bool aligned = is_aligned(step.out) && is_aligned(sums) && is_aligned(step.pre_activation) &&
                            is_aligned(step.bias) && is_aligned(step.residual) &&
                            (columns | out_stride | sums_stride) % width == 0;
             return over_span<width>("linear_epilogue", stream, step, times(rows, args->OC), aligned);
@@ -134,7 +135,7 @@ matmul forward_product(const struct linear_forward_args *args) {
     align(&problem, args->weight, problem.a_stride, args->type);
     align(&problem, args->x, problem.b_stride, args->type);
     align(&problem, args->out, problem.d_stride, args->out_type);
-    int epilogue = (args->activation == ACTIVATION_GELU)
+    int epilogue = args->activation == ACTIVATION_GELU
                        ? args->pre_activation ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU
                        : 0;
     if (args->bias)
@@ -173,10 +174,31 @@ forward_scratch take_forward(struct device *device, const struct linear_forward_
 
 enum status choose_forward(struct device *device, const struct linear_forward_args *args, const float *sums,
                            bool measure, matmul *problem, bool *is_fused) {
-    bool may_fuse = suits_epilogue(args->bias, args->pre_activation) &&
-                    (!(args->activation == ACTIVATION_GELU) || gelu_fuses(args->type));
+    bool may_fuse =
+        suits_epilogue(args->bias, args->pre_activation) && activation_fuses(args->activation, args->type);
     return choose(device, sums_product(args, linear_rows_at_a_time(args), sums), forward_product(args),
                   may_fuse, measure, problem, is_fused);
+}
+
+// Squared ReLU with pre_activation: the product alone goes there, and another kernel reads it. That product
+// keeps its size and its fused bias, which forward_unfused would give up.
+bool is_split(const struct linear_forward_args *args, struct linear_forward_args *product) {
+    *product = *args;
+    if (args->activation != ACTIVATION_RELU_SQUARED || !args->pre_activation)
+        return false;
+    product->activation = ACTIVATION_NONE;
+    product->out = args->pre_activation;
+    product->pre_activation = nullptr;
+    return true;
+}
+
+enum status apply_relu_squared(struct stream *stream, const struct linear_forward_args *args) {
+    struct relu_squared_forward_args activation = {};
+    activation.out = args->out;
+    activation.x = args->pre_activation;
+    activation.n = times(args->N, args->OC);
+    activation.type = args->type;
+    return cuda_relu_squared_forward(stream, &activation);
 }
 
 // Product, then epilogue, for linear_rows_at_a_time rows at a time.
@@ -203,14 +225,22 @@ extern "C" enum status cuda_linear_forward_prepare(struct device *device,
                                                    const struct linear_forward_args *args) {
     matmul problem;
     bool is_fused;
+    struct linear_forward_args product;
+    if (is_split(args, &product))
+        args = &product;
     return choose_forward(device, args, linear_sums_in_out(args) ? static_cast<float *>(args->out) : nullptr,
                           true, &problem, &is_fused);
 }
 
 extern "C" enum status cuda_linear_forward(struct stream *stream, const struct linear_forward_args *args) {
-    assert(!args->residual || (!(args->activation == ACTIVATION_GELU) && args->out_stride == args->OC));
-    assert(!(args->activation == ACTIVATION_GELU) || args->out_stride == args->OC);
-    assert(!args->pre_activation || ((args->activation == ACTIVATION_GELU) && args->out_type == args->type));
+    assert(!args->residual || (args->activation == ACTIVATION_NONE && args->out_stride == args->OC));
+    assert(args->activation == ACTIVATION_NONE || args->out_stride == args->OC);
+    assert(!args->pre_activation || (args->activation != ACTIVATION_NONE && args->out_type == args->type));
+    struct linear_forward_args product;
+    if (is_split(args, &product)) {
+        TRY(cuda_linear_forward(stream, &product));
+        return apply_relu_squared(stream, args);
+    }
     forward_scratch scratch = take_forward(stream->device, args, stream->workspace);
     assert(scratch.taken.used <= stream->workspace_bytes);
     matmul problem;
@@ -335,8 +365,8 @@ enum status choose_dx(struct device *device, const struct linear_backward_args *
     matmul plain = dx_product(args), fused = plain;
     fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
     fused.aux_stride = args->IC;
-    bool may_fuse =
-        args->pre_activation && gelu_fuses(args->type) && suits_epilogue(nullptr, args->pre_activation);
+    bool may_fuse = args->pre_activation && activation_fuses(args->activation, args->type) &&
+                    suits_epilogue(nullptr, args->pre_activation);
     return choose(device, plain, fused, may_fuse, measure, problem, is_fused);
 }
 
@@ -364,6 +394,19 @@ backward_scratch take_backward(struct device *device, const struct linear_backwa
     return scratch;
 }
 
+// dx = dx f'(pre_activation), by the operation that has f's derivative.
+template <class Args>
+enum status multiply_by_slope(struct stream *stream, const struct linear_backward_args *args,
+                              enum status (*backward)(struct stream *, const Args *)) {
+    Args call = {};
+    call.dx = args->dx;
+    call.dout = args->dx;
+    call.x = args->pre_activation;
+    call.n = times(args->N, args->IC);
+    call.type = args->type;
+    return backward(stream, &call);
+}
+
 enum status backward_dx(struct stream *stream, const struct linear_backward_args *args, void *workspace) {
     matmul problem;
     bool is_fused;
@@ -376,13 +419,9 @@ enum status backward_dx(struct stream *stream, const struct linear_backward_args
     TRY(matmul_run(stream, problem, operands, workspace));
     if (is_fused || !args->pre_activation)
         return STATUS_OK;
-    struct gelu_backward_args gelu = {};
-    gelu.dx = args->dx;
-    gelu.dout = args->dx;
-    gelu.x = args->pre_activation;
-    gelu.n = times(args->N, args->IC);
-    gelu.type = args->type;
-    return cuda_gelu_backward(stream, &gelu);
+    return args->activation == ACTIVATION_GELU
+               ? multiply_by_slope<gelu_backward_args>(stream, args, cuda_gelu_backward)
+               : multiply_by_slope<relu_squared_backward_args>(stream, args, cuda_relu_squared_backward);
 }
 
 // *has_dbias: whether the product was fused with the bias's gradient.

@@ -153,14 +153,16 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
 
 // ---- launches
 
-// GELU is fused with 16-bit results only; all other epilogues are.
-static bool gelu_fuses(enum dtype type) {
-    return type != DTYPE_F32;
+// GELU is fused with 16-bit results only, squared ReLU never; all other epilogues are.
+static bool activation_fuses(enum activation activation, enum dtype type) {
+    return activation == ACTIVATION_NONE || (activation == ACTIVATION_GELU && type != DTYPE_F32);
 }
 
 static int linear_forward_launches(const struct linear_forward_args *args) {
-    if (args->activation == ACTIVATION_NONE || gelu_fuses(args->type))
+    if (activation_fuses(args->activation, args->type))
         return 1;
+    if (args->activation == ACTIVATION_RELU_SQUARED && args->pre_activation)
+        return 2;                           // the product into pre_activation, squared ReLU
     int rows = linear_rows_at_a_time(args); // a product and an epilogue each
     return 2 * ((args->N + rows - 1) / rows);
 }
@@ -169,7 +171,7 @@ static int linear_forward_launches(const struct linear_forward_args *args) {
 // there.
 // Without that product, two kernels sum the columns.
 static int linear_backward_launches(const struct linear_backward_args *args) {
-    int dx = args->dx ? 1 + (args->pre_activation && !gelu_fuses(args->type)) : 0;
+    int dx = args->dx ? 1 + (args->pre_activation && !activation_fuses(args->activation, args->type)) : 0;
     int dbias = !args->dbias ? 0 : !args->dweight ? 2 : !args->beta_zero && !args->writes_dbias;
     return dx + (args->dweight ? 1 : 0) + dbias;
 }

@@ -25,33 +25,38 @@ static const double largest_gelu_slope = 1.13; // of gelu(x) over all x: 1.1290 
 
 static const struct linear_extra {
     const char *name;
-    bool residual, gelu, pre_gelu, to_fp32;
+    bool residual;
+    enum activation activation;
+    bool has_pre, to_fp32;
     bool large; // x is large, so that some sums are beyond fp16
 } extras[] = {
-    {"", false, false, false, false, false},
-    {" + residual", true, false, false, false, false},
-    {" gelu", false, true, false, false, false},
-    {" gelu, pre_gelu", false, true, true, false, false},
-    {" to fp32", false, false, false, true, false},
-    {" + residual to fp32", true, false, false, true, false},
-    {" gelu to fp32", false, true, false, true, false},
-    {", large", false, false, false, false, true},
-    {" + residual, large", true, false, false, false, true},
-    {" gelu, large", false, true, false, false, true},
-    {" to fp32, large", false, false, false, true, true},
+    {"", false, ACTIVATION_NONE, false, false, false},
+    {" + residual", true, ACTIVATION_NONE, false, false, false},
+    {" gelu", false, ACTIVATION_GELU, false, false, false},
+    {" gelu, pre", false, ACTIVATION_GELU, true, false, false},
+    {" to fp32", false, ACTIVATION_NONE, false, true, false},
+    {" + residual to fp32", true, ACTIVATION_NONE, false, true, false},
+    {" gelu to fp32", false, ACTIVATION_GELU, false, true, false},
+    {", large", false, ACTIVATION_NONE, false, false, true},
+    {" + residual, large", true, ACTIVATION_NONE, false, false, true},
+    {" gelu, large", false, ACTIVATION_GELU, false, false, true},
+    {" to fp32, large", false, ACTIVATION_NONE, false, true, true},
+    {" relu^2", false, ACTIVATION_RELU_SQUARED, false, false, false},
+    {" relu^2, pre", false, ACTIVATION_RELU_SQUARED, true, false, false},
+    {" relu^2 to fp32", false, ACTIVATION_RELU_SQUARED, false, true, false},
 };
 #define N_EXTRAS (sizeof extras / sizeof *extras)
 
 static void forward_call(struct op_bench *bench, enum dtype type, const struct layer_case *s,
                          const struct linear_extra *extra, bool bias) {
-    bool gelu = extra->gelu;
+    enum activation activation = extra->activation;
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
-    int gap = gelu || extra->residual ? 0 : s->gap;
+    int gap = activation || extra->residual ? 0 : s->gap;
     struct linear_forward_args args = {.N = s->N,
                                        .IC = s->IC,
                                        .OC = s->OC,
                                        .out_stride = s->OC + gap,
-                                       .activation = gelu ? ACTIVATION_GELU : ACTIVATION_NONE,
+                                       .activation = activation,
                                        .type = type,
                                        .out_type = extra->to_fp32 ? DTYPE_F32 : type};
     struct op_call call;
@@ -66,24 +71,26 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct l
         op_add_tensor(&call, "residual", &args.residual, type, OP_READ, op_span(N * OC));
     struct op_tensor *pre = NULL, *out = op_add_tensor(&call, "out", &args.out, args.out_type, OP_WRITE,
                                                        op_rows(N, OC, OC + (size_t)gap));
-    if (extra->pre_gelu)
-        pre = op_add_tensor(&call, "pre_gelu", &args.pre_activation, type, OP_WRITE, op_span(N * OC));
+    if (extra->has_pre)
+        pre = op_add_tensor(&call, "pre_activation", &args.pre_activation, type, OP_WRITE, op_span(N * OC));
 
-    args.activation = ACTIVATION_NONE; // magnitude and truth before GELU
+    args.activation = ACTIVATION_NONE; // magnitude and truth before the activation
     op_call_magnitudes(&call);
     op_call_reference(&call);
     // A path has one product, up to IC additions, bias and residual.
     op_allow_roundings(out, s->IC + 3);
     if (pre)
         op_allow_roundings(pre, s->IC + 3);
-    for (size_t i = 0; gelu && i < out->span; i++) {
+    for (size_t i = 0; activation && i < out->span; i++) {
         double product = fabs(out->truth[i]), off = out->allowed[i];
-        if (pre) // GELU may be applied to the rounded pre_gelu
+        if (pre) // the activation may be applied to the rounded pre_activation
             off += dtype_epsilon(type) / 2 * (product + off);
-        out->allowed[i] = largest_gelu_slope * off + GELU_ROUNDINGS * OP_UNIT * (product + off);
+        out->allowed[i] = activation == ACTIVATION_GELU
+                              ? largest_gelu_slope * off + GELU_ROUNDINGS * OP_UNIT * (product + off)
+                              : (2 * product + off) * off + OP_UNIT * product * product;
     }
-    args.activation = gelu ? ACTIVATION_GELU : ACTIVATION_NONE;
-    if (gelu)
+    args.activation = activation;
+    if (activation)
         op_call_reference(&call);
     op_call_judge(&call);
 }
@@ -96,19 +103,22 @@ void check_linear_forward(struct op_bench *bench) {
 }
 
 // On entry dx->truth and dx->allowed are those of the matrix product, which may be rounded to dx->type before
-// it is multiplied by gelu'.
-static void allow_gelu_slope(struct op_tensor *dx, const struct op_tensor *pre) {
+// it is multiplied by the activation's derivative.
+static void allow_slope(struct op_tensor *dx, const struct op_tensor *pre, enum activation activation) {
     for (size_t i = 0; i < dx->span; i++) {
         double product = fabs(dx->truth[i]), off = dx->allowed[i];
         off += dtype_epsilon(dx->type) / 2 * (product + off);
-        dx->allowed[i] = largest_gelu_slope * off + product * op_gelu_slope_off(pre->given[i]);
+        dx->allowed[i] = activation == ACTIVATION_GELU
+                             ? largest_gelu_slope * off + product * op_gelu_slope_off(pre->given[i])
+                             : 2 * fabs(pre->given[i]) * (off + OP_UNIT * product);
     }
 }
 
 enum dbias { NO_DBIAS, ADDS_DBIAS, WRITES_DBIAS };
 
 static void backward_call(struct op_bench *bench, enum dtype type, const struct layer_case *s, bool dx,
-                          bool dweight, bool beta_zero, enum dbias dbias, bool gelu, double deviation) {
+                          bool dweight, bool beta_zero, enum dbias dbias, enum activation activation,
+                          double deviation) {
     size_t N = (size_t)s->N, IC = (size_t)s->IC, OC = (size_t)s->OC;
     struct linear_backward_args args = {.N = s->N,
                                         .IC = s->IC,
@@ -124,7 +134,10 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
                   dbias == NO_DBIAS     ? ""
                   : dbias == ADDS_DBIAS ? " dbias"
                                         : " dbias written",
-                  gelu ? " pre_gelu" : "", deviation);
+                  activation == ACTIVATION_GELU           ? " gelu"
+                  : activation == ACTIVATION_RELU_SQUARED ? " relu^2"
+                                                          : "",
+                  deviation);
     op_scale(op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, OC, OC + (size_t)s->gap)), 0,
              deviation);
     op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC));
@@ -147,10 +160,12 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
         op_allow_roundings(dweight_tensor, s->N + 2);
     if (dbias)
         op_allow_roundings(dbias_tensor, s->N + 1);
-    if (gelu) {
-        args.activation = ACTIVATION_GELU;
-        allow_gelu_slope(dx_tensor, op_add_tensor(&call, "pre_gelu", &args.pre_activation, type, OP_READ,
-                                                  op_span(N * IC)));
+    if (activation) {
+        args.activation = activation;
+        allow_slope(
+            dx_tensor,
+            op_add_tensor(&call, "pre_activation", &args.pre_activation, type, OP_READ, op_span(N * IC)),
+            activation);
         op_call_reference(&call);
     }
     op_call_judge(&call);
@@ -159,16 +174,17 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
 void check_linear_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
-        backward_call(bench, type, &shapes[i], true, true, false, ADDS_DBIAS, false, 1);
-        backward_call(bench, type, &shapes[i], true, true, false, ADDS_DBIAS, true, 1);
-        backward_call(bench, type, &shapes[i], true, true, true, ADDS_DBIAS, true, 1);
-        backward_call(bench, type, &shapes[i], true, true, false, ADDS_DBIAS, false, LARGE);
-        backward_call(bench, type, &shapes[i], true, false, false, NO_DBIAS, false, 1);
-        backward_call(bench, type, &shapes[i], true, false, false, NO_DBIAS, true, 1);
-        backward_call(bench, type, &shapes[i], false, true, false, NO_DBIAS, false, 1);
-        backward_call(bench, type, &shapes[i], false, true, true, NO_DBIAS, false, 1);
-        backward_call(bench, type, &shapes[i], false, true, false, WRITES_DBIAS, false, 1);
-        backward_call(bench, type, &shapes[i], false, false, false, ADDS_DBIAS, false, 1);
-        backward_call(bench, type, &shapes[i], false, false, false, WRITES_DBIAS, false, 1);
+        backward_call(bench, type, &shapes[i], true, true, false, ADDS_DBIAS, ACTIVATION_NONE, 1);
+        backward_call(bench, type, &shapes[i], true, true, false, ADDS_DBIAS, ACTIVATION_GELU, 1);
+        backward_call(bench, type, &shapes[i], true, true, true, ADDS_DBIAS, ACTIVATION_GELU, 1);
+        backward_call(bench, type, &shapes[i], true, false, false, NO_DBIAS, ACTIVATION_RELU_SQUARED, 1);
+        backward_call(bench, type, &shapes[i], true, true, false, ADDS_DBIAS, ACTIVATION_NONE, LARGE);
+        backward_call(bench, type, &shapes[i], true, false, false, NO_DBIAS, ACTIVATION_NONE, 1);
+        backward_call(bench, type, &shapes[i], true, false, false, NO_DBIAS, ACTIVATION_GELU, 1);
+        backward_call(bench, type, &shapes[i], false, true, false, NO_DBIAS, ACTIVATION_NONE, 1);
+        backward_call(bench, type, &shapes[i], false, true, true, NO_DBIAS, ACTIVATION_NONE, 1);
+        backward_call(bench, type, &shapes[i], false, true, false, WRITES_DBIAS, ACTIVATION_NONE, 1);
+        backward_call(bench, type, &shapes[i], false, false, false, ADDS_DBIAS, ACTIVATION_NONE, 1);
+        backward_call(bench, type, &shapes[i], false, false, false, WRITES_DBIAS, ACTIVATION_NONE, 1);
     }
 }

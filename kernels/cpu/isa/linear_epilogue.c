@@ -1,5 +1,6 @@
 // What happens to a tile before and after a linear layer's GEMM, while the tile is in the cache: upcasting of
-// operands that are multiplied in fp32; the epilogue with bias, residual, GELU or its gradient, and rounding.
+// operands that are multiplied in fp32; the epilogue with bias, residual, an activation or its gradient, and
+// rounding.
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 
@@ -30,16 +31,18 @@ VF_INLINE void epilogue_vector(enum dtype type, const struct linear_epilogue_arg
         v += vf_get_part(type, args->bias, i, lanes);
     if (args->residual)
         v += vf_get_part(type, args->residual, row + i, lanes);
-    if (args->gelu) {
-        if (args->pre_gelu) { // rounded, as backward will see it
+    if (args->activation_input) {
+        vf slope = vf_activation_derivative(args->activation,
+                                            vf_get_part(type, args->activation_input, row + i, lanes));
+        v *= slope;
+    } else if (args->activation != ACTIVATION_NONE) {
+        if (args->pre_activation) { // rounded, as backward will see it
             if (type != DTYPE_F32)
                 v = vf_upcast(type, vf_downcast(type, v));
-            vf_put_part(type, args->pre_gelu, row + i, v, lanes);
+            vf_put_part(type, args->pre_activation, row + i, v, lanes);
         }
-        v = vf_gelu(v);
+        v = vf_activate(args->activation, v);
     }
-    if (args->gelu_input)
-        v *= vf_gelu_derivative(vf_get_part(type, args->gelu_input, row + i, lanes));
     if (args->out_type == type)
         vf_put_part(type, args->out, row + i, v, lanes);
     else

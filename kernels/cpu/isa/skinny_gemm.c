@@ -117,14 +117,14 @@ static void finish_outputs(const struct linear_forward_args *args, const float *
     struct linear_epilogue_args epilogue = {
         .c = sums,
         .out = (char *)args->out + first * out_size,
-        .pre_gelu = args->pre_activation ? (char *)args->pre_activation + first * size : NULL,
+        .pre_activation = args->pre_activation ? (char *)args->pre_activation + first * size : NULL,
         .residual = args->residual ? (const char *)args->residual + first * size : NULL,
         .bias = args->bias ? (const char *)args->bias + first * size : NULL,
         .rows = args->N,
         .columns = (int64_t)n,
         .c_stride = OUTPUT_TILE,
         .out_stride = args->out_stride,
-        .gelu = args->activation == ACTIVATION_GELU,
+        .activation = args->activation,
         .type = args->type,
         .out_type = args->out_type,
     };
