@@ -17,11 +17,11 @@ static struct operation_cost embedding_forward_work(const struct embedding_forwa
     return (struct operation_cost){.bytes = 2.0 * a->B * a->T * a->C * size_of(a->type)};
 }
 
-// One row of dwte per token; dwpe once.
+// One row of dwte per token; dwpe once, if there is one.
 static struct operation_cost embedding_backward_work(const struct embedding_backward_args *a) {
     double elements = (double)a->B * a->T * a->C;
     return (struct operation_cost){.bytes = elements * (size_of(a->type) + 2 * wide_size(a->type)) +
-                                            2.0 * a->T * a->C * wide_size(a->type)};
+                                            (a->dwpe ? 2.0 * a->T * a->C * wide_size(a->type) : 0)};
 }
 
 static struct operation_cost layernorm_forward_work(const struct layernorm_forward_args *a) {

@@ -13,14 +13,31 @@ constexpr int ROW_THREADS = 512;           // of a block with one row
 constexpr int WARPS_THREADS = 256;         // of a block with one row per warp
 constexpr int WARP_VOCABULARY = 32 * WARP; // the largest vocabulary with one row per warp
 
-// The sum of exp(logit - maximum) of the logits so far. The maximum starts finite, so that logits of -inf add
-// 0.
-struct partial_sum {
-    float maximum, sum;
+// The options of a call. OPTIONS false: none, and no code for them.
+struct loss_options {
+    float cap, smoothing, z;
 };
 
-template <int WIDTH, class L> __device__ inline void add_logits(partial_sum &partial, const L *logits) {
+// Caps logits; 0: as they are.
+template <int WIDTH> __device__ inline void cap_logits(floats<WIDTH> &value, float cap) {
+    for (int k = 0; k < WIDTH && cap != 0.0f; k++)
+        value.x[k] = cap * tanhf(value.x[k] / cap);
+}
+
+// The sum of exp(logit - maximum) of the logits so far, and with options that of the logits. The maximum
+// starts finite, so that logits of -inf add 0.
+struct partial_sum {
+    float maximum, sum, logits;
+};
+
+template <bool OPTIONS, int WIDTH, class L>
+__device__ inline void add_logits(partial_sum &partial, const L *logits, const loss_options &options) {
     floats<WIDTH> value = load<WIDTH>(logits);
+    if (OPTIONS) {
+        cap_logits(value, options.cap);
+        for (int k = 0; k < WIDTH; k++)
+            partial.logits += value.x[k];
+    }
     float maximum = value.x[0];
     for (int k = 1; k < WIDTH; k++)
         maximum = fmaxf(maximum, value.x[k]);
@@ -35,23 +52,35 @@ template <int WIDTH, class L> __device__ inline void add_logits(partial_sum &par
 struct row_gradient {
     float maximum, factor; // dlogit = exp(logit - maximum) * factor, except for the target
     float of_target;       // dlogit of the target
+    float of_others;       // with options: subtracted from the other dlogits
 };
 
-template <int WIDTH, class T, class L>
-__device__ inline void write_gradient(T *dlogits, const L *logits, int c, int target,
-                                      const row_gradient &row) {
+template <bool OPTIONS, int WIDTH, class T, class L>
+__device__ inline void write_gradient(T *dlogits, const L *logits, int c, int target, const row_gradient &row,
+                                      const loss_options &options) {
     floats<WIDTH> value = load<WIDTH>(logits + c);
+    if (OPTIONS) {
+        cap_logits(value, options.cap);
+        for (int k = 0; k < WIDTH; k++) {
+            float t = options.cap != 0.0f ? value.x[k] / options.cap : 0.0f;
+            float d = c + k == target ? row.of_target
+                                      : fmaf(expf(value.x[k] - row.maximum), row.factor, -row.of_others);
+            value.x[k] = fmaf(-t * d, t, d);
+        }
+        store(dlogits + c, value);
+        return;
+    }
     for (int k = 0; k < WIDTH; k++)
         value.x[k] = c + k == target ? row.of_target : expf(value.x[k] - row.maximum) * row.factor;
     store(dlogits + c, value);
 }
 
 // GROUP threads share a row; the first finishes it in double. Every thread gets the row's gradient.
-template <int GROUP>
+template <bool OPTIONS, int GROUP>
 __device__ inline row_gradient finish_row(float *loss, const partial_sum &partial, float target_logit,
-                                          float scale) {
+                                          float scale, const loss_options &options, int V) {
     __shared__ float maxima[GROUP / WARP];
-    __shared__ double sums[GROUP / WARP];
+    __shared__ double sums[GROUP / WARP], scratch[GROUP / WARP];
     __shared__ row_gradient shared_row;
     row_gradient row;
     if constexpr (GROUP == WARP)
@@ -64,6 +93,11 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
             sums[threadIdx.x / WARP] = sum;
         __syncthreads();
     }
+    double logits = 0;
+    if constexpr (OPTIONS) {
+        logits = static_cast<double>(partial.logits);
+        logits = GROUP == WARP ? warp_sum(logits) : block_sum<GROUP>(logits, scratch);
+    }
     if (threadIdx.x % GROUP == 0) {
         for (int i = 1; i < GROUP / WARP; i++)
             sum += sums[i];
@@ -71,6 +105,15 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
         *loss = static_cast<float>(exact);
         row.factor = static_cast<float>(static_cast<double>(scale) / sum);
         row.of_target = static_cast<float>(expm1(-exact) * static_cast<double>(scale));
+        if constexpr (OPTIONS) {
+            double e = static_cast<double>(options.smoothing), z = static_cast<double>(options.z);
+            double lse = static_cast<double>(row.maximum) + log(sum), more = 2 * z * lse;
+            double of_target = expm1(-exact) + more * exp(-exact) + e * (1 - 1.0 / V);
+            *loss = static_cast<float>((1 - e) * exact + e * (lse - logits / V) + z * lse * lse);
+            row.factor = static_cast<float>((1 + more) * static_cast<double>(scale) / sum);
+            row.of_target = static_cast<float>(of_target * static_cast<double>(scale));
+            row.of_others = static_cast<float>(e / V * static_cast<double>(scale));
+        }
         if constexpr (GROUP > WARP)
             shared_row = row;
     }
@@ -80,6 +123,8 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
     } else {
         row.factor = __shfl_sync(0xffffffff, row.factor, 0);
         row.of_target = __shfl_sync(0xffffffff, row.of_target, 0);
+        if constexpr (OPTIONS)
+            row.of_others = __shfl_sync(0xffffffff, row.of_others, 0);
     }
     return row;
 }
@@ -94,9 +139,10 @@ template <class T, class L> struct tensors {
     int N, V, n_zeros;
     float scale;
     const float *scale_from; // NULL: scale
+    loss_options options;
 };
 
-template <class T, class L, int WIDTH, int GROUP, int THREADS>
+template <class T, class L, bool OPTIONS, int WIDTH, int GROUP, int THREADS>
 __global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T, L> all) {
     int n = static_cast<int>(blockIdx.x) * (THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
     if (n >= all.N)
@@ -105,14 +151,18 @@ __global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T, L> all
     int target = all.targets[n], V = all.V, n_whole = V / WIDTH * WIDTH;
     int thread = static_cast<int>(threadIdx.x) % GROUP;
 
-    partial_sum partial = {-FLT_MAX, 0.0f};
+    partial_sum partial = {-FLT_MAX, 0.0f, 0.0f};
 #pragma unroll 4
     for (int c = thread * WIDTH; c < n_whole; c += GROUP * WIDTH)
-        add_logits<WIDTH>(partial, logits + c);
+        add_logits<OPTIONS, WIDTH>(partial, logits + c, all.options);
     for (int c = n_whole + thread; c < V; c += GROUP)
-        add_logits<1>(partial, logits + c);
-    row_gradient row = finish_row<GROUP>(&all.losses[n], partial, upcast(logits[target]),
-                                         all.scale_from ? *all.scale_from : all.scale);
+        add_logits<OPTIONS, 1>(partial, logits + c, all.options);
+    floats<1> of_target = load<1>(logits + target);
+    if (OPTIONS)
+        cap_logits(of_target, all.options.cap);
+    row_gradient row =
+        finish_row<OPTIONS, GROUP>(&all.losses[n], partial, of_target.x[0],
+                                   all.scale_from ? *all.scale_from : all.scale, all.options, V);
     if (!all.dlogits)
         return;
 
@@ -120,13 +170,13 @@ __global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T, L> all
     for (int c = V + thread; c < V + all.n_zeros; c += GROUP)
         dlogits[c] = downcast<T>(0.0f);
     for (int c = n_whole + thread; c < V; c += GROUP)
-        write_gradient<1>(dlogits, logits, c, target, row);
+        write_gradient<OPTIONS, 1>(dlogits, logits, c, target, row, all.options);
 #pragma unroll 4
     for (int c = n_whole - (thread + 1) * WIDTH; c >= 0; c -= GROUP * WIDTH)
-        write_gradient<WIDTH>(dlogits, logits, c, target, row);
+        write_gradient<OPTIONS, WIDTH>(dlogits, logits, c, target, row, all.options);
 }
 
-template <class T, class L, int WIDTH>
+template <class T, class L, bool OPTIONS, int WIDTH>
 enum status launch_rows(struct stream *stream, const struct cross_entropy_args *args) {
     tensors<T, L> all = {static_cast<float *>(args->losses),
                          static_cast<T *>(args->dlogits),
@@ -138,11 +188,12 @@ enum status launch_rows(struct stream *stream, const struct cross_entropy_args *
                          args->V,
                          args->n_zeros,
                          args->scale,
-                         static_cast<const float *>(args->scale_from)};
+                         static_cast<const float *>(args->scale_from),
+                         {args->soft_cap, args->label_smoothing, args->z_loss}};
     if (args->V > WARP_VOCABULARY)
-        return LAUNCH(stream, (cross_entropy<T, L, WIDTH, ROW_THREADS, ROW_THREADS>), args->N, ROW_THREADS, 0,
-                      all);
-    return LAUNCH(stream, (cross_entropy<T, L, WIDTH, WARP, WARPS_THREADS>),
+        return LAUNCH(stream, (cross_entropy<T, L, OPTIONS, WIDTH, ROW_THREADS, ROW_THREADS>), args->N,
+                      ROW_THREADS, 0, all);
+    return LAUNCH(stream, (cross_entropy<T, L, OPTIONS, WIDTH, WARP, WARPS_THREADS>),
                   ceil_divide(static_cast<size_t>(args->N), WARPS_THREADS / WARP), WARPS_THREADS, 0, all);
 }
 
@@ -151,7 +202,11 @@ enum status launch_aligned(struct stream *stream, const struct cross_entropy_arg
     constexpr int width = widest_access<T, L>();
     bool aligned = is_aligned(args->logits) && is_aligned(args->dlogits) &&
                    args->logits_stride % width == 0 && args->dlogits_stride % width == 0;
-    return aligned ? launch_rows<T, L, width>(stream, args) : launch_rows<T, L, 1>(stream, args);
+    if (args->soft_cap != 0.0f || args->label_smoothing != 0.0f || args->z_loss != 0.0f)
+        return aligned ? launch_rows<T, L, true, width>(stream, args)
+                       : launch_rows<T, L, true, 1>(stream, args);
+    return aligned ? launch_rows<T, L, false, width>(stream, args)
+                   : launch_rows<T, L, false, 1>(stream, args);
 }
 
 } // namespace

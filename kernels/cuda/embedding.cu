@@ -23,12 +23,15 @@ __global__ void __launch_bounds__(FORWARD_THREADS)
     wte += static_cast<size_t>(tokens[row]) * channels;
     if (positions)
         position = positions[row / seq_len];
-    wpe += static_cast<size_t>(position + row % seq_len) * channels;
+    if (wpe)
+        wpe += static_cast<size_t>(position + row % seq_len) * channels;
     out += static_cast<size_t>(row) * channels;
 #pragma unroll 2
     for (int c = static_cast<int>(threadIdx.x) % WARP * WIDTH; c < C; c += WARP * WIDTH) {
-        floats<WIDTH> sum = load<WIDTH>(wte + c), place = load<WIDTH>(wpe + c);
-        for (int k = 0; k < WIDTH; k++)
+        floats<WIDTH> sum = load<WIDTH>(wte + c), place = {};
+        if (wpe)
+            place = load<WIDTH>(wpe + c);
+        for (int k = 0; k < WIDTH && wpe; k++)
             sum.x[k] += place.x[k];
         store(out + c, sum);
     }
@@ -223,6 +226,8 @@ enum status launch_counting(struct stream *stream, const struct embedding_backwa
     int N = args->B * args->T;
     size_t batch = static_cast<size_t>(args->T) * static_cast<size_t>(args->C);
     size_t n = static_cast<size_t>(args->beta_zero ? args->P : args->T) * static_cast<size_t>(args->C);
+    if (!args->dwpe)
+        n = 0; // no blocks for it
     position_rows_step<T> step = {static_cast<float *>(args->dwpe), static_cast<const T *>(args->dout),
                                   args->B, batch, args->beta_zero};
     bool aligned = is_aligned(step.dout) && is_aligned(step.dwpe) && batch % widest_access<T>() == 0;

@@ -23,12 +23,18 @@ static void give_classes(struct op_tensor *tensor, int n_classes) {
         op_give(tensor, i, (int)(i % 2 ? n_classes - 1 - (int)i * 3 % n_classes : (int)i * 7 % n_classes));
 }
 
-enum embedding_case { EMBEDDING_PLAIN, EMBEDDING_LARGE, EMBEDDING_POSITIONS, N_EMBEDDING_CASES };
+enum embedding_case {
+    EMBEDDING_PLAIN,
+    EMBEDDING_LARGE,
+    EMBEDDING_POSITIONS,
+    EMBEDDING_TOKENS,
+    N_EMBEDDING_CASES
+};
 
 // With large embeddings, most of the sums are beyond fp16's range. Sequences may begin at positions of their
 // own, in any order.
 void check_embedding_forward(struct op_bench *bench) {
-    static const char *const names[] = {"", " large", " positions"};
+    static const char *const names[] = {"", " large", " positions", " without wpe"};
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_EMBEDDING_CASES * N_EMBEDDING_SHAPES; i++) {
         const struct embedding_shape *s = &embedding_shapes[i / N_EMBEDDING_CASES];
@@ -42,7 +48,8 @@ void check_embedding_forward(struct op_bench *bench) {
                       s->C, s->V, s->position, names[one]);
         op_scale(op_add_tensor(&call, "wte", &args.wte, type, OP_READ, op_span((size_t)s->V * C)), mean,
                  deviation);
-        op_scale(op_add_tensor(&call, "wpe", &args.wpe, type, OP_READ, op_span(P * C)), mean, deviation);
+        if (one != EMBEDDING_TOKENS)
+            op_scale(op_add_tensor(&call, "wpe", &args.wpe, type, OP_READ, op_span(P * C)), mean, deviation);
         give_classes(op_add_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
         if (one == EMBEDDING_POSITIONS)
             give_classes(
@@ -51,8 +58,8 @@ void check_embedding_forward(struct op_bench *bench) {
         struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
         op_call_magnitudes(&call);
         op_call_reference(&call);
-        if (type == DTYPE_F32)
-            out->exact = true; // one addition
+        if (type == DTYPE_F32 || one == EMBEDDING_TOKENS)
+            out->exact = true; // at most one addition
         else
             op_allow_roundings(out, 1); // computed in fp32
         op_call_judge(&call);
@@ -61,9 +68,9 @@ void check_embedding_forward(struct op_bench *bench) {
 
 void check_embedding_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < 2 * N_EMBEDDING_SHAPES; i++) {
-        const struct embedding_shape *s = &embedding_shapes[i / 2];
-        bool beta_zero = i % 2;
+    for (size_t i = 0; i < 3 * N_EMBEDDING_SHAPES; i++) {
+        const struct embedding_shape *s = &embedding_shapes[i / 3];
+        bool beta_zero = i % 3 == 1, has_dwpe = i % 3 < 2;
         size_t N = (size_t)s->B * (size_t)s->T, C = (size_t)s->C;
         struct embedding_backward_args args = {.B = s->B,
                                                .T = s->T,
@@ -73,18 +80,21 @@ void check_embedding_backward(struct op_bench *bench) {
                                                .beta_zero = beta_zero,
                                                .type = type};
         struct op_call call;
-        op_call_begin(&call, bench, embedding_backward, &args, "B %d T %d C %d V %d P %d%s", s->B, s->T, s->C,
-                      s->V, args.P, beta_zero ? " beta 0" : "");
+        op_call_begin(&call, bench, embedding_backward, &args, "B %d T %d C %d V %d P %d%s%s", s->B, s->T,
+                      s->C, s->V, args.P, beta_zero ? " beta 0" : "", has_dwpe ? "" : " without dwpe");
         op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
         give_classes(op_add_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
         struct op_tensor *dwte =
             op_add_tensor(&call, "dwte", &args.dwte, DTYPE_F32, OP_UPDATE, op_span((size_t)s->V * C));
-        struct op_tensor *dwpe = op_add_tensor(&call, "dwpe", &args.dwpe, DTYPE_F32,
-                                               beta_zero ? OP_WRITE : OP_UPDATE, op_span((size_t)args.P * C));
+        struct op_tensor *dwpe = NULL;
+        if (has_dwpe)
+            dwpe = op_add_tensor(&call, "dwpe", &args.dwpe, DTYPE_F32, beta_zero ? OP_WRITE : OP_UPDATE,
+                                 op_span((size_t)args.P * C));
         op_call_magnitudes(&call);
         op_call_reference(&call);
         op_allow_roundings(dwte, (double)N); // a token may fill the batch
-        op_allow_roundings(dwpe, s->B);
+        if (dwpe)
+            op_allow_roundings(dwpe, s->B);
         op_call_judge(&call);
     }
 }
@@ -343,6 +353,52 @@ static const struct cross_entropy_shape {
 
 enum gradient { NO_GRADIENT, GRADIENT_SEPARATE, GRADIENT_IN_PLACE };
 
+static const struct loss_options {
+    const char *name;
+    float soft_cap, label_smoothing, z_loss;
+} loss_options[] = {{"", 0, 0, 0},
+                    {", capped", 15, 0, 0},
+                    {", smoothed", 0, 0.1f, 0},
+                    {", z-loss", 0, 0, 1e-2f},
+                    {", capped, smoothed, z-loss", 5, 0.2f, 1e-3f}};
+#define N_LOSS_OPTIONS (sizeof loss_options / sizeof *loss_options)
+
+// With options each logit has an error of its own, CAP_ROUNDINGS units of it: the quotient, tanh (four units)
+// and the product. It adds to the errors that are explained below; z multiplies that of lse by 2 lse. The
+// slope 1 - tanh^2 has an absolute error.
+#define CAP_ROUNDINGS 8
+static void allow_with_options(const struct cross_entropy_args *args, const double *row, size_t target,
+                               double scale, double *loss, double *dlogits) {
+    size_t V = (size_t)args->V;
+    double cap = (double)args->soft_cap, e = (double)args->label_smoothing, z = (double)args->z_loss;
+    double largest = 0, maximum = -INFINITY, sum = 0, sum_off = ((double)V + 1) * OP_UNIT;
+    for (size_t v = 0; v < V; v++) {
+        double logit = cap > 0 ? cap * tanh(row[v] / cap) : row[v];
+        largest = fmax(largest, fabs(logit));
+        maximum = fmax(maximum, logit);
+    }
+    double logit_off = cap > 0 ? CAP_ROUNDINGS * OP_UNIT * largest : 0;
+    for (size_t v = 0; v < V; v++)
+        sum += exp((cap > 0 ? cap * tanh(row[v] / cap) : row[v]) - maximum);
+    for (size_t v = 0; v < V; v++) {
+        double logit = cap > 0 ? cap * tanh(row[v] / cap) : row[v];
+        sum_off += exp(logit - maximum) / sum * (OP_UNIT * (maximum - logit + 4) + 2 * logit_off);
+    }
+    double lse = maximum + log(sum), lse_off = sum_off + logit_off + OP_UNIT * (fabs(lse) + largest);
+    double mean_off = ((double)V + 2) * OP_UNIT * largest + logit_off;
+    *loss = 2 * lse_off + logit_off + e * mean_off + 2 * z * fabs(lse) * lse_off +
+            4 * OP_UNIT * (fabs(lse) + largest);
+    for (size_t v = 0; dlogits && v < V; v++) {
+        double logit = cap > 0 ? cap * tanh(row[v] / cap) : row[v];
+        double p = exp(logit - maximum) / sum, more = 1 + 2 * z * lse;
+        double d = fabs(more * p) + (v == target) + e / (double)V;
+        double off = fabs(more) * p * (sum_off + 2 * logit_off + OP_UNIT * (maximum - logit + 8)) +
+                     2 * z * lse_off * p;
+        dlogits[v] =
+            fabs(scale) * (off + (4 + 2 * CAP_ROUNDINGS) * OP_UNIT * d + (1 + fabs(more)) * 0x1p-125);
+    }
+}
+
 // p_v = exp(l_v - maximum) / sum. Relative error of a term: the rounding of the difference, which exp
 // multiplies by |l_v - maximum|, and four roundings of exp. The sum adds V roundings and the errors of its
 // terms, weighted by p; p_v has both errors. The logarithm turns the relative error of the sum into an
@@ -353,6 +409,11 @@ static void allow_cross_entropy(const struct cross_entropy_args *args, const str
     const double *row = logits->given + n * (size_t)args->logits_stride;
     size_t V = (size_t)args->V, target = (size_t)targets->given[n];
     double maximum = -INFINITY, sum = 0, sum_off = ((double)V + 1) * OP_UNIT;
+    if (args->soft_cap != 0 || args->label_smoothing != 0 || args->z_loss != 0) {
+        allow_with_options(args, row, target, scale, &losses->allowed[n],
+                           dlogits ? dlogits->allowed + n * (size_t)args->dlogits_stride : NULL);
+        return;
+    }
     for (size_t v = 0; v < V; v++)
         maximum = fmax(maximum, row[v]);
     for (size_t v = 0; v < V; v++)
@@ -370,7 +431,8 @@ static void allow_cross_entropy(const struct cross_entropy_args *args, const str
 
 // In place, half of the gap between rows is padding that becomes zero; otherwise all of it.
 static void cross_entropy_call(struct op_bench *bench, enum dtype type, enum dtype logits_type,
-                               const struct cross_entropy_shape *s, enum gradient gradient) {
+                               const struct cross_entropy_shape *s, enum gradient gradient,
+                               const struct loss_options *options) {
     bool in_place = gradient == GRADIENT_IN_PLACE;
     size_t N = (size_t)s->N, V = (size_t)s->V;
     int dlogits_gap = in_place ? s->logits_gap : s->dlogits_gap;
@@ -380,14 +442,18 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, enum dty
                                       .logits_stride = s->V + s->logits_gap,
                                       .dlogits_stride = s->V + dlogits_gap,
                                       .scale = s->scale,
+                                      .soft_cap = options->soft_cap,
+                                      .label_smoothing = options->label_smoothing,
+                                      .z_loss = options->z_loss,
                                       .type = type,
                                       .logits_type = logits_type};
     struct op_call call;
-    op_call_begin(&call, bench, cross_entropy, &args, "N %d V %d strides %d %d zeros %d logits %s%s", s->N,
+    op_call_begin(&call, bench, cross_entropy, &args, "N %d V %d strides %d %d zeros %d logits %s%s%s", s->N,
                   s->V, args.logits_stride, args.dlogits_stride, args.n_zeros, dtype_name(logits_type),
                   gradient == NO_GRADIENT ? " without dlogits"
                   : in_place              ? " in place"
-                                          : "");
+                                          : "",
+                  options->name);
     struct op_tensor *logits =
         op_add_tensor(&call, "logits", &args.logits, logits_type, in_place ? OP_UPDATE : OP_READ,
                       op_rows(N, V + (size_t)(in_place ? args.n_zeros : 0), (size_t)args.logits_stride));
@@ -419,8 +485,12 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, enum dty
 void check_cross_entropy(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_CROSS_ENTROPY_SHAPES; i++) {
-        cross_entropy_call(bench, type, DTYPE_F32, &cross_entropy_shapes[i], NO_GRADIENT);
-        cross_entropy_call(bench, type, DTYPE_F32, &cross_entropy_shapes[i], GRADIENT_SEPARATE);
-        cross_entropy_call(bench, type, type, &cross_entropy_shapes[i], GRADIENT_IN_PLACE);
+        const struct cross_entropy_shape *s = &cross_entropy_shapes[i];
+        cross_entropy_call(bench, type, DTYPE_F32, s, NO_GRADIENT, &loss_options[0]);
+        cross_entropy_call(bench, type, DTYPE_F32, s, NO_GRADIENT, &loss_options[1 + i % 4]);
+        for (size_t k = 0; k < N_LOSS_OPTIONS; k++)
+            cross_entropy_call(bench, type, k % 2 ? type : DTYPE_F32, s,
+                               k % 2 ? GRADIENT_IN_PLACE : GRADIENT_SEPARATE, &loss_options[k]);
+        cross_entropy_call(bench, type, type, s, GRADIENT_IN_PLACE, &loss_options[0]);
     }
 }

@@ -71,6 +71,15 @@ static void test_embedding(void **state) {
         .C = EC, .V = EV, .P = ET, .type = DTYPE_F64);
     expect_gradient("dwte", c.wte, dwte, EV * EC, embedding_loss, &c);
     expect_gradient("dwpe", c.wpe + EPOSITION * EC, dwpe, ET * EC, embedding_loss, &c);
+
+    // Without positions, dwte is the same.
+    double *alone = zeros(EV * EC);
+    RUN(embedding_backward, .dwte = alone, .dout = c.dout, .tokens = c.tokens, .B = EB, .T = ET, .C = EC,
+        .V = EV, .P = ET, .beta_zero = true, .type = DTYPE_F64);
+    assert_memory_equal(alone, dwte, EV * EC * sizeof *alone);
+    free(c.wpe), c.wpe = NULL;
+    expect_gradient("dwte", c.wte, alone, EV * EC, embedding_loss, &c);
+    free(alone);
     free(c.wte), free(c.wpe), free(c.out), free(c.dout), free(dwte), free(dwpe);
 }
 
@@ -360,12 +369,15 @@ static const float cross_entropy_scale = 0.25f;
 struct cross_entropy_case {
     double *logits, *losses;
     int32_t targets[CN];
+    float soft_cap, label_smoothing, z_loss;
 };
 
 static double cross_entropy_loss(void *context) {
     struct cross_entropy_case *c = context;
     RUN(cross_entropy, .losses = c->losses, .logits = c->logits, .targets = c->targets, .N = CN, .V = CV,
-        .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .scale = cross_entropy_scale, .type = DTYPE_F64);
+        .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .scale = cross_entropy_scale,
+        .soft_cap = c->soft_cap, .label_smoothing = c->label_smoothing, .z_loss = c->z_loss,
+        .type = DTYPE_F64);
     double sum = 0;
     for (int i = 0; i < CN; i++)
         sum += c->losses[i] * (double)cross_entropy_scale;
@@ -374,12 +386,23 @@ static double cross_entropy_loss(void *context) {
 
 static void test_cross_entropy(void **state) {
     (void)state;
-    struct cross_entropy_case c = {tensor(61, CN * CSTRIDE), zeros(CN), {0, 6, 3}};
+    struct cross_entropy_case c = {
+        .logits = tensor(61, CN * CSTRIDE), .losses = zeros(CN), .targets = {0, 6, 3}};
     double *dlogits = zeros(CN * CSTRIDE);
     RUN(cross_entropy, .losses = c.losses, .dlogits = dlogits, .logits = c.logits, .targets = c.targets,
         .N = CN, .V = CV, .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE, .scale = cross_entropy_scale,
         .type = DTYPE_F64);
     expect_gradient("dlogits", c.logits, dlogits, CN * CSTRIDE, cross_entropy_loss, &c);
+
+    static const float options[][3] = {{2, 0, 0}, {0, 0.1f, 0}, {0, 0, 0.01f}, {3, 0.2f, 0.05f}};
+    for (int i = 0; i < 4; i++) {
+        c.soft_cap = options[i][0], c.label_smoothing = options[i][1], c.z_loss = options[i][2];
+        RUN(cross_entropy, .losses = c.losses, .dlogits = dlogits, .logits = c.logits, .targets = c.targets,
+            .N = CN, .V = CV, .logits_stride = CSTRIDE, .dlogits_stride = CSTRIDE,
+            .scale = cross_entropy_scale, .soft_cap = c.soft_cap, .label_smoothing = c.label_smoothing,
+            .z_loss = c.z_loss, .type = DTYPE_F64);
+        expect_gradient("dlogits", c.logits, dlogits, CN * CSTRIDE, cross_entropy_loss, &c);
+    }
 
     // In place over the logits; equal logits cost log(V), and huge ones do not overflow.
     // 1e-12: lse near 1000 is rounded to 1e-13.

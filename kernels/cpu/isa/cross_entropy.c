@@ -69,6 +69,109 @@ VF_INLINE void write_row_gradient(enum dtype type, enum dtype logits_type,
         vf_put_one(type, args->dlogits, to + c, 0);
 }
 
+// ---- with options: capped logits, label smoothing, z-loss
+
+// tanh(x) within 3 ulp: near 0 by Cephes's polynomial, elsewhere from the exponential.
+VF_INLINE vf vf_tanh(vf x) {
+    vf square = x * x, magnitude = vf_max(x, -x);
+    vf p = vf_set1(-5.70498872745e-3f);
+    p = vf_fma(p, square, vf_set1(2.06390887954e-2f));
+    p = vf_fma(p, square, vf_set1(-5.37397155531e-2f));
+    p = vf_fma(p, square, vf_set1(1.33314422036e-1f));
+    p = vf_fma(p, square, vf_set1(-3.33332819422e-1f));
+    vf near = vf_fma(p * square, x, x);
+    vf far = 1.0f - 2.0f / (vf_exp(2.0f * magnitude) + 1.0f);
+    return vf_select(magnitude < vf_set1(0.625f), near, vf_select(x < vf_zero(), -far, far));
+}
+
+// Of a vector of logits: tanh(logit / cap), and the capped logit; without a cap, 0 and the logit.
+struct capped {
+    vf tanh, logit;
+};
+
+VF_INLINE struct capped cap_logits(vf logit, float cap) {
+    if (cap == 0)
+        return (struct capped){vf_zero(), logit};
+    vf t = vf_tanh(logit / cap);
+    return (struct capped){t, t * cap};
+}
+
+// Sums over a row's capped logits: of exp(logit - maximum), the target's left out, and of the logits.
+struct row_sums {
+    double others, logits;
+};
+
+VF_INLINE struct row_sums sum_row(enum dtype type, const struct cross_entropy_args *args, size_t first,
+                                  int target, float maximum) {
+    struct row_sums sums = {0, 0};
+    int V = args->V;
+    for (int c = 0; c < V;) {
+        vf others = vf_zero(), logits = vf_zero();
+        for (int step = 0; step < SPAN_STEPS && c < V; step++, c += VF_WIDTH) {
+            int lanes = V - c < VF_WIDTH ? V - c : VF_WIDTH;
+            vf x = vf_get_part(type, args->logits, first + (size_t)c, lanes);
+            vf logit = cap_logits(x, args->soft_cap).logit;
+            vf term = vf_select(vi_iota() == vi_set1(target - c), vf_zero(), vf_exp(logit - maximum));
+            others += vf_first(term, lanes, vf_zero());
+            logits += vf_first(logit, lanes, vf_zero());
+        }
+        sums.others += (double)vf_reduce_add(others);
+        sums.logits += (double)vf_reduce_add(logits);
+    }
+    return sums;
+}
+
+// dlogits = (exp(logit - maximum) factor - of_others) (1 - tanh^2); of the target: of_target (1 - tanh^2).
+struct row_slope {
+    float maximum, factor, of_others, of_target;
+    int target;
+};
+
+VF_INLINE void write_row_slope(enum dtype type, enum dtype logits_type, const struct cross_entropy_args *args,
+                               size_t row, struct row_slope slope) {
+    size_t from = row * (size_t)args->logits_stride, to = row * (size_t)args->dlogits_stride;
+    for (int c = 0; c < args->V; c += VF_WIDTH) {
+        int lanes = args->V - c < VF_WIDTH ? args->V - c : VF_WIDTH;
+        vf x = vf_get_part(logits_type, args->logits, from + (size_t)c, lanes);
+        struct capped capped = cap_logits(x, args->soft_cap);
+        vf d = vf_exp(capped.logit - slope.maximum) * slope.factor - slope.of_others;
+        d = vf_select(vi_iota() == vi_set1(slope.target - c), vf_set1(slope.of_target), d);
+        vf_put_part(type, args->dlogits, to + (size_t)c, vf_fnma(d * capped.tanh, capped.tanh, d), lanes);
+    }
+    for (size_t c = (size_t)args->V; c < (size_t)args->V + (size_t)args->n_zeros; c++)
+        vf_put_one(type, args->dlogits, to + c, 0);
+}
+
+VF_INLINE void one_row_with_options(enum dtype type, enum dtype logits_type,
+                                    const struct cross_entropy_args *args, size_t row) {
+    const struct cross_entropy_args copy = *args; // stores through pointers cannot alias it
+    size_t first = row * (size_t)copy.logits_stride;
+    int target = copy.targets[row];
+    double smoothing = (double)copy.label_smoothing, z = (double)copy.z_loss;
+    // tanh rises with its argument, so the maximum may be capped last.
+    float maximum = row_maximum(logits_type, copy.logits, first, copy.V);
+    maximum = cap_logits(vf_set1(maximum), copy.soft_cap).logit[0];
+    vf own_logit = vf_get_part(logits_type, copy.logits, first + (size_t)target, 1);
+    double of_target = (double)cap_logits(own_logit, copy.soft_cap).logit[0];
+    struct row_sums sums = sum_row(logits_type, &copy, first, target, maximum);
+    double below = (double)maximum - of_target, own = exp(-below), sum = own + sums.others;
+    double loss = sums.others < own ? log1p(sums.others / own) : log(sum) + below;
+    double lse = (double)maximum + log(sum), more = 1 + 2 * z * lse;
+    ((float *)copy.losses)[row] =
+        (float)((1 - smoothing) * loss + smoothing * (lse - sums.logits / copy.V) + z * lse * lse);
+    if (!copy.dlogits)
+        return;
+    double target_slope = expm1(-loss) + (more - 1) * (own / sum) + smoothing * (1 - 1.0 / copy.V);
+    write_row_slope(type, logits_type, &copy, row,
+                    (struct row_slope){.maximum = maximum,
+                                       .factor = (float)(more * copy.scale / sum),
+                                       .of_others = (float)(smoothing / copy.V * copy.scale),
+                                       .of_target = (float)(target_slope * copy.scale),
+                                       .target = target});
+}
+
+// ---- rows
+
 VF_INLINE void one_row(enum dtype type, enum dtype logits_type, const struct cross_entropy_args *args,
                        size_t row) {
     const void *logits = args->logits;
@@ -89,8 +192,13 @@ VF_INLINE void one_row(enum dtype type, enum dtype logits_type, const struct cro
 }
 
 VF_INLINE void one_row_of(enum dtype type, const struct cross_entropy_args *args, size_t row) {
-    if (args->logits_type == DTYPE_F32)
+    bool has_options = args->soft_cap != 0 || args->label_smoothing != 0 || args->z_loss != 0;
+    if (args->logits_type == DTYPE_F32 && has_options)
+        one_row_with_options(type, DTYPE_F32, args, row);
+    else if (args->logits_type == DTYPE_F32)
         one_row(type, DTYPE_F32, args, row);
+    else if (has_options)
+        one_row_with_options(type, type, args, row);
     else
         one_row(type, type, args, row);
 }

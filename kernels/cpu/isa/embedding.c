@@ -6,21 +6,25 @@
 
 #define CHANNEL_GRAIN 16 // a cache line of fp32: threads never share one
 
+VF_INLINE void forward_step(enum dtype type, const struct embedding_forward_args *args, size_t token,
+                            size_t position, size_t row, size_t i, int lanes) {
+    vf sum = vf_get_part(type, args->wte, token + i, lanes);
+    if (args->wpe)
+        sum += vf_get_part(type, args->wpe, position + i, lanes);
+    vf_put_part(type, args->out, row + i, sum, lanes);
+}
+
 VF_INLINE void forward_rows(enum dtype type, const struct embedding_forward_args *args,
                             struct parallel_span rows) {
-    size_t C = (size_t)args->C, T = (size_t)args->T;
+    const struct embedding_forward_args copy = *args; // stores through pointers cannot alias it
+    size_t C = (size_t)copy.C, T = (size_t)copy.T;
     for (size_t n = rows.begin; n < rows.end; n++) {
-        size_t start = (size_t)(args->positions ? args->positions[n / T] : args->position);
-        size_t token = (size_t)args->tokens[n] * C, position = (start + n % T) * C, i = 0;
+        size_t start = (size_t)(copy.positions ? copy.positions[n / T] : copy.position);
+        size_t token = (size_t)copy.tokens[n] * C, position = (start + n % T) * C, i = 0;
         for (; i + VF_WIDTH <= C; i += VF_WIDTH)
-            vf_put(type, args->out, n * C + i,
-                   vf_get(type, args->wte, token + i) + vf_get(type, args->wpe, position + i));
-        if (i < C) {
-            int lanes = (int)(C - i);
-            vf sum = vf_get_part(type, args->wte, token + i, lanes) +
-                     vf_get_part(type, args->wpe, position + i, lanes);
-            vf_put_part(type, args->out, n * C + i, sum, lanes);
-        }
+            forward_step(type, &copy, token, position, n * C, i, VF_WIDTH);
+        if (i < C)
+            forward_step(type, &copy, token, position, n * C, i, (int)(C - i));
     }
 }
 
@@ -50,12 +54,13 @@ VF_INLINE void add_row(enum dtype type, float *gradient, const void *dout, size_
 VF_INLINE void backward_channels(enum dtype type, const struct embedding_backward_args *args,
                                  struct parallel_span channels) {
     size_t C = (size_t)args->C, T = (size_t)args->T;
-    for (size_t t = 0; args->beta_zero && t < (size_t)args->P; t++)
+    for (size_t t = 0; args->dwpe && args->beta_zero && t < (size_t)args->P; t++)
         memset((float *)args->dwpe + t * C + channels.begin, 0,
                (channels.end - channels.begin) * sizeof(float));
     for (size_t n = 0; n < (size_t)args->B * T; n++) {
         add_row(type, (float *)args->dwte + (size_t)args->tokens[n] * C, args->dout, n * C, channels);
-        add_row(type, (float *)args->dwpe + n % T * C, args->dout, n * C, channels);
+        if (args->dwpe)
+            add_row(type, (float *)args->dwpe + n % T * C, args->dout, n * C, channels);
     }
 }
 
