@@ -1,5 +1,5 @@
 // Functions of one element that several kernels apply: activations and their derivatives, in float. GELU in
-// its tanh form is written with the logistic function, as in kernels/cpu/isa/gelu.c: 0.5 (1 + tanh(u)) =
+// its tanh form is written with the logistic function, as in kernels/cpu/activations.h: 0.5 (1 + tanh(u)) =
 // sigmoid(2 u).
 #ifndef ZERO_KERNELS_CUDA_ELEMENTWISE_CUH
 #define ZERO_KERNELS_CUDA_ELEMENTWISE_CUH
