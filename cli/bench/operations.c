@@ -36,25 +36,74 @@ static enum status linear_backward(struct operation_bench *b, struct operation_c
          .OC = 4 * C, .dout_stride = 4 * C, .type = b->type);
 }
 
-static enum status attention_forward(struct operation_bench *b, struct operation_cost *cost) {
-    size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
+// q, k and v in one tensor, of H query heads and K key-value heads.
+static enum status forward_of(struct operation_bench *b, struct operation_cost *cost, int K, int window) {
+    const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
     char *qkv = b->buffers[1];
     CALL(b, attention_forward, .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
-         .v = qkv + 2 * C * size, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T,
-         .k_stride = stride, .k_batch_stride = stride * (size_t)b->T, .v_stride = stride,
-         .v_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T, .H = H, .K = H, .D = C / H,
-         .type = b->type);
+         .v = qkv + (stride - (size_t)K * D) * size, .q_stride = stride,
+         .q_batch_stride = stride * (size_t)b->T, .k_stride = stride, .k_batch_stride = stride * (size_t)b->T,
+         .v_stride = stride, .v_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T, .H = H,
+         .K = K, .D = C / H, .window = window, .type = b->type);
+}
+
+static enum status backward_of(struct operation_bench *b, struct operation_cost *cost, int K, int window) {
+    const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
+    const size_t k_at = C * size, v_at = (stride - (size_t)K * D) * size;
+    char *qkv = b->buffers[1], *dqkv = b->buffers[2];
+    CALL(b, attention_backward, .dq = dqkv, .dk = dqkv + k_at, .dv = dqkv + v_at, .dout = b->buffers[4],
+         .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + k_at, .v = qkv + v_at,
+         .q_stride = stride, .q_batch_stride = stride * (size_t)b->T, .k_stride = stride,
+         .k_batch_stride = stride * (size_t)b->T, .v_stride = stride, .v_batch_stride = stride * (size_t)b->T,
+         .B = b->B, .T = b->T, .H = H, .K = K, .D = C / H, .window = window, .type = b->type);
+}
+
+static enum status attention_forward(struct operation_bench *b, struct operation_cost *cost) {
+    return forward_of(b, cost, H, 0);
 }
 
 static enum status attention_backward(struct operation_bench *b, struct operation_cost *cost) {
-    size_t stride = 3 * (size_t)C, size = dtype_size(b->type);
-    char *qkv = b->buffers[1], *dqkv = b->buffers[2];
-    CALL(b, attention_backward, .dq = dqkv, .dk = dqkv + C * size, .dv = dqkv + 2 * C * size,
-         .dout = b->buffers[4], .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
-         .v = qkv + 2 * C * size, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T,
-         .k_stride = stride, .k_batch_stride = stride * (size_t)b->T, .v_stride = stride,
-         .v_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .H = H, .K = H, .D = C / H,
-         .type = b->type);
+    return backward_of(b, cost, H, 0);
+}
+
+// Three query heads for each key-value head, as in SmolLM2.
+static enum status grouped_forward(struct operation_bench *b, struct operation_cost *cost) {
+    return forward_of(b, cost, H / 3, 0);
+}
+
+static enum status grouped_backward(struct operation_bench *b, struct operation_cost *cost) {
+    return backward_of(b, cost, H / 3, 0);
+}
+
+static enum status window_forward(struct operation_bench *b, struct operation_cost *cost) {
+    return forward_of(b, cost, H / 3, b->T / 4);
+}
+
+static enum status window_backward(struct operation_bench *b, struct operation_cost *cost) {
+    return backward_of(b, cost, H / 3, b->T / 4);
+}
+
+// One more position for each of B sequences that fill the cache. The tokens 0, 1, 2, ... T - 1 also serve as
+// sequences, and the last ones as lengths.
+static enum status decode_of(struct operation_bench *b, struct operation_cost *cost, int K) {
+    const size_t D = C / H, columns = (size_t)K * D, size = dtype_size(b->type);
+    char *cache = b->buffers[1];
+    size_t n_keys = 0;
+    for (int i = 0; i < b->B; i++)
+        n_keys += (size_t)(b->T - i);
+    CALL(b, attention_decode, .out = b->buffers[0], .keys = cache, .values = cache + columns * size,
+         .q = b->buffers[2], .k = b->buffers[3], .v = b->buffers[4], .sequences = b->tokens,
+         .lengths = b->tokens + b->T - b->B, .q_stride = C, .k_stride = columns, .v_stride = columns,
+         .cache_stride = 2 * columns, .cache_batch_stride = 2 * columns * (size_t)b->T, .n_keys = n_keys,
+         .B = b->B, .H = H, .K = K, .D = C / H, .type = b->type);
+}
+
+static enum status attention_decode(struct operation_bench *b, struct operation_cost *cost) {
+    return decode_of(b, cost, H);
+}
+
+static enum status grouped_decode(struct operation_bench *b, struct operation_cost *cost) {
+    return decode_of(b, cost, H / 3);
 }
 
 static enum status layernorm_forward(struct operation_bench *b, struct operation_cost *cost) {
@@ -289,6 +338,12 @@ const struct operation_case operation_cases[] = {
     {"linear_backward", linear_backward, true, ATTENTION_FLASH},
     {"attention_forward", attention_forward, true, ATTENTION_FLASH},
     {"attention_backward", attention_backward, true, ATTENTION_FLASH},
+    {"attention_forward, GQA", grouped_forward, true, ATTENTION_FLASH},
+    {"attention_backward, GQA", grouped_backward, true, ATTENTION_FLASH},
+    {"attention_forward, window", window_forward, true, ATTENTION_FLASH},
+    {"attention_backward, window", window_backward, true, ATTENTION_FLASH},
+    {"attention_decode", attention_decode, true, ATTENTION_FLASH},
+    {"attention_decode, GQA", grouped_decode, true, ATTENTION_FLASH},
     {"attention_forward, cuDNN", attention_forward, true, ATTENTION_CUDNN},
     {"attention_backward, cuDNN", attention_backward, true, ATTENTION_CUDNN},
     {"layernorm_forward", layernorm_forward, false, ATTENTION_FLASH},

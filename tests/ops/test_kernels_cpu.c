@@ -14,6 +14,7 @@
 #include "kernels/cpu/cpu.h"
 #include "tests/ops/op_case.h"
 #include "tests/ops/op_check_optimizer.h"
+#include "tests/support/expect.h"
 
 // sum_squares must not depend on the number of threads (kernels/ops.h), because ranks compare its bits.
 static void test_sum_squares_and_threads(void **state) {
@@ -56,6 +57,138 @@ static void check_long_fill(struct device *device) {
 }
 
 static const char *const instruction_sets[] = {"portable", "avx2", "avx512"};
+
+// ---- attention's bits do not depend on the number of threads, however they divide the heads
+
+enum { AB = 2, AT = 200, AH = 6, AD = 12, AC = AH * AD, AROWS = AB * AT };
+#define OP_BYTES (AROWS * AC * sizeof(float))
+
+struct attention_results {
+    char out[OP_BYTES], dq[OP_BYTES], dk[OP_BYTES], dv[OP_BYTES], decoded[OP_BYTES / AT];
+    float lse[AROWS * AH];
+};
+
+static void run_attention(struct device *device, enum operation operation, void *args) {
+    struct stream stream = {.device = device};
+    EXPECT_OK(device->ops->workspace_bytes(device, operation, args, &stream.workspace_bytes));
+    EXPECT_OK(device->memory_new(device, stream.workspace_bytes, "tests", &stream.workspace));
+    EXPECT_OK(operation == OP_attention_forward    ? device->ops->attention_forward(&stream, args)
+              : operation == OP_attention_backward ? device->ops->attention_backward(&stream, args)
+                                                   : device->ops->attention_decode(&stream, args));
+    device->memory_delete(device, stream.workspace, stream.workspace_bytes);
+}
+
+// q, k, v and the output's gradient: (AROWS, AC) each, of which K heads are read. Decoding overwrites the
+// last keys and values of each sequence.
+static void attend(struct device *device, enum dtype type, int K, int window, char *const qkvd[4],
+                   struct attention_results *results) {
+    static const int32_t sequences[AB] = {0, 1}, lengths[AB] = {AT - 1, AT - 1};
+    const size_t last = (AT - 1) * AC * dtype_size(type);
+    struct attention_forward_args forward = {.out = results->out,
+                                             .lse = results->lse,
+                                             .q = qkvd[0],
+                                             .k = qkvd[1],
+                                             .v = qkvd[2],
+                                             .q_stride = AC,
+                                             .k_stride = AC,
+                                             .v_stride = AC,
+                                             .q_batch_stride = AT * AC,
+                                             .k_batch_stride = AT * AC,
+                                             .v_batch_stride = AT * AC,
+                                             .B = AB,
+                                             .T = AT,
+                                             .S = AT,
+                                             .H = AH,
+                                             .D = AD,
+                                             .K = K,
+                                             .window = window,
+                                             .type = type};
+    struct attention_backward_args backward = {.dq = results->dq,
+                                               .dk = results->dk,
+                                               .dv = results->dv,
+                                               .dout = qkvd[3],
+                                               .out = results->out,
+                                               .lse = results->lse,
+                                               .q = qkvd[0],
+                                               .k = qkvd[1],
+                                               .v = qkvd[2],
+                                               .q_stride = AC,
+                                               .k_stride = AC,
+                                               .v_stride = AC,
+                                               .q_batch_stride = AT * AC,
+                                               .k_batch_stride = AT * AC,
+                                               .v_batch_stride = AT * AC,
+                                               .B = AB,
+                                               .T = AT,
+                                               .H = AH,
+                                               .D = AD,
+                                               .K = K,
+                                               .window = window,
+                                               .type = type};
+    struct attention_decode_args decode = {.out = results->decoded,
+                                           .keys = qkvd[1],
+                                           .values = qkvd[2],
+                                           .q = qkvd[0] + last,
+                                           .k = qkvd[3] + last,
+                                           .v = qkvd[3] + last,
+                                           .sequences = sequences,
+                                           .lengths = lengths,
+                                           .q_stride = AT * AC,
+                                           .k_stride = AT * AC,
+                                           .v_stride = AT * AC,
+                                           .cache_stride = AC,
+                                           .cache_batch_stride = AT * AC,
+                                           .n_keys = AB * (size_t)(window ? window : AT),
+                                           .B = AB,
+                                           .H = AH,
+                                           .D = AD,
+                                           .K = K,
+                                           .window = window,
+                                           .type = type};
+    run_attention(device, OP_attention_decode, &decode);
+    run_attention(device, OP_attention_forward, &forward);
+    run_attention(device, OP_attention_backward, &backward);
+}
+
+static void check_attention_and_threads(const char *instruction_set, char *const qkvd[4], enum dtype type) {
+    static struct attention_results results[2];
+    static const int groups[] = {AH, 2, 1}, windows[] = {0, 50};
+    for (int i = 0; i < 6; i++)
+        for (int n_threads = 1; n_threads <= 5;
+             n_threads += 2) { // 1: whole heads; 5: more than heads of K = 1
+            struct attention_results *result = &results[n_threads > 1];
+            struct device *device = op_device_or_skip(instruction_set, n_threads);
+            memset(result, 0, sizeof *result);
+            attend(device, type, groups[i % 3], windows[i / 3], qkvd, result);
+            device_close(device);
+            if (n_threads > 1)
+                assert_memory_equal(&results[0], &results[1], sizeof results[0]);
+        }
+}
+
+static void test_attention_and_threads(void **state) {
+    (void)state;
+    struct device *device = op_device_or_skip("portable", 1);
+    struct stream stream = {.device = device};
+    char *qkvd[4];
+    float *x = malloc(OP_BYTES);
+    assert_non_null(x);
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
+        for (uint32_t k = 0; k < 4; k++) {
+            for (size_t i = 0; i < OP_BYTES / sizeof *x; i++)
+                x[i] = (float)rng_normal(81, k, i);
+            qkvd[k] = malloc(OP_BYTES);
+            assert_non_null(qkvd[k]);
+            struct cast_args cast = {qkvd[k], x, OP_BYTES / sizeof *x, DTYPE_F32, (enum dtype)type};
+            EXPECT_OK(device->ops->cast(&stream, &cast));
+        }
+        check_attention_and_threads("portable", qkvd, (enum dtype)type);
+        for (int k = 0; k < 4; k++)
+            free(qkvd[k]);
+    }
+    free(x);
+    device_close(device);
+}
 
 static void test_long_fills(void **state) {
     (void)state;
@@ -206,11 +339,14 @@ static void test_small_moments_converge(void **state) {
 #define CASE_BF16(name)     OP_CASE("avx512_bf16", 2, name)
 
 // Generated from the list of operations, so that none can lack a check.
-static const struct CMUnitTest tests[] = {
-    OPERATIONS(CASE_REF) OPERATIONS(CASE_PORTABLE) OPERATIONS(CASE_AVX2) OPERATIONS(CASE_AVX512)
-        OPERATIONS(CASE_BF16) cmocka_unit_test(test_sum_squares_and_threads),
-    cmocka_unit_test(test_skinny_gemm_rows_are_independent), cmocka_unit_test(test_long_fills),
-    cmocka_unit_test(test_long_spans), cmocka_unit_test(test_small_moments_converge)};
+static const struct CMUnitTest tests[] = {OPERATIONS(CASE_REF) OPERATIONS(CASE_PORTABLE) OPERATIONS(CASE_AVX2)
+                                              OPERATIONS(CASE_AVX512) OPERATIONS(CASE_BF16)
+                                                  cmocka_unit_test(test_sum_squares_and_threads),
+                                          cmocka_unit_test(test_attention_and_threads),
+                                          cmocka_unit_test(test_skinny_gemm_rows_are_independent),
+                                          cmocka_unit_test(test_long_fills),
+                                          cmocka_unit_test(test_long_spans),
+                                          cmocka_unit_test(test_small_moments_converge)};
 
 // The reference's own tests take as long as those of two other devices, whose tests run the reference, too,
 // in double. In the short run, gcc's release build has them, and not the address sanitizer's or clang's.
