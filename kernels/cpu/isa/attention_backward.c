@@ -280,7 +280,7 @@ static bool sees_block(struct packed_queries head, int i, int j) {
     return hidden_keys(head, i * BLOCK, j) < BLOCK;
 }
 
-// Rows of a block of queries, and columns of a block of keys, that products and softmax work on.
+// Columns of a block of keys that products and softmax work on.
 struct tile_columns {
     int begin, end; // whole vectors
 };
