@@ -27,7 +27,7 @@ static enum status wrong_type(const struct option *option, const char *source, c
 static enum status read_number(const struct option *option, const char *source, const cJSON *value,
                                double *out) {
     bool whole = option->type == OPTION_INTEGER || option->type == OPTION_AUTO_INTEGER ||
-                 option->type == OPTION_SCHEDULE;
+                 option->type == OPTION_SCHEDULE || option->type == OPTION_INTEGERS;
     if (!cJSON_IsNumber(value))
         return wrong_type(option, source, value,
                           !whole                                ? "a number"
@@ -108,6 +108,23 @@ static enum status read_schedule(const struct option *option, const char *source
     return STATUS_OK;
 }
 
+// One integer, or a list of them.
+static enum status read_integers(const struct option *option, const char *source, const cJSON *value,
+                                 struct config_integers *list) {
+    const int n = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
+    if (n > CONFIG_MAX_INTEGERS)
+        return FAIL(STATUS_INVALID, "%s: %s has %d numbers, at most %d are allowed", source,
+                    option_full_name(option), n, CONFIG_MAX_INTEGERS);
+    list->n = 0;
+    for (int i = 0; i < n; i++) {
+        double number;
+        TRY(read_number(option, source, cJSON_IsArray(value) ? cJSON_GetArrayItem(value, i) : value,
+                        &number));
+        list->values[list->n++] = (int64_t)number;
+    }
+    return STATUS_OK;
+}
+
 static enum status read_value(struct config *config, const struct option *option, const char *source,
                               const cJSON *value) {
     void *slot = option_value(option, config);
@@ -137,6 +154,8 @@ static enum status read_value(struct config *config, const struct option *option
             TRY(read_number(option, source, cJSON_GetArrayItem(value, i),
                             &((struct config_pair *)slot)->value[i]));
         return STATUS_OK;
+    case OPTION_INTEGERS:
+        return read_integers(option, source, value, slot);
     case OPTION_CHOICE:
         return read_choice(config, option, source, value);
     case OPTION_STRING:

@@ -30,6 +30,11 @@
 struct config_pair {
     double value[2];
 };
+#define CONFIG_MAX_INTEGERS 64
+struct config_integers {
+    int n; // 0: none given
+    int64_t values[CONFIG_MAX_INTEGERS];
+};
 #define CONFIG_MAX_SOURCES 256
 struct config_source {
     struct file_list files; // at least one path or glob
@@ -55,6 +60,7 @@ struct config {
 #define AUTO_INTEGER(section, name, initial, low, high, resume, help) int64_t name;
 #define NUMBER(section, name, initial, low, high, resume, help)       double name;
 #define PAIR(section, name, first, second, low, high, resume, help)   struct config_pair name;
+#define INTEGERS(section, name, low, high, resume, help)              struct config_integers name;
 #define CHOICE(section, name, set, initial, resume, help)             enum config_##set name;
 #define STRING(section, name, initial, resume, help)                  char *name;
 #define PATHS(section, name, resume, help)                            struct file_list name;

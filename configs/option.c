@@ -49,6 +49,8 @@ const struct option options[] = {
     ROW(OPTION_NUMBER, section, name, low, high, #initial, NULL, 0, 0, resume, help)
 #define PAIR(section, name, first, second, low, high, resume, help)                                          \
     ROW(OPTION_PAIR, section, name, low, high, "[" #first ", " #second "]", NULL, 0, 0, resume, help)
+#define INTEGERS(section, name, low, high, resume, help)                                                     \
+    ROW(OPTION_INTEGERS, section, name, low, high, "[]", NULL, 0, 0, resume, help)
 #define CHOICE(section, name, set, initial, resume, help)                                                    \
     ROW(OPTION_CHOICE, section, name, 0, 0, NULL, set##_words, sizeof set##_words / sizeof *set##_words,     \
         initial, resume, help)
@@ -228,6 +230,14 @@ void option_print(const struct option *option, const struct config *config, stru
     case OPTION_PAIR: {
         const double *value = ((const struct config_pair *)slot)->value;
         text_add(out, "[%s, %s]", text_double(number[0], value[0]), text_double(number[1], value[1]));
+        break;
+    }
+    case OPTION_INTEGERS: {
+        const struct config_integers *list = slot;
+        text_add(out, "[");
+        for (int i = 0; i < list->n; i++)
+            text_add(out, "%s%lld", i ? ", " : "", (long long)list->values[i]);
+        text_add(out, "]");
         break;
     }
     case OPTION_CHOICE:

@@ -1,4 +1,5 @@
-// The presets configs/gpt*.json, embedded into the program at build time, so that it does not need the files.
+// The presets of models in configs, embedded into the program at build time, so that it does not need the
+// files.
 #ifndef ZERO_CONFIGS_PRESETS_H
 #define ZERO_CONFIGS_PRESETS_H
 

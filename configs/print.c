@@ -97,6 +97,7 @@ static const char *bounds_of(const struct option *option, char *buffer, size_t s
     case OPTION_NUMBER:
     case OPTION_PAIR:
     case OPTION_SCHEDULE:
+    case OPTION_INTEGERS:
         snprintf(buffer, size, "%s%s to %s", option->type == OPTION_AUTO_INTEGER ? "auto, or " : "",
                  option_number(low, option->minimum), option_number(high, option->maximum));
         break;
@@ -121,16 +122,17 @@ static const char *default_of(const struct option *option, char *buffer, size_t 
 }
 
 void config_print_options(struct text *out) {
-    static const char *const types[] = {"true or false",
-                                        "integer",
-                                        "integer",
-                                        "number",
-                                        "two numbers",
-                                        "choice",
-                                        "text",
-                                        "paths",
-                                        "paths, or sources",
-                                        "list of [step, value]"};
+    static const char *const types[] = {[OPTION_BOOL] = "true or false",
+                                        [OPTION_INTEGER] = "integer",
+                                        [OPTION_AUTO_INTEGER] = "integer",
+                                        [OPTION_NUMBER] = "number",
+                                        [OPTION_PAIR] = "two numbers",
+                                        [OPTION_INTEGERS] = "integer, or a list of them",
+                                        [OPTION_CHOICE] = "choice",
+                                        [OPTION_STRING] = "text",
+                                        [OPTION_PATHS] = "paths",
+                                        [OPTION_SOURCES] = "paths, or sources",
+                                        [OPTION_SCHEDULE] = "list of [step, value]"};
     static const char *const resumes[] = {"may change", "may only grow", "with resume_with", "fixed"};
     text_add(
         out,

@@ -115,11 +115,12 @@ static enum status write_transposed(const struct param_source *source, int index
     return status;
 }
 
-static enum status write_in_order(const struct param_source *source, int index, enum value_type type,
-                                  float *values, uint8_t *converted, struct file_writer *writer) {
-    const size_t elements = source->params->params[index].elements;
-    for (size_t first = 0, n; first < elements && !writer->error; first += n) {
-        n = elements - first < CHUNK ? elements - first : CHUNK;
+// Elements [first, end).
+static enum status write_in_order(const struct param_source *source, int index, size_t first, size_t end,
+                                  enum value_type type, float *values, uint8_t *converted,
+                                  struct file_writer *writer) {
+    for (size_t n; first < end && !writer->error; first += n) {
+        n = end - first < CHUNK ? end - first : CHUNK;
         TRY(source->read(source->context, index, first, n, values));
         TRY(write_chunk(source, index, type, values, n, converted, writer));
     }
@@ -129,13 +130,31 @@ static enum status write_in_order(const struct param_source *source, int index, 
 enum status param_values_write(const struct param_source *source, int param, bool transposed,
                                enum value_type type, struct file_writer *writer) {
     // A row of a transposed matrix may be longer than a chunk.
-    const size_t rows = (size_t)source->params->params[param].shape[0];
+    const struct param *tensor = &source->params->params[param];
+    const size_t rows = (size_t)tensor->shape[0];
     const size_t room = transposed && rows > CHUNK ? rows : CHUNK;
     float *values = malloc(room * sizeof *values);
     uint8_t *converted = malloc(room * sizeof *values);
-    enum status status = !values || !converted ? FAIL(STATUS_FAILED, "out of memory writing %s", writer->path)
-                         : transposed ? write_transposed(source, param, type, values, converted, writer)
-                                      : write_in_order(source, param, type, values, converted, writer);
+    enum status status =
+        !values || !converted ? FAIL(STATUS_FAILED, "out of memory writing %s", writer->path)
+        : transposed          ? write_transposed(source, param, type, values, converted, writer)
+                     : write_in_order(source, param, 0, tensor->elements, type, values, converted, writer);
+    free(values);
+    free(converted);
+    return status;
+}
+
+enum status param_values_write_part(const struct param_source *source, int param, int part,
+                                    enum value_type type, struct file_writer *writer) {
+    const struct param *tensor = &source->params->params[param];
+    const size_t columns = (size_t)tensor->shape[1];
+    const size_t first = (size_t)tensor->parts[part].first_row * columns;
+    const size_t n = (size_t)tensor->parts[part].n_rows * columns;
+    float *values = malloc(CHUNK * sizeof *values);
+    uint8_t *converted = malloc(CHUNK * sizeof *values);
+    enum status status =
+        values && converted ? write_in_order(source, param, first, first + n, type, values, converted, writer)
+                            : FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
     free(values);
     free(converted);
     return status;

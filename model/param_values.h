@@ -35,5 +35,8 @@ struct param_source {
 // writer's to report (file_commit); the rest is then not written.
 enum status param_values_write(const struct param_source *source, int param, bool transposed,
                                enum value_type type, struct file_writer *writer) MUST_CHECK;
+// A part of a fused tensor (struct param_part), likewise.
+enum status param_values_write_part(const struct param_source *source, int param, int part,
+                                    enum value_type type, struct file_writer *writer) MUST_CHECK;
 
 #endif

@@ -1,5 +1,6 @@
-// A folder as transformers' save_pretrained writes one of GPT2LMHeadModel and its tokenizer. Linear weights
-// are (in, out) there (Conv1D); lm_head is tied and not stored.
+// A folder as transformers' save_pretrained writes one of GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM
+// or Qwen3ForCausalLM, and its tokenizer. GPT-2's linear weights are (in, out) there (Conv1D); a tied lm_head
+// is not stored.
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,24 +18,63 @@ static const char *torch_name(enum value_type type) {
     return type == VALUE_F32 ? "float32" : type == VALUE_BF16 ? "bfloat16" : "float16";
 }
 
-// The files of the weights: file i has the parameters [first[i], first[i + 1]).
+// A tensor of the files: a parameter, or a part of a fused one.
+struct tensor {
+    int param, part; // part -1: all of it
+    char name[64];
+    size_t elements;
+};
+
+// The tensors in order, and the files that they are divided among: file i has those from first[i] up to
+// first[i + 1].
 struct shards {
+    struct tensor *tensors;
+    int n_tensors;
     int *first; // (n + 1)
     int n;
 };
 
-static void divide(const struct exporter *exporter, struct shards *shards) {
+static void add_tensor(const struct exporter *exporter, int index, int part, struct shards *shards) {
     const struct params *params = &exporter->params;
-    uint64_t bytes = 0;
+    const struct param *param = &params->params[index];
+    struct tensor *tensor = &shards->tensors[shards->n_tensors++];
+    char name[sizeof param->name];
+    snprintf(name, sizeof name, "%s", param->name);
+    if (part >= 0)
+        params_part_name(param, part, name, sizeof name);
+    const bool in_model = params->config.family != FAMILY_GPT2 && strcmp(name, "lm_head.weight") != 0;
+    snprintf(tensor->name, sizeof tensor->name, "%s%s", in_model ? "model." : "", name);
+    tensor->param = index;
+    tensor->part = part;
+    tensor->elements = part >= 0 ? (size_t)(param->parts[part].n_rows * param->shape[1]) : param->elements;
+}
+
+static enum status list_tensors(const struct exporter *exporter, struct shards *shards) {
+    const struct params *params = &exporter->params;
+    const size_t most = (size_t)params->n_params * PARAM_PARTS_MOST;
+    shards->tensors = calloc(most, sizeof *shards->tensors);
+    shards->first = calloc(most + 1, sizeof *shards->first);
+    if (!shards->tensors || !shards->first)
+        return FAIL(STATUS_FAILED, "out of memory for %zu tensors", most);
     for (int i = 0; i < params->n_params; i++) {
-        const uint64_t more = value_bytes(exporter->options->type, params->params[i].elements);
+        const struct param *param = &params->params[i];
+        for (int part = 0; part < (param->hf_parts ? param->n_parts : 1); part++)
+            add_tensor(exporter, i, param->hf_parts ? part : -1, shards);
+    }
+    return STATUS_OK;
+}
+
+static void divide(const struct exporter *exporter, struct shards *shards) {
+    uint64_t bytes = 0;
+    for (int i = 0; i < shards->n_tensors; i++) {
+        const uint64_t more = value_bytes(exporter->options->type, shards->tensors[i].elements);
         if (i == 0 || bytes + more > exporter->options->max_shard_bytes) {
             shards->first[shards->n++] = i;
             bytes = 0;
         }
         bytes += more;
     }
-    shards->first[shards->n] = params->n_params;
+    shards->first[shards->n] = shards->n_tensors;
 }
 
 static char *shard_name(const struct shards *shards, int i) {
@@ -44,34 +84,38 @@ static char *shard_name(const struct shards *shards, int i) {
 
 struct shard_writing {
     const struct exporter *exporter;
-    int first;
+    const struct tensor *tensors; // of the file
 };
 
-static enum status write_tensor(void *context, int tensor, struct file_writer *writer) {
+static enum status write_tensor(void *context, int index, struct file_writer *writer) {
     const struct shard_writing *writing = context;
     const struct exporter *exporter = writing->exporter;
-    const int param = writing->first + tensor;
-    return param_values_write(&exporter->source, param, exporter->params.params[param].hf_transposed,
-                              exporter->options->type, writer);
+    const struct tensor *tensor = &writing->tensors[index];
+    if (tensor->part >= 0)
+        return param_values_write_part(&exporter->source, tensor->param, tensor->part,
+                                       exporter->options->type, writer);
+    return param_values_write(&exporter->source, tensor->param,
+                              exporter->params.params[tensor->param].hf_transposed, exporter->options->type,
+                              writer);
 }
 
-static enum status write_shard(struct exporter *exporter, const char *name, int first, int end) {
-    const size_t n = (size_t)(end - first);
-    struct safetensors_source *tensors = calloc(n, sizeof *tensors);
+static enum status write_shard(struct exporter *exporter, const char *name, const struct tensor *list,
+                               int n) {
+    struct safetensors_source *tensors = calloc((size_t)n, sizeof *tensors);
     char *path = export_new_file(exporter, name);
-    enum status status =
-        tensors && path ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for %zu tensors", n);
-    for (size_t i = 0; i < n && status == STATUS_OK; i++) {
-        const struct param *param = &exporter->params.params[first + (int)i];
+    enum status status = tensors && path ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for %d tensors", n);
+    for (int i = 0; i < n && status == STATUS_OK; i++) {
+        const struct param *param = &exporter->params.params[list[i].param];
         const int rows = param->hf_transposed;
-        tensors[i] = (struct safetensors_source){.name = param->name,
+        tensors[i] = (struct safetensors_source){.name = list[i].name,
                                                  .type = dtype_of(exporter->options->type),
                                                  .n_dims = param->n_dims,
                                                  .shape = {param->shape[rows], param->shape[1 - rows]}};
+        if (list[i].part >= 0)
+            tensors[i].shape[0] = param->parts[list[i].part].n_rows;
     }
     if (status == STATUS_OK)
-        status =
-            safetensors_write(path, tensors, (int)n, write_tensor, &(struct shard_writing){exporter, first});
+        status = safetensors_write(path, tensors, n, write_tensor, &(struct shard_writing){exporter, list});
     free(tensors);
     free(path);
     return status;
@@ -82,12 +126,13 @@ static enum status write_shards(struct exporter *exporter, const struct shards *
     text_add(index, "{\n  \"metadata\": {\"total_size\": %zu},\n  \"weight_map\": {\n",
              value_bytes(exporter->options->type, params->n_weights));
     for (int i = 0; i < shards->n; i++) {
+        const int first = shards->first[i], end = shards->first[i + 1];
         char *name = shard_name(shards, i);
         enum status status =
-            name ? write_shard(exporter, name, shards->first[i], shards->first[i + 1]) : STATUS_FAILED;
-        for (int k = shards->first[i]; k < shards->first[i + 1] && status == STATUS_OK; k++)
-            text_add(index, "    \"%s\": \"%s\"%s\n", params->params[k].name, name,
-                     k + 1 < params->n_params ? "," : "");
+            name ? write_shard(exporter, name, shards->tensors + first, end - first) : STATUS_FAILED;
+        for (int k = first; k < end && status == STATUS_OK; k++)
+            text_add(index, "    \"%s\": \"%s\"%s\n", shards->tensors[k].name, name,
+                     k + 1 < shards->n_tensors ? "," : "");
         free(name);
         TRY(status);
     }
@@ -97,12 +142,14 @@ static enum status write_shards(struct exporter *exporter, const struct shards *
 
 static enum status write_weights(struct exporter *exporter) {
     struct text index = {0};
-    struct shards shards = {.first = calloc((size_t)exporter->params.n_params + 1, sizeof *shards.first)};
-    if (!shards.first)
-        return FAIL(STATUS_FAILED, "out of memory for %d tensors", exporter->params.n_params);
-    divide(exporter, &shards);
-    enum status status = write_shards(exporter, &shards, &index);
+    struct shards shards = {0};
+    enum status status = list_tensors(exporter, &shards);
+    if (status == STATUS_OK) {
+        divide(exporter, &shards);
+        status = write_shards(exporter, &shards, &index);
+    }
     text_free(&index);
+    free(shards.tensors);
     free(shards.first);
     return status;
 }
@@ -118,7 +165,7 @@ static void add_id(const struct exporter *exporter, int32_t (*id)(const struct t
         text_add(out, "null");
 }
 
-static void add_config(const struct exporter *exporter, struct text *out) {
+static void add_gpt2(const struct exporter *exporter, struct text *out) {
     const struct gpt_config *config = &exporter->params.config;
     text_add(out,
              "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n"
@@ -134,6 +181,90 @@ static void add_config(const struct exporter *exporter, struct text *out) {
     text_add(out, ",\n  \"eos_token_id\": ");
     add_id(exporter, tokenizer_end_of_text, out);
     text_add(out, "\n}\n");
+}
+
+// Hugging Face's class of a model of the Llama family, or NULL where none has all that it has.
+static const char *llama_class(const struct gpt_config *config) {
+    if (config->qkv_bias && config->qk_norm)
+        return NULL;
+    return config->qkv_bias ? "Qwen2" : config->qk_norm ? "Qwen3" : "Llama";
+}
+
+static void add_rope_scaling(const struct gpt_config *config, struct text *out) {
+    static const char *const types[] = {"default", "linear", "llama3", "yarn"};
+    const struct rope_config *rope = &config->rope;
+    char numbers[4][32];
+    text_add(out, "  \"rope_theta\": %s,\n  \"rope_scaling\": ", text_double(numbers[0], rope->theta));
+    if (rope->type == ROPE_DEFAULT) {
+        text_add(out, "null,\n");
+        return;
+    }
+    text_add(out, "{\"rope_type\": \"%s\", \"factor\": %s", types[rope->type],
+             text_double(numbers[0], rope->factor));
+    if (rope->type != ROPE_LINEAR)
+        text_add(out, ", \"original_max_position_embeddings\": %d", rope->original_positions);
+    if (rope->type == ROPE_LLAMA3)
+        text_add(out, ", \"low_freq_factor\": %s, \"high_freq_factor\": %s",
+                 text_double(numbers[1], rope->low_freq_factor),
+                 text_double(numbers[2], rope->high_freq_factor));
+    if (rope->type == ROPE_YARN)
+        text_add(out, ", \"beta_fast\": %s, \"beta_slow\": %s", text_double(numbers[1], rope->beta_fast),
+                 text_double(numbers[2], rope->beta_slow));
+    if (rope->type == ROPE_YARN && rope->attention_factor > 0)
+        text_add(out, ", \"attention_factor\": %s", text_double(numbers[3], rope->attention_factor));
+    text_add(out, "},\n");
+}
+
+static void add_llama(const struct exporter *exporter, struct text *out) {
+    const struct gpt_config *config = &exporter->params.config;
+    const char *name = llama_class(config);
+    char number[32];
+    text_add(out,
+             "{\n  \"architectures\": [\"%sForCausalLM\"],\n  \"model_type\": \"%s\",\n"
+             "  \"hidden_act\": \"silu\",\n  \"hidden_size\": %d,\n  \"intermediate_size\": %d,\n"
+             "  \"num_hidden_layers\": %d,\n  \"num_attention_heads\": %d,\n"
+             "  \"num_key_value_heads\": %d,\n  \"head_dim\": %d,\n  \"vocab_size\": %d,\n"
+             "  \"max_position_embeddings\": %d,\n  \"rms_norm_eps\": %s,\n"
+             "  \"initializer_range\": 0.02,\n  \"attention_dropout\": 0.0,\n"
+             "  \"tie_word_embeddings\": %s,\n  \"use_cache\": true,\n  \"torch_dtype\": \"%s\",\n",
+             name,
+             config->qkv_bias  ? "qwen2"
+             : config->qk_norm ? "qwen3"
+                               : "llama",
+             config->n_embd, config->intermediate_size, config->n_layer, config->n_head, config->n_kv_head,
+             config->head_dim, config->vocab_size, config->n_positions, text_double(number, config->norm_eps),
+             config->untied ? "false" : "true", torch_name(exporter->options->type));
+    if (!config->qkv_bias)
+        text_add(out, "  \"attention_bias\": false,\n");
+    if (!config->qkv_bias && !config->qk_norm)
+        text_add(out, "  \"mlp_bias\": false,\n");
+    add_rope_scaling(config, out);
+    text_add(out, "  \"bos_token_id\": ");
+    add_end_of_text(exporter, out);
+    text_add(out, ",\n  \"eos_token_id\": ");
+    add_end_of_text(exporter, out);
+    text_add(out, "\n}\n");
+}
+
+static void add_config(const struct exporter *exporter, struct text *out) {
+    if (exporter->params.config.family == FAMILY_GPT2)
+        add_gpt2(exporter, out);
+    else
+        add_llama(exporter, out);
+}
+
+// A model that no class of transformers computes.
+static enum status check_model(const struct exporter *exporter) {
+    const struct gpt_config *config = &exporter->params.config;
+    bool has_window = false;
+    for (int i = 0; i < config->n_windows; i++)
+        has_window |= config->windows[i] > 0;
+    if (config->family == FAMILY_GPT2 || (llama_class(config) && !has_window))
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: transformers has no model with %s; a model of one of Llama, Qwen2 and Qwen3 can be exported",
+        exporter->folder, has_window ? "model.window" : "both model.qkv_bias and model.qk_norm");
 }
 
 static void add_generation_config(const struct exporter *exporter, struct text *out) {
@@ -189,6 +320,7 @@ static enum status write_tokenizer(struct exporter *exporter) {
 }
 
 enum status export_huggingface(struct exporter *exporter) {
+    TRY(check_model(exporter));
     TRY(write_tokenizer(exporter)); // may be refused, so before the weights
     TRY(write_settings(exporter));
     return write_weights(exporter);

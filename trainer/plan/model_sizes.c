@@ -1,7 +1,93 @@
 // An option that the config gives is never changed: a value that disagrees with it is an error.
 #include "trainer/plan/model_sizes.h"
 
+#include <string.h>
+
 #include "base/text.h"
+
+// The options that are no numbers of the table below.
+static void take_variants(struct config *config, const struct gpt_config *found) {
+    config->model.qkv_bias = found->qkv_bias;
+    config->model.qk_norm = found->qk_norm;
+    config->model.tied = !found->untied;
+    config->model.rope_scaling.rope_type = (enum config_rope_type)found->rope.type;
+    config->model.window.n = found->n_windows;
+    for (int i = 0; i < found->n_windows; i++)
+        config->model.window.values[i] = found->windows[i];
+}
+
+// Those of RoPE, where the weights scale it.
+static void take_rope(struct config *config, const struct rope_config *rope) {
+    config->model.rope_theta = rope->theta;
+    if (rope->type == ROPE_DEFAULT)
+        return;
+    config->model.rope_scaling.factor = rope->factor;
+    config->model.rope_scaling.low_freq_factor = rope->low_freq_factor;
+    config->model.rope_scaling.high_freq_factor = rope->high_freq_factor;
+    config->model.rope_scaling.beta_fast = rope->beta_fast;
+    config->model.rope_scaling.beta_slow = rope->beta_slow;
+    config->model.rope_scaling.attention_factor = rope->attention_factor;
+    config->model.rope_scaling.original_max_position_embeddings = rope->original_positions;
+}
+
+// The options that the config gives and the weights contradict.
+struct contradictions {
+    const struct config *config;
+    struct text list;
+    int n;
+};
+
+static void compare(struct contradictions *found, const char *option, double given, double of_weights) {
+    if (config_given(found->config, option) && given != of_weights)
+        text_add(&found->list, "%s%s %.10g (given: %.10g)", found->n++ ? ", " : "", option, of_weights,
+                 given);
+}
+
+static void compare_word(struct contradictions *found, const char *option, const char *given,
+                         const char *of_weights) {
+    if (config_given(found->config, option) && strcmp(given, of_weights) != 0)
+        text_add(&found->list, "%s%s %s (given: %s)", found->n++ ? ", " : "", option, of_weights, given);
+}
+
+static const char *truth(bool value) {
+    return value ? "true" : "false";
+}
+
+static bool same_windows(const struct config_integers *given, const struct gpt_config *found) {
+    bool same = given->n == found->n_windows;
+    for (int i = 0; i < given->n && same; i++)
+        same = given->values[i] == found->windows[i];
+    return same;
+}
+
+// The options of the Llama family. A given 0 stands for the default, so it agrees with whatever that is.
+static void take_llama(struct config *config, const struct gpt_config *found, struct contradictions *all) {
+    const struct {
+        const char *option;
+        int64_t *value;
+        int found;
+    } sizes[] = {{"model.n_kv_head", &config->model.n_kv_head, found->n_kv_head},
+                 {"model.head_dim", &config->model.head_dim, found->head_dim},
+                 {"model.intermediate_size", &config->model.intermediate_size, found->intermediate_size}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (*sizes[i].value)
+            compare(all, sizes[i].option, (double)*sizes[i].value, sizes[i].found);
+        *sizes[i].value = sizes[i].found;
+    }
+    compare(all, "model.rope_theta", config->model.rope_theta, found->rope.theta);
+    compare(all, "model.norm_eps", config->model.norm_eps, found->norm_eps);
+    compare_word(all, "model.qkv_bias", truth(config->model.qkv_bias), truth(found->qkv_bias));
+    compare_word(all, "model.qk_norm", truth(config->model.qk_norm), truth(found->qk_norm));
+    compare_word(all, "model.tied", truth(config->model.tied), truth(!found->untied));
+    compare_word(all, "model.rope_scaling.rope_type",
+                 config_rope_type_name(config->model.rope_scaling.rope_type),
+                 config_rope_type_name((enum config_rope_type)found->rope.type));
+    if (config_given(config, "model.window") && !same_windows(&config->model.window, found))
+        text_add(&all->list, "%sanother model.window", all->n++ ? ", " : "");
+    config->model.norm_eps = found->norm_eps;
+    take_variants(config, found);
+    take_rope(config, &found->rope);
+}
 
 enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found, const char *path,
                                      bool resumes) {
@@ -14,20 +100,24 @@ enum status model_sizes_from_weights(struct config *config, const struct gpt_con
                  {"model.n_embd", &config->model.n_embd, found->n_embd},
                  {"model.vocab_size", &config->model.vocab_size, found->vocab_size},
                  {"model.n_positions", &config->model.n_positions, found->n_positions}};
-    struct text list = {0};
-    int n = 0;
+    struct contradictions all = {.config = config};
+    struct gpt_config of_weights = *found;
+    gpt_config_resolve(&of_weights);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (config_given(config, sizes[i].option) && *sizes[i].value != sizes[i].found)
-            text_add(&list, "%s%s %d (given: %lld)", n++ ? ", " : "", sizes[i].option, sizes[i].found,
-                     (long long)*sizes[i].value);
+        compare(&all, sizes[i].option, (double)*sizes[i].value, sizes[i].found);
         *sizes[i].value = sizes[i].found;
     }
-    enum status status = text_status(&list);
-    if (status == STATUS_OK && n > 0)
+    compare_word(&all, "model.family", config_family_name(config->model.family),
+                 config_family_name((enum config_family)found->family));
+    config->model.family = (enum config_family)found->family;
+    if (found->family == FAMILY_LLAMA)
+        take_llama(config, &of_weights, &all);
+    enum status status = text_status(&all.list);
+    if (status == STATUS_OK && all.n > 0)
         status =
             FAIL(STATUS_INVALID, "%s: the weights in %s%s have %s; leave the option%s out", config->source,
-                 path, resumes ? ", which the run resumes from," : "", list.data, n > 1 ? "s" : "");
-    text_free(&list);
+                 path, resumes ? ", which the run resumes from," : "", all.list.data, all.n > 1 ? "s" : "");
+    text_free(&all.list);
     return status;
 }
 
@@ -47,9 +137,33 @@ enum status model_sizes_from_tokenizer(struct config *config, const char *path, 
 }
 
 struct gpt_config model_sizes(const struct config *config) {
-    return (struct gpt_config){.n_layer = (int)config->model.n_layer,
+    const struct rope_config rope = {.theta = config->model.rope_theta,
+                                     .type = (enum rope_type)config->model.rope_scaling.rope_type,
+                                     .factor = config->model.rope_scaling.factor,
+                                     .low_freq_factor = config->model.rope_scaling.low_freq_factor,
+                                     .high_freq_factor = config->model.rope_scaling.high_freq_factor,
+                                     .beta_fast = config->model.rope_scaling.beta_fast,
+                                     .beta_slow = config->model.rope_scaling.beta_slow,
+                                     .attention_factor = config->model.rope_scaling.attention_factor,
+                                     .original_positions =
+                                         (int)config->model.rope_scaling.original_max_position_embeddings};
+    struct gpt_config sizes = {.n_layer = (int)config->model.n_layer,
                                .n_head = (int)config->model.n_head,
                                .n_embd = (int)config->model.n_embd,
                                .vocab_size = (int)config->model.vocab_size,
-                               .n_positions = (int)config->model.n_positions};
+                               .n_positions = (int)config->model.n_positions,
+                               .family = (enum model_family)config->model.family,
+                               .n_kv_head = (int)config->model.n_kv_head,
+                               .head_dim = (int)config->model.head_dim,
+                               .intermediate_size = (int)config->model.intermediate_size,
+                               .norm_eps = config->model.norm_eps,
+                               .qkv_bias = config->model.qkv_bias,
+                               .qk_norm = config->model.qk_norm,
+                               .untied = !config->model.tied,
+                               .rope = rope,
+                               .n_windows = config->model.window.n};
+    for (int i = 0; i < sizes.n_windows; i++)
+        sizes.windows[i] = (int)config->model.window.values[i];
+    gpt_config_resolve(&sizes);
+    return sizes;
 }

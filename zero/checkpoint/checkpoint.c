@@ -152,8 +152,12 @@ void checkpoint_close(struct checkpoint *checkpoint) {
 
 enum status checkpoint_check_model(const struct checkpoint *checkpoint, const struct params *params) {
     const struct gpt_config *has = &checkpoint->params.config, *wanted = &params->config;
-    if (memcmp(has, wanted, sizeof *has) == 0)
+    const char *difference = gpt_config_difference(has, wanted);
+    if (!difference)
         return STATUS_OK;
+    if (has->family != FAMILY_GPT2 || wanted->family != FAMILY_GPT2)
+        return FAIL(STATUS_INVALID, "%s is a checkpoint of another model: its %s is not that of this run",
+                    checkpoint->path, difference);
     return FAIL(
         STATUS_INVALID,
         "%s is a checkpoint of another model: it has n_layer %d, n_head %d, n_embd %d, vocab_size %d, "

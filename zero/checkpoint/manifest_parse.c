@@ -2,6 +2,7 @@
 // own checksum is checked first, then every member against its bounds and against the table of parameters
 // that the model's sizes give. Relies on cJSON.
 #include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/manifest_model.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -57,11 +58,7 @@ static enum status parse_model(struct checkpoint *checkpoint, const cJSON *root,
     const cJSON *object;
     struct gpt_config model;
     TRY(json_get_object(root, "model", source, &object));
-    TRY(get_int(object, "n_layer", 1, 1024, source, &model.n_layer));
-    TRY(get_int(object, "n_head", 1, 1024, source, &model.n_head));
-    TRY(get_int(object, "n_embd", 1, 65536, source, &model.n_embd));
-    TRY(get_int(object, "vocab_size", 1, 8388608, source, &model.vocab_size));
-    TRY(get_int(object, "n_positions", 1, 1048576, source, &model.n_positions));
+    TRY(manifest_read_model(object, source, &model));
     return params_init(&checkpoint->params, &model);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "zero/checkpoint/manifest.h"
+#include "zero/checkpoint/manifest_model.h"
 
 void manifest_print_seal(const char *json, size_t length, char seal[MANIFEST_SEAL_BYTES + 1]) {
     snprintf(seal, MANIFEST_SEAL_BYTES + 1, "  \"manifest_xxh3\": \"%016" PRIx64 "\"\n}\n",
@@ -110,17 +111,12 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
                            const char *tokenizer, const struct checkpoint_file *files, int n_files,
                            const struct checkpoint_layout *layout, struct text *out) {
     const struct params *params = contents->params;
-    const struct gpt_config *model = &params->config;
     text_add(out, "{\n");
     add_string_member(out, "format", MANIFEST_FORMAT);
     text_add(out, "  \"format_version\": %d,\n", MANIFEST_FORMAT_VERSION);
     add_string_member(out, "version", version);
     text_add(out, "  \"step\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n", contents->step, contents->tokens);
-    text_add(out,
-             "  \"model\": {\"n_layer\": %d, \"n_head\": %d, \"n_embd\": %d, \"vocab_size\": %d, "
-             "\"n_positions\": %d, \"n_weights\": %zu},\n",
-             model->n_layer, model->n_head, model->n_embd, model->vocab_size, model->n_positions,
-             params->n_weights);
+    manifest_add_model(out, params);
     add_string_member(out, "compute", dtype_name(contents->compute));
     add_string_member(out, "attention", config_attention_name(contents->attention.kernel));
     if (contents->attention.kernel == CONFIG_ATTENTION_CUDNN)
