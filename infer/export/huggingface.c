@@ -165,6 +165,15 @@ static void add_id(const struct exporter *exporter, int32_t (*id)(const struct t
         text_add(out, "null");
 }
 
+// The last settings: the tokens that begin and end a text.
+static void add_ids(const struct exporter *exporter, struct text *out) {
+    text_add(out, "  \"bos_token_id\": ");
+    add_id(exporter, tokenizer_document_start, out);
+    text_add(out, ",\n  \"eos_token_id\": ");
+    add_id(exporter, tokenizer_end_of_text, out);
+    text_add(out, "\n}\n");
+}
+
 static void add_gpt2(const struct exporter *exporter, struct text *out) {
     const struct gpt_config *config = &exporter->params.config;
     text_add(out,
@@ -174,13 +183,10 @@ static void add_gpt2(const struct exporter *exporter, struct text *out) {
              "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_inner\": null,\n"
              "  \"n_positions\": %d,\n  \"n_ctx\": %d,\n  \"vocab_size\": %d,\n"
              "  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n  \"use_cache\": true,\n"
-             "  \"torch_dtype\": \"%s\",\n  \"bos_token_id\": ",
+             "  \"torch_dtype\": \"%s\",\n",
              config->n_layer, config->n_head, config->n_embd, config->n_positions, config->n_positions,
              config->vocab_size, torch_name(exporter->options->type));
-    add_id(exporter, tokenizer_document_start, out);
-    text_add(out, ",\n  \"eos_token_id\": ");
-    add_id(exporter, tokenizer_end_of_text, out);
-    text_add(out, "\n}\n");
+    add_ids(exporter, out);
 }
 
 // Hugging Face's class of a model of the Llama family, or NULL where none has all that it has.
@@ -239,11 +245,7 @@ static void add_llama(const struct exporter *exporter, struct text *out) {
     if (!config->qkv_bias && !config->qk_norm)
         text_add(out, "  \"mlp_bias\": false,\n");
     add_rope_scaling(config, out);
-    text_add(out, "  \"bos_token_id\": ");
-    add_end_of_text(exporter, out);
-    text_add(out, ",\n  \"eos_token_id\": ");
-    add_end_of_text(exporter, out);
-    text_add(out, "\n}\n");
+    add_ids(exporter, out);
 }
 
 static void add_config(const struct exporter *exporter, struct text *out) {
@@ -269,10 +271,7 @@ static enum status check_model(const struct exporter *exporter) {
 
 static void add_generation_config(const struct exporter *exporter, struct text *out) {
     text_add(out, "{\n  \"_from_model_config\": true,\n  \"bos_token_id\": ");
-    add_id(exporter, tokenizer_document_start, out);
-    text_add(out, ",\n  \"eos_token_id\": ");
-    add_id(exporter, tokenizer_end_of_text, out);
-    text_add(out, "\n}\n");
+    add_ids(exporter, out);
 }
 
 static void add_tokenizer_config(const struct exporter *exporter, struct text *out) {

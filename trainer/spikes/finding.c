@@ -36,14 +36,14 @@ static void keep_view(struct search *search, int unit, enum gpt_pass pass, const
 }
 
 // The tensor that begins at the address, as a parameter or as a gradient; NULL: none.
-static const struct param *tensor_at(const struct search *search, const void *address) {
+static const struct param *tensor_of(const struct search *search, const void *address) {
     for (int i = 0; i < search->n_views && address; i++) {
         const struct param_unit *unit = &search->params->units[search->views[i].unit];
         const struct param *tensors = &search->params->params[unit->first_param];
         const struct unit_view *view = &search->views[i].view;
         for (int k = 0; k < unit->n_params; k++)
-            if ((view->params && param_at(view->params, tensors, k, search->type) == address) ||
-                (view->grads && param_at(view->grads, tensors, k, DTYPE_F32) == address))
+            if ((view->params && param_of(view, k) == address) ||
+                (view->grads && grad_of(view, k) == address))
                 return &tensors[k];
     }
     return NULL;
@@ -51,13 +51,13 @@ static const struct param *tensor_at(const struct search *search, const void *ad
 
 // The name of a layer: that of its weight, without ".weight".
 static const char *layer_of(const struct search *search, const void *weight, char *name, size_t size) {
-    const struct param *tensor = tensor_at(search, weight);
+    const struct param *tensor = tensor_of(search, weight);
     if (!tensor)
         return "a layer";
     const size_t length = strlen(tensor->name), ending = strlen(".weight");
     const bool cut = length > ending && strcmp(tensor->name + length - ending, ".weight") == 0;
     snprintf(name, size, "%.*s", (int)(cut ? length - ending : length), tensor->name);
-    return strcmp(name, "wte") == 0 ? "lm_head" : name;
+    return tensor == params_lm_head(search->params) ? "lm_head" : name;
 }
 
 // ---- values
@@ -109,7 +109,7 @@ static enum status look(struct search *search, struct stream *stream, const void
 // A parameter, or its gradient; n elements.
 static enum status look_at_tensor(struct search *search, struct stream *stream, const void *values, size_t n,
                                   enum dtype type, const char *what) {
-    const struct param *tensor = tensor_at(search, values);
+    const struct param *tensor = tensor_of(search, values);
     return look(search, stream, values, 1, n, n, type, what, tensor ? tensor->name : "(unnamed)");
 }
 
@@ -132,6 +132,13 @@ static enum status look_at_norm(struct search *search, struct stream *stream,
     const char *layer = layer_of(search, a->weight, name, sizeof name);
     TRY(look(search, stream, a->x, (size_t)a->N, C, C, a->type, "the input of", layer));
     return look(search, stream, a->out, (size_t)a->N, C, C, a->type, "the output of", layer);
+}
+
+static enum status look_at_rms_norm(struct search *search, struct stream *stream,
+                                    const struct rmsnorm_forward_args *a) {
+    const struct layernorm_forward_args args = {
+        .out = a->out, .x = a->x, .weight = a->weight, .N = a->N, .C = a->C, .type = a->type};
+    return look_at_norm(search, stream, &args);
 }
 
 static enum status look_at_linear(struct search *search, struct stream *stream,
@@ -176,6 +183,13 @@ static enum status look_at_norm_backward(struct search *search, struct stream *s
     return look(search, stream, a->dx, (size_t)a->N, C, C, a->type, "the gradient of the input of", layer);
 }
 
+static enum status look_at_rms_norm_backward(struct search *search, struct stream *stream,
+                                             const struct rmsnorm_backward_args *a) {
+    const struct layernorm_backward_args args = {
+        .dx = a->dx, .dweight = a->dweight, .weight = a->weight, .N = a->N, .C = a->C, .type = a->type};
+    return look_at_norm_backward(search, stream, &args);
+}
+
 // Operations that are not listed show in the inputs of those that are.
 static enum status look_at_operation(void *context, struct stream *stream, enum operation operation,
                                      const void *args) {
@@ -189,6 +203,9 @@ static enum status look_at_operation(void *context, struct stream *stream, enum 
     case OP_layernorm_forward:
         TRY(look_at_norm(search, stream, args));
         break;
+    case OP_rmsnorm_forward:
+        TRY(look_at_rms_norm(search, stream, args));
+        break;
     case OP_linear_forward:
         TRY(look_at_linear(search, stream, args));
         break;
@@ -201,6 +218,9 @@ static enum status look_at_operation(void *context, struct stream *stream, enum 
     case OP_layernorm_backward:
         TRY(look_at_norm_backward(search, stream, args));
         break;
+    case OP_rmsnorm_backward:
+        TRY(look_at_rms_norm_backward(search, stream, args));
+        break;
     default:
         break;
     }
@@ -210,10 +230,15 @@ static enum status look_at_operation(void *context, struct stream *stream, enum 
 
 // ---- hooks: those of the stage, which say what is where
 
+static enum status begin(void *context, enum trace_kind kind) {
+    const struct search *search = context;
+    return search->hooks->begin(search->hooks->context, kind);
+}
+
 static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                           struct gpt_next next, struct unit_view *view) {
+                           struct unit_view *view) {
     struct search *search = context;
-    TRY(search->hooks->params_acquire(search->hooks->context, stream, unit, pass, next, view));
+    TRY(search->hooks->params_acquire(search->hooks->context, stream, unit, pass, view));
     keep_view(search, unit, pass, view);
     return STATUS_OK;
 }
@@ -229,9 +254,9 @@ static enum status ready(void *context, struct stream *stream, int unit) {
 }
 
 static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+                                 enum gpt_pass pass, struct unit_view *view) {
     struct search *search = context;
-    TRY(search->hooks->group_acquire(search->hooks->context, stream, unit, group, pass, next, view));
+    TRY(search->hooks->group_acquire(search->hooks->context, stream, unit, group, pass, view));
     keep_view(search, unit, pass, view);
     return STATUS_OK;
 }
@@ -247,6 +272,7 @@ enum status finding_train(struct gpt *gpt, const struct params *params, struct d
                           const struct gpt_loss *loss, struct finding *found) {
     struct search search = {.params = params, .hooks = hooks, .type = type, .found = found};
     const struct unit_hooks watched = {.context = &search,
+                                       .begin = hooks->begin ? begin : NULL,
                                        .params_acquire = acquire,
                                        .params_release = release,
                                        .grads_ready = ready,

@@ -15,15 +15,16 @@ size_t noise_probe_elements(const struct params *params) {
     return (size_t)params->n_params + 1 + most;
 }
 
-// Sums the squares of tensors [first, first + n) of the table, whose unit's gradients begin at `grads`.
-static enum status add_tensors(struct noise_probe *probe, struct stream *stream, const float *grads,
+// Sums the squares of tensors [first, first + n) of the table, whose unit's gradients are at `grads`.
+static enum status add_tensors(struct noise_probe *probe, struct stream *stream, void *const *grads,
                                int first, int n) {
     const struct ops *ops = stream->device->ops;
     double *scratch = probe->sums + probe->params->n_params + 1;
     for (int i = first; i < first + n; i++) {
         const struct param *param = &probe->params->params[i];
+        const struct param_unit *unit = &probe->params->units[param->unit];
         TRY(ops->sum_squares(stream, &(struct sum_squares_args){.partial = scratch,
-                                                                .x = grads + param->offset,
+                                                                .x = grads[i - unit->first_param],
                                                                 .n = param->elements,
                                                                 .type = DTYPE_F32}));
         TRY(ops->sum(stream, &(struct sum_args){.out = probe->sums + i,
@@ -36,10 +37,15 @@ static enum status add_tensors(struct noise_probe *probe, struct stream *stream,
 
 // ---- hooks
 
+static enum status begin(void *context, enum trace_kind kind) {
+    const struct noise_probe *probe = context;
+    return probe->hooks->begin(probe->hooks->context, kind);
+}
+
 static enum status acquire(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                           struct gpt_next next, struct unit_view *view) {
+                           struct unit_view *view) {
     struct noise_probe *probe = context;
-    TRY(probe->hooks->params_acquire(probe->hooks->context, stream, unit, pass, next, view));
+    TRY(probe->hooks->params_acquire(probe->hooks->context, stream, unit, pass, view));
     if (pass != GPT_FORWARD && unit == 0)
         probe->embedding_grads = view->grads;
     else if (pass != GPT_FORWARD)
@@ -55,17 +61,17 @@ static enum status release(void *context, struct stream *stream, int unit, enum 
 static enum status ready(void *context, struct stream *stream, int unit) {
     struct noise_probe *probe = context;
     const struct param_unit *tensors = &probe->params->units[unit];
-    const float *grads = unit == 0 ? probe->embedding_grads : probe->unit_grads;
+    void *const *grads = unit == 0 ? probe->embedding_grads : probe->unit_grads;
     if (grads)
         TRY(add_tensors(probe, stream, grads, tensors->first_param, tensors->n_params));
     return probe->hooks->grads_ready(probe->hooks->context, stream, unit);
 }
 
 static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct gpt_next next, struct unit_view *view) {
+                                 enum gpt_pass pass, struct unit_view *view) {
     struct noise_probe *probe = context;
-    const void *before = view->grads;
-    TRY(probe->hooks->group_acquire(probe->hooks->context, stream, unit, group, pass, next, view));
+    void *const *before = view->grads;
+    TRY(probe->hooks->group_acquire(probe->hooks->context, stream, unit, group, pass, view));
     if (pass == GPT_FORWARD || view->grads == before)
         return STATUS_OK;
     const int slot = probe->groups[0].grads ? 1 : 0;
@@ -89,6 +95,7 @@ static enum status release_group(void *context, struct stream *stream, int unit,
 
 struct unit_hooks noise_probe_hooks(struct noise_probe *probe) {
     return (struct unit_hooks){.context = probe,
+                               .begin = probe->hooks->begin ? begin : NULL,
                                .params_acquire = acquire,
                                .params_release = release,
                                .grads_ready = ready,

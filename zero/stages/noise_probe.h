@@ -13,10 +13,10 @@ struct noise_probe {
     const struct params *params;
     const struct unit_hooks *hooks; // of the stage
     double *sums;                   // (n_params) sums of squares, then their sum, then scratch; on the device
-    const float *unit_grads;        // of the unit acquired last for backward; NULL: its groups have their own
-    const float *embedding_grads;   // of unit 0
+    void *const *unit_grads;        // of the unit acquired last for backward; NULL: its groups have their own
+    void *const *embedding_grads;   // of unit 0
     struct {
-        const float *grads;
+        void *const *grads;
         int unit, group;
     } groups[2]; // acquired and not released; grads NULL: free
 };
