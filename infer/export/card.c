@@ -111,14 +111,16 @@ static void add_training(const struct checkpoint *checkpoint, struct text *out) 
 void export_add_card(const struct exporter *exporter, struct text *out) {
     const struct gpt_config *config = &exporter->params.config;
     const struct checkpoint *checkpoint = exporter->weights.checkpoint;
+    const bool gpt2 = config->family == FAMILY_GPT2;
     char count[32], *name = find_name(exporter);
     text_count(count, sizeof count, (double)exporter->params.n_weights);
     text_add(out,
-             "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- gpt2\n---\n\n# %s\n\n"
-             "A GPT-2 model of %s parameters, %s zero.c.\n\n| | |\n|---|---|\n| layers | %d |\n"
+             "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- %s\n---\n\n# %s\n\n"
+             "A %s model of %s parameters, %s zero.c.\n\n| | |\n|---|---|\n| layers | %d |\n"
              "| attention heads | %d |\n| width | %d |\n| context | %d tokens |\n| vocabulary | %d |\n",
-             name ? name : "model", count, checkpoint ? "trained with" : "converted by", config->n_layer,
-             config->n_head, config->n_embd, config->n_positions, config->vocab_size);
+             gpt2 ? "gpt2" : "llama", name ? name : "model", gpt2 ? "GPT-2" : "Llama-family", count,
+             checkpoint ? "trained with" : "converted by", config->n_layer, config->n_head, config->n_embd,
+             config->n_positions, config->vocab_size);
     if (checkpoint)
         add_training(checkpoint, out);
     text_add(out, "| weights | %s |\n", value_type_name(exporter->options->type));

@@ -96,6 +96,12 @@ static enum status write_file(struct exporter *exporter, const char *path, const
 }
 
 enum status export_gguf(struct exporter *exporter) {
+    if (exporter->params.config.family != FAMILY_GPT2)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: GGUF files are written of GPT-2 only; export a Hugging Face folder, which llama.cpp's "
+            "convert_hf_to_gguf.py reads",
+            exporter->folder);
     struct gguf_keys keys = {0};
     char *path = export_new_file(exporter, "model.gguf");
     add_model(exporter, &keys);

@@ -213,16 +213,21 @@ static void test_presets(void **state) {
 static void test_embedded_presets(void **state) {
     (void)state;
     struct file_list list = {0};
-    EXPECT_OK(file_glob(&list, "configs/gpt*.json"));
-    assert_int_equal(n_presets, list.n_paths);
-    for (int i = 0; i < n_presets; i++) {
+    int n = 0;
+    EXPECT_OK(file_glob(&list, "configs/*.json"));
+    for (int k = 0; k < list.n_paths; k++) {
+        if (strstr(list.paths[k], "quickstart") || strstr(list.paths[k], "bench-zero"))
+            continue; // no models to choose
+        const int i = n++;
+        assert_true(i < n_presets);
         char *written;
         size_t bytes;
-        assert_string_equal(presets[i].path, list.paths[i]);
+        assert_string_equal(presets[i].path, list.paths[k]);
         EXPECT_OK(file_read(presets[i].path, 1 << 20, &written, &bytes));
         assert_string_equal(presets[i].json, written);
         free(written);
     }
+    assert_int_equal(n, n_presets);
     file_list_free(&list);
 }
 

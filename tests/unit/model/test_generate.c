@@ -8,13 +8,29 @@
 
 static const struct gpt_config small_config = {
     .n_layer = 3, .n_head = 3, .n_embd = 24, .vocab_size = 61, .n_positions = 100};
+// Grouped heads as wide as n_embd / n_head is not, norms of heads, a window, and an lm_head of its own.
+static const struct gpt_config llama_config = {.n_layer = 3,
+                                               .n_head = 4,
+                                               .n_embd = 24,
+                                               .vocab_size = 61,
+                                               .n_positions = 100,
+                                               .family = FAMILY_LLAMA,
+                                               .n_kv_head = 2,
+                                               .head_dim = 8,
+                                               .intermediate_size = 40,
+                                               .qkv_bias = true,
+                                               .qk_norm = true,
+                                               .untied = true,
+                                               .n_windows = 2,
+                                               .windows = {20, 0}};
 #define VOCAB_SIZE  61
 #define N_POSITIONS 100
 
 // Weights as large as a trained model's, so that positions and attention matter.
-static void model_init(struct whole_model *model, struct device *device, enum dtype type) {
-    whole_model_init(model, &small_config, device,
-                     &(struct gpt_options){.type = type, .B = 1, .T = N_POSITIONS}, N_POSITIONS);
+static void model_init_of(struct whole_model *model, const struct gpt_config *config, struct device *device,
+                          enum dtype type) {
+    whole_model_init(model, config, device, &(struct gpt_options){.type = type, .B = 1, .T = N_POSITIONS},
+                     N_POSITIONS);
     float *values = malloc(model->params.n_elements * sizeof *values);
     assert_non_null(values);
     for (int unit = 0; unit < model->params.n_units; unit++) {
@@ -26,6 +42,10 @@ static void model_init(struct whole_model *model, struct device *device, enum dt
         whole_model_set_unit(model, unit, values);
     }
     free(values);
+}
+
+static void model_init(struct whole_model *model, struct device *device, enum dtype type) {
+    model_init_of(model, &small_config, device, type);
 }
 
 // Appends n tokens: all but the last as a prompt, the last in a step, whose logits it returns.
@@ -72,21 +92,21 @@ static double append_error(struct whole_model *model, const int32_t *tokens, con
     return error;
 }
 
-static void test_cache_gives_the_logits_of_a_full_pass(void **state) {
+static void cache_gives_the_logits_of_a_full_pass(const char *name, const struct gpt_config *config) {
     static const int ones[] = {1}, chunks[] = {3, 5, 65, 1, 2, 7}, whole[] = {N_POSITIONS},
                      prompt[] = {64, 1};
     static const struct {
         const int *chunks;
         int n;
     } cuts[] = {{ones, 1}, {chunks, 6}, {whole, 1}, {prompt, 2}};
-    struct device *device = device_for_test(*state);
+    struct device *device = device_for_test(name);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct whole_model model;
         int32_t tokens[N_POSITIONS];
         size_t n_logits = (size_t)N_POSITIONS * VOCAB_SIZE;
         float *expected = malloc(n_logits * sizeof *expected);
         assert_non_null(expected);
-        model_init(&model, device, (enum dtype)type);
+        model_init_of(&model, config, device, (enum dtype)type);
         for (int i = 0; i < N_POSITIONS; i++)
             tokens[i] = (int32_t)rng_below(5, 1, (uint64_t)i, VOCAB_SIZE);
         assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, expected));
@@ -100,6 +120,14 @@ static void test_cache_gives_the_logits_of_a_full_pass(void **state) {
         whole_model_free(&model);
     }
     device_close(device);
+}
+
+static void test_cache_gives_the_logits_of_a_full_pass(void **state) {
+    cache_gives_the_logits_of_a_full_pass(*state, &small_config);
+}
+
+static void test_cache_of_a_llama(void **state) {
+    cache_gives_the_logits_of_a_full_pass(*state, &llama_config);
 }
 
 // A context must not depend on earlier contents of the cache: after a reset, the bits are the same.
@@ -485,6 +513,8 @@ int main(void) {
         ON("avx2", test_cache_gives_the_logits_of_a_full_pass),
         ON("portable", test_cache_gives_the_logits_of_a_full_pass),
         ON("ref", test_cache_gives_the_logits_of_a_full_pass),
+        ON("ref", test_cache_of_a_llama),
+        ON("portable", test_cache_of_a_llama),
         ON("portable", test_reset_forgets),
         ON("portable", test_context_is_bounded),
         ON("portable", test_samples_follow_the_logits),

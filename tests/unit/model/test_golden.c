@@ -20,6 +20,9 @@ struct tolerances {
     double weights;       // absolute
 };
 static const struct tolerances fp32_tolerances = {5e-6, 2e-6, 1e-6, 5e-6, 1e-5};
+// Without final weights: Adam divides gradients near zero by their own size, so that fp32's rounding of them
+// is as large as an update. In double the weights are compared, too.
+static const struct tolerances llama_tolerances = {5e-6, 2e-6, 1e-6, 5e-6, NAN};
 static const struct tolerances bf16_tolerances = {NAN, NAN, 1e-2, 1e-2, NAN};
 // The same number of epsilons as for bf16.
 static const struct tolerances fp16_tolerances = {NAN, NAN, 1e-2 * 0x1p-10 / 0x1p-7, 1e-2 * 0x1p-10 / 0x1p-7,
@@ -326,9 +329,9 @@ static void test_golden(void **state) {
     X("gpt2-tiny-accum", device, DTYPE_F16, RECOMPUTE_BLOCK, fp16_tolerances)
 // Llama's operations in fp32, bf16 and double.
 #define LLAMA_ON_DEVICE(X, device)                                                                           \
-    X("llama-tiny", device, DTYPE_F32, RECOMPUTE_NONE, fp32_tolerances)                                      \
-    X("qwen2-tiny", device, DTYPE_F32, RECOMPUTE_ATTENTION, fp32_tolerances)                                 \
-    X("qwen3-tiny", device, DTYPE_F32, RECOMPUTE_BLOCK, fp32_tolerances)                                     \
+    X("llama-tiny", device, DTYPE_F32, RECOMPUTE_NONE, llama_tolerances)                                     \
+    X("qwen2-tiny", device, DTYPE_F32, RECOMPUTE_ATTENTION, llama_tolerances)                                \
+    X("qwen3-tiny", device, DTYPE_F32, RECOMPUTE_BLOCK, llama_tolerances)                                    \
     X("llama-tiny", device, DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)                                    \
     X("qwen2-tiny", device, DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                     \
     X("qwen3-tiny", device, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, bf16_tolerances)
@@ -341,6 +344,8 @@ static void test_golden(void **state) {
     ON_DEVICE(X, "ref")                                                                                      \
     X("gpt2-tiny", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                        \
     X("gpt2-tiny-accum", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                  \
+    LLAMA_ON_DEVICE(X, "avx512_bf16")                                                                        \
+    LLAMA_ON_DEVICE(X, "portable")                                                                           \
     LLAMA_ON_DEVICE(X, "ref")                                                                                \
     X("llama-tiny", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                       \
     X("qwen2-tiny", "ref", DTYPE_F64, RECOMPUTE_ELEMENTWISE, fp64_tolerances)                                \

@@ -175,6 +175,66 @@ static void test_sizes_that_overflow_are_refused(void **state) {
     }
 }
 
+static const struct gpt_config qwen3 = {.n_layer = 28,
+                                        .n_head = 16,
+                                        .n_embd = 1024,
+                                        .vocab_size = 151936,
+                                        .n_positions = 40960,
+                                        .family = FAMILY_LLAMA,
+                                        .n_kv_head = 8,
+                                        .head_dim = 128,
+                                        .intermediate_size = 3072,
+                                        .qk_norm = true};
+static const struct gpt_config tinyllama = {.n_layer = 22,
+                                            .n_head = 32,
+                                            .n_embd = 2048,
+                                            .vocab_size = 32000,
+                                            .n_positions = 2048,
+                                            .family = FAMILY_LLAMA,
+                                            .n_kv_head = 4,
+                                            .intermediate_size = 5632,
+                                            .untied = true};
+
+// The parameter counts of Qwen3 0.6B and TinyLlama 1.1B (Hugging Face's num_parameters).
+static void test_known_llamas(void **state) {
+    (void)state;
+    struct params params;
+    assert_int_equal(params_init(&params, &qwen3), STATUS_OK);
+    assert_int_equal(params.n_weights, 596049920);
+    params_free(&params);
+    assert_int_equal(params_init(&params, &tinyllama), STATUS_OK);
+    assert_int_equal(params.n_weights, 1100048384);
+    // The embedding is looked up, not multiplied; a window shows fewer keys.
+    const double multiplied = 6.0 * (1100048384 - 32000.0 * 2048);
+    assert_true(params_flops_per_token(&params, 2048) == multiplied + 12.0 * 22 * 2048 * 1024);
+    params.config.n_windows = 1;
+    params.config.windows[0] = 512;
+    assert_true(params_flops_per_token(&params, 2048) == multiplied + 12.0 * 22 * 2048 * 448);
+    params_free(&params);
+}
+
+// Groups cover a unit, in order; parts cover the rows of a fused tensor.
+static void test_groups_and_parts(void **state) {
+    (void)state;
+    struct params params;
+    assert_int_equal(params_init(&params, &qwen3), STATUS_OK);
+    size_t at = 0;
+    for (int group = 0; group < N_BLOCK_GROUPS; group++) {
+        struct param_span span = params_group(&params, 1, (enum block_group)group);
+        assert_int_equal(span.begin, at);
+        at = span.end;
+    }
+    assert_int_equal(at, params.units[1].elements);
+    const struct param *qkv = params_tensor(&params, 1, PARAM_QKV_WEIGHT);
+    char name[64];
+    params_part_name(qkv, 1, name, sizeof name);
+    assert_string_equal(name, "layers.0.self_attn.k_proj.weight");
+    assert_int_equal(qkv->parts[2].first_row + qkv->parts[2].n_rows, qkv->shape[0]);
+    assert_null(params_tensor(&params, 1, PARAM_QKV_BIAS));
+    assert_ptr_equal(params_lm_head(&params), params_tensor(&params, 0, PARAM_WTE));
+    params_free(&params);
+}
+
 // 6 P + 6 L C T, with the tied lm_head counted in P.
 static void test_flops(void **state) {
     (void)state;
@@ -187,6 +247,8 @@ static void test_flops(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_counts),
+        cmocka_unit_test(test_known_llamas),
+        cmocka_unit_test(test_groups_and_parts),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_initial_values_do_not_depend_on_the_partition),
