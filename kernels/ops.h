@@ -147,7 +147,7 @@ struct update_plan {
     float loss_factor; // loss_scale / (tokens of the step): cross_entropy's scale
     int32_t allowed;   // 0: the step is skipped whatever its gradients are
     struct optimizer_constants constants[OPTIMIZER_GROUPS]; // of each group of tensors
-    double most_loss_sum, most_norm;         // above them the step is skipped as a spike; 0: no limit
+    double most_loss_sum, most_norm; // above them the step is skipped as a spike; 0: no limit
 };
 // How it ended: enum update_ending, for which the next update has a plan each.
 enum update_ending {

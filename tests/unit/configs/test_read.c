@@ -162,7 +162,7 @@ static void test_unknown_keys(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"model\": {\"\": 2}}"), "unknown option model.");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model.n_heads=2"), "override", "did you mean model.n_head?");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("optimiser.lr=2"), "did you mean optimizer.lr?");
-    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model=2"), "model is a section", "model.n_layer");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("model=2"), "model is a section", "model.family");
 }
 
 // Subsections, in the file and as overrides.
