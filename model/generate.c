@@ -39,24 +39,32 @@ struct generator_pass {
 // With T = 1, the rows of a pass in the device's memory: (B) each, one after the other.
 struct pass_rows {
     const int32_t *sequences, *lengths; // lengths: of the contexts before the pass
-    size_t n_keys;                      // of all rows
 };
 
 static enum status place_rows(const struct generator_pass *pass, struct pass_rows *rows) {
     struct generator *generator = pass->generator;
     const int32_t *on_device = generator->device_pass_rows;
     size_t B = (size_t)pass->B;
-    *rows = (struct pass_rows){on_device, on_device + B, B};
+    *rows = (struct pass_rows){on_device, on_device + B};
     for (size_t i = 0; i < B; i++) {
         int length = generator->lengths[pass->sequences[i]];
         generator->pass_rows[i] = pass->sequences[i];
         generator->pass_rows[B + i] = length;
-        rows->n_keys += (size_t)length;
     }
     if (!pass->runner->stream)
         return STATUS_OK;
     return generator->device->copy(pass->runner->stream, generator->device_pass_rows, generator->pass_rows,
                                    2 * B * sizeof *generator->pass_rows);
+}
+
+// With T = 1, the positions that the rows see in a block with this window (0: none), their own included.
+static size_t keys_seen(const struct generator_pass *pass, int window) {
+    size_t n = 0;
+    for (int i = 0; i < pass->B && pass->T == 1; i++) {
+        int length = pass->generator->lengths[pass->sequences[i]] + 1;
+        n += (size_t)(window > 0 && window < length ? window : length);
+    }
+    return n;
 }
 
 static struct unit_pass unit_of(const struct generator_pass *pass, int unit, struct unit_view view) {
@@ -110,7 +118,7 @@ static enum status run_blocks(const struct generator_pass *pass) {
                       .length = generator->lengths[pass->sequences[0]],
                       .sequences = rows.sequences,
                       .lengths = rows.lengths,
-                      .n_keys = rows.n_keys}};
+                      .n_keys = keys_seen(pass, gpt_window(config, block))}};
         for (int group = 0; group < N_BLOCK_GROUPS; group++)
             TRY(block_forward(hooks, &args, (enum block_group)group));
         TRY(hooks->params_release(hooks->context, stream, 1 + block, GPT_FORWARD));

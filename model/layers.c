@@ -249,15 +249,13 @@ static enum status attend_step(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
     const struct block_cache *cache = &a->cache;
     struct heads heads = projected(a);
-    const int window = gpt_window(config, a->block);
-    const size_t most = (size_t)a->B * (size_t)window; // positions that a window shows
     RUN(a->unit.runner, attention_decode, .out = a->buffers->attention, .keys = cache->keys_values,
         .values = offset(cache->keys_values, key_width(a), a->unit.type), .q = heads.q, .k = heads.k,
         .v = heads.v, .sequences = cache->sequences, .lengths = cache->lengths, .q_stride = heads.q_stride,
         .k_stride = heads.k_stride, .v_stride = heads.v_stride, .cache_stride = gpt_cache_width(config),
-        .cache_batch_stride = cache->stride,
-        .n_keys = window > 0 && most < cache->n_keys ? most : cache->n_keys, .B = a->B, .H = config->n_head,
-        .K = config->n_kv_head, .D = config->head_dim, .window = window, .type = a->unit.type);
+        .cache_batch_stride = cache->stride, .n_keys = cache->n_keys, .B = a->B, .H = config->n_head,
+        .K = config->n_kv_head, .D = config->head_dim, .window = gpt_window(config, a->block),
+        .type = a->unit.type);
     return STATUS_OK;
 }
 
