@@ -59,7 +59,7 @@ template <bool OPTIONS, int WIDTH, class T, class L>
 __device__ inline void write_gradient(T *dlogits, const L *logits, int c, int target, const row_gradient &row,
                                       const loss_options &options) {
     floats<WIDTH> value = load<WIDTH>(logits + c);
-    if (OPTIONS) {
+    if constexpr (OPTIONS) {
         cap_logits(value, options.cap);
         for (int k = 0; k < WIDTH; k++) {
             float t = options.cap != 0.0f ? value.x[k] / options.cap : 0.0f;
@@ -67,11 +67,10 @@ __device__ inline void write_gradient(T *dlogits, const L *logits, int c, int ta
                                       : fmaf(expf(value.x[k] - row.maximum), row.factor, -row.of_others);
             value.x[k] = fmaf(-t * d, t, d);
         }
-        store(dlogits + c, value);
-        return;
+    } else {
+        for (int k = 0; k < WIDTH; k++)
+            value.x[k] = c + k == target ? row.of_target : expf(value.x[k] - row.maximum) * row.factor;
     }
-    for (int k = 0; k < WIDTH; k++)
-        value.x[k] = c + k == target ? row.of_target : expf(value.x[k] - row.maximum) * row.factor;
     store(dlogits + c, value);
 }
 
