@@ -159,3 +159,26 @@ enum status param_values_write_part(const struct param_source *source, int param
     free(converted);
     return status;
 }
+
+enum status param_values_write_heads(const struct param_source *source, int param, int part, int heads,
+                                     enum value_type type, struct file_writer *writer) {
+    const struct param *tensor = &source->params->params[param];
+    const size_t columns = (size_t)tensor->shape[1], rows = (size_t)tensor->parts[part].n_rows;
+    const size_t half = rows / (size_t)heads / 2, n = 2 * half * columns;
+    const size_t first = (size_t)tensor->parts[part].first_row * columns;
+    float *values = malloc(2 * n * sizeof *values), *ordered = values + n;
+    uint8_t *converted = malloc(n * sizeof *values);
+    enum status status =
+        values && converted ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
+    for (size_t head = 0; head < (size_t)heads && status == STATUS_OK && !writer->error; head++) {
+        status = source->read(source->context, param, first + head * n, n, values);
+        for (size_t row = 0; row < 2 * half && status == STATUS_OK; row++)
+            memcpy(ordered + row * columns, values + (row % 2 * half + row / 2) * columns,
+                   columns * sizeof *values);
+        if (status == STATUS_OK)
+            status = write_chunk(source, param, type, ordered, n, converted, writer);
+    }
+    free(values);
+    free(converted);
+    return status;
+}

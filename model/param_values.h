@@ -29,8 +29,7 @@ struct param_source {
 
 // Writes all elements of a parameter, rounded to nearest with ties to even.
 //   transposed   of a matrix (rows, columns): as (columns, rows). Takes memory for the whole tensor; without,
-//   for
-//                a chunk
+//                for a chunk
 // STATUS_INVALID names the tensor: a value is not finite, or too large for the type. Failed writes are the
 // writer's to report (file_commit); the rest is then not written.
 enum status param_values_write(const struct param_source *source, int param, bool transposed,
@@ -38,5 +37,9 @@ enum status param_values_write(const struct param_source *source, int param, boo
 // A part of a fused tensor (struct param_part), likewise.
 enum status param_values_write_part(const struct param_source *source, int param, int part,
                                     enum value_type type, struct file_writer *writer) MUST_CHECK;
+// A matrix whose rows belong to `heads` heads: the upper and lower half of each head's rows are interleaved,
+// the order in which neighboring rows are rotated together.
+enum status param_values_write_heads(const struct param_source *source, int param, int part, int heads,
+                                     enum value_type type, struct file_writer *writer) MUST_CHECK;
 
 #endif

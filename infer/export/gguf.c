@@ -1,11 +1,16 @@
-// A GGUF file as llama.cpp's loader wants of GPT-2, and as its converter of Hugging Face models writes it:
-// vectors and position embeddings in fp32, no output.weight (the loader takes token_embd.weight).
+// A GGUF file as llama.cpp's loader wants it, and as its converter of Hugging Face models writes it: vectors
+// and position embeddings in fp32; a tied lm_head is left out (the loader takes token_embd.weight). Of the
+// Llama family, queries and keys are rotated in neighboring pairs in llama.cpp's "llama", so their rows are
+// in another order there; in "qwen2" and "qwen3" they are as here.
 #include "model/gguf.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "infer/export/internal.h"
+#include "model/rope_table.h"
 
 #define QUANTIZATION_VERSION 2 // of ggml's block formats
 
@@ -15,26 +20,114 @@ static uint32_t file_type(enum value_type type) {
     return types[type];
 }
 
+// llama.cpp's name of the architecture; NULL: it has none with all that the model has.
+static const char *architecture_of(const struct gpt_config *config) {
+    if (config->family == FAMILY_GPT2)
+        return "gpt2";
+    if (config->qkv_bias && config->qk_norm)
+        return NULL;
+    return config->qkv_bias ? "qwen2" : config->qk_norm ? "qwen3" : "llama";
+}
+
+static enum status check_model(const struct exporter *exporter) {
+    const struct gpt_config *config = &exporter->params.config;
+    const char *lacks = !architecture_of(config)         ? "both model.qkv_bias and model.qk_norm"
+                        : config->rope.type == ROPE_YARN ? "model.rope_scaling.rope_type=yarn"
+                                                         : NULL;
+    for (int block = 0; block < config->n_layer && !lacks; block++)
+        lacks = gpt_window(config, block) > 0 ? "model.window" : NULL;
+    return lacks ? FAIL(STATUS_INVALID,
+                        "%s: GGUF files are not written of models with %s; export them with --to hf",
+                        exporter->folder, lacks)
+                 : STATUS_OK;
+}
+
 // ---- key-value pairs
+
+// The key of the architecture: "llama.block_count".
+struct key {
+    char text[64];
+};
+
+static struct key key_of(const struct gpt_config *config, const char *name) {
+    struct key key;
+    snprintf(key.text, sizeof key.text, "%s.%s", architecture_of(config), name);
+    return key;
+}
+
+static void add_rope(const struct gpt_config *config, struct gguf_keys *keys) {
+    gguf_add_f32(keys, key_of(config, "rope.freq_base").text, (float)config->rope.theta);
+    gguf_add_u32(keys, key_of(config, "rope.dimension_count").text, (uint32_t)config->head_dim);
+    if (config->rope.type != ROPE_LINEAR)
+        return;
+    gguf_add_string(keys, key_of(config, "rope.scaling.type").text, "linear");
+    gguf_add_f32(keys, key_of(config, "rope.scaling.factor").text, (float)config->rope.factor);
+}
 
 static void add_model(const struct exporter *exporter, struct gguf_keys *keys) {
     const struct gpt_config *config = &exporter->params.config;
-    gguf_add_string(keys, "general.architecture", "gpt2");
+    const bool is_gpt2 = config->family == FAMILY_GPT2;
+    const struct {
+        const char *name;
+        int value;
+    } sizes[] = {{"block_count", config->n_layer},
+                 {"context_length", config->n_positions},
+                 {"embedding_length", config->n_embd},
+                 {"feed_forward_length", config->intermediate_size},
+                 {"attention.head_count", config->n_head},
+                 {"vocab_size", config->vocab_size},
+                 {"attention.head_count_kv", is_gpt2 ? 0 : config->n_kv_head},
+                 {"attention.key_length", is_gpt2 ? 0 : config->head_dim},
+                 {"attention.value_length", is_gpt2 ? 0 : config->head_dim}};
+    gguf_add_string(keys, "general.architecture", architecture_of(config));
     gguf_add_string(keys, "general.type", "model");
     gguf_add_u32(keys, "general.file_type", file_type(exporter->options->type));
     gguf_add_u32(keys, "general.quantization_version", QUANTIZATION_VERSION);
-    gguf_add_u32(keys, "gpt2.block_count", (uint32_t)config->n_layer);
-    gguf_add_u32(keys, "gpt2.context_length", (uint32_t)config->n_positions);
-    gguf_add_u32(keys, "gpt2.embedding_length", (uint32_t)config->n_embd);
-    gguf_add_u32(keys, "gpt2.feed_forward_length", 4 * (uint32_t)config->n_embd);
-    gguf_add_u32(keys, "gpt2.attention.head_count", (uint32_t)config->n_head);
-    gguf_add_f32(keys, "gpt2.attention.layer_norm_epsilon", (float)config->norm_eps);
-    gguf_add_u32(keys, "gpt2.vocab_size", (uint32_t)config->vocab_size);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value > 0)
+            gguf_add_u32(keys, key_of(config, sizes[i].name).text, (uint32_t)sizes[i].value);
+    const char *epsilon = is_gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+    gguf_add_f32(keys, key_of(config, epsilon).text, (float)config->norm_eps);
+    if (!is_gpt2)
+        add_rope(config, keys);
 }
 
 // ---- tensors
 
-static void name_tensor(const struct params *params, int index, char *name, size_t size) {
+// Where a tensor's values come from.
+struct source {
+    int param, part; // part -1: all of it; param -1: the factors of RoPE's frequencies
+    int heads;       // above 0: the rows of so many heads, in llama.cpp's order
+};
+
+struct tensor_list {
+    struct gguf_tensor *tensors;
+    struct source *sources;
+    int n;
+};
+
+// The tensor (enum *_param) that is row `index` of the table.
+static int tensor_of(const struct params *params, int index) {
+    const struct param_unit *unit = &params->units[params->params[index].unit];
+    int tensor = 0;
+    while (unit->index[tensor] != index - unit->first_param)
+        tensor++;
+    return tensor;
+}
+
+static const char *part_name(const char *part) {
+    static const char *const names[][2] = {{"q_proj", "attn_q"},
+                                           {"k_proj", "attn_k"},
+                                           {"v_proj", "attn_v"},
+                                           {"gate_proj", "ffn_gate"},
+                                           {"up_proj", "ffn_up"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(part, names[i][0]) == 0)
+            return names[i][1];
+    return part;
+}
+
+static void name_tensor(const struct params *params, int index, int part, char *name, size_t size) {
     static const char *const in_block[N_BLOCK_PARAMS] = {[PARAM_LN1_WEIGHT] = "attn_norm.weight",
                                                          [PARAM_LN1_BIAS] = "attn_norm.bias",
                                                          [PARAM_QKV_WEIGHT] = "attn_qkv.weight",
@@ -46,62 +139,121 @@ static void name_tensor(const struct params *params, int index, char *name, size
                                                          [PARAM_FC_WEIGHT] = "ffn_up.weight",
                                                          [PARAM_FC_BIAS] = "ffn_up.bias",
                                                          [PARAM_FC_PROJ_WEIGHT] = "ffn_down.weight",
-                                                         [PARAM_FC_PROJ_BIAS] = "ffn_down.bias"};
+                                                         [PARAM_FC_PROJ_BIAS] = "ffn_down.bias",
+                                                         [PARAM_Q_NORM] = "attn_q_norm.weight",
+                                                         [PARAM_K_NORM] = "attn_k_norm.weight"};
     static const char *const embedding[N_EMBEDDING_PARAMS] = {
         [PARAM_WTE] = "token_embd.weight", [PARAM_WPE] = "position_embd.weight"};
-    static const char *const final_norm[N_FINAL_PARAMS] = {
-        [PARAM_LNF_WEIGHT] = "output_norm.weight", [PARAM_LNF_BIAS] = "output_norm.bias"};
-    const int unit = params->params[index].unit, in_unit = index - params->units[unit].first_param;
-    if (unit == 0)
-        snprintf(name, size, "%s", embedding[in_unit]);
-    else if (unit <= params->config.n_layer)
-        snprintf(name, size, "blk.%d.%s", unit - 1, in_block[in_unit]);
+    static const char *const final[N_FINAL_PARAMS] = {[PARAM_LNF_WEIGHT] = "output_norm.weight",
+                                                      [PARAM_LNF_BIAS] = "output_norm.bias",
+                                                      [PARAM_LM_HEAD] = "output.weight"};
+    const struct param *param = &params->params[index];
+    const int tensor = tensor_of(params, index);
+    if (param->unit == 0)
+        snprintf(name, size, "%s", embedding[tensor]);
+    else if (param->unit > params->config.n_layer)
+        snprintf(name, size, "%s", final[tensor]);
+    else if (part >= 0)
+        snprintf(name, size, "blk.%d.%s.%s", param->unit - 1, part_name(param->parts[part].name),
+                 param->n_dims > 1 ? "weight" : "bias");
     else
-        snprintf(name, size, "%s", final_norm[in_unit]);
+        snprintf(name, size, "blk.%d.%s", param->unit - 1, in_block[tensor]);
 }
 
-static enum value_type choose_type(const struct param *param, int index, enum value_type type) {
-    if (param->n_dims == 1 || index == PARAM_WPE)
+static enum value_type choose_type(const struct params *params, const struct param *param,
+                                   enum value_type type) {
+    if (param->n_dims == 1 || param == params_tensor(params, 0, PARAM_WPE))
         return VALUE_F32;
     return type == VALUE_Q8_0 && param->shape[1] % VALUE_BLOCK != 0 ? VALUE_F16 : type;
 }
 
+// The heads of a part whose rows change places: queries and keys of "llama".
+static int reordered_heads(const struct params *params, int index, int part) {
+    const struct gpt_config *config = &params->config;
+    if (part < 0 || part > 1 || tensor_of(params, index) != PARAM_QKV_WEIGHT ||
+        strcmp(architecture_of(config), "llama") != 0)
+        return 0;
+    return part == 0 ? config->n_head : config->n_kv_head;
+}
+
+static void add_tensor(const struct exporter *exporter, int index, int part, struct tensor_list *list) {
+    const struct params *params = &exporter->params;
+    const struct param *param = &params->params[index];
+    struct gguf_tensor *tensor = &list->tensors[list->n];
+    *tensor = (struct gguf_tensor){
+        .type = choose_type(params, param, exporter->options->type),
+        .n_dims = param->n_dims,
+        .shape = {part < 0 ? param->shape[0] : param->parts[part].n_rows, param->shape[1]}};
+    name_tensor(params, index, part, tensor->name, sizeof tensor->name);
+    list->sources[list->n++] = (struct source){index, part, reordered_heads(params, index, part)};
+}
+
+// Llama 3's scaling of frequencies: what each is divided by.
+static void add_rope_factors(const struct gpt_config *config, struct tensor_list *list) {
+    if (config->family == FAMILY_GPT2 || config->rope.type != ROPE_LLAMA3)
+        return;
+    list->tensors[list->n] = (struct gguf_tensor){
+        .name = "rope_freqs.weight", .type = VALUE_F32, .n_dims = 1, .shape = {config->head_dim / 2, 1}};
+    list->sources[list->n++] = (struct source){.param = -1};
+}
+
 struct tensor_writing {
     const struct exporter *exporter;
-    const struct gguf_tensor *tensors;
+    const struct tensor_list *list;
 };
+
+static enum status write_rope_factors(const struct gpt_config *config, struct file_writer *writer) {
+    const int n = config->head_dim / 2;
+    double *frequencies = malloc((size_t)n * sizeof *frequencies), scale;
+    if (!frequencies)
+        return FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
+    rope_frequencies(config, frequencies, &scale);
+    for (int i = 0; i < n; i++) {
+        const float factor = (float)(pow(config->rope.theta, -2.0 * i / config->head_dim) / frequencies[i]);
+        file_write(writer, &factor, sizeof factor);
+    }
+    free(frequencies);
+    return STATUS_OK;
+}
 
 static enum status write_tensor(void *context, int tensor, struct file_writer *writer) {
     const struct tensor_writing *writing = context;
-    return param_values_write(&writing->exporter->source, tensor, false, writing->tensors[tensor].type,
-                              writer);
+    const struct source *from = &writing->list->sources[tensor];
+    const struct param_source *values = &writing->exporter->source;
+    const enum value_type type = writing->list->tensors[tensor].type;
+    if (from->param < 0)
+        return write_rope_factors(&writing->exporter->params.config, writer);
+    if (from->heads > 0)
+        return param_values_write_heads(values, from->param, from->part, from->heads, type, writer);
+    return from->part < 0 ? param_values_write(values, from->param, false, type, writer)
+                          : param_values_write_part(values, from->param, from->part, type, writer);
 }
 
 static enum status write_file(struct exporter *exporter, const char *path, const struct gguf_keys *keys) {
     const struct params *params = &exporter->params;
-    struct gguf_tensor *tensors = calloc((size_t)params->n_params, sizeof *tensors);
-    if (!tensors)
-        return FAIL(STATUS_FAILED, "out of memory for %d tensors", params->n_params);
-    for (int i = 0; i < params->n_params; i++) {
+    const size_t most = (size_t)params->n_params * PARAM_PARTS_MOST + 1;
+    struct tensor_list list = {.tensors = calloc(most, sizeof *list.tensors),
+                               .sources = calloc(most, sizeof *list.sources)};
+    enum status status = list.tensors && list.sources
+                             ? STATUS_OK
+                             : FAIL(STATUS_FAILED, "out of memory for %d tensors", params->n_params);
+    for (int i = 0; i < params->n_params && status == STATUS_OK; i++) {
         const struct param *param = &params->params[i];
-        tensors[i] = (struct gguf_tensor){.type = choose_type(param, i, exporter->options->type),
-                                          .n_dims = param->n_dims,
-                                          .shape = {param->shape[0], param->shape[1]}};
-        name_tensor(params, i, tensors[i].name, sizeof tensors[i].name);
+        for (int part = 0; part < (param->hf_parts ? param->n_parts : 1); part++)
+            add_tensor(exporter, i, param->hf_parts ? part : -1, &list);
     }
-    enum status status = gguf_write(path, keys, tensors, params->n_params, write_tensor,
-                                    &(struct tensor_writing){exporter, tensors});
-    free(tensors);
+    if (status == STATUS_OK) {
+        add_rope_factors(&params->config, &list);
+        status = gguf_write(path, keys, list.tensors, list.n, write_tensor,
+                            &(struct tensor_writing){exporter, &list});
+    }
+    free(list.tensors);
+    free(list.sources);
     return status;
 }
 
 enum status export_gguf(struct exporter *exporter) {
-    if (exporter->params.config.family != FAMILY_GPT2)
-        return FAIL(
-            STATUS_INVALID,
-            "%s: GGUF files are written of GPT-2 only; export a Hugging Face folder, which llama.cpp's "
-            "convert_hf_to_gguf.py reads",
-            exporter->folder);
+    TRY(check_model(exporter));
     struct gguf_keys keys = {0};
     char *path = export_new_file(exporter, "model.gguf");
     add_model(exporter, &keys);

@@ -270,7 +270,7 @@ static enum status check_model(const struct exporter *exporter) {
 }
 
 static void add_generation_config(const struct exporter *exporter, struct text *out) {
-    text_add(out, "{\n  \"_from_model_config\": true,\n  \"bos_token_id\": ");
+    text_add(out, "{\n  \"_from_model_config\": true,\n");
     add_ids(exporter, out);
 }
 
