@@ -207,7 +207,7 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
     op_call_begin(&call, bench, rope_backward, &args, "B %d T %d H %d K %d D %d%s%s%s", s->B, s->T, s->H,
                   s->K, s->D, norm_names[one.norm], one.in_place ? " in place" : "",
                   one.beta_zero ? " beta 0" : "");
-    struct backward_tensors t = {NULL};
+    struct backward_tensors t = {.dx = NULL};
     t.dout = op_add_tensor(&call, "dout", &args.dout, type, one.in_place ? OP_UPDATE : OP_READ,
                            rows_of(s, s->out_gap));
     t.dx = t.dout;

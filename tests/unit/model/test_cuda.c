@@ -26,33 +26,33 @@ static void evaluate(struct whole_model *model, double *sum) {
 }
 
 // Two steps with an evaluation in between: each pass starts with what the previous one left in the buffers.
-struct trace {
+struct recording {
     struct step_result first, second;
     double evaluated;
 };
 
-static void trace_free(struct trace *trace) {
-    free(trace->first.grads);
-    free(trace->second.grads);
+static void recording_free(struct recording *recording) {
+    free(recording->first.grads);
+    free(recording->second.grads);
 }
 
-static void assert_same_trace(const struct trace *a, const struct trace *b) {
+static void assert_same_recording(const struct recording *a, const struct recording *b) {
     assert_same_step(&a->first, &b->first);
     assert_memory_equal(&a->evaluated, &b->evaluated, sizeof a->evaluated);
     assert_same_step(&a->second, &b->second);
 }
 
-static struct trace trace_with(struct device *device, const struct gpt_config *config,
-                               const struct gpt_options *options) {
+static struct recording record_with(struct device *device, const struct gpt_config *config,
+                                    const struct gpt_options *options) {
     struct whole_model model;
-    struct trace trace;
+    struct recording recording;
     whole_model_init(&model, config, device, options, 0);
     whole_model_perturb(&model);
-    trace.first = whole_model_step(&model, &model.hooks);
-    evaluate(&model, &trace.evaluated);
-    trace.second = whole_model_step(&model, &model.hooks);
+    recording.first = whole_model_step(&model, &model.hooks);
+    evaluate(&model, &recording.evaluated);
+    recording.second = whole_model_step(&model, &model.hooks);
     whole_model_free(&model);
-    return trace;
+    return recording;
 }
 
 static struct gpt_options options_of(enum dtype type, enum gpt_recompute recompute, bool offload) {
@@ -69,14 +69,14 @@ static void test_recompute_changes_no_bit(void **state) {
     struct device *device = device_for_test("cuda");
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct gpt_options options = options_of((enum dtype)type, RECOMPUTE_NONE, false);
-        struct trace kept = trace_with(device, &deep_config, &options);
+        struct recording kept = record_with(device, &deep_config, &options);
         for (int recompute = 0; recompute < N_RECOMPUTE; recompute++) {
             options.recompute = (enum gpt_recompute)recompute;
-            struct trace again = trace_with(device, &deep_config, &options);
-            assert_same_trace(&kept, &again);
-            trace_free(&again);
+            struct recording again = record_with(device, &deep_config, &options);
+            assert_same_recording(&kept, &again);
+            recording_free(&again);
         }
-        trace_free(&kept);
+        recording_free(&kept);
     }
     device_close(device);
 }
@@ -85,12 +85,12 @@ static void check_offload(struct device *device, int n_layer, enum dtype type) {
     struct gpt_config config = deep_config;
     config.n_layer = n_layer;
     struct gpt_options options = options_of(type, RECOMPUTE_BLOCK, false);
-    struct trace kept = trace_with(device, &config, &options);
+    struct recording kept = record_with(device, &config, &options);
     options.offload_activations = true;
-    struct trace moved = trace_with(device, &config, &options);
-    assert_same_trace(&kept, &moved);
-    trace_free(&kept);
-    trace_free(&moved);
+    struct recording moved = record_with(device, &config, &options);
+    assert_same_recording(&kept, &moved);
+    recording_free(&kept);
+    recording_free(&moved);
 }
 
 // Small models, too: with one block nothing is offloaded, with two only the output of the embeddings.
@@ -110,16 +110,16 @@ static void test_offload_waits_for_what_it_needs(void **state) {
     struct device *device = device_for_test("cuda");
     struct gpt_options options = options_of(DTYPE_F32, RECOMPUTE_BLOCK, false);
     reorder(0);
-    struct trace kept = trace_with(device, &deep_config, &options);
+    struct recording kept = record_with(device, &deep_config, &options);
     options.offload_activations = true;
     for (unsigned seed = 1; seed <= N_SEEDS; seed++) {
         reorder(seed);
-        struct trace moved = trace_with(device, &deep_config, &options);
-        assert_same_trace(&kept, &moved);
-        trace_free(&moved);
+        struct recording moved = record_with(device, &deep_config, &options);
+        assert_same_recording(&kept, &moved);
+        recording_free(&moved);
     }
     reorder(0);
-    trace_free(&kept);
+    recording_free(&kept);
     device_close(device);
 }
 
