@@ -150,10 +150,12 @@ __global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T, L> all
     int target = all.targets[n], V = all.V, n_whole = V / WIDTH * WIDTH;
     int thread = static_cast<int>(threadIdx.x) % GROUP;
 
+    // With options, more at once would not fit in registers.
     partial_sum partial = {-FLT_MAX, 0.0f, 0.0f};
-#pragma unroll 4
+#pragma unroll(OPTIONS ? 1 : 4)
     for (int c = thread * WIDTH; c < n_whole; c += GROUP * WIDTH)
         add_logits<OPTIONS, WIDTH>(partial, logits + c, all.options);
+#pragma unroll(OPTIONS ? 1 : 4)
     for (int c = n_whole + thread; c < V; c += GROUP)
         add_logits<OPTIONS, 1>(partial, logits + c, all.options);
     floats<1> of_target = load<1>(logits + target);
@@ -168,9 +170,10 @@ __global__ void __launch_bounds__(THREADS) cross_entropy(const tensors<T, L> all
     T *dlogits = all.dlogits + static_cast<size_t>(n) * all.dlogits_stride;
     for (int c = V + thread; c < V + all.n_zeros; c += GROUP)
         dlogits[c] = downcast<T>(0.0f);
+#pragma unroll(OPTIONS ? 1 : 4)
     for (int c = n_whole + thread; c < V; c += GROUP)
         write_gradient<OPTIONS, 1>(dlogits, logits, c, target, row, all.options);
-#pragma unroll 4
+#pragma unroll(OPTIONS ? 1 : 4)
     for (int c = n_whole - (thread + 1) * WIDTH; c >= 0; c -= GROUP * WIDTH)
         write_gradient<OPTIONS, WIDTH>(dlogits, logits, c, target, row, all.options);
 }
