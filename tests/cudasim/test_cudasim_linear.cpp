@@ -152,7 +152,7 @@ void test_forward_fusions(void **) {
             tensor bias(type, OC, 5), residual(type, N * OC, 6);
             struct linear_forward_args args = {};
             args.out = out.at();
-            args.pre_gelu = call.pre_gelu ? pre_gelu.at() : nullptr;
+            args.pre_activation = call.pre_gelu ? pre_gelu.at() : nullptr;
             args.x = x.at();
             args.weight = weight.at();
             args.bias = call.bias ? bias.at() : nullptr;
@@ -160,7 +160,7 @@ void test_forward_fusions(void **) {
             args.N = N;
             args.IC = IC;
             args.OC = args.out_stride = OC;
-            args.gelu = call.gelu;
+            args.activation = call.gelu ? ACTIVATION_GELU : ACTIVATION_NONE;
             args.type = args.out_type = type;
             // In fp32 the library's GELU is not used: its accuracy is not documented.
             bool fuses = type != DTYPE_F32 || !call.gelu;
@@ -181,7 +181,8 @@ void test_backward_fusions(void **) {
         args.dout = dout.at();
         args.x = x.at();
         args.weight = weight.at();
-        args.pre_gelu = pre_gelu.at();
+        args.pre_activation = pre_gelu.at();
+        args.activation = ACTIVATION_GELU;
         args.N = N;
         args.IC = IC;
         args.OC = args.dout_stride = OC;
@@ -369,8 +370,9 @@ void test_grid_limits(void **) {
     struct attention_forward_args args = {};
     args.out = out.at();
     args.q = args.k = args.v = q.at();
-    args.q_stride = args.q_batch_stride = args.kv_stride = args.kv_batch_stride = D;
-    args.T = args.S = args.H = 1;
+    args.q_stride = args.q_batch_stride = args.k_stride = args.k_batch_stride = D;
+    args.v_stride = args.v_batch_stride = D;
+    args.T = args.S = args.H = args.K = 1;
     args.D = D;
     args.type = DTYPE_BF16;
     struct stream stream;

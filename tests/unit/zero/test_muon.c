@@ -260,7 +260,7 @@ static void fixture_close(struct fixture *fixture) {
 }
 
 // With fp32 parameters these are the master weights.
-static float *elements_of(struct fixture *fixture, float *base, int i) {
+static float *floats_of(struct fixture *fixture, float *base, int i) {
     const struct param *param = &fixture->params.params[i];
     return base + fixture->params.units[param->unit].offset + param->offset;
 }
@@ -304,7 +304,7 @@ static void test_over_a_model(void **unused) {
         params_init_span(&fixture.params, 3, unit, 0, fixture.params.units[unit].elements,
                          weights + fixture.params.units[unit].offset);
     for (int i = 0; i < fixture.params.n_params; i++) {
-        float *grad = elements_of(&fixture, grads, i);
+        float *grad = floats_of(&fixture, grads, i);
         for (size_t k = 0; k < fixture.params.params[i].elements; k++)
             grad[k] = (float)sin(1.7 * (double)k * (double)(k + 3) + i) * 0.1f;
     }
@@ -315,8 +315,8 @@ static void test_over_a_model(void **unused) {
     int n_matrices = 0;
     for (int i = 0; i < fixture.params.n_params; i++) {
         const struct param *param = &fixture.params.params[i];
-        const float *weight = elements_of(&fixture, weights, i), *old = elements_of(&fixture, before, i),
-                    *grad = elements_of(&fixture, grads, i);
+        const float *weight = floats_of(&fixture, weights, i), *old = floats_of(&fixture, before, i),
+                    *grad = floats_of(&fixture, grads, i);
         struct matrix_shape shapes[PARAM_PARTS_MOST];
         int64_t first_row[PARAM_PARTS_MOST];
         const bool in_block = param->unit > 0 && param->unit < fixture.params.n_units - 1;
