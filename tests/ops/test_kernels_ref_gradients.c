@@ -1,45 +1,7 @@
 // Checks the reference, against which all backends are checked: every backward operation against finite
 // differences of its forward, in double, and its contract (accumulation, optional outputs). Forward
 // operations are checked with known values here and with the golden figures of tests/golden.
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-#include "kernels/ops.h"
-#include "tests/ops/finite_differences.h"
-#include "tests/support/expect.h"
-
-static struct device *device;
-static struct stream stream;
-static bool is_checked[N_OPERATIONS];
-
-#define RUN(name, ...)                                                                                       \
-    do {                                                                                                     \
-        is_checked[OP_##name] = true;                                                                        \
-        EXPECT_OK(device->ops->name(&stream, &(struct name##_args){__VA_ARGS__}));                           \
-    } while (0)
-
-static int open_device(void **state) {
-    (void)state;
-    if (ref_device_open(&device) != STATUS_OK)
-        return -1;
-    stream = (struct stream){.device = device, .workspace_bytes = 1 << 16};
-    return device->memory_new(device, stream.workspace_bytes, "tests", &stream.workspace) == STATUS_OK ? 0
-                                                                                                       : -1;
-}
-
-static int close_device(void **state) {
-    (void)state;
-    device->memory_delete(device, stream.workspace, stream.workspace_bytes);
-    device_close(device);
-    return 0;
-}
+#include "tests/ops/ref_gradients.h"
 
 // ---- embedding
 
@@ -418,15 +380,9 @@ static void test_cross_entropy(void **state) {
     free(c.logits), free(c.losses), free(dlogits);
 }
 
-// ---- every gradient operation is checked
-
 static void test_every_gradient_is_checked(void **state) {
     (void)state;
-#define EXPECT_CHECKED(name)                                                                                 \
-    if (!is_checked[OP_##name] && strstr(#name, "ward"))                                                     \
-        fail_msg("no finite differences were computed for " #name);
-    OPERATIONS(EXPECT_CHECKED)
-#undef EXPECT_CHECKED
+    expect_all_checked(false);
     assert_true(is_checked[OP_cross_entropy]);
 }
 
