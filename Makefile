@@ -339,7 +339,8 @@ $(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call librar
 	$(call announce,link-$(@D),"  link $(@D)")
 	$(quiet)$(link) $(LDLIBS) -lcmocka
 
-# Fuzzers: tests/fuzz/fuzz_FOLDER_*.c. Readers of files need no kernels, so these are not compiled again.
+# Fuzzers: tests/fuzz/fuzz_FOLDER_*.c. Readers of files need no kernels, so these are not compiled again; but the files
+# of model/ that they need come with those that count operations.
 fuzzers := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Of trainer only what reads run folders.
 fuzz_needs_trainer := trainer/runs base
@@ -348,7 +349,8 @@ fuzz_needs_cli := cli/serve infer data base
 fuzz_needs_data := data/text data base
 fuzz_needs_infer := infer/tasks data base
 define fuzzer_rule
-$(1): $(1).o $(foreach f,$(filter-out kernels,$(or $(fuzz_needs_$(2)),$(2) $(needs_$(2)))),$(call library,$(f)))
+$(1): $(1).o $(foreach f,$(filter-out kernels,$(or $(fuzz_needs_$(2)),$(2) $(needs_$(2)))),$(call library,$(f))) \
+      $(if $(filter model,$(2)),$(OBJECTS)/kernels/cost.o)
 	$$(call announce,link-$$(@D),"  link $$(@D)")
 	$(quiet)$$(link) $(LDLIBS)
 endef

@@ -19,11 +19,13 @@ static void set_default(double *value, double otherwise) {
         *value = otherwise;
 }
 
-// Those of transformers.
+// Defaults are those of transformers. What is not used is cleared, so that configs can be compared.
 static void resolve_rope(struct rope_config *rope, int n_positions) {
     set_default(&rope->theta, 10000);
-    if (rope->type == ROPE_DEFAULT)
+    if (rope->type == ROPE_DEFAULT) {
+        *rope = (struct rope_config){.theta = rope->theta};
         return;
+    }
     set_default(&rope->factor, 1);
     set_default(&rope->low_freq_factor, 1);
     set_default(&rope->high_freq_factor, 4);
@@ -38,7 +40,9 @@ void gpt_config_resolve(struct gpt_config *config) {
     config->head_dim = default_int(config->head_dim, config->n_head > 0 ? C / config->n_head : 0);
     config->intermediate_size = default_int(config->intermediate_size, default_intermediate_size(config));
     set_default(&config->norm_eps, 1e-5);
-    if (config->family != FAMILY_GPT2)
+    if (config->family == FAMILY_GPT2)
+        config->rope = (struct rope_config){.type = ROPE_DEFAULT};
+    else
         resolve_rope(&config->rope, config->n_positions);
 }
 

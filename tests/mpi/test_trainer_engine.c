@@ -277,8 +277,9 @@ struct places {
     int n;
 };
 
+// Every unit has two tensors or more.
 static void note_places(struct places *places, const struct unit_view *view) {
-    for (int i = 0; i < N_FINAL_PARAMS && places->n + 2 <= MOST_PLACES; i++) {
+    for (int i = 0; i < 2 && places->n + 2 <= MOST_PLACES; i++) {
         places->at[places->n++] = view->params ? param_of(view, i) : NULL;
         places->at[places->n++] = view->grads ? grad_of(view, i) : NULL;
     }
