@@ -75,7 +75,7 @@ class Raw(CommandCase):
         self.refuses(*raw, 'high.bin', '--tokenizer', 'bytes', says=['high.bin: token 1 is 257', 'ids 0 to 256'])
         self.refuses(*raw, 'out/val-00000.bin', says=['has a header already'])
         (self.folder / 'high.bin').write_bytes(b'\1\2\3')
-        self.refuses(*raw, 'high.bin', says=['odd number of bytes'])
+        self.refuses(*raw, 'high.bin', says=['high.bin has 3 bytes', 'tokens of 2 bytes'])
         self.refuses(*raw, 'high.bin', '--split', 0.1, says=['--raw', '--split'])
         for name, says in (GOLDEN / 'gpt2-tiny' / 'model.safetensors', 'is a safetensors file'), ('out/meta.json', 'is text'):
             self.refuses(*raw, name, says=[says, 'expected token ids of 2 bytes without a header'])
