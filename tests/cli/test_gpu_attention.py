@@ -164,7 +164,7 @@ class Choice(AttentionCase):
         self.train('train.max_steps=1', run='measured', environment=gpus)
         config = self.ranks_config(precision={'compute': 'bf16'}, device='cuda')
         line = self.cache.read_text().split('\t')
-        self.cache.write_text('\t'.join([*line[:4], '1', *map(str, (T, H, D)), '2e-3', '1e-3', '1']) + '\n')
+        self.cache.write_text('\t'.join([*line[:4], '1', *map(str, (T, H, H, D, 0)), '2e-3', '1e-3', '1']) + '\n')
         self.run_ranks(2, config, *sizes, 'attention=flash', f'run.dir={self.folder / "flash"}', environment=gpus)
         flash = self.metrics('flash')[-1]['device_planned_bytes']
         words = [word for memory in ('8G', flash + (1 << 20)) for word in
