@@ -68,7 +68,7 @@ static bool is_schedule_free(const struct checkpoint *checkpoint) {
 
 static bool has_average(const struct checkpoint *checkpoint) {
     return checkpoint &&
-           (checkpoint->has_average || (is_schedule_free(checkpoint) && checkpoint->average.n > 0));
+           (checkpoint->kinds.has_average || (is_schedule_free(checkpoint) && checkpoint->average.n > 0));
 }
 
 enum status weights_choose(struct weights *weights, const char *name) {

@@ -26,6 +26,13 @@ static enum status prune(const struct trainer *trainer) {
                             best_step);
 }
 
+// An average of no update yet is not written.
+static struct checkpoint_kinds kinds_to_save(const struct trainer *trainer) {
+    struct checkpoint_kinds kinds = model_states_kinds(&trainer->engine.state);
+    kinds.has_average &= trainer->average.n > 0;
+    return kinds;
+}
+
 enum status trainer_save(struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct model_states *state = &trainer->engine.state;
@@ -39,12 +46,9 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .tokenizer = trainer->tokenizer,
                                                  .compute = trainer->type,
                                                  .attention = trainer->attention,
-                                                 .n_kinds = state->placement.n_kinds,
-                                                 .has_factors = state->second_moments.n > 0,
+                                                 .kinds = kinds_to_save(trainer),
                                                  .matrices = state->soap.matrices,
                                                  .n_matrices = state->soap.rounds.n_tensors,
-                                                 .has_average =
-                                                     state->placement.has_average && trainer->average.n > 0,
                                                  .loss_scale = trainer->loss_scale,
                                                  .data = &trainer->data,
                                                  .history = &trainer->history,

@@ -252,7 +252,7 @@ static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int
 // diverged, go on.
 static enum status take_checkpoint(struct trainer *trainer, struct checkpoint *from) {
     const struct spike_record before = trainer->spikes;
-    const struct checkpoint_source source = {from, read_checkpoint, from->has_average};
+    const struct checkpoint_source source = {from, read_checkpoint, from->kinds.has_average};
     TRY(model_states_load(&trainer->engine.state, &trainer->stream, &source, true));
     trainer->spikes = from->spikes;
     trainer->spikes.seen = before.seen;
@@ -264,7 +264,7 @@ static enum status take_checkpoint(struct trainer *trainer, struct checkpoint *f
     if (!trainer->config->train.overfit_one_batch)
         loader_skip(trainer->train, (uint64_t)trainer->spikes.skipped_sequences);
     trainer->noise = from->noise;
-    trainer->average = averaging_resumed(trainer->config, &from->average, from->has_average);
+    trainer->average = averaging_resumed(trainer->config, &from->average, from->kinds.has_average);
     trainer_take_shapes(trainer);
     trainer->step = trainer->saved_step = from->step;
     trainer->tokens = from->tokens;

@@ -66,7 +66,7 @@ enum status trainer_find_resume(struct trainer *trainer) {
     trainer->spikes = trainer->resumed->spikes;
     trainer->noise = trainer->resumed->noise;
     trainer->average =
-        averaging_resumed(trainer->config, &trainer->resumed->average, trainer->resumed->has_average);
+        averaging_resumed(trainer->config, &trainer->resumed->average, trainer->resumed->kinds.has_average);
     // Another batch size, or a schedule, replaces the sizes that the batch grew to.
     if (trainer->config->train.batch_size_schedule.n > 0 ||
         trainer->config->train.train_batch_size != trainer->resumed->config.train.train_batch_size)

@@ -252,7 +252,7 @@ static enum status prepare_source(struct trainer *trainer, struct checkpoint_sou
     *source = (struct checkpoint_source){.context = trainer, .read = make_weights};
     if (trainer->resumed) {
         source->read = read_checkpoint;
-        source->has_average = trainer->resumed->has_average;
+        source->has_average = trainer->resumed->kinds.has_average;
         const struct history_best *best = &trainer->history.best;
         if (trainer_leads(trainer)) {
             TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));

@@ -14,6 +14,16 @@ from harness import CommandCase
 GOOD = r'step-0*(\d+): step \1, (\d+) ranks?, partition (\w+), .*B in (\d+) files?: ok$'
 
 
+def stored(manifest, kind, unit, begin, end):
+    """How many of elements [begin, end) of a unit have a kind: of moments, those of tensors that have so many."""
+    if kind not in ('m', 'v') or 'moments' not in manifest['tensors'][0]:
+        return end - begin
+    of_unit = [tensor for tensor in manifest['tensors'] if tensor['unit'] == unit]
+    ends = [tensor['offset'] for tensor in of_unit[1:]] + [manifest['unit_elements'][unit]]
+    return sum(max(0, min(end, last) - max(begin, tensor['offset'])) for tensor, last in zip(of_unit, ends)
+               if tensor['moments'] > 'mv'.index(kind))
+
+
 def state_by_unit(checkpoint):
     """The bytes of each (unit, kind), read as another program would: by what the manifest says."""
     manifest = json.loads((checkpoint / 'manifest.json').read_text())
@@ -26,7 +36,7 @@ def state_by_unit(checkpoint):
         for unit, elements in enumerate(manifest['unit_elements']):
             begin, end = (elements // alignment * r // world * alignment for r in (rank, rank + 1))
             for kind in kinds:
-                n = end - begin
+                n = stored(manifest, kind, unit, begin, end)
                 if kind == 'factors':  # owned by the rank with the unit's first element
                     shapes = [tensor['shape'] for tensor in manifest['tensors'] if tensor['unit'] == unit]
                     n = sum(map(sum, shapes)) if begin == 0 and end > 0 else 0

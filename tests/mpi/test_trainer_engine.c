@@ -86,7 +86,7 @@ static bool holds_values(const char *folder) {
     struct checkpoint *checkpoint;
     if (checkpoint_open_path(NULL, folder, &checkpoint) != STATUS_OK)
         return false;
-    bool right = checkpoint->world == comm->world && checkpoint->n_kinds == 3;
+    bool right = checkpoint->world == comm->world && checkpoint->kinds.n == 3;
     for (int unit = 0; unit < checkpoint->params.n_units; unit++)
         for (int kind = 0; kind < 3; kind++) {
             size_t n = checkpoint->params.units[unit].elements;
@@ -120,7 +120,7 @@ static void test_saving_right_after_loading(void **state) {
                                                          .config = &fixture.config,
                                                          .params = &fixture.params,
                                                          .compute = type,
-                                                         .n_kinds = states->placement.n_kinds,
+                                                         .kinds = model_states_kinds(states),
                                                          .source = model_states_source(&reader)};
             temporary_path(&temporary, "saved", folder, sizeof folder);
             together_ok(comm, checkpoint_write(folder, &contents));

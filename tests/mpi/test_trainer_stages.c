@@ -71,13 +71,13 @@ static void read_weights(const char *run, struct run_outcome *outcome) {
     if (checkpoint_open_path(NULL, run, &checkpoint) != STATUS_OK)
         return;
     const struct checkpoint_layout *layout = &checkpoint->layout;
-    outcome->n_weights = checkpoint->params.n_elements * (size_t)checkpoint->n_kinds;
+    outcome->n_weights = checkpoint->params.n_elements * (size_t)checkpoint->kinds.n;
     for (int i = 0; i < layout->n_matrices; i++)
         outcome->n_weights += layout->matrices[i].values;
     outcome->weights = calloc(outcome->n_weights, sizeof(float));
     float *to = outcome->weights;
     for (int unit = 0; unit < checkpoint->params.n_units; unit++)
-        for (int kind = 0; kind < checkpoint->n_kinds; kind++) {
+        for (int kind = 0; kind < checkpoint->kinds.n; kind++) {
             size_t elements = checkpoint->params.units[unit].elements;
             if (checkpoint_read_span(checkpoint, (enum checkpoint_kind)kind, unit, 0, elements, to) !=
                 STATUS_OK)

@@ -316,8 +316,7 @@ static void save(struct adafactor_fixture *fixture, const char *folder) {
                                                  .config = &fixture->config,
                                                  .params = &fixture->params,
                                                  .compute = fixture->state.type,
-                                                 .n_kinds = fixture->state.placement.n_kinds,
-                                                 .has_factors = true,
+                                                 .kinds = model_states_kinds(&fixture->state),
                                                  .source = model_states_source(&reader)};
     together_ok(comm, checkpoint_write(folder, &contents));
 }
@@ -328,7 +327,7 @@ static void resume(struct comm *with, const char *folder, int stage, const char 
     struct checkpoint *checkpoint;
     fixture_init(&fixture, with, stage, partition, type);
     together_ok(comm, checkpoint_open_path(with, folder, &checkpoint));
-    together_true(comm, checkpoint->n_kinds == 1 && checkpoint->has_factors);
+    together_true(comm, checkpoint->kinds.n == 1 && checkpoint->kinds.has_factors);
     const struct checkpoint_source source = {.context = checkpoint, .read = read_checkpoint};
     together_ok(comm, model_states_load(&fixture.state, &fixture.stream, &source, true));
     checkpoint_close(checkpoint);

@@ -134,6 +134,7 @@ void checkpoint_clear(struct checkpoint *checkpoint) {
     checkpoint_layout_free(&checkpoint->layout);
     free(checkpoint->tokenizer);
     free(checkpoint->optimizer);
+    free(checkpoint->n_moments);
     free(checkpoint->version);
     data_record_free(&checkpoint->data);
     history_free(&checkpoint->history);
@@ -170,7 +171,7 @@ enum status checkpoint_check_model(const struct checkpoint *checkpoint, const st
 
 enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum checkpoint_kind kind, int unit,
                                  size_t begin, size_t end, float *out) {
-    if (kind == CHECKPOINT_AVERAGE && !checkpoint->has_average)
+    if (kind == CHECKPOINT_AVERAGE && !checkpoint->kinds.has_average)
         return FAIL(STATUS_INVALID, "%s holds no average of the weights", checkpoint->path);
     if (!checkpoint_layout_holds(&checkpoint->layout, (int)kind))
         return FAIL(STATUS_INVALID, "%s holds no \"%s\": it was written by optimizer.type %s",
@@ -181,8 +182,11 @@ enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum check
             return FAIL(STATUS_FAILED, "%s holds no elements %zu to %zu of unit %d", checkpoint->path, begin,
                         end, unit);
         size_t n = (span.end < end ? span.end : end) - begin;
-        TRY(checkpoint_files_read(checkpoint->open, &checkpoint->files[span.file], span.offset,
-                                  n * sizeof *out, out));
+        if (span.file < 0)
+            memset(out, 0, n * sizeof *out);
+        else
+            TRY(checkpoint_files_read(checkpoint->open, &checkpoint->files[span.file], span.offset,
+                                      n * sizeof *out, out));
         begin += n;
         out += n;
     }

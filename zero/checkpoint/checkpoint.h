@@ -47,7 +47,8 @@ void checkpoint_close(struct checkpoint *checkpoint); // NULL is fine
 // match.
 enum status checkpoint_check_model(const struct checkpoint *checkpoint,
                                    const struct params *params) MUST_CHECK;
-// Reads fp32 values of elements [begin, end) of a unit, whichever ranks wrote them.
+// Reads fp32 values of elements [begin, end) of a unit, whichever ranks wrote them. Moments that some tensors
+// do not have (struct checkpoint_kinds) are zero.
 enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum checkpoint_kind kind, int unit,
                                  size_t begin, size_t end, float *out) MUST_CHECK;
 

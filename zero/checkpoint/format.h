@@ -25,9 +25,9 @@
 #define CHECKPOINT_CHUNK (1 << 20)
 
 // The source of the values. `read` copies fp32 values [begin, end) of a kind of a unit to host memory: a
-// device copy and its synchronization, or a memcpy. The values are within one span that this rank owns, or
-// second moments, or preconditioners of one tensor of this rank's. Called in file order, for at most
-// CHECKPOINT_CHUNK elements at a time.
+// device copy and its synchronization, or a memcpy. For a checkpoint that is written, the values are within
+// one span that this rank owns, or second moments, or preconditioners of one tensor of this rank's. They are
+// asked for in file order, at most CHECKPOINT_CHUNK elements at a time.
 struct checkpoint_source {
     void *context;
     enum status (*read)(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
@@ -52,10 +52,8 @@ struct checkpoint_contents {
     const struct tokenizer *tokenizer; // copied into the folder; NULL: none
     enum dtype compute;                // the resolved precision.compute
     struct checkpoint_attention attention;
-    int n_kinds;                              // 1: master weights; 2: and m; 3: and v
-    bool has_factors;                         // and second moments
-    bool has_average;                         // and the average of the weights
-    const struct checkpoint_matrix *matrices; // and preconditioners, by the ranks that have them
+    struct checkpoint_kinds kinds;
+    const struct checkpoint_matrix *matrices; // preconditioners, by the ranks that have them
     int n_matrices;
     struct loss_scale loss_scale;
     const struct data_record *data;       // NULL: nothing is recorded
@@ -76,8 +74,8 @@ struct checkpoint {
     struct checkpoint_attention attention; // FLASH in checkpoints of earlier versions
     char *version;                         // of the program that wrote it
     char *optimizer;                       // "adamw", "sgd", ...
-    int n_kinds;                           // as in checkpoint_contents
-    bool has_factors, has_average;         // likewise
+    struct checkpoint_kinds kinds;         // as in checkpoint_contents
+    unsigned char *n_moments;              // (n_params) backs kinds.n_moments, or NULL
     int world;                             // number of ranks that wrote it
     enum partition_kind partition;
     struct loss_scale loss_scale;

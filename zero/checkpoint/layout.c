@@ -20,10 +20,61 @@ size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kin
 }
 
 bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind) {
-    return (kind >= 0 && kind < layout->n_kinds) ||
-           (kind == CHECKPOINT_SECOND_MOMENTS && layout->has_factors) ||
-           (kind == CHECKPOINT_AVERAGE && layout->has_average) ||
+    return (kind >= 0 && kind < layout->kinds.n) ||
+           (kind == CHECKPOINT_SECOND_MOMENTS && layout->kinds.has_factors) ||
+           (kind == CHECKPOINT_AVERAGE && layout->kinds.has_average) ||
            (kind == CHECKPOINT_PRECONDITIONERS && layout->n_matrices > 0);
+}
+
+// ---- moments that do not exist
+
+bool checkpoint_kinds_vary(const struct checkpoint_kinds *kinds, const struct params *params) {
+    for (int i = 0; i < params->n_params && kinds->n_moments; i++)
+        if (kinds->n_moments[i] != kinds->n - 1)
+            return true;
+    return false;
+}
+
+// CHECKPOINT_M is moment 1, CHECKPOINT_V 2. All tensors have the other kinds that the layout holds.
+static bool is_stored(const struct checkpoint_layout *layout, int kind, int param) {
+    return kind > CHECKPOINT_V || kind <= layout->kinds.n_moments[param];
+}
+
+// Where a tensor ends in its unit, with the padding behind it.
+static size_t tensor_end(const struct params *params, int param) {
+    const struct param_unit *unit = &params->units[params->params[param].unit];
+    const bool is_last = param + 1 == unit->first_param + unit->n_params;
+    return is_last ? unit->elements : params->params[param + 1].offset;
+}
+
+// The end of the elements of a unit, from `begin` on and before `end`, that are all stored, or all not.
+static size_t alike_end(const struct checkpoint_layout *layout, int kind, int unit, size_t begin, size_t end,
+                        bool *stored) {
+    const struct params *params = layout->params;
+    int param = params->units[unit].first_param;
+    *stored = true;
+    if (!layout->kinds.n_moments)
+        return end;
+    while (tensor_end(params, param) <= begin)
+        param++;
+    *stored = is_stored(layout, kind, param);
+    while (tensor_end(params, param) < end && is_stored(layout, kind, param + 1) == *stored)
+        param++;
+    return tensor_end(params, param) < end ? tensor_end(params, param) : end;
+}
+
+// How many of elements [begin, end) of a unit are stored.
+static uint64_t count_stored(const struct checkpoint_layout *layout, int kind, int unit, size_t begin,
+                             size_t end) {
+    uint64_t n = 0;
+    bool stored;
+    if (!layout->kinds.n_moments)
+        return end - begin;
+    for (size_t at = begin, next; at < end; at = next) {
+        next = alike_end(layout, kind, unit, at, end, &stored);
+        n += stored ? next - at : 0;
+    }
+    return n;
 }
 
 // ---- preconditioners
@@ -75,26 +126,31 @@ static bool find_matrix(const struct checkpoint_layout *layout, int unit, size_t
 
 static bool holds_factors_of_unit(const struct checkpoint_layout *layout, int span) {
     const struct partition *partition = layout->partition;
-    return layout->has_factors && partition->first_span[partition->spans[span].unit] == span;
-}
-
-static uint64_t span_bytes(const struct checkpoint_layout *layout, int span) {
-    const struct partition_span *owned = &layout->partition->spans[span];
-    return (owned->end - owned->begin) * sizeof(float);
+    return layout->kinds.has_factors && partition->first_span[partition->spans[span].unit] == span;
 }
 
 // The kinds that a span has values of, one after another.
 static int kinds_of_span(const struct checkpoint_layout *layout) {
-    return layout->n_kinds + layout->has_average;
+    return layout->kinds.n + layout->kinds.has_average;
+}
+
+static int kind_at(const struct checkpoint_layout *layout, int place) {
+    return place < layout->kinds.n ? place : CHECKPOINT_AVERAGE;
+}
+
+// Of the first n_places kinds of a span.
+static uint64_t span_bytes(const struct checkpoint_layout *layout, int span, int n_places) {
+    const struct partition_span *owned = &layout->partition->spans[span];
+    uint64_t elements = 0;
+    for (int place = 0; place < n_places; place++)
+        elements += count_stored(layout, kind_at(layout, place), owned->unit, owned->begin, owned->end);
+    return elements * sizeof(float);
 }
 
 enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struct params *params,
-                                   const struct partition *partition, int n_kinds, bool has_factors,
-                                   bool has_average) {
+                                   const struct partition *partition, const struct checkpoint_kinds *kinds) {
     *layout = (struct checkpoint_layout){.params = params,
-                                         .n_kinds = n_kinds,
-                                         .has_factors = has_factors,
-                                         .has_average = has_average,
+                                         .kinds = *kinds,
                                          .partition = partition,
                                          .offsets = calloc((size_t)partition->n_spans, sizeof(uint64_t)),
                                          .file_bytes = calloc((size_t)partition->world, sizeof(uint64_t))};
@@ -107,7 +163,7 @@ enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struc
         const struct partition_span *owned = &partition->spans[i];
         uint64_t *bytes = &layout->file_bytes[owned->owner];
         layout->offsets[i] = *bytes;
-        *bytes += (uint64_t)kinds_of_span(layout) * span_bytes(layout, i);
+        *bytes += span_bytes(layout, i, kinds_of_span(layout));
         if (holds_factors_of_unit(layout, i))
             *bytes += second_moments_of_unit(params, owned->unit) * sizeof(float);
     }
@@ -115,12 +171,12 @@ enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struc
 }
 
 enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struct params *params,
-                                   enum partition_kind kind, int world, int n_kinds, bool has_factors,
-                                   bool has_average) {
+                                   enum partition_kind kind, int world,
+                                   const struct checkpoint_kinds *kinds) {
     struct partition own;
     *layout = (struct checkpoint_layout){0};
     TRY(partition_init(&own, params, kind, world));
-    enum status status = checkpoint_layout_init(layout, params, &own, n_kinds, has_factors, has_average);
+    enum status status = checkpoint_layout_init(layout, params, &own, kinds);
     if (status != STATUS_OK) {
         partition_free(&own);
         return status;
@@ -137,37 +193,58 @@ static struct checkpoint_span factors_span(const struct checkpoint_layout *layou
                                     .end = second_moments_of_unit(layout->params, owned->unit),
                                     .file = owned->owner,
                                     .offset = layout->offsets[span] +
-                                              (uint64_t)kinds_of_span(layout) * span_bytes(layout, span)};
+                                              span_bytes(layout, span, kinds_of_span(layout))};
 }
 
-static struct checkpoint_span kind_span(const struct checkpoint_layout *layout, int span, int kind) {
+// The elements of a partition's span from `element` on that are stored one after another, or not at all.
+static struct checkpoint_span kind_span(const struct checkpoint_layout *layout, int span, int kind,
+                                        size_t element) {
     const struct partition_span *owned = &layout->partition->spans[span];
-    const int place = kind == CHECKPOINT_AVERAGE ? layout->n_kinds : kind;
-    return (struct checkpoint_span){.unit = owned->unit,
-                                    .kind = (enum checkpoint_kind)kind,
-                                    .begin = owned->begin,
-                                    .end = owned->end,
-                                    .file = owned->owner,
-                                    .offset =
-                                        layout->offsets[span] + (uint64_t)place * span_bytes(layout, span)};
+    const int place = kind == CHECKPOINT_AVERAGE ? layout->kinds.n : kind;
+    bool stored;
+    struct checkpoint_span out = {.unit = owned->unit,
+                                  .kind = (enum checkpoint_kind)kind,
+                                  .begin = element,
+                                  .end = alike_end(layout, kind, owned->unit, element, owned->end, &stored),
+                                  .file = -1};
+    if (!stored)
+        return out;
+    out.file = owned->owner;
+    out.offset = layout->offsets[span] + span_bytes(layout, span, place) +
+                 count_stored(layout, kind, owned->unit, owned->begin, element) * sizeof(float);
+    return out;
+}
+
+// Moves to the next stored elements of the cursor's span and kind.
+static bool next_of_kind(const struct checkpoint_layout *layout, struct checkpoint_layout_cursor *cursor,
+                         struct checkpoint_span *out) {
+    const struct partition_span *owned = &layout->partition->spans[cursor->span];
+    if (cursor->element < owned->begin)
+        cursor->element = owned->begin;
+    while (cursor->element < owned->end) {
+        *out = kind_span(layout, cursor->span, kind_at(layout, cursor->kind), cursor->element);
+        cursor->element = out->end;
+        if (out->file >= 0)
+            return true;
+    }
+    return false;
 }
 
 bool checkpoint_layout_next(const struct checkpoint_layout *layout, int rank,
                             struct checkpoint_layout_cursor *cursor, struct checkpoint_span *out) {
-    for (; cursor->span < layout->partition->n_spans; cursor->span++, cursor->kind = 0) {
+    const int n_kinds = kinds_of_span(layout), n_spans = layout->partition->n_spans;
+    for (; cursor->span < n_spans; *cursor = (struct checkpoint_layout_cursor){.span = cursor->span + 1}) {
         if (rank >= 0 && layout->partition->spans[cursor->span].owner != rank)
             continue;
-        const int place = cursor->kind++, n_kinds = kinds_of_span(layout);
-        if (place < n_kinds) {
-            *out = kind_span(layout, cursor->span, place < layout->n_kinds ? place : CHECKPOINT_AVERAGE);
-            return true;
-        }
-        if (place == n_kinds && holds_factors_of_unit(layout, cursor->span)) {
+        for (; cursor->kind < n_kinds; cursor->kind++, cursor->element = 0)
+            if (next_of_kind(layout, cursor, out))
+                return true;
+        if (cursor->kind++ == n_kinds && holds_factors_of_unit(layout, cursor->span)) {
             *out = factors_span(layout, cursor->span);
             return true;
         }
     }
-    for (int i; (i = cursor->span - layout->partition->n_spans) < layout->n_matrices;) {
+    for (int i; (i = cursor->span - n_spans) < layout->n_matrices;) {
         cursor->span++;
         if (rank >= 0 && layout->matrices[i].file != rank)
             continue;
@@ -201,6 +278,29 @@ static int compare_spans(const void *a, const void *b) {
     return x->begin < y->begin ? -1 : x->begin > y->begin ? 1 : x->end < y->end ? -1 : x->end > y->end;
 }
 
+// Follows the sorted spans of a kind of a unit, from spans[*i] on, as long as each goes on where the one
+// before it ended. Returns the element at which they end.
+static size_t follow_spans(const struct checkpoint_layout *layout, int kind, int unit, size_t elements,
+                           int *i) {
+    const bool is_moment = kind == CHECKPOINT_M || kind == CHECKPOINT_V;
+    for (size_t covered = 0;;) {
+        const struct checkpoint_span *span = &layout->spans[*i];
+        size_t end = elements;
+        bool stored = true;
+        if (is_moment && covered < elements)
+            end = alike_end(layout, kind, unit, covered, elements, &stored);
+        if (!stored) {
+            covered = end;
+            continue;
+        }
+        if (*i == layout->n_spans || (int)span->kind != kind || span->unit != unit ||
+            span->begin != covered || span->end > end)
+            return covered;
+        covered = span->end;
+        ++*i;
+    }
+}
+
 // Checks that the sorted spans cover every unit of every kind once.
 static enum status check_cover(struct checkpoint_layout *layout, const char *source) {
     int i = 0, n_units = layout->params->n_units;
@@ -209,14 +309,9 @@ static enum status check_cover(struct checkpoint_layout *layout, const char *sou
             layout->first_span[kind * n_units + unit] = i;
             if (!checkpoint_layout_holds(layout, kind))
                 continue;
-            size_t elements = checkpoint_kind_elements(layout->params, (enum checkpoint_kind)kind, unit);
-            size_t covered = 0;
-            for (; i < layout->n_spans; i++) {
-                const struct checkpoint_span *span = &layout->spans[i];
-                if ((int)span->kind != kind || span->unit != unit || span->begin != covered)
-                    break;
-                covered = span->end;
-            }
+            const size_t elements =
+                checkpoint_kind_elements(layout->params, (enum checkpoint_kind)kind, unit);
+            const size_t covered = follow_spans(layout, kind, unit, elements, &i);
             if (covered != elements)
                 return FAIL(STATUS_INVALID,
                             "%s: the spans of unit %d (%s) leave a gap or overlap at element %zu of %zu",
@@ -230,14 +325,12 @@ static enum status check_cover(struct checkpoint_layout *layout, const char *sou
                                        layout->spans[i].unit, checkpoint_kind_name(layout->spans[i].kind));
 }
 
-enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struct params *params, int n_kinds,
-                                   bool has_factors, bool has_average, struct checkpoint_span *spans,
+enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struct params *params,
+                                   const struct checkpoint_kinds *kinds, struct checkpoint_span *spans,
                                    int n_spans, const char *source) {
     *layout = (struct checkpoint_layout){
         .params = params,
-        .n_kinds = n_kinds,
-        .has_factors = has_factors,
-        .has_average = has_average,
+        .kinds = *kinds,
         .spans = spans,
         .n_spans = n_spans,
         .first_span = calloc((size_t)N_CHECKPOINT_KINDS * (size_t)params->n_units + 1, sizeof(int))};
@@ -251,6 +344,17 @@ enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struc
     if (status != STATUS_OK)
         checkpoint_layout_free(layout);
     return status;
+}
+
+// The moments of a unit from `element` on, if they do not exist.
+static bool find_absent(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
+                        size_t element, struct checkpoint_span *out) {
+    const size_t elements = layout->params->units[unit].elements;
+    bool stored = true;
+    *out = (struct checkpoint_span){.unit = unit, .kind = kind, .begin = element, .file = -1};
+    if (kind == CHECKPOINT_M || kind == CHECKPOINT_V)
+        out->end = alike_end(layout, (int)kind, unit, element, elements, &stored);
+    return !stored;
 }
 
 static bool find_listed(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
@@ -282,12 +386,12 @@ bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpo
         if (!find_matrix(layout, unit, element, out))
             return false;
     } else if (!layout->partition) {
-        if (!find_listed(layout, kind, unit, element, out))
+        if (!find_absent(layout, kind, unit, element, out) && !find_listed(layout, kind, unit, element, out))
             return false;
     } else if (kind == CHECKPOINT_SECOND_MOMENTS)
         *out = factors_span(layout, layout->partition->first_span[unit]);
     else
-        *out = kind_span(layout, find_partition_span(layout->partition, unit, element), (int)kind);
+        *out = kind_span(layout, find_partition_span(layout->partition, unit, element), (int)kind, element);
     out->offset += (element - out->begin) * sizeof(float);
     out->begin = element;
     return true;

@@ -1,7 +1,7 @@
 // The layout of a checkpoint's data files: which file holds an element of a unit, and where. Two forms:
 //   regular   computed from the partition. A rank's file has its spans in order: for each span all kinds in
 //             turn, the average last, and after the first span of a unit the second moments of the unit; then
-//             preconditioners
+//             preconditioners. Of moments only those that exist take place: those of tensors that have them
 //   listed    each span where a manifest says
 // Lookups are logarithmic in the number of spans of a unit. Used by the checkpoint modules only.
 #ifndef ZERO_ZERO_CHECKPOINT_LAYOUT_H
@@ -33,12 +33,22 @@ const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "
 // How many values of a kind a unit has. Not of preconditioners, whose number only the checkpoint knows.
 size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kind kind, int unit);
 
+// Which kinds a checkpoint has of elements.
+struct checkpoint_kinds {
+    int n;                         // the first n of master, m, v
+    bool has_factors, has_average; // and second moments; and the average of the weights
+    // (n_params) How many moments each tensor has, at most n - 1: Muon's matrices have m alone, SOAP's and
+    // frozen tensors none. Padding has those of the tensor before it. NULL: all have n - 1.
+    const unsigned char *n_moments;
+};
+
 // Elements [begin, end) of a kind of a unit.
 struct checkpoint_span {
     int unit;
     enum checkpoint_kind kind;
     size_t begin, end;
-    int file;        // index of the data file; a rank's file has the rank's number
+    int file;        // index of the data file; a rank's file has the rank's number. -1: moments that do not
+                     // exist, which read as zeros
     uint64_t offset; // bytes
 };
 
@@ -51,8 +61,7 @@ struct checkpoint_matrix {
 
 struct checkpoint_layout {
     const struct params *params;
-    int n_kinds; // the first n_kinds of master, m, v
-    bool has_factors, has_average;
+    struct checkpoint_kinds kinds;
     struct checkpoint_matrix *matrices; // in the order of parameters
     int n_matrices;
     // Regular:
@@ -67,17 +76,17 @@ struct checkpoint_layout {
 };
 
 // Makes a regular layout: of the caller's partition, which must outlive the layout; or of the one that
-// partition_init gives for (kind, world).
+// partition_init gives for (kind, world). kinds->n_moments must outlive every layout.
 enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struct params *params,
-                                   const struct partition *partition, int n_kinds, bool has_factors,
-                                   bool has_average) MUST_CHECK;
+                                   const struct partition *partition,
+                                   const struct checkpoint_kinds *kinds) MUST_CHECK;
 enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struct params *params,
-                                   enum partition_kind kind, int world, int n_kinds, bool has_factors,
-                                   bool has_average) MUST_CHECK;
+                                   enum partition_kind kind, int world,
+                                   const struct checkpoint_kinds *kinds) MUST_CHECK;
 // Makes a listed layout and takes ownership of `spans` (from malloc), also after a failure. STATUS_INVALID,
-// which names `source`, unless the spans cover every element of every kind once.
-enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struct params *params, int n_kinds,
-                                   bool has_factors, bool has_average, struct checkpoint_span *spans,
+// which names `source`, unless the spans cover every element of every kind once, and nothing else.
+enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struct params *params,
+                                   const struct checkpoint_kinds *kinds, struct checkpoint_span *spans,
                                    int n_spans, const char *source) MUST_CHECK;
 // Adds preconditioners, listed in the order of parameters. In a regular layout a rank's file has those of its
 // tensors after everything else, in that order.
@@ -86,14 +95,17 @@ enum status checkpoint_layout_add_matrices(struct checkpoint_layout *layout,
 void checkpoint_layout_free(struct checkpoint_layout *layout); // a zeroed layout is fine
 
 bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind);
+// True if some tensor has fewer than n - 1 moments.
+bool checkpoint_kinds_vary(const struct checkpoint_kinds *kinds, const struct params *params);
 // Finds the span that starts at `element` (out->begin == element) and reaches as far as the values are
-// consecutive in one file. False when the unit has no such element.
+// consecutive in one file, or do not exist. False when the unit has no such element.
 bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
                             size_t element, struct checkpoint_span *out);
 // Iterates over the spans of one rank's file in file order (rank -1: of all ranks). Zero *cursor to start.
 // Returns false after the last span. Regular layouts only.
 struct checkpoint_layout_cursor {
     int span, kind;
+    size_t element; // of the kind, the next
 };
 bool checkpoint_layout_next(const struct checkpoint_layout *layout, int rank,
                             struct checkpoint_layout_cursor *cursor, struct checkpoint_span *out);

@@ -9,6 +9,9 @@
 //   files            name, bytes and xxh3 of the other files (the tokenizer's)
 // zero/checkpoint/layout.h defines the order of values in a rank's file. Version 1, which is read too, lists
 // all spans, and all files by name.
+//
+// Version 3 adds to each tensor how many moments it has (struct checkpoint_kinds). It is written only where
+// they vary: all else stays readable for earlier versions of the program.
 #ifndef ZERO_ZERO_CHECKPOINT_MANIFEST_H
 #define ZERO_ZERO_CHECKPOINT_MANIFEST_H
 
@@ -18,7 +21,7 @@
 #define MANIFEST_NAME           "manifest.json"
 #define MANIFEST_RANK_FILE      "rank-%05d.bin"
 #define MANIFEST_FORMAT         "zero.c checkpoint"
-#define MANIFEST_FORMAT_VERSION 2
+#define MANIFEST_FORMAT_VERSION 3 // the newest
 #define MANIFEST_MAX_BYTES      ((size_t)256 << 20)
 #define MANIFEST_SEAL_BYTES     40 // the last bytes: the checksum of all before them
 

@@ -145,10 +145,11 @@ static enum status parse_state(struct checkpoint *checkpoint, const cJSON *root,
     if (n < 1 || n > CHECKPOINT_PRECONDITIONERS)
         return FAIL(STATUS_INVALID, "%s: state has %d entries, expected 1 to %d", source, n,
                     CHECKPOINT_PRECONDITIONERS);
-    checkpoint->has_average = ends_with_kind(array, n, CHECKPOINT_AVERAGE);
-    n -= checkpoint->has_average;
-    checkpoint->has_factors = ends_with_kind(array, n, CHECKPOINT_SECOND_MOMENTS);
-    n -= checkpoint->has_factors;
+    struct checkpoint_kinds *kinds = &checkpoint->kinds;
+    kinds->has_average = ends_with_kind(array, n, CHECKPOINT_AVERAGE);
+    n -= kinds->has_average;
+    kinds->has_factors = ends_with_kind(array, n, CHECKPOINT_SECOND_MOMENTS);
+    n -= kinds->has_factors;
     for (int kind = 0; kind < n; kind++) {
         const cJSON *item = cJSON_GetArrayItem(array, kind);
         if (!cJSON_IsString(item) ||
@@ -156,7 +157,7 @@ static enum status parse_state(struct checkpoint *checkpoint, const cJSON *root,
             return FAIL(STATUS_INVALID, "%s: entry %d of state is not \"%s\"", source, kind,
                         checkpoint_kind_name((enum checkpoint_kind)kind));
     }
-    checkpoint->n_kinds = n;
+    kinds->n = n;
     return STATUS_OK;
 }
 
@@ -182,7 +183,24 @@ static enum status check_tensor(const struct param *param, const cJSON *item, co
     return STATUS_OK;
 }
 
-static enum status check_tensors(const struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+// How many moments each tensor has, from version 3 on.
+static enum status parse_moments(struct checkpoint *checkpoint, const cJSON *tensors, const char *source) {
+    const cJSON *item;
+    int i = 0;
+    checkpoint->n_moments = calloc((size_t)checkpoint->params.n_params, sizeof *checkpoint->n_moments);
+    if (!checkpoint->n_moments)
+        return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+    cJSON_ArrayForEach(item, tensors) {
+        int n;
+        TRY(get_int(item, "moments", 0, checkpoint->kinds.n - 1, source, &n));
+        checkpoint->n_moments[i++] = (unsigned char)n;
+    }
+    checkpoint->kinds.n_moments = checkpoint->n_moments;
+    return STATUS_OK;
+}
+
+static enum status parse_tensors(struct checkpoint *checkpoint, const cJSON *root, const char *source,
+                                 int format_version) {
     const cJSON *array, *item;
     TRY(json_get_array(root, "tensors", source, &array));
     int n = cJSON_GetArraySize(array), i = 0;
@@ -190,7 +208,7 @@ static enum status check_tensors(const struct checkpoint *checkpoint, const cJSO
         return FAIL(STATUS_INVALID, "%s: lists %d tensors, the model's sizes give %d", source, n,
                     checkpoint->params.n_params);
     cJSON_ArrayForEach(item, array) TRY(check_tensor(&checkpoint->params.params[i++], item, source));
-    return STATUS_OK;
+    return format_version > 2 ? parse_moments(checkpoint, array, source) : STATUS_OK;
 }
 
 static enum status parse_hex(const char *hex, const char *key, const char *source, uint64_t *out) {
@@ -256,9 +274,9 @@ static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root,
     return STATUS_OK;
 }
 
-static bool holds_kind(const struct checkpoint *checkpoint, int kind) {
-    return kind < checkpoint->n_kinds || (kind == CHECKPOINT_SECOND_MOMENTS && checkpoint->has_factors) ||
-           (kind == CHECKPOINT_AVERAGE && checkpoint->has_average);
+static bool holds_kind(const struct checkpoint_kinds *kinds, int kind) {
+    return kind < kinds->n || (kind == CHECKPOINT_SECOND_MOMENTS && kinds->has_factors) ||
+           (kind == CHECKPOINT_AVERAGE && kinds->has_average);
 }
 
 static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, const char *source,
@@ -270,7 +288,7 @@ static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, 
     int k = 0;
     while (k < N_CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_name((enum checkpoint_kind)k)) != 0)
         k++;
-    if (!holds_kind(checkpoint, k))
+    if (!holds_kind(&checkpoint->kinds, k))
         return FAIL(STATUS_INVALID, "%s: a span's kind \"%.40s\" is not in state", source, kind);
     span->kind = (enum checkpoint_kind)k;
     int64_t elements = (int64_t)checkpoint_kind_elements(&checkpoint->params, span->kind, span->unit);
@@ -304,8 +322,8 @@ static enum status parse_listed_spans(struct checkpoint *checkpoint, const cJSON
             return status;
         }
     }
-    return checkpoint_layout_list(&checkpoint->layout, &checkpoint->params, checkpoint->n_kinds,
-                                  checkpoint->has_factors, checkpoint->has_average, spans, n, source);
+    return checkpoint_layout_list(&checkpoint->layout, &checkpoint->params, &checkpoint->kinds, spans, n,
+                                  source);
 }
 
 // Checks that alignment and unit sizes, on which the partition depends, are those of this program.
@@ -396,7 +414,7 @@ static enum status make_regular_layout(struct checkpoint *checkpoint, const cJSO
     TRY(check_units(checkpoint, root, source));
     TRY(parse_digest(root, "partition_xxh3", source, &digest));
     TRY(checkpoint_layout_make(layout, &checkpoint->params, checkpoint->partition, checkpoint->world,
-                               checkpoint->n_kinds, checkpoint->has_factors, checkpoint->has_average));
+                               &checkpoint->kinds));
     if (checkpoint_partition_digest(layout->partition) != digest)
         return FAIL(STATUS_UNSUPPORTED,
                     "%s: was written by another version of the program, which divides units among %d ranks "
@@ -470,7 +488,7 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     TRY_GOTO(average_record_parse(&checkpoint->average, root, checkpoint->step, source), done);
     TRY_GOTO(parse_model(checkpoint, root, source), done);
     TRY_GOTO(parse_state(checkpoint, root, source), done);
-    TRY_GOTO(check_tensors(checkpoint, root, source), done);
+    TRY_GOTO(parse_tensors(checkpoint, root, source, format_version), done);
     TRY_GOTO(parse_files(checkpoint, root, source, format_version), done);
     TRY_GOTO(parse_layout(checkpoint, root, source, format_version), done);
     TRY_GOTO(parse_tokenizer(checkpoint, root, source), done);

@@ -40,7 +40,8 @@ static void print_loss_scale(const struct loss_scale *loss_scale, struct text *o
                  loss_scale->last_overflow, loss_scale->skipped, loss_scale->consecutive);
 }
 
-static void print_tensors(const struct params *params, struct text *out) {
+// n_moments NULL: not printed.
+static void print_tensors(const struct params *params, const unsigned char *n_moments, struct text *out) {
     text_add(out, "  \"tensors\": [");
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
@@ -48,7 +49,10 @@ static void print_tensors(const struct params *params, struct text *out) {
                  param->shape[0]);
         if (param->n_dims == 2)
             text_add(out, ", %" PRId64, param->shape[1]);
-        text_add(out, "], \"unit\": %d, \"offset\": %zu}", param->unit, param->offset);
+        text_add(out, "], \"unit\": %d, \"offset\": %zu", param->unit, param->offset);
+        if (n_moments)
+            text_add(out, ", \"moments\": %d", n_moments[i]);
+        text_add(out, "}");
     }
     text_add(out, "\n  ],\n");
 }
@@ -127,9 +131,11 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
                            const char *tokenizer, const struct checkpoint_file *files, int n_files,
                            const struct checkpoint_layout *layout, struct text *out) {
     const struct params *params = contents->params;
+    const struct checkpoint_kinds *kinds = &contents->kinds;
+    const bool varies = checkpoint_kinds_vary(kinds, params);
     text_add(out, "{\n");
     add_string_member(out, "format", MANIFEST_FORMAT);
-    text_add(out, "  \"format_version\": %d,\n", MANIFEST_FORMAT_VERSION);
+    text_add(out, "  \"format_version\": %d,\n", varies ? MANIFEST_FORMAT_VERSION : 2);
     add_string_member(out, "version", version);
     text_add(out, "  \"step\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n", contents->step, contents->tokens);
     manifest_add_model(out, params);
@@ -139,11 +145,11 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
         add_string_member(out, "cudnn", contents->attention.cudnn);
     add_string_member(out, "optimizer", config_optimizer_name(contents->config->optimizer.type));
     text_add(out, "  \"state\": [");
-    for (int kind = 0; kind < contents->n_kinds; kind++)
+    for (int kind = 0; kind < kinds->n; kind++)
         text_add(out, "%s\"%s\"", kind ? ", " : "", checkpoint_kind_name((enum checkpoint_kind)kind));
-    if (contents->has_factors)
+    if (kinds->has_factors)
         text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_SECOND_MOMENTS));
-    if (contents->has_average)
+    if (kinds->has_average)
         text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_AVERAGE));
     text_add(out, "],\n");
     TRY(print_partition(contents, layout, out));
@@ -157,7 +163,7 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     add_string_member(out, "tokenizer", tokenizer);
     if (contents->tokenizer)
         text_add(out, "  \"tokenizer_xxh3\": \"%016" PRIx64 "\",\n", tokenizer_checksum(contents->tokenizer));
-    print_tensors(params, out);
+    print_tensors(params, varies ? kinds->n_moments : NULL, out);
     print_files(files, n_files, contents->partition->world, out);
     text_add(out, "  \"config\": ");
     config_print(contents->config, out);

@@ -233,8 +233,7 @@ static enum status writing_init(struct writing *writing, const char *folder,
     }
     if (contents->tokenizer)
         writing->files[world].name = (char *)(uintptr_t)tokenizer_file_name(contents->tokenizer);
-    TRY(checkpoint_layout_init(&writing->layout, contents->params, contents->partition, contents->n_kinds,
-                               contents->has_factors, contents->has_average));
+    TRY(checkpoint_layout_init(&writing->layout, contents->params, contents->partition, &contents->kinds));
     return checkpoint_layout_add_matrices(&writing->layout, contents->matrices, contents->n_matrices);
 }
 

@@ -143,6 +143,7 @@ static enum status put(struct optimizer_groups *groups, const struct config *con
     if (i == groups->n)
         groups->groups[groups->n++] = *wanted;
     groups->of_param[tensor] = (unsigned char)i;
+    groups->n_moments_of[tensor] = (unsigned char)wanted->traits.n_moments;
     return STATUS_OK;
 }
 
@@ -191,8 +192,9 @@ enum status optimizer_groups_init(struct optimizer_groups *groups, const struct 
                          ? optimizer_traits_of(config, CONFIG_OPTIMIZER_ADAMW).n_moments
                          : traits.n_moments,
         .of_param = calloc((size_t)params->n_params + 1, sizeof *groups->of_param),
+        .n_moments_of = calloc((size_t)params->n_params + 1, sizeof *groups->n_moments_of),
         .entry_of = calloc((size_t)params->n_params + 1, sizeof *groups->entry_of)};
-    if (!groups->of_param || !groups->entry_of)
+    if (!groups->of_param || !groups->n_moments_of || !groups->entry_of)
         return FAIL(STATUS_FAILED, "out of memory for the groups of %d tensors", params->n_params);
     TRY(find_entries(groups, config, params));
     for (int i = 0; i < params->n_params; i++) {
@@ -204,6 +206,7 @@ enum status optimizer_groups_init(struct optimizer_groups *groups, const struct 
 
 void optimizer_groups_free(struct optimizer_groups *groups) {
     free(groups->of_param);
+    free(groups->n_moments_of);
     free(groups->entry_of);
     *groups = (struct optimizer_groups){0};
 }

@@ -36,9 +36,10 @@ struct optimizer_group {
 struct optimizer_groups {
     struct optimizer_group groups[OPTIMIZER_GROUPS];
     int n;
-    int n_moments; // the most that a group of this optimizer may have: frozen or not, checkpoints hold these
-    unsigned char *of_param; // (n_params) the group of each tensor
-    signed char *entry_of;   // (n_params) its entry of optimizer.groups, or -1
+    int n_moments;               // the most that a group of this optimizer may have, whether one has or not
+    unsigned char *of_param;     // (n_params) the group of each tensor
+    unsigned char *n_moments_of; // (n_params) its traits' n_moments
+    signed char *entry_of;       // (n_params) its entry of optimizer.groups, or -1
 };
 
 // Call optimizer_groups_free also after a failure. STATUS_INVALID: a pattern of optimizer.groups matches no

@@ -109,5 +109,7 @@ struct state_reader {
     struct stream *stream;
 };
 struct checkpoint_source model_states_source(struct state_reader *reader);
+// What that source has.
+struct checkpoint_kinds model_states_kinds(const struct model_states *state);
 
 #endif

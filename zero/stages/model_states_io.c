@@ -143,7 +143,8 @@ static enum status load_kind(struct model_states *state, struct stream *stream,
     return store_chunk(state, stream, placed, (int)kind, begin - placed->span.begin, end - begin);
 }
 
-// Moments that are not loaded stay zero, as allocated.
+// Moments that the span's tensors do not have are not read. Those that are not loaded stay zero, as
+// allocated.
 static enum status load_span(struct model_states *state, struct stream *stream,
                              const struct checkpoint_source *source, bool all_kinds,
                              const struct placement_span *placed) {
@@ -153,7 +154,7 @@ static enum status load_span(struct model_states *state, struct stream *stream,
         size_t end = span->end - begin < CHECKPOINT_CHUNK ? span->end : begin + CHECKPOINT_CHUNK;
         size_t offset = begin - span->begin, n = end - begin;
         comm_progress(state->comm);
-        for (int kind = 0; kind < (all_kinds ? state->placement.n_kinds : CHECKPOINT_MASTER + 1); kind++)
+        for (int kind = 0; kind <= (all_kinds ? placed->n_moments : CHECKPOINT_MASTER); kind++)
             TRY(load_kind(state, stream, source, placed, (enum checkpoint_kind)kind, begin, end));
         if (source->has_average && state->placement.has_average)
             TRY(load_kind(state, stream, source, placed, CHECKPOINT_AVERAGE, begin, end));
@@ -208,4 +209,11 @@ static enum status read_state(void *context, enum checkpoint_kind kind, int unit
 
 struct checkpoint_source model_states_source(struct state_reader *reader) {
     return (struct checkpoint_source){.context = reader, .read = read_state};
+}
+
+struct checkpoint_kinds model_states_kinds(const struct model_states *state) {
+    return (struct checkpoint_kinds){.n = state->placement.n_kinds,
+                                     .has_factors = state->second_moments.n > 0,
+                                     .has_average = state->placement.has_average,
+                                     .n_moments = state->groups.n_moments_of};
 }

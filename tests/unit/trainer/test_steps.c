@@ -120,13 +120,13 @@ static void assert_same_state(const char *first, const char *second) {
     assert_int_equal(a->step, b->step);
     assert_int_equal(a->tokens, b->tokens);
     assert_int_equal(a->compute, b->compute);
-    assert_int_equal(a->n_kinds, b->n_kinds);
+    assert_int_equal(a->kinds.n, b->kinds.n);
     for (int unit = 0; unit < a->params.n_units; unit++) {
         size_t n = a->params.units[unit].elements;
         float *x = malloc(n * sizeof *x), *y = malloc(n * sizeof *y);
         assert_non_null(x);
         assert_non_null(y);
-        for (int kind = 0; kind < a->n_kinds; kind++) {
+        for (int kind = 0; kind < a->kinds.n; kind++) {
             EXPECT_OK(checkpoint_read_span(a, (enum checkpoint_kind)kind, unit, 0, n, x));
             EXPECT_OK(checkpoint_read_span(b, (enum checkpoint_kind)kind, unit, 0, n, y));
             assert_memory_equal(x, y, n * sizeof *x);

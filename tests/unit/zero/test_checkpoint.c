@@ -50,7 +50,7 @@ static enum status write_step(int64_t step) {
                                                  .config = &config,
                                                  .params = &params,
                                                  .compute = DTYPE_BF16,
-                                                 .n_kinds = 3,
+                                                 .kinds.n = 3,
                                                  .source = {.context = NULL, .read = read_values}};
     return checkpoint_write(folder, &contents);
 }
@@ -91,7 +91,7 @@ static void test_reading_returns_what_was_written(void **state) {
     assert_int_equal(checkpoint->step, 7);
     assert_int_equal(checkpoint->tokens, 448);
     assert_int_equal(checkpoint->compute, DTYPE_BF16);
-    assert_int_equal(checkpoint->n_kinds, 3);
+    assert_int_equal(checkpoint->kinds.n, 3);
     EXPECT_OK(checkpoint_check_model(checkpoint, &params));
     for (int kind = 0; kind < 3; kind++)
         for (int unit = 0; unit < params.n_units; unit++) {
@@ -110,6 +110,54 @@ static void test_reading_returns_what_was_written(void **state) {
     checkpoint_close(checkpoint);
 }
 
+// Tensors with fewer moments than others (0, 1 and 2 in turn): those they lack are not asked for, take no
+// bytes and read as zeros.
+static enum status read_existing(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                                 float *out) {
+    const unsigned char *n_moments = context;
+    const struct param_unit *u = &params.units[unit];
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct param *param = &params.params[i];
+        if (begin < param->offset + param->elements && end > param->offset)
+            assert_true((int)kind <= n_moments[i]);
+    }
+    return read_values(NULL, kind, unit, begin, end, out);
+}
+
+static void test_moments_that_do_not_exist(void **state) {
+    (void)state;
+    unsigned char n_moments[64];
+    struct checkpoint *checkpoint;
+    assert_true(params.n_params <= 64);
+    for (int i = 0; i < params.n_params; i++)
+        n_moments[i] = (unsigned char)(i % 3);
+    const struct checkpoint_contents contents = {.comm = comm,
+                                                 .partition = &partition,
+                                                 .step = 7,
+                                                 .config = &config,
+                                                 .params = &params,
+                                                 .compute = DTYPE_F32,
+                                                 .kinds = {.n = 3, .n_moments = n_moments},
+                                                 .source = {.context = n_moments, .read = read_existing}};
+    EXPECT_OK(checkpoint_write(folder, &contents));
+    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
+    float *values = malloc(params.n_elements * sizeof *values);
+    assert_non_null(values);
+    for (int kind = 0; kind < 3; kind++)
+        for (int unit = 0; unit < params.n_units; unit++) {
+            const struct param_unit *u = &params.units[unit];
+            EXPECT_OK(
+                checkpoint_read_span(checkpoint, (enum checkpoint_kind)kind, unit, 0, u->elements, values));
+            for (int i = u->first_param; i < u->first_param + u->n_params; i++)
+                for (size_t k = params.params[i].offset;
+                     k < params.params[i].offset + params.params[i].elements; k++)
+                    assert_true(values[k] ==
+                                (kind <= n_moments[i] ? value_of((enum checkpoint_kind)kind, unit, k) : 0));
+        }
+    free(values);
+    checkpoint_close(checkpoint);
+}
+
 // Adafactor's second moments: one per row and column of each tensor, or per element of a vector.
 static void test_adafactor_second_moments(void **state) {
     (void)state;
@@ -119,14 +167,13 @@ static void test_adafactor_second_moments(void **state) {
                                                  .config = &config,
                                                  .params = &params,
                                                  .compute = DTYPE_F32,
-                                                 .n_kinds = 1,
-                                                 .has_factors = true,
+                                                 .kinds = {.n = 1, .has_factors = true},
                                                  .source = {.context = NULL, .read = read_values}};
     struct checkpoint *checkpoint;
     EXPECT_OK(checkpoint_write(folder, &contents));
     EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
-    assert_int_equal(checkpoint->n_kinds, 1);
-    assert_true(checkpoint->has_factors);
+    assert_int_equal(checkpoint->kinds.n, 1);
+    assert_true(checkpoint->kinds.has_factors);
     float *values = malloc((params.n_elements + 1) * sizeof *values);
     assert_non_null(values);
     for (int unit = 0; unit < params.n_units; unit++) {
@@ -341,7 +388,7 @@ static void test_a_failed_write_leaves_nothing_behind(void **state) {
                                                 .config = &config,
                                                 .params = &params,
                                                 .compute = DTYPE_F32,
-                                                .n_kinds = 1,
+                                                .kinds.n = 1,
                                                 .source = {.context = NULL, .read = read_fails}};
     EXPECT_FAILURE(STATUS_FAILED, checkpoint_write(folder, &failing), "the device is gone");
     assert_int_equal(count_entries(), 1);
@@ -438,6 +485,7 @@ static int remove_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_reading_returns_what_was_written, set_up),
+        cmocka_unit_test_setup(test_moments_that_do_not_exist, set_up),
         cmocka_unit_test_setup(test_adafactor_second_moments, set_up),
         cmocka_unit_test_setup(test_all_damage_is_found, set_up),
         cmocka_unit_test_setup(test_a_damaged_checkpoint_is_skipped, set_up),

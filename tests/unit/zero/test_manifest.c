@@ -27,15 +27,23 @@ struct sample {
     struct checkpoint_layout layout;
     struct checkpoint_file *files;
     char (*names)[24];
+    unsigned char *n_moments; // (n_params) with VARIED
     struct text text;
 };
+
+// What the optimizer keeps: two moments of each element; second moments of rows and columns; or 0, 1 and 2
+// moments of the tensors in turn.
+enum variant { PLAIN, FACTORS, VARIED, N_VARIANTS };
 
 static void sample_init(struct sample *sample, const struct params *of, enum partition_kind kind, int world) {
     *sample = (struct sample){0};
     EXPECT_OK(partition_init(&sample->partition, of, kind, world));
     sample->files = calloc((size_t)world, sizeof *sample->files);
     sample->names = calloc((size_t)world, sizeof *sample->names);
-    assert_true(sample->files && sample->names);
+    sample->n_moments = calloc((size_t)of->n_params, sizeof *sample->n_moments);
+    assert_true(sample->files && sample->names && sample->n_moments);
+    for (int i = 0; i < of->n_params; i++)
+        sample->n_moments[i] = (unsigned char)(i % 3);
 }
 
 // Preconditioners of every tensor of two dimensions, on the ranks in turn; some ranks have none.
@@ -57,22 +65,24 @@ static bool has_average(const struct sample *sample) {
     return sample->partition.world > 1;
 }
 
-static void sample_print(struct sample *sample, const struct params *of, bool has_factors) {
+static void sample_print(struct sample *sample, const struct params *of, enum variant variant) {
+    const bool has_factors = variant == FACTORS;
     const struct average_record average = {.n = 5, .weight_sum = 0.0625, .lr_max = 0.25};
-    const struct checkpoint_contents contents = {.partition = &sample->partition,
-                                                 .step = 7,
-                                                 .tokens = 448,
-                                                 .config = &config,
-                                                 .params = of,
-                                                 .compute = DTYPE_BF16,
-                                                 .attention = {CONFIG_ATTENTION_CUDNN, "9.19.0"},
-                                                 .n_kinds = has_factors ? 1 : 3,
-                                                 .has_factors = has_factors,
-                                                 .has_average = has_average(sample),
-                                                 .average = has_average(sample) ? &average : NULL};
+    const struct checkpoint_contents contents = {
+        .partition = &sample->partition,
+        .step = 7,
+        .tokens = 448,
+        .config = &config,
+        .params = of,
+        .compute = DTYPE_BF16,
+        .attention = {CONFIG_ATTENTION_CUDNN, "9.19.0"},
+        .kinds = {.n = has_factors ? 1 : 3,
+                  .has_factors = has_factors,
+                  .has_average = has_average(sample),
+                  .n_moments = variant == VARIED ? sample->n_moments : NULL},
+        .average = has_average(sample) ? &average : NULL};
     int world = sample->partition.world;
-    EXPECT_OK(checkpoint_layout_init(&sample->layout, of, &sample->partition, contents.n_kinds, has_factors,
-                                     has_average(sample)));
+    EXPECT_OK(checkpoint_layout_init(&sample->layout, of, &sample->partition, &contents.kinds));
     add_matrices(sample, of, has_factors ? 0 : of->n_params);
     for (int rank = 0; rank < world; rank++) {
         snprintf(sample->names[rank], sizeof *sample->names, MANIFEST_RANK_FILE, rank);
@@ -89,6 +99,7 @@ static void sample_free(struct sample *sample) {
     text_free(&sample->text);
     free(sample->files);
     free(sample->names);
+    free(sample->n_moments);
 }
 
 static enum status parse(const struct text *text, struct checkpoint **out) {
@@ -134,6 +145,18 @@ static void expect_places(const struct checkpoint *checkpoint, const struct samp
                 checkpoint_kind_elements(&checkpoint->params, (enum checkpoint_kind)kind, unit), &found));
 }
 
+// Elements whose tensors lack the moment are in no file, and the others are.
+static void expect_absent(const struct checkpoint *checkpoint, const struct sample *sample) {
+    for (int i = 0; i < checkpoint->params.n_params; i++)
+        for (int kind = CHECKPOINT_M; kind <= CHECKPOINT_V; kind++) {
+            const struct param *param = &checkpoint->params.params[i];
+            struct checkpoint_span found;
+            assert_true(checkpoint_layout_find(&checkpoint->layout, (enum checkpoint_kind)kind, param->unit,
+                                               param->offset + param->elements - 1, &found));
+            assert_int_equal(found.file >= 0, sample->n_moments[i] >= kind);
+        }
+}
+
 static void expect_read_back(struct sample *sample, bool regular) {
     struct checkpoint *checkpoint;
     EXPECT_OK(parse(&sample->text, &checkpoint));
@@ -147,7 +170,7 @@ static void expect_read_back(struct sample *sample, bool regular) {
         assert_string_equal(checkpoint->files[rank].name, sample->names[rank]);
         assert_int_equal(checkpoint->files[rank].checksum, sample->files[rank].checksum);
     }
-    assert_int_equal(checkpoint->has_average, has_average(sample));
+    assert_int_equal(checkpoint->kinds.has_average, has_average(sample));
     assert_int_equal(checkpoint->average.n, has_average(sample) ? 5 : 0);
     assert_true(checkpoint->average.weight_sum == (has_average(sample) ? 0.0625 : 0));
     assert_true(checkpoint->average.lr_max == (has_average(sample) ? 0.25 : 0));
@@ -159,10 +182,10 @@ static void test_every_partition(void **state) {
     (void)state;
     for (int kind = 0; kind < N_PARTITIONS; kind++)
         for (int world = 1; world <= 40; world = 2 * world + 1) // also ranks that own nothing
-            for (int has_factors = 0; has_factors < 2; has_factors++) {
+            for (int variant = 0; variant < N_VARIANTS; variant++) {
                 struct sample sample;
                 sample_init(&sample, &params, (enum partition_kind)kind, world);
-                sample_print(&sample, &params, has_factors);
+                sample_print(&sample, &params, (enum variant)variant);
                 assert_null(strstr(sample.text.data, "\"spans\""));
                 expect_read_back(&sample, true);
                 sample_free(&sample);
@@ -172,12 +195,12 @@ static void test_every_partition(void **state) {
 // The manifest lists the spans of a partition that partition_init does not produce.
 static void test_a_listed_partition(void **state) {
     (void)state;
-    for (int has_factors = 0; has_factors < 2; has_factors++) {
+    for (int variant = 0; variant < N_VARIANTS; variant++) {
         struct sample sample;
         sample_init(&sample, &params, PARTITION_EVEN, RANKS);
         for (int i = 0; i < sample.partition.n_spans; i++)
             sample.partition.spans[i].owner = RANKS - 1 - sample.partition.spans[i].owner;
-        sample_print(&sample, &params, has_factors);
+        sample_print(&sample, &params, (enum variant)variant);
         assert_non_null(strstr(sample.text.data, "\"spans\""));
         expect_read_back(&sample, false);
         sample_free(&sample);
@@ -211,13 +234,55 @@ static enum status forge(const struct text *good, const char *from, const char *
     return status;
 }
 
+// Of moments, files hold those that exist.
+static void test_moments_that_do_not_exist(void **state) {
+    (void)state;
+    for (int listed = 0; listed < 2; listed++) {
+        struct sample sample, plain;
+        struct checkpoint *checkpoint;
+        uint64_t bytes = 0, plain_bytes = 0, absent = 0;
+        sample_init(&sample, &params, PARTITION_EVEN, RANKS);
+        sample_init(&plain, &params, PARTITION_EVEN, RANKS);
+        for (int i = 0; i < sample.partition.n_spans && listed; i++)
+            sample.partition.spans[i].owner = RANKS - 1 - sample.partition.spans[i].owner;
+        sample_print(&sample, &params, VARIED);
+        sample_print(&plain, &params, PLAIN);
+        assert_non_null(strstr(sample.text.data, "\"format_version\": 3"));
+        EXPECT_OK(parse(&sample.text, &checkpoint));
+        expect_absent(checkpoint, &sample);
+        for (int i = 0; i < params.n_params; i++) {
+            const struct param_unit *unit = &params.units[params.params[i].unit];
+            const bool is_last = i + 1 == unit->first_param + unit->n_params;
+            const size_t end = is_last ? unit->elements : params.params[i + 1].offset;
+            absent += (end - params.params[i].offset) * (uint64_t)(2 - sample.n_moments[i]);
+        }
+        for (int rank = 0; rank < RANKS; rank++) {
+            bytes += checkpoint->files[rank].bytes;
+            plain_bytes += plain.files[rank].bytes;
+        }
+        assert_int_equal(plain_bytes - bytes, absent * sizeof(float));
+        checkpoint_close(checkpoint);
+        const struct text *text = &sample.text;
+        EXPECT_OK(forge(text, "\"moments\": 2", "\"moments\": 2"));
+        EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"moments\": 2", "\"moments\": 3"), "moments");
+        EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"moments\": 2", "\"moments\": -1"), "moments");
+        EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"moments\": 2", "\"momentum\": 2"), "moments");
+        EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"moments\": 0", "\"moments\": 1"),
+                       listed ? "gap or overlap" : "are not where its file has them");
+        EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"moments\": 2", "\"moments\": 1"),
+                       listed ? "unit" : "are not where its file has them");
+        sample_free(&sample);
+        sample_free(&plain);
+    }
+}
+
 // Runs of earlier versions computed attention by flash, and did not say so.
 static void test_attention(void **state) {
     (void)state;
     struct sample sample;
     struct checkpoint *checkpoint;
     sample_init(&sample, &params, PARTITION_EVEN, RANKS);
-    sample_print(&sample, &params, false);
+    sample_print(&sample, &params, PLAIN);
     EXPECT_OK(forge_open(&sample.text, "\"attention\"", "\"unknown\"", &checkpoint));
     assert_int_equal(checkpoint->attention.kernel, CONFIG_ATTENTION_FLASH);
     checkpoint_close(checkpoint);
@@ -234,13 +299,14 @@ static void test_forged_members(void **state) {
     (void)state;
     struct sample sample;
     sample_init(&sample, &params, PARTITION_EVEN, RANKS);
-    sample_print(&sample, &params, false);
+    sample_print(&sample, &params, PLAIN);
     const struct text *text = &sample.text;
     EXPECT_OK(forge(text, "\"test\"", "\"tost\""));
-    EXPECT_FAILURE(STATUS_UNSUPPORTED, forge(text, "\"format_version\": 2", "\"format_version\": 3"),
-                   "1 to 2");
+    EXPECT_FAILURE(STATUS_UNSUPPORTED, forge(text, "\"format_version\": 2", "\"format_version\": 4"),
+                   "1 to 3");
     EXPECT_FAILURE(STATUS_UNSUPPORTED, forge(text, "\"format_version\": 2", "\"format_version\": 0"),
-                   "1 to 2");
+                   "1 to 3");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"format_version\": 2", "\"format_version\": 3"), "moments");
     EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"format_version\": 2", "\"format_version\": 1"),
                    "lists 0 files");
     EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"alignment\": 128", "\"alignment\": 64"), "alignment");
@@ -285,7 +351,7 @@ static void test_forged_preconditioners(void **state) {
         sample_init(&sample, &params, PARTITION_EVEN, RANKS);
         for (int i = 0; i < sample.partition.n_spans && listed; i++)
             sample.partition.spans[i].owner = RANKS - 1 - sample.partition.spans[i].owner;
-        sample_print(&sample, &params, false);
+        sample_print(&sample, &params, PLAIN);
         const struct text *text = &sample.text;
         const struct checkpoint_matrix *matrix = &sample.layout.matrices[0];
         snprintf(offset, sizeof offset, "\"file\": %d, \"offset\": %llu}", matrix->file,
@@ -325,7 +391,7 @@ static void test_forged_spans(void **state) {
     sample_init(&sample, &params, PARTITION_EVEN, RANKS);
     for (int i = 0; i < sample.partition.n_spans; i++)
         sample.partition.spans[i].owner = RANKS - 1 - sample.partition.spans[i].owner;
-    sample_print(&sample, &params, false);
+    sample_print(&sample, &params, PLAIN);
     const struct text *text = &sample.text;
     EXPECT_FAILURE(STATUS_INVALID,
                    forge(text, "\"unit\": 0, \"kind\": \"m\"", "\"unit\": 0, \"kind\": \"v\""),
@@ -348,7 +414,7 @@ static void make_damaged(int i, struct bytes *bytes) {
     sample_init(&sample, &params, i % 2 ? PARTITION_TENSOR : PARTITION_EVEN, RANKS);
     for (int k = 0; i % 3 == 0 && k < sample.partition.n_spans; k++) // listed spans
         sample.partition.spans[k].owner = RANKS - 1 - sample.partition.spans[k].owner;
-    sample_print(&sample, &params, i % 5 == 0);
+    sample_print(&sample, &params, i % 5 == 0 ? FACTORS : i % 5 == 1 ? VARIED : PLAIN);
     bytes->n = sample.text.length - MANIFEST_SEAL_BYTES;
     assert_true(bytes->n < sizeof bytes->data);
     memcpy(bytes->data, sample.text.data, bytes->n);
@@ -392,13 +458,13 @@ static double cpu_s(void) {
 
 // The costs of a large run, without running it: the manifest that rank 0 prints, parsing it on every rank,
 // and lookups. With listed spans, 4,096 ranks would need 331 MB, more than the parser accepts.
-static void check_large(int world, const struct params *large) {
+static void check_large(int world, const struct params *large, enum variant variant) {
     struct sample sample;
     struct checkpoint *checkpoint;
     char bytes[32];
     double began = cpu_s();
     sample_init(&sample, large, PARTITION_EVEN, world);
-    sample_print(&sample, large, false);
+    sample_print(&sample, large, variant);
     double printed = cpu_s();
     EXPECT_OK(parse(&sample.text, &checkpoint));
     double parsed = cpu_s();
@@ -416,7 +482,7 @@ static void check_large(int world, const struct params *large) {
                   world, large->config.n_layer, text_bytes(bytes, sizeof bytes, (double)sample.text.length),
                   printed - began, parsed - printed, n_found, read - parsed);
     assert_true(sample.text.length < (size_t)1 << 20);
-    assert_true(n_found >= (int64_t)3 * world * large->config.n_layer);
+    assert_true(n_found >= (int64_t)(variant == VARIED ? 2 : 3) * world * large->config.n_layer);
     assert_true(read - began < 20); // about fifty times the time without a sanitizer
     checkpoint_close(checkpoint);
     sample_free(&sample);
@@ -429,8 +495,9 @@ static void test_thousands_of_ranks(void **state) {
         &large,
         &(struct gpt_config){
             .n_layer = 256, .n_head = 128, .n_embd = 16384, .vocab_size = 50257, .n_positions = 2048}));
-    check_large(1024, &large);
-    check_large(4096, &large);
+    check_large(1024, &large, PLAIN);
+    check_large(4096, &large, PLAIN);
+    check_large(4096, &large, VARIED);
     params_free(&large);
 }
 
@@ -459,10 +526,15 @@ static int free_model(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_partition),        cmocka_unit_test(test_a_listed_partition),
-        cmocka_unit_test(test_forged_members),         cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_forged_preconditioners), cmocka_unit_test(test_forged_spans),
-        cmocka_unit_test(test_sealed_damage),          cmocka_unit_test(test_thousands_of_ranks),
+        cmocka_unit_test(test_every_partition),
+        cmocka_unit_test(test_a_listed_partition),
+        cmocka_unit_test(test_moments_that_do_not_exist),
+        cmocka_unit_test(test_forged_members),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_forged_preconditioners),
+        cmocka_unit_test(test_forged_spans),
+        cmocka_unit_test(test_sealed_damage),
+        cmocka_unit_test(test_thousands_of_ranks),
     };
     return cmocka_run_group_tests(tests, set_up_model, free_model);
 }

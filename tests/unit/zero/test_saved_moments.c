@@ -1,0 +1,150 @@
+// Checkpoints of optimizers whose tensors have different numbers of moments: those that do not exist take no
+// bytes, and files of format version 2, which held zeros for them, go on to the same bits.
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "tests/support/optimizer_fixture.h"
+#include "tests/support/temporary.h"
+#include "zero/checkpoint/checkpoint.h"
+
+static const struct gpt_config sizes = {
+    .n_layer = 2, .n_head = 1, .n_embd = 24, .vocab_size = 50, .n_positions = 7};
+static struct temporary temporary;
+
+static void update(struct fixture *fixture, int step) {
+    float *grads = fixture->state.gradients.whole;
+    EXPECT_OK(gradients_begin(&fixture->state.gradients, &fixture->stream, 0, 1));
+    for (int i = 0; i < fixture->params.n_params; i++) {
+        const struct param *param = &fixture->params.params[i];
+        float *grad = grads + fixture->params.units[param->unit].offset + param->offset;
+        for (size_t k = 0; k < param->elements; k++)
+            grad[k] = (float)sin(1.7 * (double)k * (double)(k + 3) + i + 10 * step) * 0.1f;
+    }
+    EXPECT_OK(optimizer_update(&fixture->optimizer, &fixture->stream, step, 0.01, 1, 1));
+}
+
+static void start(struct fixture *fixture, const char *json) {
+    fixture_open(fixture, &sizes, json);
+    for (int unit = 0; unit < fixture->params.n_units; unit++)
+        params_init_span(&fixture->params, 3, unit, 0, fixture->params.units[unit].elements,
+                         (float *)fixture->state.parameters.stored + fixture->params.units[unit].offset);
+    update(fixture, 1);
+    update(fixture, 2);
+}
+
+// Writes FOLDER/step-N. kinds: as the run has them, or as earlier versions of the program wrote them.
+static void save(struct fixture *fixture, int64_t step, const struct checkpoint_kinds *kinds) {
+    struct state_reader reader = {&fixture->state, &fixture->stream};
+    EXPECT_OK(checkpoint_write(
+        temporary.folder, &(struct checkpoint_contents){.comm = fixture->comm,
+                                                        .partition = &fixture->state.partition,
+                                                        .step = step,
+                                                        .config = &fixture->config,
+                                                        .params = &fixture->params,
+                                                        .compute = DTYPE_F32,
+                                                        .kinds = *kinds,
+                                                        .matrices = fixture->state.soap.matrices,
+                                                        .n_matrices = fixture->state.soap.rounds.n_tensors,
+                                                        .source = model_states_source(&reader)}));
+}
+
+static enum status read_values(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
+                               float *out) {
+    return checkpoint_read_span(context, kind, unit, begin, end, out);
+}
+
+// The bytes of the file of rank 0, after an update from the checkpoint that must give the weights of `whole`.
+static uint64_t go_on_from(int64_t step, const char *json, const struct fixture *whole) {
+    struct checkpoint *checkpoint;
+    struct fixture fixture;
+    char *path = checkpoint_path(temporary.folder, step);
+    assert_non_null(path);
+    EXPECT_OK(checkpoint_open(NULL, path, &checkpoint));
+    free(path);
+    fixture_open(&fixture, &sizes, json);
+    EXPECT_OK(model_states_load(&fixture.state, &fixture.stream,
+                                &(struct checkpoint_source){.context = checkpoint, .read = read_values},
+                                true));
+    update(&fixture, 3);
+    assert_memory_equal(fixture.state.parameters.stored, whole->state.parameters.stored,
+                        fixture.params.n_elements * sizeof(float));
+    const uint64_t bytes = checkpoint->files[0].bytes;
+    fixture_close(&fixture);
+    checkpoint_close(checkpoint);
+    return bytes;
+}
+
+// In floats: moments that all tensors would have, and those that they have, with the padding behind them.
+static void count_moments(const struct fixture *fixture, uint64_t *all, uint64_t *existing) {
+    const struct params *params = &fixture->params;
+    *all = *existing = 0;
+    for (int i = 0; i < params->n_params; i++) {
+        const struct param_unit *unit = &params->units[params->params[i].unit];
+        const bool is_last = i + 1 == unit->first_param + unit->n_params;
+        const uint64_t elements =
+            (is_last ? unit->elements : params->params[i + 1].offset) - params->params[i].offset;
+        *all += (uint64_t)fixture->state.groups.n_moments * elements;
+        *existing += (uint64_t)optimizer_group_of(&fixture->state.groups, i)->traits.n_moments * elements;
+    }
+}
+
+static void check(const char *json) {
+    struct fixture fixture;
+    uint64_t all, existing;
+    start(&fixture, json);
+    const struct checkpoint_kinds kinds = model_states_kinds(&fixture.state);
+    struct checkpoint_kinds earlier = kinds;
+    earlier.n_moments = NULL;
+    save(&fixture, 2, &earlier);
+    save(&fixture, 3, &kinds);
+    update(&fixture, 3);
+    count_moments(&fixture, &all, &existing);
+    assert_true(existing < all);
+    const uint64_t bytes[] = {go_on_from(2, json, &fixture), go_on_from(3, json, &fixture)};
+    assert_int_equal(bytes[0] - bytes[1], (all - existing) * sizeof(float));
+    fixture_close(&fixture);
+}
+
+static void test_muon(void **state) {
+    (void)state;
+    check("{\"optimizer\": {\"type\": \"muon\"}}");
+    check(
+        "{\"optimizer\": {\"type\": \"muon\", \"state_dtype\": \"int8\", \"groups\": "
+        "[{\"match\": \"h.0.attn.*\", \"type\": \"adamw\"}, {\"match\": \"h.1.mlp.*\", \"freeze\": true}]}}");
+}
+
+static void test_soap(void **state) {
+    (void)state;
+    check("{\"optimizer\": {\"type\": \"soap\", \"max_precond_dim\": 50}}");
+}
+
+static void test_frozen_tensors(void **state) {
+    (void)state;
+    check("{\"optimizer\": {\"type\": \"adamw\", \"groups\": [{\"match\": \"h.0.*\", \"freeze\": true}]}}");
+    check("{\"optimizer\": {\"type\": \"lion\", \"groups\": [{\"match\": \"w*\", \"freeze\": true}]}}");
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return temporary_init(&temporary) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return temporary_free(&temporary) ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_soap),
+        cmocka_unit_test(test_frozen_tensors),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
