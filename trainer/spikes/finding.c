@@ -13,8 +13,8 @@
 
 struct search {
     const struct params *params;
+    const struct optimizer_groups *groups;
     const struct unit_hooks *hooks;
-    enum dtype type;
     struct {
         int unit;
         struct unit_view view;
@@ -106,11 +106,21 @@ static enum status look(struct search *search, struct stream *stream, const void
     return STATUS_OK;
 }
 
-// A parameter, or its gradient; n elements.
+// A parameter; n elements.
 static enum status look_at_tensor(struct search *search, struct stream *stream, const void *values, size_t n,
-                                  enum dtype type, const char *what) {
+                                  enum dtype type) {
     const struct param *tensor = tensor_of(search, values);
-    return look(search, stream, values, 1, n, n, type, what, tensor ? tensor->name : "(unnamed)");
+    return look(search, stream, values, 1, n, n, type, "the parameter", tensor ? tensor->name : "(unnamed)");
+}
+
+// The gradient of a parameter (NULL: one that is not known), unless it is frozen. It need not be in its
+// place: products may leave those of biases in scratch.
+static enum status look_at_gradient(struct search *search, struct stream *stream, const struct param *tensor,
+                                    const void *values, size_t n) {
+    if (tensor && optimizer_groups_freeze(search->groups, (int)(tensor - search->params->params)))
+        return STATUS_OK;
+    return look(search, stream, values, 1, n, n, DTYPE_F32, "the gradient of",
+                tensor ? tensor->name : "(unnamed)");
 }
 
 // ---- operations
@@ -119,8 +129,8 @@ static enum status look_at_embedding(struct search *search, struct stream *strea
                                      const struct embedding_forward_args *a) {
     char name[64];
     const size_t C = (size_t)a->C, n = (size_t)a->B * (size_t)a->T;
-    TRY(look_at_tensor(search, stream, a->wte, (size_t)a->V * C, a->type, "the parameter"));
-    TRY(look_at_tensor(search, stream, a->wpe, (size_t)a->T * C, a->type, "the parameter"));
+    TRY(look_at_tensor(search, stream, a->wte, (size_t)a->V * C, a->type));
+    TRY(look_at_tensor(search, stream, a->wpe, (size_t)a->T * C, a->type));
     const char *layer = a->accumulate ? layer_of(search, a->wte, name, sizeof name) : "the embeddings";
     return look(search, stream, a->out, n, C, a->out_stride, a->type, "the output of", layer);
 }
@@ -128,8 +138,8 @@ static enum status look_at_embedding(struct search *search, struct stream *strea
 static enum status look_at_mix(struct search *search, struct stream *stream,
                                const struct mix_forward_args *a) {
     char name[64];
-    TRY(look_at_tensor(search, stream, a->x_weight, 1, a->type, "the parameter"));
-    TRY(look_at_tensor(search, stream, a->y_weight, 1, a->type, "the parameter"));
+    TRY(look_at_tensor(search, stream, a->x_weight, 1, a->type));
+    TRY(look_at_tensor(search, stream, a->y_weight, 1, a->type));
     const char *layer = layer_of(search, a->x_weight, name, sizeof name);
     return look(search, stream, a->out, 1, a->n, a->n, a->type, "the output of", layer);
 }
@@ -145,8 +155,8 @@ static enum status look_at_norm(struct search *search, struct stream *stream,
                                 const struct layernorm_forward_args *a) {
     char name[64];
     const size_t C = (size_t)a->C;
-    TRY(look_at_tensor(search, stream, a->weight, C, a->type, "the parameter"));
-    TRY(look_at_tensor(search, stream, a->bias, C, a->type, "the parameter"));
+    TRY(look_at_tensor(search, stream, a->weight, C, a->type));
+    TRY(look_at_tensor(search, stream, a->bias, C, a->type));
     const char *layer = layer_of(search, a->weight, name, sizeof name);
     TRY(look(search, stream, a->x, (size_t)a->N, C, C, a->type, "the input of", layer));
     return look(search, stream, a->out, (size_t)a->N, C, C, a->type, "the output of", layer);
@@ -163,8 +173,8 @@ static enum status look_at_linear(struct search *search, struct stream *stream,
                                   const struct linear_forward_args *a) {
     char name[64];
     const size_t N = (size_t)a->N, IC = (size_t)a->IC, OC = (size_t)a->OC;
-    TRY(look_at_tensor(search, stream, a->weight, OC * IC, a->type, "the parameter"));
-    TRY(look_at_tensor(search, stream, a->bias, OC, a->type, "the parameter"));
+    TRY(look_at_tensor(search, stream, a->weight, OC * IC, a->type));
+    TRY(look_at_tensor(search, stream, a->bias, OC, a->type));
     const char *layer = layer_of(search, a->weight, name, sizeof name);
     TRY(look(search, stream, a->x, N, IC, IC, a->type, "the input of", layer));
     return look(search, stream, a->out, N, OC, (size_t)a->out_stride, a->out_type, "the output of", layer);
@@ -182,21 +192,24 @@ static enum status look_at_mix_backward(struct search *search, struct stream *st
                                         const struct mix_backward_args *a) {
     char name[64];
     const char *layer = layer_of(search, a->x_weight, name, sizeof name);
-    TRY(look_at_tensor(search, stream, a->dx_weight, 1, DTYPE_F32, "the gradient of"));
-    TRY(look_at_tensor(search, stream, a->dy_weight, 1, DTYPE_F32, "the gradient of"));
+    TRY(look_at_gradient(search, stream, tensor_of(search, a->x_weight), a->dx_weight, 1));
+    TRY(look_at_gradient(search, stream, tensor_of(search, a->y_weight), a->dy_weight, 1));
     return look(search, stream, a->dx, 1, a->n, a->n, a->type, "the gradient of the input of", layer);
 }
 
-// The layer's name is known where the operation reads its weight; else from the gradient.
+// The layer's name is known where the operation reads its weight; else from the gradient. Its bias follows
+// its weight.
 static enum status look_at_linear_backward(struct search *search, struct stream *stream,
                                            const struct linear_backward_args *a) {
     char name[64];
     const size_t N = (size_t)a->N, IC = (size_t)a->IC, OC = (size_t)a->OC;
-    const char *layer = layer_of(search, a->weight ? a->weight : a->dweight, name, sizeof name);
+    const void *weight = a->weight ? a->weight : a->dweight;
+    const struct param *tensor = tensor_of(search, weight);
+    const char *layer = layer_of(search, weight, name, sizeof name);
     TRY(look(search, stream, a->dout, N, OC, (size_t)a->dout_stride, a->type, "the gradient of the output of",
              layer));
-    TRY(look_at_tensor(search, stream, a->dweight, OC * IC, DTYPE_F32, "the gradient of"));
-    TRY(look_at_tensor(search, stream, a->dbias, OC, DTYPE_F32, "the gradient of"));
+    TRY(look_at_gradient(search, stream, tensor, a->dweight, OC * IC));
+    TRY(look_at_gradient(search, stream, tensor ? tensor + 1 : NULL, a->dbias, OC));
     return look(search, stream, a->dx, N, IC, IC, a->type, "the gradient of the input of", layer);
 }
 
@@ -204,9 +217,10 @@ static enum status look_at_norm_backward(struct search *search, struct stream *s
                                          const struct layernorm_backward_args *a) {
     char name[64];
     const size_t C = (size_t)a->C;
+    const struct param *tensor = tensor_of(search, a->weight);
     const char *layer = layer_of(search, a->weight, name, sizeof name);
-    TRY(look_at_tensor(search, stream, a->dweight, C, DTYPE_F32, "the gradient of"));
-    TRY(look_at_tensor(search, stream, a->dbias, C, DTYPE_F32, "the gradient of"));
+    TRY(look_at_gradient(search, stream, tensor, a->dweight, C));
+    TRY(look_at_gradient(search, stream, tensor ? tensor + 1 : NULL, a->dbias, C));
     return look(search, stream, a->dx, (size_t)a->N, C, C, a->type, "the gradient of the input of", layer);
 }
 
@@ -303,10 +317,10 @@ static enum status release_group(void *context, struct stream *stream, int unit,
     return search->hooks->group_release(search->hooks->context, stream, unit, group, pass);
 }
 
-enum status finding_train(struct gpt *gpt, const struct params *params, struct device *device,
-                          struct stream *stream, enum dtype type, const struct unit_hooks *hooks,
+enum status finding_train(struct gpt *gpt, const struct params *params, const struct optimizer_groups *groups,
+                          struct device *device, struct stream *stream, const struct unit_hooks *hooks,
                           const struct gpt_loss *loss, struct finding *found) {
-    struct search search = {.params = params, .hooks = hooks, .type = type, .found = found};
+    struct search search = {.params = params, .groups = groups, .hooks = hooks, .found = found};
     const struct unit_hooks watched = {.context = &search,
                                        .begin = hooks->begin ? begin : NULL,
                                        .params_acquire = acquire,

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 
 #include "model/gpt.h"
+#include "zero/partition/optimizer_groups.h"
 
 // What was found. Has no pointers, so that ranks can exchange it.
 struct finding {
@@ -15,10 +16,11 @@ struct finding {
     char what[160];       // "the output of h.3.mlp.c_fc, in the forward pass"
 };
 
-// gpt_train of the micro-batch that gpt_load brought, on a device that nothing else uses meanwhile.
+// gpt_train of the micro-batch that gpt_load brought, on a device that nothing else uses meanwhile. Gradients
+// of frozen tensors, which nothing uses, are not looked at.
 //   found   [in, out] kept if it is found already
-enum status finding_train(struct gpt *gpt, const struct params *params, struct device *device,
-                          struct stream *stream, enum dtype type, const struct unit_hooks *hooks,
+enum status finding_train(struct gpt *gpt, const struct params *params, const struct optimizer_groups *groups,
+                          struct device *device, struct stream *stream, const struct unit_hooks *hooks,
                           const struct gpt_loss *loss, struct finding *found) MUST_CHECK;
 
 #endif

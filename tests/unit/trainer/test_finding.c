@@ -1,0 +1,64 @@
+// The first tensor of a pass that is not finite, by name; and gradients that nothing uses.
+#include "base/json.h"
+#include "tests/support/whole_model.h"
+#include "trainer/spikes/finding.h"
+
+static const struct gpt_config sizes = {
+    .n_layer = 1, .n_head = 1, .n_embd = 8, .vocab_size = 11, .n_positions = 4};
+
+static void fill(struct whole_model *model, const char *name, float value) {
+    const struct param *param = &model->params.params[params_find(&model->params, name)];
+    float *values = (float *)whole_data(model, model->param_region) +
+                    model->params.units[param->unit].offset + param->offset;
+    for (size_t i = 0; i < param->elements; i++)
+        values[i] = value;
+}
+
+// With a loss scaled by 1e28: in a model whose MLP has activations of 1e12 and an output projection of zero,
+// all is finite but that projection's gradient.
+static struct finding find(const char *groups_json) {
+    static const int32_t tokens[] = {1, 2, 3, 4}, targets[] = {2, 3, 4, 5};
+    const struct gpt_options options = {.type = DTYPE_F32, .B = 1, .T = 4, .training = true};
+    struct device *device;
+    struct whole_model model;
+    struct config config;
+    struct optimizer_groups groups;
+    struct finding found = {0};
+    double sum;
+    assert_ok(config_parse(&config, groups_json, strlen(groups_json), "test"));
+    assert_ok(device_open("cpu", 1, 0, &device));
+    whole_model_init(&model, &sizes, device, &options, 0);
+    whole_model_randomize(&model, 7);
+    fill(&model, "h.0.mlp.c_fc.bias", 1e12F);
+    fill(&model, "h.0.mlp.c_proj.weight", 0);
+    assert_ok(optimizer_groups_init(&groups, &config, &model.params));
+    assert_ok(gpt_load(model.gpt, &model.stream, tokens, targets, 0));
+    const struct gpt_loss loss = {.scale = 1e28F, .sum = &sum};
+    assert_ok(
+        finding_train(model.gpt, &model.params, &groups, device, &model.stream, &model.hooks, &loss, &found));
+    assert_true(isfinite(sum));
+    optimizer_groups_free(&groups);
+    whole_model_free(&model);
+    device_close(device);
+    config_free(&config);
+    return found;
+}
+
+static void test_gradients_of_frozen_tensors_are_not_looked_at(void **state) {
+    (void)state;
+    const struct finding found = find("{}");
+    assert_true(found.is_found);
+    assert_string_equal(found.what, "the gradient of h.0.mlp.c_proj.weight, in the backward pass");
+    const struct finding frozen =
+        find("{\"optimizer\": {\"groups\": [{\"match\": \"h.0.mlp.c_proj.weight\", \"freeze\": true}]}}");
+    assert_string_equal(frozen.what, "");
+    assert_false(frozen.is_found);
+    assert_true(frozen.n_operations > found.n_operations);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients_of_frozen_tensors_are_not_looked_at),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
