@@ -117,8 +117,13 @@ enum status weights_open(struct weights *weights, const char *path) {
 }
 
 enum status weights_bind(struct weights *weights, const struct params *params) {
-    if (weights->checkpoint)
-        return checkpoint_check_model(weights->checkpoint, params);
+    const struct checkpoint *checkpoint = weights->checkpoint;
+    if (checkpoint) {
+        TRY(checkpoint_check_model(checkpoint, params));
+        return is_schedule_free(checkpoint)
+                   ? optimizer_groups_init(&weights->groups, &checkpoint->config, &checkpoint->params)
+                   : STATUS_OK;
+    }
     if (weights->llmc_path) {
         TRY(llmc_open(&weights->llmc, weights->llmc_path, params));
         weights->llmc_open = true;
@@ -129,13 +134,13 @@ enum status weights_bind(struct weights *weights, const struct params *params) {
     return STATUS_OK;
 }
 
-// The arithmetic of kernels/ops.h's lerp, so that the bits are those that the run evaluated.
-static enum status read_schedule_free(const struct checkpoint *checkpoint, int unit, size_t begin, size_t end,
-                                      float *out) {
+// out: y of elements [begin, end), which becomes x. The arithmetic of kernels/ops.h's lerp, so that the bits
+// are those that the run evaluated.
+static enum status average_span(const struct checkpoint *checkpoint, int unit, size_t begin, size_t end,
+                                float *out) {
     enum { CHUNK = 4096 };
     const float weight = schedule_free_weight(checkpoint->config.optimizer.betas.value[0]);
     float z[CHUNK];
-    TRY(checkpoint_read_span(checkpoint, CHECKPOINT_MASTER, unit, begin, end, out));
     for (size_t first = begin; first < end; first += CHUNK, out += CHUNK) {
         const size_t n = end - first < CHUNK ? end - first : CHUNK;
         TRY(checkpoint_read_span(checkpoint, CHECKPOINT_M, unit, first, first + n, z));
@@ -145,10 +150,21 @@ static enum status read_schedule_free(const struct checkpoint *checkpoint, int u
     return STATUS_OK;
 }
 
+// Frozen tensors have no z: their average is what they are.
+static enum status read_schedule_free(const struct weights *weights, int unit, size_t begin, size_t end,
+                                      float *out) {
+    const struct checkpoint *checkpoint = weights->checkpoint;
+    TRY(checkpoint_read_span(checkpoint, CHECKPOINT_MASTER, unit, begin, end, out));
+    for (struct trained_span span = {0};
+         optimizer_groups_next_trained(&weights->groups, &checkpoint->params, unit, begin, end, &span);)
+        TRY(average_span(checkpoint, unit, span.begin, span.end, out + (span.begin - begin)));
+    return STATUS_OK;
+}
+
 enum status weights_read_span(const struct weights *weights, int unit, size_t begin, size_t end, float *out) {
     const struct checkpoint *checkpoint = weights->checkpoint;
     if (checkpoint && weights->uses_average && is_schedule_free(checkpoint))
-        return read_schedule_free(checkpoint, unit, begin, end, out);
+        return read_schedule_free(weights, unit, begin, end, out);
     if (checkpoint)
         return checkpoint_read_span(checkpoint,
                                     weights->uses_average ? CHECKPOINT_AVERAGE : CHECKPOINT_MASTER, unit,
@@ -189,6 +205,7 @@ enum status weights_find_tokenizer(const struct weights *weights, char **path) {
 
 void weights_close(struct weights *weights) {
     checkpoint_close(weights->checkpoint);
+    optimizer_groups_free(&weights->groups);
     if (weights->huggingface_open)
         huggingface_close(&weights->huggingface);
     if (weights->llmc_open)

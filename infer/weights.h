@@ -9,12 +9,14 @@
 #include "model/formats/huggingface.h"
 #include "model/formats/llmc.h"
 #include "zero/checkpoint/checkpoint.h"
+#include "zero/partition/optimizer_groups.h"
 
 struct weights {
     char *path;
-    struct gpt_config config;      // the sizes of the model
-    char *folder;                  // of the files, where its tokenizer may be; NULL for a checkpoint
-    struct checkpoint *checkpoint; // NULL: a model of another program
+    struct gpt_config config;       // the sizes of the model
+    char *folder;                   // of the files, where its tokenizer may be; NULL for a checkpoint
+    struct checkpoint *checkpoint;  // NULL: a model of another program
+    struct optimizer_groups groups; // of a checkpoint of schedule-free AdamW, after weights_bind
     struct huggingface_weights huggingface;
     bool huggingface_open;
     char *llmc_path; // of a model file of llm.c; else NULL

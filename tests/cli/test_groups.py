@@ -34,7 +34,7 @@ class Groups(CommandCase):
         others = ['w*', 'ln_f.*', 'h.0.*', 'h.1.ln_?.*', 'h.1.attn.*', 'h.1.mlp.c_proj.*', '*.bias']
         freeze = groups({'match': others, 'freeze': True})
         before = self.tensors('start')
-        for optimizer in 'adamw', 'muon', 'adafactor', 'lamb':
+        for optimizer in 'adamw', 'muon', 'adafactor', 'lamb', 'schedulefree_adamw':
             with self.subTest(optimizer=optimizer):
                 run = self.folder / optimizer
                 process = self.run_train(self.config(), f'model.init_from={self.folder}/start', f'run.dir={run}', freeze,
