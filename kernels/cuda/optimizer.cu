@@ -295,8 +295,19 @@ __device__ void step_tile_blocks(const call &call, size_t begin, size_t end, siz
 
 constexpr int TILE_WIDTH = widest_access<float>(); // elements per access
 
+// Blocks of step_spans that a processor holds at least; 0: as ptxas decides. On sm_120 it aims at six of
+// schedule-free AdamW and spills.
+template <class Rule> constexpr int spans_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 1200
+    return Rule::rule == OPTIMIZER_SCHEDULE_FREE ? 5 : 0;
+#else
+    return 0;
+#endif
+}
+
 template <class Rule, class M>
-__global__ void __launch_bounds__(BLOCK_THREADS) step_spans(const optimizer_spans_args args) {
+__global__ void __launch_bounds__(BLOCK_THREADS, spans_blocks<Rule>())
+    step_spans(const optimizer_spans_args args) {
     if (args.result->skipped)
         return;
     for (size_t tile = blockIdx.x; tile < args.n_tiles; tile += gridDim.x) {
