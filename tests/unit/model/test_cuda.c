@@ -1,6 +1,7 @@
 // Activation offload and recomputation on a GPU change no bit, in whatever order its streams run, and save
 // the expected memory; a micro-batch and a decode step take the planned launches; the vocabulary's padding
 // changes nothing. Runs on the simulated GPU of tests/cudasim or on a real one; skipped without either.
+#include "tests/support/small_models.h"
 #include "tests/support/whole_model.h"
 
 // tests/cudasim: from now on delays and reorders the work of streams, as CUDA permits. NULL on a real GPU.
@@ -12,38 +13,24 @@ void cudasim_reorder(unsigned seed) __attribute__((weak));
 static const struct gpt_config deep_config = {
     .n_layer = 4, .n_head = 2, .n_embd = 32, .vocab_size = 37, .n_positions = 16};
 
-// Grouped heads wider than n_embd / n_head, their norms, biases, a window shorter than the sequences, and an
-// lm_head of its own.
+// Windows are shorter than the sequences.
 static const struct gpt_config llama_config = {.n_layer = 3,
-                                               .n_head = 4,
                                                .n_embd = 24,
                                                .vocab_size = 37,
                                                .n_positions = 16,
-                                               .family = FAMILY_LLAMA,
-                                               .n_kv_head = 2,
-                                               .head_dim = 8,
-                                               .intermediate_size = 40,
-                                               .qkv_bias = true,
-                                               .qk_norm = true,
-                                               .untied = true,
-                                               .n_windows = 2,
+                                               SMALL_HEADS,
+                                               LLAMA_PIECES,
                                                .windows = {5, 0}};
 
-// The modern family, each piece on: the embedding stays on the device as long as the pass lasts.
+// The embedding stays on the device as long as the pass lasts.
 static const struct gpt_config modern_config = {.n_layer = 4,
                                                 .n_head = 2,
+                                                .n_kv_head = 1,
                                                 .n_embd = 32,
                                                 .vocab_size = 37,
                                                 .n_positions = 16,
-                                                .family = FAMILY_MODERN,
-                                                .n_kv_head = 1,
-                                                .qk_norm = true,
-                                                .untied = true,
-                                                .n_windows = 2,
+                                                MODERN_PIECES,
                                                 .windows = {5, 0},
-                                                .soft_cap = 2,
-                                                .embedding_skip = true,
-                                                .n_value_embeddings = 2,
                                                 .value_embeddings = {0, 3}};
 
 static void reorder(unsigned seed) {

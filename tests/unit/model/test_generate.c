@@ -1,49 +1,22 @@
 // Generation: decoding with the key-value cache against full forward passes, for any split of the prompt, and
 // sampling against its definition.
+#include "tests/support/small_models.h"
 #include "tests/support/whole_model.h"
 
 #include <stdio.h>
 
 #include "base/rng.h"
 
-static const struct gpt_config small_config = {
-    .n_layer = 3, .n_head = 3, .n_embd = 24, .vocab_size = 61, .n_positions = 100};
-// Grouped heads as wide as n_embd / n_head is not, norms of heads, a window, and an lm_head of its own.
-static const struct gpt_config llama_config = {.n_layer = 3,
-                                               .n_head = 4,
-                                               .n_embd = 24,
-                                               .vocab_size = 61,
-                                               .n_positions = 100,
-                                               .family = FAMILY_LLAMA,
-                                               .n_kv_head = 2,
-                                               .head_dim = 8,
-                                               .intermediate_size = 40,
-                                               .qkv_bias = true,
-                                               .qk_norm = true,
-                                               .untied = true,
-                                               .n_windows = 2,
-                                               .windows = {20, 0}};
-// All that generation must follow: values that depend on the token, an embedding that all blocks read, logits
-// with a soft-cap.
-static const struct gpt_config modern_config = {.n_layer = 3,
-                                                .n_head = 4,
-                                                .n_embd = 24,
-                                                .vocab_size = 61,
-                                                .n_positions = 100,
-                                                .family = FAMILY_MODERN,
-                                                .n_kv_head = 2,
-                                                .head_dim = 8,
-                                                .intermediate_size = 40,
-                                                .qk_norm = true,
-                                                .untied = true,
-                                                .n_windows = 2,
-                                                .windows = {20, 0},
-                                                .soft_cap = 3,
-                                                .embedding_skip = true,
-                                                .n_value_embeddings = 2,
-                                                .value_embeddings = {0, 2}};
 #define VOCAB_SIZE  61
 #define N_POSITIONS 100
+#define SIZES       .n_layer = 3, .n_embd = 24, .vocab_size = VOCAB_SIZE, .n_positions = N_POSITIONS
+
+static const struct gpt_config small_config = {SIZES, .n_head = 3};
+// What generation must follow: windows, values that depend on the token, an embedding that all blocks read,
+// logits with a soft-cap.
+static const struct gpt_config llama_config = {SIZES, SMALL_HEADS, LLAMA_PIECES, .windows = {20, 0}};
+static const struct gpt_config modern_config = {SIZES, SMALL_HEADS, MODERN_PIECES, .windows = {20, 0},
+                                                .value_embeddings = {0, 2}};
 
 // Weights as large as a trained model's, so that positions and attention matter.
 static void model_init_of(struct whole_model *model, const struct gpt_config *config, struct device *device,

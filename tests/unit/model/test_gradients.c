@@ -1,11 +1,10 @@
 // Backward is the gradient of forward: finite differences of whole models in double, for each family and what
 // it can switch on.
+#include "tests/support/small_models.h"
 #include "tests/support/whole_model.h"
 
 #include <stdio.h>
 
-static const struct gpt_config gpt2 = {
-    .n_layer = 3, .n_head = 3, .n_embd = 12, .vocab_size = 29, .n_positions = 10};
 // Tied, without anything that is optional.
 static const struct gpt_config plain_llama = {.n_layer = 2,
                                               .n_head = 3,
@@ -14,47 +13,6 @@ static const struct gpt_config plain_llama = {.n_layer = 2,
                                               .n_positions = 10,
                                               .family = FAMILY_LLAMA,
                                               .intermediate_size = 20};
-// Everything: grouped heads wider than n_embd / n_head, norms of heads, biases, windows, stretched rotation,
-// and an lm_head of its own.
-static const struct gpt_config full_llama = {.n_layer = 3,
-                                             .n_head = 4,
-                                             .n_embd = 12,
-                                             .vocab_size = 29,
-                                             .n_positions = 10,
-                                             .family = FAMILY_LLAMA,
-                                             .n_kv_head = 2,
-                                             .head_dim = 6,
-                                             .intermediate_size = 20,
-                                             .qkv_bias = true,
-                                             .qk_norm = true,
-                                             .untied = true,
-                                             .rope = {.theta = 100,
-                                                      .type = ROPE_YARN,
-                                                      .factor = 2,
-                                                      .beta_fast = 32,
-                                                      .beta_slow = 1,
-                                                      .original_positions = 5},
-                                             .n_windows = 2,
-                                             .windows = {2, 0}};
-
-// Every piece; projections that begin at zero are moved by the test like all weights.
-static const struct gpt_config modern = {.n_layer = 3,
-                                         .n_head = 4,
-                                         .n_embd = 12,
-                                         .vocab_size = 29,
-                                         .n_positions = 10,
-                                         .family = FAMILY_MODERN,
-                                         .n_kv_head = 2,
-                                         .head_dim = 8,
-                                         .intermediate_size = 20,
-                                         .qk_norm = true,
-                                         .untied = true,
-                                         .n_windows = 2,
-                                         .windows = {3, 0},
-                                         .soft_cap = 2,
-                                         .embedding_skip = true,
-                                         .n_value_embeddings = 2,
-                                         .value_embeddings = {0, 2}};
 
 // The steps of differences, and the error that they leave.
 struct precision {
@@ -122,22 +80,29 @@ static void check_gradients(const char *name, const struct gpt_config *config, s
 
 static void test_gpt2(void **state) {
     (void)state;
-    check_gradients("gpt2", &gpt2, smooth);
+    check_gradients("gpt2", &small_gpt2, smooth);
 }
 
 static void test_llama(void **state) {
     (void)state;
     check_gradients("llama", &plain_llama, smooth);
-    check_gradients("llama with all options", &full_llama, smooth);
+    struct gpt_config config = small_llama;
+    config.rope = (struct rope_config){.theta = 100,
+                                       .type = ROPE_YARN,
+                                       .factor = 2,
+                                       .beta_fast = 32,
+                                       .beta_slow = 1,
+                                       .original_positions = 5};
+    check_gradients("llama with all options", &config, smooth);
 }
 
-// With every piece, and without each in turn.
+// With every piece, and without each in turn. Projections that begin at zero are moved like all weights.
 static void test_modern(void **state) {
     (void)state;
     struct gpt_config config;
-    check_gradients("modern", &modern, with_jumps);
+    check_gradients("modern", &small_modern, with_jumps);
 #define WITHOUT(piece, ...)                                                                                  \
-    config = modern;                                                                                         \
+    config = small_modern;                                                                                   \
     __VA_ARGS__;                                                                                             \
     check_gradients("modern without " piece, &config, with_jumps)
     WITHOUT("qk_norm", config.qk_norm = false);
@@ -148,7 +113,7 @@ static void test_modern(void **state) {
     WITHOUT("embedding_skip", config.embedding_skip = false);
     WITHOUT("value_embeddings", config.n_value_embeddings = 0);
 #undef WITHOUT
-    config = modern;
+    config = small_modern;
     config.activation = MLP_GELU;
     check_gradients("modern with GELU", &config, smooth);
 }

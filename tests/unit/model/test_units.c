@@ -1,34 +1,13 @@
 // The contract of model/hooks.h: units are used only while they are held, gradients are complete when
 // grads_ready is called, recomputation changes no bit.
+#include "tests/support/small_models.h"
 #include "tests/support/whole_model.h"
 
 #include <stdio.h>
 
 #define MAX_HELD 2
 
-static const struct gpt_config small_config = {
-    .n_layer = 3, .n_head = 3, .n_embd = 12, .vocab_size = 29, .n_positions = 10};
-
-// Each piece of the recipe.
-static const struct gpt_config modern_config = {.n_layer = 3,
-                                                .n_head = 4,
-                                                .n_embd = 12,
-                                                .vocab_size = 29,
-                                                .n_positions = 10,
-                                                .family = FAMILY_MODERN,
-                                                .n_kv_head = 2,
-                                                .head_dim = 8,
-                                                .intermediate_size = 20,
-                                                .qk_norm = true,
-                                                .untied = true,
-                                                .n_windows = 2,
-                                                .windows = {3, 0},
-                                                .soft_cap = 2,
-                                                .zero_init = true,
-                                                .embedding_skip = true,
-                                                .n_value_embeddings = 2,
-                                                .value_embeddings = {0, 2}};
-static const struct gpt_config *const configs[] = {&small_config, &modern_config};
+static const struct gpt_config *const configs[] = {&small_gpt2, &small_modern};
 enum { N_CONFIGS = sizeof configs / sizeof *configs };
 
 // ---- hooks that lend units
@@ -404,8 +383,8 @@ static size_t planned_activations(const struct gpt_config *config, struct device
 // GELU; and, in fp32, mean, rstd and lse.
 static void test_activation_memory_of_recompute_levels(void **state) {
     struct device *device = device_for_test(*state);
-    size_t N = 3 * 9, C = (size_t)small_config.n_embd, H = (size_t)small_config.n_head,
-           L = (size_t)small_config.n_layer;
+    size_t N = 3 * 9, C = (size_t)small_gpt2.n_embd, H = (size_t)small_gpt2.n_head,
+           L = (size_t)small_gpt2.n_layer;
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         size_t size = dtype_size((enum dtype)type);
         size_t always = N * ((L + 2) * C * size + 2 * sizeof(float));
@@ -418,7 +397,7 @@ static void test_activation_memory_of_recompute_levels(void **state) {
             [RECOMPUTE_BLOCK] = always + attention + mlp + elementwise};
         for (int recompute = 0; recompute < N_RECOMPUTE; recompute++)
             assert_int_equal(
-                planned_activations(&small_config, device,
+                planned_activations(&small_gpt2, device,
                                     &(struct gpt_options){.type = (enum dtype)type,
                                                           .B = 3,
                                                           .T = 9,
@@ -433,19 +412,19 @@ static void test_activation_memory_of_recompute_levels(void **state) {
 // block that mixes; with the norms recomputed, C that all blocks share.
 static void test_activation_memory_of_mixing(void **state) {
     struct device *device = device_for_test(*state);
-    const size_t N = 3 * 9, C = (size_t)modern_config.n_embd, size = dtype_size(DTYPE_BF16);
-    struct gpt_config plain = modern_config;
+    const size_t N = 3 * 9, C = (size_t)small_modern.n_embd, size = dtype_size(DTYPE_BF16);
+    struct gpt_config plain = small_modern;
     plain.embedding_skip = false;
     struct gpt_options options = {.type = DTYPE_BF16, .B = 3, .T = 9, .training = true};
     for (int recompute = 0; recompute < N_RECOMPUTE; recompute++) {
         options.recompute = (enum gpt_recompute)recompute;
-        const size_t blocks = recompute == RECOMPUTE_NONE ? (size_t)modern_config.n_layer - 1 : 1;
-        assert_int_equal(planned_activations(&modern_config, device, &options),
+        const size_t blocks = recompute == RECOMPUTE_NONE ? (size_t)small_modern.n_layer - 1 : 1;
+        assert_int_equal(planned_activations(&small_modern, device, &options),
                          planned_activations(&plain, device, &options) + blocks * N * C * size);
     }
     // Forward only: the mixed input, and the embedding, which the checkpoints' two buffers do not keep.
     options = (struct gpt_options){.type = DTYPE_BF16, .B = 3, .T = 9};
-    assert_int_equal(planned_activations(&modern_config, device, &options),
+    assert_int_equal(planned_activations(&small_modern, device, &options),
                      planned_activations(&plain, device, &options) + 2 * N * C * size);
     device_close(device);
 }
@@ -490,11 +469,11 @@ static void test_offload_does_nothing_on_the_cpu(void **state) {
     struct device *device = device_for_test(*state);
     struct gpt_options options = {
         .type = DTYPE_F32, .B = 3, .T = 9, .recompute = RECOMPUTE_BLOCK, .training = true};
-    size_t bytes = planned_activations(&small_config, device, &options);
-    struct step_result kept = step_with(&small_config, device, &options);
+    size_t bytes = planned_activations(&small_gpt2, device, &options);
+    struct step_result kept = step_with(&small_gpt2, device, &options);
     options.offload_activations = true;
-    assert_int_equal(planned_activations(&small_config, device, &options), bytes);
-    struct step_result again = step_with(&small_config, device, &options);
+    assert_int_equal(planned_activations(&small_gpt2, device, &options), bytes);
+    struct step_result again = step_with(&small_gpt2, device, &options);
     assert_same_step(&kept, &again);
     free(kept.grads);
     free(again.grads);
@@ -505,7 +484,7 @@ static void check_refusal(struct device *device, const struct gpt_options *optio
     struct params params;
     struct region_table table;
     struct gpt *gpt;
-    assert_ok(params_init(&params, &small_config));
+    assert_ok(params_init(&params, &small_gpt2));
     region_table_init(&table);
     assert_int_equal(gpt_new(&params, options, device, &table, &gpt), STATUS_INVALID);
     assert_null(gpt);
