@@ -1,0 +1,107 @@
+// Every optimizer is the same run in every stage and partition (test_trainer_stages.c has the stages
+// themselves). Run with 1, 2, 3 and 4 ranks.
+#include "tests/mpi/training_runs.h"
+
+#define STEPS 6
+
+// Trains in every stage with these overrides; returns whether the loss has fallen (true on ranks other than
+// 0).
+static bool learns_in_every_stage(enum partition_kind partition, const char *overrides) {
+    struct run_outcome first = {0};
+    for (int stage = 0; stage <= 3; stage++)
+        expect_same(&first,
+                    train(comm,
+                          "%s train.max_steps=%d train.train_batch_size=12 "
+                          "train.gradient_accumulation_steps=1 zero_optimization.stage=%d "
+                          "zero_optimization.partition=%s zero_optimization.overlap_comm=%s",
+                          overrides, STEPS, stage, partition_name(partition), stage % 2 ? "true" : "false"),
+                    overrides);
+    const bool learns = comm->rank > 0 || first.losses[STEPS - 1] < first.losses[0];
+    outcome_free(&first);
+    return learns;
+}
+
+static void learn_in_every_partition(const char *const variants[N_PARTITIONS]) {
+    for (int partition = 0; partition < N_PARTITIONS; partition++)
+        together_true(comm, learns_in_every_stage((enum partition_kind)partition, variants[partition]));
+}
+
+// Every optimizer and state dtype. Quantization blocks of int8 states never cross spans, in any partition.
+static void test_optimizers(void **state) {
+    (void)state;
+    static const char *const variants[] = {
+        "optimizer.type=lion", "optimizer.type=adam optimizer.state_dtype=bf16",
+        "optimizer.type=sgd optimizer.state_dtype=int8", "optimizer.type=adamw optimizer.state_dtype=int8",
+        "optimizer.type=adafactor"};
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+        char overrides[128];
+        snprintf(overrides, sizeof overrides, "%s precision.compute=bf16", variants[i]);
+        together_true(comm, learns_in_every_stage(i % 2 ? PARTITION_TENSOR : PARTITION_EVEN, overrides));
+    }
+}
+
+// Muon: each matrix is orthogonalized by one rank, from the same bits in every stage, whatever the partition
+// sends. The momentum in every dtype.
+static void test_muon(void **state) {
+    (void)state;
+    static const char *const variants[N_PARTITIONS] = {
+        "optimizer.type=muon precision.compute=bf16",
+        "optimizer.type=muon precision.compute=fp32 optimizer.state_dtype=int8",
+        "optimizer.type=muon precision.compute=fp16 optimizer.state_dtype=bf16 optimizer.muon_scale=jordan "
+        "optimizer.adamw_lr=0.002",
+    };
+    learn_in_every_partition(variants);
+}
+
+// Groups of tensors with rates and decays of their own, or frozen: with partition layer a rank may own frozen
+// tensors only.
+static void test_groups(void **state) {
+    (void)state;
+    static const char *const variants[N_PARTITIONS] = {
+        "precision.compute=bf16 optimizer.groups=[{\"match\":\"h.0.attn.*\",\"freeze\":true},"
+        "{\"match\":[\"*.bias\",\"*ln_*\"],\"lr\":0.004,\"weight_decay\":0.2}]",
+        "optimizer.type=adafactor optimizer.groups=[{\"match\":\"w*\",\"freeze\":true},"
+        "{\"match\":[\"h.0.*\",\"ln_f.*\"],\"freeze\":true},{\"match\":\"*.bias\",\"lr\":0.004}]",
+        "optimizer.type=muon precision.compute=fp16 fp16.initial_scale_power=26 optimizer.state_dtype=int8 "
+        "optimizer.groups=[{\"match\":\"h.?.mlp.c_fc.*\",\"freeze\":true},"
+        "{\"match\":\"h.0.attn.*\",\"type\":\"adamw\",\"lr\":0.002}]",
+    };
+    learn_in_every_partition(variants);
+}
+
+// SOAP: each matrix has one rank with all its states, which differs by stage and partition. Refreshes of both
+// kinds of bases, with and without a longest side, and steps that are skipped (fp16).
+static void test_soap(void **state) {
+    (void)state;
+    static const char *const variants[N_PARTITIONS] = {
+        "optimizer.type=soap optimizer.precondition_frequency=2 precision.compute=fp32",
+        "optimizer.type=soap optimizer.precondition_frequency=2 precision.compute=bf16 "
+        "optimizer.state_dtype=int8 optimizer.max_precond_dim=20",
+        "optimizer.type=soap optimizer.precondition_frequency=2 precision.compute=fp16 "
+        "fp16.initial_scale_power=24 fp16.hysteresis=1 optimizer.adamw_lr=0.002",
+    };
+    learn_in_every_partition(variants);
+}
+
+// LAMB: norms of layers of which each rank has a part, q, k and v apart. Tensors without decay, frozen ones,
+// those that AdamW updates, and steps that are skipped (fp16).
+static void test_lamb(void **state) {
+    (void)state;
+    static const char *const variants[N_PARTITIONS] = {
+        "optimizer.type=lamb precision.compute=fp32 optimizer.trust_ratio=[0.5,1]",
+        "optimizer.type=lamb precision.compute=bf16 optimizer.state_dtype=int8 "
+        "optimizer.groups=[{\"match\":\"wpe*\",\"freeze\":true},"
+        "{\"match\":\"h.0.attn.*\",\"weight_decay\":0.2},{\"match\":\"h.1.mlp.*\",\"type\":\"adamw\"}]",
+        "optimizer.type=lamb precision.compute=fp16 fp16.initial_scale_power=24 fp16.hysteresis=1 "
+        "optimizer.state_dtype=bf16",
+    };
+    learn_in_every_partition(variants);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_optimizers), cmocka_unit_test(test_muon), cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_soap),       cmocka_unit_test(test_lamb),
+    };
+    return runs_main(tests);
+}
