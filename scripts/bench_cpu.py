@@ -168,12 +168,14 @@ class Ours:
         (folder / 'config.json').write_text('{}')
         self.launcher = ['mpirun', '--oversubscribe', '-n', str(arguments.ranks)] if arguments.ranks > 1 else []
         self.command = [str(program or arguments.train), str(folder / 'config.json'), 'device=cpu', f'run.dir={self.run}',
-                        f'run.threads={threads}', f'precision.compute={kind}', f'model.family={case.family}', f'model.n_layer={case.layers}',
+                        f'run.threads={threads}', f'precision.compute={kind}', f'model.n_layer={case.layers}',
                         f'model.n_head={case.heads}', f'model.n_embd={case.width}', f'model.vocab_size={case.vocabulary}',
                         f'model.n_positions={case.length}', f'data.train={shard}',
                         f'train.micro_batch_size={case.batch // arguments.ranks}', f'train.train_batch_size={case.batch}', 'train.max_steps=1000000', 'train.eval_every=0',
                         'optimizer.lr=1e-4', 'scheduler.type=constant', 'scheduler.warmup_steps=0', 'checkpoint.every=0',
                         'run.log_every=1000000']
+        if case.family != 'gpt2':  # which needs no option: older builds can take part
+            self.command.append(f'model.family={case.family}')
 
     def needed_bytes(self):
         command = [self.command[0], 'plan', *self.command[1:], '--ranks', '1', '--json']
