@@ -59,7 +59,8 @@ enum status session_open(struct session *session, const struct session_options *
     session->hooks = unsharded_hooks(&session->unsharded);
     region_memory_init(&session->memory, session->device);
     return region_add(&session->memory.table, REGION_PARAMS, session->device->place, session->type,
-                      session->params.n_elements, &session->span_region, "params");
+                      params_memory(&session->params, session->device->place), &session->span_region,
+                      "params");
 }
 
 enum status session_mask_documents(const struct session *session, struct gpt *gpt) {

@@ -142,7 +142,7 @@ static enum status head_release_matrix(struct model_pass *pass, enum gpt_pass di
 // ---- lm_head and loss, a tile of rows at a time
 
 // Logits of rows [row, row + n), to buffers.logits. With padding, the product reads rows of the weight beyond
-// the vocabulary: whatever follows it in its unit (gpt->logits_columns).
+// the vocabulary: whatever follows it in memory (params_lm_head_columns).
 static enum status logits_tile(struct model_pass *pass, const struct head *head, int row, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -198,7 +198,8 @@ static unsigned recomputed_of(const struct gpt *gpt, int block) {
 // ---- final norm, lm_head and loss, with their gradients
 
 // The gradients of a tile of logits: of its rows of the final norm's output, and of lm_head. The padding's
-// dlogits are zero, so that it adds zeros to dx, and lm_head's gradient has the rows of the vocabulary only.
+// dlogits are zero, so that it adds zeros to dx. Its rows of lm_head's gradient are zero and not used; of a
+// tied one they are left out, since the gradients of other tensors may be there.
 static enum status logits_tile_backward(struct model_pass *pass, const struct head *head, int row, int n) {
     struct gpt *gpt = pass->gpt;
     enum dtype type = gpt->options.type;
@@ -209,8 +210,9 @@ static enum status logits_tile_backward(struct model_pass *pass, const struct he
         .OC = gpt->logits_columns, .dout_stride = gpt->logits_stride, .type = type);
     RUN(&pass->runner, linear_backward, .dweight = layer_gradient(&head->matrix, head->tensor),
         .dout = gpt->buffers.dlogits, .x = (char *)gpt->buffers.lnf.out + offset, .N = n, .IC = C,
-        .OC = gpt->params->config.vocab_size, .dout_stride = gpt->logits_stride,
-        .beta_zero = head->matrix.view.beta_zero && row == 0, .type = type);
+        .OC = gpt->params->config.untied ? gpt->logits_columns : gpt->params->config.vocab_size,
+        .dout_stride = gpt->logits_stride, .beta_zero = head->matrix.view.beta_zero && row == 0,
+        .type = type);
     return STATUS_OK;
 }
 

@@ -215,18 +215,6 @@ static size_t round_up(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-// The columns of the lm_head's products. On a GPU the vocabulary is padded, so that tensor cores are fed
-// whole tiles. Rows of the weight beyond the vocabulary are what follows it in its unit, so that no parameter
-// is padded: there must be enough of it. Only where padding costs little.
-static int choose_logits_columns(const struct gpt *gpt) {
-    const struct params *params = gpt->params;
-    size_t C = (size_t)params->config.n_embd, V = (size_t)params->config.vocab_size;
-    size_t padded = round_up(V, PARAM_ROWS_READ);
-    bool is_cheap = padded - V <= V / 16,
-         has_rows = params_readable(params, (int)(params_lm_head(params) - params->params)) == padded * C;
-    return gpt->device->place == REGION_DEVICE && is_cheap && has_rows ? (int)padded : (int)V;
-}
-
 // The largest tile in bytes. On a GPU up to GPU_LOGITS_ROWS rows, but at most half of what the blocks would
 // keep for backward without recomputation (16 C per token and block): a small model's logits must not outgrow
 // its activations. Recomputation and the ZeRO stage play no part, since they must change no bit, and the
@@ -257,7 +245,7 @@ static int choose_logits_rows(const struct gpt *gpt) {
 // gradient takes their place. On the CPU a tile fits into caches, and fp32 logits cost nothing.
 static void choose_logits(struct gpt *gpt) {
     gpt->logits_type = gpt->device->place == REGION_DEVICE ? gpt->options.type : gpt->accumulation;
-    gpt->logits_columns = choose_logits_columns(gpt);
+    gpt->logits_columns = params_lm_head_columns(gpt->params, gpt->device->place);
     gpt->logits_stride = (int)round_up((size_t)gpt->logits_columns, LOGITS_ROW_ALIGNMENT);
     gpt->logits_rows = choose_logits_rows(gpt);
 }

@@ -15,7 +15,8 @@
 enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
 
 // An acquired unit: where each of its tensors is, by its index in the unit (enum *_param). Tensors need not
-// be next to each other, but what params_readable says may be read from each one's start.
+// be next to each other, but as many elements as params_accessed says may be read from each one's start, and
+// of an untied lm_head's gradient be written.
 struct unit_view {
     void *const *params; // in the compute type; NULL in GPT_BACKWARD_GRADS
     void *const *grads;  // fp32 gradients, to be added to; NULL in GPT_FORWARD

@@ -2,6 +2,7 @@
 // order of use.
 #include "model/params.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,14 +181,42 @@ const struct param *params_lm_head(const struct params *params) {
     return own ? own : params_tensor(params, 0, PARAM_WTE);
 }
 
-size_t params_readable(const struct params *params, int index) {
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+int params_lm_head_columns(const struct params *params, enum region_place place) {
+    const int multiple = 128, V = params->config.vocab_size, padding = (multiple - V % multiple) % multiple;
+    return place == REGION_DEVICE && padding <= V / 16 && padding <= INT_MAX - V ? V + padding : V;
+}
+
+size_t params_accessed(const struct params *params, int index, enum region_place place) {
     const struct param *param = &params->params[index];
-    size_t rows = (size_t)param->shape[0], left = params->units[param->unit].elements - param->offset;
-    size_t padded =
-        (rows + PARAM_ROWS_READ - 1) / PARAM_ROWS_READ * PARAM_ROWS_READ * (size_t)param->shape[1];
-    if (param->n_dims < 2)
+    if (param != params_lm_head(params))
         return param->elements;
-    return padded < left ? padded : left;
+    return (size_t)params_lm_head_columns(params, place) * (size_t)param->shape[1];
+}
+
+size_t params_span_memory(const struct params *params, struct param_span span, enum region_place place) {
+    const int head = (int)(params_lm_head(params) - params->params);
+    size_t end = span.end;
+    if (head >= span.first_param && head < span.first_param + span.n_params)
+        end = larger(end, params->params[head].offset + params_accessed(params, head, place));
+    return end - span.begin;
+}
+
+size_t params_memory(const struct params *params, enum region_place place) {
+    const struct param *head = params_lm_head(params);
+    return larger(params->n_elements, params->units[head->unit].offset + head->offset +
+                                          params_accessed(params, (int)(head - params->params), place));
+}
+
+size_t params_span_grad_memory(const struct params *params, struct param_span span, enum region_place place) {
+    return params->config.untied ? params_span_memory(params, span, place) : span.end - span.begin;
+}
+
+size_t params_grad_memory(const struct params *params, enum region_place place) {
+    return params->config.untied ? params_memory(params, place) : params->n_elements;
 }
 
 struct param_span params_unit(const struct params *params, int unit) {

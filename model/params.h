@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/region.h"
 #include "base/status.h"
 #include "model/gpt_config.h"
 
@@ -114,12 +115,21 @@ void params_part_name(const struct param *param, int part, char *out, size_t siz
 const struct param *params_tensor(const struct params *params, int unit, int tensor);
 // The matrix of lm_head: its own, or the token embedding that it is tied to.
 const struct param *params_lm_head(const struct params *params);
-// lm_head on a GPU pads the vocabulary to a multiple of this many rows: its products also read the rows that
-// follow wte in its unit, where there are any.
-#define PARAM_ROWS_READ 128
-// The elements from a tensor's start that products may read: up to PARAM_ROWS_READ rows, but never beyond its
-// unit. Those that are not the tensor's must be finite and change no result.
-size_t params_readable(const struct params *params, int index);
+// The columns of lm_head's products. In the memory of a GPU the vocabulary is padded to a multiple of 128
+// where that adds at most a sixteenth, so that tensor cores are fed whole tiles.
+int params_lm_head_columns(const struct params *params, enum region_place place);
+// The elements from a tensor's start that products access. Of lm_head's matrix these are as many rows as its
+// products have columns: the padding's rows are what follows the matrix in memory. No tensor is padded. What
+// is read there must be finite and changes no result.
+size_t params_accessed(const struct params *params, int index, enum region_place place);
+// The elements that memory for a span of a unit must have, from the span's begin; for all units one after the
+// other. More than the span, or the model, has where lm_head's padding is beyond its end.
+size_t params_span_memory(const struct params *params, struct param_span span, enum region_place place);
+size_t params_memory(const struct params *params, enum region_place place);
+// The same for gradients. Only of an lm_head of its own is the padding written, with zeros: those of a tied
+// one are followed by others that count.
+size_t params_span_grad_memory(const struct params *params, struct param_span span, enum region_place place);
+size_t params_grad_memory(const struct params *params, enum region_place place);
 struct param_span params_unit(const struct params *params, int unit); // the whole unit
 struct param_span params_group(const struct params *params, int unit, enum block_group group); // of a block
 

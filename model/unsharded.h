@@ -10,8 +10,8 @@ struct unsharded {
     void **weights, **grads; // (n_params) the tensors' addresses; grads NULL: no backward passes
 };
 
-//   weights  (params->n_elements) of `type`, on the device
-//   grads    (params->n_elements) of `grad_type`, or NULL
+//   weights  (params_memory) of `type`, on the device
+//   grads    (params_grad_memory) of `grad_type`, or NULL
 enum status unsharded_init(struct unsharded *unsharded, const struct params *params, enum dtype type,
                            const void *weights, enum dtype grad_type, void *grads) MUST_CHECK;
 void unsharded_free(struct unsharded *unsharded);

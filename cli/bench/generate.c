@@ -164,8 +164,8 @@ static enum status make_model(struct generate_bench *bench) {
     struct region_table *table = &bench->memory.table;
     const struct generator_options options = {bench->type, bench->positions, SEQUENCES};
     int span;
-    TRY(region_add(table, REGION_PARAMS, bench->device->place, bench->type, bench->params.n_elements, &span,
-                   "params"));
+    TRY(region_add(table, REGION_PARAMS, bench->device->place, bench->type,
+                   params_memory(&bench->params, bench->device->place), &span, "params"));
     TRY(generator_new(&bench->params, &options, bench->device, table, &bench->generator));
     TRY(region_memory_allocate(&bench->memory));
     bench->span = region_data(table, span);

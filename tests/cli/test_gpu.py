@@ -14,6 +14,7 @@ import harness
 import test_profile
 from harness import (CommandCase, LOW_PRECISION_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
                      write_shard)
+from test_families import LLAMA
 
 SIMULATED = 'cudasim' in str(harness.TRAIN)
 REORDERED = [{'CUDASIM_REORDER': str(seed)} for seed in (1, 2)]
@@ -334,6 +335,19 @@ class Ranks(GpuCase):
         for stage, threshold in (0, 0), (3, 0), (3, wpe + 1), (3, wte + 1):
             with self.subTest(stage=stage, threshold=threshold):
                 self.run_ranks(2, config, f'{STAGE}{stage}', f'zero_optimization.stage3_param_persistence_threshold={threshold}')
+                first = first or self.curve()
+                self.assertEqual(self.curve(), first)
+                self.check_plan()
+                self.remove_run()
+
+    def test_an_lm_head_of_its_own_is_padded(self):
+        """A row follows it wherever it is: the model, a slot or the persistent tensors; and its gradient in every buffer."""
+        config = self.config(model={'vocab_size': 2047})
+        first, head = None, 2047 * 32
+        for stage, threshold in (0, 0), (2, 0), (3, 0), (3, head + 1):
+            with self.subTest(stage=stage, threshold=threshold):
+                self.run_ranks(2, config, *LLAMA, f'{STAGE}{stage}', f'zero_optimization.stage3_param_persistence_threshold={threshold}',
+                               'zero_optimization.reduce_every_micro_batch=true', 'train.train_batch_size=8', 'train.max_steps=2')
                 first = first or self.curve()
                 self.assertEqual(self.curve(), first)
                 self.check_plan()

@@ -134,11 +134,13 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     enum region_place place = device->place;
     size_t n = model->params.n_elements;
     region_table_init(table);
-    assert_ok(region_add(table, REGION_PARAMS, place, options->type, n, &model->param_region, "params"));
+    assert_ok(region_add(table, REGION_PARAMS, place, options->type, params_memory(&model->params, place),
+                         &model->param_region, "params"));
     model->master_region = model->param_region;
     if (has_master_weights(options->type))
         assert_ok(region_add(table, REGION_MASTER, place, DTYPE_F32, n, &model->master_region, "master"));
-    assert_ok(region_add(table, REGION_GRADS, place, model->state, n, &model->grad_region, "grads"));
+    assert_ok(region_add(table, REGION_GRADS, place, model->state, params_grad_memory(&model->params, place),
+                         &model->grad_region, "grads"));
     assert_ok(region_add(table, REGION_MOMENTS, place, model->state, n, &model->m_region, "m"));
     assert_ok(region_add(table, REGION_MOMENTS, place, model->state, n, &model->v_region, "v"));
     assert_ok(gpt_new(&model->params, options, device, table, &model->gpt));

@@ -116,10 +116,11 @@ static void count_contributions(const struct trace *training, int *counts) {
 static enum status add_buffers(struct gradients *gradients, const int *contributions,
                                struct region_table *table) {
     const struct params *params = gradients->params;
+    const enum region_place place = gradients->device->place;
     size_t largest = 0;
     for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
         const struct reduction *reduction = &gradients->reductions[r];
-        const size_t elements = reduction->span.end - reduction->span.begin;
+        const size_t elements = params_span_grad_memory(params, reduction->span, place);
         if (contributions[reduction->unit] == 1 && elements > largest)
             largest = elements;
     }
@@ -130,7 +131,8 @@ static enum status add_buffers(struct gradients *gradients, const int *contribut
         if (contributions[unit] > 1) {
             gradients->reductions[gradients->first_reduction[unit]].own =
                 &gradients->buffers[gradients->n_buffers];
-            TRY(add_buffer(gradients, table, params->units[unit].elements, "unit ", unit));
+            const size_t elements = params_span_grad_memory(params, params_unit(params, unit), place);
+            TRY(add_buffer(gradients, table, elements, "unit ", unit));
         }
     return STATUS_OK;
 }
@@ -165,8 +167,8 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
                                     .shard_region = -1};
     TRY(check_calls(gradients));
     if (has_all(gradients)) {
-        TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32, params->n_elements,
-                       &gradients->whole_region, "grads"));
+        TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32,
+                       params_grad_memory(params, device->place), &gradients->whole_region, "grads"));
     } else {
         TRY(list_reductions(gradients));
         TRY(plan_buffers(gradients, training, table));

@@ -19,8 +19,9 @@ static size_t place_persistent(struct parameters *parameters) {
         parameters->persistent_offset[i] = persistent ? end : NOT_PERSISTENT;
         if (!persistent)
             continue;
-        if (end + params_readable(params, i) > readable)
-            readable = end + params_readable(params, i);
+        const size_t read = params_accessed(params, i, parameters->device->place);
+        if (end + read > readable)
+            readable = end + read;
         end += (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
     }
     return end > readable ? end : readable;
@@ -141,7 +142,7 @@ static enum status plan_slots(struct parameters *parameters, struct gather_slots
                                                        parameters->options->prefetch_bucket > 0};
     for (size_t f = 0; f < n && elements && patient; f++) {
         const struct fetch *fetch = &parameters->fetches[f];
-        elements[f] = fetch->span.end - fetch->span.begin;
+        elements[f] = params_span_memory(parameters->params, fetch->span, parameters->device->place);
         patient[f] = stage_by_group(parameters->options, parameters->params, fetch->unit);
     }
     enum status status = STATUS_OK;
@@ -208,7 +209,8 @@ enum status parameters_init(struct parameters *parameters, const struct params *
                                       .offload = offload};
     bool whole = parameters_has_all(parameters);
     if (!options->offload_param)
-        TRY(region_add(table, REGION_PARAMS, device->place, type, whole ? params->n_elements : shard_elements,
+        TRY(region_add(table, REGION_PARAMS, device->place, type,
+                       whole ? params_memory(params, device->place) : shard_elements,
                        &parameters->stored_region, whole ? "params" : "params of the shard"));
     TRY(check_calls(parameters));
     return whole ? STATUS_OK : init_stage3(parameters, table);
