@@ -4,6 +4,7 @@
 #   make CC=clang          another compiler, in build/release-clang
 #   make CUDA_ARCH="80 90" CUDA kernels for these compute capabilities, or "all"; default: those of this machine's GPUs
 #   make CUDA=no           without CUDA, even if nvcc is installed
+#   make ISAS="portable avx2"   CPU kernels for these instruction sets only, which builds faster
 #   make VARIANT=cpu build/cpu/train    the release program without CUDA, beside the one with it
 #   make VARIANT=fuzz CC=clang fuzz    fuzzers of what reads foreign files (tests/fuzz), in build/fuzz-clang
 #   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
@@ -135,7 +136,7 @@ needs_cli/tokenize := cli trainer data/text $(needs_trainer)
 
 # CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h gives them its vectors.
 isa_sources := $(wildcard kernels/cpu/isa/*.c)
-isas := portable avx2 avx512 avx512_bf16
+isas := $(or $(ISAS),portable avx2 avx512 avx512_bf16)
 isa_flags_portable :=
 isa_flags_avx2 := -mavx2 -mfma -mf16c
 isa_flags_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
@@ -158,6 +159,7 @@ cuda_sources := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 cuda_library := $(BUILD)/libcuda.a
 NVCC ?= $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) \
                     $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
+# CUDA_LAUNCHER=ccache: what nvcc is run by, as its path is not that of ccache's links.
 # Builds with sanitizers or another C compiler have no CUDA: nvcc uses its own host compiler.
 CUDA ?= $(if $(filter release,$(VARIANT)),$(if $(suffix),no,$(if $(NVCC),yes,no)),no)
 CXX ?= g++
@@ -218,7 +220,7 @@ ifneq ($(simulated),)
 else
 	$(if $(gpu_note),$(call announce,gpu-note,$(gpu_note)))
 	$(quiet)$(NVCC) --version | sed -n '/release/s/.*release //p' >$(@D)/nvcc-version
-	$(quiet)$(NVCC) $(nvcc_flags) -Xptxas -v -MMD -MP -c -o $@ $< 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
+	$(quiet)$(CUDA_LAUNCHER) $(NVCC) $(nvcc_flags) -Xptxas -v -MMD -MP -c -o $@ $< 2>$(@:.o=.log) || { cat $(@:.o=.log) >&2; exit 1; }
 endif
 
 $(BUILD)/tests/cudasim/test_%.o: kernel_flags_here = $(kernel_flags)
@@ -310,6 +312,13 @@ $(OBJECTS)/kernels/cpu/$(1)/%.o: kernels/cpu/isa/%.c
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) $(isa_flags_$(1)) -DISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(isas),$(eval $(call isa_rule,$(isa))))
+# A file named after them: when they change, the file that lists them is compiled again.
+isa_choice := $(OBJECTS)/isas-$(subst $(empty) ,-,$(strip $(isas)))
+$(isa_choice):
+	@mkdir -p $(@D)
+	@rm -f $(OBJECTS)/isas-*
+	@touch $@
+$(OBJECTS)/kernels/cpu/device.o: $(isa_choice)
 $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(isa))
 
 # ---- tests: tests/unit/FOLDER/test_*.c and tests/{ops,mpi}/test_FOLDER_*.c
