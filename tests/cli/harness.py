@@ -21,6 +21,12 @@ GOLDEN = ROOT / 'tests' / 'golden'
 LOW_PRECISION_TOLERANCES = {'bf16': 1e-2, 'fp16': 1e-2 * 2**-10 / 2**-7}
 
 
+def release_only(covered):
+    """For tests of what the program computes, not of its memory: with sanitizers only in the full run. covered: what runs their
+    code with sanitizers in the short one."""
+    return unittest.skipIf(SANITIZERS and not FULL, f'with sanitizers only in the full run: {covered}')
+
+
 def shared(name):
     """The path of a file that is too large for the repository, or None if absent."""
     folder = pathlib.Path(os.environ.get('ZERO_SHARED', ROOT.parent / 'shared'))

@@ -2,7 +2,7 @@
 import json
 import struct
 
-from harness import FULL, GPU, CommandCase, pseudo_random_tokens, relative, write_shard
+from harness import FULL, GPU, CommandCase, pseudo_random_tokens, relative, release_only, write_shard
 
 
 def tensors(folder):
@@ -58,6 +58,7 @@ class Average(AveragingCase):
         self.assertLess(distance(self.exported(checkpoint), average), 1e-6)
         self.assertGreater(distance(self.exported(checkpoint, '--weights', 'latest'), average), 1e-4)
 
+    @release_only('the other tests have both')
     def test_exponential_and_uniform(self):
         config = self.averaging_config()
         error = self.run_train(config).error

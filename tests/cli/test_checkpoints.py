@@ -9,7 +9,7 @@ import signal
 import unittest
 
 import harness
-from harness import CommandCase
+from harness import CommandCase, release_only
 
 GOOD = r'step-0*(\d+): step \1, (\d+) ranks?, partition (\w+), .*B in (\d+) files?: ok$'
 
@@ -160,6 +160,7 @@ class Consolidate(CheckpointCase):
                     self.assertEqual((target / name).read_bytes(), (source / name).read_bytes())
                 shutil.rmtree(self.folder / 'run')
 
+    @release_only('unit/zero/test_checkpoint_ranks reads every partition')
     def test_every_partition_gives_the_same_file(self):
         found = set()
         for partition in 'even', 'layer', 'tensor':
@@ -170,6 +171,7 @@ class Consolidate(CheckpointCase):
             shutil.rmtree(self.folder / 'run')
         self.assertEqual(len(found), 1)
 
+    @release_only('the next two tests resume from consolidated checkpoints')
     def test_a_consolidated_checkpoint_replaces_the_original(self):
         source = self.three_ranks('train.max_steps=4')[-1]
         self.run_train('checkpoint', 'consolidate', source)
@@ -258,6 +260,7 @@ class Consolidate(CheckpointCase):
 
 
 class ManyRanks(CheckpointCase):
+    @release_only('unit/zero/test_checkpoint_ranks reads the files of many ranks')
     def test_more_ranks_than_descriptors(self):
         """24 ranks wrote the checkpoint. Its reader may open 24 descriptors, and needs some of them for other files."""
         config = self.ranks_config(train={'train_batch_size': 24, 'max_steps': 2}, checkpoint={'every': 2, 'keep': 0},

@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 import harness
-from harness import CommandCase, GOLDEN, ROOT, shared
+from harness import CommandCase, GOLDEN, ROOT, release_only, shared
 
 
 class Help(CommandCase):
@@ -175,6 +175,7 @@ class Text(CommandCase):
         (self.folder / 'bad.tiktoken').write_text('IQ== 0\nnot base64\n')
         self.refuses('tokenizer', 'encode', '--tokenizer', 'bad.tiktoken', text='x', says=['bad.tiktoken', '2'])
 
+    @release_only('unit/data/test_tokenizer')
     def test_gpt2_golden(self):
         tokenizer = shared('data/gpt2.tiktoken')
         if not tokenizer:

@@ -2,7 +2,7 @@
 import json
 import unittest
 
-from harness import CommandCase, pseudo_random_tokens, write_shard
+from harness import CommandCase, pseudo_random_tokens, release_only, write_shard
 
 END_OF_TEXT = 256  # of the tokenizer "bytes"
 
@@ -40,6 +40,7 @@ class Runs(DocumentCase):
         data = [self.metrics(run)[0]['model_memory']['data'] for run in ('run', 'across')]
         self.assertGreaterEqual(data[0] - data[1], 2 * 32 * 4)
 
+    @release_only('unit/model/test_documents, and the next test')
     def test_stages_and_ranks(self):
         config = self.config(ranks=True, data={'val': []}, train={'max_steps': 3})
         for stage in range(4):

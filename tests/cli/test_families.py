@@ -2,7 +2,8 @@
 import json
 import math
 
-from harness import CommandCase, ROOT
+import harness
+from harness import CommandCase, ROOT, release_only
 
 LLAMA = ['model.family=llama', 'model.n_head=4', 'model.n_kv_head=2', 'model.head_dim=8', 'model.intermediate_size=40',
          'model.qk_norm=true', 'model.tied=false', 'model.window=[5, 0]', 'precision.compute=fp32']
@@ -35,8 +36,9 @@ class Family:
 
     def test_stages_among_ranks_change_no_bit(self):
         config = self.tiny_config()
-        for ranks in 2, 3:
-            for stage in range(4):
+        few = harness.SANITIZERS and not harness.FULL  # the same code on other numbers
+        for ranks in (3,) if few else (2, 3):
+            for stage in (0, 3) if few else range(4):
                 with self.subTest(ranks=ranks, stage=stage):
                     self.run_ranks(ranks, config, *self.OPTIONS, f'zero_optimization.stage={stage}', 'run.threads=1',
                                    f'run.dir={ranks}-{stage}')
@@ -78,6 +80,7 @@ class Modern(Family, CommandCase):
                           'embedding_skip': True})
         self.assertEqual(json.loads(self.run_train('check', self.folder / 'run' / 'config.json').out)['model'], model)
 
+    @release_only('unit/model/test_gradients')
     def test_each_piece_can_be_switched_off(self):
         off = {'qk_norm': 'false', 'tied': 'true', 'activation': 'gelu', 'soft_cap': '0', 'zero_init': 'false',
                'embedding_skip': 'false', 'value_embeddings': '[]', 'window': '[]', 'partial_rotary_factor': '1'}

@@ -6,7 +6,7 @@ import subprocess
 import unittest
 
 import harness
-from harness import CommandCase
+from harness import CommandCase, release_only
 
 # Sets COMPREPLY for the words that follow, as bash would at a press of Tab behind the last.
 COMPLETE = '''source "$1"; shift; compopt() { :; }; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _zero_train
@@ -27,6 +27,7 @@ class Help(CommandCase):
         lines = text[1].splitlines() if len(text) > 1 else []
         return list(zip(lines[::2], lines[1::2]))
 
+    @release_only('test_manual_pages prints the same texts')
     def test_examples(self):
         """Each command has examples, of commands and flags that exist; a title is a sentence."""
         commands = self.commands()

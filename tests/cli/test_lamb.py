@@ -1,6 +1,6 @@
 """optimizer.type=lamb: resuming, other numbers of ranks, and what it needs of a run."""
 import harness
-from harness import CommandCase, relative
+from harness import CommandCase, relative, release_only
 
 LAMB = {'type': 'lamb', 'lr': 0.02}
 
@@ -31,6 +31,7 @@ class Lamb(CommandCase):
                 self.assertLess(relative(loss, expected), 1e-5, (ranks, step))
                 self.assertLess(relative(norm, expected_norm), 1e-4, (ranks, step))
 
+    @release_only('tests/mpi trains with bounds of ratios')
     def test_what_a_ratio_does(self):
         """Without decay, and with a ratio of one, it is AdamW to rounding; by default it is not, and it learns."""
         config = self.ranks_config(optimizer={'lr': 0.01}, train={'overfit_one_batch': True, 'max_steps': 12})

@@ -1,5 +1,5 @@
 """Muon from the command line: resuming to the bit, and on other numbers of ranks, stages and partitions."""
-from harness import CommandCase, relative
+from harness import CommandCase, relative, release_only
 
 STAGE, PARTITION = 'zero_optimization.stage=', 'zero_optimization.partition='
 
@@ -9,6 +9,7 @@ class Muon(CommandCase):
         return self.ranks_config(optimizer={'type': 'muon', 'lr': 0.01}, train={'max_steps': steps},
                                  checkpoint={'every': every, 'keep': 0}, scheduler={'type': 'constant', 'warmup_steps': 2})
 
+    @release_only('tests/mpi trains with every dtype')
     def test_every_dtype_resumes_to_the_bit(self):
         config = self.config_of(4, 2)
         for compute, dtype in ('fp32', 'fp32'), ('bf16', 'int8'), ('fp16', 'bf16'):
@@ -20,6 +21,7 @@ class Muon(CommandCase):
                 self.assertEqual(self.curve(resumed.name), self.curve(dtype))
                 self.assertEqual(self.final_state(resumed.name), self.final_state(dtype))
 
+    @release_only('the next test resumes, and tests/mpi trains in every stage')
     def test_other_stages_resume_to_the_bit(self):
         """With "even" matrices are sent to the rank that orthogonalizes them, with "tensor" they are there."""
         config = self.config_of(4, 2)

@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 import harness
-from harness import CommandCase, GOLDEN, ROOT
+from harness import CommandCase, GOLDEN, ROOT, release_only
 
 KINDS = ['params', 'grads', 'master', 'moments', 'average', 'communication', 'activations', 'logits', 'workspace', 'data']
 PROGRAM = 32 << 20  # host memory of a rank that is planned besides the model's
@@ -240,6 +240,7 @@ class Plan(CommandCase):
             if not harness.SANITIZERS:
                 self.assertLess(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, 3)
 
+    @release_only('test_a_trillion_parameters')
     def test_thousands_of_ranks(self):
         """Stage 3 never gathers whole blocks here. The largest model that the options allow is planned within seconds."""
         trillion = {'n_layer': 128, 'n_embd': 25600, 'n_head': 160, 'vocab_size': 51200, 'n_positions': 2048}
@@ -401,6 +402,7 @@ class Fit(CommandCase):
                              environment={'CUDA_VISIBLE_DEVICES': ''}).out
         self.assertIn('For a GPU that is not in this machine', out)
 
+    @release_only('unit/trainer/test_fit')
     def test_nothing_fits(self):
         big = ROOT / 'configs' / 'gpt3-13b.json'
         limits = ('--device-memory', '8G', '--host-memory', '32G')

@@ -1,7 +1,7 @@
 """train.dropout, train.label_smoothing and train.z_loss: PyTorch's curves, the same run in every stage, plain evaluation."""
 import json
 
-from harness import FULL, GOLDEN, CommandCase, golden_arguments, relative
+from harness import FULL, GOLDEN, CommandCase, golden_arguments, relative, release_only
 from test_schedules import ScheduleCase
 
 OPTIONS = 'train.dropout=0.2', 'train.label_smoothing=0.1', 'train.z_loss=0.001'
@@ -34,6 +34,7 @@ class Golden(GoldenCase):
 
 
 class SameRun(ScheduleCase):
+    @release_only('unit/model/test_regularization')
     def test_stages_ranks_recompute_and_resuming(self):
         lengths = 'train.seq_len_schedule=[[0, 16], [3, 32]]'
         config = self.config(checkpoint={'every': 1, 'keep': 0})

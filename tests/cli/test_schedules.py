@@ -2,7 +2,7 @@
 import json
 import shutil
 
-from harness import FULL, CommandCase, relative, write_shard
+from harness import FULL, CommandCase, relative, release_only, write_shard
 from test_training import events_of
 
 
@@ -123,6 +123,7 @@ class Lengths(ScheduleCase):
         self.assertEqual((self.curve(), self.final_state()), (self.curve('short'), self.final_state('short')))
         self.assertEqual({m['seq_len'] for m in self.metrics()}, {16})
 
+    @release_only('Batches.test_resuming_ranks_and_stages')
     def test_resuming_recompute_and_ranks(self):
         config = self.config(checkpoint={'every': 1, 'keep': 0}, data={'val': str(self.folder / 'tokens.bin')},
                              train={'eval_every': 2, 'eval_steps': 1})
@@ -161,6 +162,7 @@ class NoiseScale(ScheduleCase):
         self.assertNotIn('noise', quiet.error)
         self.assertEqual(self.curve('off'), self.curve())
 
+    @release_only('the next test has a batch that grows')
     def test_the_batch_grows_the_same_in_every_stage_and_when_resumed(self):
         config = self.config(checkpoint={'every': 1, 'keep': 0}, optimizer={'lr': 1e-4}, train={'max_steps': 22, 'train_batch_size': 4,
                              'micro_batch_size': 1, 'noise_scale_every': 1, 'max_batch_size': 15})

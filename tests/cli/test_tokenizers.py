@@ -9,7 +9,7 @@ import struct
 import subprocess
 
 import harness
-from harness import CommandCase
+from harness import CommandCase, release_only
 from python_env import python_with
 from test_export import READERS
 
@@ -65,6 +65,7 @@ class TokenizerCase(CommandCase):
 
 
 class Ids(TokenizerCase):
+    @release_only('test_files and the fuzzer of tokenizers encode with every form')
     def test_ids(self):
         self.check_every_form()
         self.check_words_that_no_merge_makes()
