@@ -9,7 +9,7 @@
 
 constexpr int ATTENTION_WARPS = 4;
 constexpr int ATTENTION_THREADS = ATTENTION_WARPS * WARP;
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
+constexpr float LN_2 = 0.693147181f;
 
 // Scales the product of a query and a key to the base-2 logarithm of its softmax weight.
 static inline float attention_log2_scale(int D) {

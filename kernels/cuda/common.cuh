@@ -26,6 +26,7 @@ using bf16 = __nv_bfloat16;
 using half = __half;
 
 constexpr int WARP = CUDA_WARP;
+constexpr float LOG2_E = 1.44269504f;
 
 // ---- errors
 

@@ -13,10 +13,32 @@ constexpr int ROW_THREADS = 512;           // of a block with one row
 constexpr int WARPS_THREADS = 256;         // of a block with one row per warp
 constexpr int WARP_VOCABULARY = 32 * WARP; // the largest vocabulary with one row per warp
 
-// The options of a call. OPTIONS false: none, and no code for them.
+// What a kernel computes besides the plain loss: nothing; label smoothing and z-loss; also a soft-cap.
+enum loss_kind { PLAIN, REGULARIZED, CAPPED };
+
 struct loss_options {
-    float cap, smoothing, z;
+    soft_cap_of cap;
+    float smoothing, z;
 };
+
+// A logit as the loss sees it, and of a capped one cap times this tanh.
+struct seen_logit {
+    float logit, tanh;
+};
+
+template <loss_kind KIND> __device__ inline seen_logit see(float x, const loss_options &options) {
+    if constexpr (KIND != CAPPED)
+        return {x, 0.0f};
+    const float t = options.cap.tanh(x);
+    return {options.cap.cap * t, t};
+}
+
+// exp(logit - maximum); of capped logits, which tanh has made inexact, in two instructions.
+template <loss_kind KIND> __device__ inline float exp_below(float logit, float maximum) {
+    if constexpr (KIND == CAPPED)
+        return exp2_approximate(fmaf(logit, LOG2_E, -maximum * LOG2_E));
+    return expf(logit - maximum);
+}
 
 // The sum of exp(logit - maximum) of the logits so far, and with options that of the logits. The maximum
 // starts finite, so that logits of -inf add 0.
@@ -24,23 +46,22 @@ struct partial_sum {
     float maximum, sum, logits;
 };
 
-template <bool OPTIONS, int WIDTH, class L>
+template <loss_kind KIND, int WIDTH, class L>
 __device__ inline void add_logits(partial_sum &partial, const L *logits, const loss_options &options) {
     floats<WIDTH> value = load<WIDTH>(logits);
-    if (OPTIONS) {
-        cap_logits(value, options.cap);
-        for (int k = 0; k < WIDTH; k++)
-            partial.logits += value.x[k];
-    }
+    for (int k = 0; k < WIDTH; k++)
+        value.x[k] = see<KIND>(value.x[k], options).logit;
+    for (int k = 0; k < WIDTH && KIND != PLAIN; k++)
+        partial.logits += value.x[k];
     float maximum = value.x[0];
     for (int k = 1; k < WIDTH; k++)
         maximum = fmaxf(maximum, value.x[k]);
     if (maximum > partial.maximum) {
-        partial.sum *= expf(partial.maximum - maximum);
+        partial.sum *= exp_below<KIND>(partial.maximum, maximum);
         partial.maximum = maximum;
     }
     for (int k = 0; k < WIDTH; k++)
-        partial.sum += expf(value.x[k] - partial.maximum);
+        partial.sum += exp_below<KIND>(value.x[k], partial.maximum);
 }
 
 struct row_gradient {
@@ -49,27 +70,26 @@ struct row_gradient {
     float of_others;       // with options: subtracted from the other dlogits
 };
 
-template <bool OPTIONS, int WIDTH, class T, class L>
+template <loss_kind KIND, int WIDTH, class T, class L>
 __device__ inline void write_gradient(T *dlogits, const L *logits, int c, int target, const row_gradient &row,
                                       const loss_options &options) {
     floats<WIDTH> value = load<WIDTH>(logits + c);
-    if constexpr (OPTIONS) {
-        cap_logits(value, options.cap);
-        for (int k = 0; k < WIDTH; k++) {
-            float t = options.cap != 0.0f ? value.x[k] / options.cap : 0.0f;
-            float d = c + k == target ? row.of_target
-                                      : fmaf(expf(value.x[k] - row.maximum), row.factor, -row.of_others);
-            value.x[k] = fmaf(-t * d, t, d);
+    for (int k = 0; k < WIDTH; k++) {
+        const seen_logit seen = see<KIND>(value.x[k], options);
+        if constexpr (KIND == PLAIN) {
+            value.x[k] =
+                c + k == target ? row.of_target : exp_below<KIND>(seen.logit, row.maximum) * row.factor;
+        } else {
+            float d = fmaf(exp_below<KIND>(seen.logit, row.maximum), row.factor, -row.of_others);
+            d = c + k == target ? row.of_target : d;
+            value.x[k] = KIND == CAPPED ? fmaf(-seen.tanh * d, seen.tanh, d) : d;
         }
-    } else {
-        for (int k = 0; k < WIDTH; k++)
-            value.x[k] = c + k == target ? row.of_target : expf(value.x[k] - row.maximum) * row.factor;
     }
     store(dlogits + c, value);
 }
 
 // GROUP threads share a row; the first finishes it in double. Every thread gets the row's gradient.
-template <bool OPTIONS, int GROUP>
+template <loss_kind KIND, int GROUP>
 __device__ inline row_gradient finish_row(float *loss, const partial_sum &partial, float target_logit,
                                           float scale, const loss_options &options, int V) {
     __shared__ float maxima[GROUP / WARP];
@@ -87,7 +107,7 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
         __syncthreads();
     }
     double logits = 0;
-    if constexpr (OPTIONS) {
+    if constexpr (KIND != PLAIN) {
         logits = static_cast<double>(partial.logits);
         logits = GROUP == WARP ? warp_sum(logits) : block_sum<GROUP>(logits, scratch);
     }
@@ -98,7 +118,7 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
         *loss = static_cast<float>(exact);
         row.factor = static_cast<float>(static_cast<double>(scale) / sum);
         row.of_target = static_cast<float>(expm1(-exact) * static_cast<double>(scale));
-        if constexpr (OPTIONS) {
+        if constexpr (KIND != PLAIN) {
             double e = static_cast<double>(options.smoothing), z = static_cast<double>(options.z);
             double lse = static_cast<double>(row.maximum) + log(sum), more = 2 * z * lse;
             double of_target = expm1(-exact) + more * exp(-exact) + e * (1 - 1.0 / V);
@@ -116,7 +136,7 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
     } else {
         row.factor = __shfl_sync(0xffffffff, row.factor, 0);
         row.of_target = __shfl_sync(0xffffffff, row.of_target, 0);
-        if constexpr (OPTIONS)
+        if constexpr (KIND != PLAIN)
             row.of_others = __shfl_sync(0xffffffff, row.of_others, 0);
     }
     return row;
@@ -136,10 +156,10 @@ template <class T, class L> struct tensors {
 };
 
 // Threads that a processor holds at least; 0: no bound. With options, ptxas would aim at more and spill.
-template <bool OPTIONS> constexpr int LEAST_THREADS = OPTIONS ? 1024 : 0;
+template <loss_kind KIND> constexpr int LEAST_THREADS = KIND != PLAIN ? 1024 : 0;
 
-template <class T, class L, bool OPTIONS, int WIDTH, int GROUP, int THREADS>
-__global__ void __launch_bounds__(THREADS, LEAST_THREADS<OPTIONS> / THREADS)
+template <class T, class L, loss_kind KIND, int WIDTH, int GROUP, int THREADS>
+__global__ void __launch_bounds__(THREADS, LEAST_THREADS<KIND> / THREADS)
     cross_entropy(const tensors<T, L> all) {
     int n = static_cast<int>(blockIdx.x) * (THREADS / GROUP) + static_cast<int>(threadIdx.x) / GROUP;
     if (n >= all.N)
@@ -150,33 +170,30 @@ __global__ void __launch_bounds__(THREADS, LEAST_THREADS<OPTIONS> / THREADS)
 
     // With options, more at once would not fit in registers.
     partial_sum partial = {-FLT_MAX, 0.0f, 0.0f};
-#pragma unroll(OPTIONS ? 1 : 4)
+#pragma unroll(KIND == PLAIN ? 4 : 1)
     for (int c = thread * WIDTH; c < n_whole; c += GROUP * WIDTH)
-        add_logits<OPTIONS, WIDTH>(partial, logits + c, all.options);
-#pragma unroll(OPTIONS ? 1 : 4)
+        add_logits<KIND, WIDTH>(partial, logits + c, all.options);
+#pragma unroll(KIND == PLAIN ? 4 : 1)
     for (int c = n_whole + thread; c < V; c += GROUP)
-        add_logits<OPTIONS, 1>(partial, logits + c, all.options);
-    floats<1> of_target = load<1>(logits + target);
-    if (OPTIONS)
-        cap_logits(of_target, all.options.cap);
-    row_gradient row =
-        finish_row<OPTIONS, GROUP>(&all.losses[n], partial, of_target.x[0],
-                                   all.scale_from ? *all.scale_from : all.scale, all.options, V);
+        add_logits<KIND, 1>(partial, logits + c, all.options);
+    const float of_target = see<KIND>(load<1>(logits + target).x[0], all.options).logit;
+    row_gradient row = finish_row<KIND, GROUP>(&all.losses[n], partial, of_target,
+                                               all.scale_from ? *all.scale_from : all.scale, all.options, V);
     if (!all.dlogits)
         return;
 
     T *dlogits = all.dlogits + static_cast<size_t>(n) * all.dlogits_stride;
     for (int c = V + thread; c < V + all.n_zeros; c += GROUP)
         dlogits[c] = downcast<T>(0.0f);
-#pragma unroll(OPTIONS ? 1 : 4)
+#pragma unroll(KIND == PLAIN ? 4 : 1)
     for (int c = n_whole + thread; c < V; c += GROUP)
-        write_gradient<OPTIONS, 1>(dlogits, logits, c, target, row, all.options);
-#pragma unroll(OPTIONS ? 1 : 4)
+        write_gradient<KIND, 1>(dlogits, logits, c, target, row, all.options);
+#pragma unroll(KIND == PLAIN ? 4 : 1)
     for (int c = n_whole - (thread + 1) * WIDTH; c >= 0; c -= GROUP * WIDTH)
-        write_gradient<OPTIONS, WIDTH>(dlogits, logits, c, target, row, all.options);
+        write_gradient<KIND, WIDTH>(dlogits, logits, c, target, row, all.options);
 }
 
-template <class T, class L, bool OPTIONS, int WIDTH>
+template <class T, class L, loss_kind KIND, int WIDTH>
 enum status launch_rows(struct stream *stream, const struct cross_entropy_args *args) {
     tensors<T, L> all = {static_cast<float *>(args->losses),
                          static_cast<T *>(args->dlogits),
@@ -189,24 +206,29 @@ enum status launch_rows(struct stream *stream, const struct cross_entropy_args *
                          args->n_zeros,
                          args->scale,
                          static_cast<const float *>(args->scale_from),
-                         {args->soft_cap, args->label_smoothing, args->z_loss}};
+                         {{args->soft_cap, 1 / args->soft_cap}, args->label_smoothing, args->z_loss}};
     if (args->V > WARP_VOCABULARY)
-        return LAUNCH(stream, (cross_entropy<T, L, OPTIONS, WIDTH, ROW_THREADS, ROW_THREADS>), args->N,
+        return LAUNCH(stream, (cross_entropy<T, L, KIND, WIDTH, ROW_THREADS, ROW_THREADS>), args->N,
                       ROW_THREADS, 0, all);
-    return LAUNCH(stream, (cross_entropy<T, L, OPTIONS, WIDTH, WARP, WARPS_THREADS>),
+    return LAUNCH(stream, (cross_entropy<T, L, KIND, WIDTH, WARP, WARPS_THREADS>),
                   ceil_divide(static_cast<size_t>(args->N), WARPS_THREADS / WARP), WARPS_THREADS, 0, all);
 }
 
-template <class T, class L>
+template <class T, class L, loss_kind KIND>
 enum status launch_aligned(struct stream *stream, const struct cross_entropy_args *args) {
     constexpr int width = widest_access<T, L>();
     bool aligned = is_aligned(args->logits) && is_aligned(args->dlogits) &&
                    args->logits_stride % width == 0 && args->dlogits_stride % width == 0;
-    if (args->soft_cap != 0.0f || args->label_smoothing != 0.0f || args->z_loss != 0.0f)
-        return aligned ? launch_rows<T, L, true, width>(stream, args)
-                       : launch_rows<T, L, true, 1>(stream, args);
-    return aligned ? launch_rows<T, L, false, width>(stream, args)
-                   : launch_rows<T, L, false, 1>(stream, args);
+    return aligned ? launch_rows<T, L, KIND, width>(stream, args) : launch_rows<T, L, KIND, 1>(stream, args);
+}
+
+template <class T, class L>
+enum status launch_kind(struct stream *stream, const struct cross_entropy_args *args) {
+    if (args->soft_cap != 0.0f)
+        return launch_aligned<T, L, CAPPED>(stream, args);
+    if (args->label_smoothing != 0.0f || args->z_loss != 0.0f)
+        return launch_aligned<T, L, REGULARIZED>(stream, args);
+    return launch_aligned<T, L, PLAIN>(stream, args);
 }
 
 } // namespace
@@ -214,7 +236,7 @@ enum status launch_aligned(struct stream *stream, const struct cross_entropy_arg
 extern "C" enum status cuda_cross_entropy(struct stream *stream, const struct cross_entropy_args *args) {
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);
-        return args->logits_type == DTYPE_F32 ? launch_aligned<T, float>(stream, args)
-                                              : launch_aligned<T, T>(stream, args);
+        return args->logits_type == DTYPE_F32 ? launch_kind<T, float>(stream, args)
+                                              : launch_kind<T, T>(stream, args);
     });
 }

@@ -66,10 +66,27 @@ __device__ inline float activation_derivative(enum activation activation, float 
                                                    : 1.0f;
 }
 
-// The soft-cap of logits; 0: they stay as they are.
-template <int WIDTH> __device__ inline void cap_logits(floats<WIDTH> &value, float cap) {
-    for (int k = 0; k < WIDTH && cap != 0.0f; k++)
-        value.x[k] = cap * tanhf(value.x[k] / cap);
+// tanh(x) without branches, to 7 units of 2^-24: near 0 the polynomial of kernels/cpu/activations.h,
+// elsewhere by the exponential.
+__device__ inline float tanh_select(float x) {
+    float square = x * x;
+    float p = fmaf(-5.70498872745e-3f, square, 2.06390887954e-2f);
+    p = fmaf(p, square, -5.37397155531e-2f);
+    p = fmaf(p, square, 1.33314422036e-1f);
+    p = fmaf(p, square, -3.33332819422e-1f);
+    float near = fmaf(p * square, x, x);
+    float e = exp2_approximate(x * (2 * LOG2_E)); // 0 or infinite far out: -1 or 1
+    float far = fmaf(-2.0f, reciprocal_approximate(1.0f + e), 1.0f);
+    return fabsf(x) < 0.625f ? near : far;
 }
+
+// The soft-cap of logits: x becomes cap tanh(x / cap).
+struct soft_cap_of {
+    float cap, inverse; // inverse: 1 / cap
+
+    __device__ float tanh(float x) const {
+        return tanh_select(x * inverse);
+    }
+};
 
 #endif

@@ -109,6 +109,14 @@ __device__ __forceinline__ float exp2_approximate(float x) {
     return y;
 }
 
+// 1 / x with an error of at most one unit in the last place, in one instruction (a division takes ten).
+// Subnormal arguments and results are 0.
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // The block's dynamic shared memory (shared_bytes of the launch), aligned to 128 bytes.
 template <class T> __device__ __forceinline__ T *dynamic_shared() {
     static_assert(alignof(T) <= 128, "dynamic shared memory is aligned to 128 bytes");

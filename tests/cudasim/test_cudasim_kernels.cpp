@@ -1,6 +1,6 @@
 // Tests what kernels compute in the simulator against plain computations: places in the grid, barriers,
 // shuffles, votes, atomics and shared memory, in order and with threads and blocks permuted; and
-// exp2_approximate.
+// exp2_approximate and reciprocal_approximate.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -364,6 +364,18 @@ void exp2_approximate_is_as_accurate_as_documented(void **) {
     }
 }
 
+// The same for rcp.approx.ftz.f32: one unit in the last place.
+void reciprocal_approximate_is_as_accurate_as_documented(void **) {
+    assert_true(reciprocal_approximate(0.0f) == INFINITY && reciprocal_approximate(-0.0f) == -INFINITY);
+    assert_true(reciprocal_approximate(0x1p-130f) == INFINITY &&
+                reciprocal_approximate(-0x1p-130f) == -INFINITY);
+    assert_true(reciprocal_approximate(INFINITY) == 0 && std::signbit(reciprocal_approximate(-INFINITY)));
+    assert_true(reciprocal_approximate(0x1p126f) == 0x1p-126f && reciprocal_approximate(0x1p127f) == 0);
+    assert_true(std::isnan(reciprocal_approximate(NAN)));
+    for (float x = 0x1p-125f; x < 0x1p125f; x *= 1.37f)
+        assert_true(std::fabs(reciprocal_approximate(x) * static_cast<double>(x) - 1) <= 0x1p-23);
+}
+
 } // namespace
 
 int main() {
@@ -372,6 +384,7 @@ int main() {
         cmocka_unit_test(arguments_are_copied_at_launch),
 
         cmocka_unit_test(exp2_approximate_is_as_accurate_as_documented),
+        cmocka_unit_test(reciprocal_approximate_is_as_accurate_as_documented),
         cmocka_unit_test(barriers_order_shared_memory),
         cmocka_unit_test(shuffles_read_the_right_lane),
         cmocka_unit_test(votes_are_counted),

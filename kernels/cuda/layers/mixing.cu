@@ -164,11 +164,12 @@ enum status launch_dropout(struct stream *stream, const Args *args, void *out, c
 template <class T> struct cap_step {
     T *out;
     const T *x;
-    float cap;
+    soft_cap_of cap;
 
     template <int WIDTH> __device__ void at(size_t i) const {
         floats<WIDTH> value = load<WIDTH>(x + i);
-        cap_logits(value, cap);
+        for (int k = 0; k < WIDTH; k++)
+            value.x[k] = cap.cap * cap.tanh(value.x[k]);
         store(out + i, value);
     }
 };
@@ -176,7 +177,7 @@ template <class T> struct cap_step {
 // blockIdx.y: a row; the rows stride over the grid.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(SPAN_THREADS)
-    soft_cap(T *out, const T *x, int N, int V, size_t stride, float cap) {
+    soft_cap(T *out, const T *x, int N, int V, size_t stride, soft_cap_of cap) {
     for (int n = static_cast<int>(blockIdx.y); n < N; n += static_cast<int>(gridDim.y)) {
         const size_t row = static_cast<size_t>(n) * stride;
         const cap_step<T> step = {out + row, x + row, cap};
@@ -245,6 +246,6 @@ extern "C" enum status cuda_soft_cap(struct stream *stream, const struct soft_ca
         return LAUNCH(stream, (aligned ? soft_cap<T, width> : soft_cap<T, 1>),
                       dim3(blocks, rows < MOST_GRID_Y ? rows : MOST_GRID_Y), SPAN_THREADS, 0,
                       static_cast<T *>(args->out), static_cast<const T *>(args->x), args->N, args->V,
-                      static_cast<size_t>(args->stride), args->cap);
+                      static_cast<size_t>(args->stride), soft_cap_of{args->cap, 1 / args->cap});
     });
 }

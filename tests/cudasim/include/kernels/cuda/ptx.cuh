@@ -52,6 +52,11 @@ inline float exp2_approximate(float x) {
     return y < FLT_MIN ? 0 : y; // a NaN stays
 }
 
+inline float reciprocal_approximate(float x) {
+    float y = 1 / (std::fabs(x) < FLT_MIN ? std::copysign(0.0f, x) : x);
+    return std::fabs(y) < FLT_MIN ? std::copysign(0.0f, y) : y; // a NaN stays
+}
+
 template <class T> inline T *dynamic_shared() {
     static_assert(alignof(T) <= 128, "dynamic shared memory is aligned to 128 bytes");
     return static_cast<T *>(cudasim::dynamic_shared_memory());
