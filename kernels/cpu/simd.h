@@ -157,7 +157,11 @@ VF_INLINE vf vf_sqrt(vf x) {
 
 // The first n lanes of x, the remaining ones of `other`. Any n, also below 0 or above VF_WIDTH.
 VF_INLINE vf vf_first(vf x, int n, vf other) {
+#if defined(VF_AVX512)
+    return _mm512_mask_mov_ps(other, _mm512_cmpgt_epi32_mask((__m512i)vi_set1(n), (__m512i)vi_iota()), x);
+#else
     return vf_select(vi_iota() < vi_set1(n), x, other);
+#endif
 }
 
 // Reductions over the lanes by halves: the upper half onto the lower until one lane is left.
@@ -445,65 +449,15 @@ VF_INLINE vh vf_downcast(enum dtype type, vf x) {
     return type == DTYPE_F16 ? vf_downcast_f16(x) : vf_downcast_bf16(x);
 }
 
-// ---- pairs of bf16
-
-// A vu of VF_WIDTH pairs, the first number of each in the lower half. Where the processor multiplies pairs
-// (VF_PAIRS), subnormal numbers count as 0.
-
-#if defined(VF_AVX512) && defined(__AVX512BF16__)
-#    define VF_PAIRS 1
-#else
-#    define VF_PAIRS 0
-#endif
-
-// True if numbers of this type are multiplied in pairs.
-VF_INLINE bool multiplies_pairs(enum dtype type) {
-    return VF_PAIRS && type == DTYPE_BF16;
-}
-
-// sum + first a * first b + second a * second b
-VF_INLINE vf vf_add_pair_products(vu a, vu b, vf sum) {
-#if VF_PAIRS
-    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
-#else
-    sum = vf_fma((vf)(a << 16), (vf)(b << 16), sum);
-    return vf_fma((vf)(a & 0xffff0000u), (vf)(b & 0xffff0000u), sum);
-#endif
-}
-
-// Pairs of neighbours in the order a, b: the memory layout of a and b stored as bf16.
-VF_INLINE vu vu_from_neighbours(vf a, vf b) {
-#if VF_PAIRS
-    return (vu)_mm512_cvtne2ps_pbh(b, a);
-#else
-    vu pairs;
-    vh halves[2] = {vf_downcast_bf16(a), vf_downcast_bf16(b)};
-    memcpy(&pairs, halves, sizeof pairs);
-    return pairs;
-#endif
-}
-
-// Pairs of lane i of a and lane i of b.
-VF_INLINE vu vu_from_two(vf a, vf b) {
-#if VF_PAIRS
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
-                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return (vu)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
-#else
-    return __builtin_convertvector(vf_downcast_bf16(a), vu) | __builtin_convertvector(vf_downcast_bf16(b), vu)
-                                                                  << 16;
-#endif
-}
-
-VF_INLINE vu vu_from_pairs(vh first, vh second) {
-    return __builtin_convertvector(first, vu) | __builtin_convertvector(second, vu) << 16;
-}
-
 VF_INLINE vh vh_load_part(const uint16_t *from, int n) {
+    vh half = {0};
+    if (n == VF_WIDTH) {
+        memcpy(&half, from, sizeof half);
+        return half;
+    }
 #if defined(VF_AVX512)
     return (vh)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), from);
 #else
-    vh half = {0};
     for (int i = 0; i < n; i++)
         half[i] = from[i];
     return half;

@@ -179,10 +179,15 @@ static int rows_of_block(const struct attention_backward_args *args, int block) 
 }
 
 VF_INLINE float row_product(const enum dtype type, const void *a, const void *b, size_t index, int D) {
+    const size_t n = (size_t)D, n_whole = n / VF_WIDTH * VF_WIDTH;
     vf sum = vf_zero();
-    for (VF_LOOP(d, lanes, (size_t)D))
-        sum = vf_fma(vf_get_part(type, a, index + d, (int)lanes), vf_get_part(type, b, index + d, (int)lanes),
-                     sum);
+    for (size_t d = 0; d < n_whole; d += VF_WIDTH)
+        sum = vf_fma(vf_get(type, a, index + d), vf_get(type, b, index + d), sum);
+    if (n_whole < n) {
+        const int lanes = (int)(n - n_whole);
+        sum = vf_fma(vf_get_part(type, a, index + n_whole, lanes),
+                     vf_get_part(type, b, index + n_whole, lanes), sum);
+    }
     return vf_reduce_add(sum);
 }
 
@@ -231,13 +236,13 @@ struct query_row {
 VF_INLINE void soften(const bool masked, struct query_row row, int v, vf scale, vf *p, vf *ds) {
     *p = vf_exp2(vf_fma(vf_load(row.scores + v * VF_WIDTH), scale, row.lse));
     *ds = *p * (vf_load(row.dscores + v * VF_WIDTH) - row.delta);
-    if (masked) {
+    if (masked && row.n_visible < (v + 1) * VF_WIDTH) {
         *p = vf_first(*p, row.n_visible - v * VF_WIDTH, vf_zero());
         *ds = vf_first(*ds, row.n_visible - v * VF_WIDTH, vf_zero());
-        if (row.n_hidden > v * VF_WIDTH) {
-            *p = vf_first(vf_zero(), row.n_hidden - v * VF_WIDTH, *p);
-            *ds = vf_first(vf_zero(), row.n_hidden - v * VF_WIDTH, *ds);
-        }
+    }
+    if (masked && row.n_hidden > v * VF_WIDTH) {
+        *p = vf_first(vf_zero(), row.n_hidden - v * VF_WIDTH, *p);
+        *ds = vf_first(vf_zero(), row.n_hidden - v * VF_WIDTH, *ds);
     }
 }
 

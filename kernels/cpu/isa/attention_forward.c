@@ -141,25 +141,43 @@ VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forw
                args->D);
 }
 
-// Turns one row's unscaled scores into 2^(score - maximum), for those of keys [n_hidden, n_visible), which
-// may be none; zeros elsewhere. With pairs, into half the space. The previous blocks' maximum is kept as long
-// as it is at most MAXIMUM_SLACK too low: then nothing is rescaled, and thanks to branch prediction nothing
-// waits for this block's maximum. Otherwise the row's sums are rescaled to the new maximum.
-VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
-                          float *scores, int n_vectors, int n_hidden, int n_visible, float *maximum,
-                          float *sum, float *out) {
-    vf top = vf_set1(-INFINITY), scale = vf_set1(plan->score_scale);
+// The vectors of a row of scores that its query sees whole: those before and after are masked, lane by lane.
+struct open_vectors {
+    int begin, end;
+};
+
+VF_INLINE struct open_vectors open_vectors_of(const bool masked, int n_vectors, int n_hidden, int n_visible) {
+    if (!masked)
+        return (struct open_vectors){0, n_vectors};
+    return (struct open_vectors){n_hidden > 0 ? (n_hidden + VF_WIDTH - 1) / VF_WIDTH : 0,
+                                 n_visible > 0 ? n_visible / VF_WIDTH : 0};
+}
+
+// The largest of one row's unscaled scores, for keys [n_hidden, n_visible); minus infinity if there are none.
+// Scores of other keys become minus infinity.
+VF_INLINE float mask_row(const bool masked, float *scores, int n_vectors, int n_hidden, int n_visible) {
+    const struct open_vectors open = open_vectors_of(masked, n_vectors, n_hidden, n_visible);
+    vf top = vf_set1(-INFINITY);
     for (int v = 0; v < n_vectors; v++) {
         vf score = vf_load(scores + v * VF_WIDTH);
-        if (masked) {
+        if (masked && (v < open.begin || v >= open.end)) {
             score = vf_first(score, n_visible - v * VF_WIDTH, vf_set1(-INFINITY));
-            if (n_hidden > v * VF_WIDTH)
-                score = vf_first(vf_set1(-INFINITY), n_hidden - v * VF_WIDTH, score);
+            score = vf_first(vf_set1(-INFINITY), n_hidden - v * VF_WIDTH, score);
             vf_store(scores + v * VF_WIDTH, score);
         }
         top = vf_max(top, score);
     }
-    float new_maximum = vf_reduce_max(top) * plan->score_scale;
+    return vf_reduce_max(top);
+}
+
+// Turns one row's unscaled scores, whose maximum is `top`, into 2^(score - maximum); with pairs, into half
+// the space. The previous blocks' maximum is kept as long as it is at most MAXIMUM_SLACK too low: then
+// nothing is rescaled, and thanks to branch prediction nothing waits for this block's maximum. Otherwise the
+// row's sums are rescaled to the new maximum.
+VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
+                          float *scores, int n_vectors, float top, float *maximum, float *sum, float *out) {
+    const vf scale = vf_set1(plan->score_scale);
+    const float new_maximum = top * plan->score_scale;
     if (first) {
         *maximum = new_maximum;
         vf_store(sum, vf_zero());
@@ -188,13 +206,18 @@ VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const
     vf_store(sum, total);
 }
 
+// The maxima of all rows come first, so that no row waits for its own.
 VF_INLINE void soften_tile(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
                            struct query_scratch scratch, int row, int n_vectors, const int *n_hidden,
                            int n_visible) {
+    float tops[TILE_ROWS];
     for (int i = 0; i < TILE_ROWS; i++)
-        soften_row(pairs, masked, first, plan, scratch.scores + i * plan->key_block, n_vectors,
-                   n_hidden ? n_hidden[i] : 0, n_visible + i, scratch.maxima + row + i,
-                   scratch.sums + (row + i) * VF_WIDTH, scratch.out + (row + i) * plan->padded_D);
+        tops[i] = mask_row(masked, scratch.scores + i * plan->key_block, n_vectors,
+                           n_hidden ? n_hidden[i] : 0, n_visible + i);
+    for (int i = 0; i < TILE_ROWS; i++)
+        soften_row(pairs, masked, first, plan, scratch.scores + i * plan->key_block, n_vectors, tops[i],
+                   scratch.maxima + row + i, scratch.sums + (row + i) * VF_WIDTH,
+                   scratch.out + (row + i) * plan->padded_D);
 }
 
 // TILE_ROWS queries from `row` of the block, against one block of keys (`first`: the first one). The first
