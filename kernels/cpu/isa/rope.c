@@ -1,13 +1,15 @@
 // Rotary position embedding after an optional RMS normalization of each head. A row's cosines and sines are
 // separated once and serve all of its heads. With normalization a head is read twice, the second time from
-// the cache.
+// the cache: first the sums over each of HEADS heads, so that no head waits for its own.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
 
 // A thread's workspace, in arrays of channel_sums_padded(D) floats: the row's cosines and sines; in backward
-// also one head's gradient, and the totals of dq_weight and dk_weight with the sums of the current block.
-enum { TURNS, HEAD, TOTALS, BLOCK = TOTALS + 2, N_ARRAYS = BLOCK + 2 };
+// also the gradients of some normalized heads, and the totals of dq_weight and dk_weight with the sums of the
+// current block.
+#define HEADS VF_WIDTH
+enum { TURNS, GRADIENTS, TOTALS = GRADIENTS + HEADS, BLOCK = TOTALS + 2, N_ARRAYS = BLOCK + 2 };
 
 struct turns {
     const float *cos, *sin; // (D / 2) each
@@ -55,17 +57,36 @@ VF_INLINE struct pair rotate_back(struct turns turns, struct pair p, size_t i, i
     return (struct pair){vf_fma(s, p.high, c * p.low), vf_fnma(s, p.low, c * p.high)};
 }
 
-#define PAIR_LANES(i, half) ((half) - (i) < VF_WIDTH ? (int)((half) - (i)) : VF_WIDTH)
+static size_t heads_from(size_t first, size_t n) {
+    return n - first < HEADS ? n - first : HEADS;
+}
 
 // ---- forward
 
-VF_INLINE float head_rstd(enum dtype type, const void *x, size_t at, size_t D, float epsilon) {
+VF_INLINE float sum_squares(enum dtype type, const void *x, size_t at, size_t D) {
     vf sum = vf_zero();
-    for (size_t i = 0; i < D; i += VF_WIDTH) {
-        vf a = vf_get_part(type, x, at + i, PAIR_LANES(i, D));
+    size_t i = 0;
+    for (; i + VF_WIDTH <= D; i += VF_WIDTH) {
+        vf a = vf_get(type, x, at + i);
         sum = vf_fma(a, a, sum);
     }
-    return 1.0f / sqrtf(vf_reduce_add(sum) / (float)D + epsilon);
+    if (i < D) {
+        vf a = vf_get_part(type, x, at + i, (int)(D - i));
+        sum = vf_fma(a, a, sum);
+    }
+    return vf_reduce_add(sum);
+}
+
+// Of heads [first, first + n) of a row.
+VF_INLINE void head_rstds(enum dtype type, const struct rope_forward_args *args, size_t row, size_t first,
+                          size_t n, float rstds[HEADS]) {
+    size_t D = (size_t)args->D, heads = (size_t)(args->H + args->K);
+    memset(rstds, 0, HEADS * sizeof *rstds);
+    for (size_t h = 0; h < n; h++)
+        rstds[h] = sum_squares(type, args->x, row * args->x_stride + (first + h) * D, D);
+    vf_store(rstds, 1.0f / vf_sqrt(vf_load(rstds) / (float)D + args->epsilon));
+    if (args->rstd)
+        memcpy((float *)args->rstd + row * heads + first, rstds, n * sizeof *rstds);
 }
 
 // Fetches the same head of the next row. The heads of q and k are part of a longer row, to whose next one
@@ -83,44 +104,54 @@ struct head {
     float rstd;
 };
 
-VF_INLINE void forward_pair(enum dtype type, const struct rope_forward_args *args, const struct head *head,
-                            struct turns turns, size_t i, int lanes) {
+VF_INLINE void forward_pair(enum dtype type, const bool norm, const struct rope_forward_args *args,
+                            const struct head *head, struct turns turns, size_t i, int lanes) {
     size_t D = (size_t)args->D;
     struct pair p = get_pair(type, args->x, head->x + i, D, lanes);
-    if (args->norm) {
+    if (norm) {
         p = (struct pair){p.low * head->rstd, p.high * head->rstd};
         p = times_weight(type, p, head->weight, i, D, lanes);
     }
     put_pair(type, args->out, head->out + i, D, rotate(turns, p, i, lanes), lanes);
 }
 
-VF_INLINE void forward_row(enum dtype type, const struct rope_forward_args *args, size_t row, float *array) {
+VF_INLINE void forward_head(enum dtype type, const bool norm, const struct rope_forward_args *args,
+                            const struct head *head, struct turns turns) {
+    size_t half = (size_t)args->D / 2, i = 0;
+    prefetch_head(type, args->x, head->x, args->x_stride, (size_t)args->D);
+    for (; i + VF_WIDTH <= half; i += VF_WIDTH)
+        forward_pair(type, norm, args, head, turns, i, VF_WIDTH);
+    if (i < half)
+        forward_pair(type, norm, args, head, turns, i, (int)(half - i));
+}
+
+VF_INLINE void forward_row(enum dtype type, const bool norm, const struct rope_forward_args *args, size_t row,
+                           float *array) {
     size_t D = (size_t)args->D, T = (size_t)args->T, heads = (size_t)(args->H + args->K);
     size_t position = (size_t)(args->positions ? args->positions[row / T] : args->position) + row % T;
     struct turns turns = turns_of((const float *)args->table + position * D, D, array);
-    for (size_t h = 0; h < heads; h++) {
-        struct head head = {.x = row * args->x_stride + h * D,
-                            .out = row * args->out_stride + h * D,
-                            .weight = h < (size_t)args->H ? args->q_weight : args->k_weight};
-        prefetch_head(type, args->x, head.x, args->x_stride, D);
-        if (args->norm) {
-            head.rstd = head_rstd(type, args->x, head.x, D, args->epsilon);
-            if (args->rstd)
-                ((float *)args->rstd)[row * heads + h] = head.rstd;
-        }
-        size_t i = 0;
-        for (; i + VF_WIDTH <= D / 2; i += VF_WIDTH)
-            forward_pair(type, args, &head, turns, i, VF_WIDTH);
-        if (i < D / 2)
-            forward_pair(type, args, &head, turns, i, (int)(D / 2 - i));
+    for (size_t first = 0; first < heads; first += HEADS) {
+        float rstds[HEADS];
+        const size_t n = heads_from(first, heads);
+        if (norm)
+            head_rstds(type, args, row, first, n, rstds);
+        for (size_t h = first; h < first + n; h++)
+            forward_head(type, norm, args,
+                         &(struct head){.x = row * args->x_stride + h * D,
+                                        .out = row * args->out_stride + h * D,
+                                        .weight = h < (size_t)args->H ? args->q_weight : args->k_weight,
+                                        .rstd = norm ? rstds[h - first] : 1},
+                         turns);
     }
 }
 
 VF_INLINE void forward_rows(enum dtype type, const struct rope_forward_args *args, struct parallel_span rows,
                             float *array) {
     const struct rope_forward_args copy = *args; // stores through pointers cannot alias it
-    for (size_t row = rows.begin; row < rows.end; row++)
-        forward_row(type, &copy, row, array);
+    for (size_t row = rows.begin; row < rows.end && copy.norm; row++)
+        forward_row(type, true, &copy, row, array);
+    for (size_t row = rows.begin; row < rows.end && !copy.norm; row++)
+        forward_row(type, false, &copy, row, array);
 }
 
 size_t CPU_OP(rope_forward_workspace)(const struct device *device, const struct rope_forward_args *args) {
@@ -177,6 +208,17 @@ VF_INLINE vf keep_pair(enum dtype type, const struct rope_backward_args *args,
     return vf_fma(g.high, x.high * head->rstd, vf_fma(g.low, x.low * head->rstd, dot));
 }
 
+VF_INLINE float keep_head(enum dtype type, const struct rope_backward_args *args,
+                          const struct backward_head *head, struct turns turns, float *gradient) {
+    size_t half = (size_t)args->D / 2, i = 0;
+    vf dot = vf_zero();
+    for (; i + VF_WIDTH <= half; i += VF_WIDTH)
+        dot = keep_pair(type, args, head, turns, gradient, i, VF_WIDTH, dot);
+    if (i < half)
+        dot = keep_pair(type, args, head, turns, gradient, i, (int)(half - i), dot);
+    return vf_reduce_add(dot) / (float)args->D;
+}
+
 VF_INLINE void write_part(enum dtype type, const struct rope_backward_args *args,
                           const struct backward_head *head, const float *gradient, size_t i, int lanes) {
     vf x = vf_get_part(type, args->x, head->x + i, lanes) * head->rstd;
@@ -188,45 +230,58 @@ VF_INLINE void write_part(enum dtype type, const struct rope_backward_args *args
         vf_store(head->dweight + i, vf_fma(dout, x, vf_load(head->dweight + i)));
 }
 
-VF_INLINE void norm_backward(enum dtype type, const struct rope_backward_args *args,
-                             struct backward_head *head, struct turns turns, float *gradient) {
+VF_INLINE void write_head(enum dtype type, const struct rope_backward_args *args,
+                          const struct backward_head *head, const float *gradient) {
     size_t D = (size_t)args->D, i = 0;
-    vf dot = vf_zero();
-    for (; i + VF_WIDTH <= D / 2; i += VF_WIDTH)
-        dot = keep_pair(type, args, head, turns, gradient, i, VF_WIDTH, dot);
-    if (i < D / 2)
-        dot = keep_pair(type, args, head, turns, gradient, i, (int)(D / 2 - i), dot);
-    head->dot_mean = vf_reduce_add(dot) / (float)D;
-    for (i = 0; i + VF_WIDTH <= D; i += VF_WIDTH)
+    for (; i + VF_WIDTH <= D; i += VF_WIDTH)
         write_part(type, args, head, gradient, i, VF_WIDTH);
     if (i < D)
         write_part(type, args, head, gradient, i, (int)(D - i));
 }
 
+VF_INLINE struct backward_head backward_head_of(const struct rope_backward_args *args, size_t row, size_t h,
+                                                float *arrays) {
+    size_t D = (size_t)args->D, padded = channel_sums_padded(D);
+    const bool is_query = h < (size_t)args->H;
+    struct backward_head head = {.dx = row * args->dx_stride + h * D,
+                                 .dout = row * args->dout_stride + h * D,
+                                 .x = row * args->x_stride + h * D,
+                                 .weight = is_query ? args->q_weight : args->k_weight};
+    if (is_query ? args->dq_weight : args->dk_weight)
+        head.dweight = arrays + (size_t)(is_query ? BLOCK : BLOCK + 1) * padded;
+    return head;
+}
+
+// Some heads of a row: first what each sums up, then what depends on that.
+VF_INLINE void norm_backward(enum dtype type, const struct rope_backward_args *args, size_t row, size_t first,
+                             size_t n, struct turns turns, float *arrays) {
+    size_t heads = (size_t)(args->H + args->K), padded = channel_sums_padded((size_t)args->D);
+    struct backward_head of[HEADS];
+    for (size_t k = 0; k < n; k++) {
+        of[k] = backward_head_of(args, row, first + k, arrays);
+        prefetch_head(type, args->dout, of[k].dout, args->dout_stride, (size_t)args->D);
+        of[k].rstd = ((const float *)args->rstd)[row * heads + first + k];
+        of[k].dot_mean = keep_head(type, args, &of[k], turns, arrays + (GRADIENTS + k) * padded);
+    }
+    for (size_t k = 0; k < n; k++)
+        write_head(type, args, &of[k], arrays + (GRADIENTS + k) * padded);
+}
+
 VF_INLINE void backward_row(enum dtype type, const struct rope_backward_args *args, size_t row,
                             float *arrays) {
-    size_t D = (size_t)args->D, heads = (size_t)(args->H + args->K), padded = channel_sums_padded(D);
+    size_t D = (size_t)args->D, half = D / 2, heads = (size_t)(args->H + args->K);
     const float *table = (const float *)args->table + row % (size_t)args->T * D;
-    struct turns turns = turns_of(table, D, arrays + TURNS * padded);
-    for (size_t h = 0; h < heads; h++) {
-        bool is_query = h < (size_t)args->H;
-        struct backward_head head = {.dx = row * args->dx_stride + h * D,
-                                     .dout = row * args->dout_stride + h * D,
-                                     .x = row * args->x_stride + h * D,
-                                     .weight = is_query ? args->q_weight : args->k_weight};
+    struct turns turns = turns_of(table, D, arrays + TURNS * channel_sums_padded(D));
+    for (size_t first = 0; first < heads && args->norm; first += HEADS)
+        norm_backward(type, args, row, first, heads_from(first, heads), turns, arrays);
+    for (size_t h = 0; h < heads && !args->norm; h++) {
+        const struct backward_head head = backward_head_of(args, row, h, arrays);
         prefetch_head(type, args->dout, head.dout, args->dout_stride, D);
-        if (args->norm) {
-            head.rstd = ((const float *)args->rstd)[row * heads + h];
-            if (is_query ? args->dq_weight : args->dk_weight)
-                head.dweight = arrays + (size_t)(is_query ? BLOCK : BLOCK + 1) * padded;
-            norm_backward(type, args, &head, turns, arrays + HEAD * padded);
-            continue;
-        }
         size_t i = 0;
-        for (; i + VF_WIDTH <= D / 2; i += VF_WIDTH)
+        for (; i + VF_WIDTH <= half; i += VF_WIDTH)
             backward_pair(type, args, &head, turns, i, VF_WIDTH);
-        if (i < D / 2)
-            backward_pair(type, args, &head, turns, i, (int)(D / 2 - i));
+        if (i < half)
+            backward_pair(type, args, &head, turns, i, (int)(half - i));
     }
 }
 
