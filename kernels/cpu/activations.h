@@ -75,17 +75,18 @@ VF_INLINE vf vf_activation_derivative(enum activation activation, vf x) {
                                                    : vf_set1(1.0f);
 }
 
-// tanh(x) within 3 ulp: near 0 by Cephes's polynomial, elsewhere from the exponential.
+// tanh(x) within 3 ulp: near 0 by Cephes's polynomial, elsewhere (1 - e) / (1 + e) with e = exp(-2 |x|).
 VF_INLINE vf vf_tanh(vf x) {
-    vf square = x * x, magnitude = vf_max(x, -x);
+    vf square = x * x, negative = vf_negative(x);
     vf p = vf_set1(-5.70498872745e-3f);
     p = vf_fma(p, square, vf_set1(2.06390887954e-2f));
     p = vf_fma(p, square, vf_set1(-5.37397155531e-2f));
     p = vf_fma(p, square, vf_set1(1.33314422036e-1f));
     p = vf_fma(p, square, vf_set1(-3.33332819422e-1f));
     vf near = vf_fma(p * square, x, x);
-    vf far = 1.0f - 2.0f / (vf_exp(2.0f * magnitude) + 1.0f);
-    return vf_select(magnitude < vf_set1(0.625f), near, vf_select(x < vf_zero(), -far, far));
+    vf e = vf_exp2(negative * (2 * LOG2_E));
+    vf far = (1.0f - e) * vf_reciprocal(1.0f + e);
+    return vf_select(negative > vf_set1(-0.625f), near, vf_select_by_sign(x, -far, far));
 }
 
 // Of a vector of logits: tanh(logit / cap), and the capped logit; without a cap, 0 and the logit.
@@ -96,7 +97,7 @@ struct capped {
 VF_INLINE struct capped vf_soft_cap(vf logit, float cap) {
     if (cap == 0)
         return (struct capped){vf_zero(), logit};
-    vf t = vf_tanh(logit / cap);
+    vf t = vf_tanh(logit * (1.0f / cap));
     return (struct capped){t, t * cap};
 }
 

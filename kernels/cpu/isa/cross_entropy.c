@@ -6,13 +6,18 @@
 #include "kernels/cpu/cpu.h"
 #include <math.h>
 
-// Exponentials of one row, per thread.
+static bool has_options(const struct cross_entropy_args *args) {
+    return args->soft_cap != 0 || args->label_smoothing != 0 || args->z_loss != 0;
+}
+
+// Exponentials of one row, per thread; with options also what soft_cap's tanh gave.
 static size_t row_floats(const struct cross_entropy_args *args) {
     return ((size_t)args->V + 2 * VF_WIDTH - 1) / VF_WIDTH * VF_WIDTH;
 }
 
 size_t CPU_OP(cross_entropy_workspace)(const struct device *device, const struct cross_entropy_args *args) {
-    return args->dlogits ? (size_t)device->n_threads * row_floats(args) * sizeof(float) : 0;
+    const size_t rows = args->dlogits ? has_options(args) ? 2 : 1 : 0;
+    return (size_t)device->n_threads * rows * row_floats(args) * sizeof(float);
 }
 
 VF_INLINE float row_maximum(enum dtype type, const void *logits, size_t row, int V) {
@@ -85,19 +90,38 @@ struct row_sums {
     double others, logits;
 };
 
+// What the gradient reads again: exp(logit - maximum) and tanh(x / soft_cap) of each logit, padded to whole
+// vectors. NULL in evaluation.
+struct row_terms {
+    float *exponentials, *tanhs;
+};
+
+VF_INLINE void sum_step(enum dtype type, const struct cross_entropy_args *args, size_t first, int target,
+                        float maximum, struct row_terms terms, int c, int lanes, vf *others, vf *logits) {
+    struct capped capped =
+        vf_soft_cap(vf_get_part(type, args->logits, first + (size_t)c, lanes), args->soft_cap);
+    vf e = vf_exp(capped.logit - maximum);
+    if (terms.exponentials) {
+        vf_store(terms.exponentials + c, e);
+        vf_store(terms.tanhs + c, capped.tanh);
+    }
+    e = vf_select(vi_iota() == vi_set1(target - c), vf_zero(), e);
+    *others += lanes < VF_WIDTH ? vf_first(e, lanes, vf_zero()) : e;
+    *logits += lanes < VF_WIDTH ? vf_first(capped.logit, lanes, vf_zero()) : capped.logit;
+}
+
 VF_INLINE struct row_sums sum_row(enum dtype type, const struct cross_entropy_args *args, size_t first,
-                                  int target, float maximum) {
+                                  int target, float maximum, struct row_terms terms) {
     struct row_sums sums = {0, 0};
     int V = args->V;
     for (int c = 0; c < V;) {
         vf others = vf_zero(), logits = vf_zero();
-        for (int step = 0; step < SPAN_STEPS && c < V; step++, c += VF_WIDTH) {
-            int lanes = V - c < VF_WIDTH ? V - c : VF_WIDTH;
-            vf x = vf_get_part(type, args->logits, first + (size_t)c, lanes);
-            vf logit = vf_soft_cap(x, args->soft_cap).logit;
-            vf term = vf_select(vi_iota() == vi_set1(target - c), vf_zero(), vf_exp(logit - maximum));
-            others += vf_first(term, lanes, vf_zero());
-            logits += vf_first(logit, lanes, vf_zero());
+        int step = 0;
+        for (; step < SPAN_STEPS && c + VF_WIDTH <= V; step++, c += VF_WIDTH)
+            sum_step(type, args, first, target, maximum, terms, c, VF_WIDTH, &others, &logits);
+        if (step < SPAN_STEPS && c < V) {
+            sum_step(type, args, first, target, maximum, terms, c, V - c, &others, &logits);
+            c = V;
         }
         sums.others += (double)vf_reduce_add(others);
         sums.logits += (double)vf_reduce_add(logits);
@@ -107,27 +131,33 @@ VF_INLINE struct row_sums sum_row(enum dtype type, const struct cross_entropy_ar
 
 // dlogits = (exp(logit - maximum) factor - of_others) (1 - tanh^2); of the target: of_target (1 - tanh^2).
 struct row_slope {
-    float maximum, factor, of_others, of_target;
+    float factor, of_others, of_target;
     int target;
 };
 
-VF_INLINE void write_row_slope(enum dtype type, enum dtype logits_type, const struct cross_entropy_args *args,
-                               size_t row, struct row_slope slope) {
-    size_t from = row * (size_t)args->logits_stride, to = row * (size_t)args->dlogits_stride;
-    for (int c = 0; c < args->V; c += VF_WIDTH) {
-        int lanes = args->V - c < VF_WIDTH ? args->V - c : VF_WIDTH;
-        vf x = vf_get_part(logits_type, args->logits, from + (size_t)c, lanes);
-        struct capped capped = vf_soft_cap(x, args->soft_cap);
-        vf d = vf_exp(capped.logit - slope.maximum) * slope.factor - slope.of_others;
-        d = vf_select(vi_iota() == vi_set1(slope.target - c), vf_set1(slope.of_target), d);
-        vf_put_part(type, args->dlogits, to + (size_t)c, vf_fnma(d * capped.tanh, capped.tanh, d), lanes);
-    }
-    for (size_t c = (size_t)args->V; c < (size_t)args->V + (size_t)args->n_zeros; c++)
-        vf_put_one(type, args->dlogits, to + c, 0);
+VF_INLINE void write_slope_step(enum dtype type, const struct cross_entropy_args *args, size_t to,
+                                struct row_terms terms, struct row_slope slope, int c, int lanes) {
+    vf tanh = vf_load(terms.tanhs + c);
+    vf d = vf_load(terms.exponentials + c) * slope.factor - slope.of_others;
+    d = vf_select(vi_iota() == vi_set1(slope.target - c), vf_set1(slope.of_target), d);
+    vf_put_part(type, args->dlogits, to + (size_t)c, vf_fnma(d * tanh, tanh, d), lanes);
+}
+
+VF_INLINE void write_row_slope(enum dtype type, const struct cross_entropy_args *args, size_t row,
+                               struct row_terms terms, struct row_slope slope) {
+    size_t to = row * (size_t)args->dlogits_stride;
+    int c = 0;
+    for (; c + VF_WIDTH <= args->V; c += VF_WIDTH)
+        write_slope_step(type, args, to, terms, slope, c, VF_WIDTH);
+    if (c < args->V)
+        write_slope_step(type, args, to, terms, slope, c, args->V - c);
+    for (size_t i = (size_t)args->V; i < (size_t)args->V + (size_t)args->n_zeros; i++)
+        vf_put_one(type, args->dlogits, to + i, 0);
 }
 
 VF_INLINE void one_row_with_options(enum dtype type, enum dtype logits_type,
-                                    const struct cross_entropy_args *args, size_t row) {
+                                    const struct cross_entropy_args *args, size_t row, float *memory) {
+    const struct row_terms terms = {memory, memory ? memory + row_floats(args) : NULL};
     const struct cross_entropy_args copy = *args; // stores through pointers cannot alias it
     size_t first = row * (size_t)copy.logits_stride;
     int target = copy.targets[row];
@@ -137,7 +167,7 @@ VF_INLINE void one_row_with_options(enum dtype type, enum dtype logits_type,
     maximum = vf_soft_cap(vf_set1(maximum), copy.soft_cap).logit[0];
     vf own_logit = vf_get_part(logits_type, copy.logits, first + (size_t)target, 1);
     double of_target = (double)vf_soft_cap(own_logit, copy.soft_cap).logit[0];
-    struct row_sums sums = sum_row(logits_type, &copy, first, target, maximum);
+    struct row_sums sums = sum_row(logits_type, &copy, first, target, maximum, terms);
     double below = (double)maximum - of_target, own = exp(-below), sum = own + sums.others;
     double loss = sums.others < own ? log1p(sums.others / own) : log(sum) + below;
     double lse = (double)maximum + log(sum), more = 1 + 2 * z * lse;
@@ -146,9 +176,8 @@ VF_INLINE void one_row_with_options(enum dtype type, enum dtype logits_type,
     if (!copy.dlogits)
         return;
     double target_slope = expm1(-loss) + (more - 1) * (own / sum) + smoothing * (1 - 1.0 / copy.V);
-    write_row_slope(type, logits_type, &copy, row,
-                    (struct row_slope){.maximum = maximum,
-                                       .factor = (float)(more * copy.scale / sum),
+    write_row_slope(type, &copy, row, terms,
+                    (struct row_slope){.factor = (float)(more * copy.scale / sum),
                                        .of_others = (float)(smoothing / copy.V * copy.scale),
                                        .of_target = (float)(target_slope * copy.scale),
                                        .target = target});
@@ -178,29 +207,28 @@ VF_INLINE void one_row(enum dtype type, enum dtype logits_type, const struct cro
     vf_put_one(type, args->dlogits, index + (size_t)target, (float)(expm1(-loss) * args->scale));
 }
 
-VF_INLINE void one_row_of(enum dtype type, const struct cross_entropy_args *args, size_t row,
-                          float *exponentials) {
-    bool has_options = args->soft_cap != 0 || args->label_smoothing != 0 || args->z_loss != 0;
-    if (args->logits_type == DTYPE_F32 && has_options)
-        one_row_with_options(type, DTYPE_F32, args, row);
+VF_INLINE void one_row_of(enum dtype type, const struct cross_entropy_args *args, size_t row, float *memory) {
+    if (args->logits_type == DTYPE_F32 && has_options(args))
+        one_row_with_options(type, DTYPE_F32, args, row, memory);
     else if (args->logits_type == DTYPE_F32)
-        one_row(type, DTYPE_F32, args, row, exponentials);
-    else if (has_options)
-        one_row_with_options(type, type, args, row);
+        one_row(type, DTYPE_F32, args, row, memory);
+    else if (has_options(args))
+        one_row_with_options(type, type, args, row, memory);
     else
-        one_row(type, type, args, row, exponentials);
+        one_row(type, type, args, row, memory);
 }
 
 struct rows_call {
     const struct cross_entropy_args *args;
-    float *exponentials; // (threads, row_floats)
+    char *workspace; // of each thread, in turn
+    size_t bytes;    // of one thread
 };
 
 static void rows_part(const void *context, int part, int n_parts) {
     const struct rows_call *call = context;
     const struct cross_entropy_args *args = call->args;
     struct parallel_span rows = parallel_span_of((size_t)args->N, 1, part, n_parts);
-    float *own = args->dlogits ? call->exponentials + (size_t)part * row_floats(args) : NULL;
+    float *own = args->dlogits ? (float *)(call->workspace + (size_t)part * call->bytes) : NULL;
     for (size_t row = rows.begin; row < rows.end; row++)
         VF_DISPATCH(args->type, one_row_of, args, row, own);
 }
@@ -209,7 +237,8 @@ enum status CPU_OP(cross_entropy)(struct stream *stream, const struct cross_entr
     struct cross_entropy_args scaled = *args;
     if (args->scale_from)
         scaled.scale = *(const float *)args->scale_from;
-    const struct rows_call call = {&scaled, stream->workspace};
+    const size_t bytes = CPU_OP(cross_entropy_workspace)(stream->device, args);
+    const struct rows_call call = {&scaled, stream->workspace, bytes / (size_t)stream->device->n_threads};
     parallel_run(cpu_threads(stream->device, (size_t)args->N * (size_t)args->V), rows_part, &call);
     return STATUS_OK;
 }
