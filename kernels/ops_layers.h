@@ -364,10 +364,10 @@ struct soft_cap_args {
 //   label_smoothing  e: the loss is (1 - e) of the above plus e times its mean over all V targets (PyTorch)
 //   z_loss           z: z lse^2 is added (PaLM, arXiv 2204.02311)
 struct cross_entropy_args {
-    void *losses;           // [w] (N) fp32
-    void *dlogits;          // [w] (N, V + n_zeros) type, rows dlogits_stride apart, or NULL (evaluation)
-    const void *logits;     // [r] (N, V) logits_type, rows logits_stride apart; may be dlogits itself when
-                            // types and strides are equal
+    void *losses;       // [w] (N) fp32; with soft_cap NaN for a row with an infinite logit, which it hides
+    void *dlogits;      // [w] (N, V + n_zeros) type, rows dlogits_stride apart, or NULL (evaluation)
+    const void *logits; // [r] (N, V) logits_type, rows logits_stride apart; may be dlogits itself when
+                        // types and strides are equal
     const int32_t *targets; // [r] (N), each in [0, V)
     int N, V;
     int n_zeros; // columns of dlogits from V on that become 0: padding of products that read dlogits

@@ -40,8 +40,9 @@ template <loss_kind KIND> __device__ inline float exp_below(float logit, float m
     return expf(logit - maximum);
 }
 
-// The sum of exp(logit - maximum) of the logits so far, and with options that of the logits. The maximum
-// starts finite, so that logits of -inf add 0.
+// The sum of exp(logit - maximum) of the logits so far, and with options that of the logits, which is NaN if
+// one was infinite before it was capped: 0 times infinity. The maximum starts finite, so that logits of -inf
+// add 0.
 struct partial_sum {
     float maximum, sum, logits;
 };
@@ -49,6 +50,8 @@ struct partial_sum {
 template <loss_kind KIND, int WIDTH, class L>
 __device__ inline void add_logits(partial_sum &partial, const L *logits, const loss_options &options) {
     floats<WIDTH> value = load<WIDTH>(logits);
+    for (int k = 0; k < WIDTH && KIND == CAPPED; k++)
+        partial.logits = fmaf(0.0f, value.x[k], partial.logits);
     for (int k = 0; k < WIDTH; k++)
         value.x[k] = see<KIND>(value.x[k], options).logit;
     for (int k = 0; k < WIDTH && KIND != PLAIN; k++)

@@ -19,9 +19,9 @@ static struct row row_of(const struct cross_entropy_args *a, enum dtype type, si
     for (size_t v = 0; v < (size_t)a->V; v++)
         row.highest = fmax(row.highest, capped(ref_load(a->logits, type, at + v), cap));
     for (size_t v = 0; v < (size_t)a->V; v++) {
-        double logit = capped(ref_load(a->logits, type, at + v), cap);
+        double before = ref_load(a->logits, type, at + v), logit = capped(before, cap);
         row.total += exp(logit - row.highest);
-        row.mean += logit / a->V;
+        row.mean += isinf(before) ? NAN : logit / a->V;
     }
     row.lse = row.highest + log(row.total);
     return row;

@@ -302,11 +302,13 @@ enum gradient { NO_GRADIENT, GRADIENT_SEPARATE, GRADIENT_IN_PLACE };
 static const struct loss_options {
     const char *name;
     float soft_cap, label_smoothing, z_loss;
-} loss_options[] = {{"", 0, 0, 0},
-                    {", capped", 15, 0, 0},
-                    {", smoothed", 0, 0.1f, 0},
-                    {", z-loss", 0, 0, 1e-2f},
-                    {", capped, smoothed, z-loss", 5, 0.2f, 1e-3f}};
+    bool overflows; // a logit of the first row is infinite, and one of the last
+} loss_options[] = {{"", 0, 0, 0, false},
+                    {", capped", 15, 0, 0, false},
+                    {", smoothed", 0, 0.1f, 0, false},
+                    {", z-loss", 0, 0, 1e-2f, false},
+                    {", capped, smoothed, z-loss", 5, 0.2f, 1e-3f, false},
+                    {", capped, overflowing", 5, 0, 0, true}};
 #define N_LOSS_OPTIONS (sizeof loss_options / sizeof *loss_options)
 
 // With options each logit has an error of its own, CAP_ROUNDINGS units of it: the quotient, tanh (four units)
@@ -404,6 +406,10 @@ static void cross_entropy_call(struct op_bench *bench, enum dtype type, enum dty
         op_add_tensor(&call, "logits", &args.logits, logits_type, in_place ? OP_UPDATE : OP_READ,
                       op_rows(N, V + (size_t)(in_place ? args.n_zeros : 0), (size_t)args.logits_stride));
     op_scale(logits, 3, s->deviation);
+    if (options->overflows) {
+        op_give(logits, (N - 1) * (size_t)args.logits_stride + V - 1, -INFINITY);
+        op_give(logits, V / 2, INFINITY);
+    }
     struct op_tensor *targets =
         op_add_tensor(&call, "targets", &args.targets, DTYPE_I32, OP_READ, op_span(N));
     give_classes(targets, s->V);

@@ -85,7 +85,8 @@ VF_INLINE void write_row_gradient(enum dtype type, const struct cross_entropy_ar
 
 // ---- with options: capped logits, label smoothing, z-loss
 
-// Sums over a row's capped logits: of exp(logit - maximum), the target's left out, and of the logits.
+// Sums over a row's capped logits: of exp(logit - maximum), the target's left out, and of the logits. The
+// latter is NaN if one was infinite before: 0 times infinity.
 struct row_sums {
     double others, logits;
 };
@@ -98,8 +99,8 @@ struct row_terms {
 
 VF_INLINE void sum_step(enum dtype type, const struct cross_entropy_args *args, size_t first, int target,
                         float maximum, struct row_terms terms, int c, int lanes, vf *others, vf *logits) {
-    struct capped capped =
-        vf_soft_cap(vf_get_part(type, args->logits, first + (size_t)c, lanes), args->soft_cap);
+    vf x = vf_get_part(type, args->logits, first + (size_t)c, lanes);
+    struct capped capped = vf_soft_cap(x, args->soft_cap);
     vf e = vf_exp(capped.logit - maximum);
     if (terms.exponentials) {
         vf_store(terms.exponentials + c, e);
@@ -107,7 +108,8 @@ VF_INLINE void sum_step(enum dtype type, const struct cross_entropy_args *args, 
     }
     e = vf_select(vi_iota() == vi_set1(target - c), vf_zero(), e);
     *others += lanes < VF_WIDTH ? vf_first(e, lanes, vf_zero()) : e;
-    *logits += lanes < VF_WIDTH ? vf_first(capped.logit, lanes, vf_zero()) : capped.logit;
+    vf logit = vf_fma(x, vf_zero(), capped.logit);
+    *logits += lanes < VF_WIDTH ? vf_first(logit, lanes, vf_zero()) : logit;
 }
 
 VF_INLINE struct row_sums sum_row(enum dtype type, const struct cross_entropy_args *args, size_t first,

@@ -56,9 +56,35 @@ static void test_gradients_of_frozen_tensors_are_not_looked_at(void **state) {
     assert_true(frozen.n_operations > found.n_operations);
 }
 
+// A cap makes the losses of infinite logits finite again, but the product overflowed.
+static void test_a_cap_does_not_hide_infinite_logits(void **state) {
+    (void)state;
+    static const int32_t tokens[] = {1, 2, 3, 4}, targets[] = {2, 3, 4, 5};
+    struct gpt_config config = sizes;
+    const struct gpt_options options = {.type = DTYPE_F32, .B = 1, .T = 4, .training = true};
+    struct device *device;
+    struct whole_model model;
+    config.family = FAMILY_MODERN;
+    config.untied = true;
+    config.soft_cap = 15;
+    assert_ok(device_open("cpu", 1, 0, &device));
+    whole_model_init(&model, &config, device, &options, 0);
+    for (int k = 0; k < 2; k++) {
+        double sum;
+        whole_model_randomize(&model, 7);
+        if (k > 0)
+            fill(&model, params_lm_head(&model.params)->name, 3e38F);
+        assert_ok(gpt_forward_backward(model.gpt, &model.stream, &model.hooks, tokens, targets, 1, &sum));
+        assert_int_equal(isfinite(sum) != 0, k == 0);
+    }
+    whole_model_free(&model);
+    device_close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gradients_of_frozen_tensors_are_not_looked_at),
+        cmocka_unit_test(test_a_cap_does_not_hide_infinite_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
