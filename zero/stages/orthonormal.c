@@ -1,7 +1,9 @@
 // See zero/stages/orthonormal.h. With reflections H_i = I - tau_i w_i w_i^T, A H_0 H_1 ... is lower
-// triangular, so that the orthonormal rows are those of ... H_1 H_0. Of a panel with rows W (b, n),
+// triangular, so that the orthonormal rows are those of ... H_1 H_0. Of a panel or a block with rows W (b,
+// n),
 //   H_0 H_1 ... H_(b-1) = I - W^T T W, T upper triangular.
-// The rows of W replace those of A.
+// T follows from W W^T and the tau_i: on the host in double for a panel, from a product of the device for a
+// block of several. The rows of W replace those of A.
 #include "zero/stages/orthonormal.h"
 
 #include <math.h>
@@ -10,11 +12,13 @@
 #include "base/eigen.h"
 #include "kernels/ops.h"
 
-enum { TURNED, SCALED, FACTORS, PANEL, FACTOR, STAGED };
+enum { TURNED, SCALED, FACTORS, PANEL_FACTOR, PANEL, FACTOR, GRAM, SCALES, STAGED };
 
 enum status orthonormal_plan(struct orthonormal *o, struct device *device, enum dtype type, int side,
                              struct region_table *table) {
-    const size_t n = (size_t)side, width = ORTHONORMAL_PANEL, panels = (n + width - 1) / width;
+    const size_t n = (size_t)side, width = ORTHONORMAL_PANEL,
+                 block = n < ORTHONORMAL_BLOCK ? n : ORTHONORMAL_BLOCK,
+                 blocks = (n + ORTHONORMAL_BLOCK - 1) / ORTHONORMAL_BLOCK;
     *o = (struct orthonormal){.device = device, .type = type};
     const struct {
         const char *name;
@@ -22,12 +26,16 @@ enum status orthonormal_plan(struct orthonormal *o, struct device *device, enum 
         enum dtype type;
         size_t elements;
     } regions[] = {
-        [TURNED] = {"SOAP: products of a panel", device->place, type, width * n},
-        [SCALED] = {"SOAP: scaled products of a panel", device->place, type, width * n},
-        [FACTORS] = {"SOAP: factors of panels", device->place, type, panels * width * width},
+        [TURNED] = {"SOAP: products of a block", device->place, type, block * n},
+        [SCALED] = {"SOAP: scaled products of a block", device->place, type, block * n},
+        [FACTORS] = {"SOAP: factors of blocks", device->place, type, blocks * block * block},
+        [PANEL_FACTOR] = {"SOAP: factor of a panel", device->place, type, width * width},
         [PANEL] = {"SOAP: panel", REGION_HOST, DTYPE_F64, width * n},
-        [FACTOR] = {"SOAP: factor of a panel", REGION_HOST, DTYPE_F64, width * width},
-        [STAGED] = {"SOAP: panel to copy", REGION_HOST, type, width * (n > width ? n : width)},
+        [FACTOR] = {"SOAP: factor of a block", REGION_HOST, DTYPE_F64, block * block},
+        [GRAM] = {"SOAP: products of reflections", REGION_HOST, DTYPE_F64, block * block},
+        [SCALES] = {"SOAP: scales of reflections", REGION_HOST, DTYPE_F64, block},
+        [STAGED] = {"SOAP: panel to copy", REGION_HOST, type,
+                    width * n > block * block ? width * n : block * block},
     };
     for (int i = TURNED; i <= STAGED; i++)
         TRY(region_add(table, REGION_WORKSPACE, regions[i].place, regions[i].type, regions[i].elements,
@@ -39,8 +47,11 @@ void orthonormal_bind(struct orthonormal *o, const struct region_table *table) {
     o->turned = region_data(table, o->regions[TURNED]);
     o->scaled = region_data(table, o->regions[SCALED]);
     o->factors = region_data(table, o->regions[FACTORS]);
+    o->panel_factor = region_data(table, o->regions[PANEL_FACTOR]);
     o->panel = region_data(table, o->regions[PANEL]);
     o->factor = region_data(table, o->regions[FACTOR]);
+    o->gram = region_data(table, o->regions[GRAM]);
+    o->scales = region_data(table, o->regions[SCALES]);
     o->staged = region_data(table, o->regions[STAGED]);
 }
 
@@ -50,7 +61,7 @@ static void *at(void *base, enum dtype type, size_t element) {
 
 // ---- products
 
-// The rows from `first` on, of a matrix with n columns, and one panel of reflections.
+// Rows of a matrix with n columns, and the reflections of a panel or a block.
 struct reflected {
     void *rows;
     int n_rows, n;
@@ -109,9 +120,13 @@ static enum status reflect(const struct orthonormal *o, struct stream *stream, c
     return ops->linear_backward(stream, &added);
 }
 
-// The panel that begins at row i of a matrix of `rows`.
-static int width_of(int rows, int i) {
+// The rows of the panel, or the block, that begins at row i of `rows`.
+static int panel_width(int rows, int i) {
     return rows - i < ORTHONORMAL_PANEL ? rows - i : ORTHONORMAL_PANEL;
+}
+
+static int block_width(int rows, int i) {
+    return rows - i < ORTHONORMAL_BLOCK ? rows - i : ORTHONORMAL_BLOCK;
 }
 
 static enum status raise(const struct orthonormal *o, enum operation operation, const void *args,
@@ -122,25 +137,34 @@ static enum status raise(const struct orthonormal *o, enum operation operation, 
     return STATUS_OK;
 }
 
-// Reads which pointers are NULL, and no memory.
-enum status orthonormal_workspace(const struct orthonormal *o, int rows, int n, size_t *bytes) {
-    static char there;
+// Of the products with n_rows rows.
+static enum status raise_reflect(const struct orthonormal *o, int width, int n_rows, int n, bool backward,
+                                 size_t *most) {
+    static char there; // which pointers are NULL is read, and no memory
     struct orthonormal any = *o;
+    const struct reflected r = {&there, n_rows, n, &there, &there, width};
     any.turned = any.scaled = &there;
+    const struct linear_forward_args turned = turn(&any, &r);
+    const struct linear_backward_args scaled = scale(&any, &r, backward), added = add(&any, &r);
+    if (n_rows == 0)
+        return STATUS_OK;
+    TRY(raise(o, OP_linear_forward, &turned, most));
+    TRY(raise(o, OP_linear_backward, &scaled, most));
+    return raise(o, OP_linear_backward, &added, most);
+}
+
+enum status orthonormal_workspace(const struct orthonormal *o, int rows, int n, size_t *bytes) {
     *bytes = 0;
-    for (int i = 0; i < rows; i += ORTHONORMAL_PANEL)
-        for (int backward = 0; backward < 2; backward++) {
-            const int width = width_of(rows, i);
-            const struct reflected r = {&there, backward ? n - i : rows - i - width, n, &there, &there,
-                                        width};
-            const struct linear_forward_args turned = turn(&any, &r);
-            const struct linear_backward_args scaled = scale(&any, &r, backward), added = add(&any, &r);
-            if (r.n_rows == 0)
-                continue;
-            TRY(raise(o, OP_linear_forward, &turned, bytes));
-            TRY(raise(o, OP_linear_backward, &scaled, bytes));
-            TRY(raise(o, OP_linear_backward, &added, bytes));
+    for (int first = 0; first < rows; first += ORTHONORMAL_BLOCK) {
+        const int block = block_width(rows, first);
+        for (int i = 0; i < block; i += ORTHONORMAL_PANEL) {
+            const int width = panel_width(block, i);
+            TRY(raise_reflect(o, width, block - i - width, n, false, bytes));
         }
+        TRY(raise_reflect(o, block, block, n, false, bytes)); // products among a block's reflections
+        TRY(raise_reflect(o, block, rows - first - block, n, false, bytes));
+        TRY(raise_reflect(o, block, n - first, n, true, bytes));
+    }
     return STATUS_OK;
 }
 
@@ -166,7 +190,8 @@ static void add_to_factor(const struct orthonormal *o, int width, int i, const d
 }
 
 // Replaces the panel's rows, which begin with row `first` of the matrix, by their reflections.
-static enum status factorize(const struct orthonormal *o, int width, int first, int n) {
+//   scales   [w] (width) tau
+static enum status factorize(const struct orthonormal *o, int width, int first, int n, double *scales) {
     for (int i = 0; i < width; i++) {
         double *row = o->panel + (size_t)i * (size_t)n, *w = row + first + i, products[ORTHONORMAL_PANEL];
         const int rest = n - first - i;
@@ -176,6 +201,7 @@ static enum status factorize(const struct orthonormal *o, int width, int first, 
         memset(row, 0, (size_t)(first + i) * sizeof *row);
         round_row(o->type, w, rest);
         const double square = vector_dot(w, w, rest), tau = square > 0 ? 2 / square : 0;
+        scales[i] = tau;
         for (int k = i + 1; k < width; k++) {
             double *other = o->panel + (size_t)k * (size_t)n + first + i;
             vector_add_scaled(other, w, -tau * vector_dot(other, w, rest), rest);
@@ -209,23 +235,57 @@ enum status orthonormal_store(const struct orthonormal *o, struct stream *stream
 
 // Brings the panel to the host, and its reflections and factor back.
 static enum status factorize_panel(const struct orthonormal *o, struct stream *stream,
-                                   const struct reflected *r, int first) {
+                                   const struct reflected *r, int first, double *scales) {
     const size_t elements = (size_t)r->width * (size_t)r->n, square = (size_t)r->width * (size_t)r->width;
     if (o->progress)
         o->progress(o->progress_context);
     TRY(orthonormal_fetch(o, stream, r->panel, elements, o->panel));
-    TRY(factorize(o, r->width, first, r->n));
+    TRY(factorize(o, r->width, first, r->n, scales));
     TRY(orthonormal_store(o, stream, r->panel, elements, o->panel));
     return orthonormal_store(o, stream, r->factor, square, o->factor);
 }
 
-// ---- all panels
+// ---- blocks
 
-static struct reflected panel_at(const struct orthonormal *o, void *a, int rows, int n, int i) {
+static struct reflected block_at(const struct orthonormal *o, void *a, int rows, int n, int i) {
     return (struct reflected){.n = n,
                               .panel = at(a, o->type, (size_t)i * (size_t)n),
-                              .factor = at(o->factors, o->type, (size_t)i * ORTHONORMAL_PANEL),
-                              .width = width_of(rows, i)};
+                              .factor = at(o->factors, o->type, (size_t)i * ORTHONORMAL_BLOCK),
+                              .width = block_width(rows, i)};
+}
+
+// The factor of a block, from the products of its reflections.
+static enum status make_factor(const struct orthonormal *o, struct stream *stream,
+                               const struct reflected *block) {
+    const int width = block->width;
+    const size_t square = (size_t)width * (size_t)width;
+    struct reflected among = *block;
+    among.rows = block->panel;
+    among.n_rows = width;
+    const struct linear_forward_args products = turn(o, &among);
+    TRY(o->device->ops->linear_forward(stream, &products));
+    TRY(orthonormal_fetch(o, stream, o->turned, square, o->gram));
+    for (int i = 0; i < width; i++)
+        add_to_factor(o, width, i, o->gram + (size_t)i * (size_t)width, o->scales[i]);
+    return orthonormal_store(o, stream, block->factor, square, o->factor);
+}
+
+// Replaces a block's rows, which begin with row `first` of the matrix, by their reflections.
+static enum status factorize_block(const struct orthonormal *o, struct stream *stream,
+                                   const struct reflected *block, int first) {
+    const bool is_panel = block->width <= ORTHONORMAL_PANEL;
+    for (int i = 0; i < block->width; i += ORTHONORMAL_PANEL) {
+        struct reflected r = *block;
+        r.panel = at(block->panel, o->type, (size_t)i * (size_t)r.n);
+        r.factor = is_panel ? block->factor : o->panel_factor;
+        r.width = panel_width(block->width, i);
+        r.n_rows = block->width - i - r.width;
+        r.rows = at(r.panel, o->type, (size_t)r.width * (size_t)r.n);
+        TRY(factorize_panel(o, stream, &r, first + i, o->scales + i));
+        if (r.n_rows > 0)
+            TRY(reflect(o, stream, &r, false));
+    }
+    return is_panel ? STATUS_OK : make_factor(o, stream, block);
 }
 
 static enum status make_identity(const struct orthonormal *o, struct stream *stream, void *out, int n) {
@@ -238,18 +298,18 @@ static enum status make_identity(const struct orthonormal *o, struct stream *str
 
 enum status orthonormal_run(const struct orthonormal *o, struct stream *stream, void *a, int rows, int n,
                             void *out) {
-    for (int i = 0; i < rows; i += ORTHONORMAL_PANEL) {
-        struct reflected r = panel_at(o, a, rows, n, i);
-        TRY(factorize_panel(o, stream, &r, i));
+    for (int i = 0; i < rows; i += ORTHONORMAL_BLOCK) {
+        struct reflected r = block_at(o, a, rows, n, i);
+        TRY(factorize_block(o, stream, &r, i));
         r.n_rows = rows - i - r.width;
         r.rows = at(a, o->type, (size_t)(i + r.width) * (size_t)n);
         if (r.n_rows > 0)
             TRY(reflect(o, stream, &r, false));
     }
     TRY(make_identity(o, stream, out, n));
-    // The rows before a panel's are those of the identity, which its reflections do not touch.
-    for (int i = (rows - 1) / ORTHONORMAL_PANEL * ORTHONORMAL_PANEL; i >= 0; i -= ORTHONORMAL_PANEL) {
-        struct reflected r = panel_at(o, a, rows, n, i);
+    // The rows before a block's are those of the identity, which its reflections do not touch.
+    for (int i = (rows - 1) / ORTHONORMAL_BLOCK * ORTHONORMAL_BLOCK; i >= 0; i -= ORTHONORMAL_BLOCK) {
+        struct reflected r = block_at(o, a, rows, n, i);
         r.n_rows = n - i;
         r.rows = at(out, o->type, (size_t)i * (size_t)n);
         TRY(reflect(o, stream, &r, true));

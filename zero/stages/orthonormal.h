@@ -1,7 +1,8 @@
 // Orthonormal rows by Householder reflections, blocked in their compact WY form (Schreiber and Van Loan
 // 1989): row by row, each made orthogonal to those before it, as torch.linalg.qr does with columns. Panels of
-// ORTHONORMAL_PANEL rows are factorized on the host in double; everything else is products of the device, so
-// that it works at their rate wherever the matrix is.
+// ORTHONORMAL_PANEL rows are factorized on the host in double; everything else is products of the device.
+// Those with all other rows are of ORTHONORMAL_BLOCK reflections at a time, so that they work at the rate of
+// large products wherever the matrix is.
 //
 // Unlike Gram-Schmidt or Cholesky it needs no condition: rows that depend on others, or are zero, give
 // orthonormal rows like all others.
@@ -14,6 +15,7 @@
 #include "kernels/device.h"
 
 #define ORTHONORMAL_PANEL 32
+#define ORTHONORMAL_BLOCK 128 // a multiple of it
 
 struct orthonormal {
     struct device *device;
@@ -21,12 +23,15 @@ struct orthonormal {
     // Called with its context panel by panel, for those who watch whether work goes on; NULL: nobody does.
     void (*progress)(void *);
     void *progress_context;
-    int regions[6];
-    void *turned, *scaled; // (ORTHONORMAL_PANEL, side) a panel's products
-    void *factors;         // (panels, ORTHONORMAL_PANEL, ORTHONORMAL_PANEL) of the WY form
+    int regions[9];
+    void *turned, *scaled; // (ORTHONORMAL_BLOCK, side) a block's products
+    void *factors;         // (blocks, ORTHONORMAL_BLOCK, ORTHONORMAL_BLOCK) of the WY form
+    void *panel_factor;    // (ORTHONORMAL_PANEL, ORTHONORMAL_PANEL) likewise, of a panel
     // Host:
-    double *panel, *factor; // (ORTHONORMAL_PANEL, side), (ORTHONORMAL_PANEL, ORTHONORMAL_PANEL)
-    void *staged;           // (ORTHONORMAL_PANEL, side) what is copied
+    double *panel;         // (ORTHONORMAL_PANEL, side)
+    double *factor, *gram; // (ORTHONORMAL_BLOCK, ORTHONORMAL_BLOCK) each
+    double *scales;        // (ORTHONORMAL_BLOCK) of a block's reflections
+    void *staged;          // what is copied: rows of a panel, or a block's factor
 };
 
 // Adds regions to `table` for matrices of up to `side` columns.

@@ -161,6 +161,9 @@ static void test_orthonormal(void **state) {
         check_orthonormal(type, 32, 33, 32);
         check_orthonormal(type, 75, 75, 75);
         check_orthonormal(type, 75, 90, 20);
+        check_orthonormal(type, 128, 128, 128);
+        check_orthonormal(type, 150, 170, 40);
+        check_orthonormal(type, 270, 270, 270);
     }
 }
 
