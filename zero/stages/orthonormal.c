@@ -1,9 +1,8 @@
 // See zero/stages/orthonormal.h. With reflections H_i = I - tau_i w_i w_i^T, A H_0 H_1 ... is lower
-// triangular, so that the orthonormal rows are those of ... H_1 H_0. Of a panel or a block with rows W (b,
-// n),
+// triangular, so that the orthonormal rows are those of ... H_1 H_0. Of b of them, with rows W (b, n),
 //   H_0 H_1 ... H_(b-1) = I - W^T T W, T upper triangular.
-// T follows from W W^T and the tau_i: on the host in double for a panel, from a product of the device for a
-// block of several. The rows of W replace those of A.
+// T follows from W W^T and the tau_i: for a panel on the host in double, for a block of several panels from
+// a product of the device. The rows of W replace those of A.
 #include "zero/stages/orthonormal.h"
 
 #include <math.h>
