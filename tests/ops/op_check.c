@@ -422,10 +422,20 @@ static void run_placed(struct op_call *call, struct placed_tensor *placed, size_
 void cudasim_reorder(unsigned seed) __attribute__((weak));
 
 bool op_is_short(const struct op_bench *bench) {
-    return bench->device->place == REGION_DEVICE && cudasim_reorder && !getenv("ZERO_TESTS_FULL");
+#ifdef __clang__
+    const bool is_covered = true;
+#else
+    const bool is_covered = (bench->device->place == REGION_DEVICE && cudasim_reorder) ||
+                            bench->device->ops == bench->reference->ops;
+#endif
+    return is_covered && !getenv("ZERO_TESTS_FULL");
 }
 
-// Whether a call is made again, to compare its bits: in the short run on a simulated GPU each fourth one.
+bool op_has_turn(enum dtype type, size_t number) {
+    return number % N_COMPUTE_DTYPES == (size_t)type || getenv("ZERO_TESTS_FULL");
+}
+
+// Whether a call is made again, to compare its bits: where the run is short each fourth one.
 static bool is_repeated(const struct op_bench *bench) {
     return !op_is_short(bench) || bench->n_judged % 4 == 0;
 }

@@ -23,8 +23,12 @@ struct op_bench {
     uint32_t n_tensors;           // seeds each tensor's random numbers
 };
 
-// The short run on a simulated GPU, where a call costs more than its reference: fewer calls.
+// The short run of what others check in full: on a simulated GPU, where a call costs more than its reference;
+// by clang; and of the reference itself, which has one code for all types. It makes fewer calls.
 bool op_is_short(const struct op_bench *bench);
+// For checks with many calls, numbered by the sum of their shape's and their variant's number: in the short
+// run each call has one type, in turns. Every shape meets every variant, and both meet every type.
+bool op_has_turn(enum dtype type, size_t number);
 
 // Element (i, j, k) of a tensor is at i * strides[0] + j * strides[1] + k * strides[2].
 struct op_layout {

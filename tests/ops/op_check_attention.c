@@ -244,13 +244,14 @@ static bool is_for(const struct op_bench *bench, const struct shape *shape, enum
     return type != DTYPE_F32 || shape->types == ALL;
 }
 
-// Which calls of a shape are made: with plain rows and with documents, and with gaps between the rows. In the
-// short run on a simulated GPU bf16 and fp16, whose kernels are the same templates, share them in turns.
-enum shape_calls { CALLS_PLAIN = 1, CALLS_GAPS = 2 };
-static int calls_of(const struct op_bench *bench, size_t i, enum dtype type) {
-    if (type == DTYPE_F32 || !op_is_short(bench))
-        return CALLS_PLAIN | CALLS_GAPS;
-    return (type == DTYPE_BF16) == (i / 2 % 2 == 0) ? CALLS_PLAIN : CALLS_GAPS;
+// Which calls of shape i are made: with plain rows, with gaps between the rows, and with documents. Where the
+// run is short, the types share them in turns.
+//   narrow   only 16-bit types are checked
+enum shape_call { CALL_PLAIN, CALL_GAPS, CALL_DOCUMENTS };
+static bool is_called(const struct op_bench *bench, size_t i, enum shape_call call, enum dtype type,
+                      bool narrow) {
+    const size_t n_types = narrow ? 2 : N_COMPUTE_DTYPES;
+    return !op_is_short(bench) || (i + call) % n_types == (size_t)type % n_types;
 }
 
 //   document   length of documents (give_documents); 0: none
@@ -298,14 +299,14 @@ void check_attention_forward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
         const struct shape *shape = &shapes[i];
-        const int calls = calls_of(bench, i, type);
+        const bool narrow = !is_for(bench, shape, DTYPE_F32);
         if (!is_for(bench, shape, type))
             continue;
-        if (calls & CALLS_PLAIN)
+        if (is_called(bench, i, CALL_PLAIN, type, narrow))
             forward_call(bench, type, shape, true, 0, 0);
-        if (calls & CALLS_GAPS)
+        if (is_called(bench, i, CALL_GAPS, type, narrow))
             forward_call(bench, type, shape, i % 2, bench->by_cudnn ? 2 * shape->H * shape->D : GAP(i), 0);
-        if ((calls & CALLS_PLAIN) && has_documents(bench, shape))
+        if (is_called(bench, i, CALL_DOCUMENTS, type, narrow) && has_documents(bench, shape))
             forward_call(bench, type, shape, i % 2 == 0, GAP(i + 1), DOCUMENT(i));
     }
 }
@@ -455,15 +456,15 @@ void check_attention_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
         const struct shape *shape = &shapes[i];
-        const int calls = calls_of(bench, i, type);
+        const bool narrow = !is_for(bench, shape, DTYPE_F32);
         if (shape->S != shape->T || !is_for(bench, shape, type))
             continue;
-        if (calls & CALLS_PLAIN)
+        if (is_called(bench, i, CALL_PLAIN, type, narrow))
             backward_call(bench, type, shape, 0, 0);
-        if (calls & CALLS_GAPS)
+        if (is_called(bench, i, CALL_GAPS, type, narrow))
             backward_call(bench, type, shape, i % 2 && !bench->by_cudnn ? GAP(i) : 2 * shape->H * shape->D,
                           0);
-        if ((calls & CALLS_PLAIN) && has_documents(bench, shape))
+        if (is_called(bench, i, CALL_DOCUMENTS, type, narrow) && has_documents(bench, shape))
             backward_call(bench, type, shape, GAP(i + 1), DOCUMENT(i));
     }
 }
@@ -568,10 +569,9 @@ static void decode_call(struct op_bench *bench, enum dtype type, const struct de
 void check_attention_decode(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_DECODE_SHAPES; i++) {
-        const int calls = calls_of(bench, i, type);
-        if (calls & CALLS_PLAIN)
+        if (is_called(bench, i, CALL_PLAIN, type, false))
             decode_call(bench, type, &decode_shapes[i], 0);
-        if (calls & CALLS_GAPS)
+        if (is_called(bench, i, CALL_GAPS, type, false))
             decode_call(bench, type, &decode_shapes[i], GAP(i));
     }
 }
