@@ -15,7 +15,7 @@
 #include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 
-#define LARGE_BYTES ((size_t)800000)
+#define LARGE_BYTES ((size_t)560000) // three chunks
 
 static struct temporary temporary;
 static char path[300], other_path[300];
@@ -151,10 +151,10 @@ static void test_chunks_encode_as_the_whole(void **state) {
         size_t target;
         uint64_t split;
     } cases[] = {{prose, false, 1, 0},
-                 {prose, false, 700000, 600001},
-                 {minified, false, 600000, 100},
-                 {marked, true, 500000, 700003},
-                 {marked, false, 800000, 0}};
+                 {prose, false, 500000, 400001},
+                 {minified, false, 400000, 100},
+                 {marked, true, 350000, 500003},
+                 {marked, false, LARGE_BYTES, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         size_t n;
         char *text = random_text(cases[i].words, i, &n);
