@@ -109,7 +109,7 @@ class HostWaits(NcclCase):
 
     def test_a_steady_step_leaves_no_device_idle(self):
         config = self.config(model={'n_layer': 1, 'n_embd': 16, 'n_head': 1})
-        for compute, stage in ('fp32', 1), ('fp16', 2), ('bf16', 3):
+        for compute, stage in (('bf16', 3), ('fp16', 2), ('fp32', 1))[:None if harness.FULL else 2]:
             with self.subTest(compute=compute, stage=stage):
                 few, many = (self.counted(config, steps, f'precision.compute={compute}', f'{STAGE}{stage}') for steps in (4, 24))
                 self.assertLess((many[1] - few[1]) / 20, 0.5)

@@ -109,8 +109,8 @@ class Offload(GpuCase):
         for ranks, compute in ((1, 'fp32'), (2, 'bf16'))[0 if harness.FULL else 1:]:
             config = self.config(optimizer={'type': 'adafactor', 'lr': 0.01}, precision={'compute': compute})
             self.same_bits(config, ranks, (
-                (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1'), (3, 'zero_optimization.stage=3'),
-                (1, HOST, RATIO + '0.6', 'zero_optimization.stage=2'), (2, HOST, PARAMS, 'zero_optimization.stage=3')))
+                (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1'), (2, HOST, PARAMS, 'zero_optimization.stage=3'),
+                (3, 'zero_optimization.stage=3'), (1, HOST, RATIO + '0.6', 'zero_optimization.stage=2'))[:None if harness.FULL else 4])
 
     def test_lamb(self):
         """The norms of its layers are sums over the GPU, the host and other ranks."""
@@ -161,7 +161,8 @@ class Offload(GpuCase):
                              train={'eval_every': 1, 'eval_steps': 3, 'sample_every': 2, 'sample_tokens': 6})
         for ranks in (1, 2) if harness.FULL else (2,):
             self.same_bits(config, ranks, (
-                (0,), (1, HOST, SPECULATIVE), (2, HOST, PARAMS, STAGE + '3'), (3, HOST, SPECULATIVE, PARAMS, STAGE + '3')))
+                (0,), (1, HOST, SPECULATIVE), (3, HOST, SPECULATIVE, PARAMS, STAGE + '3'),
+                (2, HOST, PARAMS, STAGE + '3'))[:None if harness.FULL else 3])
 
     def test_stopping_and_resuming_with_another_placement(self):
         config = self.config(train={'max_steps': 1000000, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},

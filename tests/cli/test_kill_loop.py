@@ -14,7 +14,7 @@ import harness
 from harness import CommandCase, pseudo_random_tokens, write_shard
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-STARTS = 200 if harness.FULL else 12
+STARTS = 200 if harness.FULL else 8
 SLOWER = 6 if harness.SANITIZERS else 1
 
 

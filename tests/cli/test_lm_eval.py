@@ -37,6 +37,7 @@ def choices(generator, verb, right):
     return endings, endings.index(right)
 
 
+@unittest.skipUnless(harness.FULL, 'full run only: test_eval has figures of its own')
 @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')
 class LmEval(CommandCase):
     def make_items(self):

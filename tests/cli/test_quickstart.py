@@ -41,7 +41,7 @@ class Quickstart(CommandCase):
         subprocess.run(['git', 'clone', '-q', str(ROOT), str(self.clone)], check=True)
         if not harness.FULL:
             self.copy_objects()
-        budget = ['train.max_steps=40', 'scheduler.warmup_steps=10', 'train.eval_every=20']
+        budget = ['train.max_steps=16', 'scheduler.warmup_steps=4', 'train.eval_every=8']
         out = self.quickstart(*budget)
         self.assertIn('bits per byte', out)
         self.assertIn('In the beginning', out)

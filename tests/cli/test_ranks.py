@@ -68,13 +68,14 @@ class GoldenCurves(RankCase):
 
     def test_fp32(self):
         worst = [0, 0]
-        for name, ranks, stage in itertools.product(('gpt2-tiny', 'gpt2-tiny-accum'), (1, 2, 4), range(4)):
-            with self.subTest(name=name, ranks=ranks, stage=stage):
-                loss, norm = self.golden(name, ranks, stage, 'fp32')
-                worst = [max(worst[0], loss), max(worst[1], norm)]
-                self.assertLessEqual(loss, 1e-6)
-                self.assertLessEqual(norm, 5e-6)
-        print(f'ranks 1, 2, 4, stages 0 to 3, fp32: losses within {worst[0]:.1e}, norms within {worst[1]:.1e}')
+        for k, (name, ranks) in enumerate(itertools.product(('gpt2-tiny', 'gpt2-tiny-accum'), (1, 2, 4))):
+            for stage in range(4) if harness.FULL else ((k + 2) % 4,):  # tests/mpi compares the bits of all stages
+                with self.subTest(name=name, ranks=ranks, stage=stage):
+                    loss, norm = self.golden(name, ranks, stage, 'fp32')
+                    worst = [max(worst[0], loss), max(worst[1], norm)]
+                    self.assertLessEqual(loss, 1e-6)
+                    self.assertLessEqual(norm, 5e-6)
+        print(f'ranks 1, 2, 4, fp32: losses within {worst[0]:.1e}, norms within {worst[1]:.1e}')
 
     def test_bf16_and_fp16(self):
         for ranks, stage, compute in ((2, 1, 'bf16'), (4, 3, 'bf16'), (2, 3, 'fp16'), (4, 2, 'fp16')):
@@ -443,7 +444,7 @@ class Together(RankCase):
             train={'max_steps': 2, 'train_batch_size': 4, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},
             precision={'compute': 'bf16'})
         states = {}
-        stages = (0, 1, 2, 3) if harness.FULL else (0, 3)  # test_trainer_stages has all with a smaller model
+        stages = (0, 1, 2, 3) if harness.FULL else (3,)  # test_trainer_stages has all with a smaller model
         for ranks, stage in (1, 0), *((4, stage) for stage in stages):
             self.run_ranks(ranks, config, f'zero_optimization.stage={stage}',
                            'zero_optimization.stage3_param_persistence_threshold=0')
@@ -456,11 +457,10 @@ class Together(RankCase):
                   f'{entry["total_planned_bytes"] / 2**20:.0f} MiB')
         P = states[1, 0][0] // 2
         self.assertEqual(states[1, 0], [2 * P, 4 * P, 4 * P, 8 * P])
-        self.assertEqual(states[4, 0], states[1, 0])
+        self.assertEqual(states.get((4, 0), states[1, 0]), states[1, 0])
         slack = 128 * (layers + 2) * 18  # alignment: at most 128 elements per unit
-        for stage, sharded in zip(range(4), ((0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 1, 1), (1, 1, 1, 1))):
-            if stage not in stages:
-                continue
+        of_stages = (0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 1, 1), (1, 1, 1, 1)
+        for stage, sharded in [(stage, of_stages[stage]) for stage in stages]:
             for have, whole, is_sharded in zip(states[4, stage], states[1, 0], sharded):
                 self.assertLessEqual(abs(have - (whole / 4 if is_sharded else whole)), slack)
         embeddings, block = (16000 + 64) * 512, 12 * 512 ** 2 + 13 * 512
