@@ -46,7 +46,8 @@ static struct operation_cost rmsnorm_backward_work(const struct rmsnorm_backward
 static struct operation_cost linear_forward_work(const struct linear_forward_args *a) {
     double in = (double)a->N * a->IC, out = (double)a->N * a->OC, weight = (double)a->OC * a->IC;
     double more = (a->pre_activation ? out : 0) + (a->residual ? out : 0);
-    return (struct operation_cost){.flops = 2 * weight * a->N,
+    const double columns = a->symmetric ? (a->N + 1) / 2.0 : a->OC; // up to the diagonal, on average
+    return (struct operation_cost){.flops = 2 * (double)a->N * columns * a->IC,
                                    .bytes =
                                        (in + weight + more) * size_of(a->type) + out * size_of(a->out_type)};
 }

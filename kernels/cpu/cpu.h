@@ -54,6 +54,10 @@ struct cpu_isa {
     enum status (*skinny_gemm_forward)(struct stream *stream,
                                        const struct linear_forward_args *args) MUST_CHECK;
     size_t (*skinny_gemm_workspace)(const struct linear_forward_args *args);
+    // linear_forward of a product that is known to be symmetric.
+    void (*symmetric_product)(struct stream *stream, const struct linear_forward_args *args);
+    size_t (*symmetric_product_workspace)(const struct device *device,
+                                          const struct linear_forward_args *args);
 };
 #define CPU_SKINNY_ROWS 32
 
@@ -126,6 +130,9 @@ size_t CPU_OP(rmsnorm_backward_workspace)(const struct device *device,
 size_t CPU_OP(rope_forward_workspace)(const struct device *device, const struct rope_forward_args *args);
 size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args);
 size_t CPU_OP(mix_backward_workspace)(const struct device *device, const struct mix_backward_args *args);
+void CPU_OP(symmetric_product)(struct stream *stream, const struct linear_forward_args *args);
+size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
+                                           const struct linear_forward_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);

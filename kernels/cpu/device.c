@@ -205,6 +205,8 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .ops = &isa->ops,
         .place = REGION_HOST,
         .n_threads = n_threads > 0 ? n_threads : parallel_threads(),
+        // Matrix units, which only oneDNN uses, multiply the whole in less time.
+        .symmetric_products = !product_has_matrix_units(),
         .memory_new = memory_new,
         .memory_delete = memory_delete,
         .copy = copy,

@@ -1,5 +1,5 @@
 // Linear layers: how each operation maps to matrix products (matmul.h), and the gradient of the bias. Few
-// rows use a kernel of their own (isa/skinny_gemm.c).
+// rows use a kernel of their own (isa/skinny_gemm.c), as do symmetric products (isa/symmetric_product.c).
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
@@ -31,6 +31,10 @@ enum status cpu_linear_forward_workspace(struct device *device, const struct lin
                                          size_t *bytes) {
     struct tiled_matmul product = forward_product(args);
     *bytes = 0;
+    if (args->symmetric && device->symmetric_products) {
+        *bytes = isa_of(device)->symmetric_product_workspace(device, args);
+        return STATUS_OK;
+    }
     if (args->N > CPU_SKINNY_ROWS)
         return tiled_matmul_workspace(device, &product, bytes);
     *bytes = isa_of(device)->skinny_gemm_workspace(args);
@@ -41,6 +45,12 @@ enum status cpu_linear_forward(struct stream *stream, const struct linear_forwar
     assert(!args->residual || (args->activation == ACTIVATION_NONE && args->out_stride == args->OC));
     assert(args->activation == ACTIVATION_NONE || args->out_stride == args->OC);
     assert(!args->pre_activation || (args->activation != ACTIVATION_NONE && args->out_type == args->type));
+    if (args->symmetric && stream->device->symmetric_products) {
+        assert(args->N == args->OC && args->out_type == args->type);
+        assert(!args->bias && !args->residual && args->activation == ACTIVATION_NONE);
+        isa_of(stream->device)->symmetric_product(stream, args);
+        return STATUS_OK;
+    }
     if (args->N <= CPU_SKINNY_ROWS)
         return isa_of(stream->device)->skinny_gemm_forward(stream, args);
     struct tiled_matmul product = forward_product(args);

@@ -26,6 +26,8 @@ static struct matrix_shape wide_of(struct matrix_shape shape) {
 #define STRIP_GRAIN           16
 
 int64_t newton_schulz_strip_rows(const struct device *device) {
+    if (device->symmetric_products)
+        return 1;
     return device->place == REGION_HOST ? (int64_t)STRIP_ROWS_PER_THREAD * device->n_threads : STRIP_ROWS_GPU;
 }
 
@@ -33,8 +35,9 @@ int64_t newton_schulz_strip_rows(const struct device *device) {
 static int64_t strip_size(int64_t side, int64_t strip_rows) {
     if (strip_rows <= 0 || side <= strip_rows)
         return side;
-    const int64_t n = (side + strip_rows - 1) / strip_rows, rows = (side + n - 1) / n;
-    return (rows + STRIP_GRAIN - 1) / STRIP_GRAIN * STRIP_GRAIN;
+    const int64_t n = (side + strip_rows - 1) / strip_rows, rows = (side + n - 1) / n,
+                  grain = strip_rows < STRIP_GRAIN ? 1 : STRIP_GRAIN;
+    return (rows + grain - 1) / grain * grain;
 }
 
 static int64_t least(int64_t x, int64_t y) {
@@ -72,6 +75,14 @@ static struct linear_forward_args strip_product(const struct newton_schulz *ns, 
                                         .out_type = ns->type};
 }
 
+// The whole of it, on a device with symmetric_products.
+static struct linear_forward_args whole_product(const struct newton_schulz *ns, void *out, const void *x,
+                                                const void *y, struct matrix_shape of) {
+    struct linear_forward_args product = strip_product(ns, out, x, y, of, 0, of.rows);
+    product.symmetric = true;
+    return product;
+}
+
 // B X, as the gradient of an input; B is symmetric.
 static struct linear_backward_args step_product(const struct newton_schulz *ns, void *out, const void *x,
                                                 struct matrix_shape wide) {
@@ -95,8 +106,12 @@ static enum status raise(struct newton_schulz *ns, enum operation operation, con
     return STATUS_OK;
 }
 
-static enum status raise_strips(struct newton_schulz *ns, struct matrix_shape of) {
+static enum status raise_symmetric(struct newton_schulz *ns, struct matrix_shape of) {
     static char there; // cost and workspace read which pointers are NULL, and no memory
+    if (ns->device->symmetric_products) {
+        const struct linear_forward_args product = whole_product(ns, &there, &there, &there, of);
+        return raise(ns, OP_linear_forward, &product);
+    }
     const int64_t strip = strip_size(of.rows, ns->strip_rows);
     for (int64_t first = 0; first < of.rows; first += strip) {
         const struct linear_forward_args product =
@@ -112,8 +127,8 @@ static enum status raise_workspace(struct newton_schulz *ns, struct matrix_shape
     any.power = &there;
     const struct matrix_shape wide = wide_of(shape);
     const struct linear_backward_args step = step_product(&any, &there, &there, wide);
-    TRY(raise_strips(ns, wide));
-    TRY(raise_strips(ns, (struct matrix_shape){wide.rows, wide.rows}));
+    TRY(raise_symmetric(ns, wide));
+    TRY(raise_symmetric(ns, (struct matrix_shape){wide.rows, wide.rows}));
     return raise(ns, OP_linear_backward, &step);
 }
 
@@ -185,6 +200,10 @@ static enum status transpose(const struct newton_schulz *ns, struct stream *stre
 // out (n, n) = x y^T, which is symmetric, with x and y (n, k).
 static enum status symmetric_product(const struct newton_schulz *ns, struct stream *stream, void *out,
                                      const void *x, const void *y, struct matrix_shape of) {
+    if (ns->device->symmetric_products) {
+        const struct linear_forward_args product = whole_product(ns, out, x, y, of);
+        return ns->device->ops->linear_forward(stream, &product);
+    }
     const int64_t strip = strip_size(of.rows, ns->strip_rows);
     for (int64_t first = 0; first < of.rows; first += strip) {
         const int64_t rows = least(strip, of.rows - first);

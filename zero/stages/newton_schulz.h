@@ -6,9 +6,9 @@
 //
 // The products are the device's own linear_forward and linear_backward, in bf16 with fp32 sums, or in fp32.
 // With D = c A + b I the polynomial is one product, B = D A, and a I is added to its diagonal, so that each
-// iteration makes three products and no pass over X. A and B are symmetric: each strip of rows is computed up
-// to its last diagonal element, and what is left of that is mirrored. With n strips this saves (n - 1) / 2n
-// of both products.
+// iteration makes three products and no pass over X. A and B are symmetric. Devices with symmetric_products
+// compute half of them. On others each strip of rows is computed up to its last diagonal element, and what is
+// left of that is mirrored: with n strips this saves (n - 1) / 2n of both products.
 //
 // Determinism: the bits depend on the matrix, the device and its number of threads.
 #ifndef ZERO_ZERO_STAGES_NEWTON_SCHULZ_H
@@ -27,7 +27,7 @@ struct matrix_shape {
 struct newton_schulz {
     struct device *device;
     enum dtype type;
-    int64_t strip_rows; // of a symmetric product: about as many
+    int64_t strip_rows; // of a symmetric product: about as many; 1: the device computes half of it
     int regions[5], workspace_region;
     void *y;                      // a matrix
     void *gram, *shifted, *power; // square matrices: A, D, and B
@@ -45,7 +45,7 @@ void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *tab
 // Orthogonalizes x (rows, columns), in place. In a profile its operations are one line, "newton_schulz".
 enum status newton_schulz_run(const struct newton_schulz *ns, const struct stream *stream, void *x,
                               struct matrix_shape shape) MUST_CHECK;
-// Rows of a strip on this device (strip_rows of the struct).
+// Rows of a strip on this device, or 1 if it has symmetric_products (strip_rows of the struct).
 int64_t newton_schulz_strip_rows(const struct device *device);
 // FLOPs of the products of newton_schulz_run in strips; strip_rows 0: of whole products.
 double newton_schulz_flops(struct matrix_shape shape, int64_t strip_rows);

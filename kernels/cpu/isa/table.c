@@ -86,4 +86,6 @@ const struct cpu_isa CPU_OP(isa) = {
     .linear_epilogue = CPU_OP(linear_epilogue),
     .skinny_gemm_forward = CPU_OP(skinny_gemm_forward),
     .skinny_gemm_workspace = CPU_OP(skinny_gemm_workspace),
+    .symmetric_product = CPU_OP(symmetric_product),
+    .symmetric_product_workspace = CPU_OP(symmetric_product_workspace),
 };

@@ -61,7 +61,8 @@ static double tolerance(enum dtype type, struct matrix_shape shape) {
     return type == DTYPE_F64 ? 1e-10 : 0x1p-24 * grown;
 }
 
-// A device with the memory of newton_schulz, in place of a model.
+// A device with the memory of newton_schulz, in place of a model. in_strips: as on a device without
+// symmetric_products.
 struct bench {
     struct device *device;
     struct stream stream;
@@ -69,9 +70,11 @@ struct bench {
     struct newton_schulz products;
 };
 
-static void bench_open(struct bench *bench, enum dtype type, struct matrix_shape shape) {
+static void bench_open(struct bench *bench, enum dtype type, struct matrix_shape shape, bool in_strips) {
     *bench = (struct bench){0};
     EXPECT_OK(type == DTYPE_F64 ? ref_device_open(&bench->device) : device_open("cpu", 2, 0, &bench->device));
+    if (in_strips)
+        bench->device->symmetric_products = false;
     bench->stream.device = bench->device;
     region_memory_init(&bench->memory, bench->device);
     EXPECT_OK(newton_schulz_plan(&bench->products, bench->device, type, &shape, 1, &bench->memory.table));
@@ -90,7 +93,7 @@ static void check_orthogonal(const cJSON *of, enum dtype type) {
     const cJSON *given = cJSON_GetArrayItem(cJSON_GetObjectItem(of, "gradients"), 0),
                 *wanted = cJSON_GetObjectItem(of, "orthogonal");
     struct bench bench;
-    bench_open(&bench, type, shape);
+    bench_open(&bench, type, shape, false);
     void *x = calloc(n, sizeof(double));
     assert_non_null(x);
     for (size_t i = 0; i < n; i++)
@@ -139,13 +142,14 @@ static void plain_step(double *x, size_t rows, size_t columns) {
     free(gram);
 }
 
-// A matrix whose symmetric products are computed in several strips, the last one smaller than the others.
-static void check_strips(struct matrix_shape shape) {
+// A matrix whose symmetric products are computed by half, or in several strips, the last one smaller than the
+// others.
+static void check_symmetric_products(struct matrix_shape shape, bool in_strips) {
     const bool tall = shape.rows > shape.columns;
     const size_t n = elements_of(shape), rows = (size_t)(tall ? shape.columns : shape.rows),
                  columns = n / rows;
     struct bench bench;
-    bench_open(&bench, DTYPE_F32, shape);
+    bench_open(&bench, DTYPE_F32, shape, in_strips);
     assert_true(bench.products.strip_rows < (int64_t)rows);
     assert_true(newton_schulz_flops(shape, bench.products.strip_rows) < 0.9 * newton_schulz_flops(shape, 0));
     double *wanted = calloc(n, sizeof *wanted), sum = 0;
@@ -173,11 +177,13 @@ static void check_strips(struct matrix_shape shape) {
     bench_close(&bench);
 }
 
-static void test_strips(void **state) {
+static void test_symmetric_products(void **state) {
     (void)state;
-    check_strips((struct matrix_shape){200, 230});
-    check_strips((struct matrix_shape){230, 200});
-    check_strips((struct matrix_shape){400, 400});
+    for (int in_strips = 0; in_strips < 2; in_strips++) {
+        check_symmetric_products((struct matrix_shape){200, 230}, in_strips);
+        check_symmetric_products((struct matrix_shape){230, 200}, in_strips);
+        check_symmetric_products((struct matrix_shape){400, 400}, in_strips);
+    }
 }
 
 // All steps of a matrix by the device's operations, in the order of zero/stages/muon.c.
@@ -190,7 +196,7 @@ static void run_steps(const struct golden *golden, const cJSON *of, enum dtype t
          *direction = calloc(n, sizeof(double));
     assert_true(grad && m && direction);
     struct bench bench;
-    bench_open(&bench, type, shape);
+    bench_open(&bench, type, shape, false);
     const struct update_result result = {.grad_scale = 1};
     int64_t step_number = 0;
     cJSON_ArrayForEach(gradient, gradients) {
@@ -280,7 +286,7 @@ static void check_update(struct fixture *fixture, const float *weight, const flo
     const double lr = 0.01, decay = 0.1, scale = 0.2 * sqrt(fmax((double)shape.rows, (double)shape.columns));
     const size_t begin = (size_t)(first_row * param->shape[1]), n = elements_of(shape);
     struct bench bench;
-    bench_open(&bench, DTYPE_F32, shape);
+    bench_open(&bench, DTYPE_F32, shape, false);
     float *x = calloc(n, sizeof *x);
     assert_non_null(x);
     for (size_t i = 0; i < n; i++)
@@ -411,7 +417,7 @@ static void test_rounds(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_newton_schulz),
-        cmocka_unit_test(test_strips),
+        cmocka_unit_test(test_symmetric_products),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_over_a_model),
         cmocka_unit_test(test_matrices_have_one_moment),

@@ -1,0 +1,169 @@
+// linear_forward of products that are known to be symmetric (kernels/ops_layers.h). Both operands are packed
+// for tiles.h; then the threads share the blocks on and below the diagonal. Each block is stored twice, as it
+// is and transposed. Determinism: an element is one chain of multiply-adds in the order of the inner
+// dimension, whichever thread computes it.
+#include <stdatomic.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa/tiles.h"
+
+// A block, in rows (a multiple of TILE_ROWS and of VF_WIDTH) and columns (a multiple of TILE_VECTORS
+// vectors), and the units of its inner dimension that are multiplied at a time.
+#define BLOCK_ROWS    48
+#define BLOCK_COLUMNS 64
+#define BLOCK_UNITS   256
+
+struct product_plan {
+    int n_threads;
+    bool pairs; // see tiles.h
+    int n_row_blocks, n_column_blocks;
+    int units, padded_units; // of the inner dimension; of a row of the left operand
+    size_t left_floats, right_floats;
+};
+
+static struct product_plan plan_product(const struct device *device, const struct linear_forward_args *args) {
+    const size_t n = (size_t)args->N;
+    struct product_plan plan = {
+        .n_threads = cpu_threads(device, n * n * (size_t)args->IC),
+        .pairs = multiplies_pairs(args->type),
+        .n_row_blocks = (args->N + BLOCK_ROWS - 1) / BLOCK_ROWS,
+        .n_column_blocks = (args->N + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS,
+    };
+    plan.units = units_of(plan.pairs, args->IC);
+    plan.padded_units = (int)round_up_to((size_t)plan.units, VF_WIDTH);
+    plan.left_floats = (size_t)plan.n_row_blocks * BLOCK_ROWS * (size_t)plan.padded_units;
+    plan.right_floats = (size_t)plan.n_column_blocks * BLOCK_COLUMNS * (size_t)plan.units;
+    return plan;
+}
+
+size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
+                                           const struct linear_forward_args *args) {
+    const struct product_plan plan = plan_product(device, args);
+    return (plan.left_floats + plan.right_floats + (size_t)plan.n_threads * BLOCK_ROWS * BLOCK_COLUMNS) *
+           sizeof(float);
+}
+
+struct product_call {
+    const struct linear_forward_args *args;
+    struct product_plan plan;
+    float *left;         // x: rows of padded_units
+    float *right;        // weight: one block of columns after another, (units, BLOCK_COLUMNS) each
+    float *sums;         // (threads, BLOCK_ROWS, BLOCK_COLUMNS)
+    atomic_size_t *next; // task of packing, and of multiplying
+};
+
+// ---- packing
+
+static int clamp_rows(int n, int first, int most) {
+    return n - first < most ? n - first : most;
+}
+
+// The blocks of columns come first: transposing them takes longer than copying rows.
+VF_INLINE void pack_block(const enum dtype type, const struct product_call *call, int block) {
+    const struct linear_forward_args *args = call->args;
+    const struct product_plan *plan = &call->plan;
+    const size_t k = (size_t)args->IC;
+    if (block < plan->n_column_blocks) {
+        const int row = block * BLOCK_COLUMNS;
+        pack_transposed(type, call->right + (size_t)row * (size_t)plan->units, BLOCK_COLUMNS, args->weight,
+                        (size_t)row * k, k, clamp_rows(args->N, row, BLOCK_COLUMNS), args->IC);
+    } else {
+        const int row = (block - plan->n_column_blocks) * BLOCK_ROWS;
+        pack_left(type, call->left + (size_t)row * (size_t)plan->padded_units, BLOCK_ROWS, plan->padded_units,
+                  args->x, (size_t)row * k, k, clamp_rows(args->N, row, BLOCK_ROWS), args->IC);
+    }
+}
+
+static void pack_part(const void *context, int part, int n_parts) {
+    (void)part, (void)n_parts;
+    const struct product_call *call = context;
+    const size_t n = (size_t)(call->plan.n_row_blocks + call->plan.n_column_blocks);
+    for (size_t block; (block = atomic_fetch_add(&call->next[0], 1)) < n;)
+        VF_DISPATCH(call->args->type, pack_block, call, (int)block);
+}
+
+// ---- products
+
+// Blocks of columns that a block of rows has on or below the diagonal.
+static int column_blocks_of(const struct product_plan *plan, int row_block) {
+    const int n = ((row_block + 1) * BLOCK_ROWS - 1) / BLOCK_COLUMNS + 1;
+    return n < plan->n_column_blocks ? n : plan->n_column_blocks;
+}
+
+// Sums of one block, of the vectors that have elements on or below the diagonal.
+static void multiply_block(const struct product_call *call, float *sums, int row, int column) {
+    const struct product_plan *plan = &call->plan;
+    const bool pairs = VF_PAIRS && plan->pairs;
+    const size_t stride = (size_t)plan->padded_units;
+    const int rows = clamp_rows(call->args->N, row, BLOCK_ROWS);
+    const float *left = call->left + (size_t)row * stride;
+    const float *right = call->right + (size_t)column * (size_t)plan->units;
+    for (int unit = 0; unit < plan->units; unit += BLOCK_UNITS) {
+        const int depth = plan->units - unit < BLOCK_UNITS ? plan->units - unit : BLOCK_UNITS;
+        for (int i = 0; i < rows; i += TILE_ROWS) {
+            const int columns = row + i + TILE_ROWS - column;
+            const int n_vectors =
+                (columns < BLOCK_COLUMNS ? columns + VF_WIDTH - 1 : BLOCK_COLUMNS) / VF_WIDTH;
+            if (columns > 0)
+                multiply_rows(pairs, sums + i * BLOCK_COLUMNS, BLOCK_COLUMNS,
+                              left + (size_t)i * stride + unit, stride, right + (size_t)unit * BLOCK_COLUMNS,
+                              BLOCK_COLUMNS, n_vectors, depth, unit > 0);
+        }
+    }
+}
+
+// A square of VF_WIDTH x VF_WIDTH sums, whose first element is (row, column) of out, row >= column: to there,
+// and transposed to (column, row). Of a square on the diagonal the lower triangle is stored twice.
+VF_INLINE void store_square(const enum dtype type, const struct linear_forward_args *args, const float *sums,
+                            int row, int column) {
+    const size_t stride = (size_t)args->out_stride;
+    const int rows = clamp_rows(args->N, row, VF_WIDTH), columns = clamp_rows(args->N, column, VF_WIDTH);
+    vf square[VF_WIDTH], transposed[VF_WIDTH];
+    FLAT_LOOP(i, VF_WIDTH) {
+        square[i] = transposed[i] = vf_load(sums + i * BLOCK_COLUMNS);
+    }
+    transpose_vectors(transposed);
+    for (int i = 0; i < VF_WIDTH; i++) {
+        const vf lower = row == column ? vf_first(square[i], i + 1, transposed[i]) : square[i];
+        if (i < rows)
+            vf_put_part(type, args->out, (size_t)(row + i) * stride + (size_t)column, lower, columns);
+        if (row > column && i < columns)
+            vf_put_part(type, args->out, (size_t)(column + i) * stride + (size_t)row, transposed[i], rows);
+    }
+}
+
+VF_INLINE void one_block(const enum dtype type, const struct product_call *call, float *sums, int row,
+                         int column) {
+    multiply_block(call, sums, row, column);
+    for (int i = 0; i < BLOCK_ROWS && row + i < call->args->N; i += VF_WIDTH)
+        for (int j = 0; j < BLOCK_COLUMNS && column + j <= row + i; j += VF_WIDTH)
+            store_square(type, call->args, sums + i * BLOCK_COLUMNS + j, row + i, column + j);
+}
+
+// Tasks are the blocks of a row of blocks, from the last row on, which has the most.
+static void blocks_part(const void *context, int part, int n_parts) {
+    (void)n_parts;
+    const struct product_call *call = context;
+    float *sums = call->sums + (size_t)part * BLOCK_ROWS * BLOCK_COLUMNS;
+    size_t first = 0; // task of row_block
+    int row_block = call->plan.n_row_blocks - 1;
+    for (;;) {
+        const size_t task = atomic_fetch_add(&call->next[1], 1);
+        while (row_block >= 0 && task - first >= (size_t)column_blocks_of(&call->plan, row_block))
+            first += (size_t)column_blocks_of(&call->plan, row_block--);
+        if (row_block < 0)
+            return;
+        VF_DISPATCH(call->args->type, one_block, call, sums, row_block * BLOCK_ROWS,
+                    (int)(task - first) * BLOCK_COLUMNS);
+    }
+}
+
+void CPU_OP(symmetric_product)(struct stream *stream, const struct linear_forward_args *args) {
+    atomic_size_t next[2] = {0, 0};
+    struct product_call call = {.args = args, .plan = plan_product(stream->device, args), .next = next};
+    call.left = stream->workspace;
+    call.right = call.left + call.plan.left_floats;
+    call.sums = call.right + call.plan.right_floats;
+    parallel_run(call.plan.n_threads, pack_part, &call);
+    parallel_run(call.plan.n_threads, blocks_part, &call);
+}
