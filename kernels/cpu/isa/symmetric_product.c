@@ -90,12 +90,13 @@ static int column_blocks_of(const struct product_plan *plan, int row_block) {
     return n < plan->n_column_blocks ? n : plan->n_column_blocks;
 }
 
-// Sums of one block, of the vectors that have elements on or below the diagonal.
+// Sums of one block, of the vectors that have elements on or below the diagonal. Rows past the last one, up
+// to whole squares, are zeros.
 static void multiply_block(const struct product_call *call, float *sums, int row, int column) {
     const struct product_plan *plan = &call->plan;
     const bool pairs = VF_PAIRS && plan->pairs;
     const size_t stride = (size_t)plan->padded_units;
-    const int rows = clamp_rows(call->args->N, row, BLOCK_ROWS);
+    const int rows = (int)round_up_to((size_t)clamp_rows(call->args->N, row, BLOCK_ROWS), VF_WIDTH);
     const float *left = call->left + (size_t)row * stride;
     const float *right = call->right + (size_t)column * (size_t)plan->units;
     for (int unit = 0; unit < plan->units; unit += BLOCK_UNITS) {
