@@ -216,16 +216,21 @@ static struct variant variant_of(size_t k, const struct op_optimizer *optimizer)
                             .infinite = k / 2 % 2 == 0};
 }
 
+// Where the run is short, each variant has one of the settings, in turns, and of the tails there is each
+// fifth: all lengths modulo an access.
 void check_optimizer_step(struct op_bench *bench) {
+    const size_t every_setting = op_is_short(bench) ? N_OP_OPTIMIZER_SETTINGS : 1;
+    const size_t every_length = op_is_short(bench) ? 5 : 1;
     for (size_t rule = 0; rule < N_OP_OPTIMIZERS; rule++) {
         // All variants, at a length with whole vectors and a tail.
         for (size_t k = 0; k < 72; k++)
-            for (size_t setting = 0; setting < N_OP_OPTIMIZER_SETTINGS; setting++) {
+            for (size_t setting = k / 5 % every_setting; setting < N_OP_OPTIMIZER_SETTINGS;
+                 setting += every_setting) {
                 struct variant variant = variant_of(k, &op_optimizers[rule]);
                 variant.setting = &op_optimizer_settings[setting];
                 step_call(bench, 77, &variant);
             }
-        for (size_t n = 1; n <= 257; n++) { // every tail
+        for (size_t n = 1; n <= 257; n += every_length) { // every tail
             struct variant variant = variant_of(n, &op_optimizers[rule]);
             step_call(bench, n, &variant);
         }
