@@ -1,0 +1,174 @@
+"""What each choice of a recipe gains in equal time: trains the recipe, and the recipe with one thing changed at a time,
+with several seeds, and writes the held-out bits per byte of all to FOLDER/recipe.md and .json.
+
+Equal time without an idle machine: the recipes first take turns of some steps, for several rounds, which says how long
+a step of each takes in relation to the others. Then each trains for a number of steps: --steps of the recipe itself,
+and of each change as many as take the same time. A run's result depends on its steps alone, so other work on the
+machine only makes it later, and --jobs runs with one thread each go on side by side.
+
+Results are kept in FOLDER: the same command goes on where it was interrupted, and trains only what is new.
+"""
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TURN_WARM_UP = 2  # steps
+
+
+def fail(message, code=2):
+    print(f'bench_recipe: {message}', file=sys.stderr)
+    sys.exit(code)
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description='What each choice of a recipe gains in equal time.')
+    parser.add_argument('--config', type=pathlib.Path, default=ROOT / 'configs/quickstart.json', help='the recipe (configs/quickstart.json)')
+    parser.add_argument('--changes', type=pathlib.Path, default=ROOT / 'benchmarks/recipe.json', metavar='FILE',
+                        help='an object of names, each with a list of overrides of the config (benchmarks/recipe.json)')
+    parser.add_argument('--data', required=True, metavar='GLOB', help='training shards, with validation shards beside them')
+    parser.add_argument('--steps', type=int, required=True, metavar='N', help='steps of the recipe itself')
+    parser.add_argument('--seeds', type=int, default=3, metavar='N', help='runs of each recipe (3)')
+    parser.add_argument('--rounds', type=int, default=5, metavar='N', help='turns of each recipe, to measure its speed (5)')
+    parser.add_argument('--turn', type=int, default=12, metavar='N', help='steps of a turn, the first two of which do not count (12)')
+    parser.add_argument('--speed-only', action='store_true', help='measure the speeds, and train later')
+    parser.add_argument('--jobs', type=int, default=os.cpu_count(), metavar='N', help='runs side by side (one per core)')
+    parser.add_argument('--output', type=pathlib.Path, default=ROOT / 'runs/recipe', metavar='FOLDER', help='(runs/recipe)')
+    parser.add_argument('--train', type=pathlib.Path, default=ROOT / 'train', help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    arguments.train = arguments.train.resolve()
+    if min(arguments.steps, arguments.seeds, arguments.rounds, arguments.jobs) < 1 or arguments.turn <= TURN_WARM_UP:
+        parser.error('expected at least one step, seed, round and job, and turns of 3 steps or more')
+    return arguments
+
+
+class Recipe:
+    def __init__(self, arguments, name, overrides):
+        self.arguments, self.name, self.overrides = arguments, name, overrides
+        data = overrides if any(override.startswith('data.train=') for override in overrides) else [f'data.train={arguments.data}', *overrides]
+        self.command = [arguments.train, arguments.config, *data, 'train.eval_every=0', 'train.sample_every=0', 'checkpoint.every=0',
+                        'run.log_every=1000000']
+
+    def run(self, *further):
+        """The lines of the metrics of a run."""
+        with tempfile.TemporaryDirectory(dir=self.arguments.output) as folder:
+            command = list(map(str, [*self.command, *further, f'run.dir={folder}/run']))
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                fail(f'{" ".join(command)}: {done.stderr.strip()[-500:]}', 1)
+            return list(map(json.loads, pathlib.Path(folder, 'run/metrics.jsonl').read_text().splitlines()))
+
+    def turn(self):
+        """Milliseconds per step, on all cores."""
+        lines = self.run('train.max_minutes=0', f'train.max_steps={self.arguments.turn}', 'scheduler.warmup_steps=0', 'train.eval_steps=1')
+        return statistics.median([line['step_ms'] for line in lines if 'step_ms' in line][TURN_WARM_UP:])
+
+    def train(self, steps, seed):
+        """Held-out bits per byte at the end."""
+        lines = self.run('train.max_minutes=0', f'train.max_steps={steps}', f'train.seed={seed}', 'run.threads=1')
+        finals = [line['val_bits_per_byte'] for line in lines if line.get('final') and 'val_bits_per_byte' in line]
+        if not finals:
+            fail(f'{self.name}: the run ended without validation in bits per byte', 1)
+        return finals[-1]
+
+    def key(self, **more):
+        """Of a result: a hash of what it depends on."""
+        parts = {'config': json.loads(self.arguments.config.read_text()), 'command': list(map(str, self.command[2:])), **more}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Kept:
+    """Results of earlier calls, by their keys."""
+
+    def __init__(self, path):
+        self.path = path
+        self.values = json.loads(path.read_text()) if path.exists() else {}
+
+    def add(self, key, value):
+        self.values[key] = value
+        written = self.path.with_suffix('.tmp')
+        written.write_text(json.dumps(self.values, indent=1))
+        written.replace(self.path)
+
+
+def measure_speed(arguments, recipes, kept):
+    """Sets each recipe's `time`, of a step, in units of the first recipe's."""
+    new = [recipe for recipe in recipes if recipe.key(speed=1) not in kept.values]
+    if new:
+        turns = {recipe: [] for recipe in [recipes[0], *(recipe for recipe in new if recipe is not recipes[0])]}
+        for k in range(arguments.rounds):
+            # Every other round in reverse order: a steady slowdown of the machine favours none.
+            for recipe in list(turns)[::-1 if k % 2 else 1]:
+                turns[recipe].append(recipe.turn())
+        for recipe in new:
+            # The fastest turn: other work on the machine only ever makes a turn slower.
+            ratio = min(turns[recipe]) / min(turns[recipes[0]])
+            kept.add(recipe.key(speed=1), ratio)
+            print(f'{recipe.name}: {min(turns[recipe]):.0f} ms a step, {ratio:.3f} of the recipe', flush=True)
+    for recipe in recipes:
+        recipe.time = kept.values[recipe.key(speed=1)]
+        recipe.steps = round(arguments.steps / recipe.time)
+
+
+def train_all(arguments, recipes, kept):
+    def train(recipe, seed):
+        key = recipe.key(steps=recipe.steps, seed=seed)
+        return key, kept.values[key] if key in kept.values else recipe.train(recipe.steps, seed)
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        # All recipes with the first seed, then with the second: what is interrupted can be compared.
+        runs = {pool.submit(train, recipe, seed): (recipe, seed) for seed in range(1, arguments.seeds + 1) for recipe in recipes}
+        for run in concurrent.futures.as_completed(runs):
+            recipe, seed = runs[run]
+            try:
+                key, value = run.result()
+            except SystemExit:
+                pool.shutdown(cancel_futures=True)
+                raise
+            if key not in kept.values:
+                kept.add(key, value)
+                print(f'{recipe.name}: {recipe.steps} steps, seed {seed}: {value:.4f}', flush=True)
+            recipe.results.append(value)
+            report(arguments, recipes)
+
+
+def report(arguments, recipes):
+    base = statistics.mean(recipes[0].results) if recipes[0].results else None
+    lines = ['| change | time of a step | steps | bits per byte: mean (lowest to highest) | against the recipe |', '|---|---:|---:|---:|---:|']
+    rows = []
+    for recipe in filter(lambda recipe: recipe.results, recipes):
+        mean = statistics.mean(recipe.results)
+        against = '' if recipe is recipes[0] or base is None else f'{mean - base:+.4f}'
+        lines.append(f'| {recipe.name} | {recipe.time:.2f} | {recipe.steps} | {mean:.4f} ({min(recipe.results):.4f} to '
+                     f'{max(recipe.results):.4f}) | {against} |')
+        rows.append({'name': recipe.name, 'overrides': recipe.overrides, 'time': recipe.time, 'steps': recipe.steps,
+                     'bits_per_byte': sorted(recipe.results)})
+    (arguments.output / 'recipe.json').write_text(json.dumps(rows, indent=1) + '\n')
+    (arguments.output / 'recipe.md').write_text('\n'.join(lines) + '\n')
+
+
+def main():
+    arguments = parse_arguments()
+    changes = json.loads(arguments.changes.read_text())
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    kept = Kept(arguments.output / 'kept.json')
+    recipes = [Recipe(arguments, name, overrides) for name, overrides in {'(the recipe)': [], **changes}.items()]
+    for recipe in recipes:
+        recipe.results = []
+    measure_speed(arguments, recipes, kept)
+    if arguments.speed_only:
+        return
+    train_all(arguments, recipes, kept)
+    print((arguments.output / 'recipe.md').read_text(), end='')
+
+
+if __name__ == '__main__':
+    main()
