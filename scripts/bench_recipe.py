@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
@@ -53,9 +52,8 @@ def parse_arguments():
 class Recipe:
     def __init__(self, arguments, name, overrides):
         self.arguments, self.name, self.overrides = arguments, name, overrides
-        data = overrides if any(override.startswith('data.train=') for override in overrides) else [f'data.train={arguments.data}', *overrides]
-        self.command = [arguments.train, arguments.config, *data, 'train.eval_every=0', 'train.sample_every=0', 'checkpoint.every=0',
-                        'run.log_every=1000000']
+        self.command = [arguments.train, arguments.config, f'data.train={arguments.data}', *overrides, 'train.eval_every=0',
+                        'train.sample_every=0', 'checkpoint.every=0', 'run.log_every=1000000']
 
     def run(self, *further):
         """The lines of the metrics of a run."""

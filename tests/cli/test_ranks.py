@@ -457,7 +457,8 @@ class Together(RankCase):
                   f'{entry["total_planned_bytes"] / 2**20:.0f} MiB')
         P = states[1, 0][0] // 2
         self.assertEqual(states[1, 0], [2 * P, 4 * P, 4 * P, 8 * P])
-        self.assertEqual(states.get((4, 0), states[1, 0]), states[1, 0])
+        if 0 in stages:
+            self.assertEqual(states[4, 0], states[1, 0])
         slack = 128 * (layers + 2) * 18  # alignment: at most 128 elements per unit
         of_stages = (0, 0, 0, 0), (0, 0, 1, 1), (0, 1, 1, 1), (1, 1, 1, 1)
         for stage, sharded in [(stage, of_stages[stage]) for stage in stages]:
