@@ -278,15 +278,17 @@ struct attention_backward_args {
 // sequences[b] and n = lengths[b]:
 //   keys[s,n,:] = k[b,:]; values[s,n,:] = v[b,:];
 //   out[b,h] = sum over j <= n of softmax_j(q[b,h] . keys[s,j,g] / sqrt(D)) values[s,j,g], g = h / (H / K),
-// with a window from j = n - window + 1 on.
-// Determinism: a sequence's result does not depend on the other sequences, their number or their lengths.
-// Errors: STATUS_UNSUPPORTED as in attention_forward.
+// with a window from j = n - window + 1 on. With a table, q and k are first normalized and rotated at
+// position n, as by rope_forward, and rounded to `type`. Determinism: a sequence's result does not depend on
+// the other sequences, their number or their lengths. Errors: STATUS_UNSUPPORTED as in attention_forward.
 struct attention_decode_args {
     void *out;                           // [w] (B, H * D) type, dense
     void *keys, *values;                 // [rw] (sequences, positions, K * D) type: the cache
     const void *q, *k, *v;               // [r] (B, H * D), (B, K * D), (B, K * D) type
     const int32_t *sequences;            // [r] (B), all different
     const int32_t *lengths;              // [r] (B) positions in the cache before the call; 0: none
+    const void *table;                   // [r] (P, D / 2, 2) fp32 of rope_forward, P > each length; or NULL
+    const void *q_weight, *k_weight;     // [r] (D) type, or NULL for ones; with norm
     size_t q_stride, k_stride, v_stride; // between sequences of q, k and v
     size_t cache_stride;                 // between positions of keys, and of values
     size_t cache_batch_stride;           // between sequences of keys, and of values
@@ -294,6 +296,8 @@ struct attention_decode_args {
     size_t n_keys;
     int B, H, D;
     int K, window; // as in attention_forward
+    bool norm;     // of q and k; with a table
+    float epsilon;
     enum dtype type;
 };
 

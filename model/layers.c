@@ -301,7 +301,10 @@ static enum status rotate_heads(const struct block_pass *a, int H, int K, const 
     return STATUS_OK;
 }
 
+// A single position's queries and keys are rotated where attention loads them.
 enum status rotate(const struct block_pass *a) {
+    if (a->cache.keys_values && a->T == 1)
+        return STATUS_OK;
     const struct gpt_config *config = a->unit.config;
     struct heads from = projected(a), to = rotated(a);
     if (!appends(a))
@@ -344,10 +347,12 @@ static enum status attend_step(const struct block_pass *a) {
     struct heads heads = projected(a);
     RUN(a->unit.runner, attention_decode, .out = a->buffers->attention, .keys = cache->keys_values,
         .values = offset(cache->keys_values, key_width(a), a->unit.type), .q = heads.q, .k = heads.k,
-        .v = heads.v, .sequences = cache->sequences, .lengths = cache->lengths, .q_stride = heads.q_stride,
-        .k_stride = heads.k_stride, .v_stride = heads.v_stride, .cache_stride = gpt_cache_width(config),
-        .cache_batch_stride = cache->stride, .n_keys = cache->n_keys, .B = a->B, .H = config->n_head,
-        .K = config->n_kv_head, .D = config->head_dim, .window = gpt_window(config, a->block),
+        .v = heads.v, .sequences = cache->sequences, .lengths = cache->lengths, .table = a->rope,
+        .q_weight = layer_weight(&a->unit, PARAM_Q_NORM), .k_weight = layer_weight(&a->unit, PARAM_K_NORM),
+        .q_stride = heads.q_stride, .k_stride = heads.k_stride, .v_stride = heads.v_stride,
+        .cache_stride = gpt_cache_width(config), .cache_batch_stride = cache->stride, .n_keys = cache->n_keys,
+        .B = a->B, .H = config->n_head, .K = config->n_kv_head, .D = config->head_dim,
+        .window = gpt_window(config, a->block), .norm = config->qk_norm, .epsilon = (float)config->norm_eps,
         .type = a->unit.type);
     return STATUS_OK;
 }

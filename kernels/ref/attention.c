@@ -85,8 +85,44 @@ enum status ref_attention_forward(struct stream *stream, const struct attention_
     return STATUS_OK;
 }
 
-enum status ref_attention_decode(struct stream *stream, const struct attention_decode_args *a) {
-    (void)stream;
+// The arguments with q and k rotated, in new memory that the caller frees: `rotated`.
+static enum status rotate_rows(struct stream *stream, struct attention_decode_args *a, void **rotated) {
+    const size_t queries = (size_t)a->H * (size_t)a->D, keys = (size_t)a->K * (size_t)a->D;
+    char *rows = *rotated = malloc((size_t)a->B * (queries + keys) * dtype_size(a->type));
+    if (!rows)
+        return FAIL(STATUS_FAILED, "out of memory for rotated queries and keys");
+    struct rope_forward_args q = {.out = rows,
+                                  .x = a->q,
+                                  .q_weight = a->q_weight,
+                                  .k_weight = a->k_weight,
+                                  .table = a->table,
+                                  .B = a->B,
+                                  .T = 1,
+                                  .H = a->H,
+                                  .D = a->D,
+                                  .x_stride = a->q_stride,
+                                  .out_stride = queries,
+                                  .positions = a->lengths,
+                                  .norm = a->norm,
+                                  .epsilon = a->epsilon,
+                                  .type = a->type};
+    struct rope_forward_args k = q;
+    k.out = rows + (size_t)a->B * queries * dtype_size(a->type);
+    k.x = a->k;
+    k.H = 0;
+    k.K = a->K;
+    k.x_stride = a->k_stride;
+    k.out_stride = keys;
+    TRY(ref_rope_forward(stream, &q));
+    TRY(ref_rope_forward(stream, &k));
+    a->q = q.out;
+    a->k = k.out;
+    a->q_stride = queries;
+    a->k_stride = keys;
+    return STATUS_OK;
+}
+
+static enum status decode(const struct attention_decode_args *a) {
     size_t H = (size_t)a->H, D = (size_t)a->D, K = (size_t)a->K, longest = 0;
     for (size_t b = 0; b < (size_t)a->B; b++)
         longest = (size_t)a->lengths[b] > longest ? (size_t)a->lengths[b] : longest;
@@ -120,6 +156,16 @@ enum status ref_attention_decode(struct stream *stream, const struct attention_d
     }
     free(sum);
     return STATUS_OK;
+}
+
+enum status ref_attention_decode(struct stream *stream, const struct attention_decode_args *args) {
+    struct attention_decode_args a = *args;
+    void *rotated = NULL;
+    enum status status = a.table ? rotate_rows(stream, &a, &rotated) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = decode(&a);
+    free(rotated);
+    return status;
 }
 
 // Adds one query head's part to the sums of its key-value head, in double, (T, D) each.

@@ -1,9 +1,9 @@
-// Checks of attention_forward, attention_backward and attention_decode. The bounds follow the errors of fp32
-// arithmetic through the formulas, to first order, element by element.
+// Checks of attention_forward and attention_backward. The bounds follow the errors of fp32 arithmetic through
+// the formulas, to first order, element by element.
 #include <math.h>
 #include <stdlib.h>
 
-#include "tests/ops/op_check.h"
+#include "tests/ops/op_bounds.h"
 
 // fp32 and the 16-bit types use different tile sizes on tensor cores.
 enum shape_for { ALL, NARROW };
@@ -123,9 +123,7 @@ static void give_documents(struct op_tensor *first, int B, int T, int length) {
         }
 }
 
-// The first position that a query sees: of its document, at `at` of first, and within the window that ends at
-// its own position.
-static int first_seen(const struct op_tensor *first, size_t at, int window, int own) {
+int op_first_seen(const struct op_tensor *first, size_t at, int window, int own) {
     const int of_document = first ? (int)first->given[at] : 0;
     const int of_window = window > 0 && own >= window ? own - window + 1 : 0;
     return of_document > of_window ? of_document : of_window;
@@ -135,16 +133,6 @@ static struct score score_of(const double *q, const double *k, int D) {
     struct dot p = dot_of(q, k, D);
     return (struct score){p.sum / sqrt(D), (D + 3) * OP_UNIT * p.magnitude / sqrt(D)};
 }
-
-// Devices that multiply 16-bit numbers (a GPU, or a CPU with bf16 instructions) take both operands in the
-// tensors' type. Where an operand is a weight (p, ds), they round it, by half an epsilon relative or half of
-// the smallest number.
-struct weight_rounding {
-    double relative, absolute;
-    double absolute_ds; // of ds / sqrt(D), which cuDNN's graph rounds instead of ds
-    double flushed;     // a CPU's bf16 instructions flush subnormal products and sums to 0
-    double head_sums;   // relative, of each query head's dk and dv, which cuDNN's graph rounds to add them up
-};
 
 static struct weight_rounding rounding_of(const struct op_bench *bench, enum dtype type, int D) {
     bool multiplies = bench->device->place == REGION_DEVICE ? type != DTYPE_F32
@@ -163,28 +151,27 @@ static struct weight_rounding rounding_of(const struct op_bench *bench, enum dty
 // A running maximum may be this much below the true one, so exp's argument may be that much larger.
 #define MAXIMUM_SLACK 8
 
-// One query of a head and what it sees: rows [first, end) of k and v of a cache or sequence of S rows.
-struct query {
-    const double *q, *k, *v;
-    size_t k_stride, v_stride; // between rows
-    int first, end, S, D;
-    struct weight_rounding rounding;
-};
+// What the errors of the query and of its last key add to that of a score.
+static double inexact(const struct op_query *a, int j) {
+    const double *k = a->k + (size_t)j * a->k_stride;
+    double off = 0;
+    for (int d = 0; a->q_off && d < a->D; d++)
+        off += a->q_off[d] * fabs(k[d]) + (j == a->end - 1 ? fabs(a->q[d]) * a->last_k_off[d] : 0);
+    return off / sqrt(a->D);
+}
 
 // Relative error of the weight p_j = exp(s_j - maximum) / sum: the score's error, the rounding of the
 // difference (twice, because earlier terms are rescaled when the running maximum rises), and eight roundings
 // of two evaluations of exp. Each rescaling costs six roundings, at most once in sixteen keys: within S / 2.
 // The sums of p and of p v add S roundings each, and the division one. v is multiplied by p sum, which is in
 // [0, 1].
-//   out   (D) of the query
-//   lse   of the query, or NULL
-static void allow_query(const struct query *a, double *out, double *lse) {
+void op_allow_query(const struct op_query *a, double *out, double *lse) {
     double *weights = malloc(2 * (size_t)a->end * sizeof *weights), *off = weights + a->end;
     double maximum = -INFINITY, sum = 0, sum_off = 0;
     for (int j = a->first; j < a->end; j++) {
         struct score score = score_of(a->q, a->k + (size_t)j * a->k_stride, a->D);
         weights[j] = score.value;
-        off[j] = score.off;
+        off[j] = score.off + inexact(a, j);
         maximum = fmax(maximum, score.value);
     }
     for (int j = a->first; j < a->end; j++) {
@@ -218,18 +205,18 @@ static void allow_forward(const struct op_bench *bench, const struct attention_f
     size_t T = (size_t)args->T, H = (size_t)args->H, D = (size_t)args->D;
     const size_t g = h / (H / (size_t)args->K);
     const int own = args->S - args->T + at[2];
-    const struct query query = {.q = qkv[0]->given + b * args->q_batch_stride + i * args->q_stride + h * D,
-                                .k = qkv[1]->given + b * args->k_batch_stride + g * D,
-                                .v = qkv[2]->given + b * args->v_batch_stride + g * D,
-                                .k_stride = args->k_stride,
-                                .v_stride = args->v_stride,
-                                .first = first_seen(starts, b * T + i, args->window, own),
-                                .end = own + 1,
-                                .S = args->S,
-                                .D = args->D,
-                                .rounding = rounding_of(bench, args->type, args->D)};
-    allow_query(&query, out->allowed + ((b * T + i) * H + h) * D,
-                lse ? lse->allowed + (b * H + h) * T + i : NULL);
+    const struct op_query query = {.q = qkv[0]->given + b * args->q_batch_stride + i * args->q_stride + h * D,
+                                   .k = qkv[1]->given + b * args->k_batch_stride + g * D,
+                                   .v = qkv[2]->given + b * args->v_batch_stride + g * D,
+                                   .k_stride = args->k_stride,
+                                   .v_stride = args->v_stride,
+                                   .first = op_first_seen(starts, b * T + i, args->window, own),
+                                   .end = own + 1,
+                                   .S = args->S,
+                                   .D = args->D,
+                                   .rounding = rounding_of(bench, args->type, args->D)};
+    op_allow_query(&query, out->allowed + ((b * T + i) * H + h) * D,
+                   lse ? lse->allowed + (b * H + h) * T + i : NULL);
 }
 
 // Documents change no arithmetic, so that a host's devices need no wide heads.
@@ -441,7 +428,7 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
                 const size_t out_i = ((b * T + i) * H + h) * D;
                 const struct query_sums sums = {t.lse->given[(b * H + h) * T + i],
                                                 dot_of(t.dout->given + out_i, t.out->given + out_i, s->D)};
-                for (size_t j = (size_t)first_seen(t.first, b * T + i, s->window, (int)i); j <= i; j++) {
+                for (size_t j = (size_t)op_first_seen(t.first, b * T + i, s->window, (int)i); j <= i; j++) {
                     const size_t at = h / (H / K) * D; // of the key-value head
                     const struct pair_at pair = {b * args.q_batch_stride + i * args.q_stride + h * D,
                                                  b * args.k_batch_stride + j * args.k_stride + at,
@@ -466,112 +453,5 @@ void check_attention_backward(struct op_bench *bench) {
                           0);
         if (is_called(bench, i, CALL_DOCUMENTS, type, narrow) && has_documents(bench, shape))
             backward_call(bench, type, shape, GAP(i + 1), DOCUMENT(i));
-    }
-}
-
-// ---- decoding
-
-static const struct decode_shape {
-    int B, positions, H, K, D, window;
-    double deviation; // of q and k
-} decode_shapes[] = {
-    {1, 1, 1, 1, 1, 0, 1},
-    {1, 40, 2, 2, 7, 0, 4},
-    {9, 70, 3, 3, 16, 0, 1},
-    {2, 513, 1, 1, 64, 0, 2},
-    {12, 140, 2, 2, 64, 0, 1},
-    {7, 66, 1, 1, 20, 0, 10},
-    {12, 130, 1, 1, 80, 0, 1},
-    {4, 33, 2, 2, 128, 0, 2},
-    {5, 66, 1, 1, 160, 0, 1},
-    {6, 300, 1, 1, 256, 0, 2},
-    // groups
-    {3, 70, 4, 2, 16, 0, 1},
-    {2, 100, 6, 2, 64, 0, 2},
-    {9, 70, 8, 2, 7, 0, 4},
-    {1, 257, 8, 1, 20, 0, 1},
-    {5, 66, 14, 2, 33, 0, 1},
-    {1, 66, 6, 1, 256, 0, 1},
-    {3, 70, 12, 1, 8, 0, 1},
-    // windows
-    {9, 70, 1, 1, 16, 1, 1},
-    {7, 70, 2, 2, 64, 32, 1},
-    {7, 140, 4, 1, 12, 64, 1},
-    {5, 140, 6, 2, 20, 100, 2},
-    {5, 66, 2, 1, 80, 70, 1},
-};
-#define N_DECODE_SHAPES (sizeof decode_shapes / sizeof *decode_shapes)
-
-// Cached positions: none, the most there is room for, around the edges of blocks of positions.
-static int decode_length(int b, int positions) {
-    const int lengths[] = {positions - 1, 0, 63, 1, 64, 62, 31, 127, 128, 32, 126, 129};
-    int length = lengths[b % (int)(sizeof lengths / sizeof *lengths)];
-    return length < positions ? length : positions - 1;
-}
-
-// The cache has one sequence more than the call, and the call's are in descending order.
-static void decode_call(struct op_bench *bench, enum dtype type, const struct decode_shape *s, int gap) {
-    struct attention_decode_args args = {
-        .B = s->B, .H = s->H, .K = s->K, .D = s->D, .window = s->window, .type = type};
-    const int C = s->H * s->D, KC = s->K * s->D;
-    const size_t B = (size_t)s->B, H = (size_t)s->H, D = (size_t)s->D, group = H / (size_t)s->K;
-    args.q_stride = (size_t)(C + 2 * KC + gap);
-    args.k_stride = args.q_stride + (size_t)gap;
-    args.v_stride = (size_t)(KC + 3 * gap);
-    args.cache_stride = (size_t)(2 * KC + gap);
-    args.cache_batch_stride = args.cache_stride * (size_t)s->positions + (size_t)gap;
-    struct op_call call;
-    op_call_begin(&call, bench, attention_decode, &args, "B %d positions %d H %d K %d D %d window %d gap %d",
-                  s->B, s->positions, s->H, s->K, s->D, s->window, gap);
-    const struct op_layout cache =
-        strided(s->B + 1, s->positions, KC, args.cache_stride, args.cache_batch_stride);
-    struct op_tensor *q =
-        op_add_tensor(&call, "q", &args.q, type, OP_READ, op_rows(B, (size_t)C, args.q_stride));
-    struct op_tensor *k =
-        op_add_tensor(&call, "k", &args.k, type, OP_READ, op_rows(B, (size_t)KC, args.k_stride));
-    op_add_tensor(&call, "v", &args.v, type, OP_READ, op_rows(B, (size_t)KC, args.v_stride));
-    struct op_tensor *keys = op_add_tensor(&call, "keys", &args.keys, type, OP_UPDATE, cache);
-    struct op_tensor *values = op_add_tensor(&call, "values", &args.values, type, OP_UPDATE, cache);
-    struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(B * H * D));
-    struct op_tensor *sequences =
-        op_add_tensor(&call, "sequences", &args.sequences, DTYPE_I32, OP_READ, op_span(B));
-    struct op_tensor *lengths =
-        op_add_tensor(&call, "lengths", &args.lengths, DTYPE_I32, OP_READ, op_span(B));
-    op_scale(q, 0, s->deviation);
-    op_scale(k, 0, s->deviation);
-    op_scale(keys, 0, s->deviation);
-    keys->exact = values->exact = true;
-    for (int b = 0; b < s->B; b++) {
-        int length = decode_length(b, s->positions);
-        op_give(sequences, (size_t)b, s->B - b);
-        op_give(lengths, (size_t)b, length);
-        args.n_keys += (size_t)(length + 1 - first_seen(NULL, 0, s->window, length));
-    }
-    op_call_reference(&call);
-    for (size_t b = 0; b < B; b++)
-        for (size_t h = 0; h < H; h++) {
-            size_t at = (B - b) * args.cache_batch_stride + h / group * D;
-            const int own = decode_length((int)b, s->positions);
-            const struct query query = {.q = q->given + b * args.q_stride + h * D,
-                                        .k = keys->truth + at,
-                                        .v = values->truth + at,
-                                        .k_stride = args.cache_stride,
-                                        .v_stride = args.cache_stride,
-                                        .first = first_seen(NULL, 0, s->window, own),
-                                        .end = own + 1,
-                                        .S = own + 1,
-                                        .D = s->D};
-            allow_query(&query, out->allowed + (b * H + h) * D, NULL);
-        }
-    op_call_judge(&call);
-}
-
-void check_attention_decode(struct op_bench *bench) {
-    FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < N_DECODE_SHAPES; i++) {
-        if (is_called(bench, i, CALL_PLAIN, type, false))
-            decode_call(bench, type, &decode_shapes[i], 0);
-        if (is_called(bench, i, CALL_GAPS, type, false))
-            decode_call(bench, type, &decode_shapes[i], GAP(i));
     }
 }

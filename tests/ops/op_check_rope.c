@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "tests/ops/op_check.h"
+#include "tests/ops/op_bounds.h"
 
 static const struct shape {
     int B, T, H, K, D, position, x_gap, out_gap; // gaps between rows
@@ -13,23 +13,16 @@ static const struct shape {
     {1, 2, 2, 2, 96, 5, 0, 0},  {2, 4, 3, 1, 128, 0, 128, 0}, {1, 2, 1, 1, 256, 0, 0, 0},
 };
 #define N_SHAPES (sizeof shapes / sizeof *shapes)
-#define EPSILON  1e-5
 
 enum norm { NO_NORM, NORM, NORM_WITH_WEIGHTS, N_NORMS };
 static const char *const norm_names[] = {"", " norm", " norm with weights"};
 
-// What the call's tensors hold of one head, in double.
-struct head {
-    const double *x, *weight, *table; // of D elements; weight: or NULL; (D / 2, 2)
-    size_t D;
-};
-
-static double weight_of(const struct head *head, size_t d) {
+static double weight_of(const struct op_head *head, size_t d) {
     return head->weight ? fabs(head->weight[d]) : 1;
 }
 
 // |c| |y[d]| + |s| |y[its partner]|
-static double rotated_magnitude(const struct head *head, const double *y, size_t d) {
+static double rotated_magnitude(const struct op_head *head, const double *y, size_t d) {
     size_t half = head->D / 2, i = d % half, partner = d < half ? d + half : d - half;
     return fabs(head->table[2 * i] * y[d]) + fabs(head->table[2 * i + 1] * y[partner]);
 }
@@ -41,24 +34,27 @@ static double mean_square(const double *x, size_t D) {
     return square;
 }
 
+// As for rmsnorm_forward, with D terms; then rotation has two products and a sum.
+double op_allow_rotated(const struct op_head *head, bool norm, double *rotated, double *allowed) {
+    size_t D = head->D, half = D / 2;
+    double square = mean_square(head->x, D), scale = 1 / sqrt(square + ROPE_EPSILON), off = 0, y[256];
+    if (norm)
+        off = 1 / sqrt(1 - ((double)D + 2) * OP_UNIT * square / (square + ROPE_EPSILON)) - 1 + 5 * OP_UNIT;
+    for (size_t d = 0; d < D; d++)
+        y[d] = norm ? head->x[d] * scale * (head->weight ? head->weight[d] : 1) : head->x[d];
+    for (size_t d = 0; d < D; d++) {
+        const double c = head->table[d % half * 2], s = head->table[d % half * 2 + 1];
+        allowed[d] = (off + 2 * OP_UNIT) * rotated_magnitude(head, y, d);
+        if (rotated)
+            rotated[d] = d < half ? c * y[d] - s * y[d + half] : c * y[d] + s * y[d - half];
+    }
+    return off * scale;
+}
+
 struct forward_case {
     enum norm norm;
     bool in_place, has_rstd, positions;
 };
-
-// As for rmsnorm_forward, with D terms; then rotation has two products and a sum.
-static void allow_forward(const struct head *head, struct forward_case one, double *allowed, double *rstd) {
-    size_t D = head->D;
-    double square = mean_square(head->x, D), scale = 1 / sqrt(square + EPSILON), off = 0, y[256];
-    if (one.norm != NO_NORM)
-        off = 1 / sqrt(1 - ((double)D + 2) * OP_UNIT * square / (square + EPSILON)) - 1 + 5 * OP_UNIT;
-    for (size_t d = 0; d < D; d++)
-        y[d] = one.norm == NO_NORM ? head->x[d] : head->x[d] * scale * weight_of(head, d);
-    for (size_t d = 0; d < D; d++)
-        allowed[d] = (off + 2 * OP_UNIT) * rotated_magnitude(head, y, d);
-    if (rstd)
-        *rstd = off * scale;
-}
 
 static struct op_layout rows_of(const struct shape *s, int gap) {
     size_t columns = (size_t)((s->H + s->K) * s->D);
@@ -79,7 +75,7 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct s
                                      .out_stride = out_stride,
                                      .position = s->position,
                                      .norm = one.norm != NO_NORM,
-                                     .epsilon = (float)EPSILON,
+                                     .epsilon = (float)ROPE_EPSILON,
                                      .type = type};
     struct op_call call;
     op_call_begin(&call, bench, rope_forward, &args, "B %d T %d H %d K %d D %d position %d%s%s%s%s", s->B,
@@ -112,12 +108,14 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct s
             size_t b = row / (size_t)s->T;
             size_t at = row % (size_t)s->T + (positions ? (size_t)positions->given[b] : (size_t)s->position);
             const struct op_tensor *weight = weights[h < (size_t)s->H ? 0 : 1];
-            const struct head head = {.x = x->given + row * x_stride + h * D,
-                                      .weight = weight ? weight->given : NULL,
-                                      .table = table->given + at * D,
-                                      .D = D};
-            allow_forward(&head, one, out->allowed + row * out_stride + h * D,
-                          rstd ? &rstd->allowed[row * heads + h] : NULL);
+            const struct op_head head = {.x = x->given + row * x_stride + h * D,
+                                         .weight = weight ? weight->given : NULL,
+                                         .table = table->given + at * D,
+                                         .D = D};
+            const double rstd_off =
+                op_allow_rotated(&head, one.norm != NO_NORM, NULL, out->allowed + row * out_stride + h * D);
+            if (rstd)
+                rstd->allowed[row * heads + h] = rstd_off;
         }
     op_call_judge(&call);
 }
@@ -144,9 +142,9 @@ static void allow_backward(const struct backward_tensors *t, const struct rope_b
                            size_t row, size_t h) {
     size_t D = (size_t)args->D, heads = (size_t)(args->H + args->K), kind = h < (size_t)args->H ? 0 : 1;
     double n = (double)args->B * args->T * (kind == 0 ? args->H : args->K), g[256], mean = 0;
-    const struct head head = {.weight = t->weights[kind] ? t->weights[kind]->given : NULL,
-                              .table = t->table->given + row % (size_t)args->T * D,
-                              .D = D};
+    const struct op_head head = {.weight = t->weights[kind] ? t->weights[kind]->given : NULL,
+                                 .table = t->table->given + row % (size_t)args->T * D,
+                                 .D = D};
     double *allowed = t->dx->allowed + row * args->dx_stride + h * D;
     for (size_t d = 0; d < D; d++)
         g[d] = rotated_magnitude(&head, t->dout->given + row * args->dout_stride + h * D, d);

@@ -1,7 +1,8 @@
 // Rotary position embedding after an optional RMS normalization of each head. A row's cosines and sines are
 // separated once and serve all of its heads. With normalization a head is read twice, the second time from
 // the cache: first the sums over each of HEADS heads, so that no head waits for its own.
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa/rope.h"
+
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
 
@@ -154,8 +155,17 @@ VF_INLINE void forward_rows(enum dtype type, const struct rope_forward_args *arg
         forward_row(type, false, &copy, row, array);
 }
 
+size_t CPU_OP(rope_turns_floats)(int D) {
+    return channel_sums_padded((size_t)D);
+}
+
+void CPU_OP(rotate_rows)(const struct rope_forward_args *args, float *turns) {
+    const struct parallel_span rows = {0, (size_t)args->B * (size_t)args->T};
+    VF_DISPATCH(args->type, forward_rows, args, rows, turns);
+}
+
 size_t CPU_OP(rope_forward_workspace)(const struct device *device, const struct rope_forward_args *args) {
-    return (size_t)device->n_threads * channel_sums_padded((size_t)args->D) * sizeof(float);
+    return (size_t)device->n_threads * CPU_OP(rope_turns_floats)(args->D) * sizeof(float);
 }
 
 struct forward_call {
@@ -168,7 +178,7 @@ static void forward_part(const void *context, int part, int n_parts) {
     size_t n_rows = (size_t)call->args->B * (size_t)call->args->T;
     struct parallel_span rows = parallel_span_of(n_rows, 1, part, n_parts);
     VF_DISPATCH(call->args->type, forward_rows, call->args, rows,
-                call->workspace + (size_t)part * channel_sums_padded((size_t)call->args->D));
+                call->workspace + (size_t)part * CPU_OP(rope_turns_floats)(call->args->D));
 }
 
 enum status CPU_OP(rope_forward)(struct stream *stream, const struct rope_forward_args *args) {

@@ -1,11 +1,13 @@
 // Attention of one new position per sequence (kernels/ops_layers.h: attention_decode). Each key and value is
 // read once, for the few query heads that share it, so memory bandwidth is the limit and tensor cores have no
 // use. A block takes one key-value head of one sequence, whose length it reads itself: one launch serves any
-// mix of lengths. Groups of lanes take the positions in turn, each with an online softmax of its own for each
-// query head; at the end these are combined, in a fixed order.
+// mix of lengths. First it rotates its queries and the new key. Groups of lanes take the positions in turn,
+// each with an online softmax of its own for each query head; at the end these are combined, in a fixed
+// order.
 #include <float.h>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/layers/rope.cuh"
 
 namespace {
 
@@ -124,15 +126,57 @@ __device__ __forceinline__ void combine(shared_sums<T, WIDTH> &shared, T *to,
     to[thread] = downcast<T>(out / weight);
 }
 
+// How rows are accessed.
+struct row_access {
+    bool packed;       // by 16 bytes
+    bool packed_pairs; // those of heads that are rotated, too
+    int lanes;         // that rotate a head
+};
+
+// The block's new key and its queries. Those past the last are not written.
+template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
+    T key[WIDTH], queries[QUERIES][WIDTH];
+
+    __device__ __forceinline__ void copy(const T *from_key, const T *from_queries, int n_queries, int D) {
+        for (int i = static_cast<int>(threadIdx.x); i < D; i += THREADS) {
+            key[i] = from_key[i];
+            for (int q = 0; q < n_queries; q++)
+                queries[q][i] = from_queries[q * D + i];
+        }
+    }
+
+    template <int PAIRS>
+    __device__ __forceinline__ void rotate(const attention_decode_args &args, const row_access &access,
+                                           int position, const T *from_key, const T *from_queries,
+                                           int n_queries) {
+        const int group = static_cast<int>(threadIdx.x) / access.lanes, n_groups = THREADS / access.lanes;
+        head_rotation<T> rotation = {};
+        rotation.table = static_cast<const float *>(args.table) + static_cast<size_t>(position) * args.D;
+        rotation.epsilon = args.epsilon;
+        rotation.norm = args.norm;
+        rotation.half_width = args.D / 2;
+        rotation.lanes = access.lanes;
+        // All groups take as many turns. Head -1 is the key.
+        for (int first = -1; first < n_queries; first += n_groups) {
+            const int head = first + group, query = min(head, n_queries - 1);
+            rotation.weight = static_cast<const T *>(head < 0 ? args.k_weight : args.q_weight);
+            rotate_head<PAIRS>(head < 0 ? key : queries[query],
+                               head < 0 ? from_key : from_queries + query * args.D, rotation,
+                               head < n_queries);
+        }
+    }
+};
+
 // Blocks are (those of a key-value head, key-value heads, sequences). QUERIES: query heads of a block. Where
 // a key-value head has no multiple of them, the last ones of a block are copies of its first.
 //   per_group  query heads of a key-value head
 template <class T, int WIDTH, int QUERIES>
 __global__ void __launch_bounds__(THREADS)
-    attention_decode(const attention_decode_args args, int per_group, float scale, bool packed) {
+    attention_decode(const attention_decode_args args, int per_group, float scale, const row_access access) {
     using shape = groups<T, WIDTH>;
     constexpr int N = IN_FLIGHT<QUERIES>;
     __shared__ shared_sums<T, WIDTH> shared;
+    __shared__ new_heads<T, WIDTH, QUERIES> added;
     const int D = args.D, thread = static_cast<int>(threadIdx.x), group = thread / shape::LANES;
     const int kv_head = static_cast<int>(blockIdx.y);
     const int first_query = static_cast<int>(blockIdx.x) * QUERIES; // in its group
@@ -144,18 +188,24 @@ __global__ void __launch_bounds__(THREADS)
     T *keys = static_cast<T *>(args.keys) + cache, *values = static_cast<T *>(args.values) + cache;
     const T *new_key = static_cast<const T *>(args.k) + b * args.k_stride + column;
     const T *new_value = static_cast<const T *>(args.v) + b * args.v_stride + column;
-    // The new position is written for later calls and read from k and v, so that nothing waits for it.
+    const T *new_queries = static_cast<const T *>(args.q) + b * args.q_stride + q_column;
+    if (!args.table)
+        added.copy(new_key, new_queries, n_queries, D);
+    else if (access.packed_pairs)
+        added.template rotate<pack<T>::size>(args, access, length, new_key, new_queries, n_queries);
+    else
+        added.template rotate<1>(args, access, length, new_key, new_queries, n_queries);
+    __syncthreads();
+    // The new position is written for later calls and read from where it is, so that nothing waits for it.
     if (thread < D && first_query == 0) {
-        keys[length * args.cache_stride + thread] = new_key[thread];
+        keys[length * args.cache_stride + thread] = added.key[thread];
         values[length * args.cache_stride + thread] = new_value[thread];
     }
     typename shape::row queries[QUERIES];
     partial_sums<T, WIDTH> own[QUERIES] = {};
 #pragma unroll
     for (int q = 0; q < QUERIES; q++) {
-        const size_t of_query = q < n_queries ? static_cast<size_t>(q) * D : 0;
-        queries[q] = shape::load(static_cast<const T *>(args.q) + b * args.q_stride + q_column + of_query, D,
-                                 true, packed);
+        queries[q] = shape::load(added.queries[q < n_queries ? q : 0], D, true, access.packed);
         own[q].softmax = {-FLT_MAX, 0}; // below every score, but finite: a group may see no position
     }
     for (int first = first_seen(args.window, length); first <= length; first += shape::N * N) {
@@ -165,8 +215,8 @@ __global__ void __launch_bounds__(THREADS)
             int position = first + u * shape::N + group;
             size_t at = position * args.cache_stride;
             bool valid = position <= length;
-            key[u] = shape::load(position < length ? keys + at : new_key, D, valid, packed);
-            value[u] = shape::load(position < length ? values + at : new_value, D, valid, packed);
+            key[u] = shape::load(position < length ? keys + at : added.key, D, valid, access.packed);
+            value[u] = shape::load(position < length ? values + at : new_value, D, valid, access.packed);
         }
 #pragma unroll
         for (int q = 0; q < QUERIES; q++) {
@@ -221,6 +271,9 @@ extern "C" enum status cuda_attention_decode(struct stream *stream,
                   attention_is_packed(D, args->cache_stride, args->cache_batch_stride, args->type);
     return with_type(args->type, [=](auto zero) {
         using T = decltype(zero);
+        const bool packed_pairs =
+            packed && D / 2 % pack<T>::size == 0 && is_aligned(args->q_weight) && is_aligned(args->k_weight);
+        const row_access access = {packed, packed_pairs, rope_lanes(D / 2, packed_pairs ? pack<T>::size : 1)};
         return with_width(D, [=](auto width) {
             constexpr int WIDTH = decltype(width)::value;
             return with_queries(args->H / args->K, [=](auto queries) {
@@ -228,7 +281,7 @@ extern "C" enum status cuda_attention_decode(struct stream *stream,
                 const int per_group = args->H / args->K;
                 return LAUNCH(stream, (attention_decode<T, WIDTH, QUERIES>),
                               dim3(ceil_divide(per_group, QUERIES), args->K, args->B), THREADS, 0, *args,
-                              per_group, attention_scale(D), packed);
+                              per_group, attention_scale(D), access);
             });
         });
     });

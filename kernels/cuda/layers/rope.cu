@@ -1,64 +1,13 @@
-// Rotary position embedding after an optional RMS normalization of each head. A group of neighbouring lanes,
-// a power of two, has one head; each lane has WIDTH pairs of elements (i, i + D / 2) at a time, STEPS times.
-// Backward keeps the sums for the weights' gradients in registers, adds them over the block's groups in
-// shared memory, and over the blocks as norms do (channel_sums.cuh).
+// Rotary position embedding after an optional RMS normalization of each head. A group of lanes has one head
+// (rope.cuh). Backward keeps the sums for the weights' gradients in registers, adds them over the block's
+// groups in shared memory, and over the blocks as norms do (channel_sums.cuh).
+#include "kernels/cuda/layers/rope.cuh"
+
 #include "kernels/cuda/channel_sums.cuh"
-#include "kernels/cuda/span.cuh"
 
 namespace {
 
 constexpr int THREADS = CUDA_ROPE_THREADS;
-
-// A lane's elements of a head: i and i + D / 2.
-template <int WIDTH> struct pairs { floats<WIDTH> low, high; };
-
-template <int WIDTH, class T>
-__device__ inline pairs<WIDTH> load_pairs(const T *from, int i, int half_width) {
-    return {load<WIDTH>(from + i), load<WIDTH>(from + half_width + i)};
-}
-
-template <int WIDTH, class T>
-__device__ inline void store_pairs(T *to, int i, int half_width, const pairs<WIDTH> &value) {
-    store(to + i, value.low);
-    store(to + half_width + i, value.high);
-}
-
-// Turns by the angles of `table`, or back by them with `sign` -1.
-template <int WIDTH>
-__device__ inline pairs<WIDTH> turn(const float *table, int i, const pairs<WIDTH> &x, float sign) {
-    pairs<WIDTH> out;
-    for (int k = 0; k < WIDTH; k++) {
-        float c = table[2 * (i + k)], s = sign * table[2 * (i + k) + 1];
-        out.low.x[k] = fmaf(-s, x.high.x[k], c * x.low.x[k]);
-        out.high.x[k] = fmaf(s, x.low.x[k], c * x.high.x[k]);
-    }
-    return out;
-}
-
-template <int WIDTH, class T>
-__device__ inline void multiply_by_weight(pairs<WIDTH> &x, const T *weight, int i, int half_width) {
-    if (!weight)
-        return;
-    pairs<WIDTH> w = load_pairs<WIDTH>(weight, i, half_width);
-    for (int k = 0; k < WIDTH; k++) {
-        x.low.x[k] *= w.low.x[k];
-        x.high.x[k] *= w.high.x[k];
-    }
-}
-
-template <int WIDTH> __device__ inline void scale(pairs<WIDTH> &x, float by) {
-    for (int k = 0; k < WIDTH; k++) {
-        x.low.x[k] *= by;
-        x.high.x[k] *= by;
-    }
-}
-
-// The sum over the group of `lanes` lanes, to each of them. All lanes of the warp call it.
-__device__ inline float group_sum(float x, int lanes) {
-    for (int distance = lanes / 2; distance > 0; distance /= 2)
-        x += __shfl_xor_sync(0xffffffff, x, distance);
-    return x;
-}
 
 // ---- forward
 
@@ -81,36 +30,18 @@ __global__ void __launch_bounds__(THREADS) rope_forward(const forward_call<T> ca
     bool exists = at < call.n_heads;
     size_t row = exists ? at / heads : 0;
     int head = exists ? static_cast<int>(at - row * heads) : 0, half_width = call.half_width;
-    int first = static_cast<int>(thread % static_cast<unsigned>(call.lanes)) * WIDTH;
-    int step = call.lanes * WIDTH;
-    const T *x = call.x + row * call.x_stride + static_cast<size_t>(head) * 2 * half_width;
-    T *out = call.out + row * call.out_stride + static_cast<size_t>(head) * 2 * half_width;
-    float rstd = 1.0f;
-    if (call.norm) {
-        float sum = 0.0f;
-        for (int i = first; exists && i < half_width; i += step) {
-            pairs<WIDTH> value = load_pairs<WIDTH>(x, i, half_width);
-            for (int k = 0; k < WIDTH; k++)
-                sum = fmaf(value.high.x[k], value.high.x[k], fmaf(value.low.x[k], value.low.x[k], sum));
-        }
-        sum = group_sum(sum, call.lanes);
-        rstd = 1.0f / sqrtf(sum / static_cast<float>(2 * half_width) + call.epsilon);
-    }
-    if (!exists)
-        return;
     int t = static_cast<int>(row % static_cast<unsigned>(call.seq_len));
     int start = call.positions ? call.positions[row / static_cast<unsigned>(call.seq_len)] : call.position;
-    const float *table = call.table + static_cast<size_t>(start + t) * 2 * half_width;
-    const T *weight = head < call.H ? call.q_weight : call.k_weight;
-    for (int i = first; i < half_width; i += step) {
-        pairs<WIDTH> value = load_pairs<WIDTH>(x, i, half_width);
-        if (call.norm) {
-            scale(value, rstd);
-            multiply_by_weight(value, weight, i, half_width);
-        }
-        store_pairs(out, i, half_width, turn(table, i, value, 1.0f));
-    }
-    if (call.norm && call.rstd && first == 0)
+    size_t column = static_cast<size_t>(head) * 2 * half_width;
+    const head_rotation<T> rotation = {call.table + static_cast<size_t>(start + t) * 2 * half_width,
+                                       head < call.H ? call.q_weight : call.k_weight,
+                                       call.epsilon,
+                                       call.norm,
+                                       half_width,
+                                       call.lanes};
+    float rstd = rotate_head<WIDTH>(call.out + row * call.out_stride + column,
+                                    call.x + row * call.x_stride + column, rotation, exists);
+    if (exists && call.norm && call.rstd && thread % static_cast<unsigned>(call.lanes) == 0)
         call.rstd[at] = rstd;
 }
 
@@ -229,19 +160,6 @@ enum status check_width(int D) {
                 D, CUDA_ROPE_WIDTH);
 }
 
-// The smallest power of two of lanes, at most a warp, that takes the pairs in one step.
-int lanes_of(int half_width, int width) {
-    int lanes = 1;
-    while (lanes < WARP && lanes * width < half_width)
-        lanes *= 2;
-    return lanes;
-}
-
-// `strides` of rows allow accesses of `width` elements.
-bool rows_align(int half_width, int width, size_t strides) {
-    return half_width % width == 0 && strides % static_cast<size_t>(width) == 0;
-}
-
 // The fields that both calls have, from the arguments of either.
 template <class Call, class Args> void describe_heads(Call &call, const Args *args, int width) {
     call.x = static_cast<decltype(call.x)>(args->x);
@@ -256,7 +174,7 @@ template <class Call, class Args> void describe_heads(Call &call, const Args *ar
     call.n_heads =
         static_cast<size_t>(args->B) * static_cast<size_t>(args->T) * static_cast<size_t>(call.heads);
     call.half_width = args->D / 2;
-    call.lanes = lanes_of(call.half_width, width);
+    call.lanes = rope_lanes(call.half_width, width);
     call.norm = args->norm;
 }
 
@@ -301,7 +219,7 @@ extern "C" enum status cuda_rope_forward(struct stream *stream, const struct rop
         constexpr int width = widest_access<T>();
         bool aligned = is_aligned(args->out) && is_aligned(args->x) && is_aligned(args->q_weight) &&
                        is_aligned(args->k_weight) &&
-                       rows_align(args->D / 2, width, args->x_stride | args->out_stride);
+                       rope_rows_align(args->D / 2, width, args->x_stride | args->out_stride);
         return aligned ? launch_forward<T, width>(stream, args) : launch_forward<T, 1>(stream, args);
     });
 }
@@ -314,7 +232,7 @@ extern "C" enum status cuda_rope_backward(struct stream *stream, const struct ro
         size_t strides = args->dx_stride | args->dout_stride | (args->norm ? args->x_stride : 0);
         bool aligned = is_aligned(args->dx) && is_aligned(args->dout) && is_aligned(args->x) &&
                        is_aligned(args->q_weight) && is_aligned(args->k_weight) &&
-                       rows_align(args->D / 2, width, strides);
+                       rope_rows_align(args->D / 2, width, strides);
         return aligned ? launch_backward<T, width>(stream, args) : launch_backward<T, 1>(stream, args);
     });
 }

@@ -311,14 +311,15 @@ static enum status count_copy(struct stream *stream, void *to, const void *from,
     return copy_by(stream, to, from, bytes);
 }
 
-// A decode step takes the embeddings, 7 launches per block as in training, the final norm and lm_head, and
-// copies the tokens and where each sequence is, whatever the sequences' lengths are.
-static void check_decode_launches(struct device *device, const int lengths[WHOLE_MODEL_SEQUENCES], int n) {
+// A decode step takes the embeddings, some launches per block, the final norm and lm_head, and copies the
+// tokens and where each sequence is, whatever the sequences' lengths are.
+static void check_decode_launches(struct device *device, const struct gpt_config *config, int per_block,
+                                  const int lengths[WHOLE_MODEL_SEQUENCES], int n) {
     const struct gpt_options options = options_of(DTYPE_BF16, RECOMPUTE_NONE, false);
     const int sequences[WHOLE_MODEL_SEQUENCES] = {0, 1, 2, 3, 4};
     const int32_t tokens[16] = {0};
     struct whole_model model;
-    whole_model_init(&model, &deep_config, device, &options, 16);
+    whole_model_init(&model, config, device, &options, 16);
     whole_model_perturb(&model);
     for (int s = 0; s < n; s++)
         if (lengths[s] > 0)
@@ -329,7 +330,7 @@ static void check_decode_launches(struct device *device, const int lengths[WHOLE
     n_copies = 0;
     assert_ok(generator_step(model.generator, &model.stream, &model.hooks, sequences, tokens, n, NULL));
     device->copy = copy_by;
-    assert_int_equal(device_launches(device) - before, 7 * deep_config.n_layer + 3);
+    assert_int_equal(device_launches(device) - before, per_block * config->n_layer + 3);
     assert_int_equal(n_copies, 2);
     whole_model_free(&model);
 }
@@ -338,9 +339,12 @@ static void test_decode_launches_do_not_depend_on_lengths(void **state) {
     (void)state;
     static const int equal[WHOLE_MODEL_SEQUENCES] = {7, 7, 7, 7, 7}, mixed[] = {15, 0, 3, 7, 1};
     struct device *device = device_for_test("cuda");
-    check_decode_launches(device, equal, 1);
-    check_decode_launches(device, equal, WHOLE_MODEL_SEQUENCES);
-    check_decode_launches(device, mixed, WHOLE_MODEL_SEQUENCES);
+    const int gpt2 = 7;         // as in training
+    const int llama = gpt2 + 1; // SwiGLU; attention rotates
+    check_decode_launches(device, &deep_config, gpt2, equal, 1);
+    check_decode_launches(device, &deep_config, gpt2, equal, WHOLE_MODEL_SEQUENCES);
+    check_decode_launches(device, &deep_config, gpt2, mixed, WHOLE_MODEL_SEQUENCES);
+    check_decode_launches(device, &llama_config, llama, mixed, WHOLE_MODEL_SEQUENCES);
     device_close(device);
 }
 
