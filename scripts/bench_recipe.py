@@ -21,6 +21,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TURN_WARM_UP = 2  # steps
+RATES = ('optimizer.lr=', 'optimizer.adamw_lr=', 'optimizer.weight_decay=', 'scheduler.')  # a step takes as long with others
 
 
 def fail(message, code=2):
@@ -52,6 +53,7 @@ def parse_arguments():
 class Recipe:
     def __init__(self, arguments, name, overrides):
         self.arguments, self.name, self.overrides = arguments, name, overrides
+        self.work = [override for override in overrides if not override.startswith(RATES)]
         self.command = [arguments.train, arguments.config, f'data.train={arguments.data}', *overrides, 'train.eval_every=0',
                         'train.sample_every=0', 'checkpoint.every=0', 'run.log_every=1000000']
 
@@ -98,8 +100,11 @@ class Kept:
 
 
 def measure_speed(arguments, recipes, kept):
-    """Sets each recipe's `time`, of a step, in units of the first recipe's."""
-    new = [recipe for recipe in recipes if recipe.key(speed=1) not in kept.values]
+    """Sets each recipe's `time`, of a step, in units of the first recipe's. Those that differ in rates share it."""
+    firsts = {}
+    for recipe in recipes:
+        firsts.setdefault(tuple(recipe.work), recipe)
+    new = [recipe for recipe in firsts.values() if recipe.key(speed=1) not in kept.values]
     if new:
         turns = {recipe: [] for recipe in [recipes[0], *(recipe for recipe in new if recipe is not recipes[0])]}
         for k in range(arguments.rounds):
@@ -112,7 +117,7 @@ def measure_speed(arguments, recipes, kept):
             kept.add(recipe.key(speed=1), ratio)
             print(f'{recipe.name}: {min(turns[recipe]):.0f} ms a step, {ratio:.3f} of the recipe', flush=True)
     for recipe in recipes:
-        recipe.time = kept.values[recipe.key(speed=1)]
+        recipe.time = kept.values[firsts[tuple(recipe.work)].key(speed=1)]
         recipe.steps = round(arguments.steps / recipe.time)
 
 
