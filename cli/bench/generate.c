@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/parallel.h"
+#include "cli/bench/median.h"
 #include "configs/config.h"
 #include "kernels/ops.h"
 #include "kernels/region_memory.h"
@@ -177,16 +178,6 @@ static enum status make_model(struct generate_bench *bench) {
 
 // ---- the report
 
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int n) {
-    qsort(values, (size_t)n, sizeof *values, compare);
-    return values[n / 2];
-}
-
 static enum status measure(struct generate_bench *bench, bool quick, bool as_json) {
     static double seconds[N_BATCHES][MOST_ROUNDS], ratios[N_BATCHES][MOST_ROUNDS], loops[MOST_ROUNDS];
     int n_rounds = quick ? 3 : MOST_ROUNDS;
@@ -207,9 +198,9 @@ static enum status measure(struct generate_bench *bench, bool quick, bool as_jso
             ratios[i][at] = loops[at] / took;
         }
     }
-    double rate = bytes / median(loops, n_rounds);
+    double rate = bytes / bench_median(loops, n_rounds);
     for (int i = 0; i < N_BATCHES; i++) {
-        double took = median(seconds[i], n_rounds), ratio = median(ratios[i], n_rounds);
+        double took = bench_median(seconds[i], n_rounds), ratio = bench_median(ratios[i], n_rounds);
         if (as_json)
             printf("{\"type\": \"%s\", \"batch\": %d, \"step_s\": %.6g, \"tokens_per_s\": %.6g, "
                    "\"read_bytes_per_s\": %.6g, \"of_bandwidth\": %.4g}\n",
