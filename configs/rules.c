@@ -64,6 +64,12 @@ static enum status check_max_batch(const struct config *c) {
             STATUS_INVALID,
             "%s: both train.max_batch_size and train.batch_size_schedule are set; leave out one of them",
             c->source);
+    if (c->train.max_batch_size < c->train.train_batch_size)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: train.max_batch_size is %lld, less than train.train_batch_size=%lld, from which the batch "
+            "grows",
+            c->source, (long long)c->train.max_batch_size, (long long)c->train.train_batch_size);
     return STATUS_OK;
 }
 
@@ -299,7 +305,8 @@ static const struct {
     {check_seq_len_schedule, true, {"train.seq_len_schedule", "train.seq_len", "model.n_positions"}},
     {check_max_batch,
      false,
-     {"train.max_batch_size", "train.noise_scale_every", "train.batch_size_schedule"}},
+     {"train.max_batch_size", "train.noise_scale_every", "train.batch_size_schedule",
+      "train.train_batch_size"}},
     {check_samples, true, {"train.sample_every", "data.tokenizer", "data.train"}},
     {check_documents, false, {"data.mask_documents", "attention"}},
     {check_offload_activations, false, {"offload_activations", "recompute"}},

@@ -133,12 +133,14 @@ static enum status add_first(struct trainer *trainer, const struct trainer_step 
 
 // ---- what to do
 
-static enum status end_run(const struct trainer_step *step, const struct text *what, const char *advice) {
-    return FAIL(
-        STATUS_FAILED,
-        "step %lld: %s; the run has diverged. %s. The last checkpoint is kept; lower optimizer.lr, or "
-        "resume from an earlier one with checkpoint.resume=PATH",
-        (long long)step->now.step, what->data ? what->data : "", advice);
+static enum status end_run(const struct trainer *trainer, const struct trainer_step *step,
+                           const struct text *what, const char *advice) {
+    return FAIL(STATUS_FAILED, "step %lld: %s; the run has diverged. %s. %s", (long long)step->now.step,
+                what->data ? what->data : "", advice,
+                trainer->saved_step >= 0
+                    ? "The last checkpoint is kept; lower optimizer.lr, or resume from an "
+                      "earlier one with checkpoint.resume=PATH"
+                    : "It has saved no checkpoint; lower optimizer.lr");
 }
 
 static enum status skip(struct trainer *trainer, const struct trainer_step *step, const struct text *what) {
@@ -147,7 +149,7 @@ static enum status skip(struct trainer *trainer, const struct trainer_step *step
     spikes->skipped++;
     spikes->consecutive++;
     if (most > 0 && spikes->consecutive >= most)
-        return end_run(step, what, "train.max_spikes updates in a row were skipped");
+        return end_run(trainer, step, what, "train.max_spikes updates in a row were skipped");
     log_warning("step %lld: %s. The update is skipped (train.on_spike=skip)", (long long)step->now.step,
                 what->data);
     return STATUS_OK;
@@ -157,7 +159,7 @@ static enum status plan_rewind(struct trainer *trainer, const struct trainer_ste
                                const struct text *what) {
     const int64_t most = trainer->config->train.max_spikes;
     if (most > 0 && trainer->spikes.rewinds >= most)
-        return end_run(step, what, "It has gone back to a checkpoint train.max_spikes times");
+        return end_run(trainer, step, what, "It has gone back to a checkpoint train.max_spikes times");
     log_warning("step %lld: %s. The run goes back to a checkpoint (train.on_spike=rewind)",
                 (long long)step->now.step, what->data);
     trainer->diverged_step = step->now.step;
@@ -181,7 +183,8 @@ static enum status act(struct trainer *trainer, const struct trainer_step *step,
     case CONFIG_ON_SPIKE_STOP:
         break;
     }
-    return end_run(step, what, "train.on_spike=skip leaves such updates out, rewind goes back by itself");
+    return end_run(trainer, step, what,
+                   "train.on_spike=skip leaves such updates out, rewind goes back by itself");
 }
 
 enum status trainer_diverged(struct trainer *trainer, const struct trainer_step *step) {
@@ -225,7 +228,8 @@ void trainer_log_spikes(const struct trainer *trainer) {
 static enum status choose_checkpoint(struct trainer *trainer, int64_t *step) {
     int64_t *steps = NULL;
     int n = 0;
-    const int64_t first = trainer->data.orders[trainer->data.n_orders - 1].step;
+    const int64_t order = trainer->data.orders[trainer->data.n_orders - 1].step,
+                  first = order > trainer->first_own_step ? order : trainer->first_own_step;
     enum status status = STATUS_OK;
     *step = -1;
     if (trainer_leads(trainer)) {

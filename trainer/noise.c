@@ -1,13 +1,16 @@
 // The gradient noise scale of a run, and the batch size that follows from it.
 #include <math.h>
+#include <string.h>
 
 #include "base/log.h"
 #include "trainer/trainer_internal.h"
 
 void trainer_take_shapes(struct trainer *trainer) {
-    trainer->shapes = shapes_of(trainer->config);
+    struct shapes shapes = shapes_of(trainer->config);
     if (trainer->noise.grown.n > 0)
-        trainer->shapes.batches = trainer->noise.grown;
+        shapes.batches = trainer->noise.grown;
+    memcpy(shapes.flops, trainer->shapes.flops, sizeof shapes.flops); // of a token: no batch changes them
+    trainer->shapes = shapes;
 }
 
 bool trainer_measures_noise(const struct trainer *trainer, const struct step_shape *shape) {

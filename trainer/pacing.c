@@ -264,27 +264,47 @@ static enum status share_made(struct trainer *trainer) {
                  : STATUS_OK;
 }
 
+// Of the next step, had the run gone on as it was.
+static double rate_before(const struct trainer *trainer) {
+    const struct config *config = &trainer->resumed->config;
+    if (config->train.max_minutes > 0)
+        return schedule_lr_paced(config, last_decision(&trainer->history), trainer->step);
+    return schedule_lr(config, trainer->step - trainer->loss_scale.skipped - trainer->spikes.skipped);
+}
+
+static void say_changed_rate(const struct trainer *trainer, double before) {
+    log_info("step %lld trains at the rate %.3g instead of %.3g", (long long)trainer->step + 1,
+             trainer_lr(trainer), before);
+}
+
 // Another time than before: the schedule goes on from the fraction of the new time that is spent, and its
 // length follows from the speed so far until it is measured.
 static enum status begin_other_time(struct trainer *trainer) {
     struct history *history = &trainer->history;
     const struct config *config = trainer->config;
     const double budget = budget_s(config), spent = history->spent_s;
-    const double before = trainer_lr(trainer);
+    const double before = rate_before(trainer);
     log_info("train.max_minutes was %g and is now %g", history->max_minutes, config->train.max_minutes);
+    const struct history_decision *last = history->n_decisions > 0 ? last_decision(history) : NULL;
+    const bool warms_up =
+        last && last->position == 0 && trainer->step < schedule_warmup_of(config, last->total);
     history->n_decisions = 0;
-    if (!(history->max_minutes > 0 && spent > 0) || budget == 0)
+    if (!(history->max_minutes > 0 && spent > 0) || budget == 0) {
+        // From steps to minutes, or back: the schedule has another shape.
+        say_changed_rate(trainer, before);
         return STATUS_OK;
+    }
     const double total = (double)trainer->step * budget / spent, most = (double)config->train.max_steps;
     const struct history_decision decision = {.step = trainer->step,
                                               .total = spent >= budget ? trainer->step
                                                        : total < most  ? (int64_t)total
                                                                        : config->train.max_steps,
-                                              .position = spent < budget ? spent / budget : 1,
+                                              .position = warms_up         ? 0
+                                                          : spent < budget ? spent / budget
+                                                                           : 1,
                                               .spent_s = spent};
     TRY(take(trainer, &decision));
-    log_info("step %lld trains at the rate %.3g instead of %.3g", (long long)trainer->step + 1,
-             trainer_lr(trainer), before);
+    say_changed_rate(trainer, before);
     return STATUS_OK;
 }
 

@@ -50,7 +50,21 @@ static enum status find_best(struct trainer *trainer) {
     return STATUS_OK;
 }
 
+// Whether the checkpoint to resume is in the folder of this run's checkpoints.
+static enum status find_own(struct trainer *trainer, int32_t *is_own) {
+    *is_own = 0;
+    char *own = checkpoint_path(trainer->folder.checkpoints, trainer->resumed->step);
+    char *real = own ? realpath(own, NULL) : NULL, *resumed = realpath(trainer->resumed->path, NULL);
+    if (real && resumed)
+        *is_own = strcmp(real, resumed) == 0;
+    const enum status status = own ? STATUS_OK : STATUS_FAILED;
+    free(own), free(real), free(resumed);
+    TRY(trainer_agree(trainer, status));
+    return comm_broadcast(trainer->comm, is_own, sizeof *is_own, 0);
+}
+
 enum status trainer_find_resume(struct trainer *trainer) {
+    int32_t is_own;
     trainer->saved_step = -1;
     trainer->loss_scale = loss_scale_initial(trainer->config);
     TRY(trainer_agree(trainer, find_checkpoint(trainer)));
@@ -60,7 +74,10 @@ enum status trainer_find_resume(struct trainer *trainer) {
     trainer->resumed->history = (struct history){0};
     TRY(trainer_agree(trainer, check_resumed(trainer)));
     TRY(find_best(trainer));
-    trainer->step = trainer->saved_step = trainer->resumed->step;
+    TRY(find_own(trainer, &is_own));
+    trainer->step = trainer->resumed->step;
+    trainer->saved_step = is_own ? trainer->step : -1;
+    trainer->first_own_step = is_own ? 0 : trainer->step;
     trainer->tokens = trainer->resumed->tokens;
     trainer->loss_scale = trainer->resumed->loss_scale;
     trainer->spikes = trainer->resumed->spikes;
@@ -74,9 +91,12 @@ enum status trainer_find_resume(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-// Stages 2 and 3 reduce the gradients of every micro-batch, stages 0 and 1 those of the step.
+// Stages 2 and 3 reduce the gradients of every micro-batch, stages 0 and 1 those of the step. The batch may
+// become larger than it is at first.
 static bool reduces_every_micro_batch(const struct config *config) {
-    return config->train.gradient_accumulation_steps > 1 &&
+    const bool may_have_several = config->train.gradient_accumulation_steps > 1 ||
+                                  config->train.batch_size_schedule.n > 0 || config->train.max_batch_size > 0;
+    return may_have_several &&
            (config->zero_optimization.stage >= 2 || config->zero_optimization.reduce_every_micro_batch);
 }
 
@@ -134,8 +154,12 @@ void trainer_describe_warmup(const struct config *config, int64_t steps) {
 
 void trainer_describe_schedule(const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    if (config->train.max_minutes > 0)
-        return; // the length is not known yet
+    if (config->train.max_minutes > 0) { // the length is not known yet
+        if (config->scheduler.decay_steps > 0)
+            log_info("scheduler.decay_steps=%lld has no effect: the schedule is as long as train.max_minutes",
+                     (long long)config->scheduler.decay_steps);
+        return;
+    }
     trainer_describe_warmup(config, config_decay_steps(config));
     if (trainer->resumed && trainer->resumed->config.train.max_minutes == 0)
         describe_changed_rate(trainer);

@@ -398,6 +398,7 @@ static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     struct step_metrics *now = &step->now;
     const struct update_plan *plan = &step->plans[trainer->last_ending];
     const bool overflow = step->result.skipped == UPDATE_NOT_FINITE && trainer->loss_scale.scale > 0;
+    const int64_t spikes_before = trainer->spikes.seen;
     now->loss = step->result.loss_sum / trainer_step_tokens(trainer, &step->shape);
     now->grad_norm = step->result.norm;
     now->loss_scale = plan->loss_scale;
@@ -407,7 +408,8 @@ static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     trainer->last_ending = (enum update_ending)step->result.skipped;
     TRY(settle_spikes(trainer, step, overflow));
     TRY(loss_scale_update(&trainer->loss_scale, config, now->step - 1, overflow));
-    if (step->small_square >= 0 && !step->result.skipped)
+    // A spike's gradients say nothing about the noise of others, and would stay in the average for long.
+    if (step->small_square >= 0 && !step->result.skipped && trainer->spikes.seen == spikes_before)
         trainer_note_noise(trainer, step, plan);
     now->skipped_steps = trainer->loss_scale.skipped + trainer->spikes.skipped;
     if (overflow) {

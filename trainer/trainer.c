@@ -100,6 +100,7 @@ static enum status stop(struct trainer *trainer) {
     if (trainer->saved_step != trainer->step)
         TRY(between_steps(trainer, "checkpoint", trainer_save, NULL));
     TRY(trainer_profile_end(trainer));
+    trainer_log_spikes(trainer);
     log_info("stopped after step %lld of %lld; resume with: %s", (long long)trainer->step,
              (long long)trainer->last_step, trainer->command);
     return STATUS_STOPPED;

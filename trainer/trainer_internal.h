@@ -124,8 +124,11 @@ struct trainer {
     double began_s;                // of this start, on the monotonic clock
     struct trainer_pacing pacing;
     int64_t last_step;        // of the run, as far as decided
-    int64_t step, saved_step; // steps issued; step of the newest checkpoint, -1: none
-    int64_t tokens;           // trained on so far
+    int64_t step, saved_step; // steps issued; step of this run's newest checkpoint, -1: none
+    // The step that was resumed from the folder of another run, or 0. Older checkpoints in this run's folder
+    // are not of what it continues.
+    int64_t first_own_step;
+    int64_t tokens; // trained on so far
     struct trainer_step steps[STEP_SLOTS];
     int64_t n_issued, n_finished;   // steps of this start (step.c)
     enum update_ending last_ending; // of the step finished last

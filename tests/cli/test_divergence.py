@@ -50,7 +50,9 @@ class Spikes(DivergenceCase):
         self.assertNotIn('warning', quiet.error)
         self.assertEqual((self.curve('off'), self.final_state('off')), (curve, state))
         self.refuses(config, f'run.dir={self.folder}/stop', 'train.on_spike=stop', code=1,
-                     says=['step 30', 'the run has diverged', 'train.on_spike=skip', 'checkpoint.resume=PATH'])
+                     says=['step 30', 'the run has diverged', 'train.on_spike=skip', 'saved no checkpoint'])
+        self.refuses(config, f'run.dir={self.folder}/kept', 'train.on_spike=stop', 'checkpoint.every=20', code=1,
+                     says=['step 30', 'checkpoint is kept', 'checkpoint.resume=PATH'])
 
     def test_skipped_updates_leave_the_state_and_resume_to_the_bit(self):
         """The same run without the step has the same curve afterwards, up to the step's number."""
@@ -102,6 +104,16 @@ class Spikes(DivergenceCase):
                                  environment=gradients((3, 'nan')))
         self.assertIn('back to step 0: the sequences of steps 1 to 3', process.error)
         self.assertEqual([m['step'] for m in self.metrics()], list(range(1, 7)))
+        self.assertGreater(min(m['of_gemm'] for m in self.metrics()), 0)
+
+    def test_a_run_that_continues_another_does_not_go_back_to_a_third(self):
+        config = self.spiking_config(train={'on_spike': 'rewind'})
+        self.run_train(config, f'run.dir={self.folder}/first', 'train.max_steps=4', 'checkpoint.every=2')
+        self.run_train(config, f'run.dir={self.folder}/third', 'train.max_steps=2', 'train.seed=5')
+        source = self.checkpoints('first')[-1]
+        process = self.run_train(config, f'run.dir={self.folder}/third', f'checkpoint.resume={source}', 'train.max_steps=8',
+                                 environment=gradients((5, 'nan')))
+        self.assertIn('back to step 4: the sequences of steps 5 to 5', process.error)
 
 
 class NotFinite(DivergenceCase):

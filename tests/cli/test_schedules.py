@@ -170,6 +170,7 @@ class NoiseScale(ScheduleCase):
         sizes = [m['batch_size'] for m in self.metrics()]
         self.assertEqual((sizes, set(sizes)), (sorted(sizes), {4, 8}))
         self.assertIn(f'from step {sizes.index(8) + 1} on, the batch has 8', process.error)
+        self.assertGreater(min(m['of_gemm'] for m in self.metrics()), 0)
         curve, state, scales = self.curve(), self.final_state(), self.scales()
         for step in range(sizes.index(8) - 2, sizes.index(8) + 2):
             with self.subTest(step=step):

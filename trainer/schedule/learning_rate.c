@@ -41,9 +41,12 @@ double schedule_lr(const struct config *config, int64_t step) {
     int64_t warmup = schedule_warmup_steps(config), last = config_decay_steps(config) - 1;
     if (step < warmup)
         return config->optimizer.lr * (double)(step + 1) / (double)warmup;
-    double decay = config->scheduler.decay_ratio * (double)(last + 1);
-    return decayed_rate(config, progress((double)step, (double)(warmup > 0 ? warmup - 1 : 0), (double)last),
-                        decay > 0 ? progress((double)step, (double)last - decay, (double)last) : 0);
+    // The last part begins after the warm-up, however long it was to be.
+    const double warmed = warmup > 0 ? (double)warmup - 1 : 0,
+                 decay = config->scheduler.decay_ratio * (double)(last + 1);
+    return decayed_rate(config, progress((double)step, warmed, (double)last),
+                        decay > 0 ? progress((double)step, fmax(warmed, (double)last - decay), (double)last)
+                                  : 0);
 }
 
 // A schedule that has left the warm-up does not return to it when the run turns out to be longer.
