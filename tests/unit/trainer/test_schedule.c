@@ -81,6 +81,12 @@ static void test_stable_phase_then_linear_decay(void **unused) {
     for (int64_t step = 80; step < 100; step++)
         assert_true(schedule_lr(&config, step) < schedule_lr(&config, step - 1));
     config_free(&config);
+    // A last part that would begin in the warm-up begins at its end.
+    configure(&config, "{\"train\": {\"max_steps\": 40}, \"scheduler\": {\"type\": \"warmup-stable-decay\", "
+                       "\"warmup_steps\": 20, \"decay_ratio\": 0.9, \"min_lr_ratio\": 0}}");
+    for (int64_t step = 19; step < 40; step++)
+        assert_rate(&config, step, PEAK * (double)(39 - step) / 20);
+    config_free(&config);
 }
 
 // decay_steps apart from max_steps: the schedule is that of decay_steps, and its last rate stays.
