@@ -167,6 +167,25 @@ static enum status check_auto_batch(const struct config *config) {
     return STATUS_OK;
 }
 
+// The same without "auto": some step must have more than one micro-batch.
+static enum status check_noise_scale(const struct config *config) {
+    const struct config_stages *schedule = &config->train.batch_size_schedule;
+    int64_t largest = config->train.train_batch_size;
+    if (config->train.noise_scale_every == 0 || config->batch_is_auto)
+        return STATUS_OK;
+    for (int i = 0; i < schedule->n; i++)
+        largest = schedule->stages[i].value > largest ? schedule->stages[i].value : largest;
+    if (largest > config->train.micro_batch_size)
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: train.noise_scale_every is %lld, which compares the gradients of micro-batches with those of "
+        "the step, but a step of %lld sequence%s is one micro-batch; lower train.micro_batch_size, raise "
+        "train.train_batch_size, or leave it out",
+        config->source, (long long)config->train.noise_scale_every, (long long)largest,
+        largest == 1 ? "" : "s");
+}
+
 void config_resume_batch(struct config *config, const struct config *before, int world) {
     const int64_t batch = before->train.train_batch_size, unit = config->train.micro_batch_size * world;
     if (!config->batch_is_auto || option_given("train.min_batch_size", config) || batch % unit != 0 ||
@@ -236,6 +255,7 @@ enum status batches_derive(struct config *config, int world) {
     TRY(derive_batch_sizes(config, world));
     TRY(check_derived(config));
     TRY(check_auto_batch(config));
+    TRY(check_noise_scale(config));
     TRY(check_batch_schedule(config, world));
     config->rank_sequences = divisor_of_batches(config, world);
     return STATUS_OK;

@@ -256,8 +256,13 @@ static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int
 // diverged, go on.
 static enum status take_checkpoint(struct trainer *trainer, struct checkpoint *from) {
     const struct spike_record before = trainer->spikes;
-    const struct checkpoint_source source = {from, read_checkpoint, from->kinds.has_average};
-    TRY(model_states_load(&trainer->engine.state, &trainer->stream, &source, true));
+    struct optimizer_groups written_by = {0};
+    const struct checkpoint_source source = {from, read_checkpoint, from->kinds.has_average, &written_by};
+    enum status status = trainer_agree(trainer, trainer_written_by(trainer, from, &written_by));
+    if (status == STATUS_OK)
+        status = model_states_load(&trainer->engine.state, &trainer->stream, &source, true);
+    optimizer_groups_free(&written_by);
+    TRY(status);
     trainer->spikes = from->spikes;
     trainer->spikes.seen = before.seen;
     trainer->spikes.rewinds = before.rewinds + 1;

@@ -91,6 +91,78 @@ enum status trainer_find_resume(struct trainer *trainer) {
     return STATUS_OK;
 }
 
+// How many times the rate Adam's first steps are at most, where moments of zero meet the bias correction of a
+// late step and gradients stay alike.
+static double largest_first_step(const struct config *config) {
+    const double beta1 = config->optimizer.betas.value[0], beta2 = config->optimizer.betas.value[1];
+    double largest = 0, m = 1, v = 1;
+    for (int step = 1; step <= 1000; step++) {
+        m *= beta1;
+        v *= beta2;
+        largest = fmax(largest, (1 - m) / sqrt(1 - v));
+    }
+    return largest;
+}
+
+// Tensors that are trained and whose moments the checkpoint does not have.
+static void warn_of_new_moments(const struct trainer *trainer, const struct checkpoint *from,
+                                const struct optimizer_groups *written_by) {
+    const struct optimizer_groups *groups = &trainer->engine.state.groups;
+    const char *first = NULL;
+    int n = 0;
+    bool corrects = false; // the bias of moments
+    for (int i = 0; i < trainer->params.n_params; i++) {
+        const struct optimizer_traits traits = optimizer_group_of(groups, i)->traits;
+        if (traits.n_moments == 0 || optimizer_groups_keep(written_by, groups, i, traits.n_moments))
+            continue;
+        first = first ? first : trainer->params.params[i].name;
+        corrects = corrects || traits.rule == OPTIMIZER_ADAMW || traits.rule == OPTIMIZER_ADAM;
+        n++;
+    }
+    const double times = largest_first_step(trainer->config);
+    if (n > 0 && corrects && from->step > 0 && times > 1.5)
+        log_warning("%d tensor%s, such as %s, begin%s with moments of zero after step %lld: with "
+                    "optimizer.betas, the "
+                    "first updates may be %.2g times the rate; a lower lr in optimizer.groups avoids that",
+                    n, n == 1 ? "" : "s", first, n == 1 ? "s" : "", (long long)from->step, times);
+    else if (n > 0)
+        log_info("%d tensor%s, such as %s, begin%s with moments of zero", n, n == 1 ? "" : "s", first,
+                 n == 1 ? "s" : "");
+}
+
+// States that would not mean the same are refused.
+static enum status check_states(const struct trainer *trainer, const struct checkpoint *from,
+                                const struct optimizer_groups *written_by) {
+    const struct optimizer_groups *groups = &trainer->engine.state.groups;
+    const double beta_before = from->config.optimizer.betas.value[0],
+                 beta = trainer->config->optimizer.betas.value[0];
+    for (int i = 0; i < trainer->params.n_params; i++) {
+        const bool had = optimizer_group_of(written_by, i)->traits.method == METHOD_ROTATED,
+                   has = optimizer_group_of(groups, i)->traits.method == METHOD_ROTATED;
+        if (had != has)
+            return FAIL(
+                STATUS_INVALID,
+                "optimizer.groups makes %s %s SOAP's matrices, but the states in %s are of the same matrices "
+                "as before; leave them as they were, or begin a new run with model.init_from",
+                trainer->params.params[i].name, has ? "one of" : "none of", from->path);
+    }
+    if (trainer->config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW && beta != beta_before)
+        return FAIL(
+            STATUS_INVALID,
+            "optimizer.betas begin with %g, but with %g in %s: schedule-free AdamW's average follows from "
+            "that; leave it, or begin a new run with model.init_from",
+            beta, beta_before, from->path);
+    return STATUS_OK;
+}
+
+enum status trainer_written_by(const struct trainer *trainer, const struct checkpoint *from,
+                               struct optimizer_groups *out) {
+    TRY(optimizer_groups_init(out, &from->config, &from->params));
+    TRY(check_states(trainer, from, out));
+    warn_of_new_moments(trainer, from, out);
+    return STATUS_OK;
+}
+
 // Stages 2 and 3 reduce the gradients of every micro-batch, stages 0 and 1 those of the step. The batch may
 // become larger than it is at first.
 static bool reduces_every_micro_batch(const struct config *config) {

@@ -273,8 +273,18 @@ static enum status prepare_source(struct trainer *trainer, struct checkpoint_sou
 
 static enum status load_state(struct trainer *trainer) {
     struct checkpoint_source source;
-    TRY(trainer_agree(trainer, prepare_source(trainer, &source)));
-    TRY(model_states_load(&trainer->engine.state, &trainer->stream, &source, trainer->resumed != NULL));
+    struct optimizer_groups written_by = {0};
+    enum status status = prepare_source(trainer, &source);
+    if (status == STATUS_OK && trainer->resumed) {
+        status = trainer_written_by(trainer, trainer->resumed, &written_by);
+        source.written_by = &written_by;
+    }
+    status = trainer_agree(trainer, status);
+    if (status == STATUS_OK)
+        status =
+            model_states_load(&trainer->engine.state, &trainer->stream, &source, trainer->resumed != NULL);
+    optimizer_groups_free(&written_by);
+    TRY(status);
     checkpoint_close(trainer->resumed);
     weights_close(&trainer->weights);
     trainer->resumed = NULL;

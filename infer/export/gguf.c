@@ -41,11 +41,11 @@ static enum status check_model(const struct exporter *exporter) {
                         : config->rope.type == ROPE_YARN && !has_usual_betas(&config->rope)
                             ? "a beta_fast or beta_slow in model.rope_scaling other than llama.cpp's 32 and 1"
                             : NULL;
+    const bool hf_has_it = lacks && config->family == FAMILY_LLAMA && architecture_of(config);
     for (int block = 0; block < config->n_layer && !lacks; block++)
         lacks = gpt_window(config, block) > 0 ? "model.window" : NULL;
-    return lacks ? FAIL(STATUS_INVALID,
-                        "%s: GGUF files are not written of models with %s; export them with --to hf",
-                        exporter->folder, lacks)
+    return lacks ? FAIL(STATUS_INVALID, "%s: GGUF files are not written of models with %s%s",
+                        exporter->folder, lacks, hf_has_it ? "; export them with --to hf" : "")
                  : STATUS_OK;
 }
 

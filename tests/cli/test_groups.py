@@ -1,4 +1,5 @@
 """optimizer.groups: tensors with learning rates and decays of their own, or frozen."""
+import array
 import json
 import shutil
 
@@ -78,6 +79,38 @@ class Groups(CommandCase):
         before, after = self.tensors('run'), self.tensors('changed')
         self.assertTrue(all(before[name] != after[name] for name in before if name.startswith('h.1.')))
 
+    def largest_change(self, before, after, prefix):
+        pairs = [(array.array('f', before[name]), array.array('f', after[name])) for name in before if name.startswith(prefix)]
+        return max(abs(a - b) for x, y in pairs for a, b in zip(x, y))
+
+    def test_moments_of_another_rule_begin_anew(self):
+        """Muon's sums of gradients are no means for AdamW; thawed schedule-free weights are not pulled to zero."""
+        config = self.config(train={'max_steps': 5}, optimizer={'betas': [0.9, 0.95], 'lr': 1e-3})
+        by_adamw, frozen = groups({'match': 'h.*', 'type': 'adamw'}), groups({'match': 'h.0.*', 'freeze': True})
+        for optimizer, given, then in (('muon', 'optimizer.groups=[]', by_adamw), ('schedulefree_adamw', frozen, 'optimizer.groups=[]')):
+            with self.subTest(optimizer=optimizer):
+                options = f'run.dir={self.folder}/{optimizer}', f'optimizer.type={optimizer}'
+                self.run_train(config, *options, given)
+                before = self.tensors(optimizer)
+                process = self.run_train(config, *options, then, NAMED, 'train.max_steps=7')
+                self.assertRegex(process.error, r'\d+ tensors, such as h.0.ln_1.weight|\d+ tensors, such as h.0.attn')
+                change = self.largest_change(before, self.tensors(optimizer), 'h.0.')
+                self.assertGreater(change, 0)
+                self.assertLess(change, 2 * 3 * 1e-3)  # two steps, of at most thrice the rate each
+        options = f'run.dir={self.folder}/sgd', 'optimizer.type=sgd'
+        self.run_train(config, *options, 'optimizer.momentum=0')
+        self.run_train(config, *options, 'train.max_steps=6', 'checkpoint.resume_with=optimizer.momentum')
+
+    def test_states_of_other_matrices_are_refused(self):
+        config = self.config(train={'max_steps': 2})
+        options = f'run.dir={self.folder}/soap', 'optimizer.type=soap', NAMED
+        self.run_train(config, *options)
+        freeze = groups({'match': 'h.0.attn.*', 'freeze': True})
+        self.refuses(config, *options, freeze, 'train.max_steps=3', says=["h.0.attn.c_attn.weight none of SOAP's matrices"])
+        options = f'run.dir={self.folder}/free', 'optimizer.type=schedulefree_adamw', 'checkpoint.resume_with=optimizer.betas'
+        self.run_train(config, *options)
+        self.refuses(config, *options, 'optimizer.betas=[0.5,0.95]', 'train.max_steps=3', says=['optimizer.betas begin with 0.5'])
+
     def test_the_noise_scale_leaves_frozen_tensors_out(self):
         write_shard(self.folder / 'pattern.bin', [i * i % 61 for i in range(1000)])
         config = self.config(data={'shuffle': False, 'train': str(self.folder / 'pattern.bin')}, checkpoint={'every': 0},
@@ -114,5 +147,7 @@ class Groups(CommandCase):
         self.refuses(config, 'optimizer.groups=[{"match": "w*", "lr": 1e999}]', says=['is too large'])
         self.refuses(config, groups({'match': '*', 'lr': 1}), 'optimizer.lr=0', says=['optimizer.groups[0].lr', 'optimizer.lr above 0'])
         self.refuses(config, groups({'match': 'w*', 'type': 'adamw'}), 'optimizer.type=lion', says=['optimizer.type=lion', 'muon'])
+        llama = self.config(model={'family': 'llama'})
+        self.refuses(llama, groups({'match': '*v_proj.weight', 'freeze': True}), says=['v_proj.weight, which is a part of', 'qkv_proj'])
         self.refuses(self.config(optimizer={'groups': [{'match': 'x'}]}), says=['tiny.json: optimizer.groups[0].match'])
         self.assertFalse((self.folder / 'run').exists())

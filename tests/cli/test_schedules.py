@@ -153,6 +153,7 @@ class NoiseScale(ScheduleCase):
         write_shard(self.folder / 'pattern.bin', [i * i % 61 for i in range(1000)])
         config = self.config(data={'shuffle': False, 'train': str(self.folder / 'pattern.bin')},
                              train={'max_steps': 1, 'train_batch_size': 8, 'micro_batch_size': 2})
+        self.refuses(config, 'train.noise_scale_every=1', 'train.micro_batch_size=8', says=['a step of 8 sequences is one micro-batch'])
         self.run_train(config, 'train.noise_scale_every=1')
         self.run_train(config, 'train.train_batch_size=2', f'run.dir={self.folder}/small')
         large, small = (self.metrics(run)[0]['grad_norm'] ** 2 for run in ('run', 'small'))

@@ -28,11 +28,14 @@
 // device copy and its synchronization, or a memcpy. For a checkpoint that is written, the values are within
 // one span that this rank owns, or second moments, or preconditioners of one tensor of this rank's. They are
 // asked for in file order, at most CHECKPOINT_CHUNK elements at a time.
+struct optimizer_groups;
 struct checkpoint_source {
     void *context;
     enum status (*read)(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                         float *out);
     bool has_average; // for reading: it has averages of the weights
+    // For reading all kinds: the rules that wrote the moments. NULL: those that read them.
+    const struct optimizer_groups *written_by;
 };
 
 // Which attention a run decided on (`attention` in configs/schema.def).

@@ -49,6 +49,29 @@ static bool matches_group(const struct config_group *group, const char *name) {
     return false;
 }
 
+static enum status part_only(const struct config *config, int entry, const char *pattern, const char *part,
+                             const struct param *param) {
+    return FAIL(
+        STATUS_INVALID,
+        "%s: optimizer.groups[%d].match: \"%.80s\" matches %s, which is a part of %s; match the whole "
+        "tensor",
+        config->source, entry, pattern, part, param->name);
+}
+
+// The parts of a fused tensor that a pattern matches, and the name of one of them.
+static int matched_parts(const struct param *param, const char *pattern, char *part, size_t size) {
+    int n = 0;
+    for (int k = 0; k < param->n_parts; k++) {
+        char name[64];
+        params_part_name(param, k, name, sizeof name);
+        if (matches_name(pattern, name)) {
+            snprintf(part, size, "%s", name);
+            n++;
+        }
+    }
+    return n;
+}
+
 // Fails for a pattern that matches no tensor: it names a part of a fused tensor, or nothing.
 static enum status no_tensor(const struct config *config, const struct params *params, int entry,
                              const char *pattern) {
@@ -57,14 +80,8 @@ static enum status no_tensor(const struct config *config, const struct params *p
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
         names[i] = param->name;
-        for (int k = 0; k < param->n_parts; k++) {
-            params_part_name(param, k, part, sizeof part);
-            if (matches_name(pattern, part))
-                return FAIL(STATUS_INVALID,
-                            "%s: optimizer.groups[%d].match: \"%.80s\" matches %s, which is a part of %s; "
-                            "match the whole tensor",
-                            config->source, entry, pattern, part, param->name);
-        }
+        if (matched_parts(param, pattern, part, sizeof part) > 0)
+            return part_only(config, entry, pattern, part, param);
     }
     if (matches_name(pattern, "lm_head.weight"))
         return FAIL(
@@ -80,14 +97,24 @@ static enum status no_tensor(const struct config *config, const struct params *p
         params_tensor(params, 1, 0)->name);
 }
 
+// A pattern of some parts of a fused tensor, such as "*v_proj.weight", may match its own name as well.
 static enum status check_patterns(const struct config *config, const struct params *params, int entry) {
     const struct config_group *group = &config->optimizer.groups.list[entry];
     for (int i = 0; i < group->n_patterns; i++) {
-        int tensor = 0;
-        while (tensor < params->n_params && !matches_name(group->patterns[i], params->params[tensor].name))
-            tensor++;
-        if (tensor == params->n_params)
-            return no_tensor(config, params, entry, group->patterns[i]);
+        const char *pattern = group->patterns[i];
+        bool matches = false;
+        for (int tensor = 0; tensor < params->n_params; tensor++) {
+            const struct param *param = &params->params[tensor];
+            char part[64];
+            const int n = matched_parts(param, pattern, part, sizeof part);
+            if (!matches_name(pattern, param->name))
+                continue;
+            if (n > 0 && n < param->n_parts)
+                return part_only(config, entry, pattern, part, param);
+            matches = true;
+        }
+        if (!matches)
+            return no_tensor(config, params, entry, pattern);
     }
     return STATUS_OK;
 }
@@ -224,6 +251,15 @@ const struct optimizer_group *optimizer_group_of(const struct optimizer_groups *
 
 bool optimizer_groups_freeze(const struct optimizer_groups *groups, int param) {
     return optimizer_group_of(groups, param)->traits.method == METHOD_FROZEN;
+}
+
+bool optimizer_groups_keep(const struct optimizer_groups *was, const struct optimizer_groups *is, int param,
+                           int moment) {
+    const struct optimizer_traits before = optimizer_group_of(was, param)->traits,
+                                  now = optimizer_group_of(is, param)->traits;
+    const enum optimizer_rule rules[] = {before.rule == OPTIMIZER_LAMB ? OPTIMIZER_ADAMW : before.rule,
+                                         now.rule == OPTIMIZER_LAMB ? OPTIMIZER_ADAMW : now.rule};
+    return rules[0] == rules[1] && moment <= before.n_moments && moment <= now.n_moments;
 }
 
 bool optimizer_groups_next_trained(const struct optimizer_groups *groups, const struct params *params,

@@ -53,6 +53,10 @@ void optimizer_groups_free(struct optimizer_groups *groups);
 bool optimizer_groups_use(const struct optimizer_groups *groups, enum optimizer_method method);
 const struct optimizer_group *optimizer_group_of(const struct optimizer_groups *groups, int param);
 bool optimizer_groups_freeze(const struct optimizer_groups *groups, int param);
+// Whether a tensor's m (moment 1) or v (2) that was written under `was` means the same under `is`: the tensor
+// had it, and its rule is as before. Muon's m is a sum of gradients, Adam's a mean.
+bool optimizer_groups_keep(const struct optimizer_groups *was, const struct optimizer_groups *is, int param,
+                           int moment);
 
 // Moves to the next run of elements [begin, end) of `unit` whose tensors are not frozen; begin with a zeroed
 // span. False when there is none. Without a frozen tensor in the model there is one: all of them.

@@ -6,6 +6,7 @@
 #include "base/numa.h"
 #include "kernels/moments.h"
 #include "kernels/ops.h"
+#include "model/param_overlap.h"
 
 // Copies `bytes` of one array of a span, from or to host memory.
 static enum status copy_array(const struct model_states *state, struct stream *stream,
@@ -135,11 +136,30 @@ static enum status touch_first(struct model_states *state, struct stream *stream
     return STATUS_OK;
 }
 
+// Moments of tensors that another rule wrote, or that had none, are as before a first step: zero.
+// Schedule-free AdamW's m, a point beside the weights, begins there.
+static enum status read_moments(const struct model_states *state, const struct checkpoint_source *source,
+                                int unit, enum checkpoint_kind kind, size_t begin, size_t end, float *out) {
+    memset(out, 0, (end - begin) * sizeof *out); // padding
+    for (struct param_overlap it = {0}; params_next_overlap(state->params, unit, begin, end, &it);) {
+        const enum optimizer_rule rule = optimizer_group_of(&state->groups, it.param)->traits.rule;
+        const bool keeps = optimizer_groups_keep(source->written_by, &state->groups, it.param, (int)kind),
+                   is_point = rule == OPTIMIZER_SCHEDULE_FREE && kind == CHECKPOINT_M;
+        if (keeps || is_point)
+            TRY(source->read(source->context, keeps ? kind : CHECKPOINT_MASTER, unit, it.begin, it.end,
+                             out + (it.begin - begin)));
+    }
+    return STATUS_OK;
+}
+
 // One kind of a chunk, through state->values.
 static enum status load_kind(struct model_states *state, struct stream *stream,
                              const struct checkpoint_source *source, const struct placement_span *placed,
                              enum checkpoint_kind kind, size_t begin, size_t end) {
-    TRY(source->read(source->context, kind, placed->span.unit, begin, end, state->values));
+    if (source->written_by && (kind == CHECKPOINT_M || kind == CHECKPOINT_V))
+        TRY(read_moments(state, source, placed->span.unit, kind, begin, end, state->values));
+    else
+        TRY(source->read(source->context, kind, placed->span.unit, begin, end, state->values));
     return store_chunk(state, stream, placed, (int)kind, begin - placed->span.begin, end - begin);
 }
 

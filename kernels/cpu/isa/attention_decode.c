@@ -30,9 +30,9 @@ static struct scratch scratch_at(float *memory, const struct attention_decode_ar
 }
 
 static size_t scratch_floats(const struct attention_decode_args *args, int n_heads) {
-    const size_t queries = args->table ? (size_t)n_heads * (size_t)args->D : 0; // at most floats
-    return (size_t)((float *)scratch_at(NULL, args, n_heads).queries - (float *)NULL) +
-           round_up_to(queries, 16);
+    const size_t queries = (size_t)n_heads * (size_t)args->D; // at most floats
+    return CPU_OP(single_query_floats)(n_heads, args->D) +
+           (args->table ? CPU_OP(rope_turns_floats)(args->D) + round_up_to(queries, 16) : 0);
 }
 
 static struct decode_call plan_decode(const struct device *device, const struct attention_decode_args *args,
