@@ -53,7 +53,9 @@ void tokenizer_add_config(const struct tokenizer *tokenizer, int n_positions, st
         text_add(out, "  \"legacy\": true,\n  \"add_bos_token\": %s,\n  \"add_eos_token\": false,\n",
                  tokenizer->start >= 0 ? "true" : "false");
     else
-        text_add(out, "  \"add_prefix_space\": false,\n");
+        text_add(out, "  \"add_prefix_space\": false,\n%s",
+                 tokenizer->is_plain ? "" // transformers' class for GPT-2 knows them
+                                     : "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n");
     add_special(tokenizer, out);
     text_add(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %d\n}\n",
              n_positions);

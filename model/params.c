@@ -71,8 +71,8 @@ static double std_of(const struct gpt_config *config, const struct tensor_layout
         return 0.02 / (layout->residual ? sqrt(2.0 * config->n_layer) : 1.0);
     case STD_FAN_IN:
         return 0.5 / sqrt((double)size_of(config, layout->columns));
-    case STD_UNIT:
-        return 1;
+    case STD_UNIT: // as an lm_head too it would begin with logits of about sqrt(n_embd)
+        return layout->tensor == PARAM_WTE && !config->untied ? 0.02 : 1;
     }
     return 0;
 }

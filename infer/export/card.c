@@ -15,7 +15,8 @@ struct losses {
     bool has_train, has_validation;
 };
 
-static void read_line(const char *line, int64_t step, struct losses *losses) {
+//   latest   of the latest weights, where there is an average beside them
+static void read_line(const char *line, int64_t step, bool latest, struct losses *losses) {
     cJSON *object = NULL;
     int64_t of_step = 0;
     double value;
@@ -24,7 +25,8 @@ static void read_line(const char *line, int64_t step, struct losses *losses) {
         of_step <= step) {
         if (of_step == step && json_get_number(object, "loss", "metrics.jsonl", &value) == STATUS_OK)
             losses->train = value, losses->has_train = true;
-        if (json_get_number(object, "val_loss", "metrics.jsonl", &value) == STATUS_OK)
+        if ((latest && json_get_number(object, "latest_val_loss", "metrics.jsonl", &value) == STATUS_OK) ||
+            json_get_number(object, "val_loss", "metrics.jsonl", &value) == STATUS_OK)
             losses->validation = value, losses->has_validation = true;
     }
     status_clear(); // a line without one of them
@@ -38,7 +40,7 @@ static bool is_of_interest(const char *line, int64_t step) {
     return strstr(line, "\"val_loss\"") || strstr(line, key);
 }
 
-static struct losses read_losses(const struct checkpoint *checkpoint) {
+static struct losses read_losses(const struct checkpoint *checkpoint, bool latest) {
     struct losses losses = {0};
     char *path = file_path("%s/../../metrics.jsonl", checkpoint->path), *line = malloc(LONGEST_LINE);
     FILE *stream = path && line ? fopen(path, "re") : NULL;
@@ -46,7 +48,7 @@ static struct losses read_losses(const struct checkpoint *checkpoint) {
     while (stream && fgets(line, LONGEST_LINE, stream)) {
         const bool ends = strchr(line, '\n') != NULL;
         if (whole && ends && is_of_interest(line, checkpoint->step))
-            read_line(line, checkpoint->step, &losses);
+            read_line(line, checkpoint->step, latest, &losses);
         whole = ends;
     }
     if (stream)
@@ -93,8 +95,9 @@ static void add_sources(const struct config_sources *sources, struct text *out) 
     text_add(out, n > DATA_LISTED ? ", ..." : "");
 }
 
-static void add_training(const struct checkpoint *checkpoint, struct text *out) {
-    const struct losses losses = read_losses(checkpoint);
+static void add_training(const struct weights *weights, struct text *out) {
+    const struct checkpoint *checkpoint = weights->checkpoint;
+    const struct losses losses = read_losses(checkpoint, !weights->uses_average);
     text_add(out, "| training data |");
     add_sources(&checkpoint->config.data.train, out);
     text_add(out, " |\n");
@@ -122,7 +125,7 @@ void export_add_card(const struct exporter *exporter, struct text *out) {
              checkpoint ? "trained with" : "converted by", config->n_layer, config->n_head, config->n_embd,
              config->n_positions, config->vocab_size);
     if (checkpoint)
-        add_training(checkpoint, out);
+        add_training(&exporter->weights, out);
     text_add(out, "| weights | %s |\n", value_type_name(exporter->options->type));
     if (exporter->tokenizer)
         text_add(out,

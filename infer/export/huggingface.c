@@ -196,6 +196,14 @@ static const char *llama_class(const struct gpt_config *config) {
     return config->qkv_bias ? "Qwen2" : config->qk_norm ? "Qwen3" : "Llama";
 }
 
+// transformers warns of a factor that is written as an integer.
+static const char *real_text(char buffer[32], double value) {
+    text_double(buffer, value);
+    if (!strpbrk(buffer, ".e"))
+        strcat(buffer, ".0");
+    return buffer;
+}
+
 static void add_rope_scaling(const struct gpt_config *config, struct text *out) {
     static const char *const types[] = {"default", "linear", "llama3", "yarn"};
     const struct rope_config *rope = &config->rope;
@@ -206,18 +214,17 @@ static void add_rope_scaling(const struct gpt_config *config, struct text *out) 
         return;
     }
     text_add(out, "{\"rope_type\": \"%s\", \"factor\": %s", types[rope->type],
-             text_double(numbers[0], rope->factor));
+             real_text(numbers[0], rope->factor));
     if (rope->type != ROPE_LINEAR)
         text_add(out, ", \"original_max_position_embeddings\": %d", rope->original_positions);
     if (rope->type == ROPE_LLAMA3)
         text_add(out, ", \"low_freq_factor\": %s, \"high_freq_factor\": %s",
-                 text_double(numbers[1], rope->low_freq_factor),
-                 text_double(numbers[2], rope->high_freq_factor));
+                 real_text(numbers[1], rope->low_freq_factor), real_text(numbers[2], rope->high_freq_factor));
     if (rope->type == ROPE_YARN)
-        text_add(out, ", \"beta_fast\": %s, \"beta_slow\": %s", text_double(numbers[1], rope->beta_fast),
-                 text_double(numbers[2], rope->beta_slow));
+        text_add(out, ", \"beta_fast\": %s, \"beta_slow\": %s", real_text(numbers[1], rope->beta_fast),
+                 real_text(numbers[2], rope->beta_slow));
     if (rope->type == ROPE_YARN && rope->attention_factor > 0)
-        text_add(out, ", \"attention_factor\": %s", text_double(numbers[3], rope->attention_factor));
+        text_add(out, ", \"attention_factor\": %s", real_text(numbers[3], rope->attention_factor));
     text_add(out, "},\n");
 }
 

@@ -80,6 +80,9 @@ class Average(AveragingCase):
         self.run_train(config)
         final = self.evaluations()[-1]
         for weights, loss in ('average', final['val_loss']), ('latest', final['latest_val_loss']):
+            card = self.folder / f'card-{weights}'
+            self.run_train('export', self.folder / 'run', '--to', 'hf', card, '--tokenizer', 'none', '--weights', weights)
+            self.assertIn(f'| validation loss | {loss:.4f} nats per token |', (card / 'README.md').read_text())
             with self.subTest(weights=weights):
                 process = self.run_train('eval', self.folder / 'run', '--data', self.folder / 'val.bin', '--weights', weights, '--json')
                 self.assertLess(relative(json.loads(process.out)['loss'], loss), 1e-6)
