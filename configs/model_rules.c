@@ -55,6 +55,43 @@ enum status model_rules_rotation(const struct config *c) {
     return STATUS_OK;
 }
 
+// Each rope_type has its options; a resolved config has the others at their defaults, or 0.
+enum status model_rules_rope_scaling(const struct config *c) {
+    enum {
+        LINEAR = 1 << CONFIG_ROPE_TYPE_LINEAR,
+        LLAMA3 = 1 << CONFIG_ROPE_TYPE_LLAMA3,
+        YARN = 1 << CONFIG_ROPE_TYPE_YARN
+    };
+    const struct {
+        const char *option;
+        double value, initial;
+        unsigned types; // that have it
+        const char *named;
+    } all[] = {{"factor", c->model.rope_scaling.factor, 1, LINEAR | LLAMA3 | YARN, "linear, llama3 or yarn"},
+               {"low_freq_factor", c->model.rope_scaling.low_freq_factor, 1, LLAMA3, "llama3"},
+               {"high_freq_factor", c->model.rope_scaling.high_freq_factor, 4, LLAMA3, "llama3"},
+               {"beta_fast", c->model.rope_scaling.beta_fast, 32, YARN, "yarn"},
+               {"beta_slow", c->model.rope_scaling.beta_slow, 1, YARN, "yarn"},
+               {"attention_factor", c->model.rope_scaling.attention_factor, 0, YARN, "yarn"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].value != 0 && all[i].value != all[i].initial &&
+            !(all[i].types & 1u << c->model.rope_scaling.rope_type))
+            return FAIL(
+                STATUS_INVALID,
+                "%s: model.rope_scaling.%s is %g, but rope_type is %s, which has none; leave it out, or set "
+                "model.rope_scaling.rope_type to %s",
+                c->source, all[i].option, all[i].value,
+                config_rope_type_name(c->model.rope_scaling.rope_type), all[i].named);
+    const bool low_first = c->model.rope_scaling.rope_type != CONFIG_ROPE_TYPE_LLAMA3 ||
+                           c->model.rope_scaling.low_freq_factor < c->model.rope_scaling.high_freq_factor,
+               slow_first = c->model.rope_scaling.rope_type != CONFIG_ROPE_TYPE_YARN ||
+                            c->model.rope_scaling.beta_slow < c->model.rope_scaling.beta_fast;
+    if (low_first && slow_first)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: model.rope_scaling.%s must be less than %s", c->source,
+                low_first ? "beta_slow" : "low_freq_factor", low_first ? "beta_fast" : "high_freq_factor");
+}
+
 enum status model_rules_family(const struct config *c) {
     enum { LLAMA = 1 << CONFIG_FAMILY_LLAMA, MODERN = 1 << CONFIG_FAMILY_MODERN };
     const bool rotates_all = c->model.family == CONFIG_FAMILY_LLAMA && c->model.partial_rotary_factor == 1;

@@ -12,6 +12,7 @@ void model_rules_take_defaults(struct config *config);
 enum status model_rules_heads(const struct config *config) MUST_CHECK;
 enum status model_rules_rotation(const struct config *config) MUST_CHECK;
 // Options that the family does not have.
+enum status model_rules_rope_scaling(const struct config *config) MUST_CHECK;
 enum status model_rules_family(const struct config *config) MUST_CHECK;
 enum status model_rules_activation(const struct config *config) MUST_CHECK;
 enum status model_rules_value_embeddings(const struct config *config) MUST_CHECK;

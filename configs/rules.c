@@ -288,7 +288,7 @@ static enum status check_resume_with(const struct config *c) {
     return STATUS_OK;
 }
 
-enum { MOST_OF_RULE = 5 };
+enum { MOST_OF_RULE = 7 };
 static const struct {
     enum status (*check)(const struct config *);
     bool from_files;                   // what it checks may come from model.init_from, or from the data
@@ -298,6 +298,11 @@ static const struct {
     {model_rules_rotation,
      true,
      {"model.n_embd", "model.n_head", "model.head_dim", "model.partial_rotary_factor"}},
+    {model_rules_rope_scaling,
+     true,
+     {"model.rope_scaling.rope_type", "model.rope_scaling.factor", "model.rope_scaling.low_freq_factor",
+      "model.rope_scaling.high_freq_factor", "model.rope_scaling.beta_fast", "model.rope_scaling.beta_slow",
+      "model.rope_scaling.attention_factor"}},
     {model_rules_family, true, {"model.family"}},
     {model_rules_activation, true, {"model.family", "model.activation"}},
     {model_rules_value_embeddings, true, {"model.value_embeddings", "model.n_layer"}},

@@ -126,6 +126,7 @@ class Modern(Family, CommandCase):
 
     def test_what_a_family_has_not_is_refused_by_name(self):
         config = self.tiny_config()
+        yarn = 'model.family=llama', 'model.rope_scaling.rope_type=yarn', 'model.rope_scaling.factor=2'
         for options, says in ((['model.soft_cap=15'], 'model.family is gpt2, which has no model.soft_cap'),
                               (['model.family=llama', 'model.embedding_skip=true'], 'which has no model.embedding_skip'),
                               (['model.family=llama', 'model.partial_rotary_factor=0.5'], 'no model.partial_rotary_factor'),
@@ -136,6 +137,9 @@ class Modern(Family, CommandCase):
                               ([*MODERN, 'model.qkv_bias=true'], 'model.family is modern, which has no model.qkv_bias'),
                               ([*MODERN, 'model.value_embeddings=[1, 3]'], 'has block 3, but model.n_layer is 3'),
                               ([*MODERN, 'model.value_embeddings=[1, 1]'], 'has block 1 twice'),
+                              (['model.rope_scaling.factor=8'], 'model.rope_scaling.factor is 8, but rope_type is default'),
+                              ([*yarn, 'model.rope_scaling.low_freq_factor=2'], 'rope_type is yarn, which has none'),
+                              ([*yarn, 'model.rope_scaling.beta_slow=64'], 'beta_slow must be less than beta_fast'),
                               ([*MODERN, 'model.partial_rotary_factor=0.1'], 'less than one pair')):
             with self.subTest(options):
                 self.assertIn(says, self.run_train('check', config, *options, code=2).error)
