@@ -247,22 +247,11 @@ static enum status choose_checkpoint(struct trainer *trainer, int64_t *step) {
     return comm_broadcast(trainer->comm, step, sizeof *step, 0);
 }
 
-static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int unit, size_t begin,
-                                   size_t end, float *out) {
-    return checkpoint_read_span(context, kind, unit, begin, end, out);
-}
-
 // Takes over the weights and the counts of the checkpoint. The time that was spent, and how often the run
 // diverged, go on.
 static enum status take_checkpoint(struct trainer *trainer, struct checkpoint *from) {
     const struct spike_record before = trainer->spikes;
-    struct optimizer_groups written_by = {0};
-    const struct checkpoint_source source = {from, read_checkpoint, from->kinds.has_average, &written_by};
-    enum status status = trainer_agree(trainer, trainer_written_by(trainer, from, &written_by));
-    if (status == STATUS_OK)
-        status = model_states_load(&trainer->engine.state, &trainer->stream, &source, true);
-    optimizer_groups_free(&written_by);
-    TRY(status);
+    TRY(trainer_load_states(trainer, from));
     trainer->spikes = from->spikes;
     trainer->spikes.seen = before.seen;
     trainer->spikes.rewinds = before.rewinds + 1;

@@ -155,12 +155,24 @@ static enum status check_states(const struct trainer *trainer, const struct chec
     return STATUS_OK;
 }
 
-enum status trainer_written_by(const struct trainer *trainer, const struct checkpoint *from,
-                               struct optimizer_groups *out) {
-    TRY(optimizer_groups_init(out, &from->config, &from->params));
-    TRY(check_states(trainer, from, out));
-    warn_of_new_moments(trainer, from, out);
-    return STATUS_OK;
+static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int unit, size_t begin,
+                                   size_t end, float *out) {
+    return checkpoint_read_span(context, kind, unit, begin, end, out);
+}
+
+enum status trainer_load_states(struct trainer *trainer, struct checkpoint *from) {
+    struct optimizer_groups written_by = {0};
+    const struct checkpoint_source source = {from, read_checkpoint, from->kinds.has_average, &written_by};
+    enum status status = optimizer_groups_init(&written_by, &from->config, &from->params);
+    if (status == STATUS_OK)
+        status = check_states(trainer, from, &written_by);
+    status = trainer_agree(trainer, status);
+    if (status == STATUS_OK) {
+        warn_of_new_moments(trainer, from, &written_by);
+        status = model_states_load(&trainer->engine.state, &trainer->stream, &source, true);
+    }
+    optimizer_groups_free(&written_by);
+    return status;
 }
 
 // Stages 2 and 3 reduce the gradients of every micro-batch, stages 0 and 1 those of the step. The batch may

@@ -227,12 +227,6 @@ static enum status make_model(struct trainer *trainer) {
     return trainer_agree(trainer, status);
 }
 
-static enum status read_checkpoint(void *context, enum checkpoint_kind kind, int unit, size_t begin,
-                                   size_t end, float *out) {
-    const struct trainer *trainer = context;
-    return checkpoint_read_span(trainer->resumed, kind, unit, begin, end, out);
-}
-
 static enum status read_weights(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                                 float *out) {
     const struct trainer *trainer = context;
@@ -248,43 +242,45 @@ static enum status make_weights(void *context, enum checkpoint_kind kind, int un
     return STATUS_OK;
 }
 
-static enum status prepare_source(struct trainer *trainer, struct checkpoint_source *source) {
+// The weights that a run begins with: drawn, or model.init_from's.
+static enum status find_weights(struct trainer *trainer, struct checkpoint_source *source) {
     *source = (struct checkpoint_source){.context = trainer, .read = make_weights};
-    if (trainer->resumed) {
-        source->read = read_checkpoint;
-        source->has_average = trainer->resumed->kinds.has_average;
-        const struct history_best *best = &trainer->history.best;
-        if (trainer_leads(trainer)) {
-            TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
-            checkpoint_name_best(trainer->folder.checkpoints, best->sequences > 0 ? best->step : -1);
-        }
-    } else if (trainer->config->model.init_from[0]) {
-        source->read = read_weights;
-        if (!trainer->weights.path) { // find_model_sizes saw a checkpoint that find_checkpoint did not open
-            TRY(initial_weights_open(&trainer->weights, trainer->config));
-            TRY(weights_bind(&trainer->weights, &trainer->params));
-        }
-        if (trainer_leads(trainer) && trainer->weights.uses_average)
-            log_info("model.init_from: the weights' average over %lld updates",
-                     (long long)trainer->weights.checkpoint->average.n);
+    if (!trainer->config->model.init_from[0])
+        return STATUS_OK;
+    source->read = read_weights;
+    if (!trainer->weights.path) { // find_model_sizes saw a checkpoint that find_checkpoint did not open
+        TRY(initial_weights_open(&trainer->weights, trainer->config));
+        TRY(weights_bind(&trainer->weights, &trainer->params));
     }
+    if (trainer_leads(trainer) && trainer->weights.uses_average)
+        log_info("model.init_from: the weights' average over %lld updates",
+                 (long long)trainer->weights.checkpoint->average.n);
+    return STATUS_OK;
+}
+
+static enum status load_weights(struct trainer *trainer) {
+    struct checkpoint_source source;
+    TRY(trainer_agree(trainer, find_weights(trainer, &source)));
+    return model_states_load(&trainer->engine.state, &trainer->stream, &source, false);
+}
+
+// What is later than the checkpoint is of steps that will be done again.
+static enum status clear_later(struct trainer *trainer) {
+    const struct history_best *best = &trainer->history.best;
+    if (!trainer_leads(trainer))
+        return STATUS_OK;
+    TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
+    checkpoint_name_best(trainer->folder.checkpoints, best->sequences > 0 ? best->step : -1);
     return STATUS_OK;
 }
 
 static enum status load_state(struct trainer *trainer) {
-    struct checkpoint_source source;
-    struct optimizer_groups written_by = {0};
-    enum status status = prepare_source(trainer, &source);
-    if (status == STATUS_OK && trainer->resumed) {
-        status = trainer_written_by(trainer, trainer->resumed, &written_by);
-        source.written_by = &written_by;
+    if (trainer->resumed) {
+        TRY(trainer_agree(trainer, clear_later(trainer)));
+        TRY(trainer_load_states(trainer, trainer->resumed));
+    } else {
+        TRY(load_weights(trainer));
     }
-    status = trainer_agree(trainer, status);
-    if (status == STATUS_OK)
-        status =
-            model_states_load(&trainer->engine.state, &trainer->stream, &source, trainer->resumed != NULL);
-    optimizer_groups_free(&written_by);
-    TRY(status);
     checkpoint_close(trainer->resumed);
     weights_close(&trainer->weights);
     trainer->resumed = NULL;

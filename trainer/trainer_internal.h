@@ -221,10 +221,9 @@ void trainer_log_drawn(const struct trainer *trainer);
 // Opens the checkpoint to resume, if any, and takes over its step and records. Checks that the config
 // continues it (resuming.c). Collective.
 enum status trainer_find_resume(struct trainer *trainer) MUST_CHECK;
-// The rules that wrote a checkpoint's moments, which load into those of this run; says which tensors begin
-// anew. STATUS_INVALID: its states would not mean the same. Call optimizer_groups_free also after a failure.
-enum status trainer_written_by(const struct trainer *trainer, const struct checkpoint *from,
-                               struct optimizer_groups *out) MUST_CHECK;
+// Loads the weights, moments and averages of a checkpoint; says which tensors' moments begin anew, as another
+// rule wrote theirs. STATUS_INVALID: its states would not mean the same in this run.
+enum status trainer_load_states(struct trainer *trainer, struct checkpoint *from) MUST_CHECK;
 // Logs what the user may not expect of the schedule: a shortened warm-up, or a rate that a resumed run's new
 // length changes. Called while the checkpoint is open (resuming.c).
 void trainer_describe_resume(const struct trainer *trainer);

@@ -30,9 +30,8 @@ static const struct arg flags[] = {
     {"--generate", ARG_STRING, &generate_config, 0, 0,
      "benchmark generation instead: a model of this configuration's sizes, on the CPU"},
     {"--muon", ARG_STRING, &muon_config, 0, 0,
-     "benchmark Muon's Newton-Schulz iterations instead: on the matrices of this configuration's model, in "
-     "turn "
-     "with GEMM"},
+     "benchmark Muon's Newton-Schulz iterations instead: on the matrices of this configuration's "
+     "model, in turn with GEMM"},
     {"--gemm", ARG_FLAG, &gemm, 0, 0,
      "benchmark matrix products instead: reads lines TYPE ROWS N_EMBD SECONDS, prints the FLOP/s over that "
      "time for each (used by scripts/bench_cpu.sh)"},
