@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "data/tokenizer_export.h"
 #include "data/tokenizer_internal.h"
 
 // The JSON of a file beside `path`; NULL when there is none, or it is not JSON.
@@ -52,7 +53,7 @@ enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path)
     for (size_t i = 0; i < sizeof names / sizeof *names && tokenizer->end_of_text < 0; i++)
         tokenizer->end_of_text = tokenizer_find_special(tokenizer, names[i]);
     add_named(tokenizer, path);
-    add_numbered(tokenizer, path, "generation_config.json");
+    add_numbered(tokenizer, path, TOKENIZER_ENDS_NAME);
     add_numbered(tokenizer, path, "config.json");
     if (tokenizer->end_of_text < 0 && tokenizer->n_ends > 0)
         tokenizer->end_of_text = tokenizer->ends[0];
@@ -63,4 +64,19 @@ enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path)
                       ", <|end_of_text|> or </s>, and no tokenizer_config.json or config.json beside it "
                       "names the end of a text (eos_token)",
                       path);
+}
+
+bool tokenizer_needs_ends(const struct tokenizer *tokenizer) {
+    return !tokenizer->is_plain;
+}
+
+void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out) {
+    int n_others = 0;
+    for (int i = 0; i < tokenizer->n_ends; i++)
+        n_others += tokenizer->ends[i] != tokenizer->end_of_text;
+    text_add(out, n_others ? "[%d" : "%d", tokenizer->end_of_text);
+    for (int i = 0; i < tokenizer->n_ends; i++)
+        if (tokenizer->ends[i] != tokenizer->end_of_text)
+            text_add(out, ", %d", tokenizer->ends[i]);
+    text_add(out, n_others ? "]" : "");
 }

@@ -39,6 +39,13 @@ bool tokenizer_has_vocab_files(const struct tokenizer *tokenizer);
 void tokenizer_add_config(const struct tokenizer *tokenizer, int n_positions, struct text *out);
 void tokenizer_add_special_map(const struct tokenizer *tokenizer, struct text *out);
 
+// Which tokens end generation is not in a tokenizer.json: tokenizer_load reads it from this file beside it.
+// Needed for all tokenizers but those that work like GPT-2's.
+#define TOKENIZER_ENDS_NAME "generation_config.json"
+bool tokenizer_needs_ends(const struct tokenizer *tokenizer);
+// Appends its "eos_token_id": end-of-text, or a list of it and the others: "128001", "[128001, 128009]".
+void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out);
+
 // GGUF's tokenizer.ggml.model, "gpt2" or "llama"; and .pre, which names the pattern.
 const char *tokenizer_gguf_model(const struct tokenizer *tokenizer);
 const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer);

@@ -156,21 +156,15 @@ static enum status write_weights(struct exporter *exporter) {
 
 // ---- settings
 
-// "50256", or "null" without a tokenizer.
-static void add_id(const struct exporter *exporter, int32_t (*id)(const struct tokenizer *tokenizer),
-                   struct text *out) {
-    if (exporter->tokenizer)
-        text_add(out, "%d", id(exporter->tokenizer));
-    else
-        text_add(out, "null");
-}
-
-// The last settings: the tokens that begin and end a text.
+// The last settings: the token that begins a text, and those that end it.
 static void add_ids(const struct exporter *exporter, struct text *out) {
-    text_add(out, "  \"bos_token_id\": ");
-    add_id(exporter, tokenizer_document_start, out);
-    text_add(out, ",\n  \"eos_token_id\": ");
-    add_id(exporter, tokenizer_end_of_text, out);
+    if (!exporter->tokenizer) {
+        text_add(out, "  \"bos_token_id\": null,\n  \"eos_token_id\": null\n}\n");
+        return;
+    }
+    text_add(out,
+             "  \"bos_token_id\": %d,\n  \"eos_token_id\": ", tokenizer_document_start(exporter->tokenizer));
+    tokenizer_add_ends(exporter->tokenizer, out);
     text_add(out, "\n}\n");
 }
 

@@ -187,6 +187,25 @@ class Files(TokenizerCase):
             for folder in 'run', 'hf', 'gguf':
                 shutil.rmtree(self.folder / folder)
 
+    def test_ends(self):
+        """What ends generation, known from the files beside the tokenizer only, is in the checkpoint and the export."""
+        content = self.content('llama3')
+        end, other = content['added_tokens'][1:3]
+        end['content'] = '<|the_end|>'
+        self.write(content)
+        ids = {'eos_token_id': [end['id'], other['id']]}
+        (self.folder / 'changed' / 'generation_config.json').write_text(json.dumps(ids))
+        self.train_with('changed')
+        beside = self.checkpoint_tokenizer().with_name('generation_config.json')
+        self.assertEqual(json.loads(beside.read_text()), ids)
+        self.run_train('checkpoint', 'verify', 'run')
+        self.run_train('export', 'run', '--to', 'hf', 'hf')
+        for name in 'config.json', 'generation_config.json':
+            self.assertEqual(json.loads((self.folder / 'hf' / name).read_text())['eos_token_id'], ids['eos_token_id'])
+        self.assertIn(f'end-of-text is {end["id"]})', self.run_train('inspect', 'hf/tokenizer.json').out)
+        beside.unlink()
+        self.refuses('checkpoint', 'verify', 'run', says=['failed verification'])
+
     def check_gguf(self, name):
         keys = json.loads(self.python('-c', '''
 import gguf, json

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "data/tokenizer_export.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/manifest.h"
 
@@ -32,7 +33,7 @@ struct writing {
     const char *folder; // of all checkpoints
     char *final, *temporary, *replaced;
     struct checkpoint_layout layout;
-    struct checkpoint_file *files; // (world + 1) of all ranks, and the tokenizer's
+    struct checkpoint_file *files; // (world + 2) of all ranks, and the tokenizer's two
     char (*names)[32];
 };
 
@@ -145,6 +146,15 @@ done:
 
 // ---- what rank 0 adds
 
+static enum status write_file_in(const char *folder, const char *name, const struct text *text) {
+    char *path = file_path("%s/%s", folder, name);
+    if (!path)
+        return STATUS_FAILED;
+    enum status status = file_write_all(path, text->data, text->length);
+    free(path);
+    return status;
+}
+
 // Reads the saved file back for its checksum: it is small.
 static enum status write_tokenizer(const char *path, const struct tokenizer *tokenizer,
                                    struct checkpoint_file *file) {
@@ -158,12 +168,20 @@ static enum status write_tokenizer(const char *path, const struct tokenizer *tok
     return STATUS_OK;
 }
 
-static enum status write_file_in(const char *folder, const char *name, const struct text *text) {
-    char *path = file_path("%s/%s", folder, name);
-    if (!path)
-        return STATUS_FAILED;
-    enum status status = file_write_all(path, text->data, text->length);
-    free(path);
+static enum status write_ends(const char *folder, const struct tokenizer *tokenizer,
+                              struct checkpoint_file *file) {
+    struct text text = {0};
+    text_add(&text, "{\"eos_token_id\": ");
+    tokenizer_add_ends(tokenizer, &text);
+    text_add(&text, "}\n");
+    enum status status = text_status(&text);
+    if (status == STATUS_OK) {
+        *file = (struct checkpoint_file){.name = TOKENIZER_ENDS_NAME,
+                                         .bytes = text.length,
+                                         .checksum = XXH3_64bits(text.data, text.length)};
+        status = write_file_in(folder, TOKENIZER_ENDS_NAME, &text);
+    }
+    text_free(&text);
     return status;
 }
 
@@ -180,6 +198,8 @@ static enum status finish_folder(struct writing *writing) {
     else if (contents->tokenizer && status == STATUS_OK) {
         tokenizer = name;
         status = write_tokenizer(tokenizer_path, contents->tokenizer, &writing->files[n_files++]);
+        if (status == STATUS_OK && tokenizer_needs_ends(contents->tokenizer))
+            status = write_ends(writing->temporary, contents->tokenizer, &writing->files[n_files++]);
     }
     if (status == STATUS_OK)
         status = manifest_print(contents, program_version, tokenizer, writing->files, n_files,
@@ -223,7 +243,7 @@ static enum status writing_init(struct writing *writing, const char *folder,
                          .final = checkpoint_path(folder, contents->step),
                          .temporary = file_path("%s/.tmp-step-%08" PRId64, folder, contents->step),
                          .replaced = file_path("%s/.tmp-replaced-step-%08" PRId64, folder, contents->step),
-                         .files = calloc((size_t)world + 1, sizeof *writing->files),
+                         .files = calloc((size_t)world + 2, sizeof *writing->files),
                          .names = calloc((size_t)world + 1, sizeof *writing->names)};
     if (!writing->final || !writing->temporary || !writing->replaced || !writing->files || !writing->names)
         return FAIL(STATUS_FAILED, "out of memory while writing a checkpoint to %s", folder);
