@@ -8,7 +8,7 @@
 
 static struct arg_strings data_patterns, tasks;
 static const char *device_name = "auto", *tokenizer_path = "", *weights_name = NULL;
-static int64_t batch_size = 8, threads = 0, limit = 0;
+static int64_t batch_size = 8, seq_len = 0, threads = 0, limit = 0;
 static bool as_json = false, end_of_text = false;
 
 #define MOST_RUNS 64
@@ -21,7 +21,9 @@ static const struct arg flags[] = {
     {"--limit", ARG_INTEGER, &limit, 0, 1e9, "the first N items of each task; 0: all (0)"},
     {"--end-of-text", ARG_FLAG, &end_of_text, 0, 0, "<|endoftext|> in a text file separates documents"},
     {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6,
-     "sequences of n_positions tokens per batch; of shorter ones as many as have the same tokens (8)"},
+     "sequences of --seq-len tokens per batch; of shorter ones as many as have the same tokens (8)"},
+    {"--seq-len", ARG_INTEGER, &seq_len, 0, 1 << 24,
+     "the longest context, in tokens; 0: the model's n_positions (0)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object per model, each on a line"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "the tokenizer, where the model comes without one"},
     {"--weights", ARG_STRING, &weights_name, 0, 0,
@@ -68,6 +70,7 @@ static enum status run_eval(int n_args, char **args) {
                                    .tasks = &tasks,
                                    .limit = limit,
                                    .batch_size = batch_size,
+                                   .seq_len = seq_len,
                                    .threads = threads,
                                    .device = device_name,
                                    .tokenizer = tokenizer_path,
@@ -95,7 +98,7 @@ const struct command command_eval = {
     .synopsis = "RUN_OR_CHECKPOINT... [--data FILE] [--task KIND=FILE]",
     .summary = "measure loss, perplexity, bits per byte, and accuracy on tasks",
     .details = "With several models, prints a table. Texts are tokenized with each model's tokenizer.\n"
-               "Evaluates all of the data, in windows of n_positions tokens. The validation of training "
+               "Evaluates all of the data, in windows of --seq-len tokens. The validation of training "
                "leaves out what\n"
                "remains of it after windows of train.seq_len tokens, so its loss may differ a little.\n"
                "Tasks are measured as lm-evaluation-harness does, without examples: HellaSwag as published; "

@@ -31,7 +31,7 @@ static enum status check_place(const struct model *model, enum region_place plac
     return FAIL(
         STATUS_FAILED,
         "train eval: a batch of %d sequences of %d tokens needs %s of %smemory, but %s are available; "
-        "lower --batch-size",
+        "lower --batch-size or --seq-len",
         model->B, model->T, text_bytes(needed, sizeof needed, (double)wanted),
         place == REGION_HOST ? "" : "GPU ", text_bytes(there, sizeof there, (double)available));
 }
@@ -59,8 +59,27 @@ static enum status open_inputs(struct model *model) {
                                                  .limit = options->limit});
 }
 
-// No more sequences per batch than there are: the rest would be padding.
+static enum status choose_seq_len(struct model *model, const char *path) {
+    const int n_positions = model->session.params.config.n_positions;
+    const int64_t wanted = model->options->seq_len;
+    if (wanted > n_positions)
+        return FAIL(STATUS_INVALID, "train eval: --seq-len is %lld, but %s has n_positions %d",
+                    (long long)wanted, path, n_positions);
+    model->T = wanted ? (int)wanted : n_positions;
+    return STATUS_OK;
+}
+
+// No more and no longer sequences per batch than there are: the rest would be padding.
 static void choose_batch(struct model *model) {
+    size_t length = eval_data_longest(&model->data, 1);
+    for (int i = 0; i < model->tasks.n; i++) {
+        const struct task *task = &model->tasks.tasks[i];
+        for (int k = 0; k < task->n_requests; k++)
+            if ((size_t)task->requests[k].n > length)
+                length = (size_t)task->requests[k].n;
+    }
+    if ((size_t)model->T > length)
+        model->T = (int)length;
     size_t most = eval_data_longest(&model->data, model->T);
     for (int i = 0; i < model->tasks.n; i++)
         if ((size_t)model->tasks.tasks[i].n_requests > most)
@@ -135,7 +154,7 @@ static enum status evaluate(struct model *model, struct eval_result *result) {
     const struct eval_options *options = model->options;
     TRY(session_open(session, &(struct session_options){result->path, options->device, options->threads,
                                                         options->tokenizer, options->weights}));
-    model->T = session->params.config.n_positions;
+    TRY(choose_seq_len(model, result->path));
     TRY(open_inputs(model));
     choose_batch(model);
     TRY(load(model));

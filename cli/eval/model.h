@@ -10,6 +10,7 @@ struct eval_options {
     bool end_of_text;
     const struct arg_strings *tasks; // "KIND=FILE"
     int64_t limit, batch_size, threads;
+    int64_t seq_len; // of a window or request, at most the model's n_positions; 0: that
     const char *device, *tokenizer, *weights; // as in struct session_options
 };
 

@@ -17,7 +17,7 @@ struct task_batches {
     struct task_batch *batches;
     int n;
 };
-//   B, T   those of the gpt; T is at least seq_len of the task's options
+//   B, T   those of the gpt; T is at least what the longest request has, or seq_len of the options
 enum status task_batches_make(struct task_batches *batches, const struct task *task, int B, int T) MUST_CHECK;
 void task_batches_free(struct task_batches *batches);
 

@@ -3,6 +3,7 @@ import json
 import math
 import random
 import re
+import shutil
 import signal
 import struct
 import time
@@ -172,6 +173,29 @@ class Figures(CommandCase):
         plain = self.run_train('eval', GOLDEN / 'gpt2-tiny', '--tokenizer', 'bytes', '--data', 'a.txt')
         self.assertIn('<|endoftext|> occurs 1 time', plain.error)
 
+    def test_seq_len(self):
+        """A window of N tokens sees no more than these: the loss is that of shards of N + 1 tokens, each its own."""
+        tokens = [END_OF_TEXT, *(b'one two three four ' * 5)][:8 * 11 + 1]
+        write_shard(self.folder / 'whole.bin', tokens)
+        for i in range(11):
+            write_shard(self.folder / f'part-{i}.bin', tokens[8 * i:8 * i + 9])
+        short = self.evaluate('--data', 'whole.bin', '--seq-len', 8)
+        parts = self.evaluate('--data', 'part-*.bin')
+        self.assertEqual(short['tokens'], parts['tokens'])
+        self.assertAlmostEqual(short['loss'], parts['loss'], places=6)
+        self.assertGreater(abs(short['loss'] - self.evaluate('--data', 'whole.bin')['loss']), 1e-3)
+
+    def test_long_contexts(self):
+        """Memory is that of the text, not of all positions."""
+        folder = self.folder / 'long'
+        shutil.copytree(GOLDEN / 'llama-tiny', folder)
+        config = json.loads((folder / 'config.json').read_text())
+        write_shard(self.folder / 'a.bin', [i % config['vocab_size'] for i in range(40)])
+        expected = self.evaluate('--data', 'a.bin', model=GOLDEN / 'llama-tiny')
+        (folder / 'config.json').write_text(json.dumps({**config, 'max_position_embeddings': 1 << 22}))
+        found = self.evaluate('--data', 'a.bin', model=folder)
+        self.assertAlmostEqual(found['loss'], expected['loss'], places=6)
+
     def test_refusals(self):
         golden = GOLDEN / 'gpt2-tiny'
         items = write_items(self.folder / 'items.jsonl', multiple_choice_items(3))
@@ -187,6 +211,7 @@ class Figures(CommandCase):
                 ([golden, '--task', 'items.jsonl'], ['"items.jsonl"', 'hellaswag=FILE']),
                 ([golden, '--task', task], ['--task needs a tokenizer', '--tokenizer']),
                 ([golden, '--data', 'bad.jsonl'], ['bad.jsonl is text', '--tokenizer']),
+                ([golden, '--data', 'bad.jsonl', '--seq-len', 65], ['--seq-len is 65', 'n_positions 64']),
                 ([golden, '--tokenizer', 'bytes', '--task', 'multiple_choice=bad.jsonl'], ['bad.jsonl, line 4', 'label']),
                 ([golden, '--tokenizer', 'bytes', '--task', task, '--task', task], ['both named "items"']),
                 ([golden, '--tokenizer', 'bytes', '--task', 'lambada=absent.jsonl'], ['absent.jsonl']),
