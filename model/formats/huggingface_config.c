@@ -81,6 +81,33 @@ static enum status get_optional(const cJSON *object, const char *key, const char
     return !item || cJSON_IsNull(item) ? STATUS_OK : json_get_number(object, key, source, value);
 }
 
+// The same, greater than 0.
+static enum status get_positive(const cJSON *object, const char *key, const char *source, double *value) {
+    double found = 1;
+    TRY(get_optional(object, key, source, &found));
+    if (!(found > 0 && isfinite(found)))
+        return FAIL(STATUS_INVALID, "%s: \"%s\" is %g, expected a number greater than 0", source, key, found);
+    return get_optional(object, key, source, value);
+}
+
+// Variants that this program has not: a key that must be absent, and a factor that must be 1.
+static enum status check_absent(const cJSON *object, const char *key, const char *source) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    if (!item || cJSON_IsNull(item))
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: has \"%s\", which is not supported; expected a model without", source,
+                key);
+}
+
+static enum status check_one(const cJSON *object, const char *key, const char *source) {
+    double value = 1;
+    TRY(get_optional(object, key, source, &value));
+    return value == 1
+               ? STATUS_OK
+               : FAIL(STATUS_INVALID, "%s: \"%s\" is %g, expected 1 or none: other variants cannot be read",
+                      source, key, value);
+}
+
 static enum status get_optional_size(const cJSON *object, const char *key, const char *source, int *value) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return !item || cJSON_IsNull(item) ? STATUS_OK : get_size(object, key, source, value);
@@ -92,6 +119,8 @@ static enum status read_rope_type(const cJSON *scaling, const char *source, enum
     const char *key = cJSON_GetObjectItemCaseSensitive(scaling, "rope_type") ? "rope_type" : "type";
     if (cJSON_GetObjectItemCaseSensitive(scaling, key))
         TRY(json_get_string(scaling, key, source, &name));
+    else if (cJSON_GetObjectItemCaseSensitive(scaling, "factor"))
+        return FAIL(STATUS_INVALID, "%s: has a \"factor\" of RoPE, but no \"rope_type\" beside it", source);
     for (int i = 0; i <= ROPE_YARN; i++)
         if (strcmp(types[i], name) == 0) {
             *type = (enum rope_type)i;
@@ -102,43 +131,93 @@ static enum status read_rope_type(const cJSON *scaling, const char *source, enum
 }
 
 // "rope_theta" and "rope_scaling"; since transformers 5 both in "rope_parameters".
+static enum status find_scaling(const cJSON *object, const char *source, const cJSON **scaling) {
+    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+    *scaling = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !*scaling; i++) {
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, names[i]);
+        if (!item || cJSON_IsNull(item))
+            continue;
+        bool one_for_all = cJSON_IsObject(item);
+        for (const cJSON *member = one_for_all ? item->child : NULL; member; member = member->next)
+            one_for_all = one_for_all && !cJSON_IsObject(member);
+        if (!one_for_all)
+            return FAIL(STATUS_INVALID,
+                        "%s: \"%s\" must be one object of rope_type, factor and the like, the same "
+                        "for all layers",
+                        source, names[i]);
+        *scaling = item;
+    }
+    return STATUS_OK;
+}
+
 static enum status read_rope(const cJSON *object, const char *source, struct gpt_config *config) {
     struct rope_config *rope = &config->rope;
-    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(object, "rope_parameters");
+    const cJSON *scaling;
     *rope = (struct rope_config){.theta = 10000};
-    if (!cJSON_IsObject(scaling))
-        scaling = cJSON_GetObjectItemCaseSensitive(object, "rope_scaling");
-    TRY(get_optional(object, "rope_theta", source, &rope->theta));
-    if (!cJSON_IsObject(scaling))
+    TRY(find_scaling(object, source, &scaling));
+    TRY(get_positive(object, "rope_theta", source, &rope->theta));
+    TRY(check_one(object, "partial_rotary_factor", source));
+    if (!scaling)
         return STATUS_OK;
-    TRY(get_optional(scaling, "rope_theta", source, &rope->theta));
+    TRY(get_positive(scaling, "rope_theta", source, &rope->theta));
+    TRY(check_one(scaling, "partial_rotary_factor", source));
     TRY(read_rope_type(scaling, source, &rope->type));
     if (rope->type == ROPE_DEFAULT)
         return STATUS_OK;
+    if (rope->type == ROPE_YARN) { // YaRN's variants
+        TRY(check_absent(scaling, "mscale", source));
+        TRY(check_absent(scaling, "mscale_all_dim", source));
+        TRY(check_flag(scaling, "truncate", true, source));
+    }
     TRY(json_get_number(scaling, "factor", source, &rope->factor));
-    TRY(get_optional(scaling, "low_freq_factor", source, &rope->low_freq_factor));
-    TRY(get_optional(scaling, "high_freq_factor", source, &rope->high_freq_factor));
-    TRY(get_optional(scaling, "beta_fast", source, &rope->beta_fast));
-    TRY(get_optional(scaling, "beta_slow", source, &rope->beta_slow));
-    TRY(get_optional(scaling, "attention_factor", source, &rope->attention_factor));
+    TRY(get_positive(scaling, "factor", source, &rope->factor));
+    TRY(get_positive(scaling, "low_freq_factor", source, &rope->low_freq_factor));
+    TRY(get_positive(scaling, "high_freq_factor", source, &rope->high_freq_factor));
+    TRY(get_positive(scaling, "beta_fast", source, &rope->beta_fast));
+    TRY(get_positive(scaling, "beta_slow", source, &rope->beta_slow));
+    TRY(get_positive(scaling, "attention_factor", source, &rope->attention_factor));
     return get_optional_size(scaling, "original_max_position_embeddings", source, &rope->original_positions);
 }
 
-// Qwen's windows: with "use_sliding_window", the layers from "max_window_layers" on.
-static enum status read_windows(const cJSON *object, const char *source, struct gpt_config *config) {
-    int window = 0;
-    if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "use_sliding_window")))
+// Whether "layer_types" gives the layer a window; without it, the layers from "max_window_layers" on have
+// one.
+static enum status read_layer_type(const cJSON *types, int layer, int first, const char *source,
+                                   bool *has_window) {
+    const char *type = cJSON_GetStringValue(cJSON_GetArrayItem(types, layer));
+    *has_window = types ? type && strcmp(type, "sliding_attention") == 0 : layer >= first;
+    if (!types || *has_window || (type && strcmp(type, "full_attention") == 0))
         return STATUS_OK;
-    TRY(get_size(object, "sliding_window", source, &window));
-    int64_t layers = 0;
-    TRY(json_get_integer(object, "max_window_layers", 0, INT_MAX, source, &layers));
-    const int first = layers < config->n_layer ? (int)layers : config->n_layer;
+    return FAIL(STATUS_INVALID,
+                "%s: \"layer_types\" is %s%.60s for layer %d, expected full_attention or sliding_attention",
+                source, type ? "" : "no text", type ? type : "", layer);
+}
+
+// Qwen's windows: with "use_sliding_window" and a "sliding_window".
+static enum status read_windows(const cJSON *object, const char *source, struct gpt_config *config) {
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(object, "layer_types");
+    int64_t first = 28; // transformers' default
+    int window = 0;
+    bool has_window, any = false;
+    TRY(get_optional_size(object, "sliding_window", source, &window));
+    if (!window || !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "use_sliding_window")))
+        return STATUS_OK;
+    if (cJSON_GetObjectItemCaseSensitive(object, "max_window_layers"))
+        TRY(json_get_integer(object, "max_window_layers", 0, INT_MAX, source, &first));
+    if (cJSON_IsNull(types))
+        types = NULL;
+    if (types && cJSON_GetArraySize(types) != config->n_layer)
+        return FAIL(STATUS_INVALID, "%s: \"layer_types\" has %d entries, expected %d, one for each layer",
+                    source, cJSON_GetArraySize(types), config->n_layer);
     if (config->n_layer > MODEL_WINDOWS_MOST)
         return FAIL(STATUS_INVALID, "%s: windows are read for at most %d layers, the model has %d", source,
                     MODEL_WINDOWS_MOST, config->n_layer);
-    config->n_windows = first < config->n_layer ? config->n_layer : 0;
-    for (int i = 0; i < config->n_windows; i++)
-        config->windows[i] = i < first ? 0 : window;
+    for (int i = 0; i < config->n_layer; i++) {
+        TRY(read_layer_type(types, i, (int)first, source, &has_window));
+        config->windows[i] = has_window ? window : 0;
+        any = any || has_window;
+    }
+    config->n_windows = any ? config->n_layer : 0;
     return STATUS_OK;
 }
 
@@ -159,7 +238,7 @@ static enum status read_llama(const cJSON *object, const char *source, const cha
     TRY(get_size(object, "intermediate_size", source, &config->intermediate_size));
     TRY(get_optional_size(object, "num_key_value_heads", source, &config->n_kv_head));
     TRY(get_optional_size(object, "head_dim", source, &config->head_dim));
-    TRY(get_optional(object, "rms_norm_eps", source, &config->norm_eps));
+    TRY(get_positive(object, "rms_norm_eps", source, &config->norm_eps));
     config->untied = !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "tie_word_embeddings"));
     if (cJSON_GetObjectItemCaseSensitive(object, "hidden_act"))
         TRY(json_get_string(object, "hidden_act", source, &activation));
@@ -168,8 +247,9 @@ static enum status read_llama(const cJSON *object, const char *source, const cha
     if (!config->qkv_bias) // Qwen2 has it whatever the key says
         TRY(check_flag(object, "attention_bias", false, source));
     TRY(check_flag(object, "mlp_bias", false, source));
+    TRY(check_absent(object, "quantization_config", source));
     TRY(read_rope(object, source, config));
-    return read_windows(object, source, config);
+    return strcmp(model_type, "llama") == 0 ? STATUS_OK : read_windows(object, source, config);
 }
 
 // ---- config.json

@@ -339,6 +339,41 @@ static void test_good_configs(void **state) {
     assert_int_equal(config.n_positions, 64);
 }
 
+// A model of the Llama family with 4 layers; MORE replaces or adds keys.
+#define LLAMA(type, more)                                                                                    \
+    "{\"model_type\":\"" type "\",\"vocab_size\":5,\"max_position_embeddings\":3,\"hidden_size\":4,"         \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"intermediate_size\":8,\"head_dim\":2" more "}"
+
+static void test_windows(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int windows[4]; // all 0: none
+    } cases[] = {
+        {LLAMA("qwen2", ",\"use_sliding_window\":false,\"sliding_window\":2,\"max_window_layers\":0"), {0}},
+        {LLAMA("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":null"), {0}},
+        {LLAMA("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":2"), {0}}, // from layer 28 on
+        {LLAMA("qwen3", ",\"use_sliding_window\":true,\"sliding_window\":2,\"max_window_layers\":3"),
+         {0, 0, 0, 2}},
+        {LLAMA("qwen3", ",\"use_sliding_window\":true,\"sliding_window\":2,\"max_window_layers\":3,"
+                        "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\","
+                        "\"full_attention\"]"),
+         {2, 0, 2, 0}},
+        {LLAMA("llama", ",\"use_sliding_window\":true,\"sliding_window\":2,\"max_window_layers\":0"), {0}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gpt_config config;
+        int any = 0;
+        if (read_config(cases[i].text, &config) != STATUS_OK)
+            fail_msg("%s", status_message());
+        for (int k = 0; k < 4; k++) {
+            any |= cases[i].windows[k];
+            assert_int_equal(config.windows[k], cases[i].windows[k]);
+        }
+        assert_int_equal(config.n_windows, any ? 4 : 0);
+    }
+}
+
 static void test_bad_configs_name_the_key(void **state) {
     (void)state;
     static const struct {
@@ -380,6 +415,28 @@ static void test_bad_configs_name_the_key(void **state) {
         {"{\"model_type\":\"gpt2\",\"vocab_size\":5,\"n_positions\":3,\"n_embd\":4,\"n_layer\":2,\"n_head\":"
          "3}",
          "not a multiple of \"n_head\""},
+        {LLAMA("llama", ",\"rope_theta\":0"), "\"rope_theta\" is 0"},
+        {LLAMA("llama", ",\"rms_norm_eps\":-1e-6"), "\"rms_norm_eps\" is -1e-06"},
+        {LLAMA("llama", ",\"partial_rotary_factor\":0.5"), "\"partial_rotary_factor\" is 0.5"},
+        {LLAMA("llama", ",\"quantization_config\":{\"bits\":4}"), "\"quantization_config\""},
+        {LLAMA("llama", ",\"rope_scaling\":\"linear\""), "\"rope_scaling\" must be one object"},
+        {LLAMA("llama", ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}"),
+         "the same for all layers"},
+        {LLAMA("llama", ",\"rope_scaling\":{\"factor\":2}"), "no \"rope_type\""},
+        {LLAMA("llama", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}"), "\"factor\" is 0"},
+        {LLAMA("llama", ",\"rope_scaling\":{\"type\":\"linear\"}"), "\"factor\" is missing"},
+        {LLAMA("llama", ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}"), "\"dynamic\""},
+        {LLAMA("llama", ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"mscale\":1}"),
+         "\"mscale\""},
+        {LLAMA("llama", ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"truncate\":false}"),
+         "\"truncate\" must be true"},
+        {LLAMA("qwen2",
+               ",\"use_sliding_window\":true,\"sliding_window\":2,\"layer_types\":[\"full_attention\"]"),
+         "1 entries, expected 4"},
+        {LLAMA("qwen2",
+               ",\"use_sliding_window\":true,\"sliding_window\":2,\"layer_types\":[\"linear_attention\","
+               "1,2,3]"),
+         "linear_attention for layer 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct gpt_config config;
@@ -422,10 +479,15 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_value_is_read),      cmocka_unit_test(test_spans_of_a_unit),
-        cmocka_unit_test(test_a_truncated_file),         cmocka_unit_test(test_ignored_tensors),
-        cmocka_unit_test(test_wrong_tensors_are_named),  cmocka_unit_test(test_good_configs),
-        cmocka_unit_test(test_bad_configs_name_the_key), cmocka_unit_test(test_absent_folders),
+        cmocka_unit_test(test_every_value_is_read),
+        cmocka_unit_test(test_spans_of_a_unit),
+        cmocka_unit_test(test_a_truncated_file),
+        cmocka_unit_test(test_ignored_tensors),
+        cmocka_unit_test(test_wrong_tensors_are_named),
+        cmocka_unit_test(test_good_configs),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_bad_configs_name_the_key),
+        cmocka_unit_test(test_absent_folders),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
