@@ -119,7 +119,9 @@ enum status weights_open(struct weights *weights, const char *path) {
 enum status weights_bind(struct weights *weights, const struct params *params) {
     const struct checkpoint *checkpoint = weights->checkpoint;
     if (checkpoint) {
-        TRY(checkpoint_check_model(checkpoint, params));
+        struct params same = *params;
+        gpt_config_take_context(&same.config, &checkpoint->params.config);
+        TRY(checkpoint_check_model(checkpoint, &same));
         return is_schedule_free(checkpoint)
                    ? optimizer_groups_init(&weights->groups, &checkpoint->config, &checkpoint->params)
                    : STATUS_OK;

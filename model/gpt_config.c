@@ -1,6 +1,7 @@
 #include "model/gpt_config.h"
 
 #include <limits.h>
+#include <string.h>
 
 #define LARGEST_MODEL 0x1p50 // weights, approximately
 
@@ -159,4 +160,13 @@ const char *gpt_config_difference(const struct gpt_config *a, const struct gpt_c
     }
     return NULL;
 #undef COMPARE
+}
+
+void gpt_config_take_context(struct gpt_config *config, const struct gpt_config *from) {
+    if (config->family == FAMILY_GPT2)
+        return;
+    config->n_positions = from->n_positions;
+    config->rope = from->rope;
+    config->n_windows = from->n_windows;
+    memcpy(config->windows, from->windows, sizeof config->windows);
 }

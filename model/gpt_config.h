@@ -71,6 +71,9 @@ enum status gpt_config_check(const struct gpt_config *config) MUST_CHECK;
 // The name of the first field in which two models differ, or NULL. Defaults filled in or not. Initial values
 // (zero_init) are no difference.
 const char *gpt_config_difference(const struct gpt_config *a, const struct gpt_config *b);
+// Takes over from another model of a family without a table of positions what no tensor depends on:
+// n_positions, RoPE and windows. Weights can be trained further with others.
+void gpt_config_take_context(struct gpt_config *config, const struct gpt_config *from);
 // Elements of a position's keys and values in one block's cache: keys, then values.
 static inline size_t gpt_cache_width(const struct gpt_config *config) {
     return 2 * (size_t)config->n_kv_head * (size_t)config->head_dim;

@@ -57,7 +57,10 @@ static enum status resolve_config(struct trainer *trainer) {
     const struct gpt_config sizes = model_sizes(config);
     TRY(params_init(&trainer->params, &sizes));
     TRY(check_groups(trainer));
-    return trainer->weights.path ? weights_bind(&trainer->weights, &trainer->params) : STATUS_OK;
+    if (!trainer->weights.path)
+        return STATUS_OK;
+    model_sizes_log_context(config, &trainer->weights.config);
+    return weights_bind(&trainer->weights, &trainer->params);
 }
 
 // Checks that every rank was started with the same config: each compares its own with rank 0's.

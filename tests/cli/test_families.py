@@ -124,6 +124,30 @@ class Modern(Family, CommandCase):
         refused = self.run_train(further, f'model.init_from={self.folder / "run"}', 'model.soft_cap=5', 'run.dir=other', code=2)
         self.assertIn('model.soft_cap 15 (given: 5)', refused.error)
 
+    def test_another_context_than_that_of_the_weights(self):
+        """Positions, RoPE and windows of init_from may be changed, as no tensor depends on them; a table of positions may not."""
+        self.run_train(self.tiny_config(), 'model.family=llama', 'model.n_positions=16', 'train.seq_len=16', 'checkpoint.every=4')
+        further = self.tiny_config('further.json', train={'max_steps': 2, 'seq_len': 32})
+        content = json.loads(further.read_text())
+        content['model'] = {'init_from': str(self.folder / 'run'), 'n_positions': 32, 'window': 8,
+                            'rope_scaling': {'rope_type': 'yarn', 'factor': 2}}
+        further.write_text(json.dumps(content))
+        self.run_train('check', further)
+        first = self.run_train(further, 'run.dir=further', 'checkpoint.every=1')
+        self.assertIn('the weights were trained with model.n_positions 16, another model.rope_scaling', first.error)
+        model = json.loads((self.folder / 'further' / 'config.json').read_text())['model']
+        self.assertEqual((model['n_positions'], model['window'], model['rope_theta']), (32, [8], 10000))
+        self.assertEqual(model['rope_scaling']['original_max_position_embeddings'], 16)
+        self.run_train('further/config.json', 'train.max_steps=3')  # resumes
+        refused = self.run_train('further/config.json', 'train.max_steps=4', 'model.rope_scaling.factor=4', code=2)
+        self.assertIn('model.rope_scaling.factor 2 (given: 4)', refused.error)
+        refused = self.run_train(further, 'run.dir=other', 'model.norm_eps=0.1', code=2)
+        self.assertIn('model.norm_eps 1e-05 (given: 0.1)', refused.error)
+        self.run_train(self.tiny_config(), 'run.dir=gpt2', 'checkpoint.every=4')
+        refused = self.run_train(self.tiny_config(), 'run.dir=other', f'model.init_from={self.folder / "gpt2"}',
+                                 'model.n_positions=64', code=2)
+        self.assertIn('(given: 64)', refused.error)
+
     def test_what_a_family_has_not_is_refused_by_name(self):
         config = self.tiny_config()
         yarn = 'model.family=llama', 'model.rope_scaling.rope_type=yarn', 'model.rope_scaling.factor=2'

@@ -6,9 +6,13 @@
 #include "model/params.h"
 
 // Sets the sizes of the config to those `found` in the weights at `path`: model.init_from or, with `resumes`,
-// the run to resume. STATUS_INVALID lists those for which the config has another value.
+// the run to resume. STATUS_INVALID lists those for which the config has another value; but the initial
+// weights of a model without a table of positions may be trained further with another n_positions, RoPE and
+// windows.
 enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found, const char *path,
                                      bool resumes) MUST_CHECK;
+// Logs in which of these the run differs from the initial weights, if it does.
+void model_sizes_log_context(const struct config *config, const struct gpt_config *found);
 // True if model.vocab_size is left out, so that it becomes the number of ids of data.tokenizer.
 bool model_sizes_want_tokenizer(const struct config *config);
 // Sets model.vocab_size to the n_ids of the tokenizer at `path` if it is left out. STATUS_INVALID when it is
