@@ -59,7 +59,8 @@ static enum status resolve_config(struct trainer *trainer) {
     TRY(check_groups(trainer));
     if (!trainer->weights.path)
         return STATUS_OK;
-    model_sizes_log_context(config, &trainer->weights.config);
+    if (trainer_leads(trainer))
+        model_sizes_log_context(config, &trainer->weights.config);
     return weights_bind(&trainer->weights, &trainer->params);
 }
 
@@ -278,9 +279,9 @@ static enum status clear_later(struct trainer *trainer) {
 }
 
 static enum status load_state(struct trainer *trainer) {
-    if (trainer->resumed) {
-        TRY(trainer_agree(trainer, clear_later(trainer)));
+    if (trainer->resumed) { // what cannot be loaded leaves the folder as it is
         TRY(trainer_load_states(trainer, trainer->resumed));
+        TRY(trainer_agree(trainer, clear_later(trainer)));
     } else {
         TRY(load_weights(trainer));
     }

@@ -104,9 +104,14 @@ class Groups(CommandCase):
     def test_states_of_other_matrices_are_refused(self):
         config = self.config(train={'max_steps': 2})
         options = f'run.dir={self.folder}/soap', 'optimizer.type=soap', NAMED
-        self.run_train(config, *options)
-        freeze = groups({'match': 'h.0.attn.*', 'freeze': True})
-        self.refuses(config, *options, freeze, 'train.max_steps=3', says=["h.0.attn.c_attn.weight none of SOAP's matrices"])
+        self.run_train(config, *options, 'checkpoint.every=1')
+        folder = self.folder / 'soap' / 'checkpoints'
+        before = sorted(path.name for path in folder.iterdir())
+        freeze = groups({'match': 'h.0.attn.*', 'freeze': True}), 'train.max_steps=3'
+        first = f'checkpoint.resume={folder}/step-00000001'
+        for resume in 'checkpoint.resume=auto', first:
+            self.refuses(config, *options, *freeze, resume, says=["h.0.attn.c_attn.weight none of SOAP's matrices"])
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), before)  # no later one was set aside
         options = f'run.dir={self.folder}/free', 'optimizer.type=schedulefree_adamw', 'checkpoint.resume_with=optimizer.betas'
         self.run_train(config, *options)
         self.refuses(config, *options, 'optimizer.betas=[0.5,0.95]', 'train.max_steps=3', says=['optimizer.betas begin with 0.5'])
