@@ -125,6 +125,21 @@ bool option_given(const char *full_name, const struct config *config) {
     return config->given[option - options];
 }
 
+bool option_is_default(const struct option *option, const struct config *config) {
+    const void *slot = option_value(option, config);
+    if (option->type == OPTION_CHOICE)
+        return option_word(option, config) == option->choices[option->chosen];
+    if (option->type == OPTION_INTEGER)
+        return (double)*(const int64_t *)slot == strtod(option->initial, NULL);
+    if (option->type == OPTION_NUMBER)
+        return *(const double *)slot == strtod(option->initial, NULL);
+    assert(option->type == OPTION_PAIR); // "[0, 10]"
+    char *comma;
+    const double first = strtod(option->initial + 1, &comma), second = strtod(comma + 1, NULL);
+    return ((const struct config_pair *)slot)->value[0] == first &&
+           ((const struct config_pair *)slot)->value[1] == second;
+}
+
 const char *option_number(char *buffer, double value) {
     if (value != floor(value) || fabs(value) > 0x1p53)
         return text_double(buffer, value);

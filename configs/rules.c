@@ -260,6 +260,47 @@ static enum status check_lamb(const struct config *c) {
     return STATUS_OK;
 }
 
+// Options that one choice of optimizer uses, or an average. A resolved config has the others at their
+// defaults. train.ema.type=none on the command line switches off what the file sets.
+static enum status check_unused(const struct config *c) {
+    enum { SOAP = 1 << CONFIG_OPTIMIZER_SOAP, ADAFACTOR = 1 << CONFIG_OPTIMIZER_ADAFACTOR };
+    const unsigned averages = option_given("train.ema.type", c) ? ~0u : ~(1u << CONFIG_EMA_NONE);
+    const struct {
+        const char *option, *type;
+        unsigned types; // choices of `type` with which it is accepted
+        const char *named;
+    } all[] = {{"optimizer.precondition_frequency", "optimizer.type", SOAP, "soap"},
+               {"optimizer.max_precond_dim", "optimizer.type", SOAP, "soap"},
+               {"optimizer.momentum", "optimizer.type", 1 << CONFIG_OPTIMIZER_SGD, "sgd"},
+               {"optimizer.muon_momentum", "optimizer.type", 1 << CONFIG_OPTIMIZER_MUON, "muon"},
+               {"optimizer.muon_scale", "optimizer.type", 1 << CONFIG_OPTIMIZER_MUON, "muon"},
+               {"optimizer.beta2_decay", "optimizer.type", ADAFACTOR, "adafactor"},
+               {"optimizer.clip_threshold", "optimizer.type", ADAFACTOR, "adafactor"},
+               {"optimizer.trust_ratio", "optimizer.type", 1 << CONFIG_OPTIMIZER_LAMB, "lamb"},
+               {"train.ema.decay", "train.ema.type", averages, "exponential"},
+               {"train.ema.every", "train.ema.type", averages, "exponential or uniform"},
+               {"train.ema.start_ratio", "train.ema.type", averages, "exponential or uniform"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const struct option *option = option_find(all[i].option), *type = option_find(all[i].type);
+        const int chosen = *(const int *)option_value(type, c);
+        struct text value = {0};
+        if (all[i].types & 1u << chosen || option_is_default(option, c))
+            continue;
+        option_print(option, c, &value);
+        enum status status = text_status(&value);
+        if (status == STATUS_OK)
+            status = FAIL(STATUS_INVALID,
+                          "%s: %s is %s, but %s is %s, which does not use it; leave it out (its default is "
+                          "%s), or set %s=%s",
+                          c->source, all[i].option, value.data, all[i].type, type->choices[chosen],
+                          option->initial ? option->initial : option->choices[option->chosen], all[i].type,
+                          all[i].named);
+        text_free(&value);
+        return status;
+    }
+    return STATUS_OK;
+}
+
 static enum status check_resume_with(const struct config *c) {
     for (const char *at = c->checkpoint.resume_with + strspn(c->checkpoint.resume_with, ", "); *at;
          at += strspn(at, ", ")) {
@@ -335,6 +376,7 @@ static const struct {
     {check_lamb,
      false,
      {"optimizer.type", "optimizer.trust_ratio", "zero_optimization.offload_optimizer.speculative"}},
+    {check_unused, false, {"optimizer.type", "train.ema.type"}},
     {check_comm, false, {"comm.reduce", "comm.backend"}},
     {check_resume_with, false, {"checkpoint.resume_with"}},
 };

@@ -334,6 +334,39 @@ static void test_soap(void **state) {
                    "optimizer.type=soap multiplies whole matrices", "set offload_optimizer.device=none");
 }
 
+// Options that the chosen optimizer or average does not use. At their defaults they are accepted: a printed
+// config has them all.
+static void test_unused_options(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        {"{\"optimizer\": {\"muon_momentum\": 0.9}}",
+         "optimizer.muon_momentum is 0.9, but optimizer.type is adamw",
+         "its default is 0.95), or set optimizer.type=muon"},
+        {"{\"optimizer\": {\"muon_scale\": \"jordan\"}}", "muon_scale is \"jordan\"",
+         "its default is moonlight"},
+        {"{\"optimizer\": {\"momentum\": 0, \"type\": \"muon\"}}", "optimizer.momentum is 0,",
+         "optimizer.type=sgd"},
+        {"{\"optimizer\": {\"precondition_frequency\": 2}}", "optimizer.precondition_frequency", "=soap"},
+        {"{\"optimizer\": {\"max_precond_dim\": 2}}", "optimizer.max_precond_dim", "=soap"},
+        {"{\"optimizer\": {\"beta2_decay\": -1}}", "optimizer.beta2_decay is -1", "=adafactor"},
+        {"{\"optimizer\": {\"clip_threshold\": 2}}", "optimizer.clip_threshold is 2", "=adafactor"},
+        {"{\"optimizer\": {\"trust_ratio\": [0, 9]}}", "optimizer.trust_ratio is [0, 9]", "=lamb"},
+        {"{\"train\": {\"ema\": {\"decay\": 0.9}}}", "train.ema.decay is 0.9, but train.ema.type is none",
+         "set train.ema.type=exponential"},
+        {"{\"train\": {\"ema\": {\"every\": 2}}}", "train.ema.every is 2", "exponential or uniform"},
+        {"{\"train\": {\"ema\": {\"start_ratio\": 0.5}}}", "train.ema.start_ratio is 0.5",
+         "exponential or uniform"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        EXPECT_FAILURE(STATUS_INVALID, resolve(cases[i][0], 1), cases[i][1], cases[i][2]);
+    EXPECT_OK(
+        resolve("{\"optimizer\": {\"muon_momentum\": 0.95, \"muon_scale\": \"moonlight\", \"momentum\": 0.9, "
+                "\"precondition_frequency\": 10, \"trust_ratio\": [0, 10], \"beta2_decay\": -0.8}, "
+                "\"train\": {\"ema\": {\"decay\": 0.999, \"every\": 1}}}",
+                1));
+    EXPECT_OK(resolve("{\"train\": {\"ema\": {\"decay\": 0.9, \"type\": \"none\"}}}", 1)); // switched off
+}
+
 static void test_training_needs_data(void **state) {
     (void)state;
     struct config config;
@@ -436,6 +469,9 @@ static void test_resuming(void **state) {
                      "{\"precision\": {\"compute\": \"fp16\"}, \"fp16\": {\"loss_scaling\": true}}"));
     EXPECT_FAILURE(STATUS_INVALID, resume("{}", "{\"fp16\": {\"loss_scaling\": true}}"),
                    "fp16.loss_scaling was \"auto\" and is now \"on\"");
+    // Without an average its options mean nothing.
+    EXPECT_OK(resume("{\"train\": {\"ema\": {\"type\": \"exponential\", \"decay\": 0.9}}}",
+                     "{\"checkpoint\": {\"resume_with\": \"train.ema.type\"}}"));
     // One message lists all differences.
     EXPECT_FAILURE(STATUS_INVALID,
                    resume("{}", "{\"model\": {\"vocab_size\": 300}, \"optimizer\": {\"lr\": 1e-3, \"betas\": "
@@ -502,6 +538,7 @@ int main(void) {
         cmocka_unit_test(test_lamb),
         cmocka_unit_test(test_muon),
         cmocka_unit_test(test_soap),
+        cmocka_unit_test(test_unused_options),
         cmocka_unit_test(test_training_needs_data),
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_resuming),
