@@ -5,9 +5,19 @@
 
 // ---- messages
 
+static enum status schedule_fixes_accumulation(const struct config *config) {
+    return FAIL(STATUS_INVALID,
+                "%s: train.gradient_accumulation_steps is %lld, but train.batch_size_schedule changes the "
+                "batch size, and with it the number of micro-batches; leave gradient_accumulation_steps out, "
+                "or set train.micro_batch_size instead",
+                config->source, (long long)config->train.gradient_accumulation_steps);
+}
+
 static enum status batch_disagrees(const struct config *config, int world) {
     const long long micro = config->train.micro_batch_size,
                     accumulation = config->train.gradient_accumulation_steps;
+    if (config->train.batch_size_schedule.n > 0)
+        return schedule_fixes_accumulation(config);
     return FAIL(
         STATUS_INVALID,
         "%s: train.train_batch_size is %lld, but train.micro_batch_size %lld x "
@@ -19,14 +29,21 @@ static enum status batch_disagrees(const struct config *config, int world) {
 // given: the value of `name`, the one factor that is set; 0 when neither factor is.
 static enum status batch_does_not_divide(const struct config *config, int world, const char *name,
                                          int64_t given) {
+    const bool scheduled = config->train.batch_size_schedule.n > 0;
     struct text product = {0};
+    if (scheduled && config->train.gradient_accumulation_steps > 0)
+        return schedule_fixes_accumulation(config);
     text_add(&product, "%d rank%s", world, world == 1 ? "" : "s");
     if (given)
         text_add(&product, " x %s %lld", name, (long long)given);
     enum status status = text_status(&product);
     if (status == STATUS_OK)
         status = FAIL(STATUS_INVALID, "%s: train.%s %lld does not divide by %s; choose a multiple of %lld",
-                      config->source, config->batch_is_auto ? "min_batch_size" : "train_batch_size",
+                      config->source,
+                      config->batch_is_auto ? "min_batch_size"
+                      : scheduled && !option_given("train.train_batch_size", config)
+                          ? "batch_size_schedule's first batch size"
+                          : "train_batch_size",
                       (long long)config->train.train_batch_size, product.data,
                       (long long)(given ? given * world : world));
     text_free(&product);
@@ -95,14 +112,25 @@ static int64_t divisor_of_batches(const struct config *config, int world) {
 
 static enum status check_batch_schedule(const struct config *config, int world) {
     const struct config_stages *schedule = &config->train.batch_size_schedule;
-    const int64_t unit = config->train.micro_batch_size * world;
-    for (int i = 0; i < schedule->n; i++)
-        if (schedule->stages[i].value % unit != 0)
-            return FAIL(STATUS_INVALID,
-                        "%s: train.batch_size_schedule has the batch size %lld, which does not divide by %d "
-                        "rank%s x train.micro_batch_size %lld; choose a multiple of %lld",
-                        config->source, (long long)schedule->stages[i].value, world, world == 1 ? "" : "s",
-                        (long long)config->train.micro_batch_size, (long long)unit);
+    const int64_t unit = config->train.micro_batch_size * world, batch = config->train.train_batch_size;
+    if (schedule->n > 0 && schedule->stages[0].step == 0 && schedule->stages[0].value != batch &&
+        !config->batch_is_auto)
+        return FAIL(STATUS_INVALID,
+                    "%s: train.train_batch_size is %lld, but train.batch_size_schedule begins at step 0 with "
+                    "%lld; leave train_batch_size out, or begin the schedule at a later step",
+                    config->source, (long long)batch, (long long)schedule->stages[0].value);
+    for (int i = 0; i < schedule->n; i++) {
+        if (schedule->stages[i].value % unit == 0)
+            continue;
+        if (option_given("train.gradient_accumulation_steps", config) &&
+            !option_given("train.micro_batch_size", config))
+            return schedule_fixes_accumulation(config);
+        return FAIL(STATUS_INVALID,
+                    "%s: train.batch_size_schedule has the batch size %lld, which does not divide by %d "
+                    "rank%s x train.micro_batch_size %lld; choose a multiple of %lld",
+                    config->source, (long long)schedule->stages[i].value, world, world == 1 ? "" : "s",
+                    (long long)config->train.micro_batch_size, (long long)unit);
+    }
     return STATUS_OK;
 }
 

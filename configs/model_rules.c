@@ -138,6 +138,15 @@ enum status model_rules_activation(const struct config *c) {
                 config_activation_name(is));
 }
 
+enum status model_rules_window(const struct config *c) {
+    if (c->model.window.n <= c->model.n_layer)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: model.window has %d entries, but model.n_layer is %lld; expected one for each block, or "
+                "fewer, which are repeated",
+                c->source, c->model.window.n, (long long)c->model.n_layer);
+}
+
 enum status model_rules_value_embeddings(const struct config *c) {
     const struct config_integers *blocks = &c->model.value_embeddings;
     for (int i = 0; i < blocks->n; i++) {

@@ -15,6 +15,7 @@ enum status model_rules_rotation(const struct config *config) MUST_CHECK;
 enum status model_rules_rope_scaling(const struct config *config) MUST_CHECK;
 enum status model_rules_family(const struct config *config) MUST_CHECK;
 enum status model_rules_activation(const struct config *config) MUST_CHECK;
+enum status model_rules_window(const struct config *c) MUST_CHECK;
 enum status model_rules_value_embeddings(const struct config *config) MUST_CHECK;
 
 #endif

@@ -346,6 +346,7 @@ static const struct {
       "model.rope_scaling.attention_factor"}},
     {model_rules_family, true, {"model.family"}},
     {model_rules_activation, true, {"model.family", "model.activation"}},
+    {model_rules_window, true, {"model.window", "model.n_layer"}},
     {model_rules_value_embeddings, true, {"model.value_embeddings", "model.n_layer"}},
     {check_sequence, true, {"train.seq_len", "model.n_positions"}},
     {check_seq_len_schedule, true, {"train.seq_len_schedule", "train.seq_len", "model.n_positions"}},

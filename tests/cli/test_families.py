@@ -161,6 +161,7 @@ class Modern(Family, CommandCase):
                               ([*MODERN, 'model.qkv_bias=true'], 'model.family is modern, which has no model.qkv_bias'),
                               ([*MODERN, 'model.value_embeddings=[1, 3]'], 'has block 3, but model.n_layer is 3'),
                               ([*MODERN, 'model.value_embeddings=[1, 1]'], 'has block 1 twice'),
+                              ([*MODERN, 'model.window=[1, 2, 3, 4]'], 'model.window has 4 entries, but model.n_layer is 3'),
                               (['model.rope_scaling.factor=8'], 'model.rope_scaling.factor is 8, but rope_type is default'),
                               ([*yarn, 'model.rope_scaling.low_freq_factor=2'], 'rope_type is yarn, which has none'),
                               ([*yarn, 'model.rope_scaling.beta_slow=64'], 'beta_slow must be less than beta_fast'),

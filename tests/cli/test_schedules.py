@@ -84,7 +84,7 @@ class Batches(ScheduleCase):
 
     def test_what_is_refused(self):
         config = self.config()
-        for schedule, says in (('[[0, 6]]', ['batch size 6', 'choose a multiple of 4']), ('[[3, 4], [3, 8]]', ['step 3']),
+        for schedule, says in (('[[2, 6]]', ['batch size 6', 'choose a multiple of 4']), ('[[0, 6]]', ['train_batch_size is 4', 'at step 0 with 6']), ('[[3, 4], [3, 8]]', ['step 3']),
                                ('[[0, 4], [1.5, 8]]', ['step 1.5']), ('[[1, 0]]', ['is 0, expected from 1']),
                                ('[4, 8]', ['expected a list of [step, value]']), ('8', ['expected a list of [step, value]']),
                                ('[[0, "8"]]', ['the string "8"']), (json.dumps([[i, 4] for i in range(33)]), ['at most 32'])):
@@ -94,7 +94,7 @@ class Batches(ScheduleCase):
         # Micro-batches that are left open divide all batches; so does the first entry where there is no batch size.
         for given, micro in ('train.train_batch_size=4', 2), ('train.train_batch_size=0', 3):
             process = self.run_train('check', config, given, 'train.batch_size_schedule=[[0, 6], [5, 9]]'
-                                     if micro == 3 else 'train.batch_size_schedule=[[0, 6]]')
+                                     if micro == 3 else 'train.batch_size_schedule=[[1, 6]]')
             self.assertEqual(json.loads(process.out)['train']['micro_batch_size'], micro)
 
     def test_check_and_plan_show_them(self):

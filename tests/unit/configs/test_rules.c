@@ -218,6 +218,33 @@ static void test_batch_sizes_that_contradict(void **state) {
                    "the derived train.train_batch_size is 1000000000000", "at most 1000000000");
 }
 
+static void test_batch_schedules(void **state) {
+    (void)state;
+    static const char *const refused[][3] = {
+        {"[[0, 2], [9, 4]], \"gradient_accumulation_steps\": 4", "gradient_accumulation_steps is 4, but",
+         "leave gradient_accumulation_steps out"},
+        {"[[0, 4], [9, 6]], \"gradient_accumulation_steps\": 1", "gradient_accumulation_steps is 1, but",
+         "leave gradient_accumulation_steps out"},
+        {"[[0, 2]], \"gradient_accumulation_steps\": 3, \"micro_batch_size\": 1",
+         "gradient_accumulation_steps is 3", "leave gradient_accumulation_steps out"},
+        {"[[0, 2], [9, 4]], \"train_batch_size\": 8",
+         "train_batch_size is 8, but train.batch_size_schedule begins at step 0 with 2",
+         "leave train_batch_size out"},
+        {"[[0, 6]], \"micro_batch_size\": 4", "batch_size_schedule's first batch size 6 does not divide",
+         "multiple of 4"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char json[200];
+        snprintf(json, sizeof json, "{\"train\": {\"batch_size_schedule\": %s}}", refused[i][0]);
+        EXPECT_FAILURE(STATUS_INVALID, resolve(json, 1), refused[i][1], refused[i][2]);
+    }
+    EXPECT_OK(resolve("{\"train\": {\"batch_size_schedule\": [[0, 4], [9, 8]], \"train_batch_size\": 4, "
+                      "\"gradient_accumulation_steps\": 2, \"micro_batch_size\": 2}}", // as printed
+                      1));
+    EXPECT_OK(
+        resolve("{\"train\": {\"batch_size_schedule\": [[5, 4], [9, 8]], \"train_batch_size\": 8}}", 1));
+}
+
 static void test_sequence_and_heads(void **state) {
     (void)state;
     struct config config;
@@ -530,6 +557,7 @@ int main(void) {
         cmocka_unit_test(test_auto_batch),
         cmocka_unit_test(test_micro_batches_keep_the_batch),
         cmocka_unit_test(test_batch_sizes_that_contradict),
+        cmocka_unit_test(test_batch_schedules),
         cmocka_unit_test(test_sequence_and_heads),
         cmocka_unit_test(test_several_rules),
         cmocka_unit_test(test_other_rules),
