@@ -72,8 +72,7 @@ static enum status read_choice(struct config *config, const struct option *optio
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", option->choices[i]);
     }
     option_what_is(value, found, sizeof found);
-    const char *nearest =
-        cJSON_IsString(value) ? text_nearest(value->valuestring, option->choices, option->n_choices) : NULL;
+    const char *nearest = cJSON_IsString(value) ? unknown_word(option, value->valuestring) : NULL;
     if (nearest)
         return FAIL(STATUS_INVALID, "%s: %s is %s, expected one of %s; did you mean %s?", source,
                     option_full_name(option), found, list, nearest);

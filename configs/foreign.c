@@ -63,7 +63,12 @@ const struct foreign *foreign_find(const char *full_name) {
         *p = *p == '-' ? '_' : *p;
     const struct foreign *row = find_with_sections(name, false);
     const char *dot = strrchr(name, '.'), *own = dot ? dot + 1 : name;
-    return row ? row : find(own, strlen(own), true, false);
+    const bool says_little = strcmp(own, "enabled") == 0 || strcmp(own, "name") == 0; // without its section
+    return row || says_little ? row : find(own, strlen(own), true, false);
+}
+
+const struct foreign *foreign_find_whole(const char *full_name) {
+    return find(full_name, strlen(full_name), false, false);
 }
 
 const struct foreign *foreign_find_deepspeed(const char *path) {

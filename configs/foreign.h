@@ -26,6 +26,8 @@ extern const int n_foreigns;
 // that has the whole name, else a section that contains it, else its last component.
 // Dashes inside the name count as underscores.
 const struct foreign *foreign_find(const char *full_name);
+// The row that has the whole name, dots included; NULL if there is none.
+const struct foreign *foreign_find_whole(const char *full_name);
 // The row of DeepSpeed's for a path in its file, or for a section that contains it; NULL if it is none of its
 // options.
 const struct foreign *foreign_find_deepspeed(const char *path);

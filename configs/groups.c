@@ -108,7 +108,13 @@ static enum status read_key(const struct reading *reading, const cJSON *item, st
         out->is_frozen = cJSON_IsTrue(item);
         return cJSON_IsBool(item) ? STATUS_OK : wrong(reading, ".freeze", item, "true or false");
     }
+    static const char *const theirs[][2] = {{"params", "match"},  {"pattern", "match"},
+                                            {"name", "match"},    {"requires_grad", "freeze"},
+                                            {"frozen", "freeze"}, {"learning_rate", "lr"}};
     const char *nearest = text_nearest(item->string, keys, sizeof keys / sizeof *keys);
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) // PyTorch's, and near ones
+        if (strcmp(item->string, theirs[i][0]) == 0)
+            nearest = theirs[i][1];
     return FAIL(STATUS_INVALID,
                 "%s has an unknown key \"%.60s\"%s%s; a group has \"match\", \"lr\", \"weight_decay\", "
                 "\"type\" and \"freeze\"",

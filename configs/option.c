@@ -115,6 +115,13 @@ const struct option *option_find(const char *full_name) {
     return NULL;
 }
 
+const struct option *option_first_of(const char *section) {
+    const struct option *option = options;
+    while (strcmp(option->section, section) != 0)
+        option++;
+    return option;
+}
+
 void *option_value(const struct option *option, const struct config *config) {
     return (char *)(uintptr_t)config + option->offset;
 }

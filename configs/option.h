@@ -53,6 +53,7 @@ const struct option *option_find(const char *full_name); // NULL when there is n
 void *option_value(const struct option *option, const struct config *config);
 // Whether the file or an override sets the option.
 bool option_given(const char *full_name, const struct config *config);
+const struct option *option_first_of(const char *section);
 // Whether a CHOICE, an INTEGER, a NUMBER or a PAIR has the default of schema.def.
 bool option_is_default(const struct option *option, const struct config *config);
 // Formats a value or a bound without an exponent where possible: 1000000, not 1e+06. buffer: 32 bytes.

@@ -318,6 +318,11 @@ static enum status check_resume_with(const struct config *c) {
                 c->source, name);
         if (option)
             continue;
+        if (section_exists(name, strlen(name)))
+            return FAIL(STATUS_INVALID,
+                        "%s: checkpoint.resume_with lists %s, which is a section; list its options that "
+                        "change, such as %s",
+                        c->source, name, option_full_name(option_first_of(name)));
         for (int i = 0; i < n_options; i++)
             names[i] = option_full_name(&options[i]);
         const char *nearest = text_nearest(name, names, n_options);

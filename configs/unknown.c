@@ -42,8 +42,32 @@ static enum status foreign_name(const char *source, const char *what, const char
     return status;
 }
 
+// Fails for a key that several sections have.
+static enum status in_several(const char *source, const char *full_name, const char *key, int n_owners) {
+    struct text list = {0};
+    int n = 0;
+    for (int i = 0; i < n_options; i++)
+        if (strcmp(options[i].name, key) == 0)
+            text_add(&list, "%s%s",
+                     n++ == 0        ? ""
+                     : n == n_owners ? " or "
+                                     : ", ",
+                     option_full_name(&options[i]));
+    enum status status = text_status(&list);
+    if (status == STATUS_OK)
+        status =
+            FAIL(STATUS_INVALID, "%s: unknown option %s; did you mean %s?", source, full_name, list.data);
+    text_free(&list);
+    return status;
+}
+
 // Fails for an option's key in the wrong section.
 static enum status misplaced(const char *source, const char *full_name, const struct option *option) {
+    int n_owners = 0;
+    for (int i = 0; i < n_options; i++)
+        n_owners += strcmp(options[i].name, option->name) == 0;
+    if (n_owners > 1 && !section_is_top(option->section))
+        return in_several(source, full_name, option->name, n_owners);
     const char *own = option_full_name(option);
     for (size_t i = 0; i < sizeof namesakes / sizeof *namesakes; i++)
         if (strcmp(namesakes[i].option, own) == 0)
@@ -55,13 +79,6 @@ static enum status misplaced(const char *source, const char *full_name, const st
                 is_top ? "" : option->section, own);
 }
 
-static const struct option *first_option(const char *section) {
-    const struct option *option = options;
-    while (strcmp(option->section, section) != 0)
-        option++;
-    return option;
-}
-
 // Fails for a section that has a value. fp16=true: other trainers have a switch of that name.
 static enum status section_as_option(const char *source, const char *name, const cJSON *value) {
     char enabled[160];
@@ -70,7 +87,68 @@ static enum status section_as_option(const char *source, const char *name, const
     if (row)
         return foreign_name(source, "option", name, value, row);
     return FAIL(STATUS_INVALID, "%s: %s is a section, expected one of its options, as %s", source, name,
-                option_full_name(first_option(name)));
+                option_full_name(option_first_of(name)));
+}
+
+// Fails for a name that goes on behind an option's: "optimizer.groups.lr", "optimizer.groups[0].lr".
+static enum status inside_option(const char *source, const char *full_name, const struct option *option) {
+    const char *own = option_full_name(option);
+    if (option->type != OPTION_GROUPS)
+        return FAIL(STATUS_INVALID, "%s: unknown option %s: %s is an option, and has none inside", source,
+                    full_name, own);
+    return FAIL(
+        STATUS_INVALID,
+        "%s: unknown option %s: %s is a list of groups; set it whole, as %s='[{\"match\": \"*.bias\", "
+        "\"lr\": 1e-4}]'",
+        source, full_name, own, own);
+}
+
+static const struct option *option_around(const char *full_name) {
+    for (int i = 0; i < n_options; i++) {
+        const char *own = option_full_name(&options[i]);
+        const size_t length = strlen(own);
+        if (strncmp(full_name, own, length) == 0 && (full_name[length] == '.' || full_name[length] == '['))
+            return &options[i];
+    }
+    return NULL;
+}
+
+static bool is_in(const struct option *option, const char *section, size_t length) {
+    return strlen(option->section) == length && memcmp(option->section, section, length) == 0;
+}
+
+// Whether the name begins or ends with the words of the key: rope_type has "type", start_ratio "start".
+static bool has_words(const char *name, const char *key) {
+    const size_t n = strlen(name), length = strlen(key);
+    return length > 0 && n > length &&
+           ((memcmp(name, key, length) == 0 && name[length] == '_') ||
+            (strcmp(name + n - length, key) == 0 && name[n - length - 1] == '_'));
+}
+
+// The only option of the section whose name has the key's words; NULL when there is none, or several.
+static const struct option *option_with_words(const char *key, const char *section, size_t section_length) {
+    const struct option *found = NULL;
+    for (int i = 0; i < n_options; i++)
+        if (is_in(&options[i], section, section_length) && has_words(options[i].name, key)) {
+            if (found)
+                return NULL;
+            found = &options[i];
+        }
+    return found;
+}
+
+// The option that the key names with its section: ema_decay is train.ema.decay.
+static const struct option *option_joined(const char *key) {
+    for (int s = 0; s < section_count(); s++) {
+        const char *own = section_own_name(s), *section = section_name(s);
+        const size_t length = strlen(own);
+        if (strncmp(key, own, length) != 0 || key[length] != '_')
+            continue;
+        for (int i = 0; i < n_options; i++)
+            if (strcmp(options[i].section, section) == 0 && strcmp(options[i].name, key + length + 1) == 0)
+                return &options[i];
+    }
+    return NULL;
 }
 
 // The option of a section (NULL: of all sections) whose name is closest to `key`; NULL when none is close.
@@ -79,8 +157,7 @@ static const struct option *nearest_option(const char *key, const char *section,
     const struct option *owners[MAX_OPTIONS];
     int n = 0;
     for (int i = 0; i < n_options; i++)
-        if (!section || (strlen(options[i].section) == section_length &&
-                         memcmp(options[i].section, section, section_length) == 0)) {
+        if (!section || is_in(&options[i], section, section_length)) {
             owners[n] = &options[i];
             names[n++] = options[i].name;
         }
@@ -107,20 +184,45 @@ enum status unknown_option(const char *source, const char *full_name, const cJSO
     const char *dot = strrchr(full_name, '.'), *key = dot ? dot + 1 : full_name;
     if (section_exists(full_name, strlen(full_name)))
         return section_as_option(source, full_name, value);
-    for (int i = 0; i < n_options; i++)
+    const struct option *around = option_around(full_name);
+    if (around)
+        return inside_option(source, full_name, around);
+    // Prefer options of the same section.
+    const size_t section_length = dot ? (size_t)(dot - full_name) : 0;
+    const struct option *nearest = dot ? option_with_words(key, full_name, section_length) : NULL;
+    const struct foreign *row = dot && !nearest ? foreign_find_whole(full_name) : NULL;
+    for (int i = 0; i < n_options && !nearest && !row; i++)
         if (strcmp(options[i].name, key) == 0)
             return misplaced(source, full_name, &options[i]);
-    const struct foreign *row = foreign_find(full_name);
+    if (!nearest && !row)
+        row = foreign_find(full_name);
     if (row)
         return foreign_name(source, "option", full_name, value, row);
-    // Prefer options of the same section.
-    const struct option *nearest = dot ? nearest_option(key, full_name, (size_t)(dot - full_name)) : NULL;
+    if (!nearest && dot)
+        nearest = nearest_option(key, full_name, section_length);
+    if (!nearest)
+        nearest = option_joined(key);
     if (!nearest)
         nearest = nearest_option(key, NULL, 0);
     if (nearest)
         return FAIL(STATUS_INVALID, "%s: unknown option %s; did you mean %s?", source, full_name,
                     option_full_name(nearest));
     return FAIL(STATUS_INVALID, "%s: unknown option %s; ./train options lists them all", source, full_name);
+}
+
+const char *unknown_word(const struct option *option, const char *word) {
+    static const char *const theirs[][2] = {{"wsd", "warmup-stable-decay"},
+                                            {"trapezoidal", "warmup-stable-decay"}};
+    for (int i = 0; i < option->n_choices; i++) { // cosine_with_min_lr, adamw_torch
+        const char *ours = option->choices[i];
+        const size_t length = strlen(ours);
+        if (strncmp(word, ours, length) == 0 && word[length] == '_')
+            return ours;
+        for (size_t k = 0; k < sizeof theirs / sizeof *theirs; k++)
+            if (strcmp(word, theirs[k][0]) == 0 && strcmp(ours, theirs[k][1]) == 0)
+                return ours;
+    }
+    return text_nearest(word, option->choices, option->n_choices);
 }
 
 enum status unknown_section(const char *source, const char *name, const cJSON *value) {

@@ -334,6 +334,40 @@ static void test_several_faults(void **state) {
     text_free(&many);
 }
 
+// What other trainers call our options, and what is near: {override, option that the message names}.
+static void test_hints(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"model.rope_scaling.type=yarn", "did you mean model.rope_scaling.rope_type?"},
+        {"model.rope_parameters={\"rope_type\": \"yarn\"}", "here it is model.rope_scaling"},
+        {"model.rope_parameters.rope_type=yarn", "did you mean model.rope_scaling.rope_type?"},
+        {"train.ema_decay=0.9", "did you mean train.ema.decay?"},
+        {"ema_decay=0.9", "did you mean train.ema.decay?"},
+        {"train.ema.start=0.5", "did you mean train.ema.start_ratio?"},
+        {"train.ema.enabled=true", "./train options"},
+        {"data.every=5", "did you mean train.ema.every, eval.every or checkpoint.every?"},
+        {"optimizer.groups.lr=1", "optimizer.groups is a list of groups; set it whole"},
+        {"optimizer.groups[0].lr=1", "optimizer.groups is a list of groups; set it whole"},
+        {"optimizer.lr.peak=1", "optimizer.lr is an option"},
+        {"optimizer.name=adamw", "here it is optimizer.type"},
+        {"optimizer.param_groups=[]", "here it is optimizer.groups"},
+        {"scheduler.name=cosine", "here it is scheduler.type"},
+        {"model.type=llama", "here it is model.family"},
+        {"scheduler.type=wsd", "did you mean warmup-stable-decay?"},
+        {"scheduler.type=cosine_with_min_lr", "did you mean cosine?"},
+        {"scheduler.type=constant_with_warmup", "did you mean constant?"},
+        {"scheduler.type=linear_with_warmup", "did you mean linear?"},
+        {"optimizer.type=adamw_torch", "did you mean adamw?"},
+        {"optimizer.groups=[{\"params\": \"*\"}]", "unknown key \"params\", did you mean match"},
+        {"optimizer.groups=[{\"match\": \"*\", \"requires_grad\": false}]", "did you mean freeze"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        EXPECT_FAILURE(STATUS_INVALID, OVERRIDE(cases[i][0]), cases[i][1]);
+    EXPECT_FAILURE(STATUS_INVALID,
+                   parse_only("{\"model\": {\"rope_parameters\": {\"rope_type\": \"yarn\"}}}"),
+                   "unknown section model.rope_parameters", "here it is model.rope_scaling");
+}
+
 // A key in the wrong section: the message names the right one.
 static void test_wrong_section(void **state) {
     (void)state;
@@ -441,6 +475,7 @@ int main(void) {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_unknown_keys),
+        cmocka_unit_test(test_hints),
         cmocka_unit_test(test_subsections),
         cmocka_unit_test(test_names_of_others),
         cmocka_unit_test(test_table_of_others),

@@ -547,6 +547,8 @@ static void test_resuming_with_other_options(void **state) {
     EXPECT_FAILURE(STATUS_INVALID,
                    resolve("{\"checkpoint\": {\"resume_with\": \"optimizer.lr,model.n_embd\"}}", 1),
                    "lists model.n_embd, which cannot change in a run");
+    EXPECT_FAILURE(STATUS_INVALID, resolve("{\"checkpoint\": {\"resume_with\": \"train.ema\"}}", 1),
+                   "lists train.ema, which is a section", "such as train.ema.type");
 }
 
 int main(void) {
