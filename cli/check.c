@@ -1,15 +1,18 @@
 // ./train check CONFIG.json and ./train options: validate a configuration, print every option.
 #include <stdio.h>
+#include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "configs/config.h"
+#include "data/tokenizer.h"
 #include "infer/tasks/task.h"
 #include "trainer/data/sources.h"
 #include "trainer/data_defaults.h"
 #include "trainer/initial_weights.h"
+#include "trainer/plan/model_line.h"
 #include "trainer/plan/model_sizes.h"
 #include "zero/partition/optimizer_groups.h"
 
@@ -32,6 +35,24 @@ static enum status find_sizes(struct config *config) {
     }
     TRY(initial_weights_sizes(config, &sizes));
     return model_sizes_from_weights(config, &sizes, path, false);
+}
+
+// A tokenizer may be absent: only training needs it.
+static bool knows_vocabulary(const struct config *config) {
+    const char *path = config->data.tokenizer;
+    return !model_sizes_want_tokenizer(config) || strcmp(path, "bytes") == 0 || file_exists(path);
+}
+
+// The vocabulary that a tokenizer gives.
+static enum status find_vocabulary(struct config *config) {
+    const char *path = config->data.tokenizer;
+    struct tokenizer *tokenizer;
+    if (!model_sizes_want_tokenizer(config) || !knows_vocabulary(config))
+        return STATUS_OK;
+    TRY(tokenizer_load(path, &tokenizer));
+    const int n_ids = tokenizer_n_ids(tokenizer);
+    tokenizer_delete(tokenizer);
+    return model_sizes_from_tokenizer(config, path, n_ids);
 }
 
 // The batch sizes as they are given, so that "auto" stays in what is printed: the machine, and the number of
@@ -69,26 +90,58 @@ static void log_schedules(const struct config *config) {
     text_free(&schedules);
 }
 
-// The tensors of optimizer.groups, where the model's sizes are known.
-static enum status check_groups(const struct config *config) {
-    const bool is_open = config->model.init_from[0] && !file_exists(config->model.init_from);
-    struct params params = {0};
+// The tensors of optimizer.groups. Their names do not depend on the vocabulary, but their counts do.
+static enum status check_groups(const struct config *config, const struct params *params, bool has_counts) {
     struct optimizer_groups groups = {0};
     struct text lines = {0};
-    if (config->optimizer.groups.n == 0 || is_open || model_sizes_want_tokenizer(config))
+    if (config->optimizer.groups.n == 0)
+        return STATUS_OK;
+    enum status status = optimizer_groups_init(&groups, config, params);
+    if (status == STATUS_OK && has_counts) {
+        optimizer_groups_print(&groups, config, params, &lines);
+        status = text_status(&lines);
+    }
+    if (status == STATUS_OK && has_counts)
+        log_info("%s", lines.data);
+    text_free(&lines);
+    optimizer_groups_free(&groups);
+    return status;
+}
+
+// Of the families but GPT-2, which has none of these options: 0 stands for a default that is known by now.
+static void show_sizes(struct config *config, const struct gpt_config *sizes) {
+    if (sizes->family == FAMILY_GPT2)
+        return;
+    config->model.n_kv_head = sizes->n_kv_head;
+    config->model.head_dim = sizes->head_dim;
+    config->model.intermediate_size = sizes->intermediate_size;
+    config->model.rope_theta = sizes->rope.theta;
+    config->model.norm_eps = sizes->norm_eps;
+    config->model.partial_rotary_factor = sizes->partial_rotary_factor;
+    config->model.rope_scaling.original_max_position_embeddings = sizes->rope.original_positions;
+}
+
+// Checks what needs the tensors, and sets the model's options to their resolved values, where the weights of
+// model.init_from do not keep them open.
+static enum status check_model(struct config *config) {
+    const bool has_vocabulary = knows_vocabulary(config);
+    struct params params = {0};
+    struct text line = {0};
+    if (config->model.init_from[0] && !file_exists(config->model.init_from))
         return STATUS_OK;
     const struct gpt_config sizes = model_sizes(config);
     enum status status = params_init(&params, &sizes);
     if (status == STATUS_OK)
-        status = optimizer_groups_init(&groups, config, &params);
-    if (status == STATUS_OK) {
-        optimizer_groups_print(&groups, config, &params, &lines);
-        status = text_status(&lines);
+        status = check_groups(config, &params, has_vocabulary);
+    if (status == STATUS_OK && has_vocabulary) {
+        model_line_print(&params, &line);
+        status = text_status(&line);
     }
+    if (status == STATUS_OK && has_vocabulary)
+        log_info("%s", line.data);
     if (status == STATUS_OK)
-        log_info("%s", lines.data);
-    text_free(&lines);
-    optimizer_groups_free(&groups);
+        show_sizes(config, &sizes);
+    text_free(&line);
     params_free(&params);
     return status;
 }
@@ -105,6 +158,8 @@ static enum status run_check(int n_args, char **args) {
         status = find_sizes(&config);
     if (status == STATUS_OK)
         status = data_defaults_apply(&config);
+    if (status == STATUS_OK)
+        status = find_vocabulary(&config);
     const struct given given = {config.train.train_batch_size, config.train.min_batch_size,
                                 config.train.micro_batch_size, config.train.gradient_accumulation_steps};
     if (status == STATUS_OK)
@@ -112,7 +167,7 @@ static enum status run_check(int n_args, char **args) {
     if (status == STATUS_OK)
         status = check_tasks(&config);
     if (status == STATUS_OK)
-        status = check_groups(&config);
+        status = check_model(&config);
     if (status == STATUS_OK) {
         data_log_mixture(&config, true);
         log_schedules(&config);

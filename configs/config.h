@@ -185,7 +185,8 @@ struct config_decided {
 };
 
 // Checks a resumed run's config: FIXED options must be equal, RAISE options must not be smaller. NAMED and
-// RAISE options that checkpoint.resume_with lists may differ.
+// RAISE options that checkpoint.resume_with lists may differ. A size of the model that one of the two leaves
+// at 0 is not compared: the checkpoint's model is.
 //   before    config of the checkpoint
 //   decided   what the run of the checkpoint decided
 //   changed   called for each difference that checkpoint.resume_with allows, with both values as JSON

@@ -30,6 +30,15 @@ enum status config_check_same(const struct config *mine, const struct config *of
 
 // ---- resuming
 
+// Whether one of two values is the 0 that stands for a default of the model's family. Checkpoints record the
+// sizes that it resolves to, and these are compared with the model's (checkpoint_check_model).
+static bool is_open_size(const struct option *option, const struct config *before, const struct config *now) {
+    return strncmp(option->section, "model", 5) == 0 &&
+           (option->type == OPTION_INTEGER || option->type == OPTION_NUMBER) &&
+           strcmp(option->initial, "0") == 0 &&
+           (option_is_default(option, before) || option_is_default(option, now));
+}
+
 // "auto" equals the value it resolves to. A resumed run keeps what it decided, so "auto" now resolves to
 // that.
 static bool means_the_same(const struct option *option, const struct config *before,
@@ -42,8 +51,9 @@ static bool means_the_same(const struct option *option, const struct config *bef
                now->top.attention == decided->attention;
     if (strcmp(option->section, "train.ema") == 0 && option != option_find("train.ema.type"))
         return now->train.ema.type == CONFIG_EMA_NONE; // which uses none of them
-    return option == option_find("fp16.loss_scaling") &&
-           config_scales_losses(before) == config_scales_losses(now);
+    if (option == option_find("fp16.loss_scaling"))
+        return config_scales_losses(before) == config_scales_losses(now);
+    return is_open_size(option, before, now);
 }
 
 // Whether checkpoint.resume_with lists the option.

@@ -71,6 +71,7 @@ class Llama(Family, CommandCase):
 
 class Modern(Family, CommandCase):
     OPTIONS = MODERN
+    RESOLVED = {'intermediate_size': 128, 'rope_theta': 1024, 'norm_eps': 1e-05, 'partial_rotary_factor': 0.5}  # 0 in the run's config
 
     def test_the_printed_config_has_the_familys_values(self):
         self.run_train(self.tiny_config(), *MODERN, 'train.max_steps=1')
@@ -78,7 +79,15 @@ class Modern(Family, CommandCase):
         self.assertEqual({key: model[key] for key in ('tied', 'qk_norm', 'activation', 'soft_cap', 'zero_init', 'embedding_skip')},
                          {'tied': False, 'qk_norm': True, 'activation': 'relu_squared', 'soft_cap': 15, 'zero_init': True,
                           'embedding_skip': True})
-        self.assertEqual(json.loads(self.run_train('check', self.folder / 'run' / 'config.json').out)['model'], model)
+        checked = self.run_train('check', self.folder / 'run' / 'config.json')
+        for key, value in json.loads(checked.out)['model'].items():
+            self.assertEqual(value, model[key] or self.RESOLVED.get(key, model[key]), key)
+        self.assertIn('model: modern, ', checked.error)
+        self.assertIn('n_head 4, n_kv_head 2, head_dim 8, ', checked.error)
+        self.assertIn('window [5, 0])', checked.error)
+        (self.folder / 'resolved.json').write_text(checked.out)  # which resumes the run that left sizes open
+        self.assertIn('resum', self.run_train('resolved.json', 'train.max_steps=2').error)
+        self.refuses('resolved.json', 'train.max_steps=2', 'model.head_dim=16', says=['head_dim'])
 
     @release_only('unit/model/test_gradients')
     def test_each_piece_can_be_switched_off(self):

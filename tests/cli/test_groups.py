@@ -156,3 +156,11 @@ class Groups(CommandCase):
         self.refuses(llama, groups({'match': '*v_proj.weight', 'freeze': True}), says=['v_proj.weight, which is a part of', 'qkv_proj'])
         self.refuses(self.config(optimizer={'groups': [{'match': 'x'}]}), says=['tiny.json: optimizer.groups[0].match'])
         self.assertFalse((self.folder / 'run').exists())
+
+    def test_check_where_the_vocabulary_is_a_tokenizers(self):
+        """The tensors' names do not depend on it; the tokenizer may be absent."""
+        config = self.folder / 'open.json'
+        for tokenizer, count in ('bytes', '1 tensor, '), (self.folder / 'nowhere.json', ''):
+            config.write_text(json.dumps({'model': {'n_layer': 1, 'n_head': 2, 'n_embd': 32}, 'data': {'tokenizer': str(tokenizer)}}))
+            self.refuses('check', config, groups({'match': 'x'}), says=['optimizer.groups[0].match'])
+            self.assertIn(count, self.run_train('check', config, groups({'match': 'wte.weight', 'lr': 1})).error)

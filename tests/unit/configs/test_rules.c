@@ -496,6 +496,13 @@ static void test_resuming(void **state) {
                      "{\"precision\": {\"compute\": \"fp16\"}, \"fp16\": {\"loss_scaling\": true}}"));
     EXPECT_FAILURE(STATUS_INVALID, resume("{}", "{\"fp16\": {\"loss_scaling\": true}}"),
                    "fp16.loss_scaling was \"auto\" and is now \"on\"");
+    // A size that is left open, and its value.
+    EXPECT_OK(resume("{\"model\": {\"family\": \"llama\"}}",
+                     "{\"model\": {\"family\": \"llama\", \"head_dim\": 64}}"));
+    EXPECT_FAILURE(STATUS_INVALID,
+                   resume("{\"model\": {\"family\": \"llama\", \"head_dim\": 32}}",
+                          "{\"model\": {\"family\": \"llama\", \"head_dim\": 64}}"),
+                   "model.head_dim was 32 and is now 64");
     // Without an average its options mean nothing.
     EXPECT_OK(resume("{\"train\": {\"ema\": {\"type\": \"exponential\", \"decay\": 0.9}}}",
                      "{\"checkpoint\": {\"resume_with\": \"train.ema.type\"}}"));
