@@ -210,6 +210,10 @@ const char *text_float(char *buffer, float value) {
     return buffer;
 }
 
+double text_plain_nan(double value) {
+    return isnan(value) ? fabs(value) : value;
+}
+
 const char *text_double(char *buffer, double value) {
     if (!isfinite(value))
         return strcpy(buffer, "null");

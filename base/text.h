@@ -47,6 +47,8 @@ const char *text_duration(char *buffer, size_t size, double seconds); // "1:02:0
 // are powers of 1024, KB MB GB TB powers of 1000; case does not matter; no unit means bytes. Returns false
 // for anything else, and above 2^53.
 bool text_read_bytes(const char *text, uint64_t *bytes);
+// NaN without its sign, which printf would write: "-nan". Other values unchanged.
+double text_plain_nan(double value);
 // The shortest decimal that parses back to the same float or double. NaN and infinity give "null", as JSON
 // has neither. Returns buffer, which needs 32 bytes.
 const char *text_float(char *buffer, float value);

@@ -44,7 +44,7 @@ static void add_figures(const struct trainer *trainer, const struct trainer_step
              "%s %.6g is above %.6g: the median is %.6g over the last %lld steps (train.spike_threshold=%g)",
              loss ? "the loss" : "the gradient norm", loss ? step->now.loss : step->now.grad_norm,
              loss ? limits->loss : limits->norm, loss ? limits->median_loss : limits->median_norm,
-             (long long)trainer->config->train.spike_window, trainer->config->train.spike_threshold);
+             (long long)limits->n_steps, trainer->config->train.spike_threshold);
 }
 
 // ---- the first tensor that is not finite
@@ -198,7 +198,8 @@ enum status trainer_diverged(struct trainer *trainer, const struct trainer_step 
         text_add(&what, "; its sequences begin at ");
         add_sequences(trainer, step->now.step, 0, step->shape.batch_size, &what);
     } else {
-        text_add(&what, "the loss is %g and the gradient norm %g. ", step->now.loss, step->now.grad_norm);
+        text_add(&what, "the loss is %g and the gradient norm %g. ", text_plain_nan(step->now.loss),
+                 text_plain_nan(step->now.grad_norm));
         status = add_first(trainer, step, &what);
     }
     if (status == STATUS_OK)
@@ -211,14 +212,18 @@ enum status trainer_diverged(struct trainer *trainer, const struct trainer_step 
 
 void trainer_log_spikes(const struct trainer *trainer) {
     const struct spike_record *spikes = &trainer->spikes;
-    char often[2][32];
+    char often[32], skipped[64] = "", rewound[96] = "";
     if (spikes->seen == 0)
         return;
-    log_warning(
-        "the run diverged %s (train.on_spike); %lld update%s skipped; it went back to a checkpoint %s%s",
-        times(spikes->seen, often[0], sizeof often[0]), (long long)spikes->skipped,
-        spikes->skipped == 1 ? " was" : "s were", times(spikes->rewinds, often[1], sizeof often[1]),
-        spikes->rewinds > 0 ? " and left out the data since" : "");
+    if (spikes->skipped > 0)
+        snprintf(skipped, sizeof skipped, "; %lld update%s skipped", (long long)spikes->skipped,
+                 spikes->skipped == 1 ? " was" : "s were");
+    if (spikes->rewinds > 0)
+        snprintf(rewound, sizeof rewound, "; it went back to a checkpoint %s and left out the data since",
+                 times(spikes->rewinds, often, sizeof often));
+    log_warning("the run diverged %s (train.on_spike)%s%s%s", times(spikes->seen, often, sizeof often),
+                skipped, rewound,
+                spikes->skipped + spikes->rewinds > 0 ? "" : "; no update was skipped or undone");
 }
 
 // ---- rewinding

@@ -99,7 +99,8 @@ void trainer_evaluation_lengths(const struct trainer *trainer, int64_t *during, 
 static void print_sources(const struct eval_metrics *eval) {
     for (int i = 0; i < eval->n_sources; i++)
         log_info("  %s: val loss %.4f (%lld sequences, weight %.4g)", eval->sources[i].name,
-                 eval->sources[i].loss, (long long)eval->sources[i].sequences, eval->sources[i].share);
+                 text_plain_nan(eval->sources[i].loss), (long long)eval->sources[i].sequences,
+                 eval->sources[i].share);
 }
 
 static void print(const struct eval_metrics *eval) {
@@ -116,9 +117,9 @@ static void print(const struct eval_metrics *eval) {
         snprintf(average, sizeof average, ", the weights' average over %lld update%s",
                  (long long)eval->averaged, eval->averaged == 1 ? "" : "s");
     if (eval->averaged > 0 && eval->final)
-        snprintf(latest, sizeof latest, "; the latest weights: %.4f", eval->latest_loss);
+        snprintf(latest, sizeof latest, "; the latest weights: %.4f", text_plain_nan(eval->latest_loss));
     log_info("step %lld  %sval loss %.4f%s (%s sequences of data.val%s)%s", (long long)eval->step,
-             eval->final ? "final " : "", eval->loss, bits, extent, average, latest);
+             eval->final ? "final " : "", text_plain_nan(eval->loss), bits, extent, average, latest);
     print_sources(eval);
 }
 

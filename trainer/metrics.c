@@ -152,7 +152,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "grad_norm", step->grad_norm);
     add_number(&line, "lr", step->lr);
     text_add(&line, ", \"batch_size\": %" PRId64 ", \"seq_len\": %" PRId64, step->batch_size, step->seq_len);
-    if (step->noise_scale != 0)
+    if (step->measures_noise)
         add_number(&line, "noise_scale", step->noise_scale);
     add_number(&line, "loss_scale", step->loss_scale);
     text_add(&line, ", \"skipped_steps\": %" PRId64, step->skipped_steps);
@@ -191,9 +191,9 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     TRY(tensorboard_add(&metrics->board, step->step, "train/grad_norm", step->grad_norm));
     TRY(tensorboard_add(&metrics->board, step->step, "train/lr", step->lr));
     TRY(tensorboard_add(&metrics->board, step->step, "train/tokens_per_s", step->tokens_per_s));
-    if (step->noise_scale > 0)
+    if (step->measures_noise && isfinite(step->noise_scale))
         TRY(tensorboard_add(&metrics->board, step->step, "train/noise_scale", step->noise_scale));
-    if (step->noise_scale != 0 || step->batch_size != metrics->batch_size)
+    if (step->measures_noise || step->batch_size != metrics->batch_size)
         TRY(tensorboard_add(&metrics->board, step->step, "train/batch_size", (double)step->batch_size));
     metrics->batch_size = step->batch_size;
     return tensorboard_flush(&metrics->board);

@@ -27,7 +27,8 @@ struct step_metrics {
     bool stepped_ahead;    // the speculative update was kept
     double lr;
     int64_t batch_size, seq_len; // of the step: sequences of train.seq_len tokens; tokens that each pass sees
-    double noise_scale; // in sequences, where it was measured in this step; else 0; NaN: no estimate yet
+    bool measures_noise;
+    double noise_scale; // in sequences, where measures_noise; NaN: no estimate yet
     double steps_left;  // of the run, as steps like this one
     int64_t tokens;     // trained on so far, with this step
     // Of a mixture: the tokens of each source so far, since the order of its data began; else n_sources is 0.

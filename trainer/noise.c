@@ -44,6 +44,7 @@ void trainer_note_noise(struct trainer *trainer, struct trainer_step *step, cons
                  to_mean = (double)plan->loss_factor * n_small * (double)trainer->shapes.row_tokens;
     noise_record_add(&trainer->noise, step->small_square / (to_mean * to_mean), n_small,
                      step->now.grad_norm * step->now.grad_norm, n_large);
+    step->now.measures_noise = true;
     step->now.noise_scale = noise_scale(&trainer->noise);
     if (!isnan(step->now.noise_scale)) {
         log_live_end();

@@ -22,8 +22,10 @@ bool pacing_is_due(const struct history *history, const struct config *config, i
     static const double fractions[] = {0.02, 0.05, 0.1, 0.2,  0.3,  0.4,  0.5,  0.6, 0.7,
                                        0.8,  0.85, 0.9, 0.93, 0.96, 0.98, 0.99, 1};
     const double budget = budget_s(config);
+    if (!(report->step_s > 0)) // none measured yet since the start, or since the run was resumed
+        return report->spent_s >= budget;
     if (history->n_decisions == 0)
-        return report->step_s > 0 || report->spent_s >= budget;
+        return true;
     const struct history_decision *decision = &history->decisions[history->n_decisions - 1];
     const int64_t left = decision->total - decision->step;
     if (left >= FEW_STEPS && 2 * (step - decision->step) >= left)

@@ -93,9 +93,8 @@ static double expected_left_s(const struct progress *progress, double now_s) {
 
 static void add_figures(const struct step_metrics *step, struct log_field *fields) {
     char text[SHORT_TEXT];
-    double norm = fabs(step->grad_norm); // "nan" rather than "-nan" after an overflow
-    FIELD(fields[2], 1, "loss %.4f", step->loss);
-    FIELD(fields[3], 7, "norm %.3f", norm);
+    FIELD(fields[2], 1, "loss %.4f", text_plain_nan(step->loss));
+    FIELD(fields[3], 7, "norm %.3f", text_plain_nan(step->grad_norm));
     FIELD(fields[4], 8, "lr %.2e", step->lr);
     FIELD(fields[5], 2, "%s tok/s", text_count(text, sizeof text, step->tokens_per_s));
     if (step->step_ms < 1e4)

@@ -208,8 +208,9 @@ static void describe_changed_ranks(const struct trainer *trainer) {
 void trainer_describe_resume(const struct trainer *trainer) {
     if (!trainer->resumed)
         return;
-    log_info("resuming after step %lld of %lld from %s", (long long)trainer->step,
-             (long long)trainer->last_step, trainer->resumed->path);
+    char total[32];
+    log_info("resuming after step %lld%s from %s", (long long)trainer->step,
+             trainer_of_total(trainer, total, sizeof total), trainer->resumed->path);
     describe_changed_ranks(trainer);
 }
 

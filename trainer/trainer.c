@@ -101,8 +101,9 @@ static enum status stop(struct trainer *trainer) {
         TRY(between_steps(trainer, "checkpoint", trainer_save, NULL));
     TRY(trainer_profile_end(trainer));
     trainer_log_spikes(trainer);
-    log_info("stopped after step %lld of %lld; resume with: %s", (long long)trainer->step,
-             (long long)trainer->last_step, trainer->command);
+    char total[32];
+    log_info("stopped after step %lld%s; resume with: %s", (long long)trainer->step,
+             trainer_of_total(trainer, total, sizeof total), trainer->command);
     return STATUS_STOPPED;
 }
 
@@ -171,6 +172,10 @@ static enum status run(struct trainer *trainer) {
              text_duration(duration, sizeof duration, clock_monotonic_s() - began), trainer->folder.path);
     trainer_log_drawn(trainer);
     trainer_log_spikes(trainer);
+    if (trainer->config->train.ema.type != CONFIG_EMA_NONE && trainer->average.n == 0)
+        log_warning("train.ema: the average never began, so there are the latest weights only; lower "
+                    "train.ema.start_ratio, %g of the schedule, or train.ema.every, %lld",
+                    trainer->config->train.ema.start_ratio, (long long)trainer->config->train.ema.every);
     if (trainer->progress.has_last)
         metrics_log_measured(&trainer->progress.last);
     return STATUS_OK;

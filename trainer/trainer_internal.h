@@ -4,6 +4,8 @@
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
+#include <stdio.h>
+
 #include "data/loader.h"
 #include "data/tokenizer.h"
 #include "infer/tasks/score.h"
@@ -302,6 +304,15 @@ void trainer_pacing_measure(struct trainer *trainer, int64_t step, double step_s
 enum status trainer_pacing_rewind(struct trainer *trainer) MUST_CHECK;
 struct pacing_report trainer_pacing_report(const struct trainer *trainer);
 double trainer_spent_s(const struct trainer *trainer); // since the start of the run
+// " of 100", the run's last step, for messages; "" while train.max_minutes has not decided on it. Returns
+// buffer.
+static inline const char *trainer_of_total(const struct trainer *trainer, char *buffer, size_t size) {
+    const struct config *config = trainer->config;
+    buffer[0] = '\0';
+    if (config->train.max_minutes == 0 || trainer->last_step < config->train.max_steps)
+        snprintf(buffer, size, " of %lld", (long long)trainer->last_step);
+    return buffer;
+}
 // Steps of the whole run after `done` steps, of step_s seconds each: for the screen. With train.max_minutes a
 // guess until the first decision.
 int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s);

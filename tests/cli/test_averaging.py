@@ -92,6 +92,10 @@ class Average(AveragingCase):
         self.refuses('export', self.folder / 'none', '--to', 'hf', self.folder / 'out', '--weights', 'average',
                      says=['no average of the weights', 'train.ema'])
 
+    def test_an_average_that_never_began(self):
+        error = self.run_train(self.averaging_config(), 'train.ema.start_ratio=0.99').error
+        self.assertIn('warning: train.ema: the average never began', error)
+
     def test_stages_ranks_and_resume(self):
         """Each stage gives the same bits, with any compute type; a resumed run goes on to the bit, another number of ranks to rounding."""
         for compute in ('fp32', 'bf16') if FULL else ('bf16',):

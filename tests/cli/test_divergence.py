@@ -43,7 +43,9 @@ class Spikes(DivergenceCase):
         warnings = re.findall(r'warning: step (\d+): the (.*?) is above', process.error)
         self.assertEqual([step for step, _ in warnings], ['30'], process.error)
         self.assertIn(f'token {29 * BATCH_TOKENS} of {self.folder / "pattern.bin"}', process.error)
-        self.assertIn('the run diverged once', process.error)
+        self.assertIn('the run diverged once (train.on_spike); no update was skipped or undone', process.error)
+        early = self.run_train(config, f'run.dir={self.folder}/early', 'train.spike_window=100')
+        self.assertIn('over the last 28 steps', early.error)  # a window that is not full yet
         self.assertEqual([m['spikes'] for m in self.metrics()], [0] * 29 + [1] * 7)
         curve, state = self.curve(), self.final_state()
         quiet = self.run_train(config, f'run.dir={self.folder}/off', 'train.on_spike=off')
@@ -123,6 +125,7 @@ class NotFinite(DivergenceCase):
                              says=['step 3: the loss is', 'the run has diverged', 'the gradient of the logits',
                                    'micro-batch 1 of rank 0', f'token {2 * BATCH_TOKENS} of']).error
         self.assertNotIn('2 others', error)
+        self.assertNotIn('-nan', error)
         # An update that is far too large: weights overflow, and with them the next step's activations.
         self.refuses(config, f'run.dir={self.folder}/lr', 'optimizer.type=sgd', 'optimizer.lr=1e6', 'scheduler.warmup_steps=0',
                      'train.gradient_clipping=0', 'optimizer.weight_decay=1e6', code=1,

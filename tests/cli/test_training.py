@@ -269,6 +269,7 @@ class Minutes(CommandCase):
         self.assertIn(f'train.max_minutes was 0.02 and is now {minutes}', error)
         self.assertRegex(error, rf'step {steps + 1} trains at the rate [0-9.e-]+ instead of [0-9.e-]+\n')
         self.assertGreater(len(self.curve('longer')), steps)
+        self.assertNotIn('1000000000', error)  # train.max_steps, which nobody gave
 
 
 class Running(CommandCase):

@@ -50,6 +50,7 @@ struct spike_limits spikes_limits(const struct config *config, const struct spik
     }
     if (n < SPIKE_FEWEST)
         return limits;
+    limits.n_steps = n;
     limits.loss = limit(losses, n, config->train.spike_threshold, SPIKE_FLOOR_LOSS, &limits.median_loss);
     limits.norm = limit(norms, n, config->train.spike_threshold, SPIKE_FLOOR_NORM, &limits.median_norm);
     return limits;

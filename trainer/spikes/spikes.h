@@ -21,6 +21,7 @@
 struct spike_limits {
     double median_loss, median_norm;
     double loss, norm; // above them is a spike; 0: no limit
+    int n_steps;       // that the medians are over: train.spike_window, or fewer at first
 };
 
 // The limits of the next step. No limits with train.on_spike=off, train.spike_threshold=0, and while the

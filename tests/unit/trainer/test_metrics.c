@@ -178,6 +178,29 @@ static void test_no_tokenizer_gives_null(void **unused) {
     cJSON_Delete(lines);
 }
 
+// A scale of 0 is an estimate, as the log has it.
+static void test_the_noise_scale_of_measured_steps(void **unused) {
+    (void)unused;
+    static const double scales[] = {0, NAN, 12.5};
+    const cJSON *entry;
+    begin();
+    struct metrics metrics;
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 0));
+    EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = 0}));
+    for (int i = 0; i < 3; i++)
+        EXPECT_OK(metrics_step(
+            &metrics,
+            &(struct step_metrics){.step = i + 1, .measures_noise = true, .noise_scale = scales[i]}));
+    metrics_close(&metrics);
+    cJSON *lines = read_lines();
+    assert_null(cJSON_GetObjectItemCaseSensitive(lines->child, "noise_scale"));
+    entry = lines->child->next;
+    assert_true(number(entry, "noise_scale") == 0);
+    assert_true(cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(entry->next, "noise_scale")));
+    assert_true(number(entry->next->next, "noise_scale") == 12.5);
+    cJSON_Delete(lines);
+}
+
 // Each line is flushed, so that other programs can follow a run.
 static void test_every_line_is_flushed(void **unused) {
     (void)unused;
@@ -293,6 +316,7 @@ int main(void) {
         cmocka_unit_test(test_floats_read_back_to_the_bit),
         cmocka_unit_test(test_tasks),
         cmocka_unit_test(test_no_tokenizer_gives_null),
+        cmocka_unit_test(test_the_noise_scale_of_measured_steps),
         cmocka_unit_test(test_every_line_is_flushed),
         cmocka_unit_test(test_resuming_removes_steps_that_will_be_repeated),
         cmocka_unit_test(test_an_incomplete_line_is_removed),

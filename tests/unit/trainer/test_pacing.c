@@ -38,6 +38,9 @@ static void test_when(void **unused) {
         history_add_decision(&history, &(struct history_decision){.step = 2, .total = 9, .spent_s = 0.1}));
     assert_false(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 1.1, .step_s = 0.1}));
     assert_true(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 1.2, .step_s = 0.1}));
+    // Resumed: no step is measured yet.
+    assert_false(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 1.2}));
+    assert_true(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 60}));
     // Half of the steps that were left are done, though little of the time is.
     history.decisions[0].total = 102;
     assert_false(

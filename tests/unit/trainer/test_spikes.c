@@ -41,12 +41,14 @@ static void test_limits_are_of_the_median_and_its_deviations(void **state) {
     add_steps(&record, SPIKE_FEWEST);
     assert_true(spikes_limits(&config, &record, false).loss == 0); // the last step is not in the window yet
     assert_true(spikes_limits(&config, &record, true).loss > 0);
+    assert_int_equal(spikes_limits(&config, &record, true).n_steps, SPIKE_FEWEST);
     add_steps(&record, 21 - SPIKE_FEWEST + 1);
     memset(&record, 0, sizeof record);
     add_steps(&record, 30);
     // Losses 9 to 29: the median is 19, the deviations 0, 1, 1, ..., 10, 10, and theirs 5. Norms do not vary.
     const struct spike_limits limits = spikes_limits(&config, &record, false);
     assert_true(limits.median_loss == 19 && limits.median_norm == 100);
+    assert_int_equal(limits.n_steps, 21);
     assert_true(fabs(limits.loss - (19 + 4 * 1.4826 * 5)) < 1e-12);
     assert_true(fabs(limits.norm - (100 + 4 * SPIKE_FLOOR_NORM * 100)) < 1e-12);
     assert_true(spikes_limits(&config, &record, true).median_loss == 20); // 10 to 30
