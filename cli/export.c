@@ -91,10 +91,10 @@ const struct command command_export = {
         "RUN_OR_CHECKPOINT --to hf|llmc|gguf DIR [--dtype fp32|bf16|fp16|q8_0] [--tokenizer FILE|none] "
         "[--weights average|latest] [--max-shard-size N] [--force]",
     .summary = "write weights and tokenizer for transformers, llm.c or llama.cpp",
-    .details =
-        "The weights may also be a Hugging Face GPT-2 folder or a model of llm.c. Of a run, the newest "
-        "checkpoint\n"
-        "is exported. The files appear in DIR when all are complete; DIR/" EXPORT_RECORD " lists them.",
+    .details = "The weights may also be a Hugging Face folder (GPT-2, Llama, Qwen2, Qwen3) or a model of "
+               "llm.c.\n"
+               "Of a run, the newest checkpoint is exported. The files appear in DIR when all are complete; "
+               "DIR/" EXPORT_RECORD " lists them.",
     .examples = "A folder for transformers.\n"
                 "./train export runs/quickstart --to hf my-model\n"
                 "A file for llama.cpp, with weights of 8 bits.\n"

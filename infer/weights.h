@@ -1,7 +1,7 @@
 // A source of trained weights, for model.init_from and the commands that use a trained model:
 // - a run folder, or a folder of checkpoints: the newest checkpoint that verifies
 // - a checkpoint folder
-// - a Hugging Face GPT-2 folder, or a .safetensors file or index in one
+// - a Hugging Face folder of GPT-2, Llama, Qwen2 or Qwen3, or a .safetensors file or index in one
 // - a model file of llm.c, or a folder with one that is named model.bin (as ./train export writes)
 #ifndef ZERO_INFER_WEIGHTS_H
 #define ZERO_INFER_WEIGHTS_H

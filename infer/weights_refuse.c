@@ -67,7 +67,9 @@ static enum status refuse_absent(const char *path) {
     return FAIL(
         STATUS_INVALID,
         "%s does not exist here. If it is the name of a model on the Hugging Face Hub, fetch it first: hf "
-        "download %s%s config.json model.safetensors tokenizer.json --local-dir %s, then use the folder %s",
+        "download %s%s '*config.json' tokenizer.json 'model*.safetensors*' --local-dir %s, then use the "
+        "folder "
+        "%s. The pattern takes model.safetensors, or the parts and the index of a large model",
         path, owner, path, name, name);
 }
 
@@ -80,8 +82,9 @@ enum status weights_refuse(const char *path) {
         return refuse_pickles(path);
     return FAIL(STATUS_INVALID,
                 "%s contains no weights: expected a run folder (with checkpoints/), a folder of checkpoints "
-                "(with step-N), a checkpoint (with manifest.json), a Hugging Face GPT-2 folder "
-                "(with config.json and model.safetensors, or model.safetensors.index.json) or one of llm.c's "
+                "(with step-N), a checkpoint (with manifest.json), a Hugging Face folder (with "
+                "config.json, and model.safetensors or model.safetensors.index.json and the files it names) "
+                "or one of llm.c's "
                 "models (with model.bin)",
                 path);
 }

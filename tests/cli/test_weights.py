@@ -85,7 +85,7 @@ class Formats(WeightsCase):
         self.refuses(self.config, 'model.init_from=c.json', says=['c.json is not recognized as weights'])
         for name in 'gpt2', 'openai-community/gpt2':
             self.refuses(self.config, f'model.init_from={name}', says=[
-                f'{name} does not exist here', 'hf download openai-community/gpt2 config.json model.safetensors',
+                f'{name} does not exist here', "hf download openai-community/gpt2 '*config.json' tokenizer.json 'model*.safetensors*'",
                 '--local-dir gpt2, then use the folder gpt2'])
             self.refuses('inspect', name, says=[f'{name} does not exist here', 'hf download'])
         self.assertIn("hf/pytorch_model.bin: PyTorch's pickled weights", self.run_train('inspect', 'hf').out)
