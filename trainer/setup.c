@@ -14,6 +14,7 @@
 #include "trainer/data_defaults.h"
 #include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"
+#include "trainer/plan/model_line.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
 
@@ -313,7 +314,6 @@ static void describe_regularization(const struct config *config) {
 
 static void describe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    char weights[32];
     const struct comm *comm = trainer->comm;
     log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", trainer->device->description, dtype_name(trainer->type),
              trainer->gemm_rate / 1e9, comm->world > 1 ? " in total" : "");
@@ -333,11 +333,11 @@ static void describe(const struct trainer *trainer) {
                  config->top.offload_activations == CONFIG_OFFLOAD_CPU;
     if (asked && trainer->device->place == REGION_HOST)
         log_info("offload: ignored, as the device is the CPU and everything is in host memory");
-    log_info(
-        "model: %s parameters (n_layer %lld, n_head %lld, n_embd %lld, vocab_size %lld, n_positions %lld)",
-        text_count(weights, sizeof weights, (double)trainer->params.n_weights),
-        (long long)config->model.n_layer, (long long)config->model.n_head, (long long)config->model.n_embd,
-        (long long)config->model.vocab_size, (long long)config->model.n_positions);
+    struct text line = {0};
+    model_line_print(&trainer->params, &line);
+    if (!line.failed)
+        log_info("%s", line.data);
+    text_free(&line);
     if (config->train.ema.type != CONFIG_EMA_NONE)
         log_info("evaluations use the %s average of the weights, once it has begun (train.ema)",
                  config_ema_name(config->train.ema.type));

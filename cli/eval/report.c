@@ -14,11 +14,11 @@
 #define GAP         "   "
 
 static double loss_of(const struct eval_totals *totals) {
-    return totals->loss / (double)totals->tokens;
+    return text_plain_nan(totals->loss / (double)totals->tokens);
 }
 
 static double bits_per_byte_of(const struct eval_totals *totals) {
-    return totals->bytes > 0 ? totals->loss / log(2) / (double)totals->bytes : (double)NAN;
+    return text_plain_nan(totals->bytes > 0 ? totals->loss / log(2) / (double)totals->bytes : NAN);
 }
 
 static enum status print(struct text *text) {

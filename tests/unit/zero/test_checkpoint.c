@@ -42,16 +42,22 @@ static enum status read_fails(void *context, enum checkpoint_kind kind, int unit
     return unit == 1 ? FAIL(STATUS_FAILED, "the device is gone") : STATUS_OK;
 }
 
+static struct checkpoint_contents contents_of(int64_t step, struct checkpoint_kinds kinds,
+                                              struct checkpoint_source source) {
+    return (struct checkpoint_contents){.comm = comm,
+                                        .partition = &partition,
+                                        .step = step,
+                                        .tokens = step * 64,
+                                        .config = &config,
+                                        .params = &params,
+                                        .compute = DTYPE_BF16,
+                                        .kinds = kinds,
+                                        .source = source};
+}
+
 static enum status write_step(int64_t step) {
-    const struct checkpoint_contents contents = {.comm = comm,
-                                                 .partition = &partition,
-                                                 .step = step,
-                                                 .tokens = step * 64,
-                                                 .config = &config,
-                                                 .params = &params,
-                                                 .compute = DTYPE_BF16,
-                                                 .kinds.n = 3,
-                                                 .source = {.context = NULL, .read = read_values}};
+    const struct checkpoint_contents contents =
+        contents_of(step, (struct checkpoint_kinds){.n = 3}, (struct checkpoint_source){.read = read_values});
     return checkpoint_write(folder, &contents);
 }
 
@@ -131,14 +137,9 @@ static void test_moments_that_do_not_exist(void **state) {
     assert_true(params.n_params <= 64);
     for (int i = 0; i < params.n_params; i++)
         n_moments[i] = (unsigned char)(i % 3);
-    const struct checkpoint_contents contents = {.comm = comm,
-                                                 .partition = &partition,
-                                                 .step = 7,
-                                                 .config = &config,
-                                                 .params = &params,
-                                                 .compute = DTYPE_F32,
-                                                 .kinds = {.n = 3, .n_moments = n_moments},
-                                                 .source = {.context = n_moments, .read = read_existing}};
+    const struct checkpoint_contents contents =
+        contents_of(7, (struct checkpoint_kinds){.n = 3, .n_moments = n_moments},
+                    (struct checkpoint_source){.context = n_moments, .read = read_existing});
     EXPECT_OK(checkpoint_write(folder, &contents));
     EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
     float *values = malloc(params.n_elements * sizeof *values);
@@ -161,14 +162,9 @@ static void test_moments_that_do_not_exist(void **state) {
 // Adafactor's second moments: one per row and column of each tensor, or per element of a vector.
 static void test_adafactor_second_moments(void **state) {
     (void)state;
-    const struct checkpoint_contents contents = {.comm = comm,
-                                                 .partition = &partition,
-                                                 .step = 7,
-                                                 .config = &config,
-                                                 .params = &params,
-                                                 .compute = DTYPE_F32,
-                                                 .kinds = {.n = 1, .has_factors = true},
-                                                 .source = {.context = NULL, .read = read_values}};
+    const struct checkpoint_contents contents =
+        contents_of(7, (struct checkpoint_kinds){.n = 1, .has_factors = true},
+                    (struct checkpoint_source){.read = read_values});
     struct checkpoint *checkpoint;
     EXPECT_OK(checkpoint_write(folder, &contents));
     EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
@@ -382,14 +378,8 @@ static int count_entries(void) {
 static void test_a_failed_write_leaves_nothing_behind(void **state) {
     (void)state;
     EXPECT_OK(write_step(1));
-    const struct checkpoint_contents failing = {.comm = comm,
-                                                .partition = &partition,
-                                                .step = 2,
-                                                .config = &config,
-                                                .params = &params,
-                                                .compute = DTYPE_F32,
-                                                .kinds.n = 1,
-                                                .source = {.context = NULL, .read = read_fails}};
+    const struct checkpoint_contents failing =
+        contents_of(2, (struct checkpoint_kinds){.n = 1}, (struct checkpoint_source){.read = read_fails});
     EXPECT_FAILURE(STATUS_FAILED, checkpoint_write(folder, &failing), "the device is gone");
     assert_int_equal(count_entries(), 1);
 
