@@ -21,7 +21,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TURN_WARM_UP = 2  # steps
-RATES = ('optimizer.lr=', 'optimizer.adamw_lr=', 'optimizer.weight_decay=', 'scheduler.')  # a step takes as long with others
+BASE = '(the recipe)'
+# A step takes as long with others.
+RATES = ('optimizer.lr=', 'optimizer.adamw_lr=', 'optimizer.betas=', 'optimizer.weight_decay=', 'scheduler.', 'model.rope_theta=')
 
 
 def fail(message, code=2):
@@ -33,7 +35,8 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description='What each choice of a recipe gains in equal time.')
     parser.add_argument('--config', type=pathlib.Path, default=ROOT / 'configs/quickstart.json', help='the recipe (configs/quickstart.json)')
     parser.add_argument('--changes', type=pathlib.Path, default=ROOT / 'benchmarks/recipe.json', metavar='FILE',
-                        help='an object of names, each with a list of overrides of the config (benchmarks/recipe.json)')
+                        help='an object of names, each with a list of overrides of the config (benchmarks/recipe.json); those of '
+                             f'"{BASE}" hold for all')
     parser.add_argument('--data', required=True, metavar='GLOB', help='training shards, with validation shards beside them')
     parser.add_argument('--steps', type=int, required=True, metavar='N', help='steps of the recipe itself')
     parser.add_argument('--seeds', type=int, default=3, metavar='N', help='runs of each recipe (3)')
@@ -67,9 +70,9 @@ class Recipe:
             return list(map(json.loads, pathlib.Path(folder, 'run/metrics.jsonl').read_text().splitlines()))
 
     def turn(self):
-        """Milliseconds per step, on all cores."""
+        """Milliseconds of the fastest step, on all cores: other work on the machine only ever makes a step slower."""
         lines = self.run('train.max_minutes=0', f'train.max_steps={self.arguments.turn}', 'scheduler.warmup_steps=0', 'train.eval_steps=1')
-        return statistics.median([line['step_ms'] for line in lines if 'step_ms' in line][TURN_WARM_UP:])
+        return min([line['step_ms'] for line in lines if 'step_ms' in line][TURN_WARM_UP:])
 
     def train(self, steps, seed):
         """Held-out bits per byte at the end."""
@@ -112,13 +115,12 @@ def measure_speed(arguments, recipes, kept):
             for recipe in list(turns)[::-1 if k % 2 else 1]:
                 turns[recipe].append(recipe.turn())
         for recipe in new:
-            # The fastest turn: other work on the machine only ever makes a turn slower.
             ratio = min(turns[recipe]) / min(turns[recipes[0]])
             kept.add(recipe.key(speed=1), ratio)
             print(f'{recipe.name}: {min(turns[recipe]):.0f} ms a step, {ratio:.3f} of the recipe', flush=True)
     for recipe in recipes:
         recipe.time = kept.values[firsts[tuple(recipe.work)].key(speed=1)]
-        recipe.steps = round(arguments.steps / recipe.time)
+        recipe.steps = max(1, round(arguments.steps / recipe.time))
 
 
 def train_all(arguments, recipes, kept):
@@ -163,7 +165,8 @@ def main():
     changes = json.loads(arguments.changes.read_text())
     arguments.output.mkdir(parents=True, exist_ok=True)
     kept = Kept(arguments.output / 'kept.json')
-    recipes = [Recipe(arguments, name, overrides) for name, overrides in {'(the recipe)': [], **changes}.items()]
+    base = changes.pop(BASE, [])
+    recipes = [Recipe(arguments, name, [*base, *overrides]) for name, overrides in {BASE: [], **changes}.items()]
     for recipe in recipes:
         recipe.results = []
     measure_speed(arguments, recipes, kept)
