@@ -47,8 +47,8 @@ static void test_muon(void **state) {
     static const char *const variants[N_PARTITIONS] = {
         "optimizer.type=muon precision.compute=bf16",
         "optimizer.type=muon precision.compute=fp32 optimizer.state_dtype=int8",
-        "optimizer.type=muon precision.compute=fp16 optimizer.state_dtype=bf16 optimizer.muon_scale=jordan "
-        "optimizer.adamw_lr=0.002",
+        ("optimizer.type=muon precision.compute=fp16 optimizer.state_dtype=bf16 optimizer.muon_scale=jordan "
+         "optimizer.adamw_lr=0.002"),
     };
     learn_in_every_partition(variants);
 }
@@ -92,8 +92,8 @@ static void test_lamb(void **state) {
         "optimizer.type=lamb precision.compute=bf16 optimizer.state_dtype=int8 "
         "optimizer.groups=[{\"match\":\"wpe*\",\"freeze\":true},"
         "{\"match\":\"h.0.attn.*\",\"weight_decay\":0.2},{\"match\":\"h.1.mlp.*\",\"type\":\"adamw\"}]",
-        "optimizer.type=lamb precision.compute=fp16 fp16.initial_scale_power=24 fp16.hysteresis=1 "
-        "optimizer.state_dtype=bf16",
+        ("optimizer.type=lamb precision.compute=fp16 fp16.initial_scale_power=24 fp16.hysteresis=1 "
+         "optimizer.state_dtype=bf16"),
     };
     learn_in_every_partition(variants);
 }
