@@ -1,6 +1,6 @@
 #include "cli/clean_text.h"
 
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 #define REPLACEMENT "\xEF\xBF\xBD"
 

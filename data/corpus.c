@@ -8,8 +8,8 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "data/file_kind.h"
-#include "data/utf8.h"
 
 static enum status read_text(struct corpus_text *text) {
     const char *path = strcmp(text->path, "-") == 0 ? "/dev/stdin" : text->path;

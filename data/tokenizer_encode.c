@@ -10,8 +10,8 @@
 #include <xxhash.h>
 
 #include "base/parallel.h"
+#include "base/utf8.h"
 #include "data/tokenizer_internal.h"
-#include "data/utf8.h"
 
 // The merging of one pre-token: a linked list of tokens over its symbols (bytes, or characters), and a heap
 // of candidate merges, ordered by rank, then from left to right. A candidate whose tokens have changed since

@@ -1,7 +1,7 @@
 #include "infer/text_json.h"
 
 #include "base/json.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 void text_json_add_string(struct text *out, const char *bytes, size_t n) {
     text_add(out, "\"");

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 #include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
 #include "zero/stages/averaging.h"

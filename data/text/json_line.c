@@ -8,7 +8,7 @@
 
 #include "base/json_syntax.h"
 #include "base/text.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 
 struct line {
     const char *text;

@@ -6,10 +6,10 @@
 #include <xxhash.h>
 
 #include "base/text.h"
+#include "base/utf8.h"
 #include "data/corpus.h"
 #include "data/text/input.h"
 #include "data/tokenizer_internal.h"
-#include "data/utf8.h"
 
 #define CHUNK_BYTES  ((size_t)1 << 18)
 #define SMALL_CHUNKS 4 // of small files: times as many chunks in a batch as chunks of CHUNK_BYTES

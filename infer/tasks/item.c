@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "data/utf8.h"
+#include "base/utf8.h"
 #include "infer/tasks/words.h"
 
 static const char *const kind_names[] = {

@@ -10,8 +10,8 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "data/file_kind.h"
-#include "data/utf8.h"
 #include "infer/tasks/llmc.h"
 #include "infer/tasks/words.h"
 

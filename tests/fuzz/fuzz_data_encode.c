@@ -3,8 +3,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/utf8.h"
 #include "data/tokenizer_internal.h"
-#include "data/utf8.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_pattern(enum token_pattern pattern, const char *text, size_t size) {

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "base/utf8.h"
 #include "data/file_kind.h"
-#include "data/utf8.h"
 
 #define OF(kind, bytes)                                                                                      \
     { FILE_KIND_##kind, bytes, sizeof bytes - 1 }

@@ -1,5 +1,5 @@
-// See data/utf8.h.
-#include "data/utf8.h"
+// See base/utf8.h.
+#include "base/utf8.h"
 
 #include <pthread.h>
 #include <stdint.h>

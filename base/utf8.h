@@ -1,7 +1,7 @@
 // UTF-8: validity, and Unicode's normalization form C (composed; Unicode Standard Annex 15), for tokenizers
 // that ask for it.
-#ifndef ZERO_DATA_UTF8_H
-#define ZERO_DATA_UTF8_H
+#ifndef ZERO_BASE_UTF8_H
+#define ZERO_BASE_UTF8_H
 
 #include <stdbool.h>
 #include <stddef.h>
