@@ -8,14 +8,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/gguf.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/inspect_data.h"
 #include "data/file_kind.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_export.h"
-#include "data/utf8.h"
 #include "infer/weights_refuse.h"
 #include "model/formats/llmc.h"
 #include "model/formats/safetensors.h"
@@ -25,7 +26,8 @@
 #define READ_TOKENS  8192
 
 #define LONGEST_CHARACTER 4 // bytes in UTF-8
-#define EXPECTED          "a token shard, a safetensors file, a model of llm.c, a tokenizer, JSON or text"
+#define EXPECTED                                                                                             \
+    "a token shard, a safetensors file, a model of llm.c, a GGUF model, a tokenizer, JSON or text"
 
 static const char *tokenizer_path = NULL;
 static const struct arg flags[] = {
@@ -97,6 +99,13 @@ static enum status inspect_shard(const char *path) {
 
 // ---- tensors and tokenizers
 
+static void print_shape(const int64_t *shape, int n_dims) {
+    printf("(");
+    for (int d = 0; d < n_dims; d++)
+        printf("%s%lld", d ? ", " : "", (long long)shape[d]);
+    printf(")\n");
+}
+
 static enum status inspect_safetensors(const char *path) {
     struct safetensors file;
     TRY(safetensors_open(&file, path));
@@ -107,13 +116,32 @@ static enum status inspect_safetensors(const char *path) {
            file.n_tensors == 1 ? "" : "s", elements, elements == 1 ? "" : "s");
     for (int i = 0; i < file.n_tensors; i++) {
         const struct safetensor *tensor = &file.tensors[i];
-        printf("  %-44s %-5s (", tensor->name, tensor->dtype);
-        for (int d = 0; d < tensor->n_dims; d++)
-            printf("%s%lld", d ? ", " : "", (long long)tensor->shape[d]);
-        printf(")\n");
+        printf("  %-44s %-5s ", tensor->name, tensor->dtype);
+        print_shape(tensor->shape, tensor->n_dims);
     }
     safetensors_close(&file);
     return STATUS_OK;
+}
+
+static enum status inspect_gguf(const char *path) {
+    struct gguf_file file;
+    struct gguf_string architecture = {"", 0};
+    uint64_t elements = 0;
+    char type[16];
+    TRY(gguf_open(&file, path));
+    for (int i = 0; i < file.n_tensors; i++)
+        elements += file.tensors[i].elements;
+    enum status status = gguf_get_string(&file, "general.architecture", &architecture, NULL);
+    printf("%s: GGUF, architecture %.*s, %d tensor%s, %llu element%s\n", path, (int)architecture.n,
+           architecture.bytes, file.n_tensors, file.n_tensors == 1 ? "" : "s", (unsigned long long)elements,
+           elements == 1 ? "" : "s");
+    for (int i = 0; i < file.n_tensors; i++) {
+        const struct gguf_tensor *tensor = &file.tensors[i];
+        printf("  %-44s %-5s ", tensor->name, gguf_type_name(tensor->type, type));
+        print_shape(tensor->shape, tensor->n_dims);
+    }
+    gguf_close(&file);
+    return status;
 }
 
 static enum status inspect_tokenizer(const char *path) {
@@ -236,20 +264,23 @@ static enum status inspect_parts(const char *folder) {
     return status;
 }
 
-// A model of llm.c as ./train export writes it.
-static enum status inspect_llmc_in(const char *folder, bool *described) {
-    char *path = file_path("%s/model.bin", folder);
+// A model of llm.c or GGUF as ./train export writes it.
+static enum status inspect_model_in(const char *folder, const char *name, enum file_kind kind,
+                                    enum status (*inspect_it)(const char *path), bool *described) {
+    char *path = file_path("%s/%s", folder, name);
     enum status status = path ? STATUS_OK : STATUS_FAILED;
-    *described = path && file_kind_of_path(path) == FILE_KIND_LLMC_MODEL;
+    *described = path && file_kind_of_path(path) == kind;
     if (*described)
-        status = inspect_llmc(path);
+        status = inspect_it(path);
     free(path);
     return status;
 }
 
 static enum status inspect_other_folder(const char *path) {
     bool described;
-    TRY(inspect_llmc_in(path, &described));
+    TRY(inspect_model_in(path, "model.bin", FILE_KIND_LLMC_MODEL, inspect_llmc, &described));
+    if (!described)
+        TRY(inspect_model_in(path, "model.gguf", FILE_KIND_GGUF, inspect_gguf, &described));
     if (described)
         return STATUS_OK;
     char *pickles = file_path("%s/pytorch_model.bin", path);
@@ -275,7 +306,8 @@ static enum status inspect_other_folder(const char *path) {
         STATUS_INVALID,
         "%s is not recognized: expected a run (with checkpoints/), a folder of checkpoints (with "
         "step-N), a checkpoint (with manifest.json), a Hugging Face model (with model.safetensors), a "
-        "model of llm.c (model.bin), a tokenizer (as tokenizer.json) or token shards (*.bin)",
+        "model of llm.c (model.bin), a GGUF model (model.gguf), a tokenizer (as tokenizer.json) or token "
+        "shards (*.bin)",
         path);
 }
 
@@ -392,6 +424,8 @@ static enum status inspect_file(const char *path) {
         return inspect_safetensors(path);
     if (kind == FILE_KIND_LLMC_MODEL)
         return inspect_llmc(path);
+    if (kind == FILE_KIND_GGUF)
+        return inspect_gguf(path);
     if (kind == FILE_KIND_LLMC_TOKENIZER)
         return inspect_tokenizer(path);
     if (kind == FILE_KIND_UNKNOWN)

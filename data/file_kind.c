@@ -50,7 +50,7 @@ static const struct {
          "--raw train.bin --out DIR"},
     [FILE_KIND_NPZ] = {"is an archive of NumPy arrays (.npz)", NOT_READ},
     [FILE_KIND_ZIP] = {"is a zip archive", "unpack it first: unzip {file}"},
-    [FILE_KIND_GGUF] = {"is a GGUF model", NOT_READ ": fetch the model's safetensors files"},
+    [FILE_KIND_GGUF] = {"is a GGUF model", "it is for model.init_from"},
     [FILE_KIND_HDF5] = {"is an HDF5 file (as TensorFlow's tf_model.h5)",
                         NOT_READ ": fetch the model's safetensors files"},
     [FILE_KIND_MEGATRON_INDEX] = {"is an index of Megatron's (.idx)",

@@ -48,13 +48,18 @@ static void add_numbered(struct tokenizer *tokenizer, const char *path, const ch
     cJSON_Delete(root);
 }
 
-enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path) {
+enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path,
+                                  const struct token_ends *ends) {
     static const char *const names[] = {END_OF_TEXT, "<|end_of_text|>", "</s>"};
     for (size_t i = 0; i < sizeof names / sizeof *names && tokenizer->end_of_text < 0; i++)
         tokenizer->end_of_text = tokenizer_find_special(tokenizer, names[i]);
-    add_named(tokenizer, path);
-    add_numbered(tokenizer, path, TOKENIZER_ENDS_NAME);
-    add_numbered(tokenizer, path, "config.json");
+    for (int i = 0; ends && i < ends->n; i++)
+        add_end(tokenizer, ends->ids[i]);
+    if (!ends) {
+        add_named(tokenizer, path);
+        add_numbered(tokenizer, path, TOKENIZER_ENDS_NAME);
+        add_numbered(tokenizer, path, "config.json");
+    }
     if (tokenizer->end_of_text < 0 && tokenizer->n_ends > 0)
         tokenizer->end_of_text = tokenizer->ends[0];
     return tokenizer->end_of_text >= 0

@@ -46,6 +46,8 @@ bool tokenizer_needs_ends(const struct tokenizer *tokenizer);
 // Appends its "eos_token_id": end-of-text, or a list of it and the others: "128001", "[128001, 128009]".
 void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out);
 
+// GGUF's type of an id without a token, beside enum token_type.
+#define TOKEN_UNUSED 5
 // GGUF's tokenizer.ggml.model, "gpt2" or "llama"; and .pre, which names the pattern.
 const char *tokenizer_gguf_model(const struct tokenizer *tokenizer);
 const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer);

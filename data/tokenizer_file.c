@@ -1,6 +1,7 @@
 // Tokenizer files: tiktoken's (one line per token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe
 // (one line per merge, in an alphabet that maps every byte to a printable character), and llm.c's. Hugging
-// Face's are in tokenizer_json.c, the rules of published tiktoken files in tokenizer_published.c.
+// Face's are in tokenizer_json.c, GGUF's in tokenizer_gguf.c, the rules of published tiktoken files in
+// tokenizer_published.c.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -193,8 +194,9 @@ bool tokenizer_is_file(const char *path) {
     close(descriptor);
     if (n <= 0)
         return false;
-    if (file_kind_of(start, (size_t)n) == FILE_KIND_LLMC_TOKENIZER)
-        return true;
+    const enum file_kind kind = file_kind_of(start, (size_t)n);
+    if (kind == FILE_KIND_LLMC_TOKENIZER || kind == FILE_KIND_GGUF)
+        return kind == FILE_KIND_LLMC_TOKENIZER || tokenizer_is_in_gguf(path);
     if (start[strspn(start, " \t\r\n")] == '{')
         return tokenizer_is_json(path);
     const char *newline = memchr(start, '\n', (size_t)n);
@@ -208,7 +210,7 @@ static enum status refuse_absent(const char *path, int error) {
         STATUS_INVALID,
         "cannot open the tokenizer %s: %s; expected \"bytes\", a .tiktoken file "
         "(./train tokenizer train makes one), tokenizer.json, vocab.json with merges.txt beside it, "
-        "vocab.bpe, llm.c's gpt2_tokenizer.bin, or a folder that holds one of these%s",
+        "vocab.bpe, llm.c's gpt2_tokenizer.bin, a GGUF model, or a folder that holds one of these%s",
         path, strerror(error),
         strncmp(name, "gpt2", 4) == 0 || strncmp(name, "gpt-2", 5) == 0
             ? ". GPT-2's: hf download openai-community/gpt2 tokenizer.json --local-dir gpt2, then name "
@@ -253,6 +255,8 @@ static enum status load_file(const char *path, struct tokenizer **out) {
     struct token_table tokens = {0};
     char *data = NULL;
     size_t length;
+    if (file_kind_of_path(path) == FILE_KIND_GGUF)
+        return tokenizer_read_gguf(path, out);
     TRY(file_read(path, LARGEST_FILE, &data, &length));
     const enum file_kind kind = file_kind_of(data, length);
     const bool is_text = kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT;
@@ -260,8 +264,8 @@ static enum status load_file(const char *path, struct tokenizer **out) {
         is_sentencepiece(data, length) ? refuse_sentencepiece(path)
         : kind != FILE_KIND_LLMC_TOKENIZER && !is_text
             ? file_kind_refuse(kind, path, "",
-                               "a tokenizer.json, vocab.bpe, tiktoken file or tokenizer of llm.c")
-        : data[strspn(data, " \t\r\n")] == '{' ? tokenizer_read_json(path, data, length, out)
+                               "a tokenizer.json, vocab.bpe, tiktoken file, tokenizer of llm.c or GGUF model")
+        : data[strspn(data, " \t\r\n")] == '{' ? tokenizer_read_json(path, data, length, NULL, out)
                                                : read_tokens(path, data, length, &tokens, out);
     free(data);
     token_table_free(&tokens);
@@ -277,15 +281,16 @@ static enum status load_bytes(struct tokenizer **out) {
     return status;
 }
 
-// SentencePiece's models have the name of Llama 3's tiktoken file.
+// SentencePiece's models have the name of Llama 3's tiktoken file, and a GGUF model may have no tokenizer.
 static bool is_in_folder(const char *name, const char *path) {
-    return file_exists(path) && (strcmp(name, "tokenizer.model") != 0 || tokenizer_is_file(path));
+    const bool may_be_another = strcmp(name, "tokenizer.model") == 0 || strcmp(name, "model.gguf") == 0;
+    return file_exists(path) && (!may_be_another || tokenizer_is_file(path));
 }
 
 enum status tokenizer_next_file(const char *folder, int *next, char **path) {
     static const char *const names[] = {"tokenizer.json",  "vocab.json",         "vocab.bpe",
                                         "merges.txt",      "tokenizer.tiktoken", "qwen.tiktoken",
-                                        "tokenizer.model", "gpt2_tokenizer.bin"};
+                                        "tokenizer.model", "gpt2_tokenizer.bin", "model.gguf"};
     for (*path = NULL; *next < (int)(sizeof names / sizeof *names) && !*path;) {
         const char *name = names[(*next)++];
         char *inside = file_path("%s/%s", folder, name);
@@ -311,7 +316,8 @@ static enum status load_folder(const char *folder, struct tokenizer **out) {
     return FAIL(
         STATUS_INVALID,
         "the folder %s holds no tokenizer: expected tokenizer.json, vocab.json with merges.txt, "
-        "vocab.bpe, tokenizer.tiktoken, Llama 3's tokenizer.model or llm.c's gpt2_tokenizer.bin in it",
+        "vocab.bpe, tokenizer.tiktoken, Llama 3's tokenizer.model, llm.c's gpt2_tokenizer.bin or model.gguf "
+        "in it",
         folder);
 }
 

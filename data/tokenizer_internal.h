@@ -71,13 +71,24 @@ enum status tokenizer_make_plain(struct token_table *tokens, const char *kind, c
 
 // ---- reading
 
+// Ids that end generation, where a file names them itself.
+struct token_ends {
+    int32_t ids[TOKENIZER_MOST_ENDS];
+    int n;
+};
 // Reads a Hugging Face tokenizer.json; or a vocab.json, with the merges.txt beside it.
 //   json   NUL-terminated
+//   ends   for tokenizer_choose_ends
 // STATUS_INVALID: malformed, or no tokenizer of a known kind (the message has the first difference).
 enum status tokenizer_read_json(const char *path, const char *json, size_t length,
-                                struct tokenizer **out) MUST_CHECK;
+                                const struct token_ends *ends, struct tokenizer **out) MUST_CHECK;
 // Whether the file is one of these. False when it cannot be read.
 bool tokenizer_is_json(const char *path);
+
+// Reads the tokenizer of a GGUF file. STATUS_INVALID: malformed, or of a kind that is not known.
+enum status tokenizer_read_gguf(const char *path, struct tokenizer **out) MUST_CHECK;
+// Whether the GGUF file has one. False when it cannot be read.
+bool tokenizer_is_in_gguf(const char *path);
 
 // The settings of a tokenizer.json that decide how text becomes tokens.
 struct token_settings {
@@ -91,7 +102,9 @@ enum status tokenizer_read_settings(const char *path, const cJSON *root,
 
 // Chooses end-of-text and the other ends (tokenizer_load says how).
 //   path   of the tokenizer: the files beside it are read
-enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path) MUST_CHECK;
+//   ends   NULL, or what the file says itself: then no others are read
+enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path,
+                                  const struct token_ends *ends) MUST_CHECK;
 // The id of a token that encoding does not produce, by its name; -1: none.
 int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *name);
 

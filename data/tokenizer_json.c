@@ -15,8 +15,9 @@
 struct vocabulary {
     const char *path;
     struct token_settings settings;
-    const char **tokens; // (n) by id, as in the file; point into the JSON
-    uint8_t *types;      // (n) enum token_type
+    const struct token_ends *ends; // NULL: those of the files beside it
+    const char **tokens;           // (n) by id, as in the file; point into the JSON
+    uint8_t *types;                // (n) enum token_type
     int n;
     struct token_alphabet alphabet;
     struct token_table table;
@@ -323,7 +324,7 @@ static enum status set_settings(struct vocabulary *vocabulary) {
     tokenizer->fuse_unknown = settings->fuse_unknown;
     TRY(find_named(vocabulary, "unk_token", settings->unknown, &tokenizer->unknown));
     TRY(find_named(vocabulary, "post_processor's token", settings->start, &tokenizer->start));
-    TRY(tokenizer_choose_ends(tokenizer, vocabulary->path));
+    TRY(tokenizer_choose_ends(tokenizer, vocabulary->path, vocabulary->ends));
     return is_of_spaces(vocabulary) ? check_characters(vocabulary) : check_bytes(vocabulary);
 }
 
@@ -391,8 +392,9 @@ static bool is_tokenizer(const cJSON *root) {
            cJSON_HasObjectItem(root, "pre_tokenizer");
 }
 
-enum status tokenizer_read_json(const char *path, const char *json, size_t length, struct tokenizer **out) {
-    struct vocabulary vocabulary = {.path = path, .is_rising = true};
+enum status tokenizer_read_json(const char *path, const char *json, size_t length,
+                                const struct token_ends *ends, struct tokenizer **out) {
+    struct vocabulary vocabulary = {.path = path, .ends = ends, .is_rising = true};
     cJSON *root;
     *out = NULL;
     TRY(json_parse(json, length, path, &root));

@@ -110,7 +110,7 @@ enum status tokenizer_make_published(const char *path, struct token_table *token
         tokenizer->start = tokenizer_find_special(tokenizer, "<|begin_of_text|>");
     enum status status = check_names(tokenizer, path);
     if (status == STATUS_OK)
-        status = tokenizer_choose_ends(tokenizer, path);
+        status = tokenizer_choose_ends(tokenizer, path, NULL);
     if (status == STATUS_OK)
         status = tokenizer_pair_all(tokenizer, path);
     if (status == STATUS_OK) {

@@ -1,4 +1,4 @@
-// One interface to checkpoints, Hugging Face folders and model files of llm.c.
+// One interface to checkpoints, Hugging Face folders, model files of llm.c and GGUF models.
 #include "infer/weights.h"
 
 #include <math.h>
@@ -50,12 +50,12 @@ static enum status open_file(struct weights *weights) {
     return status;
 }
 
-// The model file of llm.c that `path` is, or holds; NULL when there is none.
-static enum status find_llmc(const char *path, char **found) {
-    *found = file_is_folder(path) ? file_path("%s/model.bin", path) : file_path("%s", path);
+// The file of this kind that `path` is, or holds under the name; NULL when there is none.
+static enum status find_model(const char *path, const char *name, enum file_kind kind, char **found) {
+    *found = file_is_folder(path) ? file_path("%s/%s", path, name) : file_path("%s", path);
     if (!*found)
         return STATUS_FAILED;
-    if (file_kind_of_path(*found) != FILE_KIND_LLMC_MODEL) {
+    if (file_kind_of_path(*found) != kind) {
         free(*found);
         *found = NULL;
     }
@@ -109,11 +109,15 @@ enum status weights_open(struct weights *weights, const char *path) {
     if (file_exists(path) &&
         (text_ends_with(path, ".safetensors") || text_ends_with(path, ".safetensors.index.json")))
         return open_file(weights);
-    TRY(find_llmc(path, &weights->llmc_path));
-    if (!weights->llmc_path)
+    TRY(find_model(path, "model.bin", FILE_KIND_LLMC_MODEL, &weights->llmc_path));
+    TRY(find_model(path, "model.gguf", FILE_KIND_GGUF, &weights->gguf_path));
+    if (!weights->llmc_path && !weights->gguf_path)
         return weights_refuse(path);
-    weights->folder = folder_of(weights->llmc_path);
-    return weights->folder ? llmc_read_config(weights->llmc_path, &weights->config) : STATUS_FAILED;
+    weights->folder = folder_of(weights->llmc_path ? weights->llmc_path : weights->gguf_path);
+    if (!weights->folder)
+        return STATUS_FAILED;
+    return weights->llmc_path ? llmc_read_config(weights->llmc_path, &weights->config)
+                              : gguf_read_config(weights->gguf_path, &weights->config);
 }
 
 enum status weights_bind(struct weights *weights, const struct params *params) {
@@ -129,6 +133,11 @@ enum status weights_bind(struct weights *weights, const struct params *params) {
     if (weights->llmc_path) {
         TRY(llmc_open(&weights->llmc, weights->llmc_path, params));
         weights->llmc_open = true;
+        return STATUS_OK;
+    }
+    if (weights->gguf_path) {
+        TRY(gguf_weights_open(&weights->gguf, weights->gguf_path, params));
+        weights->gguf_open = true;
         return STATUS_OK;
     }
     TRY(huggingface_open(&weights->huggingface, weights->path, params));
@@ -173,6 +182,8 @@ enum status weights_read_span(const struct weights *weights, int unit, size_t be
                                     begin, end, out);
     if (weights->llmc_open)
         return llmc_span(&weights->llmc, unit, begin, end, out);
+    if (weights->gguf_open)
+        return gguf_span(&weights->gguf, unit, begin, end, out);
     return huggingface_span(&weights->huggingface, unit, begin, end, out);
 }
 
@@ -197,6 +208,10 @@ enum status weights_find_tokenizer(const struct weights *weights, char **path) {
     if (!weights->folder)
         return STATUS_OK;
     int next = 0;
+    if (weights->gguf_path && tokenizer_is_file(weights->gguf_path) && can_load(weights->gguf_path)) {
+        *path = file_path("%s", weights->gguf_path);
+        return *path ? STATUS_OK : STATUS_FAILED;
+    }
     TRY(tokenizer_next_file(weights->folder, &next, path));
     while (*path && !can_load(*path)) {
         free(*path);
@@ -212,7 +227,10 @@ void weights_close(struct weights *weights) {
         huggingface_close(&weights->huggingface);
     if (weights->llmc_open)
         llmc_close(&weights->llmc);
+    if (weights->gguf_open)
+        gguf_weights_close(&weights->gguf);
     free(weights->llmc_path);
+    free(weights->gguf_path);
     free(weights->folder);
     free(weights->path);
     *weights = (struct weights){0};

@@ -3,9 +3,11 @@
 // - a checkpoint folder
 // - a Hugging Face folder of GPT-2, Llama, Qwen2 or Qwen3, or a .safetensors file or index in one
 // - a model file of llm.c, or a folder with one that is named model.bin (as ./train export writes)
+// - a GGUF model of GPT-2, Llama, Qwen2 or Qwen3, or a folder with one that is named model.gguf
 #ifndef ZERO_INFER_WEIGHTS_H
 #define ZERO_INFER_WEIGHTS_H
 
+#include "model/formats/gguf.h"
 #include "model/formats/huggingface.h"
 #include "model/formats/llmc.h"
 #include "zero/checkpoint/checkpoint.h"
@@ -22,6 +24,9 @@ struct weights {
     char *llmc_path; // of a model file of llm.c; else NULL
     struct llmc_weights llmc;
     bool llmc_open;
+    char *gguf_path; // of a GGUF model; else NULL
+    struct gguf_weights gguf;
+    bool gguf_open;
     bool uses_average; // of the checkpoint, whose latest weights are read otherwise (weights_choose)
 };
 

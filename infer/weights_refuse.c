@@ -20,7 +20,7 @@ static enum status refuse_file(const char *path) {
     if (kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT || kind == FILE_KIND_SAFETENSORS)
         return FAIL(STATUS_INVALID,
                     "%s is not recognized as weights: expected a .safetensors file with config.json beside "
-                    "it, a model file of llm.c, or a folder",
+                    "it, a model file of llm.c, a GGUF model, or a folder",
                     path);
     return file_kind_refuse(kind, path, "", "weights");
 }
@@ -83,8 +83,7 @@ enum status weights_refuse(const char *path) {
     return FAIL(STATUS_INVALID,
                 "%s contains no weights: expected a run folder (with checkpoints/), a folder of checkpoints "
                 "(with step-N), a checkpoint (with manifest.json), a Hugging Face folder (with "
-                "config.json, and model.safetensors or model.safetensors.index.json and the files it names) "
-                "or one of llm.c's "
-                "models (with model.bin)",
+                "config.json, and model.safetensors or model.safetensors.index.json and the files it names), "
+                "one of llm.c's models (with model.bin) or a GGUF model (with model.gguf)",
                 path);
 }

@@ -1,7 +1,4 @@
-// A GGUF file as llama.cpp's loader wants it, and as its converter of Hugging Face models writes it: vectors
-// and position embeddings in fp32; a tied lm_head is left out (the loader takes token_embd.weight). Of the
-// Llama family, queries and keys are rotated in neighboring pairs in llama.cpp's "llama", so their rows are
-// in another order there; in "qwen2" and "qwen3" they are as here.
+// Writes a model as a GGUF file (model/formats/gguf.h).
 #include "model/formats/gguf.h"
 
 #include <math.h>
@@ -9,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/gguf_writer.h"
 #include "infer/export/internal.h"
-#include "model/rope_table.h"
 
 #define QUANTIZATION_VERSION 2 // of ggml's block formats
 
@@ -20,13 +17,10 @@ static uint32_t file_type(enum value_type type) {
     return types[type];
 }
 
-// llama.cpp's name of the architecture; NULL: it has none with all that the model has.
-static const char *architecture_of(const struct gpt_config *config) {
-    if (config->family == FAMILY_GPT2)
-        return "gpt2";
-    if (config->qkv_bias && config->qk_norm)
-        return NULL;
-    return config->qkv_bias ? "qwen2" : config->qk_norm ? "qwen3" : "llama";
+static uint32_t tensor_type(enum value_type type) {
+    static const uint32_t types[N_VALUE_TYPES] = {
+        [VALUE_F32] = GGUF_F32, [VALUE_F16] = GGUF_F16, [VALUE_Q8_0] = GGUF_Q8_0, [VALUE_BF16] = GGUF_BF16};
+    return types[type];
 }
 
 // llama.cpp reads beta_fast and beta_slow from the command line only; these are its defaults.
@@ -37,11 +31,11 @@ static bool has_usual_betas(const struct rope_config *rope) {
 static enum status check_model(const struct exporter *exporter) {
     const struct gpt_config *config = &exporter->params.config;
     const char *lacks = config->family == FAMILY_MODERN ? "model.family=modern"
-                        : !architecture_of(config)      ? "both model.qkv_bias and model.qk_norm"
+                        : !gguf_architecture(config)    ? "both model.qkv_bias and model.qk_norm"
                         : config->rope.type == ROPE_YARN && !has_usual_betas(&config->rope)
                             ? "a beta_fast or beta_slow in model.rope_scaling other than llama.cpp's 32 and 1"
                             : NULL;
-    const bool hf_has_it = lacks && config->family == FAMILY_LLAMA && architecture_of(config);
+    const bool hf_has_it = lacks && config->family == FAMILY_LLAMA && gguf_architecture(config);
     for (int block = 0; block < config->n_layer && !lacks; block++)
         lacks = gpt_window(config, block) > 0 ? "model.window" : NULL;
     return lacks ? FAIL(STATUS_INVALID, "%s: GGUF files are not written of models with %s%s",
@@ -58,7 +52,7 @@ struct key {
 
 static struct key key_of(const struct gpt_config *config, const char *name) {
     struct key key;
-    snprintf(key.text, sizeof key.text, "%s.%s", architecture_of(config), name);
+    snprintf(key.text, sizeof key.text, "%s.%s", gguf_architecture(config), name);
     return key;
 }
 
@@ -97,7 +91,7 @@ static void add_model(const struct exporter *exporter, struct gguf_keys *keys) {
                  {"attention.head_count_kv", is_gpt2 ? 0 : config->n_kv_head},
                  {"attention.key_length", is_gpt2 ? 0 : config->head_dim},
                  {"attention.value_length", is_gpt2 ? 0 : config->head_dim}};
-    gguf_add_string(keys, "general.architecture", architecture_of(config));
+    gguf_add_string(keys, "general.architecture", gguf_architecture(config));
     gguf_add_string(keys, "general.type", "model");
     gguf_add_u32(keys, "general.file_type", file_type(exporter->options->type));
     gguf_add_u32(keys, "general.quantization_version", QUANTIZATION_VERSION);
@@ -116,6 +110,7 @@ static void add_model(const struct exporter *exporter, struct gguf_keys *keys) {
 struct source {
     int param, part; // part -1: all of it; param -1: the factors of RoPE's frequencies
     int heads;       // above 0: the rows of so many heads, in llama.cpp's order
+    enum value_type type;
 };
 
 struct tensor_list {
@@ -124,60 +119,6 @@ struct tensor_list {
     int n;
 };
 
-// The tensor (enum *_param) that is row `index` of the table.
-static int tensor_of(const struct params *params, int index) {
-    const struct param_unit *unit = &params->units[params->params[index].unit];
-    int tensor = 0;
-    while (unit->index[tensor] != index - unit->first_param)
-        tensor++;
-    return tensor;
-}
-
-static const char *part_name(const char *part) {
-    static const char *const names[][2] = {{"q_proj", "attn_q"},
-                                           {"k_proj", "attn_k"},
-                                           {"v_proj", "attn_v"},
-                                           {"gate_proj", "ffn_gate"},
-                                           {"up_proj", "ffn_up"}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(part, names[i][0]) == 0)
-            return names[i][1];
-    return part;
-}
-
-static void name_tensor(const struct params *params, int index, int part, char *name, size_t size) {
-    static const char *const in_block[N_BLOCK_PARAMS] = {[PARAM_LN1_WEIGHT] = "attn_norm.weight",
-                                                         [PARAM_LN1_BIAS] = "attn_norm.bias",
-                                                         [PARAM_QKV_WEIGHT] = "attn_qkv.weight",
-                                                         [PARAM_QKV_BIAS] = "attn_qkv.bias",
-                                                         [PARAM_ATTN_PROJ_WEIGHT] = "attn_output.weight",
-                                                         [PARAM_ATTN_PROJ_BIAS] = "attn_output.bias",
-                                                         [PARAM_LN2_WEIGHT] = "ffn_norm.weight",
-                                                         [PARAM_LN2_BIAS] = "ffn_norm.bias",
-                                                         [PARAM_FC_WEIGHT] = "ffn_up.weight",
-                                                         [PARAM_FC_BIAS] = "ffn_up.bias",
-                                                         [PARAM_FC_PROJ_WEIGHT] = "ffn_down.weight",
-                                                         [PARAM_FC_PROJ_BIAS] = "ffn_down.bias",
-                                                         [PARAM_Q_NORM] = "attn_q_norm.weight",
-                                                         [PARAM_K_NORM] = "attn_k_norm.weight"};
-    static const char *const embedding[N_EMBEDDING_PARAMS] = {
-        [PARAM_WTE] = "token_embd.weight", [PARAM_WPE] = "position_embd.weight"};
-    static const char *const final[N_FINAL_PARAMS] = {[PARAM_LNF_WEIGHT] = "output_norm.weight",
-                                                      [PARAM_LNF_BIAS] = "output_norm.bias",
-                                                      [PARAM_LM_HEAD] = "output.weight"};
-    const struct param *param = &params->params[index];
-    const int tensor = tensor_of(params, index);
-    if (param->unit == 0)
-        snprintf(name, size, "%s", embedding[tensor]);
-    else if (param->unit > params->config.n_layer)
-        snprintf(name, size, "%s", final[tensor]);
-    else if (part >= 0)
-        snprintf(name, size, "blk.%d.%s.%s", param->unit - 1, part_name(param->parts[part].name),
-                 param->n_dims > 1 ? "weight" : "bias");
-    else
-        snprintf(name, size, "blk.%d.%s", param->unit - 1, in_block[tensor]);
-}
-
 static enum value_type choose_type(const struct params *params, const struct param *param,
                                    enum value_type type) {
     if (param->n_dims == 1 || param == params_tensor(params, 0, PARAM_WPE))
@@ -185,25 +126,18 @@ static enum value_type choose_type(const struct params *params, const struct par
     return type == VALUE_Q8_0 && param->shape[1] % VALUE_BLOCK != 0 ? VALUE_F16 : type;
 }
 
-// The heads of a part whose rows change places: queries and keys of "llama".
-static int reordered_heads(const struct params *params, int index, int part) {
-    const struct gpt_config *config = &params->config;
-    if (part < 0 || part > 1 || tensor_of(params, index) != PARAM_QKV_WEIGHT ||
-        strcmp(architecture_of(config), "llama") != 0)
-        return 0;
-    return part == 0 ? config->n_head : config->n_kv_head;
-}
-
 static void add_tensor(const struct exporter *exporter, int index, int part, struct tensor_list *list) {
     const struct params *params = &exporter->params;
     const struct param *param = &params->params[index];
+    const enum value_type type = choose_type(params, param, exporter->options->type);
     struct gguf_tensor *tensor = &list->tensors[list->n];
     *tensor = (struct gguf_tensor){
-        .type = choose_type(params, param, exporter->options->type),
+        .type = tensor_type(type),
         .n_dims = param->n_dims,
         .shape = {part < 0 ? param->shape[0] : param->parts[part].n_rows, param->shape[1]}};
-    name_tensor(params, index, part, tensor->name, sizeof tensor->name);
-    list->sources[list->n++] = (struct source){index, part, reordered_heads(params, index, part)};
+    gguf_tensor_name(params, index, part, tensor->name, sizeof tensor->name);
+    list->sources[list->n++] = (struct source){
+        .param = index, .part = part, .heads = gguf_reordered_heads(params, index, part), .type = type};
 }
 
 // Llama 3's scaling of frequencies: what each is divided by.
@@ -211,7 +145,7 @@ static void add_rope_factors(const struct gpt_config *config, struct tensor_list
     if (config->family == FAMILY_GPT2 || config->rope.type != ROPE_LLAMA3)
         return;
     list->tensors[list->n] = (struct gguf_tensor){
-        .name = "rope_freqs.weight", .type = VALUE_F32, .n_dims = 1, .shape = {config->head_dim / 2, 1}};
+        .name = GGUF_ROPE_FACTORS, .type = GGUF_F32, .n_dims = 1, .shape = {config->head_dim / 2, 1}};
     list->sources[list->n++] = (struct source){.param = -1};
 }
 
@@ -221,30 +155,26 @@ struct tensor_writing {
 };
 
 static enum status write_rope_factors(const struct gpt_config *config, struct file_writer *writer) {
-    const int n = config->head_dim / 2;
-    double *frequencies = malloc((size_t)n * sizeof *frequencies), scale;
-    if (!frequencies)
-        return FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
-    rope_frequencies(config, frequencies, &scale);
-    for (int i = 0; i < n; i++) {
-        const float factor = (float)(pow(config->rope.theta, -2.0 * i / config->head_dim) / frequencies[i]);
-        file_write(writer, &factor, sizeof factor);
-    }
-    free(frequencies);
-    return STATUS_OK;
+    const size_t n = (size_t)config->head_dim / 2;
+    float *factors = malloc(n * sizeof *factors);
+    enum status status = factors ? gguf_rope_factors(config, factors)
+                                 : FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
+    if (status == STATUS_OK)
+        file_write(writer, factors, n * sizeof *factors);
+    free(factors);
+    return status;
 }
 
 static enum status write_tensor(void *context, int tensor, struct file_writer *writer) {
     const struct tensor_writing *writing = context;
     const struct source *from = &writing->list->sources[tensor];
     const struct param_source *values = &writing->exporter->source;
-    const enum value_type type = writing->list->tensors[tensor].type;
     if (from->param < 0)
         return write_rope_factors(&writing->exporter->params.config, writer);
     if (from->heads > 0)
-        return param_values_write_heads(values, from->param, from->part, from->heads, type, writer);
-    return from->part < 0 ? param_values_write(values, from->param, false, type, writer)
-                          : param_values_write_part(values, from->param, from->part, type, writer);
+        return param_values_write_heads(values, from->param, from->part, from->heads, from->type, writer);
+    return from->part < 0 ? param_values_write(values, from->param, false, from->type, writer)
+                          : param_values_write_part(values, from->param, from->part, from->type, writer);
 }
 
 static enum status write_file(struct exporter *exporter, const char *path, const struct gguf_keys *keys) {

@@ -2,11 +2,9 @@
 // vocabulary are tokens of a type of their own.
 #include <stdlib.h>
 
+#include "base/gguf_writer.h"
 #include "data/tokenizer_export.h"
 #include "infer/export/internal.h"
-#include "model/formats/gguf.h"
-
-#define TOKEN_UNUSED 5 // beside enum token_type
 
 static void add_tokens(const struct tokenizer *tokenizer, int n, struct gguf_keys *keys) {
     const int n_ids = tokenizer_n_ids(tokenizer);

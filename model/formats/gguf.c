@@ -1,160 +1,300 @@
-// See model/formats/gguf.h. Numbers are little-endian, like the machine (model/formats/safetensors.c requires
-// it).
+// The tensors of a GGUF file by the table of parameters: their names, and their values. gguf_config.c has the
+// keys.
 #include "model/formats/gguf.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define MAGIC     "GGUF"
-#define VERSION   3
-#define ALIGNMENT 32 // of data; the default, which no key needs to name
+#include "base/dtype.h"
+#include "base/parallel.h"
+#include "model/param_overlap.h"
 
-// Types of values in key-value pairs.
-enum key_type { KEY_U32 = 4, KEY_I32 = 5, KEY_F32 = 6, KEY_BOOL = 7, KEY_STRING = 8, KEY_ARRAY = 9 };
+#define BLOCK       32 // values of a Q8_0 block: an fp16 scale and int8
+#define BLOCK_BYTES (sizeof(uint16_t) + BLOCK)
 
-static uint32_t tensor_type(enum value_type type) {
-    static const uint32_t types[N_VALUE_TYPES] = {
-        [VALUE_F32] = 0, [VALUE_F16] = 1, [VALUE_Q8_0] = 8, [VALUE_BF16] = 30};
-    return types[type];
+// ---- names
+
+// The tensor (enum *_param) that is row `index` of the table.
+static int tensor_of(const struct params *params, int index) {
+    const struct param_unit *unit = &params->units[params->params[index].unit];
+    int tensor = 0;
+    while (unit->index[tensor] != index - unit->first_param)
+        tensor++;
+    return tensor;
 }
 
-// ---- key-value pairs
-
-static void add_u32(struct text *out, uint32_t value) {
-    text_add_bytes(out, &value, sizeof value);
+static const char *part_name(const char *part) {
+    static const char *const names[][2] = {{"q_proj", "attn_q"},
+                                           {"k_proj", "attn_k"},
+                                           {"v_proj", "attn_v"},
+                                           {"gate_proj", "ffn_gate"},
+                                           {"up_proj", "ffn_up"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(part, names[i][0]) == 0)
+            return names[i][1];
+    return part;
 }
 
-static void add_u64(struct text *out, uint64_t value) {
-    text_add_bytes(out, &value, sizeof value);
+void gguf_tensor_name(const struct params *params, int index, int part, char *name, size_t size) {
+    static const char *const in_block[N_BLOCK_PARAMS] = {[PARAM_LN1_WEIGHT] = "attn_norm.weight",
+                                                         [PARAM_LN1_BIAS] = "attn_norm.bias",
+                                                         [PARAM_QKV_WEIGHT] = "attn_qkv.weight",
+                                                         [PARAM_QKV_BIAS] = "attn_qkv.bias",
+                                                         [PARAM_ATTN_PROJ_WEIGHT] = "attn_output.weight",
+                                                         [PARAM_ATTN_PROJ_BIAS] = "attn_output.bias",
+                                                         [PARAM_LN2_WEIGHT] = "ffn_norm.weight",
+                                                         [PARAM_LN2_BIAS] = "ffn_norm.bias",
+                                                         [PARAM_FC_WEIGHT] = "ffn_up.weight",
+                                                         [PARAM_FC_BIAS] = "ffn_up.bias",
+                                                         [PARAM_FC_PROJ_WEIGHT] = "ffn_down.weight",
+                                                         [PARAM_FC_PROJ_BIAS] = "ffn_down.bias",
+                                                         [PARAM_Q_NORM] = "attn_q_norm.weight",
+                                                         [PARAM_K_NORM] = "attn_k_norm.weight"};
+    static const char *const embedding[N_EMBEDDING_PARAMS] = {
+        [PARAM_WTE] = "token_embd.weight", [PARAM_WPE] = "position_embd.weight"};
+    static const char *const final[N_FINAL_PARAMS] = {[PARAM_LNF_WEIGHT] = "output_norm.weight",
+                                                      [PARAM_LNF_BIAS] = "output_norm.bias",
+                                                      [PARAM_LM_HEAD] = "output.weight"};
+    const struct param *param = &params->params[index];
+    const int tensor = tensor_of(params, index);
+    if (param->unit == 0)
+        snprintf(name, size, "%s", embedding[tensor]);
+    else if (param->unit > params->config.n_layer)
+        snprintf(name, size, "%s", final[tensor]);
+    else if (part >= 0)
+        snprintf(name, size, "blk.%d.%s.%s", param->unit - 1, part_name(param->parts[part].name),
+                 param->n_dims > 1 ? "weight" : "bias");
+    else
+        snprintf(name, size, "blk.%d.%s", param->unit - 1, in_block[tensor]);
 }
 
-static void add_string(struct text *out, const char *bytes, size_t n) {
-    add_u64(out, n);
-    text_add_bytes(out, bytes, n);
+int gguf_reordered_heads(const struct params *params, int index, int part) {
+    const struct gpt_config *config = &params->config;
+    if (part < 0 || part > 1 || tensor_of(params, index) != PARAM_QKV_WEIGHT ||
+        strcmp(gguf_architecture(config), "llama") != 0)
+        return 0;
+    return part == 0 ? config->n_head : config->n_kv_head;
 }
 
-static void begin_pair(struct gguf_keys *keys, const char *key, enum key_type type) {
-    add_string(&keys->bytes, key, strlen(key));
-    add_u32(&keys->bytes, type);
-    keys->n++;
+// ---- the tensors of a file
+
+static int n_parts(const struct param *param) {
+    return param->hf_parts ? param->n_parts : 1;
 }
 
-void gguf_keys_free(struct gguf_keys *keys) {
-    text_free(&keys->bytes);
+static const struct gguf_tensor **slot_of(const struct gguf_weights *weights, int index, int part) {
+    return &weights->tensors[index * PARAM_PARTS_MOST + part];
 }
 
-void gguf_add_u32(struct gguf_keys *keys, const char *key, uint32_t value) {
-    begin_pair(keys, key, KEY_U32);
-    add_u32(&keys->bytes, value);
+static enum status check_type(const struct gguf_weights *weights, const struct gguf_tensor *tensor) {
+    char type[16];
+    if (tensor->type == GGUF_F32 || tensor->type == GGUF_F16 || tensor->type == GGUF_BF16 ||
+        tensor->type == GGUF_Q8_0)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: tensor \"%s\" is %s, expected F32, F16, BF16 or Q8_0; fetch a file with these, or "
+                "convert: llama-quantize --allow-requantize %s NEW.gguf f16",
+                weights->file.path, tensor->name, gguf_type_name(tensor->type, type), weights->file.path);
 }
 
-void gguf_add_f32(struct gguf_keys *keys, const char *key, float value) {
-    begin_pair(keys, key, KEY_F32);
-    text_add_bytes(&keys->bytes, &value, sizeof value);
+static enum status bind(struct gguf_weights *weights, int index, int part) {
+    const struct params *params = weights->params;
+    const struct param *param = &params->params[index];
+    char name[64];
+    gguf_tensor_name(params, index, param->hf_parts ? part : -1, name, sizeof name);
+    const struct gguf_tensor *tensor = gguf_find_tensor(&weights->file, name);
+    const int64_t rows = param->hf_parts ? param->parts[part].n_rows : param->shape[0];
+    if (!tensor)
+        return FAIL(STATUS_INVALID, "%s: tensor \"%s\" is missing", weights->file.path, name);
+    TRY(check_type(weights, tensor));
+    if (tensor->n_dims != param->n_dims || tensor->shape[0] != rows ||
+        (param->n_dims > 1 && tensor->shape[1] != param->shape[1]))
+        return FAIL(STATUS_INVALID,
+                    "%s: tensor \"%s\" has %d dimensions, (%lld%s%lld), expected (%lld%s%lld)",
+                    weights->file.path, name, tensor->n_dims, (long long)tensor->shape[0],
+                    tensor->n_dims > 1 ? ", " : " x ", tensor->n_dims > 1 ? (long long)tensor->shape[1] : 1,
+                    (long long)rows, param->n_dims > 1 ? ", " : " x ",
+                    param->n_dims > 1 ? (long long)param->shape[1] : 1);
+    if (tensor->bytes == 0)
+        return FAIL(STATUS_INVALID, "%s: the rows of tensor \"%s\" are no multiple of Q8_0's %d values",
+                    weights->file.path, name, BLOCK);
+    *slot_of(weights, index, part) = tensor;
+    return STATUS_OK;
 }
 
-void gguf_add_bool(struct gguf_keys *keys, const char *key, bool value) {
-    begin_pair(keys, key, KEY_BOOL);
-    text_add_bytes(&keys->bytes, value ? "\1" : "\0", 1);
+static bool is_bound(const struct gguf_weights *weights, const struct gguf_tensor *tensor) {
+    for (int i = 0; i < weights->params->n_params * PARAM_PARTS_MOST; i++)
+        if (weights->tensors[i] == tensor)
+            return true;
+    return false;
 }
 
-void gguf_add_string(struct gguf_keys *keys, const char *key, const char *value) {
-    begin_pair(keys, key, KEY_STRING);
-    add_string(&keys->bytes, value, strlen(value));
-}
+static enum status read_tensor(const struct gguf_weights *weights, const struct gguf_tensor *tensor,
+                               size_t first, size_t n, float *out);
 
-static void begin_array(struct gguf_keys *keys, const char *key, enum key_type type, uint64_t n) {
-    begin_pair(keys, key, KEY_ARRAY);
-    add_u32(&keys->bytes, type);
-    add_u64(&keys->bytes, n);
-}
-
-void gguf_begin_strings(struct gguf_keys *keys, const char *key, uint64_t n) {
-    begin_array(keys, key, KEY_STRING, n);
-}
-
-void gguf_put_string(struct gguf_keys *keys, const char *bytes, size_t n) {
-    add_string(&keys->bytes, bytes, n);
-}
-
-void gguf_begin_i32s(struct gguf_keys *keys, const char *key, uint64_t n) {
-    begin_array(keys, key, KEY_I32, n);
-}
-
-void gguf_put_i32(struct gguf_keys *keys, int32_t value) {
-    add_u32(&keys->bytes, (uint32_t)value);
-}
-
-void gguf_begin_f32s(struct gguf_keys *keys, const char *key, uint64_t n) {
-    begin_array(keys, key, KEY_F32, n);
-}
-
-void gguf_put_f32(struct gguf_keys *keys, float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    add_u32(&keys->bytes, bits);
-}
-
-// ---- the file
-
-static uint64_t aligned(uint64_t bytes) {
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
-static uint64_t tensor_bytes(const struct gguf_tensor *tensor) {
-    size_t elements = 1;
-    for (int d = 0; d < tensor->n_dims; d++)
-        elements *= (size_t)tensor->shape[d];
-    return value_bytes(tensor->type, elements);
-}
-
-static void add_tensors(struct text *out, const struct gguf_tensor *tensors, int n_tensors) {
-    uint64_t offset = 0;
-    for (int i = 0; i < n_tensors; i++) {
-        const struct gguf_tensor *tensor = &tensors[i];
-        add_string(out, tensor->name, strlen(tensor->name));
-        add_u32(out, (uint32_t)tensor->n_dims);
-        for (int d = tensor->n_dims - 1; d >= 0; d--)
-            add_u64(out, (uint64_t)tensor->shape[d]);
-        add_u32(out, tensor_type(tensor->type));
-        add_u64(out, offset);
-        offset += aligned(tensor_bytes(tensor));
+// GPT-2's lm_head may be stored although it is tied.
+static enum status check_head(const struct gguf_weights *weights, const struct gguf_tensor *head) {
+    enum { CHUNK = 1 << 14 };
+    const struct gguf_tensor *embedding = *slot_of(weights, PARAM_WTE, 0);
+    bool same = head->elements == embedding->elements && head->bytes > 0;
+    float *values = malloc(2 * CHUNK * sizeof *values);
+    enum status status = values ? check_type(weights, head)
+                                : FAIL(STATUS_FAILED, "out of memory opening %s", weights->file.path);
+    for (size_t first = 0, n; first < head->elements && status == STATUS_OK && same; first += n) {
+        n = head->elements - first < CHUNK ? (size_t)head->elements - first : CHUNK;
+        status = read_tensor(weights, head, first, n, values);
+        if (status == STATUS_OK)
+            status = read_tensor(weights, embedding, first, n, values + CHUNK);
+        same = status == STATUS_OK && memcmp(values, values + CHUNK, n * sizeof *values) == 0;
     }
+    free(values);
+    if (status != STATUS_OK || same)
+        return status;
+    return FAIL(STATUS_INVALID,
+                "%s: \"output.weight\" is not \"token_embd.weight\", and here GPT-2's lm_head always shares "
+                "the embedding's weights",
+                weights->file.path);
 }
 
-static void write_padding(struct file_writer *writer) {
-    static const char zeros[ALIGNMENT];
-    file_write(writer, zeros, aligned(writer->bytes) - writer->bytes);
+static enum status check_others(const struct gguf_weights *weights) {
+    for (int i = 0; i < weights->file.n_tensors; i++) {
+        const struct gguf_tensor *tensor = &weights->file.tensors[i];
+        if (is_bound(weights, tensor) || strcmp(tensor->name, GGUF_ROPE_FACTORS) == 0)
+            continue;
+        if (weights->params->config.family == FAMILY_GPT2 && strcmp(tensor->name, "output.weight") == 0) {
+            TRY(check_head(weights, tensor));
+            continue;
+        }
+        return FAIL(STATUS_INVALID,
+                    "%s: tensor \"%s\" is no part of a model of architecture %s with %d blocks",
+                    weights->file.path, tensor->name, gguf_architecture(&weights->params->config),
+                    weights->params->config.n_layer);
+    }
+    return STATUS_OK;
 }
 
-enum status gguf_write(const char *path, const struct gguf_keys *keys, const struct gguf_tensor *tensors,
-                       int n_tensors,
-                       enum status (*write)(void *context, int tensor, struct file_writer *writer),
-                       void *context) {
-    struct text start = {0};
-    struct file_writer writer = {0};
-    text_add(&start, MAGIC);
-    add_u32(&start, VERSION);
-    add_u64(&start, (uint64_t)n_tensors);
-    add_u64(&start, keys->n);
-    text_add_bytes(&start, keys->bytes.data, keys->bytes.length);
-    add_tensors(&start, tensors, n_tensors);
-    enum status status = text_status(&keys->bytes);
+static enum status bind_all(struct gguf_weights *weights) {
+    const struct params *params = weights->params;
+    weights->tensors = calloc((size_t)params->n_params * PARAM_PARTS_MOST, sizeof *weights->tensors);
+    if (!weights->tensors)
+        return FAIL(STATUS_FAILED, "out of memory opening %s", weights->file.path);
+    for (int i = 0; i < params->n_params; i++)
+        for (int part = 0; part < n_parts(&params->params[i]); part++)
+            TRY(bind(weights, i, part));
+    return check_others(weights);
+}
+
+enum status gguf_weights_open(struct gguf_weights *weights, const char *path, const struct params *params) {
+    *weights = (struct gguf_weights){.params = params};
+    enum status status = gguf_open(&weights->file, path);
     if (status == STATUS_OK)
-        status = text_status(&start);
-    if (status == STATUS_OK)
-        status = file_writer_open(&writer, path);
-    if (status == STATUS_OK)
-        file_write(&writer, start.data, start.length);
-    for (int i = 0; i < n_tensors && status == STATUS_OK && !writer.error; i++) {
-        write_padding(&writer);
-        status = write(context, i, &writer);
-    }
-    if (status == STATUS_OK) {
-        write_padding(&writer);
-        status = file_commit(&writer);
-    } else {
-        file_discard(&writer);
-    }
-    text_free(&start);
+        status = bind_all(weights);
+    if (status != STATUS_OK)
+        gguf_weights_close(weights);
     return status;
+}
+
+void gguf_weights_close(struct gguf_weights *weights) {
+    free(weights->tensors);
+    if (weights->params)
+        gguf_close(&weights->file);
+    *weights = (struct gguf_weights){0};
+}
+
+// ---- values
+
+struct conversion {
+    uint32_t type;
+    const uint8_t *raw;
+    size_t skipped, n; // elements of `raw` before those wanted, and how many are wanted
+    float *out;
+};
+
+static float value_of(uint32_t type, const uint8_t *raw, size_t i) {
+    uint16_t half;
+    float value;
+    switch (type) {
+    case GGUF_F32:
+        memcpy(&value, raw + i * sizeof value, sizeof value);
+        return value;
+    case GGUF_Q8_0:
+        memcpy(&half, raw + i / BLOCK * BLOCK_BYTES, sizeof half);
+        return f16_to_float(half) * (float)(int8_t)raw[i / BLOCK * BLOCK_BYTES + sizeof half + i % BLOCK];
+    default:
+        memcpy(&half, raw + i * sizeof half, sizeof half);
+        return type == GGUF_F16 ? f16_to_float(half) : bf16_to_float(half);
+    }
+}
+
+static void convert_part(const void *context, int part, int n_of_parts) {
+    const struct conversion *c = context;
+    const struct parallel_span span = parallel_span_of(c->n, 16, part, n_of_parts);
+    for (size_t i = span.begin; i < span.end; i++)
+        c->out[i] = value_of(c->type, c->raw, c->skipped + i);
+}
+
+// Elements [first, first + n) of a tensor, in the file's order.
+static enum status read_tensor(const struct gguf_weights *weights, const struct gguf_tensor *tensor,
+                               size_t first, size_t n, float *out) {
+    const size_t block = tensor->type == GGUF_Q8_0 ? BLOCK : 1;
+    const size_t from = first / block * block, to = (first + n + block - 1) / block * block;
+    const uint64_t before = gguf_type_bytes(tensor->type, from);
+    const size_t bytes = (size_t)(gguf_type_bytes(tensor->type, to) - before);
+    uint8_t *raw = malloc(bytes + 1);
+    enum status status = raw ? gguf_read(&weights->file, tensor, before, bytes, raw)
+                             : FAIL(STATUS_FAILED, "out of memory reading %s", weights->file.path);
+    if (status == STATUS_OK)
+        parallel_run(parallel_threads(), convert_part,
+                     &(struct conversion){tensor->type, raw, first - from, n, out});
+    free(raw);
+    return status;
+}
+
+// The row of a file where a row of ours is: the two halves of each head's rows are interleaved there.
+static size_t file_row(size_t row, size_t head_dim) {
+    const size_t within = row % head_dim, half = head_dim / 2;
+    return row - within + 2 * (within % half) + within / half;
+}
+
+// Elements [first, first + n) of a part whose rows are in llama.cpp's order, row by row.
+static enum status read_reordered(const struct gguf_weights *weights, const struct gguf_tensor *tensor,
+                                  size_t first, size_t n, float *out) {
+    const size_t columns = (size_t)tensor->shape[1], D = (size_t)weights->params->config.head_dim;
+    for (size_t now; n > 0; first += now, n -= now, out += now) {
+        const size_t row = first / columns, column = first % columns;
+        now = columns - column < n ? columns - column : n;
+        TRY(read_tensor(weights, tensor, file_row(row, D) * columns + column, now, out));
+    }
+    return STATUS_OK;
+}
+
+// Elements [first, first + n) of a parameter, of each part those that are its own.
+static enum status read_elements(const struct gguf_weights *weights, int index, size_t first, size_t n,
+                                 float *out) {
+    const struct param *param = &weights->params->params[index];
+    const size_t columns = param->n_dims > 1 ? (size_t)param->shape[1] : 1;
+    for (int part = 0; part < n_parts(param); part++) {
+        const size_t begin = param->hf_parts ? (size_t)param->parts[part].first_row * columns : 0;
+        const size_t end =
+            param->hf_parts ? begin + (size_t)param->parts[part].n_rows * columns : param->elements;
+        const size_t from = first > begin ? first : begin, to = first + n < end ? first + n : end;
+        const struct gguf_tensor *tensor = *slot_of(weights, index, part);
+        if (from >= to)
+            continue;
+        if (param->hf_parts && gguf_reordered_heads(weights->params, index, part) > 0)
+            TRY(read_reordered(weights, tensor, from - begin, to - from, out + (from - first)));
+        else
+            TRY(read_tensor(weights, tensor, from - begin, to - from, out + (from - first)));
+    }
+    return STATUS_OK;
+}
+
+enum status gguf_span(const struct gguf_weights *weights, int unit, size_t begin, size_t end, float *out) {
+    const struct params *params = weights->params;
+    memset(out, 0, (end - begin) * sizeof *out);
+    for (struct param_overlap it = {0}; params_next_overlap(params, unit, begin, end, &it);)
+        TRY(read_elements(weights, it.param, it.begin - params->params[it.param].offset, it.end - it.begin,
+                          out + (it.begin - begin)));
+    return STATUS_OK;
 }

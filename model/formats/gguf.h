@@ -1,45 +1,44 @@
-// Writes GGUF files, version 3 (ggml, llama.cpp): key-value pairs, descriptions of tensors, then their data,
-// each aligned to 32 bytes. https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+// Models in GGUF files, as llama.cpp's loader wants them and its converter of Hugging Face models writes
+// them: vectors and position embeddings in fp32; a tied lm_head is left out (the loader takes
+// token_embd.weight). Of the Llama family, queries and keys are rotated in neighboring pairs in llama.cpp's
+// "llama", so their rows are in another order there; in "qwen2" and "qwen3" they are as here.
+// infer/export/gguf.c writes them.
 #ifndef ZERO_MODEL_FORMATS_GGUF_H
 #define ZERO_MODEL_FORMATS_GGUF_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "base/gguf.h"
+#include "model/params.h"
 
-#include "base/file.h"
-#include "base/text.h"
-#include "model/param_values.h"
+// llama.cpp's name of the architecture: "gpt2", "llama", "qwen2" or "qwen3". NULL: it has none with all that
+// the model has.
+const char *gguf_architecture(const struct gpt_config *config);
+// The name of a tensor, row `index` of the table; part -1: all of it.
+void gguf_tensor_name(const struct params *params, int index, int part, char *name, size_t size);
+// The heads of a part whose rows are in llama.cpp's order, queries and keys of "llama"; 0 for all others.
+int gguf_reordered_heads(const struct params *params, int index, int part);
 
-// Key-value pairs, in the order in which they were added. Zero-initialize; an allocation that fails is
-// reported by gguf_write.
-struct gguf_keys {
-    struct text bytes;
-    uint64_t n;
+// Llama 3's scaling of RoPE's frequencies is a tensor in these files: what each frequency is divided by.
+#define GGUF_ROPE_FACTORS "rope_freqs.weight"
+// factors (head_dim / 2) of a model with ROPE_LLAMA3. STATUS_FAILED: out of memory.
+enum status gguf_rope_factors(const struct gpt_config *config, float *factors) MUST_CHECK;
+
+// Reads the sizes and variants from the keys. STATUS_INVALID names the file and the key: another
+// architecture, a size that is missing, a variant that this program has not, one file of several.
+enum status gguf_read_config(const char *path, struct gpt_config *config) MUST_CHECK;
+
+struct gguf_weights {
+    const struct params *params;
+    struct gguf_file file;
+    const struct gguf_tensor **tensors; // (n_params * PARAM_PARTS_MOST) of each part, or of the whole; NULL
 };
-void gguf_keys_free(struct gguf_keys *keys);
-void gguf_add_u32(struct gguf_keys *keys, const char *key, uint32_t value);
-void gguf_add_f32(struct gguf_keys *keys, const char *key, float value);
-void gguf_add_bool(struct gguf_keys *keys, const char *key, bool value);
-void gguf_add_string(struct gguf_keys *keys, const char *key, const char *value);
-// An array: its elements follow, as many as announced.
-void gguf_begin_strings(struct gguf_keys *keys, const char *key, uint64_t n);
-void gguf_put_string(struct gguf_keys *keys, const char *bytes, size_t n);
-void gguf_begin_i32s(struct gguf_keys *keys, const char *key, uint64_t n);
-void gguf_put_i32(struct gguf_keys *keys, int32_t value);
-void gguf_begin_f32s(struct gguf_keys *keys, const char *key, uint64_t n);
-void gguf_put_f32(struct gguf_keys *keys, float value);
-
-struct gguf_tensor {
-    char name[64];
-    enum value_type type;
-    int n_dims;
-    int64_t shape[2]; // outermost first, as in the table of parameters
-};
-// Writes the file. `write` writes the data of a tensor: as many bytes as its shape and type have. The file
-// appears under its name only when it is complete.
-enum status gguf_write(const char *path, const struct gguf_keys *keys, const struct gguf_tensor *tensors,
-                       int n_tensors,
-                       enum status (*write)(void *context, int tensor, struct file_writer *writer),
-                       void *context) MUST_CHECK;
+// Opens a file with the sizes of the table, which must outlive `weights`. STATUS_INVALID names a tensor that
+// is missing, has another shape, is no part of the model, or is of a type other than F32, F16, BF16 and Q8_0.
+enum status gguf_weights_open(struct gguf_weights *weights, const char *path,
+                              const struct params *params) MUST_CHECK;
+void gguf_weights_close(struct gguf_weights *weights);
+// Reads the fp32 values of elements [begin, end) of a unit to out[0 ..]; padding gets zero. STATUS_FAILED:
+// the file was cut since it was opened, or cannot be read.
+enum status gguf_span(const struct gguf_weights *weights, int unit, size_t begin, size_t end,
+                      float *out) MUST_CHECK;
 
 #endif

@@ -143,6 +143,45 @@ def check_gguf(path, folder):
     return {'keys': check_keys(path), 'types': types, 'worst': worst, 'n': n}
 
 
+def check_write_gguf(folder, path, dtype):
+    """Writes the weights of a Hugging Face folder with the gguf package, as llama.cpp's converter does, without a tokenizer."""
+    import gguf
+    import numpy as np
+    folder = pathlib.Path(folder)
+    config, weights = json.loads((folder / 'config.json').read_text()), numpy_weights(folder)
+    name, layers = config['model_type'], config.get('n_layer') or config['num_hidden_layers']
+    writer = gguf.GGUFWriter(path, name)
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, name.upper()), layers)
+    heads = config.get('n_head') or config['num_attention_heads']
+    kv_heads = config.get('num_key_value_heads', heads)
+    writer.add_context_length(config.get('n_positions') or config['max_position_embeddings'])
+    writer.add_embedding_length(config.get('n_embd') or config['hidden_size'])
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(config.get('intermediate_size') or 4 * config['n_embd'])
+    writer.add_head_count(heads)
+    if name == 'gpt2':
+        writer.add_layer_norm_eps(config['layer_norm_epsilon'])
+    else:
+        writer.add_head_count_kv(kv_heads)
+        writer.add_layer_norm_rms_eps(config['rms_norm_eps'])
+        writer.add_rope_freq_base(config['rope_theta'])
+        if config.get('head_dim'):
+            writer.add_key_length(config['head_dim'])
+            writer.add_value_length(config['head_dim'])
+    for key, value in weights.items():
+        base, _, ending = key.rpartition('.')
+        if name == 'gpt2' and '.c_' in key and ending == 'weight':
+            value = value.T
+        for part, n in ('q_proj.weight', heads), ('k_proj.weight', kv_heads):
+            if name == 'llama' and key.endswith(part):  # LlamaModel.permute
+                value = value.reshape(n, 2, len(value) // n // 2, -1).swapaxes(1, 2).reshape(value.shape)
+        kind = gguf.GGMLQuantizationType[dtype if value.ndim > 1 and (dtype != 'Q8_0' or value.shape[1] % 32 == 0) else 'F32']
+        writer.add_tensor(f'{names.get_name(base)}.{ending}', gguf.quants.quantize(np.ascontiguousarray(value), kind), raw_dtype=kind)
+    for write in writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close:
+        write()
+    return len(weights)
+
+
 def check_tokenizer(folder, texts):
     """Ids of each text of a JSON list by the tokenizers package: from tokenizer.json, and from vocab.json with merges.txt."""
     from tokenizers import ByteLevelBPETokenizer, Tokenizer

@@ -51,8 +51,8 @@ static void check_export(const struct tokenizer *tokenizer, const char *path) {
 
 // The first byte chooses the file's name; its highest bit, whether to export.
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const char *const names[] = {"tokenizer.json", "merges.txt",      "vocab.bpe",    "gpt2.tiktoken",
-                                        "tokenizer.bin",  "tokenizer.model", "qwen.tiktoken"};
+    static const char *const names[] = {"tokenizer.json", "merges.txt",      "vocab.bpe",     "gpt2.tiktoken",
+                                        "tokenizer.bin",  "tokenizer.model", "qwen.tiktoken", "model.gguf"};
     struct tokenizer *tokenizer = NULL;
     if (size == 0)
         return 0;

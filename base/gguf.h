@@ -1,0 +1,113 @@
+// GGUF files (ggml, llama.cpp): a header, key-value pairs, descriptions of tensors, then their data.
+// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Versions 2 and 3, little-endian. Nothing of a
+// file is used before it is checked against the file's size. Written by base/gguf_writer.h.
+#ifndef ZERO_BASE_GGUF_H
+#define ZERO_BASE_GGUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#define GGUF_MAGIC     "GGUF"
+#define GGUF_VERSION   3
+#define GGUF_ALIGNMENT 32 // of data, unless the key general.alignment says otherwise
+#define GGUF_MOST_DIMS 4
+
+// Types of values in key-value pairs.
+enum gguf_key_type {
+    GGUF_KEY_U8,
+    GGUF_KEY_I8,
+    GGUF_KEY_U16,
+    GGUF_KEY_I16,
+    GGUF_KEY_U32,
+    GGUF_KEY_I32,
+    GGUF_KEY_F32,
+    GGUF_KEY_BOOL,
+    GGUF_KEY_STRING,
+    GGUF_KEY_ARRAY,
+    GGUF_KEY_U64,
+    GGUF_KEY_I64,
+    GGUF_KEY_F64,
+    N_GGUF_KEY_TYPES
+};
+
+// Types of tensors, by ggml's numbers; there are more of them.
+enum gguf_type { GGUF_F32 = 0, GGUF_F16 = 1, GGUF_Q8_0 = 8, GGUF_BF16 = 30 };
+// "F32", "Q4_K"; of a number that is unknown "type 77".
+const char *gguf_type_name(uint32_t type, char buffer[16]);
+// Bytes of n elements. 0: the type is unknown, or n is not a multiple of its blocks' elements.
+uint64_t gguf_type_bytes(uint32_t type, uint64_t n);
+
+// Bytes within the file's head, not NUL-terminated.
+struct gguf_string {
+    const char *bytes;
+    size_t n;
+};
+bool gguf_string_is(struct gguf_string string, const char *text);
+
+struct gguf_key {
+    struct gguf_string name;
+    enum gguf_key_type type;
+    enum gguf_key_type element_type; // of an array; else `type`
+    uint64_t n;                      // elements of an array; else 1
+    const char *data, *end;          // of the elements
+};
+
+struct gguf_tensor {
+    char name[64];
+    uint32_t type; // enum gguf_type or another of ggml's
+    int n_dims;
+    int64_t shape[GGUF_MOST_DIMS]; // outermost first
+    uint64_t elements;
+    uint64_t offset, bytes; // of the data, in the file; bytes 0: of a type that is unknown
+};
+
+struct gguf_file {
+    char *path;
+    int descriptor;
+    uint64_t bytes;
+    char *head; // the file up to the data
+    struct gguf_key *keys;
+    int n_keys;
+    struct gguf_tensor *tensors;
+    int n_tensors;
+};
+
+// STATUS_INVALID names the file and what is wrong: not a GGUF file, another version or byte order, cut short,
+// a key or tensor twice, data beyond the file's end or at an unaligned place, an overflowing shape.
+enum status gguf_open(struct gguf_file *file, const char *path) MUST_CHECK;
+void gguf_close(struct gguf_file *file);
+
+// The key of this name, or NULL.
+const struct gguf_key *gguf_find(const struct gguf_file *file, const char *name);
+// The value of a key; where the file does not have it, *value stays and *found, which may be NULL, is false.
+// STATUS_INVALID names the key: its value has another type (any integer type does, also for numbers), or is
+// outside [least, most].
+enum status gguf_get_integer(const struct gguf_file *file, const char *name, int64_t least, int64_t most,
+                             int64_t *value, bool *found) MUST_CHECK;
+enum status gguf_get_number(const struct gguf_file *file, const char *name, double *value,
+                            bool *found) MUST_CHECK;
+enum status gguf_get_bool(const struct gguf_file *file, const char *name, bool *value,
+                          bool *found) MUST_CHECK;
+enum status gguf_get_string(const struct gguf_file *file, const char *name, struct gguf_string *value,
+                            bool *found) MUST_CHECK;
+// The key of an array with elements of this type; NULL where the file does not have it. STATUS_INVALID: it is
+// something else.
+enum status gguf_get_array(const struct gguf_file *file, const char *name, enum gguf_key_type element_type,
+                           const struct gguf_key **key) MUST_CHECK;
+// Elements of an array of strings, in order: *at begins at key->data, and is advanced.
+struct gguf_string gguf_next_string(const char **at);
+// Element i of an array of i32 or f32.
+int32_t gguf_i32_at(const struct gguf_key *key, uint64_t i);
+float gguf_f32_at(const struct gguf_key *key, uint64_t i);
+
+// The tensor of this name, or NULL.
+const struct gguf_tensor *gguf_find_tensor(const struct gguf_file *file, const char *name);
+// Reads bytes [first, first + n) of a tensor's data. STATUS_FAILED: the file was cut since it was opened, or
+// cannot be read.
+enum status gguf_read(const struct gguf_file *file, const struct gguf_tensor *tensor, uint64_t first,
+                      size_t n, void *out) MUST_CHECK;
+
+#endif

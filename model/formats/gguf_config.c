@@ -1,0 +1,294 @@
+// What the keys of a GGUF file say of a model: its architecture, sizes, and how RoPE's frequencies are
+// scaled.
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "model/formats/gguf.h"
+#include "model/rope_table.h"
+
+#define PI                3.14159265358979323846
+#define LAYERNORM_EPSILON 1e-5 // of GPT-2
+#define EPSILON_RELATIVE  1e-6 // 1e-5 is not exact in any binary type
+#define FACTOR_RELATIVE   1e-5 // of RoPE's factors, which are fp32
+#define USUAL_LOW         1.0  // Llama 3's low_freq_factor and high_freq_factor
+#define USUAL_HIGH        4.0
+#define USUAL_POSITIONS   8192 // the context of Llama 3 before it was stretched
+
+const char *gguf_architecture(const struct gpt_config *config) {
+    if (config->family == FAMILY_GPT2)
+        return "gpt2";
+    if (config->family != FAMILY_LLAMA || (config->qkv_bias && config->qk_norm))
+        return NULL;
+    return config->qkv_bias ? "qwen2" : config->qk_norm ? "qwen3" : "llama";
+}
+
+// The file, and the name of its architecture, with which its keys begin.
+struct reading {
+    const struct gguf_file *file;
+    const char *architecture;
+};
+
+struct key_text {
+    char text[96];
+};
+
+static struct key_text key_of(const struct reading *reading, const char *name) {
+    struct key_text key;
+    snprintf(key.text, sizeof key.text, "%s.%s", reading->architecture, name);
+    return key;
+}
+
+static enum status get_size(const struct reading *reading, const char *name, bool is_needed, int *size) {
+    const struct key_text key = key_of(reading, name);
+    int64_t value = *size;
+    bool found;
+    TRY(gguf_get_integer(reading->file, key.text, 1, INT_MAX, &value, &found));
+    *size = (int)value;
+    return found || !is_needed
+               ? STATUS_OK
+               : FAIL(STATUS_INVALID, "%s: the key \"%s\" is missing", reading->file->path, key.text);
+}
+
+// Numbers are fp32 in these files: 1e-5 is taken for the shortest decimal that is the same number.
+static enum status get_number(const struct reading *reading, const char *name, double *value) {
+    const struct key_text key = key_of(reading, name);
+    char decimal[32];
+    double read = 0;
+    bool found;
+    TRY(gguf_get_number(reading->file, key.text, &read, &found));
+    if (!found)
+        return STATUS_OK;
+    if (!(read > 0 && isfinite(read)))
+        return FAIL(STATUS_INVALID, "%s: the key \"%s\" is %g, expected a number greater than 0",
+                    reading->file->path, key.text, read);
+    *value = strtod(text_float(decimal, (float)read), NULL);
+    return STATUS_OK;
+}
+
+// Variants that this program has not.
+static enum status refuse_variants(const struct reading *reading) {
+    static const char *const zero[] = {"expert_count", "attention.sliding_window"};
+    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++) {
+        int64_t value = 0;
+        TRY(gguf_get_integer(reading->file, key_of(reading, zero[i]).text, 0, 0, &value, NULL));
+    }
+    int64_t n_files = 1;
+    TRY(gguf_get_integer(reading->file, "split.count", 0, INT_MAX, &n_files, NULL));
+    if (n_files > 1)
+        return FAIL(STATUS_INVALID,
+                    "%s is one of %d files; join them first: llama-gguf-split --merge FIRST_FILE WHOLE.gguf",
+                    reading->file->path, (int)n_files);
+    return STATUS_OK;
+}
+
+// ---- rotary positions
+
+enum status gguf_rope_factors(const struct gpt_config *config, float *factors) {
+    const int n = config->head_dim / 2;
+    double *frequencies = malloc((size_t)n * sizeof *frequencies), scale;
+    if (!frequencies)
+        return FAIL(STATUS_FAILED, "out of memory for %d frequencies", n);
+    rope_frequencies(config, frequencies, &scale);
+    for (int i = 0; i < n; i++)
+        factors[i] = (float)(pow(config->rope.theta, -2.0 * i / config->head_dim) / frequencies[i]);
+    free(frequencies);
+    return STATUS_OK;
+}
+
+// The context that the factors were made for, from the first one between 1 and the largest: there the blend
+// tells how often the pair turns within it. Without one, `otherwise`.
+static int original_positions(const struct gpt_config *config, const float *factors, int otherwise) {
+    const double largest = config->rope.factor;
+    for (int i = 0; i < config->head_dim / 2; i++) {
+        const double factor = (double)factors[i];
+        if (!(factor > 1 + FACTOR_RELATIVE && factor < largest * (1 - FACTOR_RELATIVE)))
+            continue;
+        const double ramp = (1 - 1 / factor) / (1 - 1 / largest);
+        const double turns = USUAL_LOW + (1 - ramp) * (USUAL_HIGH - USUAL_LOW);
+        const double positions = turns * 2 * PI * pow(config->rope.theta, 2.0 * i / config->head_dim);
+        return positions < INT_MAX ? (int)lround(positions) : otherwise;
+    }
+    return otherwise;
+}
+
+static enum status check_factors(const struct reading *reading, const struct gpt_config *config,
+                                 const float *factors, float *made) {
+    TRY(gguf_rope_factors(config, made));
+    for (int i = 0; i < config->head_dim / 2; i++)
+        if (!(fabs((double)made[i] / (double)factors[i] - 1) < FACTOR_RELATIVE))
+            return FAIL(STATUS_INVALID,
+                        "%s: the factors of \"" GGUF_ROPE_FACTORS
+                        "\" are not Llama 3's with low_freq_factor 1 and high_freq_factor 4; other "
+                        "scalings cannot be read from GGUF: use the model's safetensors files",
+                        reading->file->path);
+    return STATUS_OK;
+}
+
+static enum status use_factors(const struct reading *reading, struct gpt_config *config, const float *factors,
+                               float *made) {
+    struct rope_config *rope = &config->rope;
+    *rope = (struct rope_config){.theta = rope->theta,
+                                 .type = ROPE_LLAMA3,
+                                 .low_freq_factor = USUAL_LOW,
+                                 .high_freq_factor = USUAL_HIGH};
+    for (int i = 0; i < config->head_dim / 2; i++)
+        rope->factor = fmax(rope->factor, (double)factors[i]);
+    if (!(rope->factor >= 1))
+        rope->factor = 1;
+    rope->original_positions = original_positions(config, factors, USUAL_POSITIONS);
+    if (check_factors(reading, config, factors, made) == STATUS_OK)
+        return STATUS_OK;
+    // All of them at an end of the blend: any context in between was it.
+    status_clear();
+    for (rope->original_positions = 1; rope->original_positions < config->n_positions;
+         rope->original_positions *= 2)
+        if (check_factors(reading, config, factors, made) == STATUS_OK)
+            return STATUS_OK;
+        else
+            status_clear();
+    return check_factors(reading, config, factors, made);
+}
+
+// Llama 3's scaling.
+static enum status read_factors(const struct reading *reading, struct gpt_config *config) {
+    const struct gguf_tensor *tensor = gguf_find_tensor(reading->file, GGUF_ROPE_FACTORS);
+    const int n = config->head_dim / 2;
+    if (!tensor)
+        return STATUS_OK;
+    if (tensor->type != GGUF_F32 || tensor->elements != (uint64_t)n || config->rope.type != ROPE_DEFAULT)
+        return FAIL(STATUS_INVALID,
+                    "%s: \"" GGUF_ROPE_FACTORS
+                    "\" has %llu elements, expected %d of F32 and no other scaling of RoPE",
+                    reading->file->path, (unsigned long long)tensor->elements, n);
+    float *factors = malloc(2 * (size_t)n * sizeof *factors);
+    enum status status = factors ? gguf_read(reading->file, tensor, 0, (size_t)n * sizeof *factors, factors)
+                                 : FAIL(STATUS_FAILED, "out of memory for %d factors", n);
+    if (status == STATUS_OK)
+        status = use_factors(reading, config, factors, factors + n);
+    free(factors);
+    return status;
+}
+
+static enum status read_yarn(const struct reading *reading, struct rope_config *rope) {
+    double multiplier = 0;
+    TRY(get_size(reading, "rope.scaling.original_context_length", true, &rope->original_positions));
+    TRY(get_number(reading, "rope.scaling.yarn_beta_fast", &rope->beta_fast));
+    TRY(get_number(reading, "rope.scaling.yarn_beta_slow", &rope->beta_slow));
+    // llama.cpp multiplies its own 0.1 log(factor) + 1 by this.
+    TRY(get_number(reading, "rope.scaling.attn_factor", &multiplier));
+    rope->attention_factor = multiplier * (0.1 * log(rope->factor) + 1);
+    return STATUS_OK;
+}
+
+static enum status read_rope(const struct reading *reading, struct gpt_config *config) {
+    struct rope_config *rope = &config->rope;
+    struct gguf_string type = {"none", 4};
+    int rotated = config->head_dim;
+    *rope = (struct rope_config){.theta = 10000};
+    TRY(get_number(reading, "rope.freq_base", &rope->theta));
+    TRY(get_size(reading, "rope.dimension_count", false, &rotated));
+    if (rotated != config->head_dim)
+        return FAIL(STATUS_INVALID, "%s: RoPE turns %d dimensions of each head, expected all %d",
+                    reading->file->path, rotated, config->head_dim);
+    TRY(gguf_get_string(reading->file, key_of(reading, "rope.scaling.type").text, &type, NULL));
+    if (gguf_string_is(type, "none"))
+        return read_factors(reading, config);
+    rope->factor = 1;
+    TRY(get_number(reading, "rope.scaling.factor", &rope->factor));
+    if (gguf_string_is(type, "linear"))
+        rope->type = ROPE_LINEAR;
+    else if (gguf_string_is(type, "yarn"))
+        rope->type = ROPE_YARN;
+    else
+        return FAIL(STATUS_INVALID, "%s: RoPE's scaling is \"%.*s\", expected none, linear or yarn",
+                    reading->file->path, (int)(type.n < 60 ? type.n : 60), type.bytes);
+    if (rope->type == ROPE_YARN)
+        TRY(read_yarn(reading, rope));
+    return read_factors(reading, config);
+}
+
+// ---- sizes
+
+static enum status read_gpt2(const struct reading *reading, struct gpt_config *config) {
+    double epsilon = LAYERNORM_EPSILON;
+    TRY(get_number(reading, "attention.layer_norm_epsilon", &epsilon));
+    if (!(fabs(epsilon / LAYERNORM_EPSILON - 1) < EPSILON_RELATIVE))
+        return FAIL(STATUS_INVALID, "%s: the epsilon of LayerNorm is %g, expected %g", reading->file->path,
+                    epsilon, LAYERNORM_EPSILON);
+    if (config->intermediate_size != 4 * config->n_embd)
+        return FAIL(STATUS_INVALID, "%s: the MLP is %d wide, expected 4 x %d", reading->file->path,
+                    config->intermediate_size, config->n_embd);
+    return STATUS_OK;
+}
+
+static enum status read_llama(const struct reading *reading, struct gpt_config *config) {
+    int value_length = 0;
+    config->family = FAMILY_LLAMA;
+    config->qkv_bias = strcmp(reading->architecture, "qwen2") == 0;
+    config->qk_norm = strcmp(reading->architecture, "qwen3") == 0;
+    config->n_kv_head = config->n_head;
+    config->head_dim = config->n_embd / config->n_head;
+    TRY(get_size(reading, "attention.head_count_kv", false, &config->n_kv_head));
+    TRY(get_size(reading, "attention.key_length", false, &config->head_dim));
+    value_length = config->head_dim;
+    TRY(get_size(reading, "attention.value_length", false, &value_length));
+    if (value_length != config->head_dim)
+        return FAIL(STATUS_INVALID, "%s: heads of values are %d wide, expected %d as those of keys",
+                    reading->file->path, value_length, config->head_dim);
+    TRY(get_number(reading, "attention.layer_norm_rms_epsilon", &config->norm_eps));
+    config->untied = gguf_find_tensor(reading->file, "output.weight") != NULL;
+    gpt_config_resolve(config); // the factors of RoPE are compared with those that the model would have
+    return config->head_dim > 0 ? read_rope(reading, config) : STATUS_OK;
+}
+
+static enum status read_sizes(const struct reading *reading, struct gpt_config *config) {
+    const struct gguf_tensor *embedding = gguf_find_tensor(reading->file, "token_embd.weight");
+    TRY(refuse_variants(reading));
+    TRY(get_size(reading, "block_count", true, &config->n_layer));
+    TRY(get_size(reading, "context_length", true, &config->n_positions));
+    TRY(get_size(reading, "embedding_length", true, &config->n_embd));
+    TRY(get_size(reading, "attention.head_count", true, &config->n_head));
+    TRY(get_size(reading, "feed_forward_length", true, &config->intermediate_size));
+    if (!embedding || embedding->n_dims != 2 || embedding->shape[0] > INT_MAX)
+        return FAIL(STATUS_INVALID, "%s: tensor \"token_embd.weight\" is missing, or no matrix",
+                    reading->file->path);
+    config->vocab_size = (int)embedding->shape[0];
+    TRY(strcmp(reading->architecture, "gpt2") == 0 ? read_gpt2(reading, config)
+                                                   : read_llama(reading, config));
+    gpt_config_resolve(config);
+    char message[STATUS_MESSAGE_BYTES];
+    if (gpt_config_check(config) == STATUS_OK)
+        return STATUS_OK;
+    strcpy(message, status_message());
+    status_clear();
+    return FAIL(STATUS_INVALID, "%s: %s", reading->file->path, message);
+}
+
+static enum status read_architecture(const struct gguf_file *file, const char **architecture) {
+    static const char *const known[] = {"gpt2", "llama", "qwen2", "qwen3"};
+    struct gguf_string name = {"", 0};
+    TRY(gguf_get_string(file, "general.architecture", &name, NULL));
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (gguf_string_is(name, known[i])) {
+            *architecture = known[i];
+            return STATUS_OK;
+        }
+    return FAIL(STATUS_INVALID, "%s: its architecture is \"%.*s\", expected gpt2, llama, qwen2 or qwen3",
+                file->path, (int)(name.n < 60 ? name.n : 60), name.bytes);
+}
+
+enum status gguf_read_config(const char *path, struct gpt_config *config) {
+    struct gguf_file file;
+    struct reading reading = {.file = &file};
+    *config = (struct gpt_config){0};
+    TRY(gguf_open(&file, path));
+    enum status status = read_architecture(&file, &reading.architecture);
+    if (status == STATUS_OK)
+        status = read_sizes(&reading, config);
+    gguf_close(&file);
+    return status;
+}
