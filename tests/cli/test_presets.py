@@ -11,6 +11,50 @@ TINY = ('device=cpu', 'model.n_layer=1', 'model.n_head=2', 'model.n_embd=16', 'm
         'train.micro_batch_size=2', 'train.train_batch_size=4', 'scheduler.warmup_steps=1', 'run.threads=1', 'precision.compute=fp32')
 
 
+# Of the published models: the config.json of each on the Hugging Face Hub, and its number of parameters there.
+LLAMA3 = {'rope_type': 'llama3', 'low_freq_factor': 1, 'high_freq_factor': 4, 'original_max_position_embeddings': 8192}
+PUBLISHED = {
+    'llama-3.2-1b': (1235814400, {'n_embd': 2048, 'n_layer': 16, 'n_head': 32, 'n_kv_head': 8, 'head_dim': 64, 'intermediate_size': 8192,
+                                  'vocab_size': 128256, 'n_positions': 131072, 'rope_theta': 500000, 'norm_eps': 1e-5, 'tied': True,
+                                  'rope_scaling': {**LLAMA3, 'factor': 32}}),
+    'llama-3.1-8b': (8030261248, {'n_embd': 4096, 'n_layer': 32, 'n_head': 32, 'n_kv_head': 8, 'head_dim': 128,
+                                  'intermediate_size': 14336, 'vocab_size': 128256, 'n_positions': 131072, 'rope_theta': 500000,
+                                  'norm_eps': 1e-5, 'tied': False, 'rope_scaling': {**LLAMA3, 'factor': 8}}),
+    'qwen2.5-0.5b': (494032768, {'n_embd': 896, 'n_layer': 24, 'n_head': 14, 'n_kv_head': 2, 'head_dim': 64, 'intermediate_size': 4864,
+                                 'vocab_size': 151936, 'n_positions': 32768, 'rope_theta': 1000000, 'norm_eps': 1e-6, 'tied': True,
+                                 'qkv_bias': True}),
+    'qwen2.5-1.5b': (1543714304, {'n_embd': 1536, 'n_layer': 28, 'n_head': 12, 'n_kv_head': 2, 'head_dim': 128,
+                                  'intermediate_size': 8960, 'vocab_size': 151936, 'n_positions': 131072, 'rope_theta': 1000000,
+                                  'norm_eps': 1e-6, 'tied': True, 'qkv_bias': True}),
+    'qwen3-0.6b': (596049920, {'n_embd': 1024, 'n_layer': 28, 'n_head': 16, 'n_kv_head': 8, 'head_dim': 128, 'intermediate_size': 3072,
+                               'vocab_size': 151936, 'n_positions': 40960, 'rope_theta': 1000000, 'norm_eps': 1e-6, 'tied': True,
+                               'qk_norm': True}),
+    'smollm2-135m': (134515008, {'n_embd': 576, 'n_layer': 30, 'n_head': 9, 'n_kv_head': 3, 'head_dim': 64, 'intermediate_size': 1536,
+                                 'vocab_size': 49152, 'n_positions': 8192, 'rope_theta': 100000, 'norm_eps': 1e-5, 'tied': True}),
+    'tinyllama': (1100048384, {'n_embd': 2048, 'n_layer': 22, 'n_head': 32, 'n_kv_head': 4, 'head_dim': 64, 'intermediate_size': 5632,
+                               'vocab_size': 32000, 'n_positions': 2048, 'rope_theta': 10000, 'norm_eps': 1e-5, 'tied': False}),
+    # modded-nanogpt: blocks and embeddings of GPT-2 small, an lm_head of its own, and a table for each value embedding.
+    'modern-124m': (12 * 12 * 768**2 + 2 * 50257 * 768 + 3 * 50257 * 768 + 2 * 11,
+                    {'n_embd': 768, 'n_layer': 12, 'n_head': 6, 'n_kv_head': 6, 'head_dim': 128, 'intermediate_size': 3072,
+                     'vocab_size': 50257, 'n_positions': 1024, 'rope_theta': 1024, 'tied': False, 'qk_norm': True}),
+}
+
+
+class Sizes(CommandCase):
+    def test_published_models(self):
+        for name, (parameters, wanted) in PUBLISHED.items():
+            with self.subTest(name):
+                config = ROOT / 'configs' / f'{name}.json'
+                found = json.loads(self.run_train('check', config).out)['model']
+                wanted = {'qkv_bias': False, 'qk_norm': False, 'window': found['window'] if name == 'modern-124m' else [],
+                          'rope_scaling': {'rope_type': 'default'}, **wanted}
+                scaling = wanted.pop('rope_scaling')
+                self.assertEqual({key: found['rope_scaling'][key] for key in scaling}, scaling)
+                self.assertEqual({key: found[key] for key in wanted}, wanted)
+                plan = json.loads(self.run_train('plan', config, 'device=cpu', 'precision.compute=bf16', '--json').out)
+                self.assertEqual(plan['parameters'], parameters)
+
+
 class DataAlone(CommandCase):
     def preset(self, *arguments, run='run', config=PRESET, steps=2):
         return self.run_train(config, *TINY, f'train.max_steps={steps}', f'run.dir={run}', *arguments)
