@@ -44,6 +44,7 @@ static const struct shape {
     {1, 65, 65, 2, 2, 32, 0, 1, NARROW},
     {1, 70, 70, 1, 1, 160, 0, 1, ALL},
     {1, 20, 70, 1, 1, 256, 0, 2, ALL},
+    {1, 70, 70, 2, 1, 256, 20, 1, ALL},
     // groups of 2, 3, 4 and 8 query heads; a few queries, and a cache
     {2, 33, 33, 4, 2, 20, 0, 2, ALL},
     {1, 130, 130, 3, 1, 8, 0, 1, ALL},
