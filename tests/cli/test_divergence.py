@@ -59,7 +59,8 @@ class Spikes(DivergenceCase):
     def test_skipped_updates_leave_the_state_and_resume_to_the_bit(self):
         """The same run without the step has the same curve afterwards, up to the step's number."""
         config = self.spiking_config(spikes=[30, 31], checkpoint={'every': 1, 'keep': 0})
-        self.run_train(config, 'train.on_spike=skip')
+        error = self.run_train(config, 'train.on_spike=skip').error
+        self.assertIn('the run diverged 2 times (train.on_spike); 2 updates were skipped', error)
         curve, state = self.curve(), self.final_state()
         self.assertEqual([m['skipped_steps'] for m in self.metrics()], [0] * 29 + [1] + [2] * 6)
         self.assertEqual(*((self.checkpoints()[i] / 'rank-00000.bin').read_bytes() for i in (28, 30)))
