@@ -83,11 +83,11 @@ class ExportCase(CommandCase):
             if name not in ('README.md', 'export.json', *but):
                 self.assertTrue((self.folder / first / name).read_bytes() == (self.folder / second / name).read_bytes(), name)
 
-    def check(self, requirements, *arguments, large=False):
-        """Runs a check of export_checks.py in an environment with these packages."""
+    def check(self, requirements, *arguments, large=False, script=CHECKS):
+        """Runs a check of export_checks.py, or of another script, in an environment with these packages."""
         python = python_with(*requirements, large=large)
         environment = {name: value for name, value in os.environ.items() if name not in ('LD_PRELOAD', 'PYTHONPATH')}
-        process = subprocess.run([python, CHECKS, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True)
+        process = subprocess.run([python, script, *arguments], cwd=self.folder, env=environment, capture_output=True, text=True)
         self.assertEqual(process.returncode, 0, process.stderr)
         return json.loads(process.stdout.splitlines()[-1])
 

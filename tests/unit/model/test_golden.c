@@ -1,5 +1,7 @@
 // Training runs against PyTorch's in float64 (tests/golden/README.md): logits, gradients, losses, norms and
 // final weights, through the model's API only, on every device of this machine.
+//
+// usage: test_golden [FOLDER]      FOLDER: checks one with the same files as tests/golden/llama-tiny instead
 #include "tests/support/whole_model.h"
 
 #include <stdio.h>
@@ -9,6 +11,7 @@
 #include "tests/support/tensors.h"
 
 #define GOLDEN        "tests/golden/"
+#define PATH_BYTES    1024
 #define SHARD_HEADER  1024 // bytes, before the uint16 tokens
 #define LARGEST_SHARD ((size_t)1 << 20)
 
@@ -29,11 +32,17 @@ static const struct tolerances bf16_tolerances = {NAN, NAN, 1e-2, 1e-2, NAN};
 // The same number of epsilons as for bf16.
 static const struct tolerances fp16_tolerances = {NAN, NAN, 1e-2 * 0x1p-10 / 0x1p-7, 1e-2 * 0x1p-10 / 0x1p-7,
                                                   NAN};
+// For a folder that is given. The gradient of a norm of heads is a sum over heads and positions in which
+// terms cancel: in float32 transformers' own is off by 2.3e-6 in one of the shapes of test_transformers.py.
+static const struct tolerances given_fp32_tolerances = {5e-6, 5e-6, 1e-6, 5e-6, 1e-5};
 #define FP16_LOSS_SCALE 65536.0 // the default of fp16.initial_scale_power
 // In double, the errors that remain come from arguments that are always fp32 (epsilon and the clipping
 // factor: 3e-8, relative) and from golden tensors that were stored in fp32 (one rounding: 6e-8 of values that
 // may exceed 1).
 static const struct tolerances fp64_tolerances = {NAN, 1.2e-7, 1e-8, 1e-8, 2e-7};
+// Where the number of tokens is no power of two, its reciprocal, by which gradients are scaled, is rounded to
+// fp32, too: 6e-8.
+static const struct tolerances given_fp64_tolerances = {NAN, 1.8e-7, 1e-8, 7e-8, 2e-7};
 
 struct golden_case {
     const char *folder, *device;
@@ -85,16 +94,16 @@ static void read_settings(struct run *run) {
 }
 
 static void read_files(struct run *run) {
-    char path[128];
+    char path[PATH_BYTES];
     size_t bytes;
-    snprintf(path, sizeof path, GOLDEN "%s/expected.json", run->golden->folder);
+    snprintf(path, sizeof path, "%s/expected.json", run->golden->folder);
     assert_ok(json_read_file(path, &run->expected));
     read_settings(run);
-    snprintf(path, sizeof path, GOLDEN "%s/tokens.bin", run->golden->folder);
+    snprintf(path, sizeof path, "%s/tokens.bin", run->golden->folder);
     assert_ok(file_read(path, LARGEST_SHARD, &run->shard, &bytes));
     assert_true(bytes > SHARD_HEADER);
     run->n_tokens = (bytes - SHARD_HEADER) / sizeof(uint16_t);
-    snprintf(path, sizeof path, GOLDEN "%s/expected.safetensors", run->golden->folder);
+    snprintf(path, sizeof path, "%s/expected.safetensors", run->golden->folder);
     run->has_tensors = file_exists(path);
     if (run->has_tensors)
         assert_ok(safetensors_open(&run->tensors, path));
@@ -114,7 +123,7 @@ static int get_list(const cJSON *object, const char *key, int *values) {
 
 // The config of modern-tiny, whose names are ours.
 static void read_modern(const char *folder, struct gpt_config *config) {
-    char path[160];
+    char path[PATH_BYTES];
     cJSON *json;
     snprintf(path, sizeof path, "%s/config.json", folder);
     assert_ok(json_read_file(path, &json));
@@ -140,11 +149,10 @@ static void read_modern(const char *folder, struct gpt_config *config) {
 }
 
 static void read_model(struct run *run, struct device *device) {
-    char folder[128];
+    const char *folder = run->golden->folder;
     struct gpt_config config;
     struct huggingface_weights weights;
-    snprintf(folder, sizeof folder, GOLDEN "%s", run->golden->folder);
-    if (strcmp(run->golden->folder, "modern-tiny") == 0)
+    if (strcmp(folder, GOLDEN "modern-tiny") == 0)
         read_modern(folder, &config);
     else
         assert_ok(huggingface_read_config(folder, &config));
@@ -405,8 +413,38 @@ static void test_golden(void **state) {
     X("qwen2-tiny", "ref", DTYPE_F64, RECOMPUTE_ELEMENTWISE, fp64_tolerances)                                \
     X("qwen3-tiny", "ref", DTYPE_F64, RECOMPUTE_ATTENTION, fp64_tolerances)
 
-int main(void) {
-#define CASE(folder, device, type, recompute, tolerances) {folder, device, type, recompute, &tolerances},
+// For a folder that is given: X(device, type, recompute, tolerances)
+#define GIVEN_CASES(X)                                                                                       \
+    X("avx512_bf16", DTYPE_F32, RECOMPUTE_NONE, given_fp32_tolerances)                                       \
+    X("avx512", DTYPE_F32, RECOMPUTE_ATTENTION, given_fp32_tolerances)                                       \
+    X("avx2", DTYPE_F32, RECOMPUTE_ELEMENTWISE, given_fp32_tolerances)                                       \
+    X("portable", DTYPE_F32, RECOMPUTE_BLOCK, given_fp32_tolerances)                                         \
+    X("avx512_bf16", DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)                                           \
+    X("avx512", DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                                 \
+    X("avx2", DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                                   \
+    X("portable", DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                               \
+    X("ref", DTYPE_F64, RECOMPUTE_NONE, given_fp64_tolerances)
+
+static int test_given(const char *folder) {
+#define CASE(device, type, recompute, tolerances) {NULL, device, type, recompute, &tolerances},
+    static struct golden_case cases[] = {GIVEN_CASES(CASE)};
+#undef CASE
+#define TEST(device, type, recompute, tolerances)                                                            \
+    {device " " #type " " #recompute, test_golden, NULL, NULL, NULL},
+    struct CMUnitTest tests[] = {GIVEN_CASES(TEST)};
+#undef TEST
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        cases[i].folder = folder;
+        tests[i].initial_state = &cases[i];
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1)
+        return test_given(argv[1]);
+#define CASE(folder, device, type, recompute, tolerances)                                                    \
+    {GOLDEN folder, device, type, recompute, &tolerances},
     static const struct golden_case cases[] = {GOLDEN_CASES(CASE)};
 #undef CASE
 #define TEST(folder, device, type, recompute, tolerances)                                                    \
