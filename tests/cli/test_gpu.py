@@ -36,20 +36,22 @@ class GpuCase(CommandCase):
 
 class GoldenCurves(GpuCase):
     def test_fp32(self):
-        for name in 'gpt2-tiny', 'gpt2-tiny-accum':
+        for name in 'gpt2-tiny', 'gpt2-tiny-accum', 'llama-tiny', 'qwen2-tiny', 'qwen3-tiny':
             with self.subTest(name):
-                loss, norm = self.golden(name, 'precision.compute=fp32')
+                steps = len(golden_expected(name)['curve']) if harness.FULL or 'gpt2' in name else 5
+                loss, norm = self.golden(name, 'precision.compute=fp32', steps=steps)
                 print(f'{name} fp32 on the GPU: losses within {loss:.1e}, norms within {norm:.1e}')
-                self.assertEqual(len(self.metrics()), len(golden_expected(name)['curve']))
+                self.assertEqual(len(self.metrics()), steps)
                 self.assertLessEqual(loss, 1e-6)
                 self.assertLessEqual(norm, 5e-6)
                 self.remove_run()
 
     def test_16_bit_types(self):
-        for compute, tolerance in LOW_PRECISION_TOLERANCES.items():
-            with self.subTest(compute):
-                loss, _ = self.golden('gpt2-tiny', f'precision.compute={compute}', steps=10)
-                print(f'gpt2-tiny {compute} on the GPU: losses within {loss:.1e}')
+        names = ('gpt2-tiny', 'llama-tiny', 'qwen2-tiny', 'qwen3-tiny') if harness.FULL else ('gpt2-tiny', 'qwen3-tiny')
+        for name, (compute, tolerance) in itertools.product(names, LOW_PRECISION_TOLERANCES.items()):
+            with self.subTest(name=name, compute=compute):
+                loss, _ = self.golden(name, f'precision.compute={compute}', steps=10 if harness.FULL or name == 'gpt2-tiny' else 4)
+                print(f'{name} {compute} on the GPU: losses within {loss:.1e}')
                 self.assertLessEqual(loss, tolerance)
                 self.remove_run()
 

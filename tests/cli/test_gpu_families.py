@@ -1,15 +1,18 @@
-"""Models of the Llama family on a GPU: stages, recompute levels and resuming change no bit; losses and texts are the CPU's."""
+"""Models of the Llama and modern families on a GPU: stages, recompute levels and resuming change no bit; losses and texts are the CPU's."""
 import harness
 from harness import CommandCase, relative
-from test_families import LLAMA
+from test_families import LLAMA, MODERN
 
 SIMULATED = 'cudasim' in str(harness.TRAIN)
 STAGE = 'zero_optimization.stage='
 
 
-class Llama(CommandCase):
+class Family:
+    """Tests of any family: a mixin."""
+    OPTIONS = ()
+
     def train(self, run, *overrides, ranks=1, environment=None):
-        arguments = (self.config, *LLAMA, f'run.dir={self.folder / run}', *overrides)
+        arguments = (self.config, *self.OPTIONS, f'run.dir={self.folder / run}', *overrides)
         if ranks == 1:
             self.run_train(*arguments, environment=environment or {})
         else:
@@ -50,3 +53,11 @@ class Llama(CommandCase):
         texts = [self.run_train('generate', 'cpu', '--device', device, '--prompt', 'abc', '--tokens', 20, '--temperature', 0,
                                 '--json').out for device in ('cuda', 'cpu')]
         self.assertEqual(*texts)
+
+
+class Llama(Family, CommandCase):
+    OPTIONS = LLAMA
+
+
+class Modern(Family, CommandCase):
+    OPTIONS = MODERN

@@ -84,7 +84,7 @@ class GoldenCurves(CommandCase):
         return self.golden_errors(name)
 
     def test_fp32(self):
-        for name in 'gpt2-tiny', 'gpt2-tiny-accum':
+        for name in 'gpt2-tiny', 'gpt2-tiny-accum', 'llama-tiny', 'qwen2-tiny', 'qwen3-tiny':
             with self.subTest(name):
                 shutil.rmtree(self.folder / 'run', ignore_errors=True)
                 loss, norm = self.golden(name, 'precision.compute=fp32')
@@ -93,7 +93,7 @@ class GoldenCurves(CommandCase):
                 self.assertLessEqual(norm, 5e-6)
 
     def test_bf16_and_fp16(self):
-        for name, compute in itertools.product(('gpt2-tiny', 'gpt2-tiny-accum'), LOW_PRECISION_TOLERANCES):
+        for name, compute in itertools.product(('gpt2-tiny', 'gpt2-tiny-accum', 'llama-tiny'), LOW_PRECISION_TOLERANCES):
             with self.subTest(name=name, compute=compute):
                 shutil.rmtree(self.folder / 'run', ignore_errors=True)
                 loss, _ = self.golden(name, f'precision.compute={compute}')

@@ -386,11 +386,15 @@ static void test_golden(void **state) {
     X("qwen3-tiny", device, DTYPE_F32, RECOMPUTE_BLOCK, llama_tolerances)                                    \
     X("llama-tiny", device, DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)                                    \
     X("qwen2-tiny", device, DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                     \
-    X("qwen3-tiny", device, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, bf16_tolerances)
+    X("qwen3-tiny", device, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, bf16_tolerances)                              \
+    X("llama-tiny", device, DTYPE_F16, RECOMPUTE_ATTENTION, fp16_tolerances)                                 \
+    X("qwen2-tiny", device, DTYPE_F16, RECOMPUTE_NONE, fp16_tolerances)                                      \
+    X("qwen3-tiny", device, DTYPE_F16, RECOMPUTE_BLOCK, fp16_tolerances)
 #define MODERN_ON_DEVICE(X, device)                                                                          \
     X("modern-tiny", device, DTYPE_F32, RECOMPUTE_NONE, modern_tolerances)                                   \
     X("modern-tiny", device, DTYPE_F32, RECOMPUTE_BLOCK, modern_tolerances)                                  \
-    X("modern-tiny", device, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, bf16_tolerances)
+    X("modern-tiny", device, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, bf16_tolerances)                             \
+    X("modern-tiny", device, DTYPE_F16, RECOMPUTE_ATTENTION, fp16_tolerances)
 #define GOLDEN_CASES(X)                                                                                      \
     ON_DEVICE(X, "avx512_bf16")                                                                              \
     ON_DEVICE(X, "avx512")                                                                                   \
@@ -401,9 +405,12 @@ static void test_golden(void **state) {
     X("gpt2-tiny", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                        \
     X("gpt2-tiny-accum", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                  \
     LLAMA_ON_DEVICE(X, "avx512_bf16")                                                                        \
+    LLAMA_ON_DEVICE(X, "avx512")                                                                             \
+    LLAMA_ON_DEVICE(X, "avx2")                                                                               \
     LLAMA_ON_DEVICE(X, "portable")                                                                           \
     LLAMA_ON_DEVICE(X, "ref")                                                                                \
     MODERN_ON_DEVICE(X, "avx512_bf16")                                                                       \
+    MODERN_ON_DEVICE(X, "avx512")                                                                            \
     MODERN_ON_DEVICE(X, "avx2")                                                                              \
     MODERN_ON_DEVICE(X, "portable")                                                                          \
     MODERN_ON_DEVICE(X, "ref")                                                                               \
