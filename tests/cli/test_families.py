@@ -63,6 +63,12 @@ class Llama(Family, CommandCase):
                 self.assertEqual(tensors(found), tensors(wanted))
                 config = json.loads((self.folder / family / 'config.json').read_text())
                 self.assertEqual(config['model_type'], family)
+                for dtype in 'bf16', 'fp16':
+                    first, second = f'{family}-{dtype}', f'{family}-{dtype}-again'
+                    self.run_train('export', given, '--to', 'hf', first, '--dtype', dtype, '--tokenizer', 'none')
+                    self.run_train('export', first, '--to', 'hf', second, '--dtype', dtype, '--tokenizer', 'none')
+                    again, once = ((self.folder / folder / 'model.safetensors').read_bytes() for folder in (second, first))
+                    self.assertTrue(again == once, dtype)
 
     def test_gpt2_has_no_key_value_heads(self):
         refused = self.run_train('check', ROOT / 'configs' / 'gpt2-small.json', 'model.n_kv_head=2', code=2)
