@@ -4,8 +4,8 @@
 
 #define STEPS 6
 
-// Trains in every stage with these overrides; returns whether the loss has fallen (true on ranks other than
-// 0).
+// Trains in every stage with these overrides; returns whether the loss has fallen, and the runs have an
+// average if they should (true on ranks other than 0).
 static bool learns_in_every_stage(enum partition_kind partition, const char *overrides) {
     struct run_outcome first = {0};
     for (int stage = 0; stage <= 3; stage++)
@@ -16,7 +16,8 @@ static bool learns_in_every_stage(enum partition_kind partition, const char *ove
                           "zero_optimization.partition=%s zero_optimization.overlap_comm=%s",
                           overrides, STEPS, stage, partition_name(partition), stage % 2 ? "true" : "false"),
                     overrides);
-    const bool learns = comm->rank > 0 || first.losses[STEPS - 1] < first.losses[0];
+    const bool learns = comm->rank > 0 || (first.losses[STEPS - 1] < first.losses[0] &&
+                                           first.has_average == (strstr(overrides, "train.ema") != NULL));
     outcome_free(&first);
     return learns;
 }
@@ -98,10 +99,45 @@ static void test_lamb(void **state) {
     learn_in_every_partition(variants);
 }
 
+// Schedule-free AdamW: weights in the place of the first moment. With warm-up, frozen tensors, and steps that
+// are skipped (fp16).
+static void test_schedule_free(void **state) {
+    (void)state;
+    static const char *const variants[N_PARTITIONS] = {
+        "optimizer.type=schedulefree_adamw precision.compute=fp32 scheduler.warmup_steps=3",
+        "optimizer.type=schedulefree_adamw precision.compute=bf16 "
+        "optimizer.groups=[{\"match\":\"h.0.attn.*\",\"freeze\":true},{\"match\":\"wpe*\",\"lr\":0.004}]",
+        "optimizer.type=schedulefree_adamw precision.compute=fp16 fp16.initial_scale_power=24 "
+        "fp16.hysteresis=1",
+    };
+    learn_in_every_partition(variants);
+}
+
+// train.ema of both kinds, over moments of every dtype: the average has the bits of one run in all of them.
+static void test_averages(void **state) {
+    (void)state;
+    static const char *const exponential[N_PARTITIONS] = {
+        "train.ema.type=exponential train.ema.decay=0.5 precision.compute=fp32",
+        "train.ema.type=exponential train.ema.decay=0.5 precision.compute=fp16 fp16.initial_scale_power=24 "
+        "fp16.hysteresis=1",
+        "train.ema.type=exponential train.ema.decay=0.5 train.ema.every=2 precision.compute=bf16 "
+        "optimizer.state_dtype=int8",
+    };
+    static const char *const uniform[N_PARTITIONS] = {
+        "train.ema.type=uniform train.ema.start_ratio=0.4 precision.compute=bf16 optimizer.type=lion",
+        "train.ema.type=uniform train.ema.start_ratio=0 precision.compute=fp32 optimizer.state_dtype=bf16 "
+        "optimizer.groups=[{\"match\":\"h.0.attn.*\",\"freeze\":true}]",
+        "train.ema.type=uniform train.ema.start_ratio=0 precision.compute=fp32 optimizer.type=muon",
+    };
+    learn_in_every_partition(exponential);
+    learn_in_every_partition(uniform);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizers), cmocka_unit_test(test_muon), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_soap),       cmocka_unit_test(test_lamb),
+        cmocka_unit_test(test_soap),       cmocka_unit_test(test_lamb), cmocka_unit_test(test_schedule_free),
+        cmocka_unit_test(test_averages),
     };
     return runs_main(tests);
 }

@@ -22,8 +22,9 @@ struct run_outcome {
     char *curve; // the text of each step's loss and norm
     double losses[MAX_STEPS];
     int n_steps;
-    float *weights; // master weights and moments, unit by unit, kind by kind
+    float *weights; // master weights, moments and average, unit by unit, kind by kind
     size_t n_weights;
+    bool has_average;
     bool as_planned; // bytes and calls of every step, and memory by kind
 };
 
@@ -72,16 +73,19 @@ static void read_weights(const char *run, struct run_outcome *outcome) {
     if (checkpoint_open_path(NULL, run, &checkpoint) != STATUS_OK)
         return;
     const struct checkpoint_layout *layout = &checkpoint->layout;
-    outcome->n_weights = checkpoint->params.n_elements * (size_t)checkpoint->kinds.n;
+    const int n_kinds = checkpoint->kinds.n + checkpoint->kinds.has_average;
+    outcome->has_average = checkpoint->kinds.has_average;
+    outcome->n_weights = checkpoint->params.n_elements * (size_t)n_kinds;
     for (int i = 0; i < layout->n_matrices; i++)
         outcome->n_weights += layout->matrices[i].values;
     outcome->weights = calloc(outcome->n_weights, sizeof(float));
     float *to = outcome->weights;
     for (int unit = 0; unit < checkpoint->params.n_units; unit++)
-        for (int kind = 0; kind < checkpoint->kinds.n; kind++) {
+        for (int i = 0; i < n_kinds; i++) {
             size_t elements = checkpoint->params.units[unit].elements;
-            if (checkpoint_read_span(checkpoint, (enum checkpoint_kind)kind, unit, 0, elements, to) !=
-                STATUS_OK)
+            const enum checkpoint_kind kind =
+                i < checkpoint->kinds.n ? (enum checkpoint_kind)i : CHECKPOINT_AVERAGE;
+            if (checkpoint_read_span(checkpoint, kind, unit, 0, elements, to) != STATUS_OK)
                 outcome->n_weights = 0;
             to += elements;
         }
