@@ -1,8 +1,11 @@
 """train.ema and schedule-free AdamW: the weights that are evaluated and exported are others than those that are trained."""
 import json
+import math
+import shutil
 import struct
 
 from harness import FULL, GPU, CommandCase, pseudo_random_tokens, relative, release_only, write_shard
+from test_checkpoints import state_by_unit
 
 
 def tensors(folder):
@@ -43,6 +46,35 @@ class AveragingCase(CommandCase):
     def manifest(self, checkpoint):
         return json.loads((checkpoint / 'manifest.json').read_text())
 
+    def check_loss_of_exported(self, checkpoint, loss):
+        """Another folder with the same weights has the loss that the run evaluated."""
+        self.exported(checkpoint)
+        folder = self.folder / f'{checkpoint.parent.parent.name}-{checkpoint.name}'
+        process = self.run_train('eval', folder, '--data', self.folder / 'val.bin', '--json')
+        self.assertLess(relative(json.loads(process.out)['loss'], loss), 1e-6)
+
+    def check_other_ranks(self, config, *options):
+        """A run that goes on from 3 ranks to 1 and 2, in other stages and partitions: all losses differ from one rank's by rounding."""
+        options += 'scheduler.type=constant', 'train.eval_every=3', 'checkpoint.every=3'
+        self.run_train(config, *options, 'run.dir=whole', 'train.max_steps=9')
+        for until, ranks, stage, partition in (3, 3, 3, 'even'), (6, 1, 0, 'layer'), (9, 2, 2, 'tensor'):
+            error = self.run_ranks(ranks, config, *options, 'run.dir=elastic', f'train.max_steps={until}',
+                                   f'zero_optimization.stage={stage}', f'zero_optimization.partition={partition}').error
+            self.assertEqual('results are equal to rounding' in error, until > 3)
+        for a, b in zip(self.metrics('elastic'), self.metrics('whole'), strict=True):
+            self.assertLess(relative(a['loss'], b['loss']), 1e-5, a['step'])
+            self.assertLess(relative(a['grad_norm'], b['grad_norm']), 1e-4, a['step'])
+        last, expected = self.evaluations('elastic')[-1], self.evaluations('whole')[-1]
+        self.assertEqual((last['step'], last['averaged_updates']), (9, 9))
+        for figure in 'val_loss', 'latest_val_loss':
+            self.assertLess(relative(last[figure], expected[figure]), 1e-5, figure)
+        self.assertGreater(relative(last['val_loss'], last['latest_val_loss']), 1e-4)
+        # Of single elements there is no such bound: Adam divides gradients near zero by their own size.
+        ours, theirs = (sum(self.exported(self.checkpoints(run)[-1]).values(), ()) for run in ('elastic', 'whole'))
+        apart = math.dist(ours, theirs) / math.hypot(*theirs)
+        self.assertLess(apart, 1e-5)
+        print(f'3 -> 1 -> 2 ranks: {options[0]}: the average is within {apart:.1e} of that of one rank')
+
 
 class Average(AveragingCase):
     def check_average(self, run, weights):
@@ -67,6 +99,7 @@ class Average(AveragingCase):
         uniform = f'run.dir={self.folder}/uniform'
         self.run_train(config, uniform, 'train.ema.type=uniform', 'train.ema.start_ratio=0.5', 'train.ema.every=2')
         self.check_average('uniform', [0] * 5 + [1, 0, 0.5])
+        self.check_loss_of_exported(self.checkpoints('uniform')[-1], self.evaluations('uniform')[-1]['val_loss'])
         # Training is the same to the bit, and so are the losses of the latest weights.
         self.run_train(config, f'run.dir={self.folder}/none', 'train.ema.type=none')
         self.assertEqual(self.curve(), self.curve('none'))
@@ -118,6 +151,14 @@ class Average(AveragingCase):
         self.run_train('checkpoint', 'consolidate', self.folder / run, '--output', consolidated)
         self.assertEqual(self.exported(next(consolidated.iterdir())), self.exported(self.checkpoints(run)[-1]))
 
+    @release_only('test_stages_ranks_and_resume resumes')
+    def test_other_numbers_of_ranks(self):
+        for kind in ('uniform', 'exponential')[:2 if FULL else 1]:
+            with self.subTest(kind=kind):
+                self.check_other_ranks(self.averaging_config(), f'train.ema.type={kind}')
+                shutil.rmtree(self.folder / 'elastic')
+                shutil.rmtree(self.folder / 'whole')
+
     def test_a_run_turns_it_on_and_off(self):
         config = self.averaging_config(train={'ema': {'type': 'none'}, 'max_steps': 4})
         self.run_train(config)
@@ -157,6 +198,31 @@ class ScheduleFree(AveragingCase):
         for weights, figure in ('average', 'val_loss'), ('latest', 'latest_val_loss'):
             process = self.run_train('eval', self.folder / run, '--data', self.folder / 'val.bin', '--weights', weights, '--json')
             self.assertLess(relative(json.loads(process.out)['loss'], self.evaluations(run)[-1][figure]), 1e-6)
+
+        self.check_exported(self.checkpoints(run)[-1])
+        self.check_loss_of_exported(self.checkpoints(run)[-1], self.evaluations(run)[-1]['val_loss'])
+
+    def check_exported(self, checkpoint):
+        """The average x = y + (1 - 1 / beta1) (z - y) of the checkpoint's tensors, and y as the latest weights."""
+        manifest, states = self.manifest(checkpoint), state_by_unit(checkpoint)
+        average, latest = self.exported(checkpoint), self.exported(checkpoint, '--weights', 'latest')
+        weight, checked = 1 - 1 / manifest['config']['optimizer']['betas'][0], 0
+        for name, at, shape, unit in ((t['name'], t['offset'], t['shape'], t['unit']) for t in manifest['tensors']):
+            y, z = (struct.unpack_from(f'<{math.prod(shape)}f', states[unit, kind], 4 * at) for kind in ('master', 'm'))
+            if name.split('.')[-2] in ('c_attn', 'c_proj', 'c_fc') and len(shape) == 2:  # exported as (in, out)
+                y, z = ([values[row * shape[1] + column] for column in range(shape[1]) for row in range(shape[0])] for values in (y, z))
+            self.assertEqual(list(y), list(latest[name]), name)
+            for exported, a, b in zip(average[name], y, z, strict=True):
+                x = a + weight * (b - a)
+                # fp32 rounds the weight, the difference and the result, each by at most 2^-24 of itself.
+                self.assertLessEqual(abs(exported - x), 2**-24 * (2 * abs(weight * (b - a)) + abs(x)) * (1 + 2**-20), name)
+                checked += 1
+        self.assertEqual(checked, manifest['model']['n_weights'])
+        self.assertGreater(distance(average, latest), 1e-4)
+
+    @release_only('test_stages_and_resume resumes')
+    def test_other_numbers_of_ranks(self):
+        self.check_other_ranks(self.schedule_free_config(), 'optimizer.type=schedulefree_adamw')
 
     def test_settings(self):
         config = self.schedule_free_config()
