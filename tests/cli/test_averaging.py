@@ -4,7 +4,7 @@ import math
 import shutil
 import struct
 
-from harness import FULL, GPU, CommandCase, pseudo_random_tokens, relative, release_only, write_shard
+from harness import FULL, GOLDEN, GPU, CommandCase, golden_arguments, pseudo_random_tokens, relative, release_only, write_shard
 from test_checkpoints import state_by_unit
 
 
@@ -174,6 +174,37 @@ class Average(AveragingCase):
         self.run_train(config, environment={'ZERO_INJECT_GRADIENTS': '3:nan'})
         self.assertEqual(self.manifest(self.checkpoints()[-1])['average']['updates'], 7)
         self.check_average('run', [1, 0.5, 0] + [0.5] * 5)
+
+
+class Golden(AveragingCase):
+    """Figures of scripts/golden/averaging.py, PyTorch's AveragedModel in float64. Bounds are those of unit/model/test_golden."""
+
+    @release_only('the other tests average in both ways')
+    def test_fp32(self):
+        golden = json.loads((GOLDEN / 'averaging' / 'expected.json').read_text())
+        stride = golden['stride']
+        (self.folder / 'empty.json').write_text('{}')
+        for i, case in enumerate(golden['cases']):
+            with self.subTest(**case['ema']):
+                self.run_train('empty.json', *golden_arguments(golden['model']), f'run.dir={self.folder}/{i}', 'device=cpu',
+                               'precision.compute=fp32', f'data.val={GOLDEN / golden["model"] / "tokens.bin"}', 'train.eval_steps=0',
+                               f'train.eval_every={golden["eval_every"]}',
+                               *(f'train.ema.{option}={value}' for option, value in case['ema'].items()))
+                for mine, want in zip(self.evaluations(str(i)), case['evaluations'], strict=True):
+                    self.assertEqual((mine['step'], mine.get('averaged_updates', 0)), (want['step'], want['averaged_updates']))
+                losses = max(relative(a['val_loss'], b['val_loss']) for a, b in zip(self.evaluations(str(i)), case['evaluations']))
+                self.assertLess(losses, 1e-6)
+                self.assertLess(relative(mine['latest_val_loss'], want['latest_val_loss']), 1e-6)
+                exported = self.exported(self.checkpoints(str(i))[-1])
+                self.assertEqual(set(exported), set(case['average']))
+                worst = 0
+                for name, average in case['average'].items():
+                    for at, (x, expected) in enumerate(zip(exported[name][::stride], average, strict=True)):
+                        # The gradients of key biases are 0 but for rounding (tests/golden/README.md).
+                        if not name.endswith('c_attn.bias') or at * stride * 3 // len(exported[name]) != 1:
+                            worst = max(worst, abs(x - expected))
+                self.assertLess(worst, 1e-5)
+                print(f'{case["ema"]["type"]}: weights within {worst:.1e} of PyTorch, losses within {losses:.1e}')
 
 
 class ScheduleFree(AveragingCase):
