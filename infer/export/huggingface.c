@@ -222,6 +222,15 @@ static void add_rope_scaling(const struct gpt_config *config, struct text *out) 
     text_add(out, "},\n");
 }
 
+// Without these keys transformers has a window of 4096, which versions before 4.52 apply whether it is used
+// or not.
+static void add_windows(const struct gpt_config *config, struct text *out) {
+    text_add(out,
+             "  \"use_sliding_window\": false,\n  \"sliding_window\": null,\n"
+             "  \"max_window_layers\": %d,\n",
+             config->n_layer);
+}
+
 static void add_llama(const struct exporter *exporter, struct text *out) {
     const struct gpt_config *config = &exporter->params.config;
     const char *name = llama_class(config);
@@ -245,6 +254,8 @@ static void add_llama(const struct exporter *exporter, struct text *out) {
         text_add(out, "  \"attention_bias\": false,\n");
     if (!config->qkv_bias && !config->qk_norm)
         text_add(out, "  \"mlp_bias\": false,\n");
+    else
+        add_windows(config, out);
     add_rope_scaling(config, out);
     add_ids(exporter, out);
 }

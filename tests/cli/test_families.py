@@ -69,6 +69,8 @@ class Llama(Family, CommandCase):
                     self.run_train('export', first, '--to', 'hf', second, '--dtype', dtype, '--tokenizer', 'none')
                     again, once = ((self.folder / folder / 'model.safetensors').read_bytes() for folder in (second, first))
                     self.assertTrue(again == once, dtype)
+                # Absent, transformers' default of 4096 would be a window in versions before 4.52.
+                self.assertEqual(config.get('sliding_window', 'absent'), 'absent' if family == 'llama' else None)
 
     def test_gpt2_has_no_key_value_heads(self):
         refused = self.run_train('check', ROOT / 'configs' / 'gpt2-small.json', 'model.n_kv_head=2', code=2)
