@@ -1,10 +1,12 @@
 // A folder as transformers' save_pretrained writes one of GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM
 // or Qwen3ForCausalLM, and its tokenizer. GPT-2's linear weights are (in, out) there (Conv1D); a tied lm_head
 // is not stored.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "data/tokenizer_export.h"
 #include "infer/export/internal.h"
 
@@ -222,13 +224,41 @@ static void add_rope_scaling(const struct gpt_config *config, struct text *out) 
     text_add(out, "},\n");
 }
 
-// Without these keys transformers has a window of 4096, which versions before 4.52 apply whether it is used
-// or not.
+// Which blocks have a window. transformers has one length for all of them.
+struct windows {
+    int length, other; // of one with a window, and of one that differs; 0: none
+    int n, first;      // how many blocks have one, and the first of them (n_layer: none)
+};
+
+static struct windows windows_of(const struct gpt_config *config) {
+    struct windows windows = {.first = config->n_layer};
+    for (int block = config->n_layer - 1; block >= 0; block--) {
+        const int window = gpt_window(config, block);
+        if (window == 0)
+            continue;
+        if (windows.length > 0 && window != windows.length)
+            windows.other = windows.length;
+        windows.length = window;
+        windows.first = block;
+        windows.n++;
+    }
+    return windows;
+}
+
+// transformers reads "layer_types" since 4.53; versions before it have windows from block "max_window_layers"
+// on with FlashAttention, and in all blocks with other attention. Without a "sliding_window" it has one of
+// 4096, which versions before 4.52 apply whether it is used or not.
 static void add_windows(const struct gpt_config *config, struct text *out) {
-    text_add(out,
-             "  \"use_sliding_window\": false,\n  \"sliding_window\": null,\n"
-             "  \"max_window_layers\": %d,\n",
-             config->n_layer);
+    const struct windows windows = windows_of(config);
+    char length[16] = "null";
+    if (windows.n > 0)
+        snprintf(length, sizeof length, "%d", windows.length);
+    text_add(out, "  \"use_sliding_window\": %s,\n  \"sliding_window\": %s,\n  \"max_window_layers\": %d,\n",
+             windows.n > 0 ? "true" : "false", length, windows.first);
+    for (int block = 0; block < config->n_layer && windows.n > 0; block++)
+        text_add(out, "%s\"%s_attention\"%s", block == 0 ? "  \"layer_types\": [" : ", ",
+                 gpt_window(config, block) > 0 ? "sliding" : "full",
+                 block == config->n_layer - 1 ? "],\n" : "");
 }
 
 static void add_llama(const struct exporter *exporter, struct text *out) {
@@ -267,23 +297,46 @@ static void add_config(const struct exporter *exporter, struct text *out) {
         add_llama(exporter, out);
 }
 
+static enum status check_windows(const struct exporter *exporter) {
+    const struct gpt_config *config = &exporter->params.config;
+    const struct windows windows = windows_of(config);
+    if (windows.n == 0)
+        return STATUS_OK;
+    if (!config->qkv_bias && !config->qk_norm)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: transformers' Llama has no sliding windows (model.window); Qwen2 and Qwen3 have them, "
+            "which are models with model.qkv_bias or model.qk_norm",
+            exporter->folder);
+    if (windows.other > 0)
+        return FAIL(STATUS_INVALID,
+                    "%s: model.window has windows of %d and of %d positions, but transformers has one length "
+                    "for all blocks with a window",
+                    exporter->folder, windows.length, windows.other);
+    if (windows.n < config->n_layer)
+        log_warning("%d of the %d blocks have a window: transformers reads which ones since 4.53; earlier "
+                    "versions give all of them the window, or with FlashAttention those from block %d on",
+                    windows.n, config->n_layer, windows.first);
+    return STATUS_OK;
+}
+
 // A model that no class of transformers computes.
 static enum status check_model(const struct exporter *exporter) {
     const struct gpt_config *config = &exporter->params.config;
-    bool has_window = false;
     if (config->family == FAMILY_MODERN)
         return FAIL(
             STATUS_INVALID,
             "%s: transformers has no model with model.family=modern; those of gpt2 and llama can be exported",
             exporter->folder);
-    for (int i = 0; i < config->n_windows; i++)
-        has_window |= config->windows[i] > 0;
-    if (config->family == FAMILY_GPT2 || (llama_class(config) && !has_window))
+    if (config->family == FAMILY_GPT2)
         return STATUS_OK;
-    return FAIL(
-        STATUS_INVALID,
-        "%s: transformers has no model with %s; a model of one of Llama, Qwen2 and Qwen3 can be exported",
-        exporter->folder, has_window ? "model.window" : "both model.qkv_bias and model.qk_norm");
+    if (!llama_class(config))
+        return FAIL(
+            STATUS_INVALID,
+            "%s: transformers has no model with both model.qkv_bias and model.qk_norm; a model of one "
+            "of Llama, Qwen2 and Qwen3 can be exported",
+            exporter->folder);
+    return check_windows(exporter);
 }
 
 static void add_generation_config(const struct exporter *exporter, struct text *out) {

@@ -388,6 +388,20 @@ class OtherPrograms(ExportCase):
                 found = self.check(LLAMA, 'llama', f'{family}-gguf/model.gguf', 'the 7 quick', '30', large=True)
                 self.assertEqual(found['text'], expected.rstrip('\n'))
 
+    def test_windows(self):
+        """A window in all blocks, also with transformers before 4.53: the same greedy text, which has another without windows."""
+        for family, option in (('qwen2', 'qkv_bias'), ('qwen3', 'qk_norm'))[:2 if harness.FULL else 1]:
+            self.train_a_run(name=family, steps=40, family='llama', window=8, **{option: True})
+            prompt = (self.folder / 'my.txt').read_text()[:50]
+            text = self.run_train('generate', family, '--prompt', prompt, '--tokens', 30, '--temperature', 0).out.rstrip('\n')
+            self.export(family, 'hf', f'{family}-hf')
+            found = self.check(TRANSFORMERS, 'generate', f'{family}-hf', prompt, '30', large=True)
+            self.assertEqual(found['text'], text)
+            path = self.folder / f'{family}-hf' / 'config.json'
+            path.write_text(path.read_text().replace('"use_sliding_window": true', '"use_sliding_window": false'))
+            whole = self.run_train('generate', f'{family}-hf', '--prompt', prompt, '--tokens', 30, '--temperature', 0).out
+            self.assertNotEqual(whole.rstrip('\n'), text)
+
     YARN = {'rope_type': 'yarn', 'factor': 4, 'original_max_position_embeddings': 16, 'attention_factor': 1.5}
 
     def test_yarn_in_gguf(self):

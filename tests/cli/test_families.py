@@ -1,6 +1,7 @@
 """Models of the Llama and modern families from the command line: stages and ranks, resuming, exports."""
 import json
 import math
+import shutil
 
 import harness
 from harness import CommandCase, ROOT, release_only
@@ -71,6 +72,35 @@ class Llama(Family, CommandCase):
                     self.assertTrue(again == once, dtype)
                 # Absent, transformers' default of 4096 would be a window in versions before 4.52.
                 self.assertEqual(config.get('sliding_window', 'absent'), 'absent' if family == 'llama' else None)
+
+    def test_exported_windows(self):
+        """In config.json as transformers reads it before 4.53 (max_window_layers) and since (layer_types), and read here."""
+        config = self.tiny_config(model={'family': 'llama', 'n_layer': 4}, train={'max_steps': 2}, checkpoint={'every': 2})
+        losses = set()
+        for shape, windows, has in (('qkv_bias', [5], [1] * 4), ('qk_norm', [0, 0, 5, 5], [0, 0, 1, 1]), ('qk_norm', [5, 0], [1, 0, 1, 0]),
+                                    ('qkv_bias', [], [0] * 4)):
+            with self.subTest(windows=windows):
+                run = f'{shape}-{len(windows)}'
+                self.run_train(config, f'model.{shape}=true', f'model.window={windows}', f'run.dir={run}')
+                warns = 'the 4 blocks have a window' in self.run_train('export', run, '--to', 'hf', f'{run}-hf', '--tokenizer', 'none').error
+                self.assertEqual(warns, 0 < sum(has) < 4)
+                found = json.loads((self.folder / f'{run}-hf' / 'config.json').read_text())
+                self.assertEqual((found['use_sliding_window'], found['sliding_window']), (True, 5) if windows else (False, None))
+                self.assertEqual(found.get('layer_types'), [('full_attention', 'sliding_attention')[x] for x in has] if windows else None)
+                first = found['max_window_layers']
+                self.assertEqual([int(i >= first) for i in range(4)] == has, windows != [5, 0])
+                self.assertEqual(has[:first], [0] * first)
+                ours, again = (json.loads(self.run_train('eval', model, '--data', 'tokens.bin', '--json').out)['loss']
+                               for model in (run, f'{run}-hf'))
+                self.assertEqual(ours, again)
+                losses.add(ours)
+        self.assertEqual(len(losses), 4)
+        for options, says in ((['model.window=5'], "transformers' Llama has no sliding windows"),
+                              (['model.window=[5, 0, 7]', 'model.n_layer=3', 'model.qk_norm=true'], 'windows of 5 and of 7 positions'),
+                              (['model.qk_norm=true', 'model.qkv_bias=true'], 'both model.qkv_bias and model.qk_norm')):
+            self.run_train(config, *options, 'run.dir=refused', 'checkpoint.resume=never', 'train.max_steps=1')
+            self.refuses('export', 'refused', '--to', 'hf', 'out', '--tokenizer', 'none', says=[says])
+            shutil.rmtree(self.folder / 'refused')
 
     def test_gpt2_has_no_key_value_heads(self):
         refused = self.run_train('check', ROOT / 'configs' / 'gpt2-small.json', 'model.n_kv_head=2', code=2)
