@@ -63,7 +63,7 @@ static enum status find_model(const char *path, const char *name, enum file_kind
 }
 
 static bool is_schedule_free(const struct checkpoint *checkpoint) {
-    return checkpoint->config.optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW;
+    return optimizer_traits_of_run(&checkpoint->config).averages;
 }
 
 static bool has_average(const struct checkpoint *checkpoint) {

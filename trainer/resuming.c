@@ -146,7 +146,7 @@ static enum status check_states(const struct trainer *trainer, const struct chec
                 "as before; leave them as they were, or begin a new run with model.init_from",
                 trainer->params.params[i].name, has ? "one of" : "none of", from->path);
     }
-    if (trainer->config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW && beta != beta_before)
+    if (optimizer_traits_of_run(trainer->config).averages && beta != beta_before)
         return FAIL(
             STATUS_INVALID,
             "optimizer.betas begin with %g, but with %g in %s: schedule-free AdamW's average follows from "

@@ -341,7 +341,7 @@ static void describe(const struct trainer *trainer) {
     if (config->train.ema.type != CONFIG_EMA_NONE)
         log_info("evaluations use the %s average of the weights, once it has begun (train.ema)",
                  config_ema_name(config->train.ema.type));
-    else if (config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW)
+    else if (optimizer_traits_of_run(config).averages)
         log_info("evaluations use the average of the weights that schedule-free AdamW makes");
     trainer_describe_data(trainer);
     trainer_describe_tasks(trainer);

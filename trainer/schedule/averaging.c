@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "zero/partition/optimizer_groups.h"
+
 // c of kernels/ops.h.
 static float schedule_free_next(double lr, struct average_record *record) {
     record->lr_max = fmax(record->lr_max, lr);
@@ -15,7 +17,7 @@ static float schedule_free_next(double lr, struct average_record *record) {
 // Before its start there is no average, even if a resumed run has one from an earlier start.
 float averaging_next(const struct config *config, int64_t update, double lr, double progress,
                      struct average_record *record) {
-    if (config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW)
+    if (optimizer_traits_of_run(config).averages)
         return schedule_free_next(lr, record);
     if (config->train.ema.type == CONFIG_EMA_NONE)
         return 0;
@@ -32,7 +34,7 @@ float averaging_next(const struct config *config, int64_t update, double lr, dou
 
 struct average_record averaging_resumed(const struct config *config, const struct average_record *record,
                                         bool has_average) {
-    const bool goes_on = config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW ||
+    const bool goes_on = optimizer_traits_of_run(config).averages ||
                          (config->train.ema.type != CONFIG_EMA_NONE && has_average);
     return goes_on ? *record : (struct average_record){0};
 }

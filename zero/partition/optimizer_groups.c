@@ -16,7 +16,8 @@ static const struct optimizer_traits table[] = {
     [CONFIG_OPTIMIZER_LION] = {METHOD_ELEMENTWISE, OPTIMIZER_LION, 1},
     [CONFIG_OPTIMIZER_ADAFACTOR] = {.method = METHOD_FACTORED},
     [CONFIG_OPTIMIZER_LAMB] = {METHOD_LAYERWISE, OPTIMIZER_LAMB, 2},
-    [CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW] = {METHOD_ELEMENTWISE, OPTIMIZER_SCHEDULE_FREE, 2},
+    [CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW] = {METHOD_ELEMENTWISE, OPTIMIZER_SCHEDULE_FREE, 2,
+                                             .averages = true},
     [CONFIG_OPTIMIZER_MUON] = {METHOD_MATRIX, OPTIMIZER_MUON, 1},
     [CONFIG_OPTIMIZER_SOAP] = {METHOD_ROTATED, OPTIMIZER_ADAMW, 0},
 };
@@ -26,6 +27,10 @@ struct optimizer_traits optimizer_traits_of(const struct config *config, enum co
     if (type == CONFIG_OPTIMIZER_SGD && config->optimizer.momentum == 0)
         traits.n_moments = 0;
     return traits;
+}
+
+struct optimizer_traits optimizer_traits_of_run(const struct config *config) {
+    return optimizer_traits_of(config, config->optimizer.type);
 }
 
 // ---- which entry of optimizer.groups a tensor is in

@@ -23,8 +23,11 @@ struct optimizer_traits {
     enum optimizer_method method;
     enum optimizer_rule rule; // of the elementwise part
     int n_moments;            // per element: 0, 1 (m), 2 (m and v); SGD without momentum has 0
+    bool averages;            // the weights, by itself: the average follows from them and those in m's place
 };
 struct optimizer_traits optimizer_traits_of(const struct config *config, enum config_optimizer type);
+// Those of the run's optimizer.type.
+struct optimizer_traits optimizer_traits_of_run(const struct config *config);
 
 // Elements of one group are updated with the same constants: update_plan.constants[group].
 struct optimizer_group {

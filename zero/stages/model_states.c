@@ -149,7 +149,7 @@ enum status model_states_init(struct model_states *state, const struct params *p
                                        .grads_ready = ready,
                                        .group_acquire = acquire_group,
                                        .group_release = release_group};
-    if (config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW)
+    if (optimizer_traits_of_run(config).averages)
         state->schedule_free_beta = config->optimizer.betas.value[0];
     stage_options_read(config, device->place, &state->options);
     state->partition_is_borrowed = partition != NULL;

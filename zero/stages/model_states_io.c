@@ -142,9 +142,9 @@ static enum status read_moments(const struct model_states *state, const struct c
                                 int unit, enum checkpoint_kind kind, size_t begin, size_t end, float *out) {
     memset(out, 0, (end - begin) * sizeof *out); // padding
     for (struct param_overlap it = {0}; params_next_overlap(state->params, unit, begin, end, &it);) {
-        const enum optimizer_rule rule = optimizer_group_of(&state->groups, it.param)->traits.rule;
+        const struct optimizer_traits traits = optimizer_group_of(&state->groups, it.param)->traits;
         const bool keeps = optimizer_groups_keep(source->written_by, &state->groups, it.param, (int)kind),
-                   is_point = rule == OPTIMIZER_SCHEDULE_FREE && kind == CHECKPOINT_M;
+                   is_point = traits.averages && kind == CHECKPOINT_M;
         if (keeps || is_point)
             TRY(source->read(source->context, keeps ? kind : CHECKPOINT_MASTER, unit, it.begin, it.end,
                              out + (it.begin - begin)));
