@@ -33,6 +33,14 @@ class GpuCase(CommandCase):
     def remove_run(self, run='run'):
         shutil.rmtree(self.folder / run)
 
+    def check_plan(self, run='run'):
+        for step in self.metrics(run):
+            self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
+            self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
+            self.assertEqual(step['model_memory'], step['model_memory_planned'])
+            # Each arena is padded to whole allocations, which are 2 MiB on a GPU.
+            self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), (64 << 10) if SIMULATED else (32 << 20))
+
 
 class GoldenCurves(GpuCase):
     def test_fp32(self):
@@ -356,14 +364,6 @@ class Ranks(GpuCase):
                 self.check_plan()
                 self.remove_run()
 
-    def check_plan(self):
-        for step in self.metrics():
-            self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
-            self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
-            self.assertEqual(step['model_memory'], step['model_memory_planned'])
-            # Each arena is padded to whole allocations, which are 2 MiB on a GPU.
-            self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), (64 << 10) if SIMULATED else (32 << 20))
-
     def test_golden_curves(self):
         for stage in 0, 3:
             with self.subTest(stage):
@@ -402,6 +402,10 @@ class Profile(test_profile.ProfileCase):
                     self.assertLessEqual({'main', 'GPU, stream 1'}, set(rank['tracks']))
                     counted = {line['track'] for line in rank['summary']['operations'] if line['counts']}
                     self.assertEqual(counted, {rank['tracks'].index('GPU, stream 1')})
+
+    def test_newton_schulz(self):
+        self.check_newton_schulz(self.tiny_config(device='cuda', optimizer={'type': 'muon', 'lr': 0.01}, model={'n_layer': 1},
+                                                  precision={'compute': 'bf16'}, train={'max_steps': 3}))
 
 
 HOST = 'zero_optimization.offload_optimizer.device=cpu'

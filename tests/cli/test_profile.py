@@ -63,6 +63,21 @@ class ProfileCase(CommandCase):
             self.assertEqual(least[line['limit']], max(least.values()))
             self.assertAlmostEqual(line['of_limit'] * line['seconds'] / least[line['limit']], 1, delta=1e-9)
 
+    def check_newton_schulz(self, config):
+        """Of a run with Muon: its iterations are one line of the table, with the FLOPs that were planned, in the update."""
+        self.micro_batches = 1
+        profile, trace = self.profiled(config)
+        self.assertRegex(self.error, r'\nnewton_schulz +\d+ .* of ')
+        plan = json.loads(self.run_train('plan', config, '--ranks', 1, '--json').out)['plans'][0]
+        self.assertGreater(plan['newton_schulz_flops'], 0)
+        self.assertEqual(plan['newton_schulz_flops_most'], plan['newton_schulz_flops'])
+        for step in profile['ranks'][0]['steps']:
+            lines = [line for line in step['operations'] if line['layer'] == 'newton_schulz']
+            self.assertEqual(sum(line['flops'] for line in lines), plan['newton_schulz_flops'])
+            self.assertEqual({line['phase'] for line in lines}, {'update'})
+            linear = [line for line in step['operations'] if line['name'].startswith('linear') and line not in lines]
+            self.assertNotIn('update', {line['phase'] for line in linear})
+
     def check_summary(self, rank):
         """The summary is the sum over all steps but the first."""
         steps = rank['steps'][1:]
@@ -136,19 +151,7 @@ class Profile(ProfileCase):
         self.assertNotIn(', recomputed', self.error)
 
     def test_newton_schulz(self):
-        self.micro_batches = 1
-        config = self.tiny_config(optimizer={'type': 'muon', 'lr': 0.01})
-        profile, trace = self.profiled(config)
-        self.assertRegex(self.error, r'\nnewton_schulz +\d+ .* of ')
-        plan = json.loads(self.run_train('plan', config, '--ranks', 1, '--json').out)['plans'][0]
-        self.assertGreater(plan['newton_schulz_flops'], 0)
-        self.assertEqual(plan['newton_schulz_flops_most'], plan['newton_schulz_flops'])
-        for step in profile['ranks'][0]['steps']:
-            lines = [line for line in step['operations'] if line['layer'] == 'newton_schulz']
-            self.assertEqual(sum(line['flops'] for line in lines), plan['newton_schulz_flops'])
-            self.assertEqual({line['phase'] for line in lines}, {'update'})
-            linear = [line for line in step['operations'] if line['name'].startswith('linear') and line not in lines]
-            self.assertNotIn('update', {line['phase'] for line in linear})
+        self.check_newton_schulz(self.tiny_config(optimizer={'type': 'muon', 'lr': 0.01}))
 
     def test_what_backward_recomputes(self):
         self.micro_batches = 1
