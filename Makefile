@@ -327,7 +327,7 @@ $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(
 test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
 tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda \
-                   tests/mpi/test_zero_comm_device
+                   tests/unit/zero/test_newton_schulz tests/mpi/test_zero_comm_device
 # TESTS="unit ops": only the tests in these folders of tests/.
 tests := $(if $(simulated),$(tests_of_device:%=$(BUILD)/%) $(simulator_test_sources:%.cpp=$(BUILD)/%),\
               $(test_sources:%.c=$(BUILD)/%))
