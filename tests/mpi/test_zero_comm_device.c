@@ -175,6 +175,132 @@ static void test_all_gather(void **state) {
             gather_once(sizes[s], variant & 4 ? DTYPE_BF16 : DTYPE_F32, variant & 1, variant & 2);
 }
 
+// Elements that each rank sends to each other, and to itself; some send nothing.
+static size_t route_elements(int from, int to, size_t n) {
+    return (from + 2 * to) % 4 == 1 ? 0 : n * (size_t)(1 + (from + to) % 3);
+}
+
+struct test_routes {
+    struct comm_span *spans;
+    struct comm_transfer transfer;
+    size_t sent[MOST_RANKS], received[MOST_RANKS]; // elements of each rank
+    size_t to_others;                              // of this rank
+};
+
+// Each route in as many spans as `pieces`, of which the receiver has the last first.
+static void routes_make(struct test_routes *routes, size_t n, int pieces) {
+    const int world = comm->world;
+    *routes = (struct test_routes){.spans = calloc((size_t)(world * world * pieces), sizeof *routes->spans)};
+    assert_non_null(routes->spans);
+    routes->transfer.spans = routes->spans;
+    for (int from = 0; from < world; from++)
+        for (int to = 0; to < world; to++) {
+            const size_t all = route_elements(from, to, n);
+            for (int i = 0; i < pieces; i++) {
+                const size_t begin = all * (size_t)i / (size_t)pieces,
+                             end = all * (size_t)(i + 1) / (size_t)pieces;
+                routes->spans[routes->transfer.n_spans++] =
+                    (struct comm_span){.owner = from,
+                                       .to = to,
+                                       .in = routes->sent[from] + begin,
+                                       .out = routes->received[to] + all - end,
+                                       .elements = end - begin};
+            }
+            routes->sent[from] += all;
+            routes->received[to] += all;
+            routes->transfer.elements += all;
+            routes->to_others += from == comm->rank && to != from ? all : 0;
+        }
+    together_ok(comm, comm_spans_link(routes->spans, routes->transfer.n_spans));
+}
+
+static char exchanged(size_t i, int owner) {
+    return (char)(i * 31 + i / 127 + (size_t)owner * 7);
+}
+
+static bool is_exchanged(const struct test_routes *routes, const char *out, size_t size) {
+    for (int k = 0; k < routes->transfer.n_spans; k++) {
+        const struct comm_span *span = &routes->spans[k];
+        for (size_t i = 0; i < span->elements * size && span->to == comm->rank; i++)
+            if (out[span->out * size + i] != exchanged(span->in * size + i, span->owner))
+                return false;
+    }
+    return true;
+}
+
+static void exchange_once(size_t n, enum dtype type, int pieces) {
+    const size_t size = dtype_size(type);
+    struct test_routes routes;
+    routes_make(&routes, n, pieces);
+    const size_t in_bytes = (routes.sent[comm->rank] + 1) * size,
+                 out_bytes = (routes.received[comm->rank] + 1) * size;
+    char *host = malloc(in_bytes > out_bytes ? in_bytes : out_bytes);
+    assert_non_null(host);
+    for (size_t i = 0; i < in_bytes; i++)
+        host[i] = exchanged(i, comm->rank);
+    char *in = on_device(host, in_bytes);
+    memset(host, 0x55, out_bytes);
+    char *out = on_device(host, out_bytes);
+    const struct comm_traffic before = comm->traffic;
+    comm_work work;
+    together_ok(comm, comm_exchange(comm, &stream, &routes.transfer, in, out, type, &work));
+    together_ok(comm, comm_wait(comm, &stream, work));
+    from_device(host, out, out_bytes);
+    together_true(comm, is_exchanged(&routes, host, size));
+    together_true(comm, host[out_bytes - 1] == 0x55); // and nothing beyond it
+    together_true(comm, comm->traffic.bytes[COMM_EXCHANGE] - before.bytes[COMM_EXCHANGE] ==
+                            routes.to_others * size);
+    together_true(comm,
+                  comm->traffic.calls[COMM_EXCHANGE] - before.calls[COMM_EXCHANGE] == (comm->world > 1));
+    device->memory_delete(device, in, in_bytes);
+    device->memory_delete(device, out, out_bytes);
+    free(host);
+    free(routes.spans);
+}
+
+// On two ranks 70 pieces per route make 280 spans, more than one group of NCCL's calls has (MOST_SPANS in
+// zero/comm/nccl_bulk.c).
+static void test_exchange(void **state) {
+    (void)state;
+    static const size_t sizes[] = {1, 41, 1000, 65537};
+    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+        for (int narrow = 0; narrow < 2; narrow++) {
+            exchange_once(sizes[s], narrow ? DTYPE_BF16 : DTYPE_F32, 2);
+            exchange_once(sizes[s], narrow ? DTYPE_BF16 : DTYPE_F32, 70);
+        }
+}
+
+// Exchanges with work on the same stream only, no host wait between: each sends what the one before received.
+static void test_exchanges_in_flight(void **state) {
+    (void)state;
+    enum { CALLS = 40, N = 333 };
+    const int world = comm->world;
+    struct comm_span spans[MOST_RANKS];
+    struct comm_transfer ring = {spans, world, (size_t)N * (size_t)world};
+    float host[N];
+    comm_work work;
+    for (int rank = 0; rank < world; rank++)
+        spans[rank] = (struct comm_span){.owner = rank, .to = (rank + 1) % world, .elements = N};
+    together_ok(comm, comm_spans_link(spans, world));
+    for (size_t i = 0; i < N; i++)
+        host[i] = number(comm->rank, i, 77);
+    float *x = on_device(host, sizeof host), *y = on_device(NULL, sizeof host);
+    for (int c = 0; c < CALLS; c++) {
+        assert_int_equal(comm_exchange(comm, &stream, &ring, c % 2 ? y : x, c % 2 ? x : y, DTYPE_F32, &work),
+                         STATUS_OK);
+        assert_int_equal(comm_wait(comm, &stream, work), STATUS_OK);
+    }
+    together_ok(comm, comm_wait_all(comm, &stream));
+    from_device(host, x, sizeof host);
+    bool right = true;
+    const int origin = ((comm->rank - CALLS) % world + world) % world;
+    for (size_t i = 0; i < N; i++)
+        right = right && host[i] == number(origin, i, 77);
+    together_true(comm, right);
+    device->memory_delete(device, x, sizeof host);
+    device->memory_delete(device, y, sizeof host);
+}
+
 // More collectives than there are events, without a wait between: each reduces what the one before gathered,
 // so an event that is missing changes bits. Agreements run past them.
 static void test_collectives_in_flight(void **state) {
@@ -240,6 +366,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_path),
         cmocka_unit_test(test_reduce_scatter),
         cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_exchanges_in_flight),
         cmocka_unit_test(test_collectives_in_flight),
         cmocka_unit_test(test_gather_of_device_memory),
     };
