@@ -47,19 +47,55 @@ static bool next_overlap(const struct partition *partition, const struct param *
     return false;
 }
 
+// Of the ranks that may work on a tensor, the one with the least load, the first of equal ones.
+//   n_choices   [out] how many ranks may
 static int choose_worker(const struct muon_rounds *rounds, const struct partition *partition,
-                         const struct param *param, const double *load) {
+                         const struct param *param, const double *load, int *n_choices) {
     size_t begin, end;
     int best = -1;
     for (int rank = 0; rank < rounds->world && rounds->whole; rank++)
         best = best < 0 || load[rank] < load[best] ? rank : best;
+    *n_choices = rounds->whole ? rounds->world : 0;
     for (int i = partition->first_span[param->unit];
-         !rounds->whole && next_overlap(partition, param, &i, &begin, &end); i++) {
+         !rounds->whole && next_overlap(partition, param, &i, &begin, &end); i++, ++*n_choices) {
         const int owner = partition->spans[i].owner;
         if (best < 0 || load[owner] < load[best] || (load[owner] == load[best] && owner < best))
             best = owner;
     }
     return best;
+}
+
+// First the tensors that only one rank may work on, then the others, which even out the loads.
+static void choose_workers(struct muon_rounds *rounds, const struct partition *partition, double *load) {
+    for (int others = 0; others < 2; others++)
+        for (int i = 0; i < rounds->n_tensors; i++) {
+            struct muon_tensor *tensor = &rounds->tensors[i];
+            int n_choices;
+            const int best =
+                choose_worker(rounds, partition, &rounds->params->params[tensor->param], load, &n_choices);
+            if ((n_choices > 1) != others)
+                continue;
+            tensor->worker = best;
+            load[best] += tensor->flops;
+        }
+}
+
+// Moves each tensor where that lowers the higher one of two ranks' loads. Returns whether any moved.
+static bool move_tensors(struct muon_rounds *rounds, const struct partition *partition, double *load) {
+    bool moved = false;
+    for (int i = 0; i < rounds->n_tensors; i++) {
+        struct muon_tensor *tensor = &rounds->tensors[i];
+        int n_choices;
+        const int best =
+            choose_worker(rounds, partition, &rounds->params->params[tensor->param], load, &n_choices);
+        if (load[best] + tensor->flops >= load[tensor->worker])
+            continue;
+        load[tensor->worker] -= tensor->flops;
+        load[best] += tensor->flops;
+        tensor->worker = best;
+        moved = true;
+    }
+    return moved;
 }
 
 // The number of tensors of each worker before this one is its round.
@@ -77,11 +113,12 @@ static void sort_by_round(struct muon_rounds *rounds, const int *round_of, struc
 // load, count (world), round_of (n_tensors): scratch
 static enum status assign(struct muon_rounds *rounds, const struct partition *partition, double *load,
                           int *count, int *round_of) {
+    choose_workers(rounds, partition, load);
+    // Each move makes the sum of the loads' squares smaller, so there is an end; a few passes reach it.
+    for (int pass = 0; pass < rounds->n_tensors && move_tensors(rounds, partition, load); pass++)
+        continue;
     for (int i = 0; i < rounds->n_tensors; i++) {
-        struct muon_tensor *tensor = &rounds->tensors[i];
-        tensor->worker = choose_worker(rounds, partition, &rounds->params->params[tensor->param], load);
-        load[tensor->worker] += tensor->flops;
-        round_of[i] = count[tensor->worker]++;
+        round_of[i] = count[rounds->tensors[i].worker]++;
         if (round_of[i] == rounds->n_rounds)
             rounds->n_rounds++;
     }

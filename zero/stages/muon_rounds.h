@@ -4,7 +4,8 @@
 //
 // A tensor is worked on whole (a fused one part by part) by one rank, its worker:
 //   - a rank that owns all of it, if there is one: then nothing is sent
-//   - else, of the ranks that own some of it (stage 0: of all ranks), the one with the least work so far
+//   - else one of the ranks that own some of it (stage 0: of all ranks), such that no tensor has another one
+//     with so little work that it should move there
 // Rounds: in each, a rank works on at most one tensor, so that all ranks work side by side. In round k they
 // work on the k-th tensor of each, the dearest first.
 //
