@@ -160,9 +160,9 @@ class HostWaits(GpuCase):
         config = self.tiny_config(device='cuda', train={'train_batch_size': 2, 'micro_batch_size': 1,
                                                         'gradient_accumulation_steps': 0},
                                   model={'n_layer': 1, 'n_embd': 16, 'n_head': 1})
-        for compute, stage in ('fp32', 0), ('bf16', 1), ('fp16', 2), ('bf16', 3):
-            with self.subTest(compute=compute, stage=stage):
-                launches, graphs, waits = self.per_step(config, f'precision.compute={compute}', f'{STAGE}{stage}')
+        for compute, stage, *overrides in ('fp32', 0), ('bf16', 1), ('fp16', 2), ('bf16', 3), ('bf16', 0, 'optimizer.type=muon'):
+            with self.subTest(compute=compute, stage=stage, overrides=overrides):
+                launches, graphs, waits = self.per_step(config, f'precision.compute={compute}', f'{STAGE}{stage}', *overrides)
                 self.assertLess(waits, 0.5)
                 # Two micro-batches and the update are a graph each, from their second time on.
                 self.assertLess(launches, 3)
