@@ -111,8 +111,9 @@ static double causal_pairs(double T, double S, int window) {
     return pairs - misses * (least + least + misses - 1) / 2;
 }
 
-// Two products: q k^T, and the probabilities times v. Documents (`first`) are not looked at: their starts are
-// not known to a plan, and utilization stays comparable.
+// Two products: q k^T, and the probabilities times v. Documents (`first`) are not looked at: their starts may
+// be in a device's memory, a plan does not know them, and utilization stays comparable. So with them this is
+// an upper bound.
 static struct operation_cost attention_forward_work(const struct attention_forward_args *a) {
     double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S, a->window);
     return (struct operation_cost){.flops = 4 * pairs * a->D,
@@ -127,7 +128,8 @@ static struct operation_cost attention_backward_work(const struct attention_back
                                    .bytes = 4.0 * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
 }
 
-// The keys and values that it reads and writes, and q, k, v and out.
+// The keys and values that it reads and writes, and q, k, v and out. Exact with windows and documents: n_keys
+// has both.
 static struct operation_cost attention_decode_work(const struct attention_decode_args *a) {
     double keys = (double)a->n_keys, rows = (keys + a->B) * a->K + (double)a->B * a->H;
     return (struct operation_cost){.flops = 4 * keys * a->H * a->D,

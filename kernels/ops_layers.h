@@ -248,8 +248,9 @@ struct attention_forward_args {
     const void *k, *v; // [r] (B, S, K * D) type
     size_t q_stride, k_stride, v_stride;                   // between positions
     size_t q_batch_stride, k_batch_stride, v_batch_stride; // between sequences
-    // [r] (B, T), or NULL for zeros: the first position that each query sees. At most the query's own, and
-    // never lower than the one before it in its sequence. Needs S == T.
+    // [r] (B, T), or NULL for zeros: the first of the S positions that each query sees, counted from the
+    // start of k and v, cached ones included. At most the query's own, S - T + t, and never lower than the
+    // one before it in its sequence.
     const int32_t *first;
     int B, T, S, H, D; // the T queries are the last T of S positions; S >= T
     int K;             // key-value heads; H is a multiple
@@ -278,21 +279,23 @@ struct attention_backward_args {
 // sequences[b] and n = lengths[b]:
 //   keys[s,n,:] = k[b,:]; values[s,n,:] = v[b,:];
 //   out[b,h] = sum over j <= n of softmax_j(q[b,h] . keys[s,j,g] / sqrt(D)) values[s,j,g], g = h / (H / K),
-// with a window from j = n - window + 1 on. With a table, q and k are first normalized and rotated at
-// position n, as by rope_forward, and rounded to `type`. Determinism: a sequence's result does not depend on
-// the other sequences, their number or their lengths. Errors: STATUS_UNSUPPORTED as in attention_forward.
+// from j = first[b] on, or with a window from n - window + 1 on where that is larger. Keys and values before
+// are not read. With a table, q and k are first normalized and rotated at position n, as by rope_forward, and
+// rounded to `type`. Determinism: a sequence's result does not depend on the other sequences, their number,
+// their lengths or what they see. Errors: STATUS_UNSUPPORTED as in attention_forward.
 struct attention_decode_args {
     void *out;                           // [w] (B, H * D) type, dense
     void *keys, *values;                 // [rw] (sequences, positions, K * D) type: the cache
     const void *q, *k, *v;               // [r] (B, H * D), (B, K * D), (B, K * D) type
     const int32_t *sequences;            // [r] (B), all different
     const int32_t *lengths;              // [r] (B) positions in the cache before the call; 0: none
+    const int32_t *first;                // [r] (B) of each sequence, at most its length; or NULL for zeros
     const void *table;                   // [r] (P, D / 2, 2) fp32 of rope_forward, P > each length; or NULL
     const void *q_weight, *k_weight;     // [r] (D) type, or NULL for ones; with norm
     size_t q_stride, k_stride, v_stride; // between sequences of q, k and v
     size_t cache_stride;                 // between positions of keys, and of values
     size_t cache_batch_stride;           // between sequences of keys, and of values
-    // The sum of the positions that each sequence sees: `lengths` may be in a device's memory.
+    // The sum of the positions that each sequence sees: `lengths` and `first` may be in a device's memory.
     size_t n_keys;
     int B, H, D;
     int K, window; // as in attention_forward

@@ -145,7 +145,7 @@ static enum status decode(const struct attention_decode_args *a) {
                                         .v_at = cache + h / (H / K) * D,
                                         .k_stride = a->cache_stride,
                                         .v_stride = a->cache_stride,
-                                        .first = first_seen(NULL, a->window, 1, b, 0, n),
+                                        .first = first_seen(a->first, a->window, 1, b, 0, n),
                                         .end = n + 1,
                                         .D = D,
                                         .type = a->type};

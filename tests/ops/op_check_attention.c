@@ -111,16 +111,17 @@ struct score {
 };
 
 // Documents of lengths 1, `length`, length / 2 + 1, 2 and length + 7, in turn; sequences begin within the
-// first.
-static void give_documents(struct op_tensor *first, int B, int T, int length) {
+// first. The queries are the last T of S positions.
+static void give_documents(struct op_tensor *first, int B, int T, int S, int length) {
     const int lengths[] = {1, length, length / 2 + 1, 2, length + 7};
     for (int b = 0; b < B; b++)
-        for (int t = 0, start = 0, document = b, left = lengths[b % 5]; t < T; t++, left--) {
+        for (int s = 0, start = 0, document = b, left = lengths[b % 5]; s < S; s++, left--) {
             if (left == 0) {
-                start = t;
+                start = s;
                 left = lengths[++document % 5];
             }
-            op_give(first, (size_t)(b * T + t), start);
+            if (s >= S - T)
+                op_give(first, (size_t)(b * T + s - (S - T)), start);
         }
 }
 
@@ -222,8 +223,7 @@ static void allow_forward(const struct op_bench *bench, const struct attention_f
 
 // Documents change no arithmetic, so that a host's devices need no wide heads.
 static bool has_documents(const struct op_bench *bench, const struct shape *shape) {
-    return shape->S == shape->T && !bench->by_cudnn &&
-           (shape->D <= 64 || bench->device->place == REGION_DEVICE);
+    return !bench->by_cudnn && (shape->D <= 64 || bench->device->place == REGION_DEVICE);
 }
 
 static bool is_for(const struct op_bench *bench, const struct shape *shape, enum dtype type) {
@@ -270,7 +270,7 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct s
     struct op_tensor *lse = NULL, *first = NULL;
     if (document > 0) {
         first = op_add_tensor(&call, "first", &args.first, DTYPE_I32, OP_READ, op_span(rows));
-        give_documents(first, s->B, s->T, document);
+        give_documents(first, s->B, s->T, s->S, document);
     }
     if (with_lse)
         lse = op_add_tensor(&call, "lse", &args.lse, DTYPE_F32, OP_WRITE, op_span(rows * (size_t)s->H));
@@ -411,7 +411,7 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
     int32_t starts[B * T];
     if (document > 0) {
         t.first = op_add_tensor(&call, "first", &args.first, DTYPE_I32, OP_READ, op_span(B * T));
-        give_documents(t.first, s->B, s->T, document);
+        give_documents(t.first, s->B, s->T, s->T, document);
         for (size_t i = 0; i < B * T; i++)
             starts[i] = (int32_t)t.first->given[i];
         t.documents = starts;

@@ -48,12 +48,21 @@ static int decode_length(int b, int positions) {
     return length < positions ? length : positions - 1;
 }
 
+// Where documents begin: in the middle, with the new position, at 0, earlier, one before the last. In a first
+// sequence at one of these.
+static int decode_first(int b, int positions) {
+    const int length = decode_length(b, positions);
+    const int starts[] = {length / 2, length, 0, length / 4, length > 0 ? length - 1 : 0};
+    return starts[(b + positions) % (int)(sizeof starts / sizeof *starts)];
+}
+
 // What is done to q and k first.
 enum rotation { NO_ROTATION, ROTATION, NORM, NORM_WITH_WEIGHTS, N_ROTATIONS };
 static const char *const rotation_names[] = {"", " rotated", " rotated norm", " rotated norm with weights"};
 
 struct decode_tensors {
     struct op_tensor *q, *k, *keys, *values, *out, *table, *q_weight, *k_weight;
+    struct op_tensor *first; // NULL without documents
 };
 
 // A head of q or k once it is rotated, and its error, also from rounding it.
@@ -87,7 +96,7 @@ static void allow_head(const struct attention_decode_args *args, const struct de
                              .v = t->values->truth + at,
                              .k_stride = args->cache_stride,
                              .v_stride = args->cache_stride,
-                             .first = op_first_seen(NULL, 0, args->window, length),
+                             .first = op_first_seen(t->first, b, args->window, length),
                              .end = length + 1,
                              .S = length + 1,
                              .D = args->D};
@@ -114,9 +123,22 @@ static void add_rotation(struct op_call *call, struct attention_decode_args *arg
     }
 }
 
+// What sequence b does not see becomes NaN: it is not read.
+static void hide_positions(const struct attention_decode_args *args, const struct decode_tensors *t, int b,
+                           int n_hidden) {
+    const size_t KC = (size_t)args->K * (size_t)args->D;
+    for (int j = 0; j < n_hidden; j++)
+        for (size_t i = 0; i < KC; i++) {
+            const size_t at =
+                (size_t)(args->B - b) * args->cache_batch_stride + (size_t)j * args->cache_stride + i;
+            op_give(t->keys, at, NAN);
+            op_give(t->values, at, NAN);
+        }
+}
+
 // The cache has one sequence more than the call, and the call's are in descending order.
 static void decode_call(struct op_bench *bench, enum dtype type, const struct shape *s, int gap,
-                        enum rotation rotation) {
+                        enum rotation rotation, bool documents) {
     struct attention_decode_args args = {
         .B = s->B, .H = s->H, .K = s->K, .D = s->D, .window = s->window, .type = type};
     const int C = s->H * s->D, KC = s->K * s->D;
@@ -128,8 +150,8 @@ static void decode_call(struct op_bench *bench, enum dtype type, const struct sh
     args.cache_batch_stride = args.cache_stride * (size_t)s->positions + (size_t)gap;
     struct op_call call;
     op_call_begin(&call, bench, attention_decode, &args,
-                  "B %d positions %d H %d K %d D %d window %d gap %d%s", s->B, s->positions, s->H, s->K, s->D,
-                  s->window, gap, rotation_names[rotation]);
+                  "B %d positions %d H %d K %d D %d window %d gap %d%s%s", s->B, s->positions, s->H, s->K,
+                  s->D, s->window, gap, rotation_names[rotation], documents ? " documents" : "");
     const struct op_layout cache = {{B + 1, (size_t)s->positions, (size_t)KC},
                                     {args.cache_batch_stride, args.cache_stride, 1}};
     struct decode_tensors t = {0};
@@ -143,6 +165,8 @@ static void decode_call(struct op_bench *bench, enum dtype type, const struct sh
         op_add_tensor(&call, "sequences", &args.sequences, DTYPE_I32, OP_READ, op_span(B));
     struct op_tensor *lengths =
         op_add_tensor(&call, "lengths", &args.lengths, DTYPE_I32, OP_READ, op_span(B));
+    if (documents)
+        t.first = op_add_tensor(&call, "first", &args.first, DTYPE_I32, OP_READ, op_span(B));
     if (rotation != NO_ROTATION)
         add_rotation(&call, &args, rotation, s->positions, &t);
     op_scale(t.q, 0, s->deviation);
@@ -154,7 +178,11 @@ static void decode_call(struct op_bench *bench, enum dtype type, const struct sh
         int length = decode_length(b, s->positions);
         op_give(sequences, (size_t)b, s->B - b);
         op_give(lengths, (size_t)b, length);
-        args.n_keys += (size_t)(length + 1 - op_first_seen(NULL, 0, s->window, length));
+        if (documents)
+            op_give(t.first, (size_t)b, decode_first(b, s->positions));
+        const int n_hidden = op_first_seen(t.first, (size_t)b, s->window, length);
+        args.n_keys += (size_t)(length + 1 - n_hidden);
+        hide_positions(&args, &t, b, n_hidden);
     }
     op_call_reference(&call);
     for (size_t b = 0; b < B; b++)
@@ -163,8 +191,8 @@ static void decode_call(struct op_bench *bench, enum dtype type, const struct sh
     op_call_judge(&call);
 }
 
-// Plain rows and gaps between them, each with and without rotation. Where the run is short, the types share a
-// shape's calls in turns.
+// Plain rows and gaps between them, each with and without rotation; documents in one of each. Where the run
+// is short, the types share a shape's calls in turns.
 void check_attention_decode(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++)
@@ -172,8 +200,8 @@ void check_attention_decode(struct op_bench *bench) {
             const bool is_called = !op_is_short(bench) || (i + k) % N_COMPUTE_DTYPES == (size_t)type;
             const int gap = k % 2 == 0 ? 0 : gaps[i % 4];
             if (is_called && k < 2)
-                decode_call(bench, type, &shapes[i], gap, NO_ROTATION);
+                decode_call(bench, type, &shapes[i], gap, NO_ROTATION, k == 1);
             else if (is_called && shapes[i].D % 2 == 0)
-                decode_call(bench, type, &shapes[i], gap, ROTATION + (enum rotation)((i + k) % 3));
+                decode_call(bench, type, &shapes[i], gap, ROTATION + (enum rotation)((i + k) % 3), k == 2);
         }
 }

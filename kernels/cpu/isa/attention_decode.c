@@ -100,7 +100,8 @@ static void decode_heads(const struct decode_call *call, size_t b, size_t g, str
                                  .k_stride = args->cache_stride,
                                  .v_stride = args->cache_stride,
                                  .n_heads = heads.end - heads.begin,
-                                 .first = first_in_window(0, args->window, end - 1),
+                                 .first =
+                                     first_in_window(args->first ? args->first[b] : 0, args->window, end - 1),
                                  .end = end,
                                  .D = args->D};
     if (args->table) {

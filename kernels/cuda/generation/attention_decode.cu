@@ -50,9 +50,10 @@ template <class T, int WIDTH> struct groups {
     }
 };
 
-// The first position that a query at position `own` sees.
-__device__ __forceinline__ int first_seen(int window, int own) {
-    return window > 0 ? max(own - window + 1, 0) : 0;
+// The first position that a sequence's query, at position `own`, sees.
+__device__ __forceinline__ int first_seen(const attention_decode_args &args, size_t b, int own) {
+    const int of_document = args.first ? args.first[b] : 0;
+    return args.window > 0 ? max(own - args.window + 1, of_document) : of_document;
 }
 
 // The group's products of weights and values of one query head, and its softmax.
@@ -208,7 +209,7 @@ __global__ void __launch_bounds__(THREADS)
         queries[q] = shape::load(added.queries[q < n_queries ? q : 0], D, true, access.packed);
         own[q].softmax = {-FLT_MAX, 0}; // below every score, but finite: a group may see no position
     }
-    for (int first = first_seen(args.window, length); first <= length; first += shape::N * N) {
+    for (int first = first_seen(args, b, length); first <= length; first += shape::N * N) {
         typename shape::row key[N], value[N];
 #pragma unroll
         for (int u = 0; u < N; u++) {
