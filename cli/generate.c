@@ -220,10 +220,11 @@ static struct generator_options choose_options(const struct session *session, in
     int64_t most = longest + n_tokens, n_texts = n_prompts * n_samples;
     int n_positions = session->params.config.n_positions;
     if (interactive)
-        return (struct generator_options){session->type, n_positions, 1};
+        return (struct generator_options){session->type, n_positions, 1, session->masks_documents};
     return (struct generator_options){.type = session->type,
                                       .positions = most < n_positions ? (int)most : n_positions,
-                                      .sequences = (int)(n_texts < batch ? n_texts : batch)};
+                                      .sequences = (int)(n_texts < batch ? n_texts : batch),
+                                      .mask_documents = session->masks_documents};
 }
 
 static enum status generate(struct session *session, struct prompts *prompts, const char *path) {
@@ -242,6 +243,8 @@ static enum status generate(struct session *session, struct prompts *prompts, co
         status = session_load(session);
     if (status == STATUS_OK)
         status = generator_bind(generator, &session->memory.table, &session->stream);
+    if (status == STATUS_OK && session->masks_documents)
+        generator_set_end_of_text(generator, tokenizer_document_start(session->tokenizer));
     if (status == STATUS_OK)
         status = run_session(session, generator, &options, prompts);
     generator_delete(generator);

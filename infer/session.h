@@ -18,7 +18,7 @@ struct session {
     struct region_memory memory;
     struct tokenizer *tokenizer;        // NULL: none was given or found with the weights
     struct tokenizer_identity identity; // of the tokenizer; n_ids 0: none
-    bool masks_documents;               // trained with data.mask_documents: for gpt_options
+    bool masks_documents; // trained with data.mask_documents: for gpt_options, generator_options
     struct unsharded unsharded;
     struct unit_hooks hooks; // of `unsharded`
     char *span;              // all units, in `type`

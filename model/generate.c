@@ -2,6 +2,7 @@
 // shapes occur and the workspace of each is known before the first token.
 #include "model/generate.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include "base/rng.h"
@@ -12,9 +13,11 @@ struct generator {
     const struct params *params;
     struct device *device;
     struct generator_options options;
-    int *lengths;       // (sequences)
-    int32_t *pass_rows; // (2 sequences) of a pass: struct pass_rows
-    double *uniforms;   // (sequences) of a draw
+    int *lengths;        // (sequences)
+    int32_t *documents;  // (sequences) where the last document of each context begins
+    int32_t end_of_text; // with mask_documents; -1: not set yet
+    int32_t *pass_rows;  // (n_pass_rows) of a pass: struct pass_rows
+    double *uniforms;    // (sequences) of a draw
     size_t workspace_bytes;
     int *cache_regions; // (n_layer), each (sequences, positions, 2 K D): keys, then values
     void **caches;
@@ -35,34 +38,70 @@ struct generator_pass {
     const struct unit_hooks *hooks;
     int B, T;
     const int *sequences;
+    const int32_t *tokens; // (n_tokens) the first of generator->tokens, in the host's memory
+    int n_tokens;
 };
 
-// With T = 1, the rows of a pass in the device's memory: (B) each, one after the other.
+// The rows of a pass in the device's memory, one array after the other.
 struct pass_rows {
-    const int32_t *sequences, *lengths; // lengths: of the contexts before the pass
+    const int32_t *sequences, *lengths; // (B) with T = 1; lengths: of the contexts before the pass
+    const int32_t *first;               // (B, T) with mask_documents: where each token's document begins
 };
+
+static size_t n_pass_rows(const struct generator_options *options, size_t chunk) {
+    const size_t sequences = (size_t)options->sequences;
+    if (!options->mask_documents)
+        return 2 * sequences;
+    return chunk > 3 * sequences ? chunk : 3 * sequences;
+}
+
+// As model/gpt_inputs.c has it for whole sequences.
+static void find_documents(const struct generator_pass *pass, int32_t *first) {
+    const struct generator *generator = pass->generator;
+    assert(generator->end_of_text >= 0 || pass->n_tokens == 0);
+    for (int b = 0, i = 0; b < pass->B; b++) {
+        const int sequence = pass->sequences[b];
+        int32_t start = generator->documents[sequence];
+        for (int t = 0; t < pass->T; t++, i++) {
+            if (i < pass->n_tokens && pass->tokens[i] == generator->end_of_text)
+                start = generator->lengths[sequence] + t;
+            first[i] = start;
+        }
+    }
+}
 
 static enum status place_rows(const struct generator_pass *pass, struct pass_rows *rows) {
     struct generator *generator = pass->generator;
     const int32_t *on_device = generator->device_pass_rows;
-    size_t B = (size_t)pass->B;
-    *rows = (struct pass_rows){on_device, on_device + B};
-    for (size_t i = 0; i < B; i++) {
-        int length = generator->lengths[pass->sequences[i]];
-        generator->pass_rows[i] = pass->sequences[i];
-        generator->pass_rows[B + i] = length;
+    size_t B = (size_t)pass->B, n = 0;
+    *rows = (struct pass_rows){0};
+    if (pass->T == 1) {
+        *rows = (struct pass_rows){on_device, on_device + B, NULL};
+        for (size_t i = 0; i < B; i++) {
+            generator->pass_rows[i] = pass->sequences[i];
+            generator->pass_rows[B + i] = generator->lengths[pass->sequences[i]];
+        }
+        n = 2 * B;
     }
-    if (!pass->runner->stream)
+    if (generator->options.mask_documents) {
+        find_documents(pass, generator->pass_rows + n);
+        rows->first = on_device + n;
+        n += B * (size_t)pass->T;
+    }
+    if (n == 0 || !pass->runner->stream)
         return STATUS_OK;
     return generator->device->copy(pass->runner->stream, generator->device_pass_rows, generator->pass_rows,
-                                   2 * B * sizeof *generator->pass_rows);
+                                   n * sizeof *generator->pass_rows);
 }
 
 // With T = 1, the positions that the rows see in a block with this window (0: none), their own included.
 static size_t keys_seen(const struct generator_pass *pass, int window) {
+    const size_t B = (size_t)pass->B;
+    const int32_t *lengths = pass->generator->pass_rows + B; // as place_rows has them
+    const int32_t *first = pass->generator->options.mask_documents ? lengths + B : NULL;
     size_t n = 0;
-    for (int i = 0; i < pass->B && pass->T == 1; i++) {
-        int length = pass->generator->lengths[pass->sequences[i]] + 1;
+    for (size_t i = 0; i < B && pass->T == 1; i++) {
+        int length = lengths[i] + 1 - (first ? first[i] : 0);
         n += (size_t)(window > 0 && window < length ? window : length);
     }
     return n;
@@ -100,10 +139,9 @@ static enum status run_blocks(const struct generator_pass *pass) {
     const struct gpt_config *config = &generator->params->config;
     const struct unit_hooks *hooks = pass->hooks;
     struct stream *stream = pass->runner->stream;
-    struct pass_rows rows = {0};
+    struct pass_rows rows;
     struct unit_view view;
-    if (pass->T == 1)
-        TRY(place_rows(pass, &rows));
+    TRY(place_rows(pass, &rows));
     TRY(hooks->params_acquire(hooks->context, stream, 0, GPT_FORWARD, &view));
     TRY(embed(pass, &rows, view));
     TRY(hooks->params_release(hooks->context, stream, 0, GPT_FORWARD));
@@ -119,6 +157,7 @@ static enum status run_blocks(const struct generator_pass *pass) {
             .out = residual_at(generator, block + 1),
             .embedding = generator->embedding,
             .tokens = generator->tokens,
+            .first = rows.first,
             .rope = generator->rope.data,
             .cache = {.keys_values = generator->caches[block],
                       .stride = (size_t)generator->options.positions * gpt_cache_width(config),
@@ -285,8 +324,8 @@ static enum status add_regions(struct generator *generator, struct region_table 
                    "generate.uniforms"));
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, sequences, &generator->drawn_region,
                    "generate.drawn"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, 2 * sequences, &generator->pass_rows_region,
-                   "generate.rows"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, n_pass_rows(&generator->options, chunk),
+                   &generator->pass_rows_region, "generate.rows"));
     TRY(rope_table_init(&generator->rope, config, type, generator->options.positions, generator->device,
                         table, "generate.rotary embedding"));
     find_buffers(generator, NULL);
@@ -301,14 +340,17 @@ static enum status add_workspace(struct generator *generator, struct region_tabl
 
 static enum status bookkeeping_new(struct generator *generator) {
     size_t n_layer = (size_t)generator->params->config.n_layer,
-           sequences = (size_t)generator->options.sequences;
+           sequences = (size_t)generator->options.sequences,
+           chunk = (size_t)longest_chunk(generator->options.positions);
+    generator->end_of_text = -1;
     generator->cache_regions = calloc(n_layer, sizeof *generator->cache_regions);
     generator->caches = calloc(n_layer, sizeof *generator->caches);
     generator->lengths = calloc(sequences, sizeof *generator->lengths);
-    generator->pass_rows = calloc(2 * sequences, sizeof *generator->pass_rows);
+    generator->documents = calloc(sequences, sizeof *generator->documents);
+    generator->pass_rows = calloc(n_pass_rows(&generator->options, chunk), sizeof *generator->pass_rows);
     generator->uniforms = calloc(sequences, sizeof *generator->uniforms);
-    if (!generator->cache_regions || !generator->caches || !generator->lengths || !generator->pass_rows ||
-        !generator->uniforms)
+    if (!generator->cache_regions || !generator->caches || !generator->lengths || !generator->documents ||
+        !generator->pass_rows || !generator->uniforms)
         return FAIL(STATUS_FAILED, "out of memory for the generator");
     return STATUS_OK;
 }
@@ -317,6 +359,7 @@ static void generator_free(struct generator *generator) {
     free(generator->cache_regions);
     free(generator->caches);
     free(generator->lengths);
+    free(generator->documents);
     free(generator->pass_rows);
     free(generator->uniforms);
 }
@@ -354,7 +397,8 @@ void generator_delete(struct generator *generator) {
 
 enum status generator_trace(const struct params *params, enum trace_kind kind, struct trace *out) {
     struct device none = {.place = REGION_HOST};
-    struct generator generator = {.params = params, .device = &none, .options = {DTYPE_F32, 1, 1}};
+    struct generator generator = {
+        .params = params, .device = &none, .options = {DTYPE_F32, .positions = 1, .sequences = 1}};
     struct runner runner = {.device = &none, .trace = out};
     struct dry_run run = {.trace = out};
     const struct unit_hooks hooks = dry_run_hooks(&run);
@@ -382,8 +426,21 @@ enum status generator_bind(struct generator *generator, const struct region_tabl
 
 // ---- contexts
 
+void generator_set_end_of_text(struct generator *generator, int32_t end_of_text) {
+    generator->end_of_text = end_of_text;
+}
+
 void generator_reset(struct generator *generator, int sequence) {
     generator->lengths[sequence] = 0;
+    generator->documents[sequence] = 0;
+}
+
+// A pass has appended n tokens to a context.
+static void extend(struct generator *generator, int sequence, const int32_t *tokens, int n) {
+    for (int i = 0; i < n; i++)
+        if (tokens[i] == generator->end_of_text)
+            generator->documents[sequence] = generator->lengths[sequence] + i;
+    generator->lengths[sequence] += n;
 }
 
 int generator_length(const struct generator *generator, int sequence) {
@@ -414,11 +471,13 @@ enum status generator_append(struct generator *generator, struct stream *stream,
     for (int n_now; n > 0; tokens += n_now, n -= n_now) {
         pass.T = next_chunk(n, generator->options.positions - generator->lengths[sequence]);
         n_now = n < pass.T ? n : pass.T;
+        pass.tokens = tokens;
+        pass.n_tokens = n_now;
         // The rest of a chunk that was rounded up repeats earlier tokens. Its keys and values are overwritten
         // by the tokens that come there, before anything attends to them.
         TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)n_now * sizeof *tokens));
         TRY(run_prompt(&pass));
-        generator->lengths[sequence] += n_now;
+        extend(generator, sequence, tokens, n_now);
     }
     return generator->device->synchronize(stream);
 }
@@ -426,13 +485,13 @@ enum status generator_append(struct generator *generator, struct stream *stream,
 enum status generator_step(struct generator *generator, struct stream *stream, const struct unit_hooks *hooks,
                            const int *sequences, const int32_t *tokens, int n, float *logits) {
     struct runner runner = {.device = generator->device, .stream = stream};
-    const struct generator_pass pass = {generator, &runner, hooks, .B = n, .T = 1, .sequences = sequences};
+    const struct generator_pass pass = {generator, &runner, hooks, n, 1, sequences, tokens, n};
     for (int i = 0; i < n; i++)
         TRY(check_room(generator, sequences[i], 1));
     TRY(generator->device->copy(stream, generator->tokens, tokens, (size_t)n * sizeof *tokens));
     TRY(run_decoding(&pass));
     for (int i = 0; i < n; i++)
-        generator->lengths[sequences[i]]++;
+        extend(generator, sequences[i], tokens + i, 1);
     if (!logits)
         return STATUS_OK;
     TRY(generator->device->copy(stream, logits, generator->logits,

@@ -13,6 +13,9 @@ struct generator_options {
     enum dtype type; // compute type
     int positions;   // the longest context: at most n_positions
     int sequences;   // contexts that it holds: at least 1
+    // A token attends only to those of its own document, as in training (gpt_options). The token that begins
+    // documents must then be set.
+    bool mask_documents;
 };
 // Adds its buffers to the table: the caches (sequences x n_layer x positions x 2 n_kv_head head_dim, compute
 // type), one row of logits per sequence, and one row of activations per token of a pass. STATUS_INVALID for
@@ -26,6 +29,9 @@ enum status generator_trace(const struct params *params, enum trace_kind kind, s
 enum status generator_bind(struct generator *generator, const struct region_table *table,
                            struct stream *stream) MUST_CHECK;
 
+// The token that begins a document, before the first tokens of a generator with mask_documents. Of a context,
+// what precedes its first such token is one, too (as gpt_set_end_of_text).
+void generator_set_end_of_text(struct generator *generator, int32_t end_of_text);
 void generator_reset(struct generator *generator, int sequence); // empties its context
 int generator_length(const struct generator *generator, int sequence);
 // Appends n tokens of a prompt to a sequence's context, without computing logits. Calls that split a prompt

@@ -334,7 +334,7 @@ static enum status attend_appended(const struct block_pass *a) {
     void *keys = cached(a);
     RUN(a->unit.runner, attention_forward, .out = a->buffers->attention, .lse = a->buffers->lse, .q = heads.q,
         .k = keys, .v = offset(keys, key_width(a), a->unit.type), .q_stride = heads.q_stride,
-        .k_stride = heads.k_stride, .v_stride = heads.v_stride, .B = 1, .T = a->T,
+        .k_stride = heads.k_stride, .v_stride = heads.v_stride, .first = a->first, .B = 1, .T = a->T,
         .S = a->cache.length + a->T, .H = config->n_head, .K = config->n_kv_head, .D = config->head_dim,
         .window = gpt_window(config, a->block), .type = a->unit.type);
     return STATUS_OK;
@@ -347,13 +347,13 @@ static enum status attend_step(const struct block_pass *a) {
     struct heads heads = projected(a);
     RUN(a->unit.runner, attention_decode, .out = a->buffers->attention, .keys = cache->keys_values,
         .values = offset(cache->keys_values, key_width(a), a->unit.type), .q = heads.q, .k = heads.k,
-        .v = heads.v, .sequences = cache->sequences, .lengths = cache->lengths, .table = a->rope,
-        .q_weight = layer_weight(&a->unit, PARAM_Q_NORM), .k_weight = layer_weight(&a->unit, PARAM_K_NORM),
-        .q_stride = heads.q_stride, .k_stride = heads.k_stride, .v_stride = heads.v_stride,
-        .cache_stride = gpt_cache_width(config), .cache_batch_stride = cache->stride, .n_keys = cache->n_keys,
-        .B = a->B, .H = config->n_head, .K = config->n_kv_head, .D = config->head_dim,
-        .window = gpt_window(config, a->block), .norm = config->qk_norm, .epsilon = (float)config->norm_eps,
-        .type = a->unit.type);
+        .v = heads.v, .sequences = cache->sequences, .lengths = cache->lengths, .first = a->first,
+        .table = a->rope, .q_weight = layer_weight(&a->unit, PARAM_Q_NORM),
+        .k_weight = layer_weight(&a->unit, PARAM_K_NORM), .q_stride = heads.q_stride,
+        .k_stride = heads.k_stride, .v_stride = heads.v_stride, .cache_stride = gpt_cache_width(config),
+        .cache_batch_stride = cache->stride, .n_keys = cache->n_keys, .B = a->B, .H = config->n_head,
+        .K = config->n_kv_head, .D = config->head_dim, .window = gpt_window(config, a->block),
+        .norm = config->qk_norm, .epsilon = (float)config->norm_eps, .type = a->unit.type);
     return STATUS_OK;
 }
 

@@ -140,7 +140,7 @@ struct block_pass {
     // The token embedding, i.e. block 0's x, where blocks mix it in; and the tokens, for value embeddings.
     const void *embedding; // (B, T, C)
     const int32_t *tokens; // (B, T)
-    const int32_t *first;  // (B, T) of attention, or NULL; not with a cache
+    const int32_t *first;  // (B, T) of attention_forward; with T = 1 and a cache of attention_decode; or NULL
     const void *rope;      // the table of rope_forward, or NULL
     struct block_cache cache;
     // Backward: turns scratch->dresidual from the gradient of `out` into that of `x`.

@@ -216,8 +216,11 @@ static enum status make_model(struct trainer *trainer) {
     struct region_table *table = &trainer->memory.table;
     const struct engine_options options = trainer_engine_options(trainer);
     TRY(trainer_agree(trainer, plan_run(&trainer->engine, &options, table, &trainer->profile_region)));
-    if (trainer->config->data.mask_documents)
+    if (trainer->config->data.mask_documents) {
         gpt_set_end_of_text(trainer->engine.gpt, trainer_document_start(trainer));
+        if (trainer->engine.generator)
+            generator_set_end_of_text(trainer->engine.generator, trainer_document_start(trainer));
+    }
     const struct step_shape shape = shapes_at(&trainer->shapes, trainer->step);
     trainer->volume_steps = trainer_micro_batches(trainer, &shape);
     comm_volume_make(&trainer->engine, trainer->volume_steps, &trainer->volume);

@@ -40,7 +40,10 @@ enum status engine_plan_model(struct engine *engine, const struct engine_options
     TRY(gpt_new(options->params, &gpt_options, options->device, table, &engine->gpt));
     if (engine_has_generator(options))
         TRY(generator_new(options->params,
-                          &(struct generator_options){options->type, (int)config->train.seq_len, 1},
+                          &(struct generator_options){.type = options->type,
+                                                      .positions = (int)config->train.seq_len,
+                                                      .sequences = 1,
+                                                      .mask_documents = config->data.mask_documents},
                           options->device, table, &engine->generator));
     engine->noise_region = -1;
     if (config->train.noise_scale_every > 0)

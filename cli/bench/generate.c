@@ -163,7 +163,8 @@ static enum status make_weights(struct generate_bench *bench) {
 
 static enum status make_model(struct generate_bench *bench) {
     struct region_table *table = &bench->memory.table;
-    const struct generator_options options = {bench->type, bench->positions, SEQUENCES};
+    const struct generator_options options = {
+        .type = bench->type, .positions = bench->positions, .sequences = SEQUENCES};
     int span;
     TRY(region_add(table, REGION_PARAMS, bench->device->place, bench->type,
                    params_memory(&bench->params, bench->device->place), &span, "params"));

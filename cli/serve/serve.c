@@ -259,12 +259,16 @@ static enum status load_model(struct server *server, const char *path) {
     if (context > n_positions)
         return FAIL(STATUS_INVALID, "train serve: --context is %lld, the model has %d positions",
                     (long long)context, n_positions);
-    server->generator_options = (struct generator_options){
-        .type = session->type, .positions = context ? (int)context : n_positions, .sequences = (int)slots};
+    server->generator_options = (struct generator_options){.type = session->type,
+                                                           .positions = context ? (int)context : n_positions,
+                                                           .sequences = (int)slots,
+                                                           .mask_documents = session->masks_documents};
     TRY(generator_new(&session->params, &server->generator_options, session->device, &session->memory.table,
                       &server->generator));
     TRY(session_load(session));
     TRY(generator_bind(server->generator, &session->memory.table, &session->stream));
+    if (session->masks_documents)
+        generator_set_end_of_text(server->generator, tokenizer_document_start(session->tokenizer));
     server->batch_options = (struct batch_options){.generator = server->generator,
                                                    .stream = &session->stream,
                                                    .hooks = &session->hooks,

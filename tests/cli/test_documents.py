@@ -1,8 +1,10 @@
-"""data.mask_documents: the same run in every stage, on any number of ranks and after a resume; what it needs and refuses."""
+"""data.mask_documents: the same run in every stage, on any number of ranks and after a resume; generation that attends as the
+run does; what it needs and refuses."""
 import json
 import unittest
 
 from harness import CommandCase, pseudo_random_tokens, release_only, write_shard
+from serving import ServerCase
 
 END_OF_TEXT = 256  # of the tokenizer "bytes"
 
@@ -27,7 +29,7 @@ class DocumentCase(CommandCase):
         return self.ranks_config(**sections) if ranks else self.tiny_config(**sections)
 
 
-class Runs(DocumentCase):
+class Runs(DocumentCase, ServerCase):
     def test_the_mask_changes_the_run(self):
         config = self.config(train={'max_steps': 6, 'eval_every': 3})
         process = self.run_train(config)
@@ -39,6 +41,30 @@ class Runs(DocumentCase):
         # The starts of documents: an int32 for each token.
         data = [self.metrics(run)[0]['model_memory']['data'] for run in ('run', 'across')]
         self.assertGreaterEqual(data[0] - data[1], 2 * 32 * 4)
+
+    def test_generation_masks_like_the_run(self):
+        """With positions that are relative, a document after another one is what it is alone."""
+        self.run_train(self.config(data={'val': []}, train={'max_steps': 4}, optimizer={'lr': 0.02}), 'model.family=llama',
+                       'model.n_kv_head=1', 'model.window=[6, 0]')
+        process = self.serve(model=(self.folder / 'run', '--device', 'cpu', '--threads', 1))
+        before, document = [7, 30, END_OF_TEXT, 12, 51, 2, 44, 5, 19], [END_OF_TEXT, 40, 9, 9, 33, 21, 2]
+
+        def logprobs(prompt, **ask):
+            return self.complete(prompt=prompt, temperature=0, logprobs=0, **ask)['choices'][0]['logprobs']
+        alone, read = logprobs(document, max_tokens=14), logprobs(document, max_tokens=0, echo=True)
+        for n in 1, len(before):
+            after = logprobs(before[:n] + document, max_tokens=14)
+            self.assertEqual(after['tokens'], alone['tokens'])
+            after_read = logprobs(before[:n] + document, max_tokens=0, echo=True)
+            for got, expected in ((after['token_logprobs'], alone['token_logprobs']),
+                                  (after_read['token_logprobs'][n + 1:], read['token_logprobs'][1:])):
+                self.assertEqual(len(got), len(expected))
+                for a, b in zip(got, expected):
+                    self.assertAlmostEqual(a, b, places=4)
+        # Without end-of-text it is not.
+        across = logprobs(before + document[1:], max_tokens=0, echo=True)['token_logprobs'][-5:]
+        self.assertGreater(max(abs(a - b) for a, b in zip(across, read['token_logprobs'][-5:])), 1e-2)
+        self.end(process)
 
     @release_only('unit/model/test_documents, and the next test')
     def test_stages_and_ranks(self):

@@ -146,7 +146,8 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     assert_ok(gpt_new(&model->params, options, device, table, &model->gpt));
     if (positions > 0)
         assert_ok(generator_new(&model->params,
-                                &(struct generator_options){options->type, positions, WHOLE_MODEL_SEQUENCES},
+                                &(struct generator_options){options->type, positions, WHOLE_MODEL_SEQUENCES,
+                                                            options->mask_documents},
                                 device, table, &model->generator));
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         for (int p = 0; p < N_REGION_PLACES; p++)

@@ -312,15 +312,17 @@ static enum status count_copy(struct stream *stream, void *to, const void *from,
 }
 
 // A decode step takes the embeddings, some launches per block, the final norm and lm_head, and copies the
-// tokens and where each sequence is, whatever the sequences' lengths are.
+// tokens and where each sequence is, and with documents what it sees, whatever the sequences' lengths are.
 static void check_decode_launches(struct device *device, const struct gpt_config *config, int per_block,
-                                  const int lengths[WHOLE_MODEL_SEQUENCES], int n) {
-    const struct gpt_options options = options_of(DTYPE_BF16, RECOMPUTE_NONE, false);
+                                  const int lengths[WHOLE_MODEL_SEQUENCES], int n, bool documents) {
+    struct gpt_options options = options_of(DTYPE_BF16, RECOMPUTE_NONE, false);
+    options.mask_documents = documents;
     const int sequences[WHOLE_MODEL_SEQUENCES] = {0, 1, 2, 3, 4};
     const int32_t tokens[16] = {0};
     struct whole_model model;
     whole_model_init(&model, config, device, &options, 16);
     whole_model_perturb(&model);
+    generator_set_end_of_text(model.generator, 1);
     for (int s = 0; s < n; s++)
         if (lengths[s] > 0)
             assert_ok(generator_append(model.generator, &model.stream, &model.hooks, s, tokens, lengths[s]));
@@ -341,10 +343,10 @@ static void test_decode_launches_do_not_depend_on_lengths(void **state) {
     struct device *device = device_for_test("cuda");
     const int gpt2 = 7;         // as in training
     const int llama = gpt2 + 1; // SwiGLU; attention rotates
-    check_decode_launches(device, &deep_config, gpt2, equal, 1);
-    check_decode_launches(device, &deep_config, gpt2, equal, WHOLE_MODEL_SEQUENCES);
-    check_decode_launches(device, &deep_config, gpt2, mixed, WHOLE_MODEL_SEQUENCES);
-    check_decode_launches(device, &llama_config, llama, mixed, WHOLE_MODEL_SEQUENCES);
+    check_decode_launches(device, &deep_config, gpt2, equal, 1, false);
+    check_decode_launches(device, &deep_config, gpt2, equal, WHOLE_MODEL_SEQUENCES, false);
+    check_decode_launches(device, &deep_config, gpt2, mixed, WHOLE_MODEL_SEQUENCES, true);
+    check_decode_launches(device, &llama_config, llama, mixed, WHOLE_MODEL_SEQUENCES, false);
     device_close(device);
 }
 
@@ -382,13 +384,15 @@ static void test_gradients_of_a_llama(void **state) {
     free(expected.grads);
 }
 
-// Prompts of every length, and steps after them: the logits of a full pass.
+// Prompts of every length, and steps after them: the logits of a full pass. In fp32 also within documents.
 static void test_cache_of_a_llama(void **state) {
     (void)state;
     enum { T = 16, V = 37 };
     struct device *device = device_for_test("cuda");
-    for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
-        const struct gpt_options options = {.type = (enum dtype)type, .B = 1, .T = T};
+    for (int i = 0; i <= N_COMPUTE_DTYPES; i++) {
+        const bool documents = i == N_COMPUTE_DTYPES;
+        const enum dtype type = documents ? DTYPE_F32 : (enum dtype)i;
+        const struct gpt_options options = {.type = type, .B = 1, .T = T, .mask_documents = documents};
         float expected[T * V], logits[V];
         int32_t tokens[T];
         struct whole_model model;
@@ -397,6 +401,8 @@ static void test_cache_of_a_llama(void **state) {
         random_tokens(tokens, T, V, 6);
         whole_model_init(&model, &llama_config, device, &options, T);
         whole_model_perturb(&model);
+        gpt_set_end_of_text(model.gpt, tokens[6]);
+        generator_set_end_of_text(model.generator, tokens[6]);
         assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, expected));
         for (int prompt = 1; prompt < T; prompt += 4) {
             generator_reset(model.generator, sequence);
@@ -412,10 +418,10 @@ static void test_cache_of_a_llama(void **state) {
             }
         }
         // 10 values per block, and those of embedding and last norm, are rounded to the type in both passes.
-        double allowed = largest * (10 * llama_config.n_layer + 2) *
-                         (dtype_epsilon((enum dtype)type) + 40 * dtype_epsilon(DTYPE_F32));
-        print_message("%s: cached logits within %.2g of a full pass's, %.2g allowed\n",
-                      dtype_name((enum dtype)type), error, allowed);
+        double allowed =
+            largest * (10 * llama_config.n_layer + 2) * (dtype_epsilon(type) + 40 * dtype_epsilon(DTYPE_F32));
+        print_message("%s: cached logits within %.2g of a full pass's, %.2g allowed\n", dtype_name(type),
+                      error, allowed);
         assert_true(error <= allowed);
         whole_model_free(&model);
     }

@@ -1,5 +1,5 @@
-// Generation: decoding with the key-value cache against full forward passes, for any split of the prompt, and
-// sampling against its definition.
+// Generation: decoding with the key-value cache against full forward passes, for any split of the prompt,
+// with and without data.mask_documents; and sampling against its definition.
 #include "tests/support/small_models.h"
 #include "tests/support/whole_model.h"
 
@@ -18,11 +18,24 @@ static const struct gpt_config llama_config = {SIZES, SMALL_HEADS, LLAMA_PIECES,
 static const struct gpt_config modern_config = {SIZES, SMALL_HEADS, MODERN_PIECES, .windows = {20, 0},
                                                 .value_embeddings = {0, 2}};
 
+// Token 0 begins a document, with mask_documents: a long one, one of a token, across chunks, at the very end.
+#define END_OF_TEXT 0
+
+static void give_documents(int32_t *tokens) {
+    static const int starts[] = {17, 18, 61, 75, N_POSITIONS - 1};
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+        tokens[starts[i]] = END_OF_TEXT;
+}
+
 // Weights as large as a trained model's, so that positions and attention matter.
 static void model_init_of(struct whole_model *model, const struct gpt_config *config, struct device *device,
-                          enum dtype type) {
-    whole_model_init(model, config, device, &(struct gpt_options){.type = type, .B = 1, .T = N_POSITIONS},
-                     N_POSITIONS);
+                          enum dtype type, bool documents) {
+    const struct gpt_options options = {.type = type, .B = 1, .T = N_POSITIONS, .mask_documents = documents};
+    whole_model_init(model, config, device, &options, N_POSITIONS);
+    if (documents) {
+        gpt_set_end_of_text(model->gpt, END_OF_TEXT);
+        generator_set_end_of_text(model->generator, END_OF_TEXT);
+    }
     float *values = malloc(model->params.n_elements * sizeof *values);
     assert_non_null(values);
     for (int unit = 0; unit < model->params.n_units; unit++) {
@@ -37,7 +50,7 @@ static void model_init_of(struct whole_model *model, const struct gpt_config *co
 }
 
 static void model_init(struct whole_model *model, struct device *device, enum dtype type) {
-    model_init_of(model, &small_config, device, type);
+    model_init_of(model, &small_config, device, type, false);
 }
 
 // Appends n tokens: all but the last as a prompt, the last in a step, whose logits it returns.
@@ -84,7 +97,8 @@ static double append_error(struct whole_model *model, const int32_t *tokens, con
     return error;
 }
 
-static void cache_gives_the_logits_of_a_full_pass(const char *name, const struct gpt_config *config) {
+static void cache_gives_the_logits_of_a_full_pass(const char *name, const struct gpt_config *config,
+                                                  bool documents) {
     static const int ones[] = {1}, chunks[] = {3, 5, 65, 1, 2, 7}, whole[] = {N_POSITIONS},
                      prompt[] = {64, 1};
     static const struct {
@@ -98,9 +112,11 @@ static void cache_gives_the_logits_of_a_full_pass(const char *name, const struct
         size_t n_logits = (size_t)N_POSITIONS * VOCAB_SIZE;
         float *expected = malloc(n_logits * sizeof *expected);
         assert_non_null(expected);
-        model_init_of(&model, config, device, (enum dtype)type);
+        model_init_of(&model, config, device, (enum dtype)type, documents);
         for (int i = 0; i < N_POSITIONS; i++)
             tokens[i] = (int32_t)rng_below(5, 1, (uint64_t)i, VOCAB_SIZE);
+        if (documents)
+            give_documents(tokens);
         assert_ok(gpt_logits(model.gpt, &model.stream, &model.hooks, tokens, expected));
         double tolerance = logits_tolerance((enum dtype)type, expected, n_logits), worst = 0;
         for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++)
@@ -115,15 +131,20 @@ static void cache_gives_the_logits_of_a_full_pass(const char *name, const struct
 }
 
 static void test_cache_gives_the_logits_of_a_full_pass(void **state) {
-    cache_gives_the_logits_of_a_full_pass(*state, &small_config);
+    cache_gives_the_logits_of_a_full_pass(*state, &small_config, false);
+}
+
+static void test_cache_with_documents(void **state) {
+    cache_gives_the_logits_of_a_full_pass(*state, &small_config, true);
+    cache_gives_the_logits_of_a_full_pass(*state, &llama_config, true);
 }
 
 static void test_cache_of_a_llama(void **state) {
-    cache_gives_the_logits_of_a_full_pass(*state, &llama_config);
+    cache_gives_the_logits_of_a_full_pass(*state, &llama_config, false);
 }
 
 static void test_cache_of_a_modern_model(void **state) {
-    cache_gives_the_logits_of_a_full_pass(*state, &modern_config);
+    cache_gives_the_logits_of_a_full_pass(*state, &modern_config, false);
 }
 
 // A context must not depend on earlier contents of the cache: after a reset, the bits are the same.
@@ -170,7 +191,7 @@ static void test_context_is_bounded(void **state) {
     for (size_t i = 0; i < sizeof bad_positions / sizeof *bad_positions; i++) {
         struct region_table table;
         region_table_init(&table);
-        const struct generator_options options = {DTYPE_F32, bad_positions[i], i > 2 ? 0 : 1};
+        const struct generator_options options = {DTYPE_F32, bad_positions[i], i > 2 ? 0 : 1, false};
         assert_int_equal(generator_new(&model.params, &options, device, &table, &none), STATUS_INVALID);
         assert_null(none);
         status_clear();
@@ -262,7 +283,7 @@ static void test_greedy_generation_agrees_with_full_passes(void **state) {
 
 // Five sequences of different lengths decoded together, some ending early, against each one alone: equal bits
 // on the CPU, within the tolerance of two evaluations on a GPU.
-static void check_batch(struct device *device, enum dtype type) {
+static void check_batch(struct device *device, enum dtype type, bool documents) {
     enum { N_STEPS = 12 };
     static const int lengths[WHOLE_MODEL_SEQUENCES] = {4, 4, 71, 1, 12};
     static float alone[WHOLE_MODEL_SEQUENCES][N_STEPS][VOCAB_SIZE],
@@ -270,9 +291,12 @@ static void check_batch(struct device *device, enum dtype type) {
     struct whole_model model;
     int32_t tokens[WHOLE_MODEL_SEQUENCES][N_POSITIONS];
     double worst = 0;
-    model_init(&model, device, type);
+    model_init_of(&model, &small_config, device, type, documents);
     for (int s = 0; s < WHOLE_MODEL_SEQUENCES; s++) {
         random_tokens(tokens[s], N_POSITIONS, VOCAB_SIZE, 20 + (uint32_t)s);
+        // Within the prompt, its last token, one of a later step; and none in the second sequence.
+        if (documents && s != 1)
+            tokens[s][s == 2 ? 40 : lengths[s] - 1 + s / 2 * 2] = END_OF_TEXT;
         whole_model_poison(&model);
         generator_reset(model.generator, 0);
         for (int i = 0, n = lengths[s]; i < N_STEPS; i++, n = 1)
@@ -310,7 +334,9 @@ static void check_batch(struct device *device, enum dtype type) {
 static void test_batches_give_the_logits_of_each_sequence_alone(void **state) {
     struct device *device = device_for_test(*state);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
-        check_batch(device, (enum dtype)type);
+        check_batch(device, (enum dtype)type, false);
+    check_batch(device, DTYPE_F32, true);
+    check_batch(device, DTYPE_BF16, true);
     device_close(device);
 }
 
@@ -509,6 +535,9 @@ int main(void) {
         ON("avx2", test_cache_gives_the_logits_of_a_full_pass),
         ON("portable", test_cache_gives_the_logits_of_a_full_pass),
         ON("ref", test_cache_gives_the_logits_of_a_full_pass),
+        ON("ref", test_cache_with_documents),
+        ON("avx512", test_cache_with_documents),
+        ON("portable", test_cache_with_documents),
         ON("ref", test_cache_of_a_llama),
         ON("portable", test_cache_of_a_llama),
         ON("ref", test_cache_of_a_modern_model),
