@@ -130,6 +130,18 @@ class Choice(AttentionCase):
         self.train(*short, 'attention=flash', run='flash', environment=CUDNN)
         self.assertEqual(self.curve('auto'), self.curve('flash'))
 
+    def test_all_windows_of_a_model_together(self):
+        """The first block has a window, which this cuDNN does not compute, and the second none."""
+        model = 'model.family=llama', 'model.window=[8, 0]', 'train.max_steps=2', 'train.train_batch_size=2'
+        without = {**CUDNN, 'CUDASIM_CUDNN_NO_WINDOWS': '1'}
+        self.refuses_to_train('attention=cudnn', *model, environment=without, says=('attention is cudnn', 'a window of 8: forward: '))
+        lines = self.attention_lines(self.train(*model, run='auto', environment=without))
+        self.assertIn('flash; cuDNN is not used: a window of 8: forward: ', lines[0])
+        for attention in 'flash', 'cudnn':
+            self.train(*model, f'attention={attention}', run=attention, environment=CUDNN)
+        self.assertEqual(self.curve('auto'), self.curve('flash'))
+        self.assertNotEqual(self.curve('cudnn'), self.curve('flash'))
+
     def test_the_faster_over_the_lengths_of_a_schedule(self):
         """By the mean over the steps: of four, the first has 16 tokens."""
         schedule = 'train.max_steps=4', 'train.seq_len_schedule=[[0, 16], [1, 32]]', 'train.train_batch_size=2', 'model.n_layer=1'

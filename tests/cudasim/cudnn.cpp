@@ -454,9 +454,13 @@ unsigned cudnnBackendFinalize(void *pointer) {
     const std::string broken = finish(d);
     if (!broken.empty())
         return refuse(call, broken);
-    if (d->type == CUDNN9_BACKEND_ENGINEHEUR_DESCRIPTOR &&
-        !dnn_is_supported(object(d, CUDNN9_ATTR_ENGINEHEUR_OPERATION_GRAPH)->graph))
-        return answer(NOT_SUPPORTED, "no engine computes head dimensions above 128");
+    if (d->type == CUDNN9_BACKEND_ENGINEHEUR_DESCRIPTOR) {
+        const dnn_graph &graph = object(d, CUDNN9_ATTR_ENGINEHEUR_OPERATION_GRAPH)->graph;
+        if (!dnn_is_supported(graph))
+            return answer(NOT_SUPPORTED, "no engine computes head dimensions above 128");
+        if (getenv("CUDASIM_CUDNN_NO_WINDOWS") && dnn_has_window(graph))
+            return answer(NOT_SUPPORTED, "no engine computes windows (CUDASIM_CUDNN_NO_WINDOWS)");
+    }
     d->finalized = true;
     return CUDNN9_STATUS_SUCCESS;
 }

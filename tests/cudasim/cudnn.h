@@ -56,6 +56,8 @@ std::string dnn_broken_rule(const dnn_operation &operation, const std::map<int64
 std::string dnn_broken_rule(const dnn_graph &graph);
 // Whether cuDNN has an engine for the graph, and what workspace its kernel takes.
 bool dnn_is_supported(const dnn_graph &graph);
+// Whether keys are hidden that are too long before the query.
+bool dnn_has_window(const dnn_graph &graph);
 size_t dnn_workspace(const dnn_graph &graph);
 // Computes the graph. `data`: by id, of all tensors that are not virtual.
 //   perturbed  another rounding of one result: an engine that is not deterministic

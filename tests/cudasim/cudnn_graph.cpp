@@ -243,6 +243,13 @@ bool dnn_is_supported(const dnn_graph &graph) {
     return false;
 }
 
+bool dnn_has_window(const dnn_graph &graph) {
+    for (const dnn_operation &operation : graph.operations)
+        if (operation.kind == DNN_POINTWISE && operation.mode == CUDNN9_POINTWISE_CMP_GT)
+            return true;
+    return false;
+}
+
 size_t dnn_workspace(const dnn_graph &graph) {
     size_t bytes = counters;
     const dnn_operation *product = nullptr;
