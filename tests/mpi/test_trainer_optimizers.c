@@ -125,8 +125,8 @@ static void test_averages(void **state) {
     };
     static const char *const uniform[N_PARTITIONS] = {
         "train.ema.type=uniform train.ema.start_ratio=0.4 precision.compute=bf16 optimizer.type=lion",
-        "train.ema.type=uniform train.ema.start_ratio=0 precision.compute=fp32 optimizer.state_dtype=bf16 "
-        "optimizer.groups=[{\"match\":\"h.0.attn.*\",\"freeze\":true}]",
+        ("train.ema.type=uniform train.ema.start_ratio=0 precision.compute=fp32 optimizer.state_dtype=bf16 "
+         "optimizer.groups=[{\"match\":\"h.0.attn.*\",\"freeze\":true}]"),
         "train.ema.type=uniform train.ema.start_ratio=0 precision.compute=fp32 optimizer.type=muon",
     };
     learn_in_every_partition(exponential);

@@ -10,16 +10,18 @@
 // AdamW, Adam and LAMB have two moments per element, Lion one. Schedule-free AdamW keeps z in the place of m.
 // Adafactor's moments are per row and column (zero/partition/second_moments.h).
 static const struct optimizer_traits table[] = {
-    [CONFIG_OPTIMIZER_ADAMW] = {METHOD_ELEMENTWISE, OPTIMIZER_ADAMW, 2},
-    [CONFIG_OPTIMIZER_ADAM] = {METHOD_ELEMENTWISE, OPTIMIZER_ADAM, 2},
-    [CONFIG_OPTIMIZER_SGD] = {METHOD_ELEMENTWISE, OPTIMIZER_SGD, 1},
-    [CONFIG_OPTIMIZER_LION] = {METHOD_ELEMENTWISE, OPTIMIZER_LION, 1},
+    [CONFIG_OPTIMIZER_ADAMW] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_ADAMW, .n_moments = 2},
+    [CONFIG_OPTIMIZER_ADAM] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_ADAM, .n_moments = 2},
+    [CONFIG_OPTIMIZER_SGD] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_SGD, .n_moments = 1},
+    [CONFIG_OPTIMIZER_LION] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_LION, .n_moments = 1},
     [CONFIG_OPTIMIZER_ADAFACTOR] = {.method = METHOD_FACTORED},
-    [CONFIG_OPTIMIZER_LAMB] = {METHOD_LAYERWISE, OPTIMIZER_LAMB, 2},
-    [CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW] = {METHOD_ELEMENTWISE, OPTIMIZER_SCHEDULE_FREE, 2,
+    [CONFIG_OPTIMIZER_LAMB] = {.method = METHOD_LAYERWISE, .rule = OPTIMIZER_LAMB, .n_moments = 2},
+    [CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW] = {.method = METHOD_ELEMENTWISE,
+                                             .rule = OPTIMIZER_SCHEDULE_FREE,
+                                             .n_moments = 2,
                                              .averages = true},
-    [CONFIG_OPTIMIZER_MUON] = {METHOD_MATRIX, OPTIMIZER_MUON, 1},
-    [CONFIG_OPTIMIZER_SOAP] = {METHOD_ROTATED, OPTIMIZER_ADAMW, 0},
+    [CONFIG_OPTIMIZER_MUON] = {.method = METHOD_MATRIX, .rule = OPTIMIZER_MUON, .n_moments = 1},
+    [CONFIG_OPTIMIZER_SOAP] = {.method = METHOD_ROTATED, .rule = OPTIMIZER_ADAMW},
 };
 
 struct optimizer_traits optimizer_traits_of(const struct config *config, enum config_optimizer type) {
