@@ -4,8 +4,25 @@
 
 enum { B = 2, T = 23, END_OF_TEXT = 28 };
 
-static const struct gpt_config config = {
-    .n_layer = 3, .n_head = 2, .n_embd = 12, .vocab_size = 29, .n_positions = T};
+// Positions of GPT-2 are rows of a table, those of Llama rotations, of which only differences count; its
+// queries share keys, and every other block has a window shorter than some documents.
+static const struct gpt_config configs[] = {
+    {.n_layer = 3, .n_head = 2, .n_embd = 12, .vocab_size = 29, .n_positions = T},
+    {.n_layer = 3,
+     .n_head = 4,
+     .n_kv_head = 2,
+     .n_embd = 12,
+     .head_dim = 6,
+     .intermediate_size = 20,
+     .vocab_size = 29,
+     .n_positions = T,
+     .family = FAMILY_LLAMA,
+     .qk_norm = true,
+     .untied = true,
+     .n_windows = 2,
+     .windows = {4, 0}}};
+enum { N_CONFIGS = sizeof configs / sizeof *configs };
+static const struct gpt_config *config;
 
 // Where documents begin: within a sequence, at its start, one of a single token, and one at the very end.
 static const bool begins[B][T] = {{[5] = true, [6] = true, [17] = true, [T - 1] = true},
@@ -13,7 +30,7 @@ static const bool begins[B][T] = {{[5] = true, [6] = true, [17] = true, [T - 1] 
 
 static void make_tokens(int32_t *tokens, int32_t *targets, uint32_t stream) {
     random_tokens(tokens, B * T, END_OF_TEXT, stream);
-    random_tokens(targets, B * T, config.vocab_size, 2);
+    random_tokens(targets, B * T, config->vocab_size, 2);
     for (int b = 0; b < B; b++)
         for (int t = 0; t < T; t++)
             if (begins[b][t])
@@ -41,13 +58,15 @@ static void pass(struct whole_model *model, const int32_t *tokens, const int32_t
 
 // A model whose position embedding begins at position `first` of the others'.
 static void init(struct whole_model *model, struct device *device, struct gpt_options options, int first) {
-    const size_t C = (size_t)config.n_embd;
-    whole_model_init(model, &config, device, &options, 0);
+    const size_t C = (size_t)config->n_embd;
+    whole_model_init(model, config, device, &options, 0);
     whole_model_perturb(model);
     const size_t size = dtype_size(options.type);
-    char *wpe =
-        (char *)whole_data(model, model->param_region) + param_position(&model->params, PARAM_WPE) * size;
-    memmove(wpe, wpe + (size_t)first * C * size, (size_t)(T - first) * C * size);
+    if (config->family == FAMILY_GPT2) {
+        char *wpe =
+            (char *)whole_data(model, model->param_region) + param_position(&model->params, PARAM_WPE) * size;
+        memmove(wpe, wpe + (size_t)first * C * size, (size_t)(T - first) * C * size);
+    }
     if (options.mask_documents)
         gpt_set_end_of_text(model->gpt, END_OF_TEXT);
 }
@@ -57,14 +76,15 @@ static void add_alone(struct device *device, enum dtype type, const int32_t *tok
                       int first, int end, float *losses, double *sum) {
     struct whole_model model;
     struct outcome alone;
-    const size_t C = (size_t)config.n_embd;
+    const size_t C = (size_t)config->n_embd;
     init(&model, device, (struct gpt_options){.type = type, .B = 1, .T = end - first, .training = true},
          first);
     pass(&model, tokens + first, targets + first, &alone);
     memcpy(losses + first, alone.losses, (size_t)(end - first) * sizeof *losses);
-    const size_t wpe = param_position(&model.params, PARAM_WPE);
+    const bool has_wpe = config->family == FAMILY_GPT2;
+    const size_t wpe = has_wpe ? param_position(&model.params, PARAM_WPE) : 0;
     for (size_t i = 0; i < model.params.n_elements; i++)
-        if (i < wpe || i >= wpe + T * C)
+        if (!has_wpe || i < wpe || i >= wpe + T * C)
             sum[i] += alone.grads[i];
         else if (i < wpe + (size_t)(T - first) * C)
             sum[i + (size_t)first * C] += alone.grads[i];
@@ -109,13 +129,13 @@ static void check(const char *name, enum dtype type, double tolerance) {
 // fp32: a gradient is a sum of B T = 46 terms, each of a chain of some 100 roundings.
 static void test_packed_documents(void **state) {
     const bool exact = strcmp(*state, "ref") == 0;
-    check(*state, exact ? DTYPE_F64 : DTYPE_F32, exact ? 1e-12 : 5000 * dtype_epsilon(DTYPE_F32));
+    for (config = configs; config < configs + N_CONFIGS; config++)
+        check(*state, exact ? DTYPE_F64 : DTYPE_F32, exact ? 1e-12 : 5000 * dtype_epsilon(DTYPE_F32));
 }
 
 // What stands in other documents of the sequence changes no bit of a document's losses; without the mask, it
 // does. Recomputation changes nothing about it.
-static void test_other_documents_change_no_bit(void **state) {
-    struct device *device = device_for_test(*state);
+static void check_other_documents(struct device *device) {
     for (int masked = 0; masked < 2; masked++)
         for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
             struct whole_model model;
@@ -143,13 +163,18 @@ static void test_other_documents_change_no_bit(void **state) {
             free(two.grads);
             whole_model_free(&model);
         }
+}
+
+static void test_other_documents_change_no_bit(void **state) {
+    struct device *device = device_for_test(*state);
+    for (config = configs; config < configs + N_CONFIGS; config++)
+        check_other_documents(device);
     device_close(device);
 }
 
 static const enum gpt_recompute levels[] = {RECOMPUTE_NONE, RECOMPUTE_ATTENTION, RECOMPUTE_BLOCK};
 
-static void test_recompute_changes_no_bit(void **state) {
-    struct device *device = device_for_test(*state);
+static void check_recompute(struct device *device) {
     struct outcome outcomes[3];
     size_t n = 0;
     for (int i = 0; i < 3; i++) {
@@ -172,6 +197,12 @@ static void test_recompute_changes_no_bit(void **state) {
         assert_memory_equal(outcomes[0].grads, outcomes[i].grads, n * sizeof(double));
     for (int i = 0; i < 3; i++)
         free(outcomes[i].grads);
+}
+
+static void test_recompute_changes_no_bit(void **state) {
+    struct device *device = device_for_test(*state);
+    for (config = configs; config < configs + N_CONFIGS; config++)
+        check_recompute(device);
     device_close(device);
 }
 
