@@ -7,6 +7,7 @@ from harness import CommandCase, pseudo_random_tokens, release_only, write_shard
 from serving import ServerCase
 
 END_OF_TEXT = 256  # of the tokenizer "bytes"
+LLAMA = 'model.family=llama', 'model.n_kv_head=1', 'model.window=[6, 0]'
 
 
 class DocumentCase(CommandCase):
@@ -44,8 +45,7 @@ class Runs(DocumentCase, ServerCase):
 
     def test_generation_masks_like_the_run(self):
         """With positions that are relative, a document after another one is what it is alone."""
-        self.run_train(self.config(data={'val': []}, train={'max_steps': 4}, optimizer={'lr': 0.02}), 'model.family=llama',
-                       'model.n_kv_head=1', 'model.window=[6, 0]')
+        self.run_train(self.config(data={'val': []}, train={'max_steps': 4}, optimizer={'lr': 0.02}), *LLAMA)
         process = self.serve(model=(self.folder / 'run', '--device', 'cpu', '--threads', 1))
         before, document = [7, 30, END_OF_TEXT, 12, 51, 2, 44, 5, 19], [END_OF_TEXT, 40, 9, 9, 33, 21, 2]
 
@@ -69,13 +69,13 @@ class Runs(DocumentCase, ServerCase):
     @release_only('unit/model/test_documents, and the next test')
     def test_stages_and_ranks(self):
         config = self.config(ranks=True, data={'val': []}, train={'max_steps': 3})
-        for stage in range(4):
-            self.run_ranks(2, config, f'zero_optimization.stage={stage}', f'run.dir=stage-{stage}')
-        for stage in range(1, 4):
-            self.assertEqual(self.curve(f'stage-{stage}'), self.curve('stage-0'))
-        self.run_train(config, 'run.dir=alone')
-        for alone, two in zip(self.curve('alone'), self.curve('stage-0')):
-            self.assertAlmostEqual(alone[1], two[1], delta=1e-5)
+        for family, options, stages in ('gpt2', (), (0, 1, 2, 3)), ('llama', LLAMA, (0, 3)):
+            for stage in stages:
+                self.run_ranks(2, config, *options, f'zero_optimization.stage={stage}', f'run.dir={family}-{stage}')
+                self.assertEqual(self.curve(f'{family}-{stage}'), self.curve(f'{family}-0'))
+            self.run_train(config, *options, f'run.dir={family}')
+            for alone, two in zip(self.curve(family), self.curve(f'{family}-0')):
+                self.assertAlmostEqual(alone[1], two[1], delta=1e-5)
 
     def test_resuming(self):
         config = self.config(train={'max_steps': 6})

@@ -3,7 +3,7 @@ on any rank, and by flash where cuDNN is installed."""
 import unittest
 
 from harness import LOW_PRECISION_TOLERANCES, relative
-from test_documents import DocumentCase
+from test_documents import LLAMA, DocumentCase
 
 
 class Documents(DocumentCase):
@@ -13,10 +13,11 @@ class Documents(DocumentCase):
     def test_losses_of_the_cpu(self):
         for compute, tolerance in ('fp32', 1e-5), *LOW_PRECISION_TOLERANCES.items():
             config = self.gpu_config(train={'max_steps': 2}, precision={'compute': compute})
-            self.run_train(config, f'run.dir={compute}')
-            self.run_train(config, f'run.dir={compute}-cpu', 'device=cpu')
-            for gpu, cpu in zip(self.curve(compute), self.curve(f'{compute}-cpu')):
-                self.assertLessEqual(relative(gpu[1], cpu[1]), tolerance)
+            for run, options in (compute, ()), (f'llama-{compute}', LLAMA):
+                self.run_train(config, *options, f'run.dir={run}')
+                self.run_train(config, *options, f'run.dir={run}-cpu', 'device=cpu')
+                for gpu, cpu in zip(self.curve(run), self.curve(f'{run}-cpu')):
+                    self.assertLessEqual(relative(gpu[1], cpu[1]), tolerance)
         for m in self.metrics('bf16'):
             self.assertLess(abs(m['device_bytes'] - m['device_planned_bytes']), 64 << 10)
 
