@@ -252,9 +252,7 @@ static enum status read_head(struct gguf_file *file, uint64_t *head_bytes) {
 // ---- checks
 
 static int compare_strings(const void *a, const void *b) {
-    const struct gguf_string *x = a, *y = b;
-    const int order = memcmp(x->bytes, y->bytes, x->n < y->n ? x->n : y->n);
-    return order ? order : x->n < y->n ? -1 : x->n > y->n;
+    return gguf_string_compare(*(const struct gguf_string *)a, *(const struct gguf_string *)b);
 }
 
 static struct gguf_string key_name(const struct gguf_file *file, int i) {
@@ -339,6 +337,11 @@ void gguf_close(struct gguf_file *file) {
 }
 
 // ---- keys
+
+int gguf_string_compare(struct gguf_string a, struct gguf_string b) {
+    const int order = memcmp(a.bytes, b.bytes, a.n < b.n ? a.n : b.n);
+    return order ? order : a.n < b.n ? -1 : a.n > b.n;
+}
 
 bool gguf_string_is(struct gguf_string string, const char *text) {
     return string.n == strlen(text) && memcmp(string.bytes, text, string.n) == 0;

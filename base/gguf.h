@@ -46,6 +46,7 @@ struct gguf_string {
     size_t n;
 };
 bool gguf_string_is(struct gguf_string string, const char *text);
+int gguf_string_compare(struct gguf_string a, struct gguf_string b); // bytewise, as strcmp
 
 struct gguf_key {
     struct gguf_string name;

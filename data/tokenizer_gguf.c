@@ -227,10 +227,8 @@ struct scored_merge {
 };
 
 static int compare_spellings(const void *a, const void *b) {
-    const struct named_id *x = a, *y = b;
-    const size_t n = x->spelling.n < y->spelling.n ? x->spelling.n : y->spelling.n;
-    const int order = memcmp(x->spelling.bytes, y->spelling.bytes, n);
-    return order ? order : x->spelling.n < y->spelling.n ? -1 : x->spelling.n > y->spelling.n;
+    return gguf_string_compare(((const struct named_id *)a)->spelling,
+                               ((const struct named_id *)b)->spelling);
 }
 
 static int compare_merges(const void *a, const void *b) {

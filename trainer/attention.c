@@ -186,7 +186,7 @@ static void measure(struct trainer *trainer, const char *version, struct attenti
     *measured = true;
     for (int i = 0; i <= config->train.seq_len_schedule.n && *measured; i++) {
         const struct attention_shape shape = shape_of(trainer, length_at(config, i), 0);
-        const double weight = (double)steps_of_length(config, i) / steps;
+        const double weight = steps > 0 ? (double)steps_of_length(config, i) / steps : i == 0;
         struct attention_times of_length;
         if (weight == 0)
             continue;
