@@ -64,10 +64,11 @@ def golden_expected(name):
     return json.loads((GOLDEN / name / 'expected.json').read_text())
 
 
-def golden_arguments(name, ranks=1, steps=None):
-    """Options that repeat a golden run, or its first steps, on this many ranks. Callers add run.dir and their own options."""
+def golden_arguments(name, ranks=1, steps=None, weights=None):
+    """Options that repeat a golden run, or its first steps, on this many ranks. Callers add run.dir and their own options.
+    weights: where ./train reads them, if not in the golden folder (golden_weights)."""
     expected = golden_expected(name)
-    return (f'model.init_from={GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}', 'data.shuffle=false',
+    return (f'model.init_from={weights or GOLDEN / name}', f'data.train={GOLDEN / name / "tokens.bin"}', 'data.shuffle=false',
             f'train.seq_len={expected["seq"]}', f'train.train_batch_size={expected["batch"] * expected["accum"]}',
             f'train.micro_batch_size={max(1, expected["batch"] // ranks)}',
             f'train.max_steps={steps or len(expected["curve"])}', 'optimizer.lr=1e-3', 'optimizer.betas=[0.9, 0.95]',

@@ -12,6 +12,7 @@ from unittest import mock
 
 import harness
 import test_profile
+from golden_weights import golden_weights
 from harness import (CommandCase, LOW_PRECISION_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
                      write_shard)
 from test_families import LLAMA
@@ -23,7 +24,8 @@ REORDERED = [{'CUDASIM_REORDER': str(seed)} for seed in (1, 2)]
 class GpuCase(CommandCase):
     def golden(self, name, *overrides, ranks=1, steps=None, environment=None):
         (self.folder / 'c.json').write_text('{}')
-        arguments = ('c.json', *golden_arguments(name, ranks, steps), 'device=cuda', f'run.dir={self.folder / "run"}', *overrides)
+        arguments = ('c.json', *golden_arguments(name, ranks, steps, golden_weights(self, name)), 'device=cuda',
+                     f'run.dir={self.folder / "run"}', *overrides)
         if ranks == 1:
             self.run_train(*arguments, environment=environment or {})
         else:
@@ -44,7 +46,7 @@ class GpuCase(CommandCase):
 
 class GoldenCurves(GpuCase):
     def test_fp32(self):
-        for name in 'gpt2-tiny', 'gpt2-tiny-accum', 'llama-tiny', 'qwen2-tiny', 'qwen3-tiny':
+        for name in 'gpt2-tiny', 'gpt2-tiny-accum', 'llama-tiny', 'qwen2-tiny', 'qwen3-tiny', 'modern-tiny':
             with self.subTest(name):
                 steps = len(golden_expected(name)['curve']) if harness.FULL or 'gpt2' in name else 5
                 loss, norm = self.golden(name, 'precision.compute=fp32', steps=steps)
@@ -55,7 +57,7 @@ class GoldenCurves(GpuCase):
                 self.remove_run()
 
     def test_16_bit_types(self):
-        names = ('gpt2-tiny', 'llama-tiny', 'qwen2-tiny', 'qwen3-tiny') if harness.FULL else ('gpt2-tiny', 'qwen3-tiny')
+        names = ('gpt2-tiny', 'qwen3-tiny', 'modern-tiny', *(('llama-tiny', 'qwen2-tiny') if harness.FULL else ()))
         for name, (compute, tolerance) in itertools.product(names, LOW_PRECISION_TOLERANCES.items()):
             with self.subTest(name=name, compute=compute):
                 loss, _ = self.golden(name, f'precision.compute={compute}', steps=10 if harness.FULL or name == 'gpt2-tiny' else 4)

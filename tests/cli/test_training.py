@@ -14,6 +14,7 @@ import time
 import unittest
 
 import harness
+from golden_weights import golden_weights
 from harness import (CommandCase, LOW_PRECISION_TOLERANCES, golden_arguments, golden_expected, pseudo_random_tokens, relative,
                      release_only, write_shard)
 
@@ -79,12 +80,12 @@ class GoldenCurves(CommandCase):
 
     def golden(self, name, *overrides):
         (self.folder / 'c.json').write_text('{}')
-        self.run_train('c.json', *golden_arguments(name), 'run.dir=run', *overrides)
+        self.run_train('c.json', *golden_arguments(name, weights=golden_weights(self, name)), 'run.dir=run', *overrides)
         self.assertEqual(len(self.metrics()), len(golden_expected(name)['curve']))
         return self.golden_errors(name)
 
     def test_fp32(self):
-        for name in 'gpt2-tiny', 'gpt2-tiny-accum', 'llama-tiny', 'qwen2-tiny', 'qwen3-tiny':
+        for name in 'gpt2-tiny', 'gpt2-tiny-accum', 'llama-tiny', 'qwen2-tiny', 'qwen3-tiny', 'modern-tiny':
             with self.subTest(name):
                 shutil.rmtree(self.folder / 'run', ignore_errors=True)
                 loss, norm = self.golden(name, 'precision.compute=fp32')
@@ -93,7 +94,7 @@ class GoldenCurves(CommandCase):
                 self.assertLessEqual(norm, 5e-6)
 
     def test_bf16_and_fp16(self):
-        for name, compute in itertools.product(('gpt2-tiny', 'gpt2-tiny-accum', 'llama-tiny'), LOW_PRECISION_TOLERANCES):
+        for name, compute in itertools.product(('gpt2-tiny', 'gpt2-tiny-accum', 'llama-tiny', 'modern-tiny'), LOW_PRECISION_TOLERANCES):
             with self.subTest(name=name, compute=compute):
                 shutil.rmtree(self.folder / 'run', ignore_errors=True)
                 loss, _ = self.golden(name, f'precision.compute={compute}')
