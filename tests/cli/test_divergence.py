@@ -7,6 +7,7 @@ import struct
 import subprocess
 
 from harness import FULL, SANITIZERS, CommandCase, pseudo_random_tokens, write_shard
+from test_report import Page
 
 BATCH_TOKENS = 64  # of the configs below: 2 sequences of 32 tokens
 
@@ -31,6 +32,12 @@ class DivergenceCase(CommandCase):
         sections.setdefault('scheduler', {}).update({'type': 'constant'})
         sections.setdefault('run', {'dir': str(self.folder / 'run'), 'threads': 1})
         return self.tiny_config(train=train, **sections)
+
+    def reported(self, run='run'):
+        """The figures of which the report's page makes a line."""
+        self.run_train('report', run, '--out', 'page.html')
+        figures = Page((self.folder / 'page.html').read_text()).data['runs'][0]['figures']
+        return {key: figures[key] for key in ('spikes', 'skipped_steps', 'rewinds')}
 
     def manifest(self, run='run', index=-1):
         return json.loads((self.checkpoints(run)[index] / 'manifest.json').read_text())
@@ -61,6 +68,7 @@ class Spikes(DivergenceCase):
         config = self.spiking_config(spikes=[30, 31], checkpoint={'every': 1, 'keep': 0})
         error = self.run_train(config, 'train.on_spike=skip').error
         self.assertIn('the run diverged 2 times (train.on_spike); 2 updates were skipped', error)
+        self.assertEqual(self.reported(), {'spikes': 2, 'skipped_steps': 2, 'rewinds': 0})
         curve, state = self.curve(), self.final_state()
         self.assertEqual([m['skipped_steps'] for m in self.metrics()], [0] * 29 + [1] + [2] * 6)
         self.assertEqual(*((self.checkpoints()[i] / 'rank-00000.bin').read_bytes() for i in (28, 30)))
@@ -83,6 +91,7 @@ class Spikes(DivergenceCase):
         self.assertEqual((record['rewinds'], record['rewound_to'], record['skipped_sequences']), (2, 18, 2 * 16))
         self.assertEqual([m['step'] for m in self.metrics()], list(range(1, 37)))
         self.assertIn('it went back to a checkpoint 2 times', process.error)
+        self.assertEqual(self.reported(), {'spikes': 2, 'skipped_steps': 0, 'rewinds': 2})
         curve, state = self.curve(), self.final_state()
         # What the run would have done with the data that is left.
         tokens = [i % 8 for i in range(80 * BATCH_TOKENS + 1)]
