@@ -70,6 +70,7 @@ class Llama(Family, CommandCase):
                     self.run_train('export', first, '--to', 'hf', second, '--dtype', dtype, '--tokenizer', 'none')
                     again, once = ((self.folder / folder / 'model.safetensors').read_bytes() for folder in (second, first))
                     self.assertTrue(again == once, dtype)
+                    self.assertEqual({kind for kind, _, _ in tensors(once).values()}, {dtype.upper().replace('FP', 'F')})
                 # Absent, transformers' default of 4096 would be a window in versions before 4.52.
                 self.assertEqual(config.get('sliding_window', 'absent'), 'absent' if family == 'llama' else None)
 

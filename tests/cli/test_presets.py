@@ -36,7 +36,9 @@ PUBLISHED = {
     # modded-nanogpt: blocks and embeddings of GPT-2 small, an lm_head of its own, and a table for each value embedding.
     'modern-124m': (12 * 12 * 768**2 + 2 * 50257 * 768 + 3 * 50257 * 768 + 2 * 11,
                     {'n_embd': 768, 'n_layer': 12, 'n_head': 6, 'n_kv_head': 6, 'head_dim': 128, 'intermediate_size': 3072,
-                     'vocab_size': 50257, 'n_positions': 1024, 'rope_theta': 1024, 'tied': False, 'qk_norm': True}),
+                     'vocab_size': 50257, 'n_positions': 1024, 'rope_theta': 1024, 'tied': False, 'qk_norm': True, 'family': 'modern',
+                     'activation': 'relu_squared', 'partial_rotary_factor': 0.5, 'soft_cap': 15, 'zero_init': True,
+                     'embedding_skip': True, 'value_embeddings': [0, 1, 2], 'window': [512, 512, 512, 0]}),
 }
 
 
@@ -46,7 +48,7 @@ class Sizes(CommandCase):
             with self.subTest(name):
                 config = ROOT / 'configs' / f'{name}.json'
                 found = json.loads(self.run_train('check', config).out)['model']
-                wanted = {'qkv_bias': False, 'qk_norm': False, 'window': found['window'] if name == 'modern-124m' else [],
+                wanted = {'family': 'llama', 'qkv_bias': False, 'qk_norm': False, 'activation': 'swiglu', 'window': [],
                           'rope_scaling': {'rope_type': 'default'}, **wanted}
                 scaling = wanted.pop('rope_scaling')
                 self.assertEqual({key: found['rope_scaling'][key] for key in scaling}, scaling)

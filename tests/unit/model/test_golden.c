@@ -379,7 +379,7 @@ static void test_golden(void **state) {
     X("gpt2-tiny-accum", device, DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)                               \
     X("gpt2-tiny", device, DTYPE_F16, RECOMPUTE_NONE, fp16_tolerances)                                       \
     X("gpt2-tiny-accum", device, DTYPE_F16, RECOMPUTE_BLOCK, fp16_tolerances)
-// Llama's operations in fp32, bf16 and double.
+// Llama's operations in each compute type.
 #define LLAMA_ON_DEVICE(X, device)                                                                           \
     X("llama-tiny", device, DTYPE_F32, RECOMPUTE_NONE, llama_tolerances)                                     \
     X("qwen2-tiny", device, DTYPE_F32, RECOMPUTE_ATTENTION, llama_tolerances)                                \
