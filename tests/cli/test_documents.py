@@ -79,21 +79,22 @@ class Runs(DocumentCase, ServerCase):
 
     def test_resuming(self):
         config = self.config(train={'max_steps': 6})
-        self.run_train(config)
-        self.copy_until(3, 'run', 'again')
-        self.run_train(config, 'run.dir=again')
-        self.assertEqual(self.curve('again'), self.curve())
-        self.assertEqual(self.final_state('again'), self.final_state())
+        for run, options in ('llama', LLAMA), ('run', ()):
+            self.run_train(config, *options, f'run.dir={run}')
+            again = self.copy_until(3, run, f'{run}-again')
+            self.run_train(config, *options, f'run.dir={again}')
+            self.assertEqual(self.curve(again.name), self.curve(run))
+            self.assertEqual(self.final_state(again.name), self.final_state(run))
         change = 'data.mask_documents=false', 'train.max_steps=8'
         self.refuses(config, *change, says=['data.mask_documents', 'checkpoint.resume_with'])
         self.run_train(config, *change, 'checkpoint.resume_with=data.mask_documents')
 
     def test_recomputation_changes_no_bit(self):
         config = self.config(data={'val': []}, train={'max_steps': 3})
-        for level in 'none', 'attention', 'block':
-            self.run_train(config, f'recompute={level}', f'run.dir={level}')
-        self.assertEqual(self.curve('none'), self.curve('attention'))
-        self.assertEqual(self.curve('none'), self.curve('block'))
+        for family, options in ('gpt2', ()), ('llama', LLAMA):
+            for level in 'none', 'attention', 'block':
+                self.run_train(config, *options, f'recompute={level}', f'run.dir={family}-{level}')
+                self.assertEqual(self.curve(f'{family}-{level}'), self.curve(f'{family}-none'))
 
     def test_eval_masks_like_the_run(self):
         """Validation leaves out what remains after whole windows: 4000 tokens are 124 windows of 32 and 31 tokens."""

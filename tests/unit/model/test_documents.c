@@ -1,26 +1,17 @@
 // data.mask_documents: packed documents with the mask are what they are in sequences of their own, at the
 // same positions: their losses, and the sum of their gradients.
+#include "tests/support/small_models.h"
 #include "tests/support/whole_model.h"
 
 enum { B = 2, T = 23, END_OF_TEXT = 28 };
 
-// Positions of GPT-2 are rows of a table, those of Llama rotations, of which only differences count; its
-// queries share keys, and every other block has a window shorter than some documents.
+// Positions of GPT-2 are rows of a table, those of the others rotations, of which only differences count;
+// their queries share keys, and every other block has a window shorter than some documents.
+#define SIZES .n_layer = 3, .n_embd = 12, .vocab_size = 29, .n_positions = T
 static const struct gpt_config configs[] = {
-    {.n_layer = 3, .n_head = 2, .n_embd = 12, .vocab_size = 29, .n_positions = T},
-    {.n_layer = 3,
-     .n_head = 4,
-     .n_kv_head = 2,
-     .n_embd = 12,
-     .head_dim = 6,
-     .intermediate_size = 20,
-     .vocab_size = 29,
-     .n_positions = T,
-     .family = FAMILY_LLAMA,
-     .qk_norm = true,
-     .untied = true,
-     .n_windows = 2,
-     .windows = {4, 0}}};
+    {SIZES, .n_head = 2},
+    {SIZES, SMALL_HEADS, LLAMA_PIECES, .windows = {4, 0}},
+    {SIZES, SMALL_HEADS, MODERN_PIECES, .windows = {4, 0}, .value_embeddings = {0, 2}}};
 enum { N_CONFIGS = sizeof configs / sizeof *configs };
 static const struct gpt_config *config;
 
