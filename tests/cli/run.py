@@ -158,13 +158,14 @@ def main():
     os.environ.setdefault('ZERO_MEASURE_SECONDS', '0.002')  # spent on measuring at each run's start
     os.environ.setdefault('TSAN_OPTIONS', 'ignore_noninstrumented_modules=1')  # MPI and oneDNN have their own threads
     here = pathlib.Path(__file__).parent
-    pattern = 'test_gpu*.py' if arguments.gpu else 'test_[!gq]*.py' if arguments.sanitizers else 'test_[!g]*.py'
+    patterns = ('test_gpu*.py',) if arguments.gpu else ('test_[!gq]*.py' if arguments.sanitizers else 'test_[!g]*.py', 'test_g[!p]*.py')
     loader = unittest.TestLoader()
-    suite = loader.loadTestsFromNames(arguments.names) if arguments.names else loader.discover(str(here), pattern)
+    suite = (loader.loadTestsFromNames(arguments.names) if arguments.names else
+             unittest.TestSuite(loader.discover(str(here), pattern) for pattern in patterns))
     n_tests = suite.countTestCases()
     add_line(f'plan {n_tests}')
     if n_tests == 0:
-        sys.exit(f'no tests in {" ".join(arguments.names) or here / pattern}')
+        sys.exit(f'no tests in {" ".join(arguments.names or patterns)}')
     n_reported, good = run(tests_of(suite), arguments.jobs)
     if n_reported < n_tests:
         print(f'{n_reported} of {n_tests} tests reported')
