@@ -44,15 +44,14 @@ def scale_of(name, rows, columns):
     return 0.2 * math.sqrt(max(rows, columns)) if name == 'moonlight' else math.sqrt(max(1, rows / columns))
 
 
-def muon(weight, gradients, scale):
-    """The weights after each step."""
-    momentum, out = torch.zeros_like(weight), []
+def muon(weight, gradients, scale, lr=LR, decay=DECAY):
+    """Yields the weights after each step. A step takes its gradient when its weights are asked for."""
+    momentum = torch.zeros_like(weight)
     for gradient in gradients:
         momentum = momentum.lerp(gradient, 1 - MOMENTUM)
         update = zeropower(gradient.lerp(momentum, MOMENTUM))
-        weight = weight * (1 - LR * DECAY) - LR * scale_of(scale, *weight.shape) * update
-        out.append(weight)
-    return out
+        weight = weight * (1 - lr * decay) - lr * scale_of(scale, *weight.shape) * update
+        yield weight
 
 
 def numbers(matrix):
@@ -70,8 +69,8 @@ def write_muon(path):
         weight, gradients = random(shape, 0.5), [random(shape, 0.1) for _ in range(STEPS)]
         cases.append({'rows': shape[0], 'columns': shape[1], 'orthogonal': numbers(zeropower(gradients[0])),
                       'weight': numbers(weight), 'gradients': [numbers(g) for g in gradients],
-                      'moonlight': numbers(muon(weight, gradients, 'moonlight')[-1]),
-                      'jordan': numbers(muon(weight, gradients, 'jordan')[-1])})
+                      'moonlight': numbers(list(muon(weight, gradients, 'moonlight'))[-1]),
+                      'jordan': numbers(list(muon(weight, gradients, 'jordan'))[-1])})
     settings = {'torch': torch.__version__, 'lr': LR, 'momentum': MOMENTUM, 'weight_decay': DECAY}
     with open(path, 'w') as out:
         out.write('{"settings": ' + json.dumps(settings) + ',\n "cases": [\n')

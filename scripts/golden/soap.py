@@ -42,28 +42,30 @@ def refresh(sides, bases, second):
     return out, second
 
 
-def soap(weight, gradients, longest):
-    """The weights after each step."""
+def soap(weight, gradients, longest, lr=LR, decay=DECAY, epsilon=EPSILON, stored=lambda side: side):
+    """Yields the weights after each step. A step takes its gradient when its weights are asked for.
+
+    stored: a preconditioner as it is kept from step to step.
+    """
     sides = [torch.zeros(n, n).double() if n <= longest else None for n in weight.shape]
-    bases, first, second, out = None, torch.zeros_like(weight), torch.zeros_like(weight), []
+    bases, first, second = None, torch.zeros_like(weight), torch.zeros_like(weight)
     for step, gradient in enumerate(gradients):  # the first only makes the bases: its number is 0
         if step > 0:
             turned = rotate(gradient, bases)
             first = first.lerp(turned, 1 - BETAS[0])
             second = second.lerp(turned ** 2, 1 - BETAS[1])
-            size = LR * (1 - BETAS[1] ** step) ** 0.5 / (1 - BETAS[0] ** step)
-            weight = weight - size * rotate(first / (second.sqrt() + EPSILON), bases, back=True)
-            weight = weight * (1 - LR * DECAY)
+            size = lr * (1 - BETAS[1] ** step) ** 0.5 / (1 - BETAS[0] ** step)
+            weight = weight - size * rotate(first / (second.sqrt() + epsilon), bases, back=True)
+            weight = weight * (1 - lr * decay)
         grams = gradient @ gradient.T, gradient.T @ gradient
-        sides = [None if side is None else side.lerp(gram, 1 - BETAS[1]) for side, gram in zip(sides, grams)]
+        sides = [None if side is None else stored(side.lerp(gram, 1 - BETAS[1])) for side, gram in zip(sides, grams)]
         if step == 0:
             bases = [None if side is None else torch.linalg.eigh(side).eigenvectors.flip(1) for side in sides]
         elif step % FREQUENCY == 0:
             first = rotate(first, bases, back=True)
             bases, second = refresh(sides, bases, second)
             first = rotate(first, bases)
-        out.append(weight)
-    return out
+        yield weight
 
 
 def spread(n):
@@ -75,16 +77,21 @@ def numbers(matrix):
     return [float(x) for x in matrix.flatten()]
 
 
+def random_case(rows, columns):
+    """Weights, and the gradients of all steps."""
+    left, right = spread(rows), spread(columns)
+    short = lambda x, unit: torch.round(x * unit) / unit  # exact in float32, and few digits
+    gradients = [short(left @ torch.randn(rows, columns).double() @ right.T, 4096) for _ in range(STEPS)]
+    return short(torch.randn(rows, columns).double() * 0.5, 256), gradients
+
+
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / 'tests/golden/optimizers'
     torch.manual_seed(11)
     cases = []
     for rows, columns, longest in CASES:
-        left, right = spread(rows), spread(columns)
-        short = lambda x, unit: torch.round(x * unit) / unit  # exact in float32, and few digits
-        gradients = [short(left @ torch.randn(rows, columns).double() @ right.T, 4096) for _ in range(STEPS)]
-        weight = short(torch.randn(rows, columns).double() * 0.5, 256)
-        weights = soap(weight, gradients, longest)
+        weight, gradients = random_case(rows, columns)
+        weights = list(soap(weight, gradients, longest))
         cases.append({'rows': rows, 'columns': columns, 'max_precond_dim': longest, 'weight': numbers(weight),
                       'gradients': [numbers(g) for g in gradients],
                       'after': [{'step': k, 'weight': numbers(weights[k - 1])} for k in KEPT]})
