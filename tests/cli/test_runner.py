@@ -214,7 +214,7 @@ class WholeRun(RunnerCase):
         suites = [call for call in calls if any(name in call for name in ('run_tests.sh', 'fuzz.sh', 'tests/cli/run.py'))]
         self.assertEqual(len(suites), 5)
         for call in calls:
-            for how in ('exit 0', 'kill -9 $$') if call in suites else ('exit 1',):
+            for how in ('exit 0', 'kill -9 $$', 'kill -9 $PPID') if call in suites else ('exit 1',):
                 code, last, _ = self.whole_run(broken=call, how=how)
                 self.assertEqual(code, 1, (call, how))
                 self.assertRegex(last, '^[0-9]+ passed, 1 failed', (call, how))

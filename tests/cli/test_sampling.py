@@ -95,12 +95,12 @@ class Terminal(CommandCase):
     """The interactive mode in a pseudo-terminal: editing, history, and Ctrl-C."""
 
     def read_until(self, *words):
-        text, until = '', time.monotonic() + 60
-        while not all(word in text for word in words):
-            self.assertLess(time.monotonic(), until, text)
+        data, until = b'', time.monotonic() + 60  # a read may end within a character
+        while not all(word in data.decode(errors='replace') for word in words):
+            self.assertLess(time.monotonic(), until, data)
             if select.select([self.screen], [], [], 1)[0]:
-                text += os.read(self.screen, 65536).decode('utf-8', 'replace')
-        return text
+                data += os.read(self.screen, 65536)
+        return data.decode(errors='replace')
 
     def type(self, keys):
         """Types once the line is being edited: libedit prints its prompt before it takes over the terminal."""

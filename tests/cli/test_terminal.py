@@ -40,14 +40,14 @@ class Terminal(CommandCase):
 
     def read_until(self, enough, seconds=60):
         """Reads until enough(text); returns all text since the last call."""
-        text, until = '', time.monotonic() + seconds
-        while not enough(text):
-            self.assertLess(time.monotonic(), until, text)
+        data, until = b'', time.monotonic() + seconds  # a read may end within a character
+        while not enough(data.decode(errors='replace')):
+            self.assertLess(time.monotonic(), until, data)
             try:
-                text += os.read(self.screen, 65536).decode()
+                data += os.read(self.screen, 65536)
             except OSError:  # closed by the last process
                 break
-        return text
+        return data.decode(errors='replace')
 
     def lines(self):
         """The next progress lines, without those that were drawn before this call: of steps until the one after the last in

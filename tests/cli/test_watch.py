@@ -1,4 +1,5 @@
 """./train watch: the screen at several sizes, what it follows, and a terminal that is as before."""
+import codecs
 import fcntl
 import os
 import pty
@@ -37,6 +38,7 @@ class Watch(CommandCase):
         self.addCleanup(self.process.wait)
         self.addCleanup(self.process.kill)
         self.text = ''
+        self.decoder = codecs.getincrementaldecoder('utf-8')('replace')  # a read may end within a character
 
     def resize(self, columns, rows):
         self.columns, self.rows = columns, rows
@@ -55,7 +57,7 @@ class Watch(CommandCase):
             self.text = '\x1b[H' + frames[-1] if len(frames) > 1 else self.text
             self.assertLess(time.monotonic(), until, self.text)
             if select.select([self.screen], [], [], 1)[0]:
-                self.text += os.read(self.screen, 65536).decode(errors='replace')
+                self.text += self.decoder.decode(os.read(self.screen, 65536))
 
     def fits(self, lines):
         self.assertLessEqual(len(lines), self.rows)
@@ -81,7 +83,7 @@ class Watch(CommandCase):
     def drain(self):
         try:
             while True:
-                self.text += os.read(self.screen, 65536).decode(errors='replace')
+                self.text += self.decoder.decode(os.read(self.screen, 65536))
         except BlockingIOError:
             pass
 
