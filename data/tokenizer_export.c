@@ -196,10 +196,7 @@ static void add_added_tokens(struct writing *writing, struct text *out) {
             continue;
         text_add(out, "%s{\"id\":%d,\"content\":", is_first ? "" : ",", id);
         json_add_string(out, word_of_token(writing, id));
-        text_add(
-            out,
-            ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}",
-            tokenizer->types[id] == TOKEN_USER ? "false" : "true");
+        text_add(out, TOKENIZER_JSON_ADDED, tokenizer->types[id] == TOKEN_USER ? "false" : "true");
         is_first = false;
     }
 }

@@ -139,10 +139,7 @@ static void add_added(const struct source *source, struct text *out) {
             continue;
         text_add(out, "%s{\"id\":%d,\"content\":", is_first ? "" : ",", id);
         add_spelling(out, source->spellings[id]);
-        text_add(
-            out,
-            ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}",
-            type_of(source, id) == TOKEN_USER ? "false" : "true");
+        text_add(out, TOKENIZER_JSON_ADDED, type_of(source, id) == TOKEN_USER ? "false" : "true");
         is_first = false;
     }
     text_add(out, "]");

@@ -114,6 +114,10 @@ int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *na
 enum status tokenizer_make_published(const char *path, struct token_table *tokens,
                                      struct tokenizer **out) MUST_CHECK;
 
+// How an added token of a tokenizer.json ends, after its id and content; %s: whether it is special.
+#define TOKENIZER_JSON_ADDED                                                                                 \
+    ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}"
+
 // ---- encoding
 
 // The id of the normal token of these bytes, or -1.

@@ -119,6 +119,15 @@ enum status gpt_config_check(const struct gpt_config *config) {
     return STATUS_OK;
 }
 
+enum status gpt_config_check_read(const struct gpt_config *config, const char *source) {
+    char message[STATUS_MESSAGE_BYTES];
+    if (gpt_config_check(config) == STATUS_OK)
+        return STATUS_OK;
+    strcpy(message, status_message());
+    status_clear();
+    return FAIL(STATUS_INVALID, "%s: %s", source, message);
+}
+
 const char *gpt_config_difference(const struct gpt_config *a, const struct gpt_config *b) {
     struct gpt_config x = *a, y = *b;
     gpt_config_resolve(&x);

@@ -68,6 +68,8 @@ void gpt_config_resolve(struct gpt_config *config);
 // embeddings are of different blocks that the model has, and no count of elements overflows. Of a config
 // whose defaults are filled in.
 enum status gpt_config_check(const struct gpt_config *config) MUST_CHECK;
+// The same of a config that was read from a file, whose name the message begins with.
+enum status gpt_config_check_read(const struct gpt_config *config, const char *source) MUST_CHECK;
 // The name of the first field in which two models differ, or NULL. Defaults filled in or not. Initial values
 // (zero_init) are no difference.
 const char *gpt_config_difference(const struct gpt_config *a, const struct gpt_config *b);

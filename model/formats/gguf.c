@@ -9,9 +9,9 @@
 #include "base/dtype.h"
 #include "base/parallel.h"
 #include "model/param_overlap.h"
+#include "model/param_values.h"
 
-#define BLOCK       32 // values of a Q8_0 block: an fp16 scale and int8
-#define BLOCK_BYTES (sizeof(uint16_t) + BLOCK)
+#define BLOCK_BYTES (sizeof(uint16_t) + VALUE_BLOCK) // of Q8_0: an fp16 scale and int8
 
 // ---- names
 
@@ -118,7 +118,7 @@ static enum status bind(struct gguf_weights *weights, int index, int part) {
                     param->n_dims > 1 ? (long long)param->shape[1] : 1);
     if (tensor->bytes == 0)
         return FAIL(STATUS_INVALID, "%s: the rows of tensor \"%s\" are no multiple of Q8_0's %d values",
-                    weights->file.path, name, BLOCK);
+                    weights->file.path, name, VALUE_BLOCK);
     *slot_of(weights, index, part) = tensor;
     return STATUS_OK;
 }
@@ -219,8 +219,9 @@ static float value_of(uint32_t type, const uint8_t *raw, size_t i) {
         memcpy(&value, raw + i * sizeof value, sizeof value);
         return value;
     case GGUF_Q8_0:
-        memcpy(&half, raw + i / BLOCK * BLOCK_BYTES, sizeof half);
-        return f16_to_float(half) * (float)(int8_t)raw[i / BLOCK * BLOCK_BYTES + sizeof half + i % BLOCK];
+        memcpy(&half, raw + i / VALUE_BLOCK * BLOCK_BYTES, sizeof half);
+        return f16_to_float(half) *
+               (float)(int8_t)raw[i / VALUE_BLOCK * BLOCK_BYTES + sizeof half + i % VALUE_BLOCK];
     default:
         memcpy(&half, raw + i * sizeof half, sizeof half);
         return type == GGUF_F16 ? f16_to_float(half) : bf16_to_float(half);
@@ -237,7 +238,7 @@ static void convert_part(const void *context, int part, int n_of_parts) {
 // Elements [first, first + n) of a tensor, in the file's order.
 static enum status read_tensor(const struct gguf_weights *weights, const struct gguf_tensor *tensor,
                                size_t first, size_t n, float *out) {
-    const size_t block = tensor->type == GGUF_Q8_0 ? BLOCK : 1;
+    const size_t block = tensor->type == GGUF_Q8_0 ? VALUE_BLOCK : 1;
     const size_t from = first / block * block, to = (first + n + block - 1) / block * block;
     const uint64_t before = gguf_type_bytes(tensor->type, from);
     const size_t bytes = (size_t)(gguf_type_bytes(tensor->type, to) - before);

@@ -260,12 +260,7 @@ static enum status read_sizes(const struct reading *reading, struct gpt_config *
     TRY(strcmp(reading->architecture, "gpt2") == 0 ? read_gpt2(reading, config)
                                                    : read_llama(reading, config));
     gpt_config_resolve(config);
-    char message[STATUS_MESSAGE_BYTES];
-    if (gpt_config_check(config) == STATUS_OK)
-        return STATUS_OK;
-    strcpy(message, status_message());
-    status_clear();
-    return FAIL(STATUS_INVALID, "%s: %s", reading->file->path, message);
+    return gpt_config_check_read(config, reading->file->path);
 }
 
 static enum status read_architecture(const struct gguf_file *file, const char **architecture) {

@@ -254,15 +254,6 @@ static enum status read_llama(const cJSON *object, const char *source, const cha
 
 // ---- config.json
 
-static enum status check_sizes(const struct gpt_config *config, const char *source) {
-    char message[STATUS_MESSAGE_BYTES];
-    if (gpt_config_check(config) == STATUS_OK)
-        return STATUS_OK;
-    strcpy(message, status_message());
-    status_clear();
-    return FAIL(STATUS_INVALID, "%s: %s", source, message);
-}
-
 static enum status read_config(const cJSON *object, const char *source, struct gpt_config *config) {
     static const char *const llamas[] = {"llama", "qwen2", "qwen3"};
     const char *model_type;
@@ -275,7 +266,7 @@ static enum status read_config(const cJSON *object, const char *source, struct g
         if (strcmp(model_type, llamas[i]) == 0) {
             TRY(read_llama(object, source, model_type, config));
             gpt_config_resolve(config);
-            return check_sizes(config, source);
+            return gpt_config_check_read(config, source);
         }
     return FAIL(STATUS_INVALID, "%s: \"model_type\" is \"%s\", expected gpt2, llama, qwen2 or qwen3", source,
                 model_type);

@@ -126,6 +126,20 @@ class ExportCase(CommandCase):
             train={'max_steps': steps, 'micro_batch_size': 4, 'eval_every': steps}, run={'dir': name, 'threads': 1})
         self.run_train(config)
 
+    def same_runs_from(self, tokenizers):
+        """Runs from each of the weights, which name this tokenizer, end with the same states. Returns their config."""
+        config = self.folder / 'from.json'
+        config.write_text(json.dumps({'device': 'cpu', 'data': {'train': 'my/train-*.bin'}, 'run': {'threads': 1}, 'checkpoint': {'every': 2},
+                                      'precision': {'compute': 'fp32'},
+                                      'train': {'max_steps': 2, 'micro_batch_size': 2, 'eval_every': 0}}))
+        states = set()
+        for path, tokenizer in tokenizers.items():
+            run = f'from-{path.replace("/", "-")}'
+            self.assertIn(tokenizer, self.run_train(config, f'model.init_from={path}', f'run.dir={run}').error)
+            states.add(json.dumps(self.final_state(run)))
+        self.assertEqual(len(states), 1)
+        return config
+
 
 class Layouts(ExportCase):
     def read_llmc(self, path):
@@ -199,17 +213,7 @@ class Layouts(ExportCase):
         self.train_a_run()
         self.export('run', 'llmc', 'llmc')
         self.export('run', 'hf', 'out')
-        config = self.folder / 'from.json'
-        config.write_text(json.dumps({'device': 'cpu', 'data': {'train': 'my/train-*.bin'}, 'run': {'threads': 1}, 'checkpoint': {'every': 2},
-                                      'precision': {'compute': 'fp32'},
-                                      'train': {'max_steps': 2, 'micro_batch_size': 2, 'eval_every': 0}}))
-        states = set()
-        for path in 'llmc', 'llmc/model.bin', 'out':
-            run = f'from-{path.replace("/", "-")}'
-            error = self.run_train(config, f'model.init_from={path}', f'run.dir={run}').error
-            self.assertIn('gpt2_tokenizer.bin' if 'llmc' in path else 'tokenizer.json', error)
-            states.add(json.dumps(self.final_state(run)))
-        self.assertEqual(len(states), 1)
+        self.same_runs_from({'llmc': 'gpt2_tokenizer.bin', 'llmc/model.bin': 'gpt2_tokenizer.bin', 'out': 'tokenizer.json'})
         for path in 'llmc', 'llmc/model.bin':
             out = self.run_train('inspect', path).out
             self.assertIn('model of llm.c, n_layer 2, n_head 2, n_embd 32, vocab_size 300, n_positions 64', out)
