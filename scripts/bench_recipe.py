@@ -31,6 +31,10 @@ def fail(message, code=2):
     sys.exit(code)
 
 
+def without_rates(overrides):
+    return [override for override in overrides if not override.startswith(RATES)]
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description='What each choice of a recipe gains in equal time.')
     parser.add_argument('--config', type=pathlib.Path, default=ROOT / 'configs/quickstart.json', help='the recipe (configs/quickstart.json)')
@@ -56,7 +60,6 @@ def parse_arguments():
 class Recipe:
     def __init__(self, arguments, name, overrides):
         self.arguments, self.name, self.overrides = arguments, name, overrides
-        self.work = [override for override in overrides if not override.startswith(RATES)]
         self.command = [arguments.train, arguments.config, f'data.train={arguments.data}', *overrides, 'train.eval_every=0',
                         'train.sample_every=0', 'checkpoint.every=0', 'run.log_every=1000000']
 
@@ -82,10 +85,17 @@ class Recipe:
             fail(f'{self.name}: the run ended without validation in bits per byte', 1)
         return finals[-1]
 
-    def key(self, **more):
-        """Of a result: a hash of what it depends on."""
-        parts = {'config': json.loads(self.arguments.config.read_text()), 'command': list(map(str, self.command[2:])), **more}
+    def key(self, overrides, **more):
+        parts = {'config': json.loads(self.arguments.config.read_text()), 'command': overrides, **more}
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+    def speed_key(self):
+        """A hash of what the time of a step depends on."""
+        return self.key(without_rates(map(str, self.command[2:])), speed=1)
+
+    def result_key(self, seed):
+        """A hash of what a result depends on."""
+        return self.key(list(map(str, self.command[2:])), steps=self.steps, seed=seed)
 
 
 class Kept:
@@ -106,8 +116,8 @@ def measure_speed(arguments, recipes, kept):
     """Sets each recipe's `time`, of a step, in units of the first recipe's. Those that differ in rates share it."""
     firsts = {}
     for recipe in recipes:
-        firsts.setdefault(tuple(recipe.work), recipe)
-    new = [recipe for recipe in firsts.values() if recipe.key(speed=1) not in kept.values]
+        firsts.setdefault(recipe.speed_key(), recipe)
+    new = [recipe for key, recipe in firsts.items() if key not in kept.values]
     if new:
         turns = {recipe: [] for recipe in [recipes[0], *(recipe for recipe in new if recipe is not recipes[0])]}
         for k in range(arguments.rounds):
@@ -116,16 +126,16 @@ def measure_speed(arguments, recipes, kept):
                 turns[recipe].append(recipe.turn())
         for recipe in new:
             ratio = min(turns[recipe]) / min(turns[recipes[0]])
-            kept.add(recipe.key(speed=1), ratio)
+            kept.add(recipe.speed_key(), ratio)
             print(f'{recipe.name}: {min(turns[recipe]):.0f} ms a step, {ratio:.3f} of the recipe', flush=True)
     for recipe in recipes:
-        recipe.time = kept.values[firsts[tuple(recipe.work)].key(speed=1)]
+        recipe.time = kept.values[recipe.speed_key()]
         recipe.steps = max(1, round(arguments.steps / recipe.time))
 
 
 def train_all(arguments, recipes, kept):
     def train(recipe, seed):
-        key = recipe.key(steps=recipe.steps, seed=seed)
+        key = recipe.result_key(seed)
         return key, kept.values[key] if key in kept.values else recipe.train(recipe.steps, seed)
 
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
