@@ -91,11 +91,11 @@ class Recipe:
 
     def speed_key(self):
         """A hash of what the time of a step depends on."""
-        return self.key(without_rates(map(str, self.command[2:])), speed=1)
+        return self.key(without_rates(self.command[2:]), speed=1)
 
     def result_key(self, seed):
         """A hash of what a result depends on."""
-        return self.key(list(map(str, self.command[2:])), steps=self.steps, seed=seed)
+        return self.key(self.command[2:], steps=self.steps, seed=seed)
 
 
 class Kept:
