@@ -171,7 +171,7 @@ static enum status check_matrices(const struct config *c) {
         if (c->optimizer.adamw_lr > 0)
             return FAIL(STATUS_INVALID,
                         "%s: optimizer.adamw_lr is of the tensors that optimizer.type=muon and soap leave to "
-                        "adamw, but the type is %s; set optimizer.lr",
+                        "adamw, but the type is %s; leave it out (its default is 0), and set optimizer.lr",
                         c->source, config_optimizer_name(c->optimizer.type));
         return STATUS_OK;
     }
