@@ -82,12 +82,20 @@ def attention(w, layer, block, h, tokens):
     return out @ w[layer + 'self_attn.o_proj.weight'].T
 
 
-def logits_of(w, tokens):
+def mix(w, layer, x, embedding, term_norms):
+    """Backward puts into `term_norms`, by name, the norm of the terms of which each weight's gradient is the sum."""
+    inputs = {layer + 'residual_weight': x, layer + 'embedding_weight': embedding}
+    out = sum(w[name] * tensor for name, tensor in inputs.items())
+    out.register_hook(lambda d: term_norms.update({name: (d * tensor).norm().item() for name, tensor in inputs.items()}))
+    return out
+
+
+def logits_of(w, tokens, term_norms):
     embedding = x = w['model.embed_tokens.weight'][tokens]
     for block in range(MODEL['n_layer']):
         layer = f'model.layers.{block}.'
         if block > 0:
-            x = w[layer + 'residual_weight'] * x + w[layer + 'embedding_weight'] * embedding
+            x = mix(w, layer, x, embedding, term_norms)
         x = x + attention(w, layer, block, norm(x), tokens)
         hidden = (norm(x) @ w[layer + 'mlp.up_proj.weight'].T).relu().square()
         x = x + hidden @ w[layer + 'mlp.down_proj.weight'].T
@@ -127,24 +135,26 @@ def main():
     groups = [{'params': [x for x in weights.values() if (x.dim() >= 2) == decays], 'weight_decay': 0.1 * decays}
               for decays in (True, False)]
     adamw = torch.optim.AdamW(groups, lr=OPTIMIZER['lr'], betas=OPTIMIZER['betas'], eps=OPTIMIZER['eps'])
-    expected, curve = {}, []
+    expected, curve, term_norms = {}, [], {}
     for step in range(STEPS):
         first = step * BATCH * SEQ
         batch = torch.tensor(tokens[first:first + BATCH * SEQ + 1])
-        logits = logits_of(weights, batch[:-1].view(BATCH, SEQ))
+        logits = logits_of(weights, batch[:-1].view(BATCH, SEQ), term_norms)
         loss = F.cross_entropy(logits.view(BATCH * SEQ, -1), batch[1:])
         adamw.zero_grad()
         loss.backward()
         if step == 0:
             expected['logits'] = logits
             expected.update({f'grad.{name}': value.grad.clone() for name, value in weights.items()})
+            first_term_norms = dict(sorted(term_norms.items()))
         total = torch.nn.utils.clip_grad_norm_(weights.values(), OPTIMIZER['clip_grad_norm'])
         curve.append({'step': step, 'loss': loss.item(), 'grad_norm': total.item()})
         adamw.step()
     expected.update({f'final.{name}': value for name, value in weights.items()})
     write_safetensors(folder / 'expected.safetensors', expected)
     about = {'about': 'float64 reference by scripts/golden/modern.py; micro-batches read in order from tokens.bin',
-             'batch': BATCH, 'seq': SEQ, 'accum': 1, 'optimizer': OPTIMIZER, 'curve': curve}
+             'batch': BATCH, 'seq': SEQ, 'accum': 1, 'optimizer': OPTIMIZER, 'gradient_term_norms': first_term_norms,
+             'curve': curve}
     (folder / 'expected.json').write_text(json.dumps(about, indent=1) + '\n')
 
 
