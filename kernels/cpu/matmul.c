@@ -128,7 +128,7 @@ static void *scratch_take(struct scratch *scratch, size_t bytes) {
 struct tile {
     struct product *product;
     struct product_operands operands;
-    float *upcast[2]; // of a and b
+    float *copies[2]; // of a and b, if the walk copies them
     void *workspace;
 };
 
@@ -140,6 +140,7 @@ struct walk {
     struct tile_sizes sizes;
     enum dtype product_type;    // of the operands that oneDNN multiplies: the matmul\'s, or fp32
     struct matmul_operand a, b; // their strides
+    bool copies_a, copies_b;    // into scratch: upcast, or with rows at a better distance
     bool direct;   // oneDNN writes to out or pre_activation and applies the epilogue except activations
     bool dry_run;  // only sizes the scratch
     char *scratch; // NULL in a dry run
@@ -152,14 +153,9 @@ static bool multiplies_16_bit(const struct cpu_device *cpu, enum dtype type) {
     return type == DTYPE_F16 || cpu->fast_bf16_products || product_has_matrix_units();
 }
 
-// True when 16-bit operands are upcast and multiplied in fp32.
-static bool upcasts(const struct walk *walk) {
-    return walk->product_type != walk->matmul->type;
-}
-
-// The strides of an operand's tile (rows, columns) after upcasting; the contiguous dimension stays the same.
-static struct matmul_operand upcast_strides(const struct matmul_operand *operand, int64_t rows,
-                                            int64_t columns) {
+// The strides of an operand's tile (rows, columns) after copying; the contiguous dimension stays the same.
+static struct matmul_operand copy_strides(const struct matmul_operand *operand, int64_t rows,
+                                          int64_t columns) {
     if (operand->column == 1)
         return (struct matmul_operand){.row = product_row(columns), .column = 1};
     return (struct matmul_operand){.row = 1, .column = product_row(rows)};
@@ -167,10 +163,16 @@ static struct matmul_operand upcast_strides(const struct matmul_operand *operand
 
 static void multiply_in(struct walk *walk, enum dtype type) {
     const struct tiled_matmul *t = walk->matmul;
-    const struct tile_sizes *sizes = &walk->sizes;
+    struct tile_sizes *sizes = &walk->sizes;
+    // Weight gradients sum over the rows of both operands, in tiles of few rows.
+    const bool upcasts = type != t->type, sums_rows = t->weight_gradient && type == DTYPE_F32;
     walk->product_type = type;
-    walk->a = upcasts(walk) ? upcast_strides(&t->a, sizes->m, sizes->k) : t->a;
-    walk->b = upcasts(walk) ? upcast_strides(&t->b, sizes->k, sizes->n) : t->b;
+    walk->copies_a = upcasts || (sums_rows && product_is_slow_at(t->a.column, t->n));
+    walk->copies_b = upcasts || (sums_rows && product_is_slow_at(t->b.row, t->n));
+    if (walk->copies_a && !upcasts)
+        sizes->m = tile_size(t->m, TILE_ROWS, TILE_COLUMN_GRAIN);
+    walk->a = walk->copies_a ? copy_strides(&t->a, sizes->m, sizes->k) : t->a;
+    walk->b = walk->copies_b ? copy_strides(&t->b, sizes->k, sizes->n) : t->b;
 }
 
 static struct walk walk_of(const struct tiled_matmul *matmul, struct cpu_device *cpu, int thread) {
@@ -260,20 +262,20 @@ static enum status tile_at(struct walk *walk, struct tile_place at, struct tile 
     }
     out->operands.a = element_at(walk, t->a.data, at.m * t->a.row + at.k * t->a.column);
     out->operands.b = element_at(walk, t->b.data, at.k * t->b.row + at.n * t->b.column);
-    if (upcasts(walk)) {
-        const struct matmul_operand *a = &walk->a, *b = &walk->b;
-        out->upcast[0] = take_fp32(&scratch, a->column == 1 ? sizes->m * a->row : sizes->k * a->column);
-        out->upcast[1] = take_fp32(&scratch, b->column == 1 ? sizes->k * b->row : sizes->n * b->column);
-    }
+    const struct matmul_operand *a = &walk->a, *b = &walk->b;
+    if (walk->copies_a)
+        out->copies[0] = take_fp32(&scratch, a->column == 1 ? sizes->m * a->row : sizes->k * a->column);
+    if (walk->copies_b)
+        out->copies[1] = take_fp32(&scratch, b->column == 1 ? sizes->k * b->row : sizes->n * b->column);
     out->workspace = scratch_take(&scratch, product_workspace_bytes(out->product));
     if (scratch.used > walk->scratch_bytes)
         walk->scratch_bytes = scratch.used;
     return STATUS_OK;
 }
 
-// Upcasts a tile (rows, columns) with strides `from` into one with strides `to`.
-static void upcast_operand(const struct walk *walk, const struct matmul_operand *from, const void *tile,
-                           int64_t rows, int64_t columns, const struct matmul_operand *to, float *to_fp32) {
+// Copies a tile (rows, columns) with strides `from` into one with strides `to`, in fp32.
+static void copy_operand(const struct walk *walk, const struct matmul_operand *from, const void *tile,
+                         int64_t rows, int64_t columns, const struct matmul_operand *to, float *to_fp32) {
     bool by_rows = from->column == 1;
     struct linear_upcast_args args = {
         .from = tile,
@@ -287,18 +289,22 @@ static void upcast_operand(const struct walk *walk, const struct matmul_operand 
     walk->cpu->isa->linear_upcast(&args);
 }
 
-// a_kept, b_kept: the operand is the previous tile's, already upcast.
-static void upcast_operands(const struct walk *walk, struct tile_place at, struct tile *tile, bool a_kept,
-                            bool b_kept) {
+// Tiles that differ in columns only share a; those that differ in rows only share b: their copies are kept.
+static void copy_operands(const struct walk *walk, struct tile_place at, struct tile *tile) {
     const struct tiled_matmul *t = walk->matmul;
+    const bool one_k = walk->sizes.k >= t->k, one_m = walk->sizes.m >= t->m;
     struct product_shape shape = shape_at(walk, at);
     struct product_operands *operands = &tile->operands;
-    if (!a_kept)
-        upcast_operand(walk, &t->a, operands->a, shape.m, shape.k, &walk->a, tile->upcast[0]);
-    if (!b_kept)
-        upcast_operand(walk, &t->b, operands->b, shape.k, shape.n, &walk->b, tile->upcast[1]);
-    operands->a = tile->upcast[0];
-    operands->b = tile->upcast[1];
+    if (walk->copies_a) {
+        if (!(one_k && one_m && at.n > 0))
+            copy_operand(walk, &t->a, operands->a, shape.m, shape.k, &walk->a, tile->copies[0]);
+        operands->a = tile->copies[0];
+    }
+    if (walk->copies_b) {
+        if (!(one_k && at.m > 0))
+            copy_operand(walk, &t->b, operands->b, shape.k, shape.n, &walk->b, tile->copies[1]);
+        operands->b = tile->copies[1];
+    }
 }
 
 static void apply_epilogue(const struct walk *walk, struct tile_place at, const struct tile *tile) {
@@ -339,10 +345,7 @@ static enum status visit(struct walk *walk, struct tile_place at) {
     TRY(tile_at(walk, at, &tile));
     if (walk->dry_run)
         return STATUS_OK;
-    // Tiles that differ in columns only share a; those that differ in rows only share b.
-    bool one_k = walk->sizes.k >= t->k, one_m = walk->sizes.m >= t->m;
-    if (upcasts(walk))
-        upcast_operands(walk, at, &tile, one_k && one_m && at.n > 0, one_k && at.m > 0);
+    copy_operands(walk, at, &tile);
     TRY(product_run(walk->products, tile.product, &tile.operands, tile.workspace));
     if (at.k + walk->sizes.k >= t->k && needs_epilogue(walk))
         apply_epilogue(walk, at, &tile);

@@ -1,6 +1,6 @@
 // Matrix products of any size and type for the linear layers. The output is divided among the threads, and
 // each thread computes its rows and columns in tiles that fit in the cache. For each tile:
-//   1. upcast the operands where needed
+//   1. upcast the operands where needed, or copy those that oneDNN reads slowly
 //   2. multiply with oneDNN (product.h), with sums in fp32
 //   3. apply the epilogue: bias, residual, GELU, rounding
 // How a product is divided depends on its shape and the number of threads only.

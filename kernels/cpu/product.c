@@ -60,6 +60,17 @@ bool product_has_matrix_units(void) {
 #endif
 }
 
+bool product_is_slow_at(int64_t stride, int64_t n) {
+#if defined(__x86_64__)
+    const bool has_avx512 =
+        (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+    return !has_avx512 && stride * (int64_t)sizeof(float) % 2048 == 0 && n <= 512;
+#else
+    (void)stride, (void)n;
+    return false;
+#endif
+}
+
 static void product_delete(struct product *product) {
     for (int i = 0; i < N_TENSORS; i++)
         if (product->memories[i])

@@ -57,6 +57,11 @@ static inline int64_t product_row(int64_t n) {
     return (n + 15) / 16 * 16 + 16;
 }
 
+// True if an fp32 product with n columns is slow where the rows of an operand, over which it sums, are
+// `stride` elements apart. Multiples of 2 KiB share few cache sets; oneDNN reads such operands in place
+// without AVX-512 and with few columns, and takes 1.4 to 2.4 times as long. Other strides give the same bits.
+bool product_is_slow_at(int64_t stride, int64_t n);
+
 // True if bf16 products run on matrix units (AMX).
 bool product_has_matrix_units(void);
 // "oneDNN 2.6.3"
