@@ -3,7 +3,7 @@
 //   1. upcast the operands where needed, or copy those that oneDNN reads slowly
 //   2. multiply with oneDNN (product.h), with sums in fp32
 //   3. apply the epilogue: bias, residual, GELU, rounding
-// How a product is divided depends on its shape and the number of threads only.
+// How a product is divided among the threads depends on its shape and the number of threads only.
 #ifndef ZERO_KERNELS_CPU_MATMUL_H
 #define ZERO_KERNELS_CPU_MATMUL_H
 

@@ -52,24 +52,28 @@ const char *product_library(char *buffer, size_t size) {
     return buffer;
 }
 
-bool product_has_matrix_units(void) {
 #if defined(__x86_64__)
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
-#else
-    return false;
-#endif
+static bool uses(dnnl_cpu_isa_t isa) {
+    return (dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
+bool product_has_matrix_units(void) {
+    return uses(dnnl_cpu_isa_avx512_core_amx);
 }
 
 bool product_is_slow_at(int64_t stride, int64_t n) {
-#if defined(__x86_64__)
-    const bool has_avx512 =
-        (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
-    return !has_avx512 && stride * (int64_t)sizeof(float) % 2048 == 0 && n <= 512;
+    return stride * (int64_t)sizeof(float) % 2048 == 0 && n <= 512 && !uses(dnnl_cpu_isa_avx512_core);
+}
 #else
+bool product_has_matrix_units(void) {
+    return false;
+}
+
+bool product_is_slow_at(int64_t stride, int64_t n) {
     (void)stride, (void)n;
     return false;
-#endif
 }
+#endif
 
 static void product_delete(struct product *product) {
     for (int i = 0; i < N_TENSORS; i++)
