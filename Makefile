@@ -328,6 +328,8 @@ test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/te
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
 tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda \
                    tests/unit/zero/test_newton_schulz tests/mpi/test_zero_comm_device
+# Compares hundreds of millions of numbers.
+$(OBJECTS)/tests/ops/test_kernels_training_sizes.o: CFLAGS += -fopenmp
 # TESTS="unit ops": only the tests in these folders of tests/.
 tests := $(if $(simulated),$(tests_of_device:%=$(BUILD)/%) $(simulator_test_sources:%.cpp=$(BUILD)/%),\
               $(test_sources:%.c=$(BUILD)/%))

@@ -75,9 +75,9 @@ class Check:
         path = [*filter(None, [os.environ.get('LD_LIBRARY_PATH')]), *library_folders()]
         self.environment = dict(os.environ, LD_LIBRARY_PATH=':'.join(path)) if path else dict(os.environ)
         self.environment.pop('TEST_RESULTS', None)  # tests that a part runs are none of a suite around this program
-        self.mpirun = shutil.which('mpirun') or shutil.which('mpirun', path=str(self.build))
-        if self.mpirun and not shutil.which('mpirun'):
-            self.environment['PATH'] = f'{self.build}:{os.environ["PATH"]}'
+        # A packed build brings the mpirun of its MPI library; another version's would not start its ranks.
+        self.environment['PATH'] = f'{self.build}:{os.environ["PATH"]}'
+        self.mpirun = shutil.which('mpirun', path=self.environment['PATH'])
         self.part_deadline = self.deadline
 
     def left(self):

@@ -17,17 +17,24 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PEER = ROOT / 'scripts' / 'bench_cpu_peers.py'
 
 Part = collections.namedtuple('Part', 'name title seconds quick_seconds run')  # quick_seconds 0: not part of --quick
-Model = collections.namedtuple('Model', 'title layers heads width vocabulary T batch')
+Model = collections.namedtuple('Model', 'title layers heads width vocabulary T batch options', defaults=[()])
 
+LLAMA = 'model.family=llama',
+MODERN = ('model.family=modern', 'model.window=[512,512,512,0]', 'model.value_embeddings=[0,1,2]', 'optimizer.type=muon',
+          'optimizer.lr=0.02')
 GPT2_124M = Model('GPT-2 124M', 12, 12, 768, 50257, 1024, 64)
 GPT2_1558M = Model('GPT-2 1.5B', 48, 25, 1600, 50257, 1024, 32)
+LLAMA_124M = GPT2_124M._replace(title='Llama 124M', options=LLAMA)
+MODERN_124M = GPT2_124M._replace(title='modern-124m with Muon', heads=6, options=MODERN)
 TINY = Model('a tiny model', 1, 2, 64, 257, 32, 4)
+TINY_MODERN = TINY._replace(title='a tiny modern model', layers=4, options=MODERN)
 
 # warmup: steps that are not measured; the first one loads code, and graphs are captured in it
-Sizes = collections.namedtuple('Sizes', 'small large warmup steps compared tokens width vocabulary')
-SIZES = {'whole': Sizes(GPT2_124M, GPT2_1558M, 5, 40, 12, 8192, 768, 50304),
-         'quick': Sizes(GPT2_124M, GPT2_1558M, 4, 15, 8, 4096, 768, 50304),
-         'tiny': Sizes(TINY, TINY._replace(title='another tiny model', layers=2), 1, 3, 2, 64, 64, 257)}
+Sizes = collections.namedtuple('Sizes', 'small large llama modern warmup steps compared tokens width vocabulary')
+SIZES = {'whole': Sizes(GPT2_124M, GPT2_1558M, LLAMA_124M, MODERN_124M, 5, 40, 12, 8192, 768, 50304),
+         'quick': Sizes(GPT2_124M, GPT2_1558M, LLAMA_124M, MODERN_124M, 4, 15, 8, 4096, 768, 50304),
+         'tiny': Sizes(TINY, TINY._replace(title='another tiny model', layers=2), TINY._replace(title='a tiny Llama', options=LLAMA),
+                       TINY_MODERN, 1, 3, 2, 64, 64, 257)}
 
 
 # ---- training runs
@@ -37,28 +44,21 @@ def config_of(check, model, name, steps, **top):
     shard = check.folder / f'tokens-{model.vocabulary}-{model.T}.bin'
     if not shard.exists():
         write_random_tokens(shard, 32 * model.T * model.batch + 1, model.vocabulary)
-    auto = 'auto' if open_micro_batch(check) else 4
     config = {'device': 'cuda', **top,
               'model': {'n_layer': model.layers, 'n_head': model.heads, 'n_embd': model.width, 'vocab_size': model.vocabulary,
                         'n_positions': model.T},
               'data': {'train': str(shard)},
-              'train': {'max_steps': steps, 'train_batch_size': model.batch, 'micro_batch_size': auto, 'eval_every': 0},
+              'train': {'max_steps': steps, 'train_batch_size': model.batch, 'micro_batch_size': 'auto', 'eval_every': 0},
               'precision': {'compute': 'bf16'}, 'checkpoint': {'every': 0}, 'run': {'dir': str(check.folder / name)}}
     path = check.folder / f'{name}.json'
     path.write_text(json.dumps(config))
     return path
 
 
-def open_micro_batch(check):
-    """Whether this build accepts train.micro_batch_size=auto."""
-    return 'or "auto"' in next((line for line in check.run(check.train, 'options').out.splitlines()
-                                if line.startswith('| `train.micro_batch_size`')), '')
-
-
 def train(check, model, name, steps, overrides=(), ranks=1, **top):
     """The first steps of a run. Without all of them it is Failed, or Skipped if the program refuses it or memory is short."""
     config = config_of(check, model, name, 10**6, **top)
-    words = [check.train, config, *overrides]
+    words = [check.train, config, *model.options, *overrides]
     if ranks > 1:
         words = [check.mpirun, '--oversubscribe', '--allow-run-as-root', '-n', ranks, *words]
     outcome, found = follow(words, check.folder / name, steps, check.left(), check.environment)
@@ -139,10 +139,20 @@ def bench(check, figures):
     figures.update(json.loads(process.out))
 
 
+def newton_schulz(check, figures):
+    """The matrices of the small model, one at a time."""
+    config = config_of(check, check.sizes.small, 'newton-schulz', 1)
+    process = check.run(check.train, 'bench', '--muon', config, '--device', 'cuda', '--json', '--quick')
+    if process.code:
+        raise Failed(process.last_line())
+    figures['matrices'] = list(map(json.loads, process.out.splitlines()))
+
+
 # ---- whole runs
 
 def run_tests(check, figures, *names):
-    process = check.run(sys.executable, ROOT / 'tests' / 'cli' / 'run.py', '--gpu', '--train', check.train, *names)
+    # One at a time: a run compares the memory that it takes with what its GPU has left.
+    process = check.run(sys.executable, ROOT / 'tests' / 'cli' / 'run.py', '--gpu', '--jobs', 1, '--train', check.train, *names)
     figures['lines'] = [line.strip() for line in process.out.splitlines() if 'within' in line]
     if process.code:
         bad = [line.strip() for line in (process.out + process.error).splitlines() if re.search(r'FAIL|ERROR|Error:|failed', line)]
@@ -151,6 +161,11 @@ def run_tests(check, figures, *names):
 
 def golden(check, figures):
     run_tests(check, figures, 'test_gpu.GoldenCurves')
+
+
+def families(check, figures):
+    run_tests(check, figures, *('test_gpu_families test_gpu_muon test_gpu_averaging test_gpu_regularization test_gpu_divergence '
+                                'test_gpu_schedules test_gpu_documents'.split()))
 
 
 def resuming(check, figures):
@@ -237,12 +252,22 @@ def large_model(check, figures):
     measure(check, figures, check.sizes.large, 'large')
 
 
-def pytorch(check, figures):
-    """The small model in PyTorch, compiled, with fused AdamW and attention. It keeps all logits in fp32, so steps are of 16 sequences."""
-    model = check.sizes.small
+def llama_model(check, figures):
+    require_option(check, 'model.family')
+    measure(check, figures, check.sizes.llama, 'llama')
+
+
+def modern_model(check, figures):
+    require_option(check, 'model.value_embeddings')
+    measure(check, figures, check.sizes.modern, 'modern')
+
+
+def pytorch(check, figures, model, **family):
+    """A model in PyTorch, compiled, with fused AdamW and attention. It keeps all logits in fp32, so steps are of 16 sequences."""
+    figures['of'] = model.title
     batch = min(model.batch, 16)
     sizes = {'layers': model.layers, 'heads': model.heads, 'width': model.width, 'vocabulary': model.vocabulary, 'batch': batch,
-             'length': model.T, 'type': 'bf16', 'compiled': True, 'threads': 4, 'device': 'cuda'}
+             'length': model.T, 'type': 'bf16', 'compiled': True, 'threads': 4, 'device': 'cuda', **family}
     outcome = run([check.arguments.python, PEER, json.dumps(sizes)], check.left(), os.environ, text='5\n')
     answers = [json.loads(line) for line in outcome.out.splitlines()]
     if not answers or 'missing' in answers[0]:
@@ -250,17 +275,33 @@ def pytorch(check, figures):
     step_s = statistics.median(answers[1]['seconds'])
     figures.update(version=answers[0]['version'], step_ms=step_s * 1e3, tokens_per_s=batch * model.T / step_s,
                    peak_bytes=answers[1]['peak_bytes'])
+    steps = train(check, model._replace(batch=batch), f'beside-pytorch-{model.title.split()[0]}', check.sizes.warmup + check.sizes.steps)
+    figures['zero.c with steps of that size'] = figures_of(steps, check.sizes.warmup)
+
+
+def pytorch_gpt2(check, figures):
+    pytorch(check, figures, check.sizes.small)
+
+
+def pytorch_llama(check, figures):
+    model = check.sizes.llama
+    pytorch(check, figures, model, family='llama', intermediate=-(-8 * model.width // 3 // 256) * 256)
 
 
 PARTS = (Part('operations', 'Operations against the reference in double', 90, 45, operations),
          Part('sizes', 'Products and attention at training sizes', 60, 30, training_sizes),
          Part('bench', 'Each operation against its limit', 40, 25, bench),
+         Part('newton-schulz', "Muon's Newton-Schulz", 20, 15, newton_schulz),
          Part('small', 'GPT-2 124M', 60, 40, small_model),
          Part('golden', 'Golden curves', 60, 30, golden),
          Part('graphs', 'CUDA graphs on and off', 40, 30, graphs),
          Part('attention', 'Attention: flash and cuDNN', 40, 30, attention),
+         Part('llama', 'Llama 124M', 40, 30, llama_model),
+         Part('modern', 'modern-124m with Muon', 40, 30, modern_model),
          Part('large', 'GPT-2 1.5B', 70, 40, large_model),
-         Part('pytorch', 'PyTorch, compiled', 90, 0, pytorch),
+         Part('families', 'Other families and optimizers against the CPU', 90, 0, families),
+         Part('pytorch', 'PyTorch, compiled', 90, 0, pytorch_gpt2),
+         Part('pytorch-llama', 'PyTorch with Llama, compiled', 90, 0, pytorch_llama),
          Part('stages', 'ZeRO stages with two ranks on the GPU', 60, 0, stages),
          Part('nccl', 'NCCL against MPI', 40, 30, nccl),
          Part('resuming', 'Resuming, and recomputed activations', 60, 0, resuming),

@@ -44,7 +44,7 @@ class Report:
             rows += [model_row(f'{entry["title"]}: {name}', value) for name, value in figures.items()
                      if isinstance(value, dict) and 'tokens_per_s' in value]
             if 'version' in figures:
-                rows.append(f'| PyTorch {figures["version"]}, compiled | {figures["tokens_per_s"]:,.0f} | {figures["step_ms"]:.1f} '
+                rows.append(f'| PyTorch {figures["version"]}, compiled: {figures["of"]} | {figures["tokens_per_s"]:,.0f} | {figures["step_ms"]:.1f} '
                             f'| | | {mib(figures["peak_bytes"])} |')
         return rows
 
@@ -59,6 +59,13 @@ class Report:
                  '| operation | type | ms | of its limit |', '|---|---|---:|---|']
         return lines + [f'| {one["operation"]} | {one["type"]} | {one["seconds"] * 1e3:.3f} | {one["of_limit"]:.2f} of {one["limit"]} |'
                         for one in figures['operations']]
+
+    def newton_schulz(self):
+        matrices = next((entry['figures']['matrices'] for entry in self.entries if 'matrices' in entry['figures']), ())
+        lines = ['', "Newton-Schulz, one matrix at a time:", '', '| matrices | ms of one | TFLOP/s | of GEMM |', '|---|---:|---:|---:|']
+        return lines * bool(matrices) + [
+            f'| {one["matrices"]} of {one["rows"]} x {one["columns"]} | {one["seconds"] * 1e3:.3f} | '
+            f'{one["flops"] / one["seconds"] / 1e12:.1f} | {one["of_gemm"]:.2f} |' for one in matrices]
 
     def text(self):
         how = [word for word, given in (('--quick', self.arguments.quick), ('--tiny', self.arguments.tiny)) if given]
@@ -76,4 +83,4 @@ class Report:
         if rows := self.speeds():
             lines += ['', 'Medians of steps:', '', '| run | tokens/s | ms per step (slowest) | MFU | of GEMM | GPU memory (planned) |',
                       '|---|---:|---:|---|---:|---|', *rows]
-        return '\n'.join(lines + self.operations()) + '\n'
+        return '\n'.join(lines + self.newton_schulz() + self.operations()) + '\n'

@@ -156,12 +156,12 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
 // ---- launches
 
 // GELU is fused with 16-bit results only, squared ReLU never; all other epilogues are.
-static bool activation_fuses(enum activation activation, enum dtype type) {
-    return activation == ACTIVATION_NONE || (activation == ACTIVATION_GELU && type != DTYPE_F32);
+static bool activation_fuses(enum activation activation, enum dtype result) {
+    return activation == ACTIVATION_NONE || (activation == ACTIVATION_GELU && result != DTYPE_F32);
 }
 
 static int linear_forward_launches(const struct linear_forward_args *args) {
-    if (activation_fuses(args->activation, args->type))
+    if (activation_fuses(args->activation, args->out_type))
         return 1;
     if (args->activation == ACTIVATION_RELU_SQUARED && args->pre_activation)
         return 2;                           // the product into pre_activation, squared ReLU

@@ -22,9 +22,10 @@ fake, words = os.environ.get('FAKE', ''), sys.argv[1:]
 if words[0] == 'devices':
     print('cpu   CPU\\ncuda  GPU 0, Fake 9000, 80.0 GiB, sm_90, CUDA 13.0')
 elif words[0] == 'options':
-    for name in '' if 'old' in fake else ('cuda_graphs', 'attention', 'comm.backend'):
+    for name in '' if 'old' in fake else ('cuda_graphs', 'attention', 'comm.backend', 'model.family', 'model.value_embeddings'):
         print('| `' + name + '` | choice |')
-    print('| `train.micro_batch_size` | integer or "auto" |' if 'old' not in fake else '| `train.micro_batch_size` | integer |')
+elif '--muon' in words:
+    print(json.dumps(dict(rows=768, columns=768, matrices=48, seconds=1e-3, flops=2e11, of_gemm=0.25)))
 elif words[0] == 'bench':
     print(json.dumps(dict(device='GPU', gemm_fp32_flops_per_s=5e13, gemm_bf16_flops_per_s=7e14, gemm_fp16_flops_per_s=7e14,
                           dense_peak_bf16_flops_per_s=1e15, bandwidth_bytes_per_s=3e12,
@@ -69,8 +70,8 @@ echo '{"seconds": [0.5, 0.25, 0.25], "peak_bytes": 1073741824}'
 SANITIZER = '#!/bin/sh\necho "========= ERROR SUMMARY: 0 errors"\n'
 TOOLS = {'nvidia-smi': '#!/bin/sh\necho "GPU 0: Fake"\necho "GPU 1: Fake"\n', 'compute-sanitizer': SANITIZER,
          'mpirun': '#!/bin/sh\nwhile [ "$1" != -n ]; do shift; done\nshift 2\nexec "$@"\n'}
-OF_TESTS = 'golden', 'resuming', 'stages'  # parts that run tests/cli/test_gpu.py
-WITH_FAKES = 'operations,sizes,bench,small,graphs,attention,large,pytorch,nccl,sanitizer'
+OF_TESTS = 'golden', 'families', 'resuming', 'stages'  # parts that run tests/cli/test_gpu.py
+WITH_FAKES = 'operations,sizes,bench,newton-schulz,small,graphs,attention,llama,modern,large,pytorch,pytorch-llama,nccl,sanitizer'
 
 
 class CheckCase(CommandCase):
@@ -120,7 +121,10 @@ class Parts(CheckCase):
         self.assertIn('| a tiny model, bf16, 4 x 32 in micro-batches of 2 | 1,003 | 10.0 (10.0) | 0.400 of dense peak | 0.500 | '
                       '1,024 MiB (1,024 MiB) |', text)
         self.assertIn('| CUDA graphs on and off: cuda_graphs=true |', text)
-        self.assertIn('| PyTorch 9.9, compiled | 512 | 250.0 |', text)
+        self.assertIn('| PyTorch 9.9, compiled: a tiny model | 512 | 250.0 |', text)
+        self.assertIn('| PyTorch 9.9, compiled: a tiny Llama | 512 | 250.0 |', text)
+        self.assertIn('| PyTorch, compiled: zero.c with steps of that size | 1,003 |', text)
+        self.assertIn('| 48 of 768 x 768 | 1.000 | 200.0 | 0.25 |', text)
         self.assertIn('bf16 700.0 TFLOP/s, 70% of the dense peak', text)
         self.assertIn('| linear_forward | bf16 | 1.000 | 0.50 of GEMM |', text)
         self.assertIn(text, out)
@@ -141,7 +145,7 @@ class Parts(CheckCase):
         self.check(self.fake_build(), '--only', WITH_FAKES + ',stages', '--quick', tools={}, FAKE='refuses:attention-cudnn short:large')
         _, parts, text = self.report()
         expected = {'attention': 'train: error: not offered here', 'large': 'train: error: the run needs 30 GiB of GPU memory',
-                    'nccl': 'one GPU', 'pytorch': 'not part of --quick', 'stages': 'not part of --quick',
+                    'nccl': 'one GPU', 'pytorch': 'not part of --quick', 'pytorch-llama': 'not part of --quick', 'stages': 'not part of --quick',
                     'sanitizer': 'not part of --quick'}
         for name, part in parts.items():
             with self.subTest(name):

@@ -342,6 +342,9 @@ void arithmetic_follows_the_manual(void **) {
     assert_int_equal(__ffs(0), 0);
     assert_int_equal(__float_as_uint(1.0f), 0x3f800000);
     assert_int_equal(min(3, 2), 2);
+    uint4 stored = {};
+    __stwb(&stored, make_uint4(1, 2, 3, 4));
+    assert_true(stored.x == 1 && stored.y == 2 && stored.z == 3 && stored.w == 4);
     assert_true(__fmaf_rn(1.0f + 0x1p-23f, 1.0f + 0x1p-23f, -1.0f - 0x1p-22f) == 0x1p-46f);
     assert_int_equal(sizeof(float4), 16);
     assert_int_equal(alignof(float4), 16);

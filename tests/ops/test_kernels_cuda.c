@@ -1,6 +1,8 @@
 // Every operation of the CUDA backend against the reference, on the simulated GPU of tests/cudasim or on a
 // real one; skipped without either. Optimizer steps and sums of squares must be bitwise equal to the CPU
 // backend, because a shard may be on either. Unsupported sizes are refused.
+//
+// usage: test_kernels_cuda [PATTERN]     only tests whose names match, such as "cuda: linear_*"
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -199,7 +201,7 @@ static void test_operations_on_a_gpu(void **state) {
     device_close(device);
 }
 
-int main(void) {
+int main(int n_args, char **args) {
     static const struct CMUnitTest without_a_gpu[] = {cmocka_unit_test(test_operations_on_a_gpu)};
     struct device *device = NULL;
     setenv("CUDASIM_CUDNN", "91900", 0); // the simulated machine has cuDNN
@@ -209,5 +211,7 @@ int main(void) {
     }
     status_clear(); // each test reports other failures itself
     device_close(device);
+    if (n_args > 1)
+        cmocka_set_test_filter(args[1]);
     return cmocka_run_group_tests_name("operations on a GPU", tests, NULL, NULL);
 }

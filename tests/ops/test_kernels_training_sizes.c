@@ -60,6 +60,7 @@ static void copy(void *to, const void *from, size_t bytes) {
 static void upload(const struct tensor *tensor) {
     uint16_t *halves = malloc(tensor->n * sizeof *halves);
     assert_non_null(halves);
+#pragma omp parallel for schedule(static)
     for (size_t i = 0; i < tensor->n; i++)
         halves[i] = tensor->type == DTYPE_BF16 ? bf16_from_float(tensor->values[i])
                                                : f16_from_float(tensor->values[i]);
@@ -70,6 +71,7 @@ static void upload(const struct tensor *tensor) {
 
 static struct tensor random_tensor(enum dtype type, size_t n, uint32_t seed) {
     struct tensor tensor = {.values = new_values(n), .n = n, .type = type};
+#pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++) {
         uint32_t words[4];
         rng_block(11, seed, i, words);
@@ -99,6 +101,7 @@ static float *download(const struct tensor *tensor) {
     void *image = malloc(bytes);
     assert_non_null(image);
     copy(image, tensor->there, bytes);
+#pragma omp parallel for schedule(static)
     for (size_t i = 0; i < tensor->n; i++)
         values[i] = tensor->type == DTYPE_F32    ? ((const float *)image)[i]
                     : tensor->type == DTYPE_BF16 ? bf16_to_float(((const uint16_t *)image)[i])
@@ -109,6 +112,7 @@ static float *download(const struct tensor *tensor) {
 
 static float *absolute(const struct tensor *tensor) {
     float *values = new_values(tensor->n);
+#pragma omp parallel for schedule(static)
     for (size_t i = 0; i < tensor->n; i++)
         values[i] = fabsf(tensor->values[i]);
     return values;
@@ -139,14 +143,17 @@ static void expect_close(const char *what, const struct tensor *tensor, const fl
     float *found = download(tensor);
     const double half = tensor->type == DTYPE_F32 ? UNIT : dtype_epsilon(tensor->type) / 2;
     double worst = 0;
-    size_t n_wrong = 0, first = 0;
+    size_t n_wrong = 0, first = tensor->n;
+#pragma omp parallel for schedule(static) reduction(max : worst) reduction(+ : n_wrong) reduction(min : first)
     for (size_t i = 0; i < tensor->n; i++) {
         const double bound =
             allowed[i] + half * (fabs((double)truth[i]) + allowed[i]) + dtype_smallest(tensor->type);
         const double off = fabs((double)found[i] - (double)truth[i]);
         worst = fmax(worst, off / bound);
-        if (!(off <= bound) && n_wrong++ == 0)
-            first = i;
+        if (!(off <= bound)) {
+            n_wrong++;
+            first = i < first ? i : first;
+        }
     }
     if (n_wrong > 0)
         fail_msg("%s %s: %zu of %zu elements are wrong; element %zu is %g, expected %g within %g", what,
@@ -159,6 +166,7 @@ static void expect_close(const char *what, const struct tensor *tensor, const fl
 // magnitude * roundings, for both backends: Higham, Accuracy and Stability of Numerical Algorithms,
 // section 3.1.
 static void allow_sums(float *magnitude, size_t n, int n_terms) {
+#pragma omp parallel for schedule(static)
     for (size_t i = 0; i < n; i++)
         magnitude[i] *= (float)(2 * (n_terms + 3) * UNIT);
 }
@@ -202,6 +210,7 @@ static void forward(const char *what, enum dtype type, int IC, int OC, bool gelu
     args.residual = added.values;
     if (gelu) {
         require(call_on(cpu, OP_linear_forward, &args));
+#pragma omp parallel for schedule(static)
         for (size_t i = 0; i < n_out; i++) {
             const double sum = fabs((double)truth[i]) + allowed[i];
             allowed[i] = (float)(largest_gelu_slope * (allowed[i] + dtype_epsilon(type) / 2 * sum) +
