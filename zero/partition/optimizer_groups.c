@@ -101,7 +101,7 @@ static enum status no_tensor(const struct config *config, const struct params *p
         "%s: optimizer.groups[%d].match: \"%.80s\" matches no tensor of the model%s%s; its tensors have "
         "names such as %s and %s",
         config->source, entry, pattern, nearest ? ", did you mean " : "", nearest ? nearest : "", names[0],
-        params_tensor(params, 1, 0)->name);
+        names[params->n_params / 2]);
 }
 
 // A pattern of some parts of a fused tensor, such as "*v_proj.weight", may match its own name as well.

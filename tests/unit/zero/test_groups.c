@@ -159,6 +159,30 @@ static void test_parts_and_too_many_groups(void **state) {
     params_free(&params);
 }
 
+// The first block of this family lacks the tensors that come first in the others.
+static void test_examples_of_names_exist(void **state) {
+    (void)state;
+    struct params params;
+    struct config config;
+    struct optimizer_groups groups;
+    const struct gpt_config modern = {.family = FAMILY_MODERN,
+                                      .n_layer = 2,
+                                      .n_head = 1,
+                                      .n_kv_head = 1,
+                                      .head_dim = 4,
+                                      .n_embd = 4,
+                                      .intermediate_size = 8,
+                                      .vocab_size = 5,
+                                      .n_positions = 3,
+                                      .embedding_skip = true};
+    EXPECT_OK(params_init(&params, &modern));
+    EXPECT_FAILURE(STATUS_INVALID, resolve(&params, "adamw", "[{\"match\": \"value*\"}]", &config, &groups),
+                   "names such as embed_tokens.weight and layers.");
+    optimizer_groups_free(&groups);
+    config_free(&config);
+    params_free(&params);
+}
+
 // ---- over a model
 
 // The CPU as it is (NULL), "ref", or an instruction set; NULL where this machine lacks it.
@@ -317,8 +341,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_first_entry_applies), cmocka_unit_test(test_muon_leaves_a_matrix_to_adamw),
         cmocka_unit_test(test_what_is_refused),         cmocka_unit_test(test_parts_and_too_many_groups),
-        cmocka_unit_test(test_against_pytorch),         cmocka_unit_test(test_lamb_against_pytorch),
-        cmocka_unit_test(test_frozen_tensors),
+        cmocka_unit_test(test_examples_of_names_exist), cmocka_unit_test(test_against_pytorch),
+        cmocka_unit_test(test_lamb_against_pytorch),    cmocka_unit_test(test_frozen_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
