@@ -136,9 +136,9 @@ class NotFinite(DivergenceCase):
                                    'micro-batch 1 of rank 0', f'token {2 * BATCH_TOKENS} of']).error
         self.assertNotIn('2 others', error)
         self.assertNotIn('-nan', error)
-        # An update that is far too large: weights overflow, and with them the next step's activations.
+        # An update that is far too large, of norms too: the next step's attention scores overflow.
         self.refuses(config, f'run.dir={self.folder}/lr', 'optimizer.type=sgd', 'optimizer.lr=1e6', 'scheduler.warmup_steps=0',
-                     'train.gradient_clipping=0', 'optimizer.weight_decay=1e6', code=1,
+                     'train.gradient_clipping=0', 'optimizer.groups=[{"match": "*", "weight_decay": 1e6}]', code=1,
                      says=['the run has diverged', 'The first tensor that is not finite is the', 'in the forward pass'])
 
     def test_skipping_and_limits(self):

@@ -18,7 +18,8 @@ class Quickstart(CommandCase):
         environment = dict(os.environ, HOME=str(home))
         if not harness.FULL:
             environment['CUDA'] = 'no'
-        return subprocess.Popen(['scripts/quickstart.sh', *overrides], cwd=self.clone, text=True, stdout=subprocess.PIPE,
+        # A sample of a model that has hardly trained may not be UTF-8.
+        return subprocess.Popen(['scripts/quickstart.sh', *overrides], cwd=self.clone, text=True, errors='replace', stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, env=environment, preexec_fn=harness.restore_signals, start_new_session=True)
 
     def quickstart(self, *overrides):

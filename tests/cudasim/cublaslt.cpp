@@ -158,9 +158,13 @@ answer examine_layouts(const cublasLtMatmulDescOpaque_t &desc, const layouts &l,
     return fine;
 }
 
+bool is_gelu(uint32_t epilogue) {
+    return epilogue & CUBLASLT_EPILOGUE_GELU || epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
+
 // The manual's table of types for CUBLAS_COMPUTE_32F: D has the type of A and B, or fp32; the epilogue's
-// operands have the type of D. GELU with 16-bit operands and D in fp32 is not in the table, but is taken on
-// an H200.
+// operands have the type of D. GELU alone, from 16-bit operands to fp32, is not in the table, but an H200
+// takes it.
 answer examine_types(const cublasLtMatmulDescOpaque_t &desc, const layouts &l, matmul_shape *s) {
     bool compute =
         desc.compute_type == CUBLAS_COMPUTE_32F || desc.compute_type == CUBLAS_COMPUTE_32F_PEDANTIC;
@@ -170,7 +174,8 @@ answer examine_types(const cublasLtMatmulDescOpaque_t &desc, const layouts &l, m
         return unsupported;
     if (l.b->type != l.a->type || l.c->type != l.d->type)
         return unsupported;
-    if (s->d_type != s->a_type && s->d_type != DTYPE_F32)
+    const bool may_widen = !is_gelu(desc.epilogue) || desc.epilogue == CUBLASLT_EPILOGUE_GELU;
+    if (s->d_type != s->a_type && (s->d_type != DTYPE_F32 || !may_widen))
         return unsupported;
     for (int32_t type : {desc.bias_type, desc.aux_type})
         if (type != -1 && type != int32_t(l.d->type))
