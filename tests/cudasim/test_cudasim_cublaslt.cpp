@@ -26,6 +26,7 @@ extern "C" {
 }
 #include "cudasim.h"
 #include "cudasim_cublaslt.h"
+#include "tests/cudasim/gelu_test.h"
 
 namespace {
 
@@ -227,20 +228,6 @@ struct product {
 };
 
 // ---- results
-
-double gelu(double x) {
-    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-
-double gelu_slope(double x) {
-    double root = std::sqrt(2 / M_PI), t = std::tanh(root * (x + 0.044715 * x * x * x));
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
-}
-
-// The largest error of tanh in the fused GELU: of PTX's tanh.approx, if A and B have 16 bits.
-double tanh_error(cudaDataType_t type, cudaDataType_t d_type) {
-    return type == CUDA_R_32F ? 0 : d_type == CUDA_R_16BF ? 0x1p-8 : 0x1.03p-11;
-}
 
 void expect_near(const char *what, cudaDataType_t type, double got, double wanted, double magnitude,
                  int64_t roundings, double further = 0) {

@@ -1,0 +1,22 @@
+// GELU in its tanh form, for tests of epilogues that apply it.
+#ifndef CUDASIM_GELU_TEST_H
+#define CUDASIM_GELU_TEST_H
+
+#include <cmath>
+#include <cublasLt.h>
+
+inline double gelu(double x) {
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+inline double gelu_slope(double x) {
+    double root = std::sqrt(2 / M_PI), t = std::tanh(root * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+}
+
+// The largest error of tanh in the fused GELU: of PTX's tanh.approx, if A and B have 16 bits.
+inline double tanh_error(cudaDataType_t type, cudaDataType_t d_type) {
+    return type == CUDA_R_32F ? 0 : d_type == CUDA_R_16BF ? 0x1p-8 : 0x1.03p-11;
+}
+
+#endif
