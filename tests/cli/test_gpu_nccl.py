@@ -29,7 +29,7 @@ class NcclCase(test_ranks.RankCase):
             self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
             self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
             self.assertEqual(step['model_memory'], step['model_memory_planned'])
-            self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), 64 << 10)
+            self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), test_gpu.PADDING)
         shutil.rmtree(self.folder / 'run')
         return found
 
