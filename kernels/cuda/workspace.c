@@ -23,9 +23,13 @@ size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t 
     return bytes < least ? least : smaller(bytes, properties->max_product_workspace);
 }
 
-size_t cuda_occurrences_bytes(int V) {
+size_t cuda_occurrences_bytes(int V, int N) {
     size_t tokens = CUDA_TOKEN_OWNERS * divided((size_t)V, CUDA_TOKEN_OWNERS);
-    return CUDA_TOKEN_OWNERS * sizeof(int) + tokens * (sizeof(int) + CUDA_OCCURRENCE_BYTES);
+    return (CUDA_TOKEN_OWNERS + (size_t)N) * sizeof(int) + tokens * (sizeof(int) + CUDA_OCCURRENCE_BYTES);
+}
+
+static size_t embedding_backward_bytes(const struct embedding_backward_args *args) {
+    return cuda_occurrences_bytes(args->V, args->B * args->T);
 }
 
 // ---- norms
@@ -131,7 +135,7 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
                             const void *args) {
     switch (operation) {
     case OP_embedding_backward:
-        return cuda_occurrences_bytes(((const struct embedding_backward_args *)args)->V);
+        return embedding_backward_bytes(args);
     case OP_layernorm_backward:
         return layernorm_backward_bytes(properties, args);
     case OP_rmsnorm_backward:

@@ -27,11 +27,11 @@ size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t 
 #define CUDA_ATTENTION_TENSOR_WIDTH 128
 
 // embedding_backward: each of CUDA_TOKEN_OWNERS blocks finds out where its tokens occur, those that are equal
-// to its number modulo CUDA_TOKEN_OWNERS. Bytes for the number of distinct tokens of each, these tokens, and
-// CUDA_OCCURRENCE_BYTES for each token of the vocabulary.
+// to its number modulo CUDA_TOKEN_OWNERS. Bytes for the number of distinct tokens of each, these tokens,
+// CUDA_OCCURRENCE_BYTES for each token of the vocabulary, and for each of N places one with the same token.
 #define CUDA_TOKEN_OWNERS     32
-#define CUDA_OCCURRENCE_BYTES 12
-size_t cuda_occurrences_bytes(int V);
+#define CUDA_OCCURRENCE_BYTES 16
+size_t cuda_occurrences_bytes(int V, int N);
 
 // How layernorm_backward and rmsnorm_backward are divided into blocks, with accesses of `width` elements.
 // Their workspace is n_sums C floats per block. The last block of each NORM_GROUP to finish adds the sums of

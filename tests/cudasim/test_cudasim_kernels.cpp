@@ -225,7 +225,7 @@ void halves_of_a_warp_diverge_and_reconverge(void **) {
 // ---- atomics
 
 struct totals {
-    int sum, most;
+    int sum, most, latest, replaced;
     float real;
     double twice;
     unsigned long long wide;
@@ -235,6 +235,7 @@ __global__ void count(totals *t) {
     int i = int(blockIdx.x * blockDim.x + threadIdx.x);
     atomicAdd(&t->sum, i);
     atomicMax(&t->most, i);
+    atomicAdd(&t->replaced, atomicExch(&t->latest, i));
     atomicAdd(&t->real, 0.5f);
     atomicAdd(&t->twice, 0.25);
     atomicAdd(&t->wide, 1ull << 33);
@@ -248,6 +249,7 @@ void atomics_lose_no_update(void **) {
     totals got = device.read(stream)[0];
     assert_int_equal(got.sum, n * (n - 1) / 2);
     assert_int_equal(got.most, n - 1);
+    assert_int_equal(got.replaced + got.latest, got.sum);
     assert_true(got.real == n * 0.5f);
     assert_true(got.twice == n * 0.25);
     assert_true(got.wide == (unsigned long long)n << 33);

@@ -14,6 +14,7 @@ static const struct embedding_shape {
     {2, 5, 600, 7, 0},                         // several tiles of channels
     {2, 700, 8, 2, 0},                         // one token occurs about a thousand times
     {1, 300, 4, 1000, 0},                      // more tokens than blocks of a small GPU
+    {2, 700, 6, 300, 0},                       // tokens that occur a few times each
 };
 #define N_EMBEDDING_SHAPES (sizeof embedding_shapes / sizeof *embedding_shapes)
 #define ROW_GAP(shape)     ((shape)->C % 8 == 0 ? 16 : 5) // between rows with a stride

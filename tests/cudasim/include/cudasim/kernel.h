@@ -108,5 +108,8 @@ template <class T> T atomicMax(T *address, cudasim::given<T> value) {
     static_assert(std::is_integral<T>::value, "an integer");
     return cudasim::atomic_update(address, [=](T old) { return old > value ? old : value; });
 }
+template <class T> T atomicExch(T *address, cudasim::given<T> value) {
+    return cudasim::atomic_update(address, [=](T) { return value; });
+}
 
 #endif
