@@ -31,16 +31,36 @@ void align(matmul *problem, const void *pointer, int64_t stride, int32_t type) {
     problem->alignment = matmul_alignment(problem->alignment, pointer, stride, static_cast<enum dtype>(type));
 }
 
+// How to find the plan of a product: ahead of the first step, when candidates are measured, or for a stream.
+struct search {
+    struct device *device;
+    bool measure;
+    int64_t processors; // that the product may take; 0: all
+};
+
+search ahead(struct device *device) {
+    return {device, true, 0};
+}
+
+search for_stream(const struct stream *stream) {
+    search how = {stream->device, false, 0};
+    if (stream->n_sharing > 1)
+        how.processors =
+            ceil_divide(static_cast<size_t>(processors_of(stream)), static_cast<size_t>(stream->n_sharing));
+    return how;
+}
+
 // Returns the fused problem where fusing is allowed and cuBLASLt offers it, else the plain one. Makes its
 // plan.
-enum status choose(struct device *device, const matmul &plain, const matmul &fused, bool may_fuse,
-                   bool measure, matmul *problem, bool *is_fused) {
+enum status choose(const search &how, matmul plain, matmul fused, bool may_fuse, matmul *problem,
+                   bool *is_fused) {
     *is_fused = false;
+    plain.processors = fused.processors = how.processors;
     if (may_fuse)
-        TRY(matmul_find(device, fused, measure, is_fused));
+        TRY(matmul_find(how.device, fused, how.measure, is_fused));
     *problem = *is_fused ? fused : plain;
     bool supported; // if not, matmul_run reports it
-    return *is_fused ? STATUS_OK : matmul_find(device, plain, measure, &supported);
+    return *is_fused ? STATUS_OK : matmul_find(how.device, plain, how.measure, &supported);
 }
 
 // cuBLASLt takes no alignment for the epilogue's tensors, and its kernels access 16 bytes of them at once.
@@ -50,7 +70,8 @@ bool suits_epilogue(const void *bias, const void *aux) {
 
 // cuBLASLt approximates tanh in GELU: with 16-bit operands an H200's results are off by up to |x| / 2 times
 // the error of PTX's tanh.approx. That is no more than a 16-bit x is off, but would show in an fp32 result.
-// It has no squared ReLU.
+// It has no squared ReLU. Between the parts of an epilogue it rounds to a 16-bit result's type, as PyTorch
+// does: a sum before the bias, where a residual or GELU is fused as well, and GELU's argument.
 bool activation_fuses(enum activation activation, enum dtype result) {
     return activation == ACTIVATION_NONE || (activation == ACTIVATION_GELU && result != DTYPE_F32);
 }
@@ -173,12 +194,12 @@ forward_scratch take_forward(struct device *device, const struct linear_forward_
     return scratch;
 }
 
-enum status choose_forward(struct device *device, const struct linear_forward_args *args, const float *sums,
-                           bool measure, matmul *problem, bool *is_fused) {
+enum status choose_forward(const search &how, const struct linear_forward_args *args, const float *sums,
+                           matmul *problem, bool *is_fused) {
     bool may_fuse = suits_epilogue(args->bias, args->pre_activation) &&
                     activation_fuses(args->activation, args->out_type);
-    return choose(device, sums_product(args, linear_rows_at_a_time(args), sums), forward_product(args),
-                  may_fuse, measure, problem, is_fused);
+    return choose(how, sums_product(args, linear_rows_at_a_time(args), sums), forward_product(args), may_fuse,
+                  problem, is_fused);
 }
 
 // Squared ReLU with pre_activation: the product alone goes there, and another kernel reads it. That product
@@ -210,6 +231,7 @@ enum status forward_unfused(struct stream *stream, const struct linear_forward_a
         int rows = args->N - row < step ? args->N - row : step;
         float *sums = scratch.sums ? scratch.sums : static_cast<float *>(args->out);
         matmul problem = sums_product(args, rows, sums);
+        problem.processors = for_stream(stream).processors;
         matmul_operands operands = {};
         operands.a = args->weight;
         operands.b = static_cast<const char *>(args->x) + times(row, args->IC) * dtype_size(args->type);
@@ -229,8 +251,9 @@ extern "C" enum status cuda_linear_forward_prepare(struct device *device,
     struct linear_forward_args product;
     if (is_split(args, &product))
         args = &product;
-    return choose_forward(device, args, linear_sums_in_out(args) ? static_cast<float *>(args->out) : nullptr,
-                          true, &problem, &is_fused);
+    return choose_forward(ahead(device), args,
+                          linear_sums_in_out(args) ? static_cast<float *>(args->out) : nullptr, &problem,
+                          &is_fused);
 }
 
 extern "C" enum status cuda_linear_forward(struct stream *stream, const struct linear_forward_args *args) {
@@ -246,8 +269,8 @@ extern "C" enum status cuda_linear_forward(struct stream *stream, const struct l
     assert(scratch.taken.used <= stream->workspace_bytes);
     matmul problem;
     bool is_fused;
-    TRY(choose_forward(stream->device, args, scratch.sums ? scratch.sums : static_cast<float *>(args->out),
-                       false, &problem, &is_fused));
+    TRY(choose_forward(for_stream(stream), args,
+                       scratch.sums ? scratch.sums : static_cast<float *>(args->out), &problem, &is_fused));
     if (!is_fused)
         return forward_unfused(stream, args, scratch);
     matmul_operands operands = {};
@@ -361,22 +384,22 @@ matmul dweight_product(const struct linear_backward_args *args) {
     return problem;
 }
 
-enum status choose_dx(struct device *device, const struct linear_backward_args *args, bool measure,
-                      matmul *problem, bool *is_fused) {
+enum status choose_dx(const search &how, const struct linear_backward_args *args, matmul *problem,
+                      bool *is_fused) {
     matmul plain = dx_product(args), fused = plain;
     fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
     fused.aux_stride = args->IC;
     bool may_fuse = args->pre_activation && activation_fuses(args->activation, args->type) &&
                     suits_epilogue(nullptr, args->pre_activation);
-    return choose(device, plain, fused, may_fuse, measure, problem, is_fused);
+    return choose(how, plain, fused, may_fuse, problem, is_fused);
 }
 
-enum status choose_dweight(struct device *device, const struct linear_backward_args *args, bool measure,
-                           matmul *problem, bool *is_fused) {
+enum status choose_dweight(const search &how, const struct linear_backward_args *args, matmul *problem,
+                           bool *is_fused) {
     matmul plain = dweight_product(args), fused = plain;
     fused.epilogue = CUBLASLT_EPILOGUE_BGRADB;
     bool may_fuse = args->dbias && suits_epilogue(writes_dbias(args) ? args->dbias : nullptr, nullptr);
-    return choose(device, plain, fused, may_fuse, measure, problem, is_fused);
+    return choose(how, plain, fused, may_fuse, problem, is_fused);
 }
 
 struct backward_scratch {
@@ -411,7 +434,7 @@ enum status multiply_by_slope(struct stream *stream, const struct linear_backwar
 enum status backward_dx(struct stream *stream, const struct linear_backward_args *args, void *workspace) {
     matmul problem;
     bool is_fused;
-    TRY(choose_dx(stream->device, args, false, &problem, &is_fused));
+    TRY(choose_dx(for_stream(stream), args, &problem, &is_fused));
     matmul_operands operands = {};
     operands.a = args->weight;
     operands.b = args->dout;
@@ -429,7 +452,7 @@ enum status backward_dx(struct stream *stream, const struct linear_backward_args
 enum status backward_dweight(struct stream *stream, const struct linear_backward_args *args,
                              const backward_scratch &scratch, bool *has_dbias) {
     matmul problem;
-    TRY(choose_dweight(stream->device, args, false, &problem, has_dbias));
+    TRY(choose_dweight(for_stream(stream), args, &problem, has_dbias));
     matmul_operands operands = {};
     operands.a = args->x;
     operands.b = args->dout;
@@ -447,13 +470,13 @@ extern "C" enum status cuda_linear_backward_prepare(struct device *device,
     matmul problem;
     bool is_fused;
     if (args->dx)
-        TRY(choose_dx(device, args, true, &problem, &is_fused));
+        TRY(choose_dx(ahead(device), args, &problem, &is_fused));
     // The first micro-batch's call has beta = 0, those after it accumulate: both plans are needed.
     linear_backward_args other = *args;
     other.beta_zero = !args->beta_zero;
     if (args->dweight)
-        TRY(choose_dweight(device, &other, true, &problem, &is_fused));
-    return args->dweight ? choose_dweight(device, args, true, &problem, &is_fused) : STATUS_OK;
+        TRY(choose_dweight(ahead(device), &other, &problem, &is_fused));
+    return args->dweight ? choose_dweight(ahead(device), args, &problem, &is_fused) : STATUS_OK;
 }
 
 extern "C" enum status cuda_linear_backward(struct stream *stream, const struct linear_backward_args *args) {

@@ -22,6 +22,7 @@ struct matmul {
     int64_t m, n, k; // D is m x n
     int64_t a_stride, b_stride, c_stride, d_stride;
     int64_t aux_stride;               // of GELU's argument, with an epilogue that has one
+    int64_t processors;               // multiprocessors that it is to be fast on; 0: all
     int32_t transpose_a, transpose_b; // A is stored k x m, B n x k
     int32_t type;                     // of A and B: enum dtype
     int32_t c_type, d_type;           // c_type = d_type without MATMUL_ADDS_C
@@ -30,7 +31,7 @@ struct matmul {
     int32_t addend;                   // enum matmul_addend
     int32_t alignment;                // bytes: of A, B, C, D and their strides; see matmul_alignment
 };
-static_assert(sizeof(matmul) == 8 * sizeof(int64_t) + 10 * sizeof(int32_t), "no padding: compared as bytes");
+static_assert(sizeof(matmul) == 9 * sizeof(int64_t) + 10 * sizeof(int32_t), "no padding: compared as bytes");
 
 struct matmul_operands {
     const void *a, *b, *c; // c: with MATMUL_ADDS_C only

@@ -60,6 +60,9 @@ enum status matmul_describe(const cublaslt &lt, matmul_plan *plan) {
     cublasOperation_t b = problem.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     TRY(set(lt, plan->description, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
     TRY(set(lt, plan->description, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
+    int32_t processors = static_cast<int32_t>(problem.processors);
+    if (processors > 0)
+        TRY(set(lt, plan->description, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &processors, sizeof processors));
     uint64_t m = static_cast<uint64_t>(problem.m), n = static_cast<uint64_t>(problem.n);
     uint64_t k = static_cast<uint64_t>(problem.k);
     TRY_CUBLASLT(lt, MatrixLayoutCreate(&plan->a, data_type(problem.type), problem.transpose_a ? k : m,

@@ -25,6 +25,7 @@ struct cublasLtMatmulDescOpaque_t {
     void *bias, *aux;
     int64_t aux_stride;
     int32_t bias_type, aux_type; // -1: D's
+    int32_t processors;          // 0: all
 };
 
 struct cublasLtMatrixLayoutOpaque_t {
@@ -52,6 +53,7 @@ struct library {
     unsigned delays[CUDASIM_ALGORITHMS] = {};
     cudasim_failure failures[CUDASIM_ALGORITHMS] = {};
     int works_for[CUDASIM_ALGORITHMS] = {}; // products until it fails
+    int processors = 0;                     // of the last product
 };
 
 library &lt() {
@@ -184,6 +186,7 @@ answer examine_types(const cublasLtMatmulDescOpaque_t &desc, const layouts &l, m
 }
 
 answer examine_epilogue(const cublasLtMatmulDescOpaque_t &desc, matmul_shape *s) {
+    s->processors = desc.processors;
     s->epilogue = desc.epilogue;
     s->aux_stride = desc.aux_stride;
     switch (desc.epilogue) {
@@ -261,6 +264,11 @@ int cudasim_cublaslt_runs(int epilogue, int algorithm) {
     return n;
 }
 
+int cudasim_cublaslt_processors(void) {
+    std::lock_guard<std::mutex> guard(lt().mutex);
+    return lt().processors;
+}
+
 void cudasim_cublaslt_delay(int algorithm, unsigned microseconds) {
     std::lock_guard<std::mutex> guard(lt().mutex);
     lt().delays[algorithm] = microseconds;
@@ -305,7 +313,7 @@ const char *cublasLtGetStatusString(cublasStatus_t status) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *description, cublasComputeType_t compute_type,
                                         cudaDataType_t scale_type) {
     return create(description, {compute_type, scale_type, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                                nullptr, nullptr, 0, -1, -1});
+                                nullptr, nullptr, 0, -1, -1, 0});
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
@@ -335,6 +343,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
         return assign(call, &description->aux_type, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
         return assign(call, &description->bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+        return assign(call, &description->processors, value, bytes);
     }
     return refuse(call, CUBLAS_STATUS_INVALID_VALUE, text("the attribute %d is not simulated", attribute));
 }
@@ -518,7 +528,9 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
                       examined.fault.empty() ? "the heuristic does not offer this product" : examined.fault);
     algorithm made;
     memcpy(&made, chosen, sizeof made);
-    matmul_operands o = {a, b, c, d, description->bias, description->aux, 0, 0};
+    matmul_operands o = {a, b, c, d, description->bias, description->aux, 0, 0, false};
+    for (uint32_t alignment : made.alignments)
+        o.narrow |= alignment < widest_access;
     memcpy(&o.alpha, alpha, sizeof o.alpha);
     memcpy(&o.beta, beta, sizeof o.beta);
     size_t needed = made.number < CUDASIM_ALGORITHMS ? matmul_workspace(s, int(made.number)) : 0;
@@ -535,6 +547,7 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
     {
         std::lock_guard<std::mutex> guard(lt().mutex);
         lt().runs[s.epilogue][made.number]++;
+        lt().processors = int(s.processors);
         delay = lt().delays[made.number];
         failure = lt().works_for[made.number]-- > 0 ? CUDASIM_WORKS : lt().failures[made.number];
     }

@@ -17,12 +17,14 @@ struct matmul_shape {
     int64_t transposes_a, transposes_b; // A is stored k x m, B n x k
     int64_t a_type, d_type;             // enum dtype; B has A's type; C, bias and aux have D's
     int64_t epilogue;
+    int64_t processors; // that the algorithm is chosen for; 0: all
 };
 
 struct matmul_operands {
     const void *a, *b, *c;
     void *d, *bias, *aux;
     float alpha, beta;
+    bool narrow; // some access is of fewer than 16 bytes
 };
 
 bool epilogue_reads_bias(int64_t epilogue);

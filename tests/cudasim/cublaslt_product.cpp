@@ -1,5 +1,6 @@
 // The arithmetic of the simulated cuBLASLt: sums in fp32, in an order that depends on the algorithm and the
-// shape only; then the epilogue and one rounding.
+// shape only; then the epilogue. As on an H200 it rounds GELU's argument to a 16-bit result's type, and,
+// where accesses are narrow, a sum before the bias if a residual or GELU is fused as well.
 #include "tests/cudasim/cublaslt.h"
 
 #include <cmath>
@@ -167,20 +168,33 @@ float gelu_slope(float x) {
     return float(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * two_over_pi_root * (1 + 3 * cubic * double(x) * x));
 }
 
+bool applies_gelu(int64_t epilogue) {
+    return epilogue_writes_aux(epilogue) || epilogue == CUBLASLT_EPILOGUE_GELU ||
+           epilogue == CUBLASLT_EPILOGUE_GELU_BIAS;
+}
+
+template <class D> float rounded(float value) {
+    D element;
+    element.set(value);
+    return element.wide();
+}
+
 template <class D>
 void store(const matmul_shape &s, const matmul_operands &o, int64_t i, int64_t j, float sum) {
     float value = o.alpha * sum;
     if (o.beta != 0)
         value += o.beta * static_cast<const D *>(o.c)[j * s.c_stride + i].wide();
-    if (epilogue_reads_bias(s.epilogue))
+    if (epilogue_reads_bias(s.epilogue)) {
+        if (o.narrow && (o.beta != 0 || applies_gelu(s.epilogue)))
+            value = rounded<D>(value);
         value += static_cast<const D *>(o.bias)[i].wide();
+    }
     if (epilogue_writes_aux(s.epilogue))
         static_cast<D *>(o.aux)[j * s.aux_stride + i].set(value);
     if (s.epilogue == CUBLASLT_EPILOGUE_DGELU)
         value *= gelu_slope(static_cast<const D *>(o.aux)[j * s.aux_stride + i].wide());
-    else if (epilogue_writes_aux(s.epilogue) || s.epilogue == CUBLASLT_EPILOGUE_GELU ||
-             s.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS)
-        value = gelu(value, s);
+    else if (applies_gelu(s.epilogue))
+        value = gelu(rounded<D>(value), s);
     static_cast<D *>(o.d)[j * s.d_stride + i].set(value);
 }
 

@@ -26,7 +26,7 @@ extern "C" {
 }
 #include "cudasim.h"
 #include "cudasim_cublaslt.h"
-#include "tests/cudasim/gelu_test.h"
+#include "tests/cudasim/epilogue_test.h"
 
 namespace {
 
@@ -56,10 +56,6 @@ int end(void **) {
 }
 
 // ---- a matrix on the device, with its values
-
-dtype dtype_of(cudaDataType_t type) {
-    return type == CUDA_R_16F ? DTYPE_F16 : type == CUDA_R_16BF ? DTYPE_BF16 : DTYPE_F32;
-}
 
 uint32_t bits_of(cudaDataType_t type, float value) {
     uint32_t bits;
@@ -231,8 +227,7 @@ struct product {
 
 void expect_near(const char *what, cudaDataType_t type, double got, double wanted, double magnitude,
                  int64_t roundings, double further = 0) {
-    double allowed = double(roundings) * 0x1p-24 * magnitude + further +
-                     dtype_epsilon(dtype_of(type)) / 2 * fabs(wanted) + dtype_smallest(dtype_of(type));
+    double allowed = double(roundings) * 0x1p-24 * magnitude + further + rounding(type, wanted);
     if (!(fabs(got - wanted) <= allowed * (1 + dtype_epsilon(dtype_of(type)))))
         fail_msg("%s: %.9g, expected %.9g to within %.3g", what, got, wanted, allowed);
 }
@@ -266,13 +261,18 @@ void expect_result(const problem &p) {
             double value = p.alpha * sum + p.beta * c[at] + (reads_bias(p.epilogue) ? bias[size_t(i)] : 0);
             magnitude =
                 fabs(p.alpha) * magnitude + fabs(p.beta * c[at]) + fabs(bias[size_t(i % x.bias.rows)]);
+            const bool applies_gelu =
+                p.epilogue != CUBLASLT_EPILOGUE_DGELU && p.epilogue & CUBLASLT_EPILOGUE_GELU;
+            double further = 0; // of the roundings between the parts of an epilogue, and of GELU
+            if (reads_bias(p.epilogue) && (p.beta != 0 || applies_gelu))
+                further += rounding(p.d_type, value - bias[size_t(i)]);
             if (p.epilogue == CUBLASLT_EPILOGUE_DGELU)
                 value *= gelu_slope(aux[aux_at]);
             else if (has_aux(p.epilogue))
-                expect_near("aux", p.d_type, aux_after[aux_at], value, magnitude, p.k + 4);
-            double further = 0;
-            if (p.epilogue != CUBLASLT_EPILOGUE_DGELU && p.epilogue & CUBLASLT_EPILOGUE_GELU) {
-                further = fabs(value) / 2 * tanh_error(p.type, p.d_type);
+                expect_near("aux", p.d_type, aux_after[aux_at], value, magnitude, p.k + 4, further);
+            if (applies_gelu) {
+                further = 1.13 * (further + rounding(p.d_type, fabs(value) + further)) +
+                          fabs(value) / 2 * tanh_error(p.type, p.d_type);
                 value = gelu(value);
             }
             expect_near("D", p.d_type, d[at], value, 1.13 * magnitude, p.k + 6, further);

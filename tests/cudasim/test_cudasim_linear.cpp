@@ -85,9 +85,11 @@ class tensor {
 };
 
 template <class Args>
-void run(enum operation operation, enum status (*call)(struct stream *, const Args *), const Args &args) {
+void run(enum operation operation, enum status (*call)(struct stream *, const Args *), const Args &args,
+         int n_sharing = 0) {
     struct stream stream;
     require(stream_init(&stream, gpu));
+    stream.n_sharing = n_sharing;
     require(gpu->ops->workspace_bytes(gpu, operation, &args, &stream.workspace_bytes));
     require(gpu->memory_new(gpu, stream.workspace_bytes, "the test", &stream.workspace));
     require(call(&stream, &args));
@@ -96,12 +98,12 @@ void run(enum operation operation, enum status (*call)(struct stream *, const Ar
     stream_free(&stream);
 }
 
-void forward(const struct linear_forward_args &args) {
-    run(OP_linear_forward, gpu->ops->linear_forward, args);
+void forward(const struct linear_forward_args &args, int n_sharing = 0) {
+    run(OP_linear_forward, gpu->ops->linear_forward, args, n_sharing);
 }
 
-void backward(const struct linear_backward_args &args) {
-    run(OP_linear_backward, gpu->ops->linear_backward, args);
+void backward(const struct linear_backward_args &args, int n_sharing = 0) {
+    run(OP_linear_backward, gpu->ops->linear_backward, args, n_sharing);
 }
 
 // ---- fusions
@@ -195,6 +197,38 @@ void test_backward_fusions(void **) {
         runs none(CUBLASLT_EPILOGUE_BGRADB);
         backward(args);
         none.expect(0, 0);
+    }
+}
+
+// Of a stream that runs beside others, products are for a part of the processors, fused or not.
+void test_streams_that_share(void **) {
+    int processors;
+    assert_int_equal(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
+    tensor x(DTYPE_BF16, N * IC, 1), weight(DTYPE_BF16, OC * IC, 2), out(DTYPE_BF16, N * OC, 3);
+    struct linear_forward_args args = {};
+    args.out = out.at();
+    args.x = x.at();
+    args.weight = weight.at();
+    args.N = N;
+    args.IC = IC;
+    args.OC = args.out_stride = OC;
+    struct linear_backward_args back = {};
+    back.dx = x.at();
+    back.dout = out.at();
+    back.weight = weight.at();
+    back.N = N;
+    back.IC = IC;
+    back.OC = back.dout_stride = OC;
+    args.type = args.out_type = back.type = DTYPE_BF16;
+    for (int n_sharing : {0, 1, 3, 1}) {
+        int expected = n_sharing > 1 ? (processors + n_sharing - 1) / n_sharing : 0;
+        for (enum activation activation : {ACTIVATION_NONE, ACTIVATION_RELU_SQUARED}) { // fused, and not
+            args.activation = activation;
+            forward(args, n_sharing);
+            assert_int_equal(cudasim_cublaslt_processors(), expected);
+        }
+        backward(back, n_sharing);
+        assert_int_equal(cudasim_cublaslt_processors(), expected);
     }
 }
 
@@ -403,10 +437,15 @@ void test_no_memory_for_measuring(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_a_candidate_that_faults), // before OpenMP has threads, which a fork lacks
-        cmocka_unit_test(test_forward_fusions),         cmocka_unit_test(test_backward_fusions),
-        cmocka_unit_test(test_rows_at_a_time),          cmocka_unit_test(test_measuring),
-        cmocka_unit_test(test_no_memory_for_measuring), cmocka_unit_test(test_failing_candidates),
-        cmocka_unit_test(test_no_candidate_works),      cmocka_unit_test(test_grid_limits),
+        cmocka_unit_test(test_forward_fusions),
+        cmocka_unit_test(test_backward_fusions),
+        cmocka_unit_test(test_rows_at_a_time),
+        cmocka_unit_test(test_streams_that_share),
+        cmocka_unit_test(test_measuring),
+        cmocka_unit_test(test_no_memory_for_measuring),
+        cmocka_unit_test(test_failing_candidates),
+        cmocka_unit_test(test_no_candidate_works),
+        cmocka_unit_test(test_grid_limits),
     };
     return cmocka_run_group_tests_name("linear layers on a simulated GPU", tests, open_gpu, close_gpu);
 }

@@ -56,7 +56,8 @@ struct op_tensor {
     double *truth; // (span) after the call, by op_call_reference
     double *magnitude; // (span) the result with every number replaced by its absolute value, by
                        // op_call_magnitudes
-    double *allowed;   // (span) bound of the error before the result is rounded to `type`; starts at 0
+    double *allowed;   // (span) bound of the error before the result is rounded to `type`; starts at 0.
+                       // Infinity: any result, NaN too
     bool exact;        // the result must be the truth, correctly rounded
     const struct op_tensor *rounds; // or NULL: the result must be that tensor, rounded
 };
@@ -114,6 +115,8 @@ void op_call_judge(struct op_call *call);
 #define FOR_EACH_TYPE(type)                                                                                  \
     for (enum dtype type = DTYPE_F32; type < N_COMPUTE_DTYPES; type = (enum dtype)(type + 1))
 double op_round(enum dtype type, double value);
+// The magnitude from which a number rounds to infinity: half a unit beyond the largest one.
+double op_overflow(enum dtype type);
 
 // Error bound of gelu'(x) in fp32.
 double op_gelu_slope_off(double x);

@@ -41,6 +41,7 @@ enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,            // void *
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,   // void *
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,        // int64_t
+    CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,        // int32_t
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22, // int32_t
     CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,         // int32_t
 };
