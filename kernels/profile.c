@@ -20,7 +20,9 @@ struct open_span {
 };
 struct profile_thread {
     struct profile_place place;
-    const char *scope;
+    const char *scope;      // NULL: in none
+    struct pending *scoped; // on a GPU, its operation; NULL: not timed
+    struct operation_cost scope_work;
     struct open_span stack[PROFILE_MOST_DEPTH];
     int depth;
 };
@@ -128,11 +130,6 @@ static void record(struct profile *profile, const struct profile_event *event, d
         sample->work.bytes += event->work.bytes;
     }
     pthread_mutex_unlock(&profile->lock);
-}
-
-void profile_scope(const struct device *device, const char *scope) {
-    if (device->watched)
-        own_thread(device->watched->profile)->scope = scope;
 }
 
 // A label where the calling thread is.
@@ -275,6 +272,33 @@ static enum status begin_on_stream(struct watched *watched, struct stream *strea
     return event_record(&pending->begin, stream);
 }
 
+// ---- scopes
+
+enum status profile_scope_begin(struct stream *stream, const char *scope) {
+    struct watched *watched = stream->device->watched;
+    if (!watched)
+        return STATUS_OK;
+    struct profile_thread *thread = own_thread(watched->profile);
+    thread->scope = scope;
+    thread->scoped = NULL;
+    thread->scope_work = (struct operation_cost){0};
+    if (!watched->pending)
+        return STATUS_OK;
+    const struct profile_label label = {.name = scope, .kind = PROFILE_OPERATION};
+    return begin_on_stream(watched, stream, &label, &thread->scoped);
+}
+
+enum status profile_scope_end(struct stream *stream) {
+    if (!stream->device->watched)
+        return STATUS_OK;
+    struct profile_thread *thread = own_thread(stream->device->watched->profile);
+    thread->scope = NULL;
+    if (!thread->scoped)
+        return STATUS_OK;
+    thread->scoped->work = thread->scope_work;
+    return event_record(&thread->scoped->end, stream);
+}
+
 // ---- the functions of a watched device
 
 // State between the code before and after the device's own function.
@@ -285,9 +309,18 @@ struct watched_call {
     struct pending *pending;
 };
 
+static enum status begin_on_stream_or_in_scope(struct watched_call *call, const struct profile_label *label) {
+    struct profile_thread *thread = own_thread(call->watched->profile);
+    if (!thread->scope)
+        return begin_on_stream(call->watched, call->stream, label, &call->pending);
+    thread->scope_work.flops += call->work.flops;
+    thread->scope_work.bytes += call->work.bytes;
+    return STATUS_OK;
+}
+
 static enum status begin_call(struct watched_call *call, const struct profile_label *label) {
     if (call->watched->pending)
-        return begin_on_stream(call->watched, call->stream, label, &call->pending);
+        return begin_on_stream_or_in_scope(call, label);
     profile_name_thread(call->watched->profile, call->watched->name);
     begin_span(call->watched->profile, label);
     return STATUS_OK;

@@ -30,7 +30,7 @@ struct profile_label {
     enum profile_kind kind;
     struct profile_place place;
     struct linear_shape shape; // of linear layers; of none inside a scope
-    const char *scope;         // see profile_scope; NULL: none
+    const char *scope;         // see profile_scope_begin; NULL: none
 };
 
 // One span of the timeline.
@@ -117,10 +117,13 @@ void profile_unwatch(struct profile *profile);
 // named after the device.
 void profile_name_thread(struct profile *profile, const char *name);
 void profile_set_place(struct profile *profile, struct profile_place place);
-// Names what the device's operations compute from now on, where that is one thing to the user however many
-// operations it takes: "newton_schulz". `scope` is a string literal, NULL after the last operation. No-op
-// when the device is not watched.
-void profile_scope(const struct device *device, const char *scope);
+// Between these, names what the device's operations compute, where that is one thing to the user however many
+// operations it takes: "newton_schulz". On a GPU it is one operation of `stream`, and what the thread issues
+// meanwhile, to this and other streams of the device, is not timed: it must be done where the scope ends, and
+// nothing may wait for the stream. Elsewhere its operations are timed one by one. `scope` is a string
+// literal. No-ops when the device is not watched.
+enum status profile_scope_begin(struct stream *stream, const char *scope) MUST_CHECK;
+enum status profile_scope_end(struct stream *stream) MUST_CHECK;
 // Spans must be ended in the reverse order of their beginning.
 void profile_begin(struct profile *profile, enum profile_kind kind, const char *name);
 void profile_end(struct profile *profile, struct operation_cost work);

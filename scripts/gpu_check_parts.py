@@ -140,7 +140,7 @@ def bench(check, figures):
 
 
 def newton_schulz(check, figures):
-    """The matrices of the small model, one at a time."""
+    """The matrices of the small model, in a graph."""
     config = config_of(check, check.sizes.small, 'newton-schulz', 1)
     process = check.run(check.train, 'bench', '--muon', config, '--device', 'cuda', '--json', '--quick')
     if process.code:

@@ -62,7 +62,7 @@ class Report:
 
     def newton_schulz(self):
         matrices = next((entry['figures']['matrices'] for entry in self.entries if 'matrices' in entry['figures']), ())
-        lines = ['', "Newton-Schulz, one matrix at a time:", '', '| matrices | ms of one | TFLOP/s | of GEMM |', '|---|---:|---:|---:|']
+        lines = ['', "Newton-Schulz:", '', '| matrices | ms of one | TFLOP/s | of GEMM |', '|---|---:|---:|---:|']
         return lines * bool(matrices) + [
             f'| {one["matrices"]} of {one["rows"]} x {one["columns"]} | {one["seconds"] * 1e3:.3f} | '
             f'{one["flops"] / one["seconds"] / 1e12:.1f} | {one["of_gemm"]:.2f} |' for one in matrices]

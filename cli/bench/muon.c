@@ -12,7 +12,7 @@
 #include "zero/partition/optimizer_groups.h"
 #include "zero/stages/muon_rounds.h"
 
-enum { GEMM_ROWS = 4096, MOST_SHAPES = 16, MOST_ROUNDS = 15 };
+enum { GEMM_ROWS = 4096, MOST_SHAPES = 16, MOST_ROUNDS = 15, EACH_IN_GRAPH = 4 };
 #define GEMM_SECONDS  0.15
 #define SHAPE_SECONDS 0.15
 
@@ -29,7 +29,8 @@ struct muon_bench {
     struct region_memory memory;
     struct newton_schulz ns;
     void *matrix;         // random, of the largest shape
-    void *orthogonalized; // a copy
+    void *orthogonalized; // copies, matrix_bytes apart, for as many as are orthogonalized side by side
+    size_t matrix_bytes;
     int n_embd;
     struct shape_bench shapes[MOST_SHAPES];
     int n_shapes;
@@ -98,9 +99,12 @@ static enum status prepare(struct muon_bench *bench) {
     struct region_table *table = &bench->memory.table;
     TRY(newton_schulz_plan(&bench->ns, bench->device, DTYPE_BF16, shapes, bench->n_shapes, table));
     TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, most, &matrix, "matrix"));
-    TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, most, &orthogonalized, "orthogonalized"));
+    most = (most + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+    bench->matrix_bytes = most * dtype_size(DTYPE_BF16);
+    TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, (size_t)bench->ns.n_lanes * most, &orthogonalized,
+                   "orthogonalized"));
     TRY(region_memory_allocate(&bench->memory));
-    newton_schulz_bind(&bench->ns, table);
+    TRY(newton_schulz_bind(&bench->ns, table));
     bench->matrix = region_data(table, matrix);
     bench->orthogonalized = region_data(table, orthogonalized);
     return device_fill_random(&bench->stream, bench->matrix, most * dtype_size(DTYPE_BF16), DTYPE_BF16);
@@ -115,19 +119,43 @@ static enum status gemm(const struct muon_bench *bench, double *flops_per_s) {
     return STATUS_OK;
 }
 
-// Seconds of one matrix, copying it included.
-static enum status orthogonalize(struct muon_bench *bench, struct matrix_shape shape, double *seconds) {
+// So many matrices of a shape on each lane; the later ones are those that the earlier ones became.
+static enum status issue(struct muon_bench *bench, struct matrix_shape shape, int each) {
     const size_t bytes = (size_t)(shape.rows * shape.columns) * dtype_size(DTYPE_BF16);
+    const int n_lanes = bench->ns.n_lanes;
+    struct newton_schulz_matrix matrices[NEWTON_SCHULZ_MOST_LANES * EACH_IN_GRAPH];
+    for (int i = 0; i < n_lanes * each; i++) {
+        char *copy = (char *)bench->orthogonalized + (size_t)(i % n_lanes) * bench->matrix_bytes;
+        if (i < n_lanes)
+            TRY(bench->device->copy(&bench->stream, copy, bench->matrix, bytes));
+        matrices[i] = (struct newton_schulz_matrix){copy, shape};
+    }
+    return newton_schulz_run(&bench->ns, &bench->stream, matrices, n_lanes * each);
+}
+
+static enum status capture(struct muon_bench *bench, struct matrix_shape shape, struct graph *graph) {
+    TRY(issue(bench, shape, 1)); // finds the plans of products
+    TRY(bench->device->synchronize(&bench->stream));
+    TRY(graph_begin(&bench->stream));
+    const enum status issued = issue(bench, shape, EACH_IN_GRAPH), ended = graph_end(&bench->stream, graph);
+    return issued == STATUS_OK ? ended : issued;
+}
+
+// Seconds of one matrix. On a GPU in a graph, as in a run whose update is one.
+static enum status orthogonalize(struct muon_bench *bench, struct matrix_shape shape, double *seconds) {
+    struct graph graph = {0};
+    enum status status = device_has_graphs(bench->device) ? capture(bench, shape, &graph) : STATUS_OK;
+    const int each = graph.work ? EACH_IN_GRAPH : 1;
     const double began = clock_monotonic_s();
-    int n = 0;
-    do {
-        TRY(bench->device->copy(&bench->stream, bench->orthogonalized, bench->matrix, bytes));
-        TRY(newton_schulz_run(&bench->ns, &bench->stream, bench->orthogonalized, shape));
-        TRY(bench->device->synchronize(&bench->stream));
-        n++;
-    } while (clock_monotonic_s() - began < SHAPE_SECONDS);
-    *seconds = (clock_monotonic_s() - began) / n;
-    return STATUS_OK;
+    for (int n = 0; status == STATUS_OK && (n == 0 || clock_monotonic_s() - began < SHAPE_SECONDS);) {
+        status = graph.work ? graph_launch(&graph, &bench->stream) : issue(bench, shape, each);
+        if (status == STATUS_OK)
+            status = bench->device->synchronize(&bench->stream);
+        n += bench->ns.n_lanes * each;
+        *seconds = (clock_monotonic_s() - began) / n;
+    }
+    graph_free(&graph);
+    return status;
 }
 
 static double flops_of(const struct muon_bench *bench, struct matrix_shape shape) {
@@ -156,8 +184,9 @@ static enum status report(struct muon_bench *bench, bool quick, bool as_json) {
     double gemms[MOST_ROUNDS], all_s = 0;
     TRY(measure(bench, n_rounds, gemms));
     if (!as_json)
-        printf("%s\nGEMM bf16 %.1f GFLOP/s; Newton-Schulz in turn with it, medians of one matrix:\n",
-               bench->device->description, bench_median(gemms, n_rounds) / 1e9);
+        printf("%s\nGEMM bf16 %.1f GFLOP/s; Newton-Schulz in turn with it, %d side by side, medians of one "
+               "matrix:\n",
+               bench->device->description, bench_median(gemms, n_rounds) / 1e9, bench->ns.n_lanes);
     for (int i = 0; i < bench->n_shapes; i++) {
         struct shape_bench *at = &bench->shapes[i];
         const double seconds = bench_median(at->seconds, n_rounds), flops = flops_of(bench, at->shape);
@@ -185,6 +214,7 @@ static enum status run(struct muon_bench *bench, bool quick, bool as_json) {
         status = prepare(bench);
     if (status == STATUS_OK)
         status = report(bench, quick, as_json);
+    newton_schulz_free(&bench->ns);
     region_memory_free(&bench->memory);
     stream_free(&bench->stream);
     return status;

@@ -58,12 +58,13 @@ static inline void bench_open(struct bench *bench, const char *name, enum dtype 
         EXPECT_OK(region_add(table, REGION_DATA, bench->device->place, DTYPE_U8, sizes[i], &bench->areas[i],
                              "tests: area %d", i));
     EXPECT_OK(region_memory_allocate(&bench->memory));
-    newton_schulz_bind(&bench->products, table);
+    EXPECT_OK(newton_schulz_bind(&bench->products, table));
     if (in_strips && bench->device->place == REGION_DEVICE)
         bench->products.strip_rows = 96; // smaller products need no more workspace than whole ones
 }
 
 static inline void bench_close(struct bench *bench) {
+    newton_schulz_free(&bench->products);
     region_memory_free(&bench->memory);
     stream_free(&bench->stream);
     device_close(bench->device);
@@ -106,10 +107,15 @@ static inline void bench_get(struct bench *bench, enum bench_area area, double *
     free(host);
 }
 
+static inline void bench_run(struct bench *bench) {
+    const struct newton_schulz_matrix matrix = {bench_at(bench, BENCH_X), bench->shape};
+    EXPECT_OK(newton_schulz_run(&bench->products, &bench->stream, &matrix, 1));
+}
+
 // x becomes what the device makes of it.
 static inline void bench_orthogonalize(struct bench *bench, double *x) {
     bench_put(bench, BENCH_X, x);
-    EXPECT_OK(newton_schulz_run(&bench->products, &bench->stream, bench_at(bench, BENCH_X), bench->shape));
+    bench_run(bench);
     bench_get(bench, BENCH_X, x);
 }
 

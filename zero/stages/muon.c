@@ -10,15 +10,18 @@
 // ---- planning
 
 static enum status plan_products(struct muon *muon, struct region_table *table) {
-    const struct muon_rounds *rounds = &muon->rounds;
-    struct matrix_shape *shapes = calloc((size_t)rounds->n_tensors * PARAM_PARTS_MOST + 1, sizeof *shapes);
+    const struct model_states *state = muon->state;
+    const struct params *params = state->params;
+    struct matrix_shape *shapes = calloc((size_t)params->n_params * PARAM_PARTS_MOST + 1, sizeof *shapes);
     int n = 0;
     if (!shapes)
-        return FAIL(STATUS_FAILED, "out of memory for the shapes of %d tensors", rounds->n_tensors);
-    for (int i = 0; i < rounds->n_tensors; i++) {
+        return FAIL(STATUS_FAILED, "out of memory for the shapes of %d tensors", params->n_params);
+    for (int i = 0; i < params->n_params; i++) {
         struct matrix_shape of[PARAM_PARTS_MOST];
         int64_t first_row[PARAM_PARTS_MOST];
-        const int n_parts = muon_matrices(&rounds->params->params[rounds->tensors[i].param], of, first_row);
+        if (optimizer_group_of(&state->groups, i)->traits.method != METHOD_MATRIX)
+            continue;
+        const int n_parts = muon_matrices(&params->params[i], of, first_row);
         for (int part = 0; part < n_parts; part++) {
             int known = 0;
             while (known < n &&
@@ -28,8 +31,7 @@ static enum status plan_products(struct muon *muon, struct region_table *table) 
             n = known == n ? n + 1 : n;
         }
     }
-    enum status status =
-        newton_schulz_plan(&muon->products, muon->state->device, muon->type, shapes, n, table);
+    enum status status = newton_schulz_plan(&muon->products, state->device, muon->type, shapes, n, table);
     free(shapes);
     return status;
 }
@@ -43,11 +45,11 @@ enum status muon_init(struct muon *muon, const struct config *config, struct mod
         return STATUS_OK;
     if (state->options.offload_optimizer) // configs/rules.c names it; --fit tries such settings
         return FAIL(STATUS_INVALID, "optimizer.type=muon works without offload_optimizer only");
-    TRY(muon_rounds_init(&muon->rounds, state->params, &state->groups, &state->partition,
-                         state->options.stage == 0));
     TRY(plan_products(muon, table));
+    TRY(muon_rounds_init(&muon->rounds, state->params, &state->groups, &state->partition,
+                         state->options.stage == 0, muon->products.n_lanes));
     TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.tensor_elements,
-                   &muon->tensor_region, "Muon: tensor"));
+                   &muon->tensors_region, "Muon: tensors"));
     TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.slice_elements,
                    &muon->slices_region, "Muon: directions"));
     // A rank's slices of a tensor are apart or contiguous: at most one per tensor begins inside it. Sized
@@ -58,8 +60,10 @@ enum status muon_init(struct muon *muon, const struct config *config, struct mod
 }
 
 void muon_free(struct muon *muon) {
+    newton_schulz_free(&muon->products);
     muon_rounds_free(&muon->rounds);
     free(muon->args);
+    free(muon->own);
     *muon = (struct muon){0};
 }
 
@@ -131,15 +135,16 @@ enum status muon_bind(struct muon *muon, const struct region_table *table, const
     struct stream stream;
     if (muon->rounds.n_rounds == 0)
         return STATUS_OK;
-    newton_schulz_bind(&muon->products, table);
-    muon->tensor = region_data(table, muon->tensor_region);
+    TRY(newton_schulz_bind(&muon->products, table));
+    muon->tensors = region_data(table, muon->tensors_region);
     muon->slices = region_data(table, muon->slices_region);
     muon->plan = &memory->plan;
     muon->result = &memory->result;
     TRY(muon_rounds_link(&muon->rounds));
     struct optimizer_span *spans = calloc((size_t)muon->state->params->n_params, sizeof *spans);
     muon->args = calloc((size_t)muon->rounds.n_rounds, sizeof *muon->args);
-    if (!spans || !muon->args) {
+    muon->own = calloc((size_t)muon->rounds.most_tensors * PARAM_PARTS_MOST, sizeof *muon->own);
+    if (!spans || !muon->args || !muon->own) {
         free(spans);
         return FAIL(STATUS_FAILED, "out of memory for Muon's table of slices");
     }
@@ -163,9 +168,10 @@ static enum status exchange(const struct muon *muon, struct stream *stream, cons
     return muon_rounds_exchange(round, transfer, muon->state->comm, stream, in, out, muon->type);
 }
 
-// Orthogonalizes the tensor that this rank works on.
+// Orthogonalizes the tensors that this rank works on.
 static enum status orthogonalize(const struct muon *muon, struct stream *stream,
                                  const struct muon_round *round) {
+    int n = 0;
     for (int i = round->first_tensor; i < round->first_tensor + round->n_tensors; i++) {
         const struct muon_tensor *tensor = &muon->rounds.tensors[i];
         struct matrix_shape shapes[PARAM_PARTS_MOST];
@@ -174,12 +180,14 @@ static enum status orthogonalize(const struct muon *muon, struct stream *stream,
             continue;
         const struct param *param = &muon->state->params->params[tensor->param];
         for (int part = muon_matrices(param, shapes, first_row) - 1; part >= 0; part--) {
-            const size_t begin = (size_t)(first_row[part] * param->shape[1]);
-            TRY(newton_schulz_run(&muon->products, stream,
-                                  (char *)muon->tensor + begin * dtype_size(muon->type), shapes[part]));
+            const size_t begin = tensor->at + (size_t)(first_row[part] * param->shape[1]);
+            muon->own[n++] = (struct newton_schulz_matrix){
+                (char *)muon->tensors + begin * dtype_size(muon->type), shapes[part]};
         }
-        comm_progress(muon->state->comm);
     }
+    if (n > 0)
+        TRY(newton_schulz_run(&muon->products, stream, muon->own, n));
+    comm_progress(muon->state->comm);
     return STATUS_OK;
 }
 
@@ -233,9 +241,9 @@ static enum status update_round(const struct muon *muon, struct stream *stream, 
     const struct muon_round *round = &muon->rounds.rounds[k];
     if (muon->args[k].n_spans > 0)
         TRY(stream->device->ops->optimizer_spans(stream, &muon->args[k]));
-    TRY(exchange(muon, stream, round, &round->there, muon->slices, muon->tensor));
+    TRY(exchange(muon, stream, round, &round->there, muon->slices, muon->tensors));
     TRY(orthogonalize(muon, stream, round));
-    TRY(exchange(muon, stream, round, &round->back, muon->tensor, muon->slices));
+    TRY(exchange(muon, stream, round, &round->back, muon->tensors, muon->slices));
     for (int i = round->first_slice; i < round->first_slice + round->n_slices; i++)
         if (muon->rounds.slices[i].rank == muon->state->rank)
             TRY(step_slice(muon, stream, &muon->rounds.slices[i]));
@@ -253,8 +261,8 @@ enum status muon_skip(const struct muon *muon, struct stream *stream) {
         const struct muon_round *round = &muon->rounds.rounds[k];
         if (!round->sends)
             continue;
-        TRY(exchange(muon, stream, round, &round->there, muon->slices, muon->tensor));
-        TRY(exchange(muon, stream, round, &round->back, muon->tensor, muon->slices));
+        TRY(exchange(muon, stream, round, &round->there, muon->slices, muon->tensors));
+        TRY(exchange(muon, stream, round, &round->back, muon->tensors, muon->slices));
     }
     return STATUS_OK;
 }

@@ -3,9 +3,9 @@
 // tensors are AdamW's, by the elementwise rules.
 //
 // A step, round by round (zero/stages/muon_rounds.h): momentum and direction at the owners, element by
-// element; an exchange of directions to the workers, whose devices orthogonalize; an exchange back; the
-// weights, element by element. Nothing waits for the host, so that the device may decide whether the step is
-// skipped.
+// element; an exchange of directions to the workers, whose devices orthogonalize, several matrices side by
+// side on a GPU; an exchange back; the weights, element by element. Nothing waits for the host, so that the
+// device may decide whether the step is skipped.
 //
 // Determinism: a tensor is orthogonalized by one rank from the same bits in every stage and partition, so the
 // bits of a run are the same wherever the gradients' are.
@@ -22,8 +22,9 @@ struct muon {
     enum dtype type; // of directions and products: fp32 with fp32 parameters, else bf16
     struct muon_rounds rounds;
     struct newton_schulz products;
-    int slices_region, tensor_region, spans_region;
-    void *slices, *tensor;             // (slice_elements), (tensor_elements) type
+    int slices_region, tensors_region, spans_region;
+    void *slices, *tensors;            // (slice_elements), (tensor_elements) type
+    struct newton_schulz_matrix *own;  // (most_tensors x PARAM_PARTS_MOST) of this rank in a round: scratch
     struct optimizer_spans_args *args; // (n_rounds) this rank's slices of each round
     const struct update_plan *plan;    // in the device's memory
     const struct update_result *result;

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/region.h"
+
 int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PARTS_MOST],
                   int64_t first_row[PARAM_PARTS_MOST]) {
     for (int i = 0; i < param->n_parts; i++) {
@@ -98,7 +100,6 @@ static bool move_tensors(struct muon_rounds *rounds, const struct partition *par
     return moved;
 }
 
-// The number of tensors of each worker before this one is its round.
 static void sort_by_round(struct muon_rounds *rounds, const int *round_of, struct muon_tensor *out) {
     int n = 0;
     for (int round = 0; round < rounds->n_rounds; round++) {
@@ -118,7 +119,7 @@ static enum status assign(struct muon_rounds *rounds, const struct partition *pa
     for (int pass = 0; pass < rounds->n_tensors && move_tensors(rounds, partition, load); pass++)
         continue;
     for (int i = 0; i < rounds->n_tensors; i++) {
-        round_of[i] = count[rounds->tensors[i].worker]++;
+        round_of[i] = count[rounds->tensors[i].worker]++ / rounds->most_tensors;
         if (round_of[i] == rounds->n_rounds)
             rounds->n_rounds++;
     }
@@ -147,6 +148,26 @@ static enum status assign_workers(struct muon_rounds *rounds, const struct parti
     free(count);
     free(round_of);
     return status;
+}
+
+// ---- tensors
+
+// Aligned as if each had the buffer for itself: products of less aligned ones would be computed otherwise.
+// filled (world): scratch
+static void place_tensors(struct muon_rounds *rounds, size_t *filled) {
+    for (int k = 0; k < rounds->n_rounds; k++) {
+        const struct muon_round *round = &rounds->rounds[k];
+        for (int rank = 0; rank < rounds->world; rank++)
+            filled[rank] = 0;
+        for (int i = round->first_tensor; i < round->first_tensor + round->n_tensors; i++) {
+            struct muon_tensor *tensor = &rounds->tensors[i];
+            const size_t end = filled[tensor->worker] + rounds->params->params[tensor->param].elements;
+            tensor->at = filled[tensor->worker];
+            filled[tensor->worker] = (end + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+            if (end > rounds->tensor_elements)
+                rounds->tensor_elements = end;
+        }
+    }
 }
 
 // ---- slices
@@ -190,10 +211,11 @@ static void list_slices(struct muon_rounds *rounds, const struct partition *part
     rounds->n_slices = n;
 }
 
-static enum status make_slices(struct muon_rounds *rounds, const struct partition *partition) {
+static enum status fill_buffers(struct muon_rounds *rounds, const struct partition *partition) {
     size_t *filled = calloc((size_t)rounds->world, sizeof *filled);
     if (!filled)
         return FAIL(STATUS_FAILED, "out of memory for Muon's slices on %d ranks", rounds->world);
+    place_tensors(rounds, filled);
     list_slices(rounds, partition, filled, NULL);
     rounds->slices = calloc((size_t)rounds->n_slices + 1, sizeof *rounds->slices);
     if (rounds->slices)
@@ -204,34 +226,30 @@ static enum status make_slices(struct muon_rounds *rounds, const struct partitio
 }
 
 enum status muon_rounds_list(struct muon_rounds *rounds, const struct params *params, const double *flops,
-                             const struct partition *partition, bool whole) {
-    *rounds = (struct muon_rounds){.params = params, .world = partition->world, .whole = whole};
+                             const struct partition *partition, bool whole, int most_tensors) {
+    *rounds = (struct muon_rounds){
+        .params = params, .world = partition->world, .whole = whole, .most_tensors = most_tensors};
     rounds->tensors = calloc((size_t)params->n_params + 1, sizeof *rounds->tensors);
     if (!rounds->tensors)
         return FAIL(STATUS_FAILED, "out of memory for a list of %d tensors", params->n_params);
-    for (int i = 0; i < params->n_params; i++) {
-        const struct param *param = &params->params[i];
-        if (flops[i] == 0)
-            continue;
-        rounds->tensors[rounds->n_tensors++] = (struct muon_tensor){.param = i, .flops = flops[i]};
-        if (param->elements > rounds->tensor_elements)
-            rounds->tensor_elements = param->elements;
-    }
+    for (int i = 0; i < params->n_params; i++)
+        if (flops[i] != 0)
+            rounds->tensors[rounds->n_tensors++] = (struct muon_tensor){.param = i, .flops = flops[i]};
     TRY(assign_workers(rounds, partition));
-    return make_slices(rounds, partition);
+    return fill_buffers(rounds, partition);
 }
 
 enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
                              const struct optimizer_groups *groups, const struct partition *partition,
-                             bool whole) {
+                             bool whole, int most_tensors) {
     double *flops = calloc((size_t)params->n_params + 1, sizeof *flops);
     *rounds = (struct muon_rounds){0};
     if (!flops)
         return FAIL(STATUS_FAILED, "out of memory for a list of %d tensors", params->n_params);
     for (int i = 0; i < params->n_params; i++)
-        if (groups->groups[groups->of_param[i]].traits.method == METHOD_MATRIX)
+        if (optimizer_group_of(groups, i)->traits.method == METHOD_MATRIX)
             flops[i] = flops_of(&params->params[i]);
-    enum status status = muon_rounds_list(rounds, params, flops, partition, whole);
+    enum status status = muon_rounds_list(rounds, params, flops, partition, whole, most_tensors);
     free(flops);
     return status;
 }
@@ -259,7 +277,7 @@ static void link_round(const struct muon_rounds *rounds, struct muon_round *roun
         const struct muon_slice *slice = &rounds->slices[i];
         const struct muon_tensor *tensor = &rounds->tensors[slice->tensor];
         const size_t n = slice->end - slice->begin,
-                     at = slice->begin - rounds->params->params[tensor->param].offset;
+                     at = tensor->at + slice->begin - rounds->params->params[tensor->param].offset;
         if (sends_direction(rounds, slice)) {
             there[round->there.n_spans++] = (struct comm_span){
                 .owner = slice->rank, .to = tensor->worker, .in = slice->at, .out = at, .elements = n};

@@ -6,8 +6,8 @@
 //   - a rank that owns all of it, if there is one: then nothing is sent
 //   - else one of the ranks that own some of it (stage 0: of all ranks), such that no tensor has another one
 //     with so little work that it should move there
-// Rounds: in each, a rank works on at most one tensor, so that all ranks work side by side. In round k they
-// work on the k-th tensor of each, the dearest first.
+// Rounds: all ranks work side by side, in each round on at most `most_tensors` tensors of each, the dearest
+// first. A rank's tensors of a round lie in one buffer.
 //
 // A rank's slices of a tensor are the elements that it updates: in stage 0 all, else those that it owns. The
 // slices of a round lie one after another in one buffer. Two exchanges make a round: directions (gradients)
@@ -23,6 +23,7 @@
 struct muon_tensor {
     int param; // index in params->params
     int worker;
+    size_t at; // in its worker's buffer of tensors, in elements: a multiple of REGION_ALIGNMENT
     double flops;
 };
 
@@ -46,13 +47,14 @@ struct muon_rounds {
     const struct params *params;
     int world;
     bool whole;                  // stage 0: every rank updates everything
+    int most_tensors;            // of a rank in a round
     struct muon_tensor *tensors; // round by round, in each by worker
     int n_tensors;
     struct muon_slice *slices; // round by round
     int n_slices;
     struct muon_round *rounds;
     int n_rounds;
-    size_t slice_elements, tensor_elements; // the most of a rank in a round; of the largest tensor
+    size_t slice_elements, tensor_elements; // of the buffers: the most of a rank in a round
     struct comm_span *spans;                // of all transfers
 };
 
@@ -62,13 +64,14 @@ int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PA
                   int64_t first_row[PARAM_PARTS_MOST]);
 
 // Lists the rounds of some tensors. Call muon_rounds_free also after a failure.
-//   flops   (n_params) the cost of working on each tensor; 0: nothing is done with it
+//   flops          (n_params) the cost of working on each tensor; 0: nothing is done with it
+//   most_tensors   of a rank in a round, at least 1
 enum status muon_rounds_list(struct muon_rounds *rounds, const struct params *params, const double *flops,
-                             const struct partition *partition, bool whole) MUST_CHECK;
+                             const struct partition *partition, bool whole, int most_tensors) MUST_CHECK;
 // The rounds of Muon's tensors.
 enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
                              const struct optimizer_groups *groups, const struct partition *partition,
-                             bool whole) MUST_CHECK;
+                             bool whole, int most_tensors) MUST_CHECK;
 // Makes the transfers of all rounds.
 enum status muon_rounds_link(struct muon_rounds *rounds) MUST_CHECK;
 void muon_rounds_free(struct muon_rounds *rounds);

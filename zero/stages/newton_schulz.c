@@ -2,10 +2,12 @@
 // writes to x what began in y, and to y what was transposed into x.
 #include "zero/stages/newton_schulz.h"
 
+#include <stdlib.h>
+
 #include "kernels/ops.h"
 #include "kernels/profile.h"
 
-enum { Y, GRAM, SHIFTED, POWER, PARTIAL };
+enum { Y, GRAM, SHIFTED, POWER, PARTIAL, WORKSPACE };
 
 static const double a = 3.4445, b = -4.7750, c = 2.0315;
 
@@ -84,10 +86,10 @@ static struct linear_forward_args whole_product(const struct newton_schulz *ns, 
 }
 
 // B X, as the gradient of an input; B is symmetric.
-static struct linear_backward_args step_product(const struct newton_schulz *ns, void *out, const void *x,
-                                                struct matrix_shape wide) {
+static struct linear_backward_args step_product(const struct newton_schulz *ns, void *out, const void *power,
+                                                const void *x, struct matrix_shape wide) {
     return (struct linear_backward_args){.dx = out,
-                                         .dout = ns->power,
+                                         .dout = power,
                                          .weight = x,
                                          .N = (int)wide.rows,
                                          .IC = (int)wide.columns,
@@ -123,66 +125,110 @@ static enum status raise_symmetric(struct newton_schulz *ns, struct matrix_shape
 
 static enum status raise_workspace(struct newton_schulz *ns, struct matrix_shape shape) {
     static char there;
-    struct newton_schulz any = *ns;
-    any.power = &there;
     const struct matrix_shape wide = wide_of(shape);
-    const struct linear_backward_args step = step_product(&any, &there, &there, wide);
+    const struct linear_backward_args step = step_product(ns, &there, &there, &there, wide);
     TRY(raise_symmetric(ns, wide));
     TRY(raise_symmetric(ns, (struct matrix_shape){wide.rows, wide.rows}));
     return raise(ns, OP_linear_backward, &step);
 }
 
+// A product (side, side) is divided into tiles by cuBLASLt. All lanes together have about two for each of an
+// H100's multiprocessors: products of some lanes run beside the short kernels of others (benchmarks/gpu.md).
+#define LANES_TILE    128
+#define LANES_TILES   264
+#define LANES_SHARING 4 // of more lanes, about so many run a product at a time
+
+static int lanes_on(const struct device *device, int64_t side) {
+    const int64_t along = (side + LANES_TILE - 1) / LANES_TILE, n = LANES_TILES / (along * along);
+    if (device->place == REGION_HOST)
+        return 1;
+    return (int)(n < 1 ? 1 : least(n, NEWTON_SCHULZ_MOST_LANES));
+}
+
+// A region of all lanes.
+static enum status add_region(struct newton_schulz *ns, struct region_table *table, int region,
+                              enum dtype type, size_t elements, const char *name) {
+    const size_t bytes = elements * dtype_size(type);
+    ns->lane_bytes[region] = (bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+    return region_add(table, REGION_WORKSPACE, ns->device->place, type,
+                      (size_t)(ns->n_lanes - 1) * (ns->lane_bytes[region] / dtype_size(type)) + elements,
+                      &ns->regions[region], "Muon: %s", name);
+}
+
 enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, enum dtype type,
                                const struct matrix_shape *shapes, int n_shapes, struct region_table *table) {
-    size_t area = 0, square = 0;
+    size_t area = 0;
+    int64_t side = 0;
     *ns = (struct newton_schulz){
         .device = device, .type = type, .strip_rows = newton_schulz_strip_rows(device)};
     for (int i = 0; i < n_shapes; i++) {
-        const size_t side = (size_t)wide_of(shapes[i]).rows, n = (size_t)(shapes[i].rows * shapes[i].columns);
+        const size_t n = (size_t)(shapes[i].rows * shapes[i].columns);
         area = n > area ? n : area;
-        square = side * side > square ? side * side : square;
+        side = wide_of(shapes[i]).rows > side ? wide_of(shapes[i]).rows : side;
         TRY(raise_workspace(ns, shapes[i]));
     }
-    const struct {
-        const char *name;
-        enum dtype type;
-        size_t elements;
-    } regions[] = {
-        [Y] = {"Muon: matrix", type, area},
-        [GRAM] = {"Muon: Gram matrix", type, square},
-        [SHIFTED] = {"Muon: factor of the polynomial", type, square},
-        [POWER] = {"Muon: polynomial", type, square},
-        [PARTIAL] = {"Muon: sums of squares", DTYPE_F64, (area + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK},
-    };
-    for (int i = Y; i <= PARTIAL; i++)
-        TRY(region_add(table, REGION_WORKSPACE, device->place, regions[i].type, regions[i].elements,
-                       &ns->regions[i], "%s", regions[i].name));
-    return region_add(table, REGION_WORKSPACE, device->place, DTYPE_U8, ns->workspace_bytes,
-                      &ns->workspace_region, "Muon: workspace of products");
+    ns->n_lanes = lanes_on(device, side);
+    const size_t square = (size_t)(side * side);
+    TRY(add_region(ns, table, Y, type, area, "matrix"));
+    TRY(add_region(ns, table, GRAM, type, square, "Gram matrix"));
+    TRY(add_region(ns, table, SHIFTED, type, square, "factor of the polynomial"));
+    TRY(add_region(ns, table, POWER, type, square, "polynomial"));
+    TRY(add_region(ns, table, PARTIAL, DTYPE_F64, (area + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK,
+                   "sums of squares"));
+    return add_region(ns, table, WORKSPACE, DTYPE_U8, ns->workspace_bytes, "workspace of products");
 }
 
-void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table) {
-    ns->y = region_data(table, ns->regions[Y]);
-    ns->gram = region_data(table, ns->regions[GRAM]);
-    ns->shifted = region_data(table, ns->regions[SHIFTED]);
-    ns->power = region_data(table, ns->regions[POWER]);
-    ns->partial = region_data(table, ns->regions[PARTIAL]);
-    ns->workspace = region_data(table, ns->workspace_region);
+static void *at_lane(const struct newton_schulz *ns, const struct region_table *table, int region, int lane) {
+    return (char *)region_data(table, ns->regions[region]) + (size_t)lane * ns->lane_bytes[region];
+}
+
+enum status newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table) {
+    ns->lanes = calloc((size_t)ns->n_lanes, sizeof *ns->lanes);
+    if (!ns->lanes)
+        return FAIL(STATUS_FAILED, "out of memory for the lanes of Newton-Schulz iterations");
+    for (int i = 0; i < ns->n_lanes; i++) {
+        struct newton_schulz_lane *lane = &ns->lanes[i];
+        TRY(event_init(&lane->done, ns->device));
+        if (i > 0)
+            TRY(stream_init(&lane->stream, ns->device));
+        lane->stream.device = ns->device;
+        lane->stream.workspace = at_lane(ns, table, WORKSPACE, i);
+        lane->stream.workspace_bytes = ns->workspace_bytes;
+        lane->stream.n_sharing = ns->n_lanes < LANES_SHARING ? ns->n_lanes : LANES_SHARING;
+        lane->y = at_lane(ns, table, Y, i);
+        lane->gram = at_lane(ns, table, GRAM, i);
+        lane->shifted = at_lane(ns, table, SHIFTED, i);
+        lane->power = at_lane(ns, table, POWER, i);
+        lane->partial = at_lane(ns, table, PARTIAL, i);
+    }
+    return STATUS_OK;
+}
+
+void newton_schulz_free(struct newton_schulz *ns) {
+    for (int i = 0; ns->lanes && i < ns->n_lanes; i++) {
+        if (i > 0) {
+            stream_drain(&ns->lanes[i].stream); // a step that failed left work on it
+            stream_free(&ns->lanes[i].stream);
+        }
+        event_free(&ns->lanes[i].done);
+    }
+    free(ns->lanes);
+    *ns = (struct newton_schulz){0};
 }
 
 // ---- running
 
-static enum status normalize(const struct newton_schulz *ns, struct stream *stream, void *out, const void *x,
-                             size_t n) {
-    const struct sum_squares_args squares = {.partial = ns->partial, .x = x, .n = n, .type = ns->type};
-    TRY(ns->device->ops->sum_squares(stream, &squares));
+static enum status normalize(const struct newton_schulz *ns, struct newton_schulz_lane *lane, void *out,
+                             const void *x, size_t n) {
+    const struct sum_squares_args squares = {.partial = lane->partial, .x = x, .n = n, .type = ns->type};
+    TRY(ns->device->ops->sum_squares(&lane->stream, &squares));
     const struct matrix_normalize_args args = {.out = out,
                                                .x = x,
-                                               .partial = ns->partial,
+                                               .partial = lane->partial,
                                                .n = n,
                                                .epsilon = NEWTON_SCHULZ_EPSILON,
                                                .type = ns->type};
-    return ns->device->ops->matrix_normalize(stream, &args);
+    return ns->device->ops->matrix_normalize(&lane->stream, &args);
 }
 
 static enum status transpose(const struct newton_schulz *ns, struct stream *stream, void *out, const void *x,
@@ -216,48 +262,65 @@ static enum status symmetric_product(const struct newton_schulz *ns, struct stre
     return STATUS_OK;
 }
 
-static enum status step(const struct newton_schulz *ns, struct stream *stream, void *out, const void *x,
-                        struct matrix_shape wide) {
+static enum status step(const struct newton_schulz *ns, struct newton_schulz_lane *lane, void *out,
+                        const void *x, struct matrix_shape wide) {
     const struct ops *ops = ns->device->ops;
+    struct stream *stream = &lane->stream;
     const struct matrix_shape square = {wide.rows, wide.rows};
     const struct matrix_shift_args shifted = {
-        .out = ns->shifted, .x = ns->gram, .n = (int)wide.rows, .scale = c, .shift = b, .type = ns->type};
+        .out = lane->shifted, .x = lane->gram, .n = (int)wide.rows, .scale = c, .shift = b, .type = ns->type};
     const struct matrix_shift_args diagonal = {
-        .out = ns->power, .x = ns->power, .n = (int)wide.rows, .scale = 1, .shift = a, .type = ns->type};
-    const struct linear_backward_args last = step_product(ns, out, x, wide);
-    TRY(symmetric_product(ns, stream, ns->gram, x, x, wide));
+        .out = lane->power, .x = lane->power, .n = (int)wide.rows, .scale = 1, .shift = a, .type = ns->type};
+    const struct linear_backward_args last = step_product(ns, out, lane->power, x, wide);
+    TRY(symmetric_product(ns, stream, lane->gram, x, x, wide));
     TRY(ops->matrix_shift(stream, &shifted));
-    TRY(symmetric_product(ns, stream, ns->power, ns->shifted, ns->gram, square));
+    TRY(symmetric_product(ns, stream, lane->power, lane->shifted, lane->gram, square));
     TRY(ops->matrix_shift(stream, &diagonal));
     return ops->linear_backward(stream, &last);
 }
 
-static enum status orthogonalize(const struct newton_schulz *ns, struct stream *stream, void *x,
-                                 struct matrix_shape shape) {
-    const struct matrix_shape wide = wide_of(shape);
-    void *from = ns->y, *to = x;
-    TRY(normalize(ns, stream, ns->y, x, (size_t)(shape.rows * shape.columns)));
+static enum status orthogonalize(const struct newton_schulz *ns, struct newton_schulz_lane *lane,
+                                 const struct newton_schulz_matrix *matrix) {
+    const struct matrix_shape shape = matrix->shape, wide = wide_of(shape);
+    struct stream *stream = &lane->stream;
+    void *x = matrix->x, *from = lane->y, *to = x;
+    TRY(normalize(ns, lane, lane->y, x, (size_t)(shape.rows * shape.columns)));
     if (is_tall(shape)) {
-        TRY(transpose(ns, stream, x, ns->y, shape, shape.rows, shape.columns));
+        TRY(transpose(ns, stream, x, lane->y, shape, shape.rows, shape.columns));
         from = x;
-        to = ns->y;
+        to = lane->y;
     }
     for (int i = 0; i < NEWTON_SCHULZ_STEPS; i++) {
-        TRY(step(ns, stream, to, from, wide));
+        TRY(step(ns, lane, to, from, wide));
         void *next = from;
         from = to;
         to = next;
     }
-    return is_tall(shape) ? transpose(ns, stream, x, ns->y, wide, wide.rows, wide.columns) : STATUS_OK;
+    return is_tall(shape) ? transpose(ns, stream, x, lane->y, wide, wide.rows, wide.columns) : STATUS_OK;
 }
 
-enum status newton_schulz_run(const struct newton_schulz *ns, const struct stream *stream, void *x,
-                              struct matrix_shape shape) {
-    struct stream own = *stream;
-    own.workspace = ns->workspace;
-    own.workspace_bytes = ns->workspace_bytes;
-    profile_scope(ns->device, "newton_schulz");
-    const enum status status = orthogonalize(ns, &own, x, shape);
-    profile_scope(ns->device, NULL);
-    return status;
+// The other lanes begin after what was issued to the stream, which goes on when they are done.
+static enum status orthogonalize_all(const struct newton_schulz *ns, struct stream *stream,
+                                     const struct newton_schulz_matrix *matrices, int n) {
+    const int n_lanes = n < ns->n_lanes ? n : ns->n_lanes;
+    struct newton_schulz_lane *lanes = ns->lanes;
+    lanes[0].stream.queue = stream->queue;
+    if (n_lanes > 1)
+        TRY(event_record(&lanes[0].done, stream));
+    for (int i = 1; i < n_lanes; i++)
+        TRY(event_wait(&lanes[0].done, &lanes[i].stream));
+    for (int i = 0; i < n; i++)
+        TRY(orthogonalize(ns, &lanes[i % n_lanes], &matrices[i]));
+    for (int i = 1; i < n_lanes; i++) {
+        TRY(event_record(&lanes[i].done, &lanes[i].stream));
+        TRY(event_wait(&lanes[i].done, stream));
+    }
+    return STATUS_OK;
+}
+
+enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream,
+                              const struct newton_schulz_matrix *matrices, int n) {
+    TRY(profile_scope_begin(stream, "newton_schulz"));
+    const enum status status = orthogonalize_all(ns, stream, matrices, n), ended = profile_scope_end(stream);
+    return status == STATUS_OK ? ended : status;
 }

@@ -10,30 +10,43 @@
 // compute half of them. On others each strip of rows is computed up to its last diagonal element, and what is
 // left of that is mirrored: with n strips this saves (n - 1) / 2n of both products.
 //
-// Determinism: the bits depend on the matrix, the device and its number of threads.
+// Lanes: a GPU orthogonalizes several matrices side by side, where one of them is too little work for all of
+// its multiprocessors. Each lane has a stream and memory of its own.
+//
+// Determinism: the bits depend on the matrix, the device and its number of threads, not on what the other
+// lanes do.
 #ifndef ZERO_ZERO_STAGES_NEWTON_SCHULZ_H
 #define ZERO_ZERO_STAGES_NEWTON_SCHULZ_H
 
 #include "base/region.h"
 #include "kernels/device.h"
 
-#define NEWTON_SCHULZ_STEPS   5
-#define NEWTON_SCHULZ_EPSILON 1e-7 // least norm to divide by, as in torch.optim.Muon
+#define NEWTON_SCHULZ_STEPS      5
+#define NEWTON_SCHULZ_EPSILON    1e-7 // least norm to divide by, as in torch.optim.Muon
+#define NEWTON_SCHULZ_MOST_LANES 8
 
 struct matrix_shape {
     int64_t rows, columns;
 };
 
+struct newton_schulz_lane {
+    struct stream stream;         // its workspace is the lane's; the first lane's queue is the caller's
+    struct event done;            // of the first lane: what the caller issued before
+    void *y;                      // a matrix
+    void *gram, *shifted, *power; // square matrices: A, D, and B
+    double *partial;              // sums of squares
+};
+
+enum { N_NEWTON_SCHULZ_REGIONS = 6 };
 struct newton_schulz {
     struct device *device;
     enum dtype type;
     int64_t strip_rows; // of a symmetric product: about as many; 1: the device computes half of it
-    int regions[5], workspace_region;
-    void *y;                      // a matrix
-    void *gram, *shifted, *power; // square matrices: A, D, and B
-    double *partial;              // sums of squares
-    void *workspace;
+    int n_lanes;
+    int regions[N_NEWTON_SCHULZ_REGIONS];
+    size_t lane_bytes[N_NEWTON_SCHULZ_REGIONS]; // of each region
     size_t workspace_bytes;
+    struct newton_schulz_lane *lanes; // (n_lanes)
 };
 
 // Adds regions to `table` for matrices of these shapes, in the device's memory.
@@ -41,10 +54,19 @@ struct newton_schulz {
 enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, enum dtype type,
                                const struct matrix_shape *shapes, int n_shapes,
                                struct region_table *table) MUST_CHECK;
-void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table);
-// Orthogonalizes x (rows, columns), in place. In a profile its operations are one line, "newton_schulz".
-enum status newton_schulz_run(const struct newton_schulz *ns, const struct stream *stream, void *x,
-                              struct matrix_shape shape) MUST_CHECK;
+// Call newton_schulz_free also after a failure.
+enum status newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table) MUST_CHECK;
+void newton_schulz_free(struct newton_schulz *ns); // before the device is closed; no-op for a zeroed one
+
+// x (rows, columns), in the device's memory.
+struct newton_schulz_matrix {
+    void *x;
+    struct matrix_shape shape;
+};
+// Orthogonalizes n matrices, in place; n_lanes or more keep a GPU busy. In a profile it is one line,
+// "newton_schulz".
+enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream,
+                              const struct newton_schulz_matrix *matrices, int n) MUST_CHECK;
 // Rows of a strip on this device, or 1 if it has symmetric_products (strip_rows of the struct).
 int64_t newton_schulz_strip_rows(const struct device *device);
 // FLOPs of the products of newton_schulz_run in strips; strip_rows 0: of whole products.

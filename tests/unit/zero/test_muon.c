@@ -135,18 +135,40 @@ static double least_load(const struct muon_rounds *rounds, const struct partitio
     return least;
 }
 
+// A rank's tensors of a round do not overlap in its buffer, and are at most most_tensors.
+static void check_buffers(const struct muon_rounds *rounds) {
+    for (int k = 0; k < rounds->n_rounds; k++) {
+        const struct muon_round *round = &rounds->rounds[k];
+        size_t end[MOST_WORLD] = {0};
+        int n[MOST_WORLD] = {0};
+        for (int i = round->first_tensor; i < round->first_tensor + round->n_tensors; i++) {
+            const struct muon_tensor *tensor = &rounds->tensors[i];
+            assert_true(tensor->at >= end[tensor->worker] && tensor->at % REGION_ALIGNMENT == 0);
+            end[tensor->worker] = tensor->at + rounds->params->params[tensor->param].elements;
+            assert_true(end[tensor->worker] <= rounds->tensor_elements);
+            assert_true(++n[tensor->worker] <= rounds->most_tensors);
+        }
+        for (int i = 0; i < round->back.n_spans; i++) {
+            const struct comm_span *span = &round->back.spans[i];
+            assert_true(span->in + span->elements <= end[span->owner]);
+            assert_true(span->out + span->elements <= rounds->slice_elements);
+        }
+    }
+}
+
 // The work is spread: no rank has more than the least possible and the dearest tensor. In stage 0 that least
 // is an equal share, with partitions layer and tensor what a rank owns, and then nothing is sent.
 static void check_rounds(const struct params *params, const struct optimizer_groups *groups, int world,
-                         enum partition_kind kind, bool whole) {
+                         enum partition_kind kind, bool whole, int most_tensors) {
     struct partition partition;
     struct muon_rounds rounds;
     uint64_t elements, calls = 0, sent = 0;
     double load[MOST_WORLD] = {0}, total = 0, dearest = 0;
     EXPECT_OK(partition_init(&partition, params, kind, world));
-    EXPECT_OK(muon_rounds_init(&rounds, params, groups, &partition, whole));
+    EXPECT_OK(muon_rounds_init(&rounds, params, groups, &partition, whole, most_tensors));
     EXPECT_OK(muon_rounds_link(&rounds));
     assert_int_equal(rounds.n_tensors, 12 * 4);
+    check_buffers(&rounds);
     for (int i = 0; i < rounds.n_tensors; i++) {
         load[rounds.tensors[i].worker] += rounds.tensors[i].flops;
         total += rounds.tensors[i].flops;
@@ -185,7 +207,7 @@ static void test_rounds(void **unused) {
     for (int world = 1; world <= MOST_WORLD; world++)
         for (int kind = 0; kind < N_PARTITIONS; kind++)
             for (int whole = 0; whole < 2; whole++)
-                check_rounds(&params, &groups, world, (enum partition_kind)kind, whole);
+                check_rounds(&params, &groups, world, (enum partition_kind)kind, whole, world % 2 ? 1 : 3);
     optimizer_groups_free(&groups);
     params_free(&params);
     fixture_close(&fixture);

@@ -104,7 +104,7 @@ static void run_step(struct bench *bench, const cJSON *gradient, int64_t step_nu
                                                  .grad_type = bench->type,
                                                  .state_type = bench->type};
     EXPECT_OK(bench->device->ops->optimizer_step(&bench->stream, &momentum));
-    EXPECT_OK(newton_schulz_run(&bench->products, &bench->stream, bench_at(bench, BENCH_X), bench->shape));
+    bench_run(bench);
     const struct muon_step_args step = {.master = bench_at(bench, BENCH_WEIGHT),
                                         .update = bench_at(bench, BENCH_X),
                                         .n = bench->n,
@@ -257,6 +257,47 @@ static void test_strips(void **state) {
     check_symmetric_products(*state, (struct matrix_shape){150, 130}, true);
 }
 
+// ---- several matrices
+
+static double *random_matrix(const struct bench *bench, uint32_t seed) {
+    double *x = numbers_new(bench->n);
+    for (size_t i = 0; i < bench->n; i++)
+        x[i] = rng_normal(7, seed, i);
+    return x;
+}
+
+// Each becomes what it becomes alone, to the bit, also where lanes work side by side. The first one's memory
+// serves all.
+static void test_several_matrices(void **state) {
+    enum { N = 2 * NEWTON_SCHULZ_MOST_LANES + 1 };
+    static const struct matrix_shape shapes[] = {{24, 40}, {40, 24}, {16, 16}};
+    struct bench benches[N];
+    struct newton_schulz_matrix matrices[N];
+    double *alone[N];
+    for (int i = 0; i < N; i++) {
+        struct bench *bench = &benches[i];
+        bench_open(bench, *state, exact_type(*state), shapes[i % 3], false);
+        double *x = random_matrix(bench, (uint32_t)i);
+        alone[i] = random_matrix(bench, (uint32_t)i);
+        bench_orthogonalize(bench, alone[i]);
+        bench_put(bench, BENCH_X, x);
+        matrices[i] = (struct newton_schulz_matrix){bench_at(bench, BENCH_X), bench->shape};
+        free(x);
+    }
+    assert_int_equal(benches[0].products.n_lanes,
+                     benches[0].device->place == REGION_HOST ? 1 : NEWTON_SCHULZ_MOST_LANES);
+    EXPECT_OK(newton_schulz_run(&benches[0].products, &benches[0].stream, matrices, N));
+    EXPECT_OK(benches[0].device->synchronize(&benches[0].stream));
+    for (int i = 0; i < N; i++) {
+        double *x = numbers_new(benches[i].n);
+        bench_get(&benches[i], BENCH_X, x);
+        assert_memory_equal(x, alone[i], benches[i].n * sizeof *x);
+        free(x);
+        free(alone[i]);
+        bench_close(&benches[i]);
+    }
+}
+
 // ---- bf16 with fp32 sums
 
 #define MOST_ROWS 64
@@ -405,11 +446,17 @@ static void test_without_a_gpu(void **state) {
 void cudasim_reorder(unsigned seed) __attribute__((weak));
 
 int main(void) {
-    static const struct CMUnitTest on_cpu[] = {ON("ref", test_orthogonal_matrices), ON("ref", test_steps),
-                                               ON("cpu", test_orthogonal_matrices), ON("cpu", test_steps),
-                                               ON("cpu", test_symmetric_products),  ON("cpu", test_bf16)},
+    static const struct CMUnitTest on_cpu[] = {ON("ref", test_orthogonal_matrices),
+                                               ON("ref", test_steps),
+                                               ON("cpu", test_orthogonal_matrices),
+                                               ON("cpu", test_steps),
+                                               ON("cpu", test_symmetric_products),
+                                               ON("cpu", test_bf16),
+                                               ON("ref", test_several_matrices),
+                                               ON("cpu", test_several_matrices)},
                                    on_gpu[] = {ON("cuda", test_orthogonal_matrices), ON("cuda", test_steps),
-                                               ON("cuda", test_strips), ON("cuda", test_bf16)},
+                                               ON("cuda", test_strips), ON("cuda", test_bf16),
+                                               ON("cuda", test_several_matrices)},
                                    none[] = {ON("cuda", test_without_a_gpu)};
     int failed = 0;
     if (!cudasim_reorder)
