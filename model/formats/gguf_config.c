@@ -16,7 +16,8 @@
 #define FACTOR_RELATIVE   1e-5 // of RoPE's factors, which are fp32
 #define USUAL_LOW         1.0  // Llama 3's low_freq_factor and high_freq_factor
 #define USUAL_HIGH        4.0
-#define USUAL_POSITIONS   8192 // the context of Llama 3 before it was stretched
+#define USUAL_POSITIONS   8192      // the context of Llama 3 before it was stretched
+#define LARGEST_SIZE      (1 << 28) // of those that gpt_config_check accepts; small multiples are ints
 
 const char *gguf_architecture(const struct gpt_config *config) {
     if (config->family == FAMILY_GPT2)
@@ -46,7 +47,7 @@ static enum status get_size(const struct reading *reading, const char *name, boo
     const struct key_text key = key_of(reading, name);
     int64_t value = *size;
     bool found;
-    TRY(gguf_get_integer(reading->file, key.text, 1, INT_MAX, &value, &found));
+    TRY(gguf_get_integer(reading->file, key.text, 1, LARGEST_SIZE, &value, &found));
     *size = (int)value;
     return found || !is_needed
                ? STATUS_OK
@@ -253,7 +254,7 @@ static enum status read_sizes(const struct reading *reading, struct gpt_config *
     TRY(get_size(reading, "embedding_length", true, &config->n_embd));
     TRY(get_size(reading, "attention.head_count", true, &config->n_head));
     TRY(get_size(reading, "feed_forward_length", true, &config->intermediate_size));
-    if (!embedding || embedding->n_dims != 2 || embedding->shape[0] > INT_MAX)
+    if (!embedding || embedding->n_dims != 2 || embedding->shape[0] > LARGEST_SIZE)
         return FAIL(STATUS_INVALID, "%s: tensor \"token_embd.weight\" is missing, or no matrix",
                     reading->file->path);
     config->vocab_size = (int)embedding->shape[0];
