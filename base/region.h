@@ -31,6 +31,11 @@ enum region_place { REGION_HOST, REGION_DEVICE, N_REGION_PLACES };
 
 #define REGION_ALIGNMENT 256 // bytes; each region starts at a multiple of it
 
+// n, up to a multiple of REGION_ALIGNMENT.
+static inline size_t region_padded(size_t n) {
+    return (n + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+}
+
 struct region {
     char name[48];
     enum region_kind kind;

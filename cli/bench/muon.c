@@ -99,10 +99,9 @@ static enum status prepare(struct muon_bench *bench) {
     struct region_table *table = &bench->memory.table;
     TRY(newton_schulz_plan(&bench->ns, bench->device, DTYPE_BF16, shapes, bench->n_shapes, table));
     TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, most, &matrix, "matrix"));
-    most = (most + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
-    bench->matrix_bytes = most * dtype_size(DTYPE_BF16);
-    TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, (size_t)bench->ns.n_lanes * most, &orthogonalized,
-                   "orthogonalized"));
+    bench->matrix_bytes = region_padded(most * dtype_size(DTYPE_BF16));
+    TRY(region_add(table, REGION_PARAMS, place, DTYPE_U8, (size_t)bench->ns.n_lanes * bench->matrix_bytes,
+                   &orthogonalized, "orthogonalized"));
     TRY(region_memory_allocate(&bench->memory));
     TRY(newton_schulz_bind(&bench->ns, table));
     bench->matrix = region_data(table, matrix);

@@ -20,7 +20,7 @@ static enum status memory_new(struct device *device, size_t bytes, const char *p
     *out = NULL;
     if (bytes == 0)
         return STATUS_OK;
-    size_t padded = (bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+    const size_t padded = region_padded(bytes);
     *out = aligned_alloc(REGION_ALIGNMENT, padded);
     if (!*out)
         return FAIL(STATUS_FAILED, "out of memory: %s need %zu bytes", purpose, bytes);

@@ -163,7 +163,7 @@ static void place_tensors(struct muon_rounds *rounds, size_t *filled) {
             struct muon_tensor *tensor = &rounds->tensors[i];
             const size_t end = filled[tensor->worker] + rounds->params->params[tensor->param].elements;
             tensor->at = filled[tensor->worker];
-            filled[tensor->worker] = (end + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+            filled[tensor->worker] = region_padded(end);
             if (end > rounds->tensor_elements)
                 rounds->tensor_elements = end;
         }

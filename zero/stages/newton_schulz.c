@@ -139,17 +139,16 @@ static enum status raise_workspace(struct newton_schulz *ns, struct matrix_shape
 #define LANES_SHARING 4 // of more lanes, about so many run a product at a time
 
 static int lanes_on(const struct device *device, int64_t side) {
-    const int64_t along = (side + LANES_TILE - 1) / LANES_TILE, n = LANES_TILES / (along * along);
     if (device->place == REGION_HOST)
         return 1;
+    const int64_t along = (side + LANES_TILE - 1) / LANES_TILE, n = LANES_TILES / (along * along);
     return (int)(n < 1 ? 1 : least(n, NEWTON_SCHULZ_MOST_LANES));
 }
 
 // A region of all lanes.
 static enum status add_region(struct newton_schulz *ns, struct region_table *table, int region,
                               enum dtype type, size_t elements, const char *name) {
-    const size_t bytes = elements * dtype_size(type);
-    ns->lane_bytes[region] = (bytes + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
+    ns->lane_bytes[region] = region_padded(elements * dtype_size(type));
     return region_add(table, REGION_WORKSPACE, ns->device->place, type,
                       (size_t)(ns->n_lanes - 1) * (ns->lane_bytes[region] / dtype_size(type)) + elements,
                       &ns->regions[region], "Muon: %s", name);
