@@ -26,13 +26,18 @@ static void send_notes(struct comm *comm) {
 }
 
 // Keeps a failure if it is the first that this rank knows of, and returns whether it is. The first one never
-// changes: it may be in transit.
-static bool keep_note(struct mpi_data *mpi, const struct failure_note *note) {
-    pthread_mutex_lock(&mpi->fail_lock);
+// changes: it may be in transit. Needs fail_lock.
+static bool keep_note_locked(struct mpi_data *mpi, const struct failure_note *note) {
     bool first = !mpi->failed;
     if (first)
         mpi->failure = *note;
     mpi->failed = true;
+    return first;
+}
+
+static bool keep_note(struct mpi_data *mpi, const struct failure_note *note) {
+    pthread_mutex_lock(&mpi->fail_lock);
+    bool first = keep_note_locked(mpi, note);
     pthread_mutex_unlock(&mpi->fail_lock);
     return first;
 }
@@ -84,16 +89,14 @@ void mpi_abort(struct comm *comm, enum status status, const char *message) {
 // ---- printing
 
 // Prints the failure if this rank `may` and is the first of its machine to do so. log.txt, which rank 0
-// writes, gets the message in any case.
-static void print_once(struct comm *comm, bool may) {
+// writes, gets the message in any case. Needs fail_lock, so that no other thread ends the process meanwhile:
+// each asks whether a rank has failed first.
+static void print_once_locked(struct comm *comm, bool may) {
     struct mpi_data *mpi = mpi_of(comm);
     int nobody = 0;
-    pthread_mutex_lock(&mpi->fail_lock);
-    bool again = mpi->printed;
-    mpi->printed = true;
-    pthread_mutex_unlock(&mpi->fail_lock);
-    if (again)
+    if (mpi->printed)
         return;
+    mpi->printed = true;
     bool prints = may && atomic_compare_exchange_strong(mpi->speaker, &nobody, comm->rank + 1);
     log_set_level(prints ? LOG_ERROR : LOG_QUIET);
     log_error("rank %d: %s", mpi->failure.rank, mpi->failure.message);
@@ -102,14 +105,22 @@ static void print_once(struct comm *comm, bool may) {
 
 void mpi_print_failure(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    print_once(comm, !mpi->failure.gone && (comm->rank == 0 || mpi->peers[0].mailbox));
+    pthread_mutex_lock(&mpi->fail_lock);
+    print_once_locked(comm, !mpi->failure.gone && (comm->rank == 0 || mpi->peers[0].mailbox));
+    pthread_mutex_unlock(&mpi->fail_lock);
 }
 
+// Prints before it sends: mpirun kills all ranks within a second of one that died. And it keeps the note and
+// prints in one critical section: this rank's other threads take a rank that is gone to be reported already.
 void mpi_report_dead(struct comm *comm, int rank, const char *message) {
+    struct mpi_data *mpi = mpi_of(comm);
     struct failure_note note = {.rank = rank, .status = STATUS_FAILED, .gone = true};
     snprintf(note.message, sizeof note.message, "%s", message);
-    if (!keep_note(mpi_of(comm), &note))
-        return;
-    print_once(comm, true); // before sending: mpirun kills all ranks within a second of one that died
-    send_notes(comm);
+    pthread_mutex_lock(&mpi->fail_lock);
+    bool first = keep_note_locked(mpi, &note);
+    if (first)
+        print_once_locked(comm, true);
+    pthread_mutex_unlock(&mpi->fail_lock);
+    if (first)
+        send_notes(comm);
 }
