@@ -3,6 +3,7 @@
 #include "kernels/cost.h"
 
 #include "kernels/moments.h"
+#include "kernels/symmetric.h"
 
 static double size_of(enum dtype type) {
     return (double)dtype_size(type);
@@ -46,8 +47,7 @@ static struct operation_cost rmsnorm_backward_work(const struct rmsnorm_backward
 static struct operation_cost linear_forward_work(const struct linear_forward_args *a) {
     double in = (double)a->N * a->IC, out = (double)a->N * a->OC, weight = (double)a->OC * a->IC;
     double more = (a->pre_activation ? out : 0) + (a->residual ? out : 0);
-    const double columns = a->symmetric ? (a->N + 1) / 2.0 : a->OC; // up to the diagonal, on average
-    return (struct operation_cost){.flops = 2 * (double)a->N * columns * a->IC,
+    return (struct operation_cost){.flops = 2 * out * a->IC,
                                    .bytes =
                                        (in + weight + more) * size_of(a->type) + out * size_of(a->out_type)};
 }
@@ -222,9 +222,16 @@ static struct operation_cost matrix_normalize_work(const struct matrix_normalize
     return (struct operation_cost){.bytes = 2 * (double)a->n * size_of(a->type)};
 }
 
-static struct operation_cost matrix_shift_work(const struct matrix_shift_args *a) {
-    const bool diagonal = a->scale == 1 && a->out == a->x;
-    return (struct operation_cost){.bytes = 2.0 * a->n * (diagonal ? 1 : a->n) * size_of(a->type)};
+static struct operation_cost matrix_product_work(const struct matrix_product_args *a) {
+    const double out = (double)a->rows * a->columns, x = (double)a->rows * a->inner,
+                 y = (double)a->columns * a->inner,
+                 computed = a->strip > 0 ? symmetric_elements(a->rows, a->strip) : out;
+    return (struct operation_cost){.flops = 2 * computed * a->inner,
+                                   .bytes = (out + x + y + (a->addend ? out : 0)) * size_of(a->type)};
+}
+
+static struct operation_cost matrix_identity_work(const struct matrix_identity_args *a) {
+    return (struct operation_cost){.bytes = (double)a->n * a->n * size_of(a->type)};
 }
 
 static struct operation_cost matrix_transpose_work(const struct matrix_transpose_args *a) {

@@ -1,6 +1,6 @@
 // FLOPs and bytes of an operation's call, from its arguments; benchmarks and profiles share them. FLOPs are
 // those of matrix products, with a multiply and an add counting as two; operations without products have
-// none. Of a symmetric product they are those of the elements on and below the diagonal. Bytes count each
+// none. Of a symmetric product they are those of the elements that are computed. Bytes count each
 // large tensor once, [rw] and [+] tensors twice. Tensors with one value per row or column (mean, rstd, lse,
 // biases, tokens) are left out.
 #ifndef ZERO_KERNELS_COST_H

@@ -71,7 +71,7 @@ struct device {
     enum region_place place; // where its memory is: REGION_HOST for the CPU
     int n_threads;           // host threads that its operations use
     int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
-    bool symmetric_products; // linear_forward computes half of a product that is known to be symmetric
+    int symmetric_strip;     // the best strip of matrix_product; 0: none
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
     // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that kernels/dense_peak.c lacks).
     double dense_peak[N_COMPUTE_DTYPES];

@@ -65,7 +65,8 @@
     OP(adafactor_step)                                                                                       \
     OP(exact_squares)                                                                                        \
     OP(matrix_normalize)                                                                                     \
-    OP(matrix_shift)                                                                                         \
+    OP(matrix_product)                                                                                       \
+    OP(matrix_identity)                                                                                      \
     OP(matrix_transpose)                                                                                     \
     OP(muon_step)                                                                                            \
     OP(sum)                                                                                                  \
@@ -331,12 +332,26 @@ struct matrix_normalize_args {
     enum dtype type;
 };
 
-// out = scale x + shift I for square matrices. In place with scale 1 only the diagonal is touched.
-struct matrix_shift_args {
-    void *out;     // [w] (n, n) type; may be x itself
-    const void *x; // [r] (n, n) type
+// out = alpha x y + beta addend, or alpha x y^T + beta addend with y_transposed. Products are summed in fp32,
+// to which the rest is added before rounding.
+// strip: out is known to be symmetric, and is computed in strips of about so many columns (symmetric.h), with
+// 1 an element at a time. device->symmetric_strip is what serves a device best. 0: all of it is computed.
+struct matrix_product_args {
+    void *out;          // [w] (rows, columns) type
+    const void *x;      // [r] (rows, inner) type
+    const void *y;      // [r] (inner, columns) type, or (columns, inner); may be x itself
+    const void *addend; // [r] (rows, columns) type, or NULL; symmetric where out is; may be x or y
+    int rows, columns, inner;
+    bool y_transposed; // always with a strip
+    int strip;
+    double alpha, beta;
+    enum dtype type;
+};
+
+// out = I
+struct matrix_identity_args {
+    void *out; // [w] (n, n) type
     int n;
-    double scale, shift;
     enum dtype type;
 };
 

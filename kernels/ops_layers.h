@@ -114,10 +114,6 @@ struct linear_forward_args {
     enum activation activation; // as gelu_forward and relu_squared_forward compute it
     enum dtype type;
     enum dtype out_type; // type, or fp32 (logits)
-    // The product is known to be symmetric: N == OC, out_type is `type`, and there is neither bias nor
-    // residual nor activation. Devices with symmetric_products compute the elements on and below the diagonal
-    // and mirror them; others compute all.
-    bool symmetric;
 };
 
 // dx = dout weight; dweight += dout^T x; dbias += column sums of dout. An output that is NULL is not

@@ -12,7 +12,7 @@
 #include "zero/partition/optimizer_groups.h"
 #include "zero/stages/muon_rounds.h"
 
-enum { GEMM_ROWS = 4096, MOST_SHAPES = 16, MOST_ROUNDS = 15, EACH_IN_GRAPH = 4 };
+enum { GEMM_ROWS = 4096, MOST_SHAPES = 16, MOST_ROUNDS = 15, MATRICES_AT_ONCE = 4 };
 #define GEMM_SECONDS  0.15
 #define SHAPE_SECONDS 0.15
 
@@ -122,7 +122,7 @@ static enum status gemm(const struct muon_bench *bench, double *flops_per_s) {
 static enum status issue(struct muon_bench *bench, struct matrix_shape shape, int each) {
     const size_t bytes = (size_t)(shape.rows * shape.columns) * dtype_size(DTYPE_BF16);
     const int n_lanes = bench->ns.n_lanes;
-    struct newton_schulz_matrix matrices[NEWTON_SCHULZ_MOST_LANES * EACH_IN_GRAPH];
+    struct newton_schulz_matrix matrices[NEWTON_SCHULZ_MOST_LANES * MATRICES_AT_ONCE];
     for (int i = 0; i < n_lanes * each; i++) {
         char *copy = (char *)bench->orthogonalized + (size_t)(i % n_lanes) * bench->matrix_bytes;
         if (i < n_lanes)
@@ -136,7 +136,8 @@ static enum status capture(struct muon_bench *bench, struct matrix_shape shape, 
     TRY(issue(bench, shape, 1)); // finds the plans of products
     TRY(bench->device->synchronize(&bench->stream));
     TRY(graph_begin(&bench->stream));
-    const enum status issued = issue(bench, shape, EACH_IN_GRAPH), ended = graph_end(&bench->stream, graph);
+    const enum status issued = issue(bench, shape, MATRICES_AT_ONCE),
+                      ended = graph_end(&bench->stream, graph);
     return issued == STATUS_OK ? ended : issued;
 }
 
@@ -144,13 +145,12 @@ static enum status capture(struct muon_bench *bench, struct matrix_shape shape, 
 static enum status orthogonalize(struct muon_bench *bench, struct matrix_shape shape, double *seconds) {
     struct graph graph = {0};
     enum status status = device_has_graphs(bench->device) ? capture(bench, shape, &graph) : STATUS_OK;
-    const int each = graph.work ? EACH_IN_GRAPH : 1;
     const double began = clock_monotonic_s();
     for (int n = 0; status == STATUS_OK && (n == 0 || clock_monotonic_s() - began < SHAPE_SECONDS);) {
-        status = graph.work ? graph_launch(&graph, &bench->stream) : issue(bench, shape, each);
+        status = graph.work ? graph_launch(&graph, &bench->stream) : issue(bench, shape, MATRICES_AT_ONCE);
         if (status == STATUS_OK)
             status = bench->device->synchronize(&bench->stream);
-        n += bench->ns.n_lanes * each;
+        n += bench->ns.n_lanes * MATRICES_AT_ONCE;
         *seconds = (clock_monotonic_s() - began) / n;
     }
     graph_free(&graph);
@@ -158,7 +158,7 @@ static enum status orthogonalize(struct muon_bench *bench, struct matrix_shape s
 }
 
 static double flops_of(const struct muon_bench *bench, struct matrix_shape shape) {
-    return newton_schulz_flops(shape, newton_schulz_strip_rows(bench->device));
+    return newton_schulz_flops(shape, bench->device->symmetric_strip);
 }
 
 static enum status measure(struct muon_bench *bench, int n_rounds, double gemms[MOST_ROUNDS]) {

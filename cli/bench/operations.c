@@ -355,10 +355,27 @@ static enum status matrix_normalize(struct operation_bench *b, struct operation_
          .n = (size_t)b->B * (size_t)b->T * 4 * C, .epsilon = 1e-7, .type = b->type);
 }
 
-static enum status matrix_shift(struct operation_bench *b, struct operation_cost *cost) {
+static int least_side(const struct operation_bench *b) {
     const int rows = b->B * b->T;
-    CALL(b, matrix_shift, .out = b->buffers[0], .x = b->buffers[1], .n = rows < C ? rows : C, .scale = 2.0315,
-         .shift = -4.775, .type = b->type);
+    return rows < C ? rows : C;
+}
+
+static enum status matrix_product(struct operation_bench *b, struct operation_cost *cost) {
+    const int n = least_side(b);
+    CALL(b, matrix_product, .out = b->buffers[0], .x = b->buffers[1], .y = b->buffers[2],
+         .addend = b->buffers[2], .rows = n, .columns = n, .inner = n, .alpha = 1, .beta = 3.4445,
+         .type = b->type);
+}
+
+static enum status matrix_product_symmetric(struct operation_bench *b, struct operation_cost *cost) {
+    const int n = least_side(b);
+    CALL(b, matrix_product, .out = b->buffers[0], .x = b->buffers[1], .y = b->buffers[1],
+         .addend = b->buffers[1], .rows = n, .columns = n, .inner = n, .y_transposed = true,
+         .strip = b->device->symmetric_strip, .alpha = 2.0315, .beta = -4.775, .type = b->type);
+}
+
+static enum status matrix_identity(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, matrix_identity, .out = b->buffers[0], .n = least_side(b), .type = b->type);
 }
 
 static enum status matrix_transpose(struct operation_bench *b, struct operation_cost *cost) {
@@ -458,7 +475,9 @@ const struct operation_case operation_cases[] = {
     {"sum", sum, false, ATTENTION_FLASH},
     {"sum_squares", sum_squares, false, ATTENTION_FLASH},
     {"matrix_normalize", matrix_normalize, false, ATTENTION_FLASH},
-    {"matrix_shift", matrix_shift, false, ATTENTION_FLASH},
+    {"matrix_product", matrix_product, true, ATTENTION_FLASH},
+    {"matrix_product, symmetric", matrix_product_symmetric, true, ATTENTION_FLASH},
+    {"matrix_identity", matrix_identity, false, ATTENTION_FLASH},
     {"matrix_transpose", matrix_transpose, false, ATTENTION_FLASH},
     {"muon_step", muon_step, false, ATTENTION_FLASH},
     {"cast", cast, false, ATTENTION_FLASH},

@@ -29,6 +29,7 @@ struct linear_upcast_args {
 //   out = v
 struct linear_epilogue_args {
     const float *c;       // [r] rows c_stride apart; may be pre_activation or out where those are fp32
+    float alpha, beta;    // of c and of residual
     void *out;            // [w] out_type, rows out_stride apart, as are those of the next three
     void *pre_activation; // [w] type
     const void *residual; // [r] type
@@ -54,10 +55,11 @@ struct cpu_isa {
     enum status (*skinny_gemm_forward)(struct stream *stream,
                                        const struct linear_forward_args *args) MUST_CHECK;
     size_t (*skinny_gemm_workspace)(const struct linear_forward_args *args);
-    // linear_forward of a product that is known to be symmetric.
-    void (*symmetric_product)(struct stream *stream, const struct linear_forward_args *args);
+    // matrix_product with a strip of 1.
+    void (*symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
     size_t (*symmetric_product_workspace)(const struct device *device,
-                                          const struct linear_forward_args *args);
+                                          const struct matrix_product_args *args);
+    void (*transpose)(const struct matrix_transpose_args *args); // on the calling thread
 };
 #define CPU_SKINNY_ROWS 32
 
@@ -70,6 +72,10 @@ struct cpu_device {
     // timing: ranks that decided differently would compute different bits.
     bool fast_bf16_products;
 };
+
+static inline const struct cpu_isa *cpu_isa_of(const struct device *device) {
+    return ((const struct cpu_device *)device)->isa;
+}
 
 // ---- division among threads
 
@@ -89,10 +95,13 @@ void cpu_parallel(const struct device *device, size_t work_elements, size_t n, s
 
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
 enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
+enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) MUST_CHECK;
 enum status cpu_linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
                                          size_t *bytes) MUST_CHECK;
 enum status cpu_linear_backward_workspace(struct device *device, const struct linear_backward_args *args,
                                           size_t *bytes) MUST_CHECK;
+enum status cpu_matrix_product_workspace(struct device *device, const struct matrix_product_args *args,
+                                         size_t *bytes) MUST_CHECK;
 
 enum status cpu_sample(struct stream *stream, const struct sample_args *args) MUST_CHECK;
 size_t cpu_sample_workspace(const struct device *device, const struct sample_args *args);
@@ -130,9 +139,10 @@ size_t CPU_OP(rmsnorm_backward_workspace)(const struct device *device,
 size_t CPU_OP(rope_forward_workspace)(const struct device *device, const struct rope_forward_args *args);
 size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args);
 size_t CPU_OP(mix_backward_workspace)(const struct device *device, const struct mix_backward_args *args);
-void CPU_OP(symmetric_product)(struct stream *stream, const struct linear_forward_args *args);
+void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
 size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
-                                           const struct linear_forward_args *args);
+                                           const struct matrix_product_args *args);
+void CPU_OP(transpose)(const struct matrix_transpose_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);

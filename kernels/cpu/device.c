@@ -17,6 +17,8 @@
 #endif
 
 #define ARENA_FROM_BYTES (1u << 20)
+// Only oneDNN uses matrix units, and multiplies narrower strips at a lower rate.
+#define MATRIX_UNITS_STRIP 128
 
 // ---- instruction sets
 
@@ -205,8 +207,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .ops = &isa->ops,
         .place = REGION_HOST,
         .n_threads = n_threads > 0 ? n_threads : parallel_threads(),
-        // Matrix units, which only oneDNN uses, multiply the whole in less time.
-        .symmetric_products = !product_has_matrix_units(),
+        .symmetric_strip = product_has_matrix_units() ? MATRIX_UNITS_STRIP : 1,
         .memory_new = memory_new,
         .memory_delete = memory_delete,
         .copy = copy,

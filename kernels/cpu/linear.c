@@ -1,13 +1,9 @@
 // Linear layers: how each operation maps to matrix products (matmul.h), and the gradient of the bias. Few
-// rows use a kernel of their own (isa/skinny_gemm.c), as do symmetric products (isa/symmetric_product.c).
+// rows use a kernel of their own (isa/skinny_gemm.c).
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul.h"
-
-static const struct cpu_isa *isa_of(const struct device *device) {
-    return ((const struct cpu_device *)device)->isa;
-}
 
 static struct tiled_matmul forward_product(const struct linear_forward_args *args) {
     return (struct tiled_matmul){
@@ -21,6 +17,8 @@ static struct tiled_matmul forward_product(const struct linear_forward_args *arg
         .pre_activation = args->pre_activation,
         .residual = args->residual,
         .bias = args->bias,
+        .alpha = 1,
+        .beta = 1,
         .activation = args->activation,
         .type = args->type,
         .out_type = args->out_type,
@@ -31,13 +29,9 @@ enum status cpu_linear_forward_workspace(struct device *device, const struct lin
                                          size_t *bytes) {
     struct tiled_matmul product = forward_product(args);
     *bytes = 0;
-    if (args->symmetric && device->symmetric_products) {
-        *bytes = isa_of(device)->symmetric_product_workspace(device, args);
-        return STATUS_OK;
-    }
     if (args->N > CPU_SKINNY_ROWS)
         return tiled_matmul_workspace(device, &product, bytes);
-    *bytes = isa_of(device)->skinny_gemm_workspace(args);
+    *bytes = cpu_isa_of(device)->skinny_gemm_workspace(args);
     return STATUS_OK;
 }
 
@@ -45,14 +39,8 @@ enum status cpu_linear_forward(struct stream *stream, const struct linear_forwar
     assert(!args->residual || (args->activation == ACTIVATION_NONE && args->out_stride == args->OC));
     assert(args->activation == ACTIVATION_NONE || args->out_stride == args->OC);
     assert(!args->pre_activation || (args->activation != ACTIVATION_NONE && args->out_type == args->type));
-    if (args->symmetric && stream->device->symmetric_products) {
-        assert(args->N == args->OC && args->out_type == args->type);
-        assert(!args->bias && !args->residual && args->activation == ACTIVATION_NONE);
-        isa_of(stream->device)->symmetric_product(stream, args);
-        return STATUS_OK;
-    }
     if (args->N <= CPU_SKINNY_ROWS)
-        return isa_of(stream->device)->skinny_gemm_forward(stream, args);
+        return cpu_isa_of(stream->device)->skinny_gemm_forward(stream, args);
     struct tiled_matmul product = forward_product(args);
     return tiled_matmul_run(stream, &product);
 }
@@ -67,6 +55,7 @@ static struct tiled_matmul dx_product(const struct linear_backward_args *args) {
         .out = args->dx,
         .out_stride = args->IC,
         .activation_input = args->pre_activation,
+        .alpha = 1,
         .activation = args->pre_activation ? args->activation : ACTIVATION_NONE,
         .type = args->type,
         .out_type = args->type,
@@ -82,6 +71,7 @@ static struct tiled_matmul dweight_product(const struct linear_backward_args *ar
         .b = {args->x, args->IC, 1},
         .out = args->dweight,
         .out_stride = args->IC,
+        .alpha = 1,
         .weight_gradient = true,
         .accumulate = !args->beta_zero,
         .type = args->type,
@@ -110,7 +100,7 @@ enum status cpu_linear_backward(struct stream *stream, const struct linear_backw
     if (args->dweight)
         TRY(tiled_matmul_run(stream, &dweight));
     if (args->dbias)
-        isa_of(stream->device)
+        cpu_isa_of(stream->device)
             ->add_column_sums(stream, args->dbias, args->dout, args->N, args->OC, args->dout_stride,
                               args->beta_zero || args->writes_dbias, args->type);
     return STATUS_OK;

@@ -1,9 +1,11 @@
 // Divides a product among threads and into tiles. The workspace is sized by a dry run over the same tiles.
 #include "kernels/cpu/matmul.h"
 
-#include "kernels/cpu/product.h"
 #include <math.h>
 #include <stdatomic.h>
+
+#include "kernels/cpu/product.h"
+#include "kernels/symmetric.h"
 
 #define WORKSPACE_ALIGNMENT 256
 
@@ -39,7 +41,7 @@ static struct grid grid_of(const struct tiled_matmul *t, int n_threads) {
     struct grid best = {1, n_threads};
     double least_cost = HUGE_VAL;
     int64_t n_weights = t->n * (t->weight_gradient ? t->m : t->k);
-    int of_weights = n_weights > CACHED_WEIGHTS ? WEIGHTS_COST : 1;
+    int of_weights = n_weights > CACHED_WEIGHTS && !t->is_cached ? WEIGHTS_COST : 1;
     for (int columns = 1; columns <= n_threads; columns++) {
         if (n_threads % columns != 0)
             continue;
@@ -57,23 +59,30 @@ static const void *element_of(const void *tensor, enum dtype type, int64_t index
     return tensor ? (const char *)tensor + index * (int64_t)dtype_size(type) : NULL;
 }
 
+// The product of some rows and columns of `out`, from (row, column) on.
+static struct tiled_matmul part_of(const struct tiled_matmul *t, int64_t row, int64_t rows, int64_t column,
+                                   int64_t columns) {
+    const int64_t first = row * t->out_stride + column;
+    struct tiled_matmul part = *t;
+    part.m = rows;
+    part.n = columns;
+    part.a.data = element_of(t->a.data, t->type, row * t->a.row);
+    part.b.data = element_of(t->b.data, t->type, column * t->b.column);
+    part.out = (void *)(uintptr_t)element_of(t->out, t->out_type, first);
+    part.pre_activation = (void *)(uintptr_t)element_of(t->pre_activation, t->type, first);
+    part.residual = element_of(t->residual, t->type, first);
+    part.activation_input = element_of(t->activation_input, t->type, first);
+    part.bias = element_of(t->bias, t->type, column);
+    return part;
+}
+
 // The product of one thread's cell; m or n is 0 when there are more threads than grains.
 static struct tiled_matmul thread_product(const struct tiled_matmul *t, struct grid grid, int thread) {
-    struct parallel_span rows = parallel_span_of((size_t)t->m, 1, thread / grid.columns, grid.rows);
-    struct parallel_span columns =
+    const struct parallel_span rows = parallel_span_of((size_t)t->m, 1, thread / grid.columns, grid.rows);
+    const struct parallel_span columns =
         parallel_span_of((size_t)t->n, THREAD_COLUMN_GRAIN, thread % grid.columns, grid.columns);
-    int64_t m = (int64_t)rows.begin, n = (int64_t)columns.begin, first = m * t->out_stride + n;
-    struct tiled_matmul mine = *t;
-    mine.m = (int64_t)rows.end - m;
-    mine.n = (int64_t)columns.end - n;
-    mine.a.data = element_of(t->a.data, t->type, m * t->a.row);
-    mine.b.data = element_of(t->b.data, t->type, n * t->b.column);
-    mine.out = (void *)(uintptr_t)element_of(t->out, t->out_type, first);
-    mine.pre_activation = (void *)(uintptr_t)element_of(t->pre_activation, t->type, first);
-    mine.residual = element_of(t->residual, t->type, first);
-    mine.activation_input = element_of(t->activation_input, t->type, first);
-    mine.bias = element_of(t->bias, t->type, n);
-    return mine;
+    return part_of(t, (int64_t)rows.begin, (int64_t)(rows.end - rows.begin), (int64_t)columns.begin,
+                   (int64_t)(columns.end - columns.begin));
 }
 
 // ---- tiles
@@ -93,16 +102,16 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t) {
+static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t, bool direct) {
     struct tile_sizes sizes;
     if (t->weight_gradient) {
         sizes.m = tile_size(t->m, ACCUMULATED_ROWS, TILE_COLUMN_GRAIN);
         sizes.k = tile_size(t->k, ACCUMULATED_TERMS, 1);
     } else {
-        // fp32 needs no scratch. oneDNN applies the epilogue, so it must see all terms at once.
-        bool is_fp32 = t->type == DTYPE_F32;
-        sizes.m = is_fp32 ? t->m : tile_size(t->m, TILE_ROWS, 1);
-        sizes.k = is_fp32 ? t->k : tile_size(t->k, TILE_TERMS, TILE_COLUMN_GRAIN);
+        // fp32 needs no scratch where oneDNN applies the epilogue, which must see all terms at once.
+        const bool whole = direct && t->type == DTYPE_F32;
+        sizes.m = whole ? t->m : tile_size(t->m, TILE_ROWS, 1);
+        sizes.k = whole ? t->k : tile_size(t->k, TILE_TERMS, TILE_COLUMN_GRAIN);
     }
     int64_t columns = TILE_B_ELEMENTS / least(sizes.k, TILE_B_ELEMENTS / TILE_COLUMN_GRAIN);
     columns = columns / TILE_COLUMN_GRAIN * TILE_COLUMN_GRAIN;
@@ -176,16 +185,17 @@ static void multiply_in(struct walk *walk, enum dtype type) {
 }
 
 static struct walk walk_of(const struct tiled_matmul *matmul, struct cpu_device *cpu, int thread) {
-    bool is_16_bit = matmul->type != DTYPE_F32;
+    const bool is_16_bit = matmul->type != DTYPE_F32,
+               has_factors = matmul->alpha != 1 || (matmul->residual && matmul->beta != 1);
     struct walk walk = {
         .matmul = matmul,
         .cpu = cpu,
         .products = cpu->products[thread],
-        .sizes = tile_sizes_of(matmul),
-        .direct =
-            matmul->weight_gradient || !is_16_bit ||
-            (matmul->out_type == DTYPE_F32 && !matmul->bias && !matmul->residual && !matmul->activation),
+        .direct = matmul->weight_gradient ||
+                  (!has_factors && (!is_16_bit || (matmul->out_type == DTYPE_F32 && !matmul->bias &&
+                                                   !matmul->residual && !matmul->activation))),
     };
+    walk.sizes = tile_sizes_of(matmul, walk.direct);
     multiply_in(&walk, is_16_bit && multiplies_16_bit(cpu, matmul->type) ? matmul->type : DTYPE_F32);
     return walk;
 }
@@ -211,7 +221,7 @@ static struct product_shape shape_at(const struct walk *walk, struct tile_place 
     const struct tiled_matmul *t = walk->matmul;
     int64_t m = least(walk->sizes.m, t->m - at.m), n = least(walk->sizes.n, t->n - at.n);
     int64_t k = least(walk->sizes.k, t->k - at.k);
-    return (struct product_shape){
+    struct product_shape shape = {
         .m = m,
         .n = n,
         .k = k,
@@ -219,11 +229,16 @@ static struct product_shape shape_at(const struct walk *walk, struct tile_place 
         .a_column = walk->a.column,
         .b_row = walk->b.row,
         .b_column = walk->b.column,
-        .c_row = walk->direct ? t->out_stride : product_row(n),
+        .c_row = t->out_stride,
         .type = walk->product_type,
         .has_bias = walk->direct && t->bias,
         .epilogue = epilogue_of(walk, at),
     };
+    // A layer's products, whose operands come from memory, are not faster with dense sums
+    // (benchmarks/cpu.md).
+    if (!walk->direct)
+        shape.c_row = t->is_cached && product_is_fast_dense(&shape) ? n : product_row(n);
+    return shape;
 }
 
 // The oneDNN product of a tile. Switches to fp32 for all further tiles if oneDNN lacks the type on this
@@ -317,8 +332,10 @@ static void apply_epilogue(const struct walk *walk, struct tile_place at, const 
         .activation_input = element_at(walk, t->activation_input, first),
         .rows = least(walk->sizes.m, t->m - at.m),
         .columns = n,
-        .c_stride = walk->direct ? t->out_stride : product_row(n),
+        .c_stride = shape_at(walk, at).c_row,
         .out_stride = t->out_stride,
+        .alpha = t->alpha,
+        .beta = t->beta,
         .activation = t->activation,
         .type = t->type,
         .out_type = t->out_type,
@@ -368,55 +385,160 @@ static int threads_of(const struct device *device, const struct tiled_matmul *ma
     return cpu_threads(device, (size_t)(matmul->m * matmul->n));
 }
 
-// Bytes of scratch per thread: the maximum over the threads.
-static enum status size_workspace(struct device *device, const struct tiled_matmul *matmul, size_t *bytes) {
-    int n_threads = threads_of(device, matmul);
-    struct grid grid = grid_of(matmul, n_threads);
-    *bytes = 0;
-    for (int thread = 0; thread < n_threads; thread++) {
-        struct tiled_matmul mine = thread_product(matmul, grid, thread);
-        struct walk walk = walk_of(&mine, (struct cpu_device *)device, thread);
-        walk.dry_run = true;
-        TRY(visit_all(&walk));
-        *bytes = walk.scratch_bytes > *bytes ? walk.scratch_bytes : *bytes;
-    }
+// Raises *bytes to the scratch that one thread needs for a part.
+static enum status size_part(struct device *device, const struct tiled_matmul *part, int thread,
+                             size_t *bytes) {
+    struct walk walk = walk_of(part, (struct cpu_device *)device, thread);
+    walk.dry_run = true;
+    TRY(visit_all(&walk));
+    *bytes = walk.scratch_bytes > *bytes ? walk.scratch_bytes : *bytes;
     return STATUS_OK;
 }
 
-enum status tiled_matmul_workspace(struct device *device, const struct tiled_matmul *matmul, size_t *bytes) {
-    size_t of_thread, all;
-    TRY(size_workspace(device, matmul, &of_thread));
-    all = of_thread * (size_t)threads_of(device, matmul);
+// Raises *bytes to the workspace of all threads.
+static void size_all(struct device *device, const struct tiled_matmul *matmul, size_t of_thread,
+                     size_t *bytes) {
+    const size_t all = of_thread * (size_t)threads_of(device, matmul);
     *bytes = all > *bytes ? all : *bytes;
+}
+
+enum status tiled_matmul_workspace(struct device *device, const struct tiled_matmul *matmul, size_t *bytes) {
+    const int n_threads = threads_of(device, matmul);
+    const struct grid grid = grid_of(matmul, n_threads);
+    size_t of_thread = 0;
+    for (int thread = 0; thread < n_threads; thread++) {
+        const struct tiled_matmul mine = thread_product(matmul, grid, thread);
+        TRY(size_part(device, &mine, thread, &of_thread));
+    }
+    size_all(device, matmul, of_thread, bytes);
     return STATUS_OK;
 }
 
 struct run_call {
     struct stream *stream;
     const struct tiled_matmul *matmul;
-    struct grid grid;
+    struct grid grid;    // of tiled_matmul_run
+    int64_t strip;       // of tiled_symmetric_run
+    atomic_size_t *next; // its next task
     size_t workspace_of_part;
     atomic_int *worst; // enum status
 };
 
-static void run_part(const void *context, int part, int n_parts) {
-    (void)n_parts;
-    const struct run_call *call = context;
-    struct tiled_matmul mine = thread_product(call->matmul, call->grid, part);
-    struct walk walk = walk_of(&mine, (struct cpu_device *)call->stream->device, part);
+static void run_part(const struct run_call *call, const struct tiled_matmul *part, int thread) {
+    struct walk walk = walk_of(part, (struct cpu_device *)call->stream->device, thread);
     if (call->stream->workspace)
-        walk.scratch = (char *)call->stream->workspace + (size_t)part * call->workspace_of_part;
+        walk.scratch = (char *)call->stream->workspace + (size_t)thread * call->workspace_of_part;
     int status = (int)visit_all(&walk), worst = atomic_load(call->worst);
     while (status > worst && !atomic_compare_exchange_weak(call->worst, &worst, status))
         ;
 }
 
-enum status tiled_matmul_run(struct stream *stream, const struct tiled_matmul *matmul) {
+static enum status run_all(struct run_call *call, void (*run)(const void *context, int part, int n_parts)) {
     atomic_int worst = STATUS_OK;
-    int n_threads = threads_of(stream->device, matmul);
-    // At least what tiled_matmul_workspace asked for: the workspace serves other operations too.
-    size_t of_part = stream->workspace_bytes / (size_t)n_threads / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
-    parallel_run(n_threads, run_part,
-                 &(struct run_call){stream, matmul, grid_of(matmul, n_threads), of_part, &worst});
+    const int n_threads = threads_of(call->stream->device, call->matmul);
+    call->worst = &worst;
+    // At least what tiled_*_workspace asked for: the workspace serves other operations too.
+    call->workspace_of_part =
+        call->stream->workspace_bytes / (size_t)n_threads / WORKSPACE_ALIGNMENT * WORKSPACE_ALIGNMENT;
+    parallel_run(n_threads, run, call);
     return (enum status)atomic_load(&worst);
+}
+
+static void run_cell(const void *context, int part, int n_parts) {
+    (void)n_parts;
+    const struct run_call *call = context;
+    const struct tiled_matmul mine = thread_product(call->matmul, call->grid, part);
+    run_part(call, &mine, part);
+}
+
+enum status tiled_matmul_run(struct stream *stream, const struct tiled_matmul *matmul) {
+    struct run_call call = {.stream = stream, .matmul = matmul};
+    call.grid = grid_of(matmul, threads_of(stream->device, matmul));
+    return run_all(&call, run_cell);
+}
+
+// ---- symmetric products
+
+// A strip is divided by rows if there are few strips for the threads.
+#define STRIP_TASKS_PER_THREAD 4
+#define STRIP_TASK_ROWS        64
+
+// Rows [row, row + rows) of a strip.
+struct strip_task {
+    int64_t column, columns, row, rows;
+};
+
+static int64_t rows_of_tasks(const struct tiled_matmul *t, int64_t strip, int n_threads) {
+    const int64_t columns = symmetric_columns(t->n, strip);
+    const double rows =
+        symmetric_elements(t->n, strip) / (double)(STRIP_TASKS_PER_THREAD * n_threads * columns);
+    return rows < STRIP_TASK_ROWS ? STRIP_TASK_ROWS : (int64_t)rows;
+}
+
+// The task of a number, from the longest strip to the shortest. False past the last one.
+static bool strip_task_at(const struct tiled_matmul *t, int64_t strip, int64_t task_rows, size_t number,
+                          struct strip_task *out) {
+    const int64_t columns = symmetric_columns(t->n, strip);
+    for (int64_t first = 0; first < t->n; first += columns) {
+        const int64_t length = t->n - first, rows = tile_size(length, task_rows, SYMMETRIC_GRAIN),
+                      n = (length + rows - 1) / rows, i = (int64_t)number;
+        if (i < n) {
+            *out = (struct strip_task){.column = first,
+                                       .columns = least(columns, length),
+                                       .row = first + i * rows,
+                                       .rows = least(rows, length - i * rows)};
+            return true;
+        }
+        number -= (size_t)n;
+    }
+    return false;
+}
+
+// What a task has below the diagonal block of its strip, to the other side of the diagonal.
+static void mirror(const struct cpu_isa *isa, const struct tiled_matmul *t, const struct strip_task *task) {
+    const int64_t below = task->column + task->columns, row = task->row > below ? task->row : below;
+    if (row >= task->row + task->rows)
+        return;
+    isa->transpose(&(struct matrix_transpose_args){
+        .out = (void *)(uintptr_t)element_of(t->out, t->out_type, task->column * t->out_stride + row),
+        .x = element_of(t->out, t->out_type, row * t->out_stride + task->column),
+        .rows = (int)(task->row + task->rows - row),
+        .columns = (int)task->columns,
+        .out_stride = (int)t->out_stride,
+        .x_stride = (int)t->out_stride,
+        .type = t->out_type,
+    });
+}
+
+enum status tiled_symmetric_workspace(struct device *device, const struct tiled_matmul *matmul, int64_t strip,
+                                      size_t *bytes) {
+    const int n_threads = threads_of(device, matmul);
+    const int64_t task_rows = rows_of_tasks(matmul, strip, n_threads);
+    size_t of_thread = 0;
+    struct strip_task task;
+    for (size_t i = 0; strip_task_at(matmul, strip, task_rows, i, &task); i++) {
+        const struct tiled_matmul part = part_of(matmul, task.row, task.rows, task.column, task.columns);
+        for (int thread = 0; thread < n_threads; thread++)
+            TRY(size_part(device, &part, thread, &of_thread));
+    }
+    size_all(device, matmul, of_thread, bytes);
+    return STATUS_OK;
+}
+
+static void run_tasks(const void *context, int thread, int n_threads) {
+    const struct run_call *call = context;
+    const struct tiled_matmul *t = call->matmul;
+    const int64_t task_rows = rows_of_tasks(t, call->strip, n_threads);
+    struct strip_task task;
+    while (strip_task_at(t, call->strip, task_rows, atomic_fetch_add(call->next, 1), &task)) {
+        const struct tiled_matmul part = part_of(t, task.row, task.rows, task.column, task.columns);
+        run_part(call, &part, thread);
+        mirror(cpu_isa_of(call->stream->device), t, &task);
+    }
+}
+
+enum status tiled_symmetric_run(struct stream *stream, const struct tiled_matmul *matmul, int64_t strip) {
+    atomic_size_t next = 0;
+    struct run_call call = {.stream = stream, .matmul = matmul, .strip = strip, .next = &next};
+    return run_all(&call, run_tasks);
 }

@@ -14,9 +14,10 @@ struct matmul_operand {
     int64_t row, column; // strides in elements; one of them is 1
 };
 
-// out (m, n) = epilogue(a b), with a (m, k) and b (k, n) of `type`. struct linear_epilogue_args explains the
-// pointers; NULL leaves a term out. weight_gradient: out is fp32, there is no epilogue, and k counts the rows
-// of a batch; with accumulate (beta = 1) the product is added to out.
+// out (m, n) = epilogue(alpha a b), with a (m, k) and b (k, n) of `type`. struct linear_epilogue_args
+// explains the pointers; NULL leaves a term out, and beta is the residual's factor. weight_gradient: out is
+// fp32, there is no epilogue, and k counts the rows of a batch; with accumulate (beta = 1) the product is
+// added to out.
 struct tiled_matmul {
     int64_t m, n, k;
     struct matmul_operand a, b;
@@ -24,8 +25,10 @@ struct tiled_matmul {
     int64_t out_stride; // between rows of out, pre_activation, residual and activation_input
     void *pre_activation;
     const void *residual, *activation_input, *bias;
+    float alpha, beta;
     enum activation activation; // of out, or with activation_input its derivative
     bool weight_gradient, accumulate;
+    bool is_cached;            // a and b were used recently, whatever their size
     enum dtype type, out_type; // out_type: type, or fp32
 };
 
@@ -33,5 +36,12 @@ struct tiled_matmul {
 enum status tiled_matmul_workspace(struct device *device, const struct tiled_matmul *matmul,
                                    size_t *bytes) MUST_CHECK;
 enum status tiled_matmul_run(struct stream *stream, const struct tiled_matmul *matmul) MUST_CHECK;
+
+// The same for an out that is symmetric (m = n = out_stride), in strips of `strip` columns
+// (kernels/symmetric.h). The threads take strips, or parts of them, as they come.
+enum status tiled_symmetric_workspace(struct device *device, const struct tiled_matmul *matmul, int64_t strip,
+                                      size_t *bytes) MUST_CHECK;
+enum status tiled_symmetric_run(struct stream *stream, const struct tiled_matmul *matmul,
+                                int64_t strip) MUST_CHECK;
 
 #endif

@@ -27,6 +27,8 @@ OPERATIONS(CUDA_PROTOTYPE)
 
 // Plan (and, for large products, measure) the matrix products of a call. ops->workspace_bytes calls them, so
 // plans exist before the first step.
+enum status cuda_matrix_product_prepare(struct device *device,
+                                        const struct matrix_product_args *args) MUST_CHECK;
 enum status cuda_linear_forward_prepare(struct device *device,
                                         const struct linear_forward_args *args) MUST_CHECK;
 enum status cuda_linear_backward_prepare(struct device *device,

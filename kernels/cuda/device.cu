@@ -1,7 +1,7 @@
 // A GPU as a device (kernels/device.h): its memory, copies, streams, events and table of operations. A
 // process uses one GPU. Every call into the CUDA runtime first makes that GPU current for the calling thread.
 #include "kernels/cuda/common.cuh"
-#include "kernels/cuda/cublaslt.cuh"
+#include "kernels/cuda/cublaslt/cublaslt.cuh"
 
 #include <new>
 #include <stdio.h>
@@ -12,6 +12,9 @@ extern "C" {
 }
 
 namespace {
+
+// Narrower products have too few tiles for the processors, and lose what is saved.
+constexpr int SYMMETRIC_STRIP = 2048;
 
 // Compute capability 8.0: kernels use mma.sync on bf16, and cp.async.
 constexpr int LOWEST_CAPABILITY = 80;
@@ -230,6 +233,8 @@ enum status workspace_bytes(struct device *device, enum operation operation, con
     switch (operation) {
     case OP_linear_forward:
         return cuda_linear_forward_prepare(device, static_cast<const linear_forward_args *>(args));
+    case OP_matrix_product:
+        return cuda_matrix_product_prepare(device, static_cast<const matrix_product_args *>(args));
     case OP_attention_forward:
     case OP_attention_backward:
         cuda_cudnn_workspace(device, operation, args, bytes);
@@ -341,6 +346,7 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     device->name = "cuda";
     device->ops = &cuda_ops;
     device->place = REGION_DEVICE;
+    device->symmetric_strip = SYMMETRIC_STRIP;
     device->n_threads = 1;
     device->n_devices = count;
     device->memory_new = memory_new;

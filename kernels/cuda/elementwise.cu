@@ -175,27 +175,14 @@ constexpr int SQUARES_THREADS = 256;
 constexpr int SQUARES_WIDTH = SUM_SQUARES_LANES / SQUARES_THREADS; // lanes per thread: one access
 static_assert(SQUARES_WIDTH == widest_access<float>(), "a thread's lanes are contiguous");
 
-// ---- matrices of Newton-Schulz iterations
+// ---- matrices
 
-template <class T> struct shift_step {
+template <class T> struct identity_step {
     T *out;
-    const T *x;
     size_t diagonal; // elements from one of the diagonal to the next
-    float scale, shift;
 
     template <int WIDTH> __device__ void at(size_t i) const {
-        float value = upcast(x[i]) * scale;
-        out[i] = downcast<T>(i % diagonal == 0 ? value + shift : value);
-    }
-};
-
-template <class T> struct shift_diagonal_step {
-    T *out;
-    size_t n;
-    float shift;
-
-    template <int WIDTH> __device__ void at(size_t i) const {
-        out[i * (n + 1)] = downcast<T>(upcast(out[i * (n + 1)]) + shift);
+        out[i] = downcast<T>(i % diagonal == 0 ? 1.0f : 0.0f);
     }
 };
 
@@ -393,16 +380,12 @@ extern "C" enum status cuda_matrix_normalize(struct stream *stream,
     });
 }
 
-extern "C" enum status cuda_matrix_shift(struct stream *stream, const struct matrix_shift_args *args) {
+extern "C" enum status cuda_matrix_identity(struct stream *stream, const struct matrix_identity_args *args) {
     const size_t n = static_cast<size_t>(args->n);
-    const float scale = static_cast<float>(args->scale), shift = static_cast<float>(args->shift);
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);
-        T *out = static_cast<T *>(args->out);
-        const T *x = static_cast<const T *>(args->x);
-        if (args->scale == 1 && out == x)
-            return over_span<1>("matrix_shift", stream, shift_diagonal_step<T>{out, n, shift}, n, true);
-        return over_span<1>("matrix_shift", stream, shift_step<T>{out, x, n + 1, scale, shift}, n * n, true);
+        const identity_step<T> step = {static_cast<T *>(args->out), n + 1};
+        return over_span<1>("matrix_identity", stream, step, n * n, true);
     });
 }
 

@@ -1,6 +1,8 @@
 // Formulas only: nothing here depends on whether there is a GPU.
 #include "kernels/cuda/workspace.h"
 
+#include "kernels/symmetric.h"
+
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;
 }
@@ -126,6 +128,12 @@ static size_t attention_backward_bytes(const struct attention_backward_args *arg
     return (size_t)args->B * (size_t)args->T * (size_t)args->H * sizeof(float); // delta
 }
 
+// A strip needs no more than the whole.
+static size_t matrix_product_bytes(const struct cuda_properties *properties,
+                                   const struct matrix_product_args *args) {
+    return cuda_product_workspace(properties, args->columns, args->rows);
+}
+
 // Two halves: each pass of the sort reads one and writes the other.
 static size_t sample_bytes(const struct sample_args *args) {
     return 2 * (size_t)args->N * (size_t)args->V * CUDA_CANDIDATE_BYTES;
@@ -148,6 +156,8 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
         return linear_bytes(linear_forward_scratch(properties, args));
     case OP_linear_backward:
         return linear_bytes(linear_backward_scratch(properties, args));
+    case OP_matrix_product:
+        return matrix_product_bytes(properties, args);
     case OP_attention_backward:
         return attention_backward_bytes(args);
     case OP_sample:
@@ -182,6 +192,13 @@ static int linear_backward_launches(const struct linear_backward_args *args) {
     return dx + (args->dweight ? 1 : 0) + dbias;
 }
 
+// Strips, and what all but the last have to mirror.
+static int matrix_product_launches(const struct matrix_product_args *args) {
+    const int64_t columns = symmetric_columns(args->columns, args->strip),
+                  strips = (args->columns + columns - 1) / columns;
+    return args->strip > 0 ? (int)(2 * strips - 1) : 1;
+}
+
 // dq; dk and dv; on CUDA cores first dout's product with out.
 static int attention_backward_launches(const struct attention_backward_args *args) {
     return args->type == DTYPE_F32 || args->D > CUDA_ATTENTION_TENSOR_WIDTH ? 3 : 2;
@@ -193,6 +210,8 @@ int cuda_launches(enum operation operation, const void *args) {
         return linear_forward_launches(args);
     case OP_linear_backward:
         return linear_backward_launches(args);
+    case OP_matrix_product:
+        return matrix_product_launches(args);
     case OP_attention_backward:
         return attention_backward_launches(args);
     case OP_embedding_backward:

@@ -124,12 +124,30 @@ enum status ref_matrix_normalize(struct stream *stream, const struct matrix_norm
     return STATUS_OK;
 }
 
-enum status ref_matrix_shift(struct stream *stream, const struct matrix_shift_args *a) {
+// All of it, also where it is symmetric.
+enum status ref_matrix_product(struct stream *stream, const struct matrix_product_args *a) {
+    const size_t rows = (size_t)a->rows, columns = (size_t)a->columns, inner = (size_t)a->inner,
+                 y_row = a->y_transposed ? 1 : columns, y_column = a->y_transposed ? inner : 1;
+    (void)stream;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < columns; j++) {
+            double sum = 0;
+            for (size_t k = 0; k < inner; k++)
+                sum += ref_load(a->x, a->type, i * inner + k) *
+                       ref_load(a->y, a->type, k * y_row + j * y_column);
+            sum *= a->alpha;
+            if (a->addend)
+                sum += a->beta * ref_load(a->addend, a->type, i * columns + j);
+            ref_store(a->out, a->type, i * columns + j, sum);
+        }
+    return STATUS_OK;
+}
+
+enum status ref_matrix_identity(struct stream *stream, const struct matrix_identity_args *a) {
     const size_t n = (size_t)a->n;
     (void)stream;
     for (size_t i = 0; i < n * n; i++)
-        ref_store(a->out, a->type, i,
-                  a->scale * ref_load(a->x, a->type, i) + (i % (n + 1) == 0 ? a->shift : 0));
+        ref_store(a->out, a->type, i, i % (n + 1) == 0);
     return STATUS_OK;
 }
 

@@ -1,5 +1,5 @@
-// Tests how kernels/cuda/linear.cu uses cuBLASLt: which fusions run, that results are the same without them,
-// and that measuring algorithms changes no bit.
+// Tests how kernels/cuda/cublaslt/linear.cu uses cuBLASLt: which fusions run, that results are the same
+// without them, and that measuring algorithms changes no bit.
 #include <csetjmp>
 #include <cstdarg>
 #include <cstddef>

@@ -115,7 +115,7 @@ struct op_tensor *op_add_tensor(struct op_call *call, const char *name, void *fi
 }
 
 void op_alias(struct op_tensor *tensor, void *field) {
-    assert_true(tensor->n_fields < 2);
+    assert_true(tensor->n_fields < (int)(sizeof tensor->fields / sizeof *tensor->fields));
     tensor->fields[tensor->n_fields++] = field;
 }
 

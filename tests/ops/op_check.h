@@ -45,7 +45,7 @@ enum op_role {
 
 struct op_tensor {
     const char *name;
-    void *fields[2]; // addresses of the argument struct's pointers to it
+    void *fields[3]; // addresses of the argument struct's pointers to it
     int n_fields;
     enum dtype type; // on the device
     enum op_role role;

@@ -141,43 +141,12 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct l
     op_call_judge(&call);
 }
 
-// x weight^T with weight = x, which the device is told is symmetric. Around the sizes of the CPU's blocks and
-// of what it multiplies at a time, in rows and in terms.
-static const struct layer_case symmetric_shapes[] = {{1, 1, 1, 0},      {5, 3, 5, 2},     {48, 31, 48, 0},
-                                                     {49, 64, 49, 1},   {64, 100, 64, 0}, {97, 515, 97, 3},
-                                                     {145, 33, 145, 0}, {130, 2, 130, 14}};
-#define N_SYMMETRIC (sizeof symmetric_shapes / sizeof *symmetric_shapes)
-
-static void symmetric_call(struct op_bench *bench, enum dtype type, const struct layer_case *s) {
-    const size_t N = (size_t)s->N, IC = (size_t)s->IC, stride = N + (size_t)s->gap;
-    struct linear_forward_args args = {.N = s->N,
-                                       .IC = s->IC,
-                                       .OC = s->N,
-                                       .out_stride = (int)stride,
-                                       .symmetric = true,
-                                       .type = type,
-                                       .out_type = type};
-    struct op_call call;
-    op_call_begin(&call, bench, linear_forward, &args, "symmetric, N %d IC %d stride %d", s->N, s->IC,
-                  args.out_stride);
-    call.out_type = &args.out_type;
-    op_alias(op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC)), &args.weight);
-    struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_rows(N, N, stride));
-    op_call_magnitudes(&call);
-    op_call_reference(&call);
-    op_allow_roundings(out, s->IC + 3);
-    op_call_judge(&call);
-}
-
 void check_linear_forward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++)
         for (size_t extra = 0; extra < 2 * N_EXTRAS; extra++)
             if (op_has_turn(type, i + extra))
                 forward_call(bench, type, &shapes[i], &extras[extra / 2], extra % 2);
-    FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < N_SYMMETRIC; i++)
-        symmetric_call(bench, type, &symmetric_shapes[i]);
 }
 
 // On entry dx->truth and dx->allowed are those of the matrix product, which may be rounded to dx->type before

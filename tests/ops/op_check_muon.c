@@ -1,5 +1,5 @@
 // Checks of Muon's operations: the elementwise momentum (a rule of optimizer_step), matrix_normalize,
-// matrix_shift, matrix_transpose and muon_step.
+// matrix_product, matrix_identity, matrix_transpose and muon_step.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -136,31 +136,81 @@ void check_matrix_normalize(struct op_bench *bench) {
         }
 }
 
-void check_matrix_shift(struct op_bench *bench) {
+// Around the sizes of the CPU's blocks and of what it multiplies at a time, in rows, columns and terms.
+static const struct product_case {
+    int rows, columns, inner;
+} product_shapes[] = {{1, 1, 1},     {5, 7, 3},      {48, 64, 31},  {64, 48, 100},
+                      {97, 33, 515}, {33, 130, 192}, {130, 257, 2}, {64, 96, 160}};
+static const int strips[] = {0, 1, 16, 40, 1000};
+
+enum addend { NO_ADDEND, OWN_ADDEND, ADDS_Y };
+
+static void make_symmetric(struct op_tensor *square, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++)
+            square->given[j * n + i] = square->given[i * n + j];
+}
+
+// Symmetric ones are x x^T.
+static void product_call(struct op_bench *bench, enum dtype type, const struct product_case *shape,
+                         bool y_transposed, enum addend addend, int strip) {
+    const int columns = strip ? shape->rows : shape->columns,
+              inner = addend == ADDS_Y ? shape->rows : shape->inner;
+    const size_t rows = (size_t)shape->rows, n = (size_t)columns, k = (size_t)inner;
+    struct matrix_product_args args = {.rows = shape->rows,
+                                       .columns = columns,
+                                       .inner = inner,
+                                       .y_transposed = (y_transposed && addend != ADDS_Y) || strip,
+                                       .strip = strip,
+                                       .alpha = addend ? 2.0315 : 1,
+                                       .beta = 4.775,
+                                       .type = type};
+    struct op_call call;
+    op_call_begin(&call, bench, matrix_product, &args, "%d x %d x %d%s, addend %d, strip %d", args.rows,
+                  columns, inner, args.y_transposed ? " transposed" : "", (int)addend, strip);
+    struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(rows * k)), *y = x;
+    if (strip)
+        op_alias(x, &args.y);
+    else
+        y = op_add_tensor(&call, "y", &args.y, type, OP_READ, op_span(k * n));
+    struct op_tensor *added = addend == ADDS_Y ? y : NULL;
+    if (added)
+        op_alias(y, &args.addend);
+    else if (addend == OWN_ADDEND)
+        added = op_add_tensor(&call, "addend", &args.addend, type, OP_READ, op_span(rows * n));
+    if (strip && added)
+        make_symmetric(added, rows);
+    struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(rows * n));
+    op_call_magnitudes(&call);
+    args.beta = -args.beta; // whose absolute value counted
+    op_call_reference(&call);
+    op_allow_roundings(out, inner + 4); // a product, its sums, and two factors with a sum
+    op_call_judge(&call);
+}
+
+void check_matrix_product(struct op_bench *bench) {
+    FOR_EACH_TYPE(type)
+    for (size_t i = 0; i < sizeof product_shapes / sizeof *product_shapes; i++)
+        for (int addend = NO_ADDEND; addend <= ADDS_Y; addend++)
+            for (size_t k = 0; k < sizeof strips / sizeof *strips; k++)
+                for (int y_transposed = 0; y_transposed < 2; y_transposed++)
+                    if ((strips[k] == 0 || y_transposed) && op_has_turn(type, i + k + (size_t)addend))
+                        product_call(bench, type, &product_shapes[i], y_transposed, (enum addend)addend,
+                                     strips[k]);
+}
+
+void check_matrix_identity(struct op_bench *bench) {
     static const int sizes[] = {1, 5, 64, 131};
     FOR_EACH_TYPE(type)
-    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
-        for (int manner = 0; manner < 3; manner++) { // in place; the diagonal alone; to another matrix
-            const size_t n = (size_t)sizes[k];
-            struct matrix_shift_args args = {
-                .n = sizes[k], .scale = manner == 1 ? 1 : 2.0315, .shift = -4.775, .type = type};
-            struct op_call call;
-            op_call_begin(&call, bench, matrix_shift, &args, "n %zu manner %d", n, manner);
-            struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, manner < 2 ? OP_UPDATE : OP_READ,
-                                                op_span(n * n)),
-                             *out = x;
-            if (manner < 2)
-                op_alias(x, &args.out);
-            else
-                out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n * n));
-            op_call_reference(&call);
-            op_call_magnitudes(&call);
-            op_allow_roundings(out, 2);
-            for (size_t i = 0; i < n; i++) // magnitudes are of absolute values
-                out->allowed[i * (n + 1)] =
-                    2 * OP_UNIT * (3 * fabs(x->given[i * (n + 1)]) + 2 * fabs(args.shift));
-            op_call_judge(&call);
-        }
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        const size_t n = (size_t)sizes[k];
+        struct matrix_identity_args args = {.n = sizes[k], .type = type};
+        struct op_call call;
+        op_call_begin(&call, bench, matrix_identity, &args, "n %zu", n);
+        op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n * n))->exact = true;
+        op_call_reference(&call);
+        op_call_judge(&call);
+    }
 }
 
 void check_matrix_transpose(struct op_bench *bench) {

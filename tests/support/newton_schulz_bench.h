@@ -40,8 +40,8 @@ static inline struct device *bench_device(const char *name) {
     return device;
 }
 
-// name: of a device: "ref", "cpu" or "cuda". in_strips: symmetric products are computed in strips, as on
-// CPUs without symmetric_products and of large matrices on GPUs.
+// name: of a device: "ref", "cpu" or "cuda". in_strips: symmetric products are computed in narrow strips, as
+// those of large matrices are by GPUs and by CPUs with matrix units.
 static inline void bench_open(struct bench *bench, const char *name, enum dtype type,
                               struct matrix_shape shape, bool in_strips) {
     const size_t n = (size_t)(shape.rows * shape.columns), bytes = n * dtype_size(type),
@@ -50,7 +50,7 @@ static inline void bench_open(struct bench *bench, const char *name, enum dtype 
     *bench = (struct bench){.device = bench_device(name), .shape = shape, .n = n, .type = type};
     struct region_table *table = &bench->memory.table;
     if (in_strips)
-        bench->device->symmetric_products = false;
+        bench->device->symmetric_strip = 96;
     EXPECT_OK(stream_init(&bench->stream, bench->device));
     region_memory_init(&bench->memory, bench->device);
     EXPECT_OK(newton_schulz_plan(&bench->products, bench->device, type, &shape, 1, table));
@@ -59,8 +59,6 @@ static inline void bench_open(struct bench *bench, const char *name, enum dtype 
                              "tests: area %d", i));
     EXPECT_OK(region_memory_allocate(&bench->memory));
     EXPECT_OK(newton_schulz_bind(&bench->products, table));
-    if (in_strips && bench->device->place == REGION_DEVICE)
-        bench->products.strip_rows = 96; // smaller products need no more workspace than whole ones
 }
 
 static inline void bench_close(struct bench *bench) {

@@ -109,7 +109,7 @@ void step_work_count(const struct gpt_work *model, struct step_work *out) {
 static double matrix_flops(const struct engine_options *options, enum optimizer_method method,
                            struct matrix_shape shape) {
     if (method == METHOD_MATRIX)
-        return newton_schulz_flops(shape, newton_schulz_strip_rows(options->device));
+        return newton_schulz_flops(shape, options->device->symmetric_strip);
     return soap_flops(soap_shape_of(shape.rows, shape.columns, options->config->optimizer.max_precond_dim));
 }
 

@@ -285,7 +285,7 @@ void muon_flops(const struct muon *muon, double *all, double *most) {
             for (int part =
                      muon_matrices(&rounds->params->params[rounds->tensors[i].param], shapes, first_row);
                  part > 0; part--)
-                own += newton_schulz_flops(shapes[part - 1], muon->products.strip_rows);
+                own += newton_schulz_flops(shapes[part - 1], muon->products.strip);
         }
         *all += own;
         *most = fmax(*most, own);

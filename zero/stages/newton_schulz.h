@@ -4,11 +4,8 @@
 // which moves all singular values near 1. A matrix with more rows than columns is transposed before and
 // after, so that the Gram matrix is the smaller one.
 //
-// The products are the device's own linear_forward and linear_backward, in bf16 with fp32 sums, or in fp32.
-// With D = c A + b I the polynomial is one product, B = D A, and a I is added to its diagonal, so that each
-// iteration makes three products and no pass over X. A and B are symmetric. Devices with symmetric_products
-// compute half of them. On others each strip of rows is computed up to its last diagonal element, and what is
-// left of that is mirrored: with n strips this saves (n - 1) / 2n of both products.
+// An iteration is three of the device's matrix products, in bf16 with fp32 sums or in fp32, which add b A and
+// a X themselves: A = X X^T, B = c A A + b A, X = B X + a X. A and B are symmetric, and computed in strips.
 //
 // Lanes: a GPU orthogonalizes several matrices side by side, where one of them is too little work for all of
 // its multiprocessors. Each lane has a stream and memory of its own.
@@ -30,18 +27,18 @@ struct matrix_shape {
 };
 
 struct newton_schulz_lane {
-    struct stream stream;         // its workspace is the lane's; the first lane's queue is the caller's
-    struct event done;            // of the first lane: what the caller issued before
-    void *y;                      // a matrix
-    void *gram, *shifted, *power; // square matrices: A, D, and B
-    double *partial;              // sums of squares
+    struct stream stream; // its workspace is the lane's; the first lane's queue is the caller's
+    struct event done;    // of the first lane: what the caller issued before
+    void *y;              // a matrix
+    void *gram, *power;   // square matrices: A and B
+    double *partial;      // sums of squares
 };
 
-enum { N_NEWTON_SCHULZ_REGIONS = 6 };
+enum { N_NEWTON_SCHULZ_REGIONS = 5 };
 struct newton_schulz {
     struct device *device;
     enum dtype type;
-    int64_t strip_rows; // of a symmetric product: about as many; 1: the device computes half of it
+    int strip; // of symmetric products: matrix_product_args.strip
     int n_lanes;
     int regions[N_NEWTON_SCHULZ_REGIONS];
     size_t lane_bytes[N_NEWTON_SCHULZ_REGIONS]; // of each region
@@ -67,9 +64,7 @@ struct newton_schulz_matrix {
 // "newton_schulz".
 enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream,
                               const struct newton_schulz_matrix *matrices, int n) MUST_CHECK;
-// Rows of a strip on this device, or 1 if it has symmetric_products (strip_rows of the struct).
-int64_t newton_schulz_strip_rows(const struct device *device);
-// FLOPs of the products of newton_schulz_run in strips; strip_rows 0: of whole products.
-double newton_schulz_flops(struct matrix_shape shape, int64_t strip_rows);
+// FLOPs of the products of newton_schulz_run with symmetric ones in such strips; 0: of whole products.
+double newton_schulz_flops(struct matrix_shape shape, int strip);
 
 #endif

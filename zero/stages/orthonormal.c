@@ -287,16 +287,9 @@ static enum status factorize_block(const struct orthonormal *o, struct stream *s
     return is_panel ? STATUS_OK : make_factor(o, stream, block);
 }
 
-static enum status make_identity(const struct orthonormal *o, struct stream *stream, void *out, int n) {
-    const struct fill_args zero = {.out = out, .n = (size_t)n * (size_t)n, .type = o->type};
-    const struct matrix_shift_args one = {
-        .out = out, .x = out, .n = n, .scale = 1, .shift = 1, .type = o->type};
-    TRY(o->device->ops->fill(stream, &zero));
-    return o->device->ops->matrix_shift(stream, &one);
-}
-
 enum status orthonormal_run(const struct orthonormal *o, struct stream *stream, void *a, int rows, int n,
                             void *out) {
+    const struct matrix_identity_args identity = {.out = out, .n = n, .type = o->type};
     for (int i = 0; i < rows; i += ORTHONORMAL_BLOCK) {
         struct reflected r = block_at(o, a, rows, n, i);
         TRY(factorize_block(o, stream, &r, i));
@@ -305,7 +298,7 @@ enum status orthonormal_run(const struct orthonormal *o, struct stream *stream, 
         if (r.n_rows > 0)
             TRY(reflect(o, stream, &r, false));
     }
-    TRY(make_identity(o, stream, out, n));
+    TRY(o->device->ops->matrix_identity(stream, &identity));
     // The rows before a block's are those of the identity, which its reflections do not touch.
     for (int i = (rows - 1) / ORTHONORMAL_BLOCK * ORTHONORMAL_BLOCK; i >= 0; i -= ORTHONORMAL_BLOCK) {
         struct reflected r = block_at(o, a, rows, n, i);

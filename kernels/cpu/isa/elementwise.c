@@ -99,27 +99,25 @@ enum status CPU_OP(matrix_normalize)(struct stream *stream, const struct matrix_
     return STATUS_OK;
 }
 
-VF_INLINE void shift_rows(enum dtype type, const struct matrix_shift_args *args, struct parallel_span rows) {
+VF_INLINE void identity_rows(enum dtype type, const struct matrix_identity_args *args,
+                             struct parallel_span rows) {
     const size_t n = (size_t)args->n;
-    const float scale = (float)args->scale;
     for (size_t row = rows.begin; row < rows.end; row++) {
-        const float diagonal = vf_get_part(type, args->x, row * n + row, 1)[0] * scale + (float)args->shift;
-        for (size_t i = row * n; i < (row + 1) * n && (args->scale != 1 || args->out != args->x);
-             i += VF_WIDTH) {
-            int lanes = (row + 1) * n - i < VF_WIDTH ? (int)((row + 1) * n - i) : VF_WIDTH;
-            vf_put_part(type, args->out, i, vf_get_part(type, args->x, i, lanes) * scale, lanes);
-        }
-        vf_put_part(type, args->out, row * n + row, vf_set1(diagonal), 1);
+        for (size_t i = row * n; i < (row + 1) * n; i += VF_WIDTH)
+            vf_put_part(type, args->out, i, vf_zero(),
+                        (row + 1) * n - i < VF_WIDTH ? (int)((row + 1) * n - i) : VF_WIDTH);
+        vf_put_part(type, args->out, row * n + row, vf_set1(1), 1);
     }
 }
 
-static void shift_span(const void *context, struct parallel_span rows) {
-    const struct matrix_shift_args *args = context;
-    VF_DISPATCH(args->type, shift_rows, args, rows);
+static void identity_span(const void *context, struct parallel_span rows) {
+    const struct matrix_identity_args *args = context;
+    VF_DISPATCH(args->type, identity_rows, args, rows);
 }
 
-enum status CPU_OP(matrix_shift)(struct stream *stream, const struct matrix_shift_args *args) {
-    cpu_parallel(stream->device, (size_t)args->n * (size_t)args->n, (size_t)args->n, 1, shift_span, args);
+enum status CPU_OP(matrix_identity)(struct stream *stream, const struct matrix_identity_args *args) {
+    const size_t n = (size_t)args->n;
+    cpu_parallel(stream->device, n * n, n, 1, identity_span, args);
     return STATUS_OK;
 }
 

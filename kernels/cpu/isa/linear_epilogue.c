@@ -26,11 +26,11 @@ void CPU_OP(linear_upcast)(const struct linear_upcast_args *args) {
 // stride.
 VF_INLINE void epilogue_vector(enum dtype type, const struct linear_epilogue_args *args, const float *c,
                                size_t row, size_t i, int lanes) {
-    vf v = vf_get_part(DTYPE_F32, c, i, lanes);
+    vf v = vf_get_part(DTYPE_F32, c, i, lanes) * args->alpha;
     if (args->bias)
         v += vf_get_part(type, args->bias, i, lanes);
     if (args->residual)
-        v += vf_get_part(type, args->residual, row + i, lanes);
+        v += vf_get_part(type, args->residual, row + i, lanes) * args->beta;
     if (args->activation_input) {
         vf slope = vf_activation_derivative(args->activation,
                                             vf_get_part(type, args->activation_input, row + i, lanes));

@@ -116,6 +116,8 @@ static void finish_outputs(const struct linear_forward_args *args, const float *
     size_t out_size = dtype_size(args->out_type), size = dtype_size(args->type);
     struct linear_epilogue_args epilogue = {
         .c = sums,
+        .alpha = 1,
+        .beta = 1,
         .out = (char *)args->out + first * out_size,
         .pre_activation = args->pre_activation ? (char *)args->pre_activation + first * size : NULL,
         .residual = args->residual ? (const char *)args->residual + first * size : NULL,

@@ -1,6 +1,6 @@
-// linear_forward of products that are known to be symmetric (kernels/ops_layers.h). Both operands are packed
-// for tiles.h; then the threads share the blocks on and below the diagonal. Each block is stored twice, as it
-// is and transposed. Determinism: an element is one chain of multiply-adds in the order of the inner
+// matrix_product of symmetric matrices, an element at a time (kernels/ops.h). Both operands are packed for
+// tiles.h; then the threads share the blocks on and below the diagonal. Each block is stored twice, as it is
+// and transposed. Determinism: an element is one chain of multiply-adds in the order of the inner
 // dimension, whichever thread computes it.
 #include <stdatomic.h>
 
@@ -21,15 +21,15 @@ struct product_plan {
     size_t left_floats, right_floats;
 };
 
-static struct product_plan plan_product(const struct device *device, const struct linear_forward_args *args) {
-    const size_t n = (size_t)args->N;
+static struct product_plan plan_product(const struct device *device, const struct matrix_product_args *args) {
+    const size_t n = (size_t)args->rows;
     struct product_plan plan = {
-        .n_threads = cpu_threads(device, n * n * (size_t)args->IC),
+        .n_threads = cpu_threads(device, n * n * (size_t)args->inner),
         .pairs = multiplies_pairs(args->type),
-        .n_row_blocks = (args->N + BLOCK_ROWS - 1) / BLOCK_ROWS,
-        .n_column_blocks = (args->N + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS,
+        .n_row_blocks = (args->rows + BLOCK_ROWS - 1) / BLOCK_ROWS,
+        .n_column_blocks = (args->rows + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS,
     };
-    plan.units = units_of(plan.pairs, args->IC);
+    plan.units = units_of(plan.pairs, args->inner);
     plan.padded_units = (int)round_up_to((size_t)plan.units, VF_WIDTH);
     plan.left_floats = (size_t)plan.n_row_blocks * BLOCK_ROWS * (size_t)plan.padded_units;
     plan.right_floats = (size_t)plan.n_column_blocks * BLOCK_COLUMNS * (size_t)plan.units;
@@ -37,17 +37,17 @@ static struct product_plan plan_product(const struct device *device, const struc
 }
 
 size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
-                                           const struct linear_forward_args *args) {
+                                           const struct matrix_product_args *args) {
     const struct product_plan plan = plan_product(device, args);
     return (plan.left_floats + plan.right_floats + (size_t)plan.n_threads * BLOCK_ROWS * BLOCK_COLUMNS) *
            sizeof(float);
 }
 
 struct product_call {
-    const struct linear_forward_args *args;
+    const struct matrix_product_args *args;
     struct product_plan plan;
     float *left;         // x: rows of padded_units
-    float *right;        // weight: one block of columns after another, (units, BLOCK_COLUMNS) each
+    float *right;        // y: one block of columns after another, (units, BLOCK_COLUMNS) each
     float *sums;         // (threads, BLOCK_ROWS, BLOCK_COLUMNS)
     atomic_size_t *next; // task of packing, and of multiplying
 };
@@ -60,17 +60,17 @@ static int clamp_rows(int n, int first, int most) {
 
 // The blocks of columns come first: transposing them takes longer than copying rows.
 VF_INLINE void pack_block(const enum dtype type, const struct product_call *call, int block) {
-    const struct linear_forward_args *args = call->args;
+    const struct matrix_product_args *args = call->args;
     const struct product_plan *plan = &call->plan;
-    const size_t k = (size_t)args->IC;
+    const size_t k = (size_t)args->inner;
     if (block < plan->n_column_blocks) {
         const int row = block * BLOCK_COLUMNS;
-        pack_transposed(type, call->right + (size_t)row * (size_t)plan->units, BLOCK_COLUMNS, args->weight,
-                        (size_t)row * k, k, clamp_rows(args->N, row, BLOCK_COLUMNS), args->IC);
+        pack_transposed(type, call->right + (size_t)row * (size_t)plan->units, BLOCK_COLUMNS, args->y,
+                        (size_t)row * k, k, clamp_rows(args->rows, row, BLOCK_COLUMNS), args->inner);
     } else {
         const int row = (block - plan->n_column_blocks) * BLOCK_ROWS;
         pack_left(type, call->left + (size_t)row * (size_t)plan->padded_units, BLOCK_ROWS, plan->padded_units,
-                  args->x, (size_t)row * k, k, clamp_rows(args->N, row, BLOCK_ROWS), args->IC);
+                  args->x, (size_t)row * k, k, clamp_rows(args->rows, row, BLOCK_ROWS), args->inner);
     }
 }
 
@@ -96,7 +96,7 @@ static void multiply_block(const struct product_call *call, float *sums, int row
     const struct product_plan *plan = &call->plan;
     const bool pairs = VF_PAIRS && plan->pairs;
     const size_t stride = (size_t)plan->padded_units;
-    const int rows = (int)round_up_to((size_t)clamp_rows(call->args->N, row, BLOCK_ROWS), VF_WIDTH);
+    const int rows = (int)round_up_to((size_t)clamp_rows(call->args->rows, row, BLOCK_ROWS), VF_WIDTH);
     const float *left = call->left + (size_t)row * stride;
     const float *right = call->right + (size_t)column * (size_t)plan->units;
     for (int unit = 0; unit < plan->units; unit += BLOCK_UNITS) {
@@ -113,30 +113,40 @@ static void multiply_block(const struct product_call *call, float *sums, int row
     }
 }
 
+// alpha sum + beta addend, of a square's row; `at`: of its first element in out.
+VF_INLINE vf finish(const enum dtype type, const struct matrix_product_args *args, const float *sums,
+                    size_t at, int lanes) {
+    const vf v = vf_load(sums) * (float)args->alpha;
+    return args->addend ? v + vf_get_part(type, args->addend, at, lanes) * (float)args->beta : v;
+}
+
 // A square of VF_WIDTH x VF_WIDTH sums, whose first element is (row, column) of out, row >= column: to there,
 // and transposed to (column, row). Of a square on the diagonal the lower triangle is stored twice.
-VF_INLINE void store_square(const enum dtype type, const struct linear_forward_args *args, const float *sums,
+VF_INLINE void store_square(const enum dtype type, const struct matrix_product_args *args, const float *sums,
                             int row, int column) {
-    const size_t stride = (size_t)args->out_stride;
-    const int rows = clamp_rows(args->N, row, VF_WIDTH), columns = clamp_rows(args->N, column, VF_WIDTH);
+    const size_t n = (size_t)args->rows, first = (size_t)row * n + (size_t)column;
+    const int rows = clamp_rows(args->rows, row, VF_WIDTH),
+              columns = clamp_rows(args->rows, column, VF_WIDTH);
     vf square[VF_WIDTH], transposed[VF_WIDTH];
     FLAT_LOOP(i, VF_WIDTH) {
-        square[i] = transposed[i] = vf_load(sums + i * BLOCK_COLUMNS);
+        square[i] = transposed[i] =
+            i < rows ? finish(type, args, sums + i * BLOCK_COLUMNS, first + (size_t)i * n, columns)
+                     : vf_zero();
     }
     transpose_vectors(transposed);
     for (int i = 0; i < VF_WIDTH; i++) {
         const vf lower = row == column ? vf_first(square[i], i + 1, transposed[i]) : square[i];
         if (i < rows)
-            vf_put_part(type, args->out, (size_t)(row + i) * stride + (size_t)column, lower, columns);
+            vf_put_part(type, args->out, first + (size_t)i * n, lower, columns);
         if (row > column && i < columns)
-            vf_put_part(type, args->out, (size_t)(column + i) * stride + (size_t)row, transposed[i], rows);
+            vf_put_part(type, args->out, (size_t)(column + i) * n + (size_t)row, transposed[i], rows);
     }
 }
 
 VF_INLINE void one_block(const enum dtype type, const struct product_call *call, float *sums, int row,
                          int column) {
     multiply_block(call, sums, row, column);
-    for (int i = 0; i < BLOCK_ROWS && row + i < call->args->N; i += VF_WIDTH)
+    for (int i = 0; i < BLOCK_ROWS && row + i < call->args->rows; i += VF_WIDTH)
         for (int j = 0; j < BLOCK_COLUMNS && column + j <= row + i; j += VF_WIDTH)
             store_square(type, call->args, sums + i * BLOCK_COLUMNS + j, row + i, column + j);
 }
@@ -159,7 +169,7 @@ static void blocks_part(const void *context, int part, int n_parts) {
     }
 }
 
-void CPU_OP(symmetric_product)(struct stream *stream, const struct linear_forward_args *args) {
+void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args) {
     atomic_size_t next[2] = {0, 0};
     struct product_call call = {.args = args, .plan = plan_product(stream->device, args), .next = next};
     call.left = stream->workspace;

@@ -1,6 +1,6 @@
 // The table of operations of one instruction set. Matrix products are oneDNN's, which selects instructions
 // itself, and sampling, sums in order and the scalars of an update gain nothing from vectors: those entries
-// forward to linear.c, sample.c and update.c.
+// forward to linear.c, matrix_product.c, sample.c and update.c.
 #include "kernels/cpu/cpu.h"
 
 enum status CPU_OP(linear_forward)(struct stream *stream, const struct linear_forward_args *args) {
@@ -9,6 +9,10 @@ enum status CPU_OP(linear_forward)(struct stream *stream, const struct linear_fo
 
 enum status CPU_OP(linear_backward)(struct stream *stream, const struct linear_backward_args *args) {
     return cpu_linear_backward(stream, args);
+}
+
+enum status CPU_OP(matrix_product)(struct stream *stream, const struct matrix_product_args *args) {
+    return cpu_matrix_product(stream, args);
 }
 
 enum status CPU_OP(sample)(struct stream *stream, const struct sample_args *args) {
@@ -39,6 +43,8 @@ static enum status workspace_bytes(struct device *device, enum operation operati
         return cpu_linear_forward_workspace(device, args, bytes);
     case OP_linear_backward:
         return cpu_linear_backward_workspace(device, args, bytes);
+    case OP_matrix_product:
+        return cpu_matrix_product_workspace(device, args, bytes);
     case OP_layernorm_backward:
         *bytes = CPU_OP(layernorm_backward_workspace)(device, args);
         return STATUS_OK;
@@ -88,4 +94,5 @@ const struct cpu_isa CPU_OP(isa) = {
     .skinny_gemm_workspace = CPU_OP(skinny_gemm_workspace),
     .symmetric_product = CPU_OP(symmetric_product),
     .symmetric_product_workspace = CPU_OP(symmetric_product_workspace),
+    .transpose = CPU_OP(transpose),
 };

@@ -59,6 +59,10 @@ static void transpose_span(const void *context, struct parallel_span columns) {
         transpose_columns(sizeof(uint16_t), args, columns);
 }
 
+void CPU_OP(transpose)(const struct matrix_transpose_args *args) {
+    transpose_span(args, (struct parallel_span){0, (size_t)args->columns});
+}
+
 enum status CPU_OP(matrix_transpose)(struct stream *stream, const struct matrix_transpose_args *args) {
     const size_t columns = (size_t)args->columns;
     cpu_parallel(stream->device, (size_t)args->rows * columns, columns, GRAIN, transpose_span, args);

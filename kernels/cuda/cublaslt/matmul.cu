@@ -12,7 +12,7 @@
 //   results consist of rounding errors alone: another order of summation, another instruction or another
 //   epilogue shows in nearly every element. The remaining candidates differ in speed only, so no result
 //   reveals whether measuring happened or what it found.
-#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/cublaslt/matmul.cuh"
 
 #include <new>
 

@@ -2,8 +2,8 @@
 // gradient fused into the epilogue where cuBLASLt offers that fusion. Where it does not, a kernel of this
 // file applies the epilogue after the product. Row-major (rows, columns) is column-major (columns, rows), so
 // operands are exchanged: out^T = weight x^T, dx^T = weight^T dout^T, dweight^T = x^T dout.
+#include "kernels/cuda/cublaslt/matmul.cuh"
 #include "kernels/cuda/elementwise.cuh"
-#include "kernels/cuda/matmul.cuh"
 #include "kernels/cuda/span.cuh"
 
 #include <assert.h>
@@ -12,23 +12,6 @@ namespace {
 
 size_t times(int rows, int columns) {
     return static_cast<size_t>(rows) * static_cast<size_t>(columns);
-}
-
-// A problem without an epilogue and with full alignment, which align() then lowers.
-matmul product_of(int m, int n, int k, enum dtype type, enum dtype d_type) {
-    matmul problem = {};
-    problem.m = m;
-    problem.n = n;
-    problem.k = k;
-    problem.type = type;
-    problem.c_type = problem.d_type = problem.bias_type = problem.aux_type = d_type;
-    problem.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    problem.alignment = MATMUL_ALIGNMENT;
-    return problem;
-}
-
-void align(matmul *problem, const void *pointer, int64_t stride, int32_t type) {
-    problem->alignment = matmul_alignment(problem->alignment, pointer, stride, static_cast<enum dtype>(type));
 }
 
 // How to find the plan of a product: ahead of the first step, when candidates are measured, or for a stream.
@@ -43,11 +26,7 @@ search ahead(struct device *device) {
 }
 
 search for_stream(const struct stream *stream) {
-    search how = {stream->device, false, 0};
-    if (stream->n_sharing > 1)
-        how.processors =
-            ceil_divide(static_cast<size_t>(processors_of(stream)), static_cast<size_t>(stream->n_sharing));
-    return how;
+    return {stream->device, false, matmul_processors(stream)};
 }
 
 // Returns the fused problem where fusing is allowed and cuBLASLt offers it, else the plain one. Makes its
@@ -139,24 +118,24 @@ enum status apply_epilogue(struct stream *stream, const struct linear_forward_ar
 
 // `rows` rows of x weight^T alone, in fp32.
 matmul sums_product(const struct linear_forward_args *args, int rows, const void *sums) {
-    matmul problem = product_of(args->OC, rows, args->IC, args->type, DTYPE_F32);
+    matmul problem = matmul_of(args->OC, rows, args->IC, args->type, DTYPE_F32);
     problem.transpose_a = 1;
     problem.a_stride = problem.b_stride = args->IC;
     problem.c_stride = problem.d_stride = linear_sums_in_out(args) ? args->out_stride : args->OC;
-    align(&problem, args->weight, problem.a_stride, args->type);
-    align(&problem, args->x, problem.b_stride, args->type);
-    align(&problem, sums, problem.d_stride, DTYPE_F32);
+    matmul_align(&problem, args->weight, problem.a_stride, args->type);
+    matmul_align(&problem, args->x, problem.b_stride, args->type);
+    matmul_align(&problem, sums, problem.d_stride, DTYPE_F32);
     return problem;
 }
 
 matmul forward_product(const struct linear_forward_args *args) {
-    matmul problem = product_of(args->OC, args->N, args->IC, args->type, args->out_type);
+    matmul problem = matmul_of(args->OC, args->N, args->IC, args->type, args->out_type);
     problem.transpose_a = 1;
     problem.a_stride = problem.b_stride = args->IC;
     problem.c_stride = problem.d_stride = args->out_stride;
-    align(&problem, args->weight, problem.a_stride, args->type);
-    align(&problem, args->x, problem.b_stride, args->type);
-    align(&problem, args->out, problem.d_stride, args->out_type);
+    matmul_align(&problem, args->weight, problem.a_stride, args->type);
+    matmul_align(&problem, args->x, problem.b_stride, args->type);
+    matmul_align(&problem, args->out, problem.d_stride, args->out_type);
     int epilogue = args->activation == ACTIVATION_GELU
                        ? args->pre_activation ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU
                        : 0;
@@ -173,7 +152,7 @@ matmul forward_product(const struct linear_forward_args *args) {
         problem.addend = MATMUL_ADDS_C;
         problem.c_type = args->type;
         problem.c_stride = args->OC;
-        align(&problem, args->residual, problem.c_stride, args->type);
+        matmul_align(&problem, args->residual, problem.c_stride, args->type);
     }
     return problem;
 }
@@ -361,26 +340,26 @@ enum status sum_columns(struct stream *stream, const struct linear_backward_args
 }
 
 matmul dx_product(const struct linear_backward_args *args) {
-    matmul problem = product_of(args->IC, args->N, args->OC, args->type, args->type);
+    matmul problem = matmul_of(args->IC, args->N, args->OC, args->type, args->type);
     problem.a_stride = args->IC;
     problem.b_stride = args->dout_stride;
     problem.c_stride = problem.d_stride = args->IC;
-    align(&problem, args->weight, problem.a_stride, args->type);
-    align(&problem, args->dout, problem.b_stride, args->type);
-    align(&problem, args->dx, problem.d_stride, args->type);
+    matmul_align(&problem, args->weight, problem.a_stride, args->type);
+    matmul_align(&problem, args->dout, problem.b_stride, args->type);
+    matmul_align(&problem, args->dx, problem.d_stride, args->type);
     return problem;
 }
 
 matmul dweight_product(const struct linear_backward_args *args) {
-    matmul problem = product_of(args->IC, args->OC, args->N, args->type, DTYPE_F32);
+    matmul problem = matmul_of(args->IC, args->OC, args->N, args->type, DTYPE_F32);
     problem.transpose_b = 1;
     problem.a_stride = args->IC;
     problem.b_stride = args->dout_stride;
     problem.c_stride = problem.d_stride = args->IC;
     problem.addend = args->beta_zero ? MATMUL_ADDS_NOTHING : MATMUL_ADDS_D;
-    align(&problem, args->x, problem.a_stride, args->type);
-    align(&problem, args->dout, problem.b_stride, args->type);
-    align(&problem, args->dweight, problem.d_stride, DTYPE_F32);
+    matmul_align(&problem, args->x, problem.a_stride, args->type);
+    matmul_align(&problem, args->dout, problem.b_stride, args->type);
+    matmul_align(&problem, args->dweight, problem.d_stride, DTYPE_F32);
     return problem;
 }
 

@@ -1,6 +1,7 @@
 // Matrix products by cuBLASLt. A plan is found once per problem and kept as long as the device.
-// The terms are cuBLASLt's (column-major, D = op(A) op(B) + C, then an epilogue); linear.cu maps row-major
-// tensors to them. matmul.cu explains how an algorithm is chosen, and why the choice changes no bit.
+// The terms are cuBLASLt's (column-major, D = alpha op(A) op(B) + beta C, then an epilogue); linear.cu and
+// matrix_product.cu map row-major tensors to them. matmul.cu explains how an algorithm is chosen, and why the
+// choice changes no bit.
 //
 //   matmul.cu           plans: find or make one, run it
 //   matmul_measure.cu   times the candidates of a new plan
@@ -8,12 +9,12 @@
 #ifndef ZERO_KERNELS_CUDA_MATMUL_CUH
 #define ZERO_KERNELS_CUDA_MATMUL_CUH
 
-#include "kernels/cuda/cublaslt.cuh"
+#include "kernels/cuda/cublaslt/cublaslt.cuh"
 
 enum matmul_addend {
-    MATMUL_ADDS_NOTHING, // beta = 0
-    MATMUL_ADDS_C,       // beta = 1, C is a separate matrix
-    MATMUL_ADDS_D,       // beta = 1, C is D: the product accumulates
+    MATMUL_ADDS_NOTHING,
+    MATMUL_ADDS_C, // C is a separate matrix
+    MATMUL_ADDS_D, // C is D: the product accumulates
 };
 
 // A problem: everything that the choice of an algorithm may depend on. Compared as bytes, so every byte must
@@ -34,7 +35,8 @@ struct matmul {
 static_assert(sizeof(matmul) == 9 * sizeof(int64_t) + 10 * sizeof(int32_t), "no padding: compared as bytes");
 
 struct matmul_operands {
-    const void *a, *b, *c; // c: with MATMUL_ADDS_C only
+    const void *a, *b, *c;     // c: with MATMUL_ADDS_C only
+    float alpha = 1, beta = 1; // of the product, and of what is added
     void *d;
     void *bias; // read; written with BGRADB
     void *aux;  // read with DGELU, written with GELU_AUX
@@ -63,6 +65,30 @@ static inline int matmul_alignment(int alignment, const void *pointer, int64_t s
     while (bits % static_cast<uintptr_t>(alignment))
         alignment /= 2;
     return alignment;
+}
+
+// A problem without an epilogue and with full alignment, which matmul_align then lowers.
+static inline matmul matmul_of(int m, int n, int k, enum dtype type, enum dtype d_type) {
+    matmul problem = {};
+    problem.m = m;
+    problem.n = n;
+    problem.k = k;
+    problem.type = type;
+    problem.c_type = problem.d_type = problem.bias_type = problem.aux_type = d_type;
+    problem.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    problem.alignment = MATMUL_ALIGNMENT;
+    return problem;
+}
+
+static inline void matmul_align(matmul *problem, const void *pointer, int64_t stride, int32_t type) {
+    problem->alignment = matmul_alignment(problem->alignment, pointer, stride, static_cast<enum dtype>(type));
+}
+
+// The multiprocessors that a stream's products may take; 0: all.
+static inline int64_t matmul_processors(const struct stream *stream) {
+    return stream->n_sharing > 1 ? ceil_divide(static_cast<size_t>(processors_of(stream)),
+                                               static_cast<size_t>(stream->n_sharing))
+                                 : 0;
 }
 
 // Finds or makes the plan of a problem. *supported: whether cuBLASLt offers this product with this epilogue.

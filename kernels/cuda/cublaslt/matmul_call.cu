@@ -7,7 +7,7 @@
 // where D has 16 bits, because the operand that the epilogue adds would then be rounded once more.
 //
 // fp32 is CUBLAS_COMPUTE_32F: no TF32.
-#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/cublaslt/matmul.cuh"
 
 namespace {
 
@@ -139,7 +139,7 @@ enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cubla
     const matmuls *matmuls = cuda_of(stream->device)->matmuls;
     const matmul &problem = plan->problem;
     const cublaslt &lt = matmuls->lt;
-    const float one = 1, beta = problem.addend == MATMUL_ADDS_NOTHING ? 0 : 1;
+    const float beta = problem.addend == MATMUL_ADDS_NOTHING ? 0 : operands.beta;
     const void *c = problem.addend == MATMUL_ADDS_C ? operands.c : operands.d;
     TRY(cuda_enter(stream->device));
     if (matmul_has_bias(problem))
@@ -148,10 +148,11 @@ enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cubla
     if (matmul_has_aux(problem))
         TRY(set(lt, plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &operands.aux,
                 sizeof operands.aux));
-    TRY_CUBLASLT(lt, Matmul(matmuls->handle, plan->description, &one, operands.a, plan->a, operands.b,
-                            plan->b, &beta, c, plan->c, operands.d, plan->d, &algorithm, workspace,
-                            cuda_product_workspace(properties_of(stream->device), problem.m, problem.n),
-                            queue_of(stream)));
+    TRY_CUBLASLT(lt,
+                 Matmul(matmuls->handle, plan->description, &operands.alpha, operands.a, plan->a, operands.b,
+                        plan->b, &beta, c, plan->c, operands.d, plan->d, &algorithm, workspace,
+                        cuda_product_workspace(properties_of(stream->device), problem.m, problem.n),
+                        queue_of(stream)));
     count_launch(stream);
     return STATUS_OK;
 }

@@ -6,7 +6,7 @@
 // in its leading digits for another tree of additions or another width of accumulators, in any output type.
 // Half of the rows of D get a nonzero bias, addend and argument of GELU's derivative, which does the same for
 // the epilogue's arithmetic.
-#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/cublaslt/matmul.cuh"
 
 namespace {
 

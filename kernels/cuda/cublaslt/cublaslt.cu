@@ -1,6 +1,6 @@
 // Loads cuBLASLt (cublaslt.cuh). Symbols already in the process come first, so the simulator, or a library
 // that another component loaded, replaces the one on disk.
-#include "kernels/cuda/cublaslt.cuh"
+#include "kernels/cuda/cublaslt/cublaslt.cuh"
 
 #include <dlfcn.h>
 #include <stdio.h>
