@@ -136,11 +136,12 @@ needs_cli/tokenize := cli trainer data/text $(needs_trainer)
 
 # CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h gives them its vectors.
 isa_sources := $(wildcard kernels/cpu/isa/*.c)
-isas := $(or $(ISAS),portable avx2 avx512 avx512_bf16)
+isas := $(or $(ISAS),portable avx2 avx512 avx512_bf16 amx)
 isa_flags_portable :=
 isa_flags_avx2 := -mavx2 -mfma -mf16c
 isa_flags_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 isa_flags_avx512_bf16 := $(isa_flags_avx512) -mavx512bf16
+isa_flags_amx := $(isa_flags_avx512_bf16) -mamx-tile -mamx-bf16
 machine := $(shell $(CC) -dumpmachine)
 ifeq ($(filter x86_64%,$(machine)),)
   isas := portable

@@ -72,6 +72,7 @@ struct device {
     int n_threads;           // host threads that its operations use
     int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
     int symmetric_strip;     // the best strip of matrix_product; 0: none
+    bool has_matrix_units;   // a CPU's (AMX): bf16 products are many times as fast as other work
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
     // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that kernels/dense_peak.c lacks).
     double dense_peak[N_COMPUTE_DTYPES];
@@ -183,9 +184,10 @@ void graph_free(struct graph *graph); // its launches must be done; no-op for a 
 
 // The oracle as a device, for tests: plain loops in double, one thread.
 enum status ref_device_open(struct device **out) MUST_CHECK;
-// The CPU backend with a given instruction set: "avx512_bf16", "avx512", "avx2", "portable", or NULL for the
-// best one. avx512_bf16, whose attention multiplies bf16 without upcasting, is the best only on processors
-// where that is fast. Errors: STATUS_UNSUPPORTED when this processor lacks the instruction set.
+// The CPU backend with a given instruction set: "amx", "avx512_bf16", "avx512", "avx2", "portable", or NULL
+// for the best one. amx multiplies bf16 on matrix units. avx512_bf16, whose attention multiplies bf16 without
+// upcasting, is the best only on processors where that is fast. Errors: STATUS_UNSUPPORTED when this
+// processor lacks the instruction set.
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
 // Binds the threads of the CPU backend to NUMA nodes: consecutive threads to one node, and those of device
 // `index` after those of the devices before it. Memory is then local to the thread that first touches it.

@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Logits are computed for a tile of rows at a time; this bounds the tile. On a GPU it may grow to
-// GPU_LOGITS_ROWS rows, as each tile reads wte and adds to its gradient anew.
+// Logits are computed for a tile of rows at a time; this bounds the tile. Each tile reads wte and adds to its
+// gradient anew: where products are fast, that takes as long as they do. So the tile is twice as large with a
+// CPU's matrix units, and on a GPU it may grow to GPU_LOGITS_ROWS rows.
 #define LOGITS_TILE_BYTES    ((size_t)64 << 20)
 #define GPU_LOGITS_ROWS      16384
+#define UNITS_LOGITS_GRAIN   16 // rows that a matrix unit multiplies
 #define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
 #define MINIMUM_LOGITS_ROWS  64
 
@@ -215,6 +217,10 @@ static size_t round_up(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
+static bool by_matrix_units(const struct gpt *gpt) {
+    return gpt->device->has_matrix_units && gpt->options.type == DTYPE_BF16;
+}
+
 // The largest tile in bytes. On a GPU up to GPU_LOGITS_ROWS rows, but at most half of what the blocks would
 // keep for backward without recomputation (16 C per token and block): a small model's logits must not outgrow
 // its activations. Recomputation and the ZeRO stage play no part, since they must change no bit, and the
@@ -226,6 +232,8 @@ static size_t most_logits_bytes(const struct gpt *gpt) {
         16 * (size_t)config->n_embd * (size_t)config->n_layer * dtype_size(gpt->options.type);
     size_t kept = (size_t)gpt->options.B * (size_t)gpt->options.T * token_bytes,
            most = row_bytes * GPU_LOGITS_ROWS;
+    if (by_matrix_units(gpt))
+        return 2 * LOGITS_TILE_BYTES;
     if (gpt->device->place == REGION_HOST || kept / 2 <= LOGITS_TILE_BYTES || most <= LOGITS_TILE_BYTES)
         return LOGITS_TILE_BYTES;
     return kept / 2 < most ? kept / 2 : most;
@@ -237,8 +245,10 @@ static int choose_logits_rows(const struct gpt *gpt) {
     size_t most = most_logits_bytes(gpt) / ((size_t)gpt->logits_stride * dtype_size(gpt->logits_type));
     if (most < MINIMUM_LOGITS_ROWS)
         most = MINIMUM_LOGITS_ROWS;
-    size_t n_tiles = (rows + most - 1) / most;
-    return (int)((rows + n_tiles - 1) / n_tiles);
+    size_t n_tiles = (rows + most - 1) / most, tile = (rows + n_tiles - 1) / n_tiles;
+    if (by_matrix_units(gpt) && tile < rows)
+        tile = round_up(tile, UNITS_LOGITS_GRAIN);
+    return (int)tile;
 }
 
 // The logits' tile. On a GPU logits have the compute type, as the activations that they come from, and their

@@ -64,7 +64,10 @@ fi
 # and the most of this machine's. The simulated GPUs' are compared with AVX2 to the bit.
 isas= simulated_isas=
 if [ $full = no ]; then
-  isas="portable $(grep -qsw avx512_bf16 /proc/cpuinfo && echo avx512_bf16 || echo avx2)"
+  if grep -qsw amx_bf16 /proc/cpuinfo; then most=amx
+  elif grep -qsw avx512_bf16 /proc/cpuinfo; then most=avx512_bf16
+  else most=avx2; fi
+  isas="portable $most"
   simulated_isas="portable avx2"
 fi
 

@@ -1,5 +1,5 @@
 // Internals of the CPU backend: its device, the operations that are compiled once per instruction set
-// (kernels/cpu/isa, with -DISA=portable|avx2|avx512|avx512_bf16), and the division of work among threads.
+// (kernels/cpu/isa, with -DISA=portable|avx2|avx512|avx512_bf16|amx), and the division of work among threads.
 #ifndef ZERO_KERNELS_CPU_CPU_H
 #define ZERO_KERNELS_CPU_CPU_H
 
@@ -110,7 +110,7 @@ enum status cpu_optimizer_spans(struct stream *stream, const struct optimizer_sp
 enum status cpu_update_choose(struct stream *stream, const struct update_choose_args *args) MUST_CHECK;
 enum status cpu_update_decide(struct stream *stream, const struct update_decide_args *args) MUST_CHECK;
 
-extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_avx512_bf16_isa;
+extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_avx512_bf16_isa, cpu_amx_isa;
 
 // ---- once per instruction set
 

@@ -14,6 +14,8 @@
 
 #if defined(__x86_64__)
 #    include <cpuid.h>
+#    include <sys/syscall.h>
+#    include <unistd.h>
 #endif
 
 #define ARENA_FROM_BYTES (1u << 20)
@@ -24,6 +26,9 @@
 
 // Best first. The Makefile defines HAVE_ISA_* for those that it compiled.
 static const struct cpu_isa *const instruction_sets[] = {
+#ifdef HAVE_ISA_amx
+    &cpu_amx_isa,
+#endif
 #ifdef HAVE_ISA_avx512_bf16
     &cpu_avx512_bf16_isa,
 #endif
@@ -45,8 +50,24 @@ static bool processor_has_f16c(void) {
 }
 #endif
 
+// Linux gives a process the large state of matrix units only when it asks for it.
+static bool has_matrix_units(void) {
+#if defined(__x86_64__) && defined(__linux__)
+    enum { LEAF_FEATURES = 7, EDX_AMX_BF16 = 1 << 22, EDX_AMX_TILE = 1 << 24 };
+    enum { REQUEST_STATE = 0x1023, STATE_TILE_DATA = 18 }; // asm/prctl.h
+    const unsigned wanted = EDX_AMX_BF16 | EDX_AMX_TILE;
+    unsigned eax, ebx, ecx, edx;
+    return __get_cpuid_count(LEAF_FEATURES, 0, &eax, &ebx, &ecx, &edx) && (edx & wanted) == wanted &&
+           syscall(SYS_arch_prctl, REQUEST_STATE, STATE_TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
 static bool processor_has(const char *name) {
 #if defined(__x86_64__)
+    if (strcmp(name, "amx") == 0)
+        return processor_has("avx512_bf16") && has_matrix_units();
     if (strcmp(name, "avx512_bf16") == 0)
         return processor_has("avx512") && __builtin_cpu_supports("avx512bf16");
     if (strcmp(name, "avx512") == 0)
@@ -207,6 +228,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .ops = &isa->ops,
         .place = REGION_HOST,
         .n_threads = n_threads > 0 ? n_threads : parallel_threads(),
+        .has_matrix_units = product_has_matrix_units(),
         .symmetric_strip = product_has_matrix_units() ? MATRIX_UNITS_STRIP : 1,
         .memory_new = memory_new,
         .memory_delete = memory_delete,

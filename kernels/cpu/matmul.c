@@ -16,6 +16,9 @@
 #define TILE_TERMS        4096
 #define TILE_B_ELEMENTS   ((int64_t)8 << 20)
 #define TILE_COLUMN_GRAIN 64
+// Logits, on matrix units: what fits into a second-level cache (sums_logits).
+#define LOGITS_TILE_ROWS    640
+#define LOGITS_TILE_COLUMNS 384
 // Weight gradients have as many rows as the weight, and sum over the rows of the batch.
 #define ACCUMULATED_ROWS  3072
 #define ACCUMULATED_TERMS 1024
@@ -102,8 +105,18 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+// Matrix units: results of many columns in fp32 are summed densely in a scratch, and then copied. To their
+// own rows, far apart, oneDNN takes 1.5 times as long (product_is_fast_dense; 592 x 50257 x 768).
+static bool sums_logits(const struct tiled_matmul *t) {
+    return product_has_matrix_units() && !t->weight_gradient && t->type == DTYPE_BF16 &&
+           t->out_type == DTYPE_F32 && t->n > TILE_COLUMNS;
+}
+
 static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t, bool direct) {
     struct tile_sizes sizes;
+    if (sums_logits(t))
+        return (struct tile_sizes){tile_size(t->m, LOGITS_TILE_ROWS, PRODUCT_DENSE_ROWS), LOGITS_TILE_COLUMNS,
+                                   tile_size(t->k, TILE_TERMS, TILE_COLUMN_GRAIN)};
     if (t->weight_gradient) {
         sizes.m = tile_size(t->m, ACCUMULATED_ROWS, TILE_COLUMN_GRAIN);
         sizes.k = tile_size(t->k, ACCUMULATED_TERMS, 1);
@@ -150,9 +163,10 @@ struct walk {
     enum dtype product_type;    // of the operands that oneDNN multiplies: the matmul\'s, or fp32
     struct matmul_operand a, b; // their strides
     bool copies_a, copies_b;    // into scratch: upcast, or with rows at a better distance
-    bool direct;   // oneDNN writes to out or pre_activation and applies the epilogue except activations
-    bool dry_run;  // only sizes the scratch
-    char *scratch; // NULL in a dry run
+    bool direct; // oneDNN writes to out or pre_activation and applies the epilogue except activations
+    bool dense;  // if not direct: sums may be dense. Other products of layers gain little (benchmarks/cpu.md)
+    bool dry_run;         // only sizes the scratch
+    char *scratch;        // NULL in a dry run
     size_t scratch_bytes; // the most that a tile has used
 };
 
@@ -186,14 +200,17 @@ static void multiply_in(struct walk *walk, enum dtype type) {
 
 static struct walk walk_of(const struct tiled_matmul *matmul, struct cpu_device *cpu, int thread) {
     const bool is_16_bit = matmul->type != DTYPE_F32,
-               has_factors = matmul->alpha != 1 || (matmul->residual && matmul->beta != 1);
+               has_factors = matmul->alpha != 1 || (matmul->residual && matmul->beta != 1),
+               logits = sums_logits(matmul);
     struct walk walk = {
         .matmul = matmul,
         .cpu = cpu,
         .products = cpu->products[thread],
-        .direct = matmul->weight_gradient ||
-                  (!has_factors && (!is_16_bit || (matmul->out_type == DTYPE_F32 && !matmul->bias &&
-                                                   !matmul->residual && !matmul->activation))),
+        .direct =
+            matmul->weight_gradient || (!has_factors && !logits &&
+                                        (!is_16_bit || (matmul->out_type == DTYPE_F32 && !matmul->bias &&
+                                                        !matmul->residual && !matmul->activation))),
+        .dense = logits || matmul->is_cached,
     };
     walk.sizes = tile_sizes_of(matmul, walk.direct);
     multiply_in(&walk, is_16_bit && multiplies_16_bit(cpu, matmul->type) ? matmul->type : DTYPE_F32);
@@ -234,10 +251,8 @@ static struct product_shape shape_at(const struct walk *walk, struct tile_place 
         .has_bias = walk->direct && t->bias,
         .epilogue = epilogue_of(walk, at),
     };
-    // A layer's products, whose operands come from memory, are not faster with dense sums
-    // (benchmarks/cpu.md).
     if (!walk->direct)
-        shape.c_row = t->is_cached && product_is_fast_dense(&shape) ? n : product_row(n);
+        shape.c_row = walk->dense && product_is_fast_dense(&shape) ? n : product_row(n);
     return shape;
 }
 

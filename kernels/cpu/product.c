@@ -79,7 +79,7 @@ bool product_is_fast_dense(const struct product_shape *shape) {
     const bool dense_a = shape->a_column == 1 && shape->a_row == shape->k,
                dense_b = shape->b_column == 1 ? shape->b_row == shape->n : shape->b_column == shape->k;
     return product_has_matrix_units() && shape->type == DTYPE_BF16 && dense_a && dense_b &&
-           shape->m % 16 == 0 && (shape->k < 1024 || shape->n <= 384);
+           shape->m % PRODUCT_DENSE_ROWS == 0 && (shape->k < 1024 || shape->n <= 384);
 }
 
 static void product_delete(struct product *product) {

@@ -64,8 +64,9 @@ bool product_is_slow_at(int64_t stride, int64_t n);
 
 // True if a product of this shape is faster with dense rows of c (c_row = n; the shape's is not read).
 // oneDNN's newer kernels for matrix units take dense matrices only, and others run in its older one, which is
-// as fast or faster where a row of a and b is long or m is no multiple of a unit's rows.
+// as fast or faster where rows of a and b are long or m is no multiple of a matrix unit's rows.
 bool product_is_fast_dense(const struct product_shape *shape);
+#define PRODUCT_DENSE_ROWS 16 // of which m must be a multiple
 
 // True if bf16 products run on matrix units (AMX).
 bool product_has_matrix_units(void);

@@ -14,9 +14,20 @@
 #    define VF_PAIRS 0
 #endif
 
-// True if numbers of this type are multiplied in pairs.
+// Matrix units multiply pairs (isa/matrix_units.h). Processors that have them multiply vectors of pairs at a
+// quarter of fp32's rate.
+#if VF_PAIRS && defined(__AMX_BF16__)
+#    define VF_MATRIX_UNITS 1
+#else
+#    define VF_MATRIX_UNITS 0
+#endif
+
+// True if numbers of this type are multiplied in pairs: by tiles.h, and by vectors.
 VF_INLINE bool multiplies_pairs(enum dtype type) {
     return VF_PAIRS && type == DTYPE_BF16;
+}
+VF_INLINE bool vectors_multiply_pairs(enum dtype type) {
+    return multiplies_pairs(type) && !VF_MATRIX_UNITS;
 }
 
 // sum + first a * first b + second a * second b

@@ -26,7 +26,8 @@ void op_case_run(void **state) {
     const struct op_case *test = *state;
     struct op_bench bench = {.device = op_device_or_skip(test->device, test->n_threads),
                              .reference = op_device_or_skip("ref", 1),
-                             .multiplies_bf16 = strcmp(test->device, "avx512_bf16") == 0};
+                             .multiplies_bf16 = strcmp(test->device, "avx512_bf16") == 0 ||
+                                                strcmp(test->device, "amx") == 0};
     test->check(&bench);
     device_close(bench.device);
     device_close(bench.reference);

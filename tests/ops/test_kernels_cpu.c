@@ -309,16 +309,17 @@ static void test_small_moments_converge(void **state) {
 #define CASE_AVX2(name)     OP_CASE("avx2", 3, name)
 #define CASE_AVX512(name)   OP_CASE("avx512", 2, name)
 #define CASE_BF16(name)     OP_CASE("avx512_bf16", 2, name)
+#define CASE_AMX(name)      OP_CASE("amx", 2, name)
 
 // Generated from the list of operations, so that none can lack a check.
-static const struct CMUnitTest tests[] = {OPERATIONS(CASE_REF) OPERATIONS(CASE_PORTABLE) OPERATIONS(CASE_AVX2)
-                                              OPERATIONS(CASE_AVX512) OPERATIONS(CASE_BF16)
-                                                  cmocka_unit_test(test_sum_squares_and_threads),
-                                          cmocka_unit_test(test_attention_and_threads),
-                                          cmocka_unit_test(test_skinny_gemm_rows_are_independent),
-                                          cmocka_unit_test(test_long_fills),
-                                          cmocka_unit_test(test_long_spans),
-                                          cmocka_unit_test(test_small_moments_converge)};
+static const struct CMUnitTest tests[] = {
+    OPERATIONS(CASE_REF) OPERATIONS(CASE_PORTABLE) OPERATIONS(CASE_AVX2) OPERATIONS(CASE_AVX512)
+        OPERATIONS(CASE_BF16) OPERATIONS(CASE_AMX) cmocka_unit_test(test_sum_squares_and_threads),
+    cmocka_unit_test(test_attention_and_threads),
+    cmocka_unit_test(test_skinny_gemm_rows_are_independent),
+    cmocka_unit_test(test_long_fills),
+    cmocka_unit_test(test_long_spans),
+    cmocka_unit_test(test_small_moments_converge)};
 
 // The reference's own tests take as long as those of two other devices, whose tests run the reference, too,
 // in double. In the short run, gcc's release build has them, and not the address sanitizer's or clang's.

@@ -126,8 +126,9 @@ static void test_distribution(void **state) {
 
 // ---- on the CPU: masks and sums do not depend on threads, batch and instruction set
 
-enum { T = 6, SEQUENCES = 5, ROWS = T * SEQUENCES, C = 700, N_INSTRUCTION_SETS = 4 };
-static const char *const instruction_sets[N_INSTRUCTION_SETS] = {"portable", "avx2", "avx512", "avx512_bf16"};
+enum { T = 6, SEQUENCES = 5, ROWS = T * SEQUENCES, C = 700, N_INSTRUCTION_SETS = 5 };
+static const char *const instruction_sets[N_INSTRUCTION_SETS] = {"portable", "avx2", "avx512", "avx512_bf16",
+                                                                 "amx"};
 static const uint64_t sequences[SEQUENCES] = {3, 0, 9999999999, 17, 4};
 
 // NULL: this machine lacks it.

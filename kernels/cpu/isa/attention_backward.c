@@ -516,9 +516,11 @@ static void groups_part(const void *context, int part, int n_parts) {
     const struct backward_call *call = context;
     struct block_scratch scratch = scratch_at(call->stream, &call->plan, part);
     struct parallel_span groups = parallel_span_of(call->n_groups, 1, part, n_parts);
+    matrix_units_begin();
     for (size_t group = groups.begin; group < groups.end; group++)
         VF_DISPATCH(call->args->type, backward_group, call->stream, call->args, &call->plan, (size_t)part,
                     group, scratch);
+    matrix_units_end();
 }
 
 // Blocks of all query heads, then of all key-value heads.
@@ -548,6 +550,7 @@ static void blocks_part(const void *context, int part, int n_parts) {
     const struct backward_plan *plan = &call->plan;
     struct block_scratch scratch = scratch_at(call->stream, plan, part);
     size_t n_together = call->n_groups + call->n_heads;
+    matrix_units_begin();
     for (size_t task; (task = atomic_fetch_add(call->next, 1)) < n_together * (size_t)plan->n_blocks;) {
         size_t index = task % n_together;
         int rank = (int)(task / n_together);
@@ -558,6 +561,7 @@ static void blocks_part(const void *context, int part, int n_parts) {
             VF_DISPATCH(call->args->type, backward_query_block, call->stream, call->args, plan,
                         index - call->n_groups, scratch, plan->n_blocks - 1 - rank);
     }
+    matrix_units_end();
 }
 
 enum status CPU_OP(attention_backward)(struct stream *stream, const struct attention_backward_args *args) {

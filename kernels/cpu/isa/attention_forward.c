@@ -313,6 +313,7 @@ static void groups_part(const void *context, int part, int n_parts) {
     float *scratch = part_scratch(call->stream, plan, part);
     struct packed_keys packed = packed_keys_at(call->stream, plan, (size_t)part, args->D);
     struct parallel_span groups = parallel_span_of(call->n_groups, 1, part, n_parts);
+    matrix_units_begin();
     for (size_t group = groups.begin; group < groups.end; group++) {
         size_t n_heads = (size_t)plan->group;
         for (int block = first_key_block(args, plan, group / (size_t)args->K); block < plan->n_key_blocks;
@@ -322,6 +323,7 @@ static void groups_part(const void *context, int part, int n_parts) {
             for (int block = 0; block < plan->n_query_blocks; block++)
                 VF_DISPATCH(args->type, attend_query_block, args, plan, packed, scratch, head, block);
     }
+    matrix_units_end();
 }
 
 static void single_queries_part(const void *context, int part, int n_threads) {
@@ -378,6 +380,7 @@ static void query_blocks_part(const void *context, int part, int n_parts) {
     const struct forward_plan *plan = &call->plan;
     float *scratch = part_scratch(call->stream, plan, part);
     size_t n_heads = call->n_groups * (size_t)plan->group, n_tasks = n_heads * (size_t)plan->n_query_blocks;
+    matrix_units_begin();
     for (size_t task; (task = atomic_fetch_add(call->next, 1)) < n_tasks;) {
         size_t head = task % n_heads;
         struct packed_keys packed =
@@ -385,6 +388,7 @@ static void query_blocks_part(const void *context, int part, int n_parts) {
         VF_DISPATCH(call->args->type, attend_query_block, call->args, plan, packed, scratch, head,
                     plan->n_query_blocks - 1 - (int)(task / n_heads));
     }
+    matrix_units_end();
 }
 
 enum status CPU_OP(attention_forward)(struct stream *stream, const struct attention_forward_args *args) {

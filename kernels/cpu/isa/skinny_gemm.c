@@ -26,7 +26,7 @@ struct skinny_gemm {
 // Vectors of fp32, or of pairs of bf16.
 
 VF_INLINE size_t step_of(enum dtype type) {
-    return multiplies_pairs(type) ? 2 * VF_WIDTH : VF_WIDTH;
+    return vectors_multiply_pairs(type) ? 2 * VF_WIDTH : VF_WIDTH;
 }
 
 VF_INLINE vu pairs_at(const void *from, size_t i, size_t n) {
@@ -37,15 +37,15 @@ VF_INLINE vu pairs_at(const void *from, size_t i, size_t n) {
 
 // Loads n <= step_of(type) elements; the remaining lanes are zero.
 VF_INLINE vu load_weight(enum dtype type, const void *weight, size_t i, size_t n) {
-    return multiplies_pairs(type) ? pairs_at(weight, i, n) : (vu)vf_get_part(type, weight, i, (int)n);
+    return vectors_multiply_pairs(type) ? pairs_at(weight, i, n) : (vu)vf_get_part(type, weight, i, (int)n);
 }
 
 VF_INLINE vu load_x(enum dtype type, const void *x, size_t i, size_t n) {
-    return multiplies_pairs(type) ? pairs_at(x, i, n) : (vu)vf_load_part((const float *)x + i, (int)n);
+    return vectors_multiply_pairs(type) ? pairs_at(x, i, n) : (vu)vf_load_part((const float *)x + i, (int)n);
 }
 
 VF_INLINE vf add_products(enum dtype type, vu a, vu b, vf sum) {
-    return multiplies_pairs(type) ? vf_add_pair_products(a, b, sum) : vf_fma((vf)a, (vf)b, sum);
+    return vectors_multiply_pairs(type) ? vf_add_pair_products(a, b, sum) : vf_fma((vf)a, (vf)b, sum);
 }
 
 // total += products of n terms from the k-th. Row w of the weight begins at `index` + w IC, row r of x at r
@@ -93,7 +93,7 @@ VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_r
 VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums,
                              const struct skinny_gemm *gemm, size_t index) {
     size_t N = (size_t)gemm->args->N, IC = (size_t)gemm->args->IC, n_tiles = (N + ROW_TILE - 1) / ROW_TILE;
-    size_t x_size = dtype_size(multiplies_pairs(type) ? type : DTYPE_F32);
+    size_t x_size = dtype_size(vectors_multiply_pairs(type) ? type : DTYPE_F32);
     for (size_t tile = 0; tile < n_tiles; tile++) {
         size_t r = N * tile / n_tiles, n_rows = N * (tile + 1) / n_tiles - r;
         const void *x = (const char *)gemm->x + r * IC * x_size;
@@ -147,7 +147,7 @@ VF_INLINE void multiply_range(enum dtype type, const struct skinny_gemm *gemm, s
 }
 
 static bool upcasts_x(const struct linear_forward_args *args) {
-    return args->type != DTYPE_F32 && !multiplies_pairs(args->type);
+    return args->type != DTYPE_F32 && !vectors_multiply_pairs(args->type);
 }
 
 size_t CPU_OP(skinny_gemm_workspace)(const struct linear_forward_args *args) {

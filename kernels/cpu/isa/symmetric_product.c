@@ -158,15 +158,17 @@ static void blocks_part(const void *context, int part, int n_parts) {
     float *sums = call->sums + (size_t)part * BLOCK_ROWS * BLOCK_COLUMNS;
     size_t first = 0; // task of row_block
     int row_block = call->plan.n_row_blocks - 1;
+    matrix_units_begin();
     for (;;) {
         const size_t task = atomic_fetch_add(&call->next[1], 1);
         while (row_block >= 0 && task - first >= (size_t)column_blocks_of(&call->plan, row_block))
             first += (size_t)column_blocks_of(&call->plan, row_block--);
         if (row_block < 0)
-            return;
+            break;
         VF_DISPATCH(call->args->type, one_block, call, sums, row_block * BLOCK_ROWS,
                     (int)(task - first) * BLOCK_COLUMNS);
     }
+    matrix_units_end();
 }
 
 void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args) {

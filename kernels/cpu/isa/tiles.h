@@ -4,20 +4,29 @@
 //   every type, width and length.
 // - A unit is a float. For bf16 on processors that multiply bf16 fast (VF_PAIRS) it is a pair of bf16,
 //   neighbours in the inner dimension, which then has half as many units. Sums are always floats.
-// - Each element of a product is one chain of fused multiply-adds in the order of the inner dimension,
-//   whatever tile it is in. So the bits do not depend on which thread computes which block.
+// - Each element of a product is one chain of fused multiply-adds in the order of the inner dimension (on
+//   matrix units, of sums of 16 products), whatever tile it is in. So the bits do not depend on which thread
+//   computes which block.
+// Between matrix_units_begin and _end on the same thread.
 #ifndef ZERO_KERNELS_CPU_ISA_TILES_H
 #define ZERO_KERNELS_CPU_ISA_TILES_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "kernels/cpu/isa/matrix_units.h"
 #include "kernels/cpu/simd_pairs.h"
 #include "kernels/cpu/simd_transpose.h"
 
-// A tile is TILE_ROWS x TILE_VECTORS vectors, summed in registers: 24 of AVX-512's 32 registers, 12 of the
-// other instruction sets' 16.
-#define TILE_ROWS    6
+// A tile is TILE_ROWS x TILE_VECTORS vectors. VECTOR_ROWS of it are summed in registers at a time: 24 of
+// AVX-512's 32 registers, 12 of the other instruction sets' 16. Tiles of matrix units have more rows.
+#if VF_MATRIX_UNITS
+#    define TILE_ROWS   UNIT_ROWS
+#    define VECTOR_ROWS 4
+#else
+#    define TILE_ROWS   6
+#    define VECTOR_ROWS 6
+#endif
 #define TILE_VECTORS (VF_WIDTH == 16 ? 4 : 2)
 
 static inline size_t round_up_to(size_t n, size_t multiple) {
@@ -36,13 +45,13 @@ VF_INLINE int units_of(bool pairs, int n) {
     return pairs ? (n + 1) / 2 : n;
 }
 
-// c[m, n] = (add ? c[m, n] : 0) + the sum over units k of a(m, k) * b[k, n], for TILE_ROWS rows and n_vectors
-// vectors of columns. a(m, k) is a[m * a_row + k], or a[k * a_row + m] when transposed.
-VF_INLINE void multiply_tile(const bool pairs, const bool transposed, const int n_vectors, float *c,
-                             size_t c_row, const float *a, size_t a_row, const float *b, size_t b_row,
-                             int depth, bool add) {
-    vf sums[TILE_ROWS][TILE_VECTORS];
-    FLAT_LOOP(m, TILE_ROWS) {
+// c[m, n] = (add ? c[m, n] : 0) + the sum over units k of a(m, k) * b[k, n], for VECTOR_ROWS rows and
+// n_vectors vectors of columns. a(m, k) is a[m * a_row + k], or a[k * a_row + m] when transposed.
+VF_INLINE void multiply_vector_rows(const bool pairs, const bool transposed, const int n_vectors, float *c,
+                                    size_t c_row, const float *a, size_t a_row, const float *b, size_t b_row,
+                                    int depth, bool add) {
+    vf sums[VECTOR_ROWS][TILE_VECTORS];
+    FLAT_LOOP(m, VECTOR_ROWS) {
         FLAT_LOOP(n, n_vectors) {
             sums[m][n] = add ? vf_load(c + (size_t)m * c_row + n * VF_WIDTH) : vf_zero();
         }
@@ -52,7 +61,7 @@ VF_INLINE void multiply_tile(const bool pairs, const bool transposed, const int 
         FLAT_LOOP(n, n_vectors) {
             right[n] = vf_load(b + n * VF_WIDTH);
         }
-        FLAT_LOOP(m, TILE_ROWS) {
+        FLAT_LOOP(m, VECTOR_ROWS) {
             const float *unit = a + (transposed ? (size_t)m : (size_t)m * a_row);
             if (pairs) {
                 vu left = vu_set1_from(unit);
@@ -69,11 +78,26 @@ VF_INLINE void multiply_tile(const bool pairs, const bool transposed, const int 
         a += transposed ? a_row : 1;
         b += b_row;
     }
-    FLAT_LOOP(m, TILE_ROWS) {
+    FLAT_LOOP(m, VECTOR_ROWS) {
         FLAT_LOOP(n, n_vectors) {
             vf_store(c + (size_t)m * c_row + n * VF_WIDTH, sums[m][n]);
         }
     }
+}
+
+// The same for TILE_ROWS rows.
+VF_INLINE void multiply_tile(const bool pairs, const bool transposed, const int n_vectors, float *c,
+                             size_t c_row, const float *a, size_t a_row, const float *b, size_t b_row,
+                             int depth, bool add) {
+#if VF_MATRIX_UNITS
+    if (pairs) {
+        multiply_units(transposed, n_vectors, c, c_row, a, a_row, b, b_row, depth, add);
+        return;
+    }
+#endif
+    for (int m = 0; m < TILE_ROWS; m += VECTOR_ROWS)
+        multiply_vector_rows(pairs, transposed, n_vectors, c + (size_t)m * c_row, c_row,
+                             a + (size_t)m * (transposed ? 1 : a_row), a_row, b, b_row, depth, add);
 }
 
 VF_INLINE void multiply_tiles(const bool pairs, const bool transposed, float *c, size_t c_row, const float *a,

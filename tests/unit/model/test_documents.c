@@ -199,7 +199,8 @@ static void test_recompute_changes_no_bit(void **state) {
 
 #define ON(device, test)                                                                                     \
     { #test " on " device, test, NULL, NULL, (void *)(uintptr_t)device }
-#define ON_ALL(test) ON("avx512_bf16", test), ON("avx512", test), ON("avx2", test), ON("portable", test)
+#define ON_ALL(test)                                                                                         \
+    ON("amx", test), ON("avx512_bf16", test), ON("avx512", test), ON("avx2", test), ON("portable", test)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -404,6 +404,7 @@ static void test_golden(void **state) {
     X("modern-tiny", device, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, bf16_tolerances)                             \
     X("modern-tiny", device, DTYPE_F16, RECOMPUTE_ATTENTION, fp16_tolerances)
 #define GOLDEN_CASES(X)                                                                                      \
+    ON_DEVICE(X, "amx")                                                                                      \
     ON_DEVICE(X, "avx512_bf16")                                                                              \
     ON_DEVICE(X, "avx512")                                                                                   \
     ON_DEVICE(X, "avx2")                                                                                     \
@@ -412,11 +413,13 @@ static void test_golden(void **state) {
     ON_DEVICE(X, "ref")                                                                                      \
     X("gpt2-tiny", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                        \
     X("gpt2-tiny-accum", "ref", DTYPE_F64, RECOMPUTE_NONE, fp64_tolerances)                                  \
+    LLAMA_ON_DEVICE(X, "amx")                                                                                \
     LLAMA_ON_DEVICE(X, "avx512_bf16")                                                                        \
     LLAMA_ON_DEVICE(X, "avx512")                                                                             \
     LLAMA_ON_DEVICE(X, "avx2")                                                                               \
     LLAMA_ON_DEVICE(X, "portable")                                                                           \
     LLAMA_ON_DEVICE(X, "ref")                                                                                \
+    MODERN_ON_DEVICE(X, "amx")                                                                               \
     MODERN_ON_DEVICE(X, "avx512_bf16")                                                                       \
     MODERN_ON_DEVICE(X, "avx512")                                                                            \
     MODERN_ON_DEVICE(X, "avx2")                                                                              \
@@ -434,6 +437,7 @@ static void test_golden(void **state) {
     X("avx512", DTYPE_F32, RECOMPUTE_ATTENTION, given_fp32_tolerances)                                       \
     X("avx2", DTYPE_F32, RECOMPUTE_ELEMENTWISE, given_fp32_tolerances)                                       \
     X("portable", DTYPE_F32, RECOMPUTE_BLOCK, given_fp32_tolerances)                                         \
+    X("amx", DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)                                                   \
     X("avx512_bf16", DTYPE_BF16, RECOMPUTE_BLOCK, bf16_tolerances)                                           \
     X("avx512", DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                                 \
     X("avx2", DTYPE_BF16, RECOMPUTE_NONE, bf16_tolerances)                                                   \

@@ -514,7 +514,8 @@ static void test_bad_options_are_refused(void **state) {
 #define ON(device, test)                                                                                     \
     { #test " on " device, test, NULL, NULL, (void *)(uintptr_t)device }
 #define ON_ALL(test)                                                                                         \
-    ON("avx512_bf16", test), ON("avx512", test), ON("avx2", test), ON("portable", test), ON("ref", test)
+    ON("amx", test), ON("avx512_bf16", test), ON("avx512", test), ON("avx2", test), ON("portable", test),    \
+        ON("ref", test)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
