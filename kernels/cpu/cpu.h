@@ -22,17 +22,17 @@ struct linear_upcast_args {
 
 // The epilogue of a linear layer's GEMM on one tile c (rows, columns) in fp32, in one pass. All pointers but
 // c and out may be NULL; those terms are left out.
-//   v = c + bias + residual
+//   v = alpha c + bias + beta residual
 //   with an activation f and no activation_input: v is stored to pre_activation, if that is not NULL, and
 //     v = f(the stored, rounded v)
 //   with activation_input: v = v f'(activation_input)
 //   out = v
 struct linear_epilogue_args {
-    const float *c;       // [r] rows c_stride apart; may be pre_activation or out where those are fp32
-    float alpha, beta;    // of c and of residual
-    void *out;            // [w] out_type, rows out_stride apart, as are those of the next three
-    void *pre_activation; // [w] type
-    const void *residual; // [r] type
+    const float *c; // [r] rows c_stride apart; may be pre_activation or out where those are fp32
+    float alpha, beta;
+    void *out;                    // [w] out_type, rows out_stride apart, as are those of the next three
+    void *pre_activation;         // [w] type
+    const void *residual;         // [r] type
     const void *activation_input; // [r] type
     const void *bias;             // [r] (columns) type
     int64_t rows, columns, c_stride, out_stride;

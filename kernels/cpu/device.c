@@ -48,21 +48,17 @@ static bool processor_has_f16c(void) {
     unsigned eax, ebx, ecx, edx;
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
-#endif
 
 // Linux gives a process the large state of matrix units only when it asks for it.
 static bool has_matrix_units(void) {
-#if defined(__x86_64__) && defined(__linux__)
     enum { LEAF_FEATURES = 7, EDX_AMX_BF16 = 1 << 22, EDX_AMX_TILE = 1 << 24 };
     enum { REQUEST_STATE = 0x1023, STATE_TILE_DATA = 18 }; // asm/prctl.h
     const unsigned wanted = EDX_AMX_BF16 | EDX_AMX_TILE;
     unsigned eax, ebx, ecx, edx;
     return __get_cpuid_count(LEAF_FEATURES, 0, &eax, &ebx, &ecx, &edx) && (edx & wanted) == wanted &&
            syscall(SYS_arch_prctl, REQUEST_STATE, STATE_TILE_DATA) == 0;
-#else
-    return false;
-#endif
 }
+#endif
 
 static bool processor_has(const char *name) {
 #if defined(__x86_64__)

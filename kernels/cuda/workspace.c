@@ -192,11 +192,11 @@ static int linear_backward_launches(const struct linear_backward_args *args) {
     return dx + (args->dweight ? 1 : 0) + dbias;
 }
 
-// Strips, and what all but the last have to mirror.
+// Strips, of which all but the last are mirrored; without them one.
 static int matrix_product_launches(const struct matrix_product_args *args) {
     const int64_t columns = symmetric_columns(args->columns, args->strip),
                   strips = (args->columns + columns - 1) / columns;
-    return args->strip > 0 ? (int)(2 * strips - 1) : 1;
+    return (int)(2 * strips - 1);
 }
 
 // dq; dk and dv; on CUDA cores first dout's product with out.

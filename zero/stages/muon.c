@@ -285,7 +285,7 @@ void muon_flops(const struct muon *muon, double *all, double *most) {
             for (int part =
                      muon_matrices(&rounds->params->params[rounds->tensors[i].param], shapes, first_row);
                  part > 0; part--)
-                own += newton_schulz_flops(shapes[part - 1], muon->products.strip);
+                own += newton_schulz_flops(shapes[part - 1], muon->products.device->symmetric_strip);
         }
         *all += own;
         *most = fmax(*most, own);

@@ -40,7 +40,7 @@ static struct matrix_product_args gram_product(const struct newton_schulz *ns, v
                                         .columns = (int)wide.rows,
                                         .inner = (int)wide.columns,
                                         .y_transposed = true,
-                                        .strip = ns->strip,
+                                        .strip = ns->device->symmetric_strip,
                                         .alpha = 1,
                                         .type = ns->type};
 }
@@ -115,7 +115,7 @@ enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, 
                                const struct matrix_shape *shapes, int n_shapes, struct region_table *table) {
     size_t area = 0;
     int64_t side = 0;
-    *ns = (struct newton_schulz){.device = device, .type = type, .strip = device->symmetric_strip};
+    *ns = (struct newton_schulz){.device = device, .type = type};
     for (int i = 0; i < n_shapes; i++) {
         const size_t n = (size_t)(shapes[i].rows * shapes[i].columns);
         area = n > area ? n : area;

@@ -38,7 +38,6 @@ enum { N_NEWTON_SCHULZ_REGIONS = 5 };
 struct newton_schulz {
     struct device *device;
     enum dtype type;
-    int strip; // of symmetric products: matrix_product_args.strip
     int n_lanes;
     int regions[N_NEWTON_SCHULZ_REGIONS];
     size_t lane_bytes[N_NEWTON_SCHULZ_REGIONS]; // of each region

@@ -13,14 +13,10 @@ size_t bytes_at(const struct matrix_product_args *args, int row, int column, int
            dtype_size(args->type);
 }
 
-// Rows from `row` on of the columns [column, column + columns).
+// Rows from `row` on of the columns [column, column + columns). Without strips the whole is one.
 struct part {
     int row, column, columns;
 };
-
-part whole(const struct matrix_product_args *args) {
-    return {0, 0, args->columns};
-}
 
 int columns_of_strips(const struct matrix_product_args *args) {
     return static_cast<int>(symmetric_columns(args->columns, args->strip));
@@ -72,7 +68,7 @@ enum status run_part(struct stream *stream, const struct matrix_product_args *ar
 enum status mirror(struct stream *stream, const struct matrix_product_args *args, const part &strip) {
     const int below = strip.column + strip.columns;
     struct matrix_transpose_args transpose = {};
-    if (below == args->rows)
+    if (args->strip == 0 || below == args->rows)
         return STATUS_OK;
     transpose.out = static_cast<char *>(args->out) + bytes_at(args, strip.column, below, args->columns);
     transpose.x = static_cast<const char *>(args->out) + bytes_at(args, below, strip.column, args->columns);
@@ -92,8 +88,6 @@ enum status prepare(struct device *device, const struct matrix_product_args *arg
 
 extern "C" enum status cuda_matrix_product_prepare(struct device *device,
                                                    const struct matrix_product_args *args) {
-    if (args->strip == 0)
-        return prepare(device, args, whole(args));
     for (int column = 0; column < args->columns; column += columns_of_strips(args))
         TRY(prepare(device, args, strip_at(args, column)));
     return STATUS_OK;
@@ -103,8 +97,6 @@ extern "C" enum status cuda_matrix_product(struct stream *stream, const struct m
     assert(args->strip == 0 || (args->y_transposed && args->rows == args->columns));
     assert(stream->workspace_bytes >=
            cuda_product_workspace(properties_of(stream->device), args->columns, args->rows));
-    if (args->strip == 0)
-        return run_part(stream, args, whole(args));
     for (int column = 0; column < args->columns; column += columns_of_strips(args)) {
         const part strip = strip_at(args, column);
         TRY(run_part(stream, args, strip));

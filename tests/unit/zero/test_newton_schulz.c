@@ -233,7 +233,7 @@ static void check_symmetric_products(const char *device, struct matrix_shape sha
     struct bench bench;
     struct pair pair;
     bench_open(&bench, device, DTYPE_F32, shape, in_strips);
-    const int strip = bench.products.strip;
+    const int strip = bench.device->symmetric_strip;
     assert_true(strip < (shape.rows < shape.columns ? shape.rows : shape.columns));
     assert_true(newton_schulz_flops(shape, strip) < 0.9 * newton_schulz_flops(shape, 0));
     pair_make(&pair, &bench, 1);
