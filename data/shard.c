@@ -38,14 +38,16 @@ enum {
 // these words.
 static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_identity *tokenizer) {
     const int32_t n_ids = header[WORD_TOKENIZER_IDS], start = header[WORD_TOKENIZER_START];
+    if (header[WORD_TOKENIZER_MAGIC] != SHARD_TOKENIZER_MAGIC || n_ids <= 0 || n_ids > TOKENIZER_MAX_IDS ||
+        start < 0 || start > n_ids)
+        return;
     struct tokenizer_identity found = {.n_ids = n_ids, .document_start = (start > 0 ? start : n_ids) - 1};
     memcpy(&found.checksum, &header[WORD_TOKENIZER_CHECKSUM], sizeof found.checksum);
     memcpy(found.name, &header[WORD_TOKENIZER_NAME], sizeof found.name);
     bool is_text = found.name[sizeof found.name - 1] == '\0';
     for (const char *c = found.name; is_text && *c; c++)
         is_text = *c >= ' ' && *c <= '~';
-    if (header[WORD_TOKENIZER_MAGIC] == SHARD_TOKENIZER_MAGIC && is_text && n_ids > 0 &&
-        n_ids <= TOKENIZER_MAX_IDS && start >= 0 && start <= n_ids)
+    if (is_text)
         *tokenizer = found;
 }
 
