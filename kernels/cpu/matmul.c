@@ -16,9 +16,10 @@
 #define TILE_TERMS        4096
 #define TILE_B_ELEMENTS   ((int64_t)8 << 20)
 #define TILE_COLUMN_GRAIN 64
-// Logits, on matrix units: what fits into a second-level cache (sums_logits).
-#define LOGITS_TILE_ROWS    640
-#define LOGITS_TILE_COLUMNS 384
+// Of many columns, on matrix units: what fits into a second-level cache (sums_densely).
+#define DENSE_TILE_ROWS    640
+#define DENSE_TILE_COLUMNS 384
+#define DENSE_TERMS        2048
 // Weight gradients have as many rows as the weight, and sum over the rows of the batch.
 #define ACCUMULATED_ROWS  3072
 #define ACCUMULATED_TERMS 1024
@@ -105,18 +106,20 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-// Matrix units: results of many columns in fp32 are summed densely in a scratch, and then copied. To their
-// own rows, far apart, oneDNN takes 1.5 times as long (product_is_fast_dense; 592 x 50257 x 768).
-static bool sums_logits(const struct tiled_matmul *t) {
-    return product_has_matrix_units() && !t->weight_gradient && t->type == DTYPE_BF16 &&
-           t->out_type == DTYPE_F32 && t->n > TILE_COLUMNS;
+// Matrix units: results of many columns, as logits and wide layers have, are summed densely, in a scratch
+// where their epilogue finds them. oneDNN takes 1.2 times as long for tiles of more columns, and 1.5 times
+// for fp32 sums in their own rows, far apart (product_is_fast_dense; 592 x 50257 x 768). With more terms it
+// gains nothing.
+static bool sums_densely(const struct tiled_matmul *t) {
+    return product_has_matrix_units() && !t->weight_gradient && t->type == DTYPE_BF16 && t->b.row == 1 &&
+           t->n > TILE_COLUMNS && t->k <= DENSE_TERMS;
 }
 
 static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t, bool direct) {
     struct tile_sizes sizes;
-    if (sums_logits(t))
-        return (struct tile_sizes){tile_size(t->m, LOGITS_TILE_ROWS, PRODUCT_DENSE_ROWS), LOGITS_TILE_COLUMNS,
-                                   tile_size(t->k, TILE_TERMS, TILE_COLUMN_GRAIN)};
+    if (sums_densely(t))
+        return (struct tile_sizes){tile_size(t->m, DENSE_TILE_ROWS, PRODUCT_DENSE_ROWS), DENSE_TILE_COLUMNS,
+                                   t->k};
     if (t->weight_gradient) {
         sizes.m = tile_size(t->m, ACCUMULATED_ROWS, TILE_COLUMN_GRAIN);
         sizes.k = tile_size(t->k, ACCUMULATED_TERMS, 1);
@@ -201,16 +204,16 @@ static void multiply_in(struct walk *walk, enum dtype type) {
 static struct walk walk_of(const struct tiled_matmul *matmul, struct cpu_device *cpu, int thread) {
     const bool is_16_bit = matmul->type != DTYPE_F32,
                has_factors = matmul->alpha != 1 || (matmul->residual && matmul->beta != 1),
-               logits = sums_logits(matmul);
+               dense = sums_densely(matmul);
     struct walk walk = {
         .matmul = matmul,
         .cpu = cpu,
         .products = cpu->products[thread],
         .direct =
-            matmul->weight_gradient || (!has_factors && !logits &&
+            matmul->weight_gradient || (!has_factors && !dense &&
                                         (!is_16_bit || (matmul->out_type == DTYPE_F32 && !matmul->bias &&
                                                         !matmul->residual && !matmul->activation))),
-        .dense = logits || matmul->is_cached,
+        .dense = dense || matmul->is_cached,
     };
     walk.sizes = tile_sizes_of(matmul, walk.direct);
     multiply_in(&walk, is_16_bit && multiplies_16_bit(cpu, matmul->type) ? matmul->type : DTYPE_F32);
