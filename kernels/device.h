@@ -66,7 +66,8 @@ struct cudnn_support {
 
 struct device {
     const char *name;      // "cpu", "cuda", "ref"
-    char description[160]; // for messages: instruction set, library, threads
+    char arithmetic[112];  // what rounds its results: instruction set or GPU, and library
+    char description[160]; // for messages: arithmetic, threads, memory
     const struct ops *ops;
     enum region_place place; // where its memory is: REGION_HOST for the CPU
     int n_threads;           // host threads that its operations use

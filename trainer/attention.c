@@ -94,12 +94,11 @@ enum status trainer_may_use_cudnn(struct trainer *trainer, bool *out) {
 }
 
 // Judges all ranks together: cuDNN must be usable on each, in one version. The reason names the first rank
-// that differs. A run is on GPUs if a rank is.
+// that differs.
 static void judge_ranks(const struct answer *all, int world, struct answer *out) {
     *out = all[0];
     for (int rank = 1; rank < world; rank++) {
         const struct cudnn_support *one = &all[rank].cudnn;
-        out->on_gpu |= all[rank].on_gpu;
         if (!out->cudnn.usable)
             continue;
         out->cudnn.usable = one->usable && strcmp(one->version, all[0].cudnn.version) == 0;
@@ -158,8 +157,7 @@ static enum status require_cudnn(struct trainer *trainer, const struct cudnn_sup
 // The times of a shape, as they are kept or measured.
 static bool measure_shape(struct trainer *trainer, const char *version, const struct attention_shape *shape,
                           struct attention_times *times) {
-    const char *description = trainer->device->description, *name = strstr(description, ", ");
-    const struct attention_cache_key key = {name ? name + 2 : description, version, *shape};
+    const struct attention_cache_key key = {trainer->device->arithmetic, version, *shape};
     if (attention_cache_find(&key, times))
         return true;
     if (device_measure_attention(trainer->device, shape, times) != STATUS_OK)

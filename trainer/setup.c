@@ -8,10 +8,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "base/parallel.h"
-#include "base/processors.h"
 #include "kernels/debug_sync.h"
-#include "trainer/data_defaults.h"
+#include "trainer/data/defaults.h"
 #include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_line.h"
@@ -92,32 +90,6 @@ static enum status check_same_config(struct trainer *trainer) {
     free(text);
     text_free(&json);
     return status;
-}
-
-// ---- devices
-
-// With overlap_comm, reductions between ranks use one thread while the others compute. Without it, they use
-// all.
-static enum status open_devices(struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    int threads = (int)config->run.threads, local_rank = trainer->comm->local_rank;
-    if (threads == 0)
-        threads = processors_per_process(trainer->comm->local_world);
-    parallel_set_threads(threads);
-    processors_warn_of_ranks(trainer->comm->local_world, threads);
-    bool overlap = config->zero_optimization.overlap_comm;
-    const char *device = config_device_name(config->top.device);
-    TRY(device_open(device, threads, local_rank, &trainer->device));
-    TRY(device_open(device, overlap ? 1 : threads, local_rank, &trainer->comm_device));
-    if (trainer->device->place == REGION_DEVICE)
-        TRY(device_open("cpu", threads, local_rank, &trainer->host_device));
-    if (config->run.debug_sync) {
-        TRY(debug_sync_begin(trainer->device));
-        TRY(debug_sync_begin(trainer->comm_device));
-    }
-    TRY(stream_init(&trainer->stream, trainer->device));
-    region_memory_init(&trainer->memory, trainer->device);
-    return comm_attach(trainer->comm, trainer->comm_device, overlap);
 }
 
 // The compute type of the config or, for "auto", the one that rank 0 measures as faster.
@@ -435,7 +407,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     *complete = trainer->resumed && trainer->step >= trainer->last_step;
     if (*complete)
         return STATUS_OK;
-    TRY(trainer_agree(trainer, open_devices(trainer)));
+    TRY(trainer_open_devices(trainer));
     TRY(choose_type(trainer));
     TRY(trainer_choose_micro_batch(trainer));
     trainer_take_shapes(trainer);

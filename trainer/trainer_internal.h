@@ -1,6 +1,6 @@
-// The trainer's state, shared by its files: setup.c, trainer.c (the loop), evaluation.c, samples.c,
-// checkpointing.c, data.c, tokenizer.c, pacing.c, attention.c, rate.c, micro_batch.c, resuming.c and
-// profiling.c, divergence.c.
+// The trainer's state, shared by its files: setup.c, devices.c, trainer.c (the loop), evaluation.c,
+// samples.c, checkpointing.c, data.c, tokenizer.c, pacing.c, attention.c, rate.c, micro_batch.c, resuming.c
+// and profiling.c, divergence.c.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 
@@ -215,7 +215,7 @@ void trainer_end_session(struct trainer *trainer, enum status status);
 // Opens data.train and data.val. Checks that all ranks see the same data, and that a resumed run gets the
 // data that it was trained on, unless checkpoint.accept_new_data allows other data. Collective.
 enum status trainer_open_data(struct trainer *trainer) MUST_CHECK;
-// Logs what the data is, and what of it was not in the config (trainer/data_defaults.h).
+// Logs what the data is, and what of it was not in the config (trainer/data/defaults.h).
 void trainer_describe_data(const struct trainer *trainer);
 // Logs how much each source of a mixture was trained on, since its order began.
 void trainer_log_drawn(const struct trainer *trainer);
@@ -348,6 +348,9 @@ MUST_CHECK static inline enum status trainer_device_limit(const struct trainer *
     *bytes = free_bytes / sharing + trainer_device_sums_bytes(trainer);
     return STATUS_OK;
 }
+// Opens this rank's devices, and the ranks' way to exchange what is on them (devices.c). STATUS_INVALID: some
+// ranks have a GPU and others none. Devices of a kind that round differently are warned of.
+enum status trainer_open_devices(struct trainer *trainer) MUST_CHECK;
 // Chooses train.micro_batch_size, if it is open and a rank has a GPU (micro_batch.c).
 enum status trainer_choose_micro_batch(struct trainer *trainer) MUST_CHECK;
 // Logs what was chosen, and why. Called while the checkpoint to resume is open. Not collective.

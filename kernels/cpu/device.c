@@ -238,9 +238,11 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         return status;
     }
     char library[32];
-    snprintf(cpu->device.description, sizeof cpu->device.description, "CPU, %s, %s, %d thread%s", isa->name,
-             product_library(library, sizeof library), cpu->device.n_threads,
-             cpu->device.n_threads == 1 ? "" : "s");
+    struct device *device = &cpu->device;
+    snprintf(device->arithmetic, sizeof device->arithmetic, "%s, %s", isa->name,
+             product_library(library, sizeof library));
+    snprintf(device->description, sizeof device->description, "CPU, %s, %d thread%s", device->arithmetic,
+             device->n_threads, device->n_threads == 1 ? "" : "s");
     *out = &cpu->device;
     return STATUS_OK;
 }

@@ -321,10 +321,11 @@ enum status open_gpu(cuda_device *cuda) {
     char memory[32];
     int runtime = 0;
     TRY_CUDA(cudaRuntimeGetVersion(&runtime));
-    snprintf(cuda->device.description, sizeof cuda->device.description,
-             "GPU %d, %.80s, %s, sm_%d, CUDA %d.%d", cuda->index, properties.name,
-             text_bytes(memory, sizeof memory, static_cast<double>(properties.totalGlobalMem)), capability,
-             runtime / 1000, runtime % 1000 / 10);
+    snprintf(cuda->device.arithmetic, sizeof cuda->device.arithmetic, "%.72s, sm_%d, CUDA %d.%d",
+             properties.name, capability, runtime / 1000, runtime % 1000 / 10);
+    snprintf(cuda->device.description, sizeof cuda->device.description, "GPU %d, %s, %s", cuda->index,
+             cuda->device.arithmetic,
+             text_bytes(memory, sizeof memory, static_cast<double>(properties.totalGlobalMem)));
     return matmuls_new(&cuda->matmuls);
 }
 

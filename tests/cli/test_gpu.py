@@ -329,6 +329,17 @@ class Ranks(GpuCase):
                     self.check_plan()
                     self.remove_run()
 
+    def test_devices_of_several_kinds(self):
+        """A rank without a GPU would plan and exchange other things; one with another GPU only rounds differently."""
+        def ranks(variable, code):
+            words = ['-n', 1, harness.TRAIN, config, 'device=auto', ':', '-n', 1, '-x', variable, harness.TRAIN, config, 'device=auto']
+            return self.finish(self.start_mpirun(*words), code).error
+        config = self.config()
+        self.assertRegex(ranks('CUDASIM_NO_DEVICE=1', code=2),
+                         r'error: device "auto" is a GPU on rank 0 \(simulated GPU, sm_90.* and the CPU on rank 1 \(.*oneDNN')
+        warning = r'warning: rank 0 computes by simulated GPU, sm_90, .*, and rank 1 by simulated GPU, sm_86'
+        self.assertRegex(ranks('CUDASIM_CAPABILITY=8.6', code=0), warning)
+
     def test_soap(self):
         """Its gradients and directions are exchanged by GPUs; bases are made on the host."""
         config = self.config(optimizer={'type': 'soap', 'precondition_frequency': 2})

@@ -1,6 +1,6 @@
-// See trainer/data_defaults.h. Each rank finds the same in the same files; the ranks' configs are compared
+// See trainer/data/defaults.h. Each rank finds the same in the same files; the ranks' configs are compared
 // afterwards.
-#include "trainer/data_defaults.h"
+#include "trainer/data/defaults.h"
 
 #include <stdlib.h>
 #include <string.h>
