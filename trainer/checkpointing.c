@@ -45,6 +45,7 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .params = &trainer->params,
                                                  .tokenizer = trainer->tokenizer,
                                                  .compute = trainer->type,
+                                                 .device = trainer->device->arithmetic,
                                                  .attention = trainer->attention,
                                                  .kinds = kinds_to_save(trainer),
                                                  .matrices = state->soap.matrices,

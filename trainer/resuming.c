@@ -205,6 +205,12 @@ static void describe_changed_ranks(const struct trainer *trainer) {
         same_bits ? "the last bit" : "rounding, as sums are added in another order");
 }
 
+static void describe_changed_device(const struct trainer *trainer) {
+    const char *before = trainer->resumed->device, *now = trainer->device->arithmetic;
+    if (before && strcmp(before, now) != 0)
+        log_info("the checkpoint is of a run by %s; now by %s: results are equal to rounding", before, now);
+}
+
 void trainer_describe_resume(const struct trainer *trainer) {
     if (!trainer->resumed)
         return;
@@ -212,6 +218,7 @@ void trainer_describe_resume(const struct trainer *trainer) {
     log_info("resuming after step %lld%s from %s", (long long)trainer->step,
              trainer_of_total(trainer, total, sizeof total), trainer->resumed->path);
     describe_changed_ranks(trainer);
+    describe_changed_device(trainer);
 }
 
 // The rate restarts where max_steps was raised and decay_steps is not given.

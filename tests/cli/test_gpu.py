@@ -117,7 +117,8 @@ class Resuming(GpuCase):
                 self.run_train(config, 'run.dir=whole')
                 for step in 2, 4:
                     run = self.copy_until(step, 'whole', f'resumed-{step}')
-                    self.run_train(config, f'run.dir={run}')
+                    resumed = self.run_train(config, f'run.dir={run}')
+                    self.assertNotIn('equal to rounding', resumed.out + resumed.error)
                     self.assertEqual(self.curve(run.name), self.curve('whole'))
                     self.assertEqual(self.final_state(run.name), self.final_state('whole'))
                     self.remove_run(run.name)
@@ -130,7 +131,9 @@ class Resuming(GpuCase):
             with self.subTest(first=first, second=second):
                 run = f'{first}-{second}'
                 self.run_train(config, f'device={first}', 'train.max_steps=3', f'run.dir={run}')
-                self.run_train(config, f'device={second}', f'run.dir={run}')
+                resumed = self.run_train(config, f'device={second}', f'run.dir={run}')
+                self.assertRegex(resumed.out + resumed.error,
+                                 r'the checkpoint is of a run by .*; now by .*: results are equal to rounding')
                 for here, there in zip(self.metrics(run), self.metrics('whole')):
                     self.assertLessEqual(relative(here['loss'], there['loss']), 1e-5)
 

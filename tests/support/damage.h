@@ -17,7 +17,7 @@
 #include "base/rng.h"
 
 struct bytes {
-    uint8_t data[16384];
+    uint8_t data[20480];
     size_t n;
 };
 

@@ -134,6 +134,7 @@ void checkpoint_clear(struct checkpoint *checkpoint) {
     checkpoint_layout_free(&checkpoint->layout);
     free(checkpoint->tokenizer);
     free(checkpoint->optimizer);
+    free(checkpoint->device);
     free(checkpoint->n_moments);
     free(checkpoint->version);
     data_record_free(&checkpoint->data);

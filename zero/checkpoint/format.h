@@ -54,6 +54,7 @@ struct checkpoint_contents {
     const struct params *params;
     const struct tokenizer *tokenizer; // copied into the folder; NULL: none
     enum dtype compute;                // the resolved precision.compute
+    const char *device;                // what rounds the results (device's arithmetic); NULL: not recorded
     struct checkpoint_attention attention;
     struct checkpoint_kinds kinds;
     const struct checkpoint_matrix *matrices; // preconditioners, by the ranks that have them
@@ -74,6 +75,7 @@ struct checkpoint {
     struct config config; // as resolved when it was written
     struct params params; // the table that its model sizes give
     enum dtype compute;
+    char *device;                          // of rank 0; NULL: not recorded, as in earlier versions
     struct checkpoint_attention attention; // FLASH in checkpoints of earlier versions
     char *version;                         // of the program that wrote it
     char *optimizer;                       // "adamw", "sgd", ...

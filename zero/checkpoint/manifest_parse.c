@@ -77,6 +77,8 @@ static enum status parse_header(struct checkpoint *checkpoint, const cJSON *root
     *format_version = (int)version;
     TRY(copy_string(root, "version", source, &checkpoint->version));
     TRY(copy_string(root, "optimizer", source, &checkpoint->optimizer));
+    if (cJSON_GetObjectItemCaseSensitive(root, "device")) // else an older checkpoint
+        TRY(copy_string(root, "device", source, &checkpoint->device));
     TRY(json_get_integer(root, "step", 0, MAX_WHOLE, source, &checkpoint->step));
     TRY(json_get_integer(root, "tokens", 0, MAX_WHOLE, source, &checkpoint->tokens));
     TRY(json_get_integer(root, "world", 1, MAX_WORLD, source, &world));

@@ -140,6 +140,8 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     text_add(out, "  \"step\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n", contents->step, contents->tokens);
     manifest_add_model(out, params);
     add_string_member(out, "compute", dtype_name(contents->compute));
+    if (contents->device)
+        add_string_member(out, "device", contents->device);
     add_string_member(out, "attention", config_attention_name(contents->attention.kernel));
     if (contents->attention.kernel == CONFIG_ATTENTION_CUDNN)
         add_string_member(out, "cudnn", contents->attention.cudnn);

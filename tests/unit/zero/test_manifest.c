@@ -75,6 +75,7 @@ static void sample_print(struct sample *sample, const struct params *of, enum va
         .config = &config,
         .params = of,
         .compute = DTYPE_BF16,
+        .device = "avx2, oneDNN 2.6.3",
         .attention = {CONFIG_ATTENTION_CUDNN, "9.19.0"},
         .kinds = {.n = has_factors ? 1 : 3,
                   .has_factors = has_factors,
@@ -163,6 +164,7 @@ static void expect_read_back(struct sample *sample, bool regular) {
     assert_int_equal(checkpoint->step, 7);
     assert_int_equal(checkpoint->attention.kernel, CONFIG_ATTENTION_CUDNN);
     assert_string_equal(checkpoint->attention.cudnn, "9.19.0");
+    assert_string_equal(checkpoint->device, "avx2, oneDNN 2.6.3");
     assert_int_equal(checkpoint->world, sample->partition.world);
     assert_int_equal(checkpoint->n_files, sample->partition.world);
     assert_int_equal(checkpoint->layout.partition != NULL, regular);
