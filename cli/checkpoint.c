@@ -208,6 +208,8 @@ static enum status write_as_one(struct checkpoint *checkpoint, struct comm *comm
                                               .params = &checkpoint->params,
                                               .tokenizer = tokenizer,
                                               .compute = checkpoint->compute,
+                                              .device = checkpoint->device,
+                                              .attention = checkpoint->attention,
                                               .kinds = checkpoint->kinds,
                                               .matrices = matrices,
                                               .n_matrices = layout->n_matrices,

@@ -152,7 +152,7 @@ class Consolidate(CheckpointCase):
         for optimizer in {'type': 'adamw'}, {'type': 'sgd', 'momentum': 0.9}, {'type': 'sgd', 'momentum': 0}, {'type': 'adafactor'}, \
                 {'type': 'soap'}:
             with self.subTest(optimizer):
-                self.run_train(self.tiny_config(optimizer=optimizer, train={'max_steps': 2}))
+                self.run_train(self.tiny_config(optimizer=optimizer, attention='flash', train={'max_steps': 2}))
                 source = self.checkpoints()[-1]
                 self.run_train('checkpoint', 'consolidate', self.folder / 'run')
                 target = self.folder / 'run' / 'consolidated' / source.name
