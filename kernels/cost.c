@@ -219,23 +219,20 @@ static struct operation_cost exact_squares_work(const struct exact_squares_args 
 }
 
 static struct operation_cost matrix_normalize_work(const struct matrix_normalize_args *a) {
-    return (struct operation_cost){.bytes = 2 * (double)a->n * size_of(a->type)};
+    return (struct operation_cost){.bytes = 3.0 * a->n_matrices * (double)a->n * size_of(a->type)};
 }
 
 static struct operation_cost matrix_product_work(const struct matrix_product_args *a) {
     const double out = (double)a->rows * a->columns, x = (double)a->rows * a->inner,
                  y = (double)a->columns * a->inner,
                  computed = a->strip > 0 ? symmetric_elements(a->rows, a->strip) : out;
-    return (struct operation_cost){.flops = 2 * computed * a->inner,
-                                   .bytes = (out + x + y + (a->addend ? out : 0)) * size_of(a->type)};
+    return (struct operation_cost){.flops = 2 * a->n_matrices * computed * a->inner,
+                                   .bytes = a->n_matrices * (out + x + y + (a->addend ? out : 0)) *
+                                            size_of(a->type)};
 }
 
-static struct operation_cost matrix_identity_work(const struct matrix_identity_args *a) {
-    return (struct operation_cost){.bytes = (double)a->n * a->n * size_of(a->type)};
-}
-
-static struct operation_cost matrix_transpose_work(const struct matrix_transpose_args *a) {
-    return (struct operation_cost){.bytes = 2.0 * a->rows * a->columns * size_of(a->type)};
+static struct operation_cost matrix_add_diagonal_work(const struct matrix_add_diagonal_args *a) {
+    return (struct operation_cost){.bytes = 2.0 * a->n_matrices * a->n * size_of(a->type)};
 }
 
 static struct operation_cost muon_step_work(const struct muon_step_args *a) {

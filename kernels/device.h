@@ -27,9 +27,6 @@ struct stream {
     void *queue; // the backend's handle, from stream_init; NULL where operations are synchronous
     void *workspace;
     size_t workspace_bytes;
-    // Its operations run beside those of so many streams, itself included, each of which would leave a GPU's
-    // processors idle. Matrix products are then computed by a part of them. 0 or 1: alone.
-    int n_sharing;
 };
 
 // A point in a stream's order, for other streams or the host to wait for.

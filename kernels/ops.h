@@ -66,8 +66,7 @@
     OP(exact_squares)                                                                                        \
     OP(matrix_normalize)                                                                                     \
     OP(matrix_product)                                                                                       \
-    OP(matrix_identity)                                                                                      \
-    OP(matrix_transpose)                                                                                     \
+    OP(matrix_add_diagonal)                                                                                  \
     OP(muon_step)                                                                                            \
     OP(sum)                                                                                                  \
     OP(sum_squares)                                                                                          \
@@ -321,47 +320,48 @@ struct exact_squares_args {
     enum dtype type; // fp32 (or F64 in ref)
 };
 
-// out = x / max(sqrt(partial[0] + partial[1] + ...), epsilon): a matrix divided by its Frobenius norm.
-// Determinism: the partial sums are added in order, in double.
+// matrix_normalize, matrix_product and matrix_add_diagonal work on a batch: n_matrices (at least 1) of one
+// shape, in each buffer a distance apart, in elements, at least a matrix. A matrix's bits are those that it
+// has alone, a batch of 1. matrix_batch.h has its arguments.
+
+// out = x / max(norm, epsilon), for each matrix by its Frobenius norm.
+// Determinism: partial holds what sum_squares gives, added in order, in double.
 struct matrix_normalize_args {
-    void *out;             // [w] (n) type; may be x itself
-    const void *x;         // [r] (n) type
-    const double *partial; // [r] (ceil(n / SUM_SQUARES_BLOCK)) from sum_squares
+    void *out;       // [w] (n) type each; may be x itself
+    const void *x;   // [r] (n) type each
+    double *partial; // [w] (n_matrices, ceil(n / SUM_SQUARES_BLOCK))
     size_t n;
+    int n_matrices;
+    size_t out_distance, x_distance;
     double epsilon;
     enum dtype type;
 };
 
-// out = alpha x y + beta addend, or alpha x y^T + beta addend with y_transposed. Products are summed in fp32,
-// to which the rest is added before rounding.
+// out = alpha x y + beta addend, where x, or y, may be stored transposed. Products are summed in fp32, to
+// which the rest is added before rounding.
 // strip: out is known to be symmetric, and is computed in strips of about so many columns (symmetric.h), with
 // 1 an element at a time. device->symmetric_strip is what serves a device best. 0: all of it is computed.
 struct matrix_product_args {
     void *out;          // [w] (rows, columns) type
-    const void *x;      // [r] (rows, inner) type
-    const void *y;      // [r] (inner, columns) type, or (columns, inner); may be x itself
+    const void *x;      // [r] (rows, inner) type; x_transposed: (inner, rows)
+    const void *y;      // [r] (inner, columns) type; y_transposed: (columns, inner); may be x itself
     const void *addend; // [r] (rows, columns) type, or NULL; symmetric where out is; may be x or y
     int rows, columns, inner;
-    bool y_transposed; // always with a strip
+    int n_matrices;
+    size_t out_distance, x_distance, y_distance, addend_distance;
+    bool x_transposed, y_transposed; // with a strip one of them
     int strip;
     double alpha, beta;
     enum dtype type;
 };
 
-// out = I
-struct matrix_identity_args {
-    void *out; // [w] (n, n) type
+// x += value I
+struct matrix_add_diagonal_args {
+    void *x; // [rw] (n, n) type each
     int n;
-    enum dtype type;
-};
-
-// out = x^T, to the bit. Both may be parts of one matrix, if they do not overlap: its upper triangle is the
-// transpose of its lower one.
-struct matrix_transpose_args {
-    void *out;     // [w] (columns, rows) type, rows out_stride apart
-    const void *x; // [r] (rows, columns) type, rows x_stride apart
-    int rows, columns;
-    int out_stride, x_stride; // >= rows; >= columns
+    int n_matrices;
+    size_t distance;
+    double value;
     enum dtype type;
 };
 

@@ -4,7 +4,10 @@
 #ifndef ZERO_KERNELS_SYMMETRIC_H
 #define ZERO_KERNELS_SYMMETRIC_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+#include "base/dtype.h"
 
 #define SYMMETRIC_GRAIN 16 // columns of strips that are wider
 
@@ -26,5 +29,16 @@ static inline double symmetric_elements(int64_t side, int64_t strip) {
         elements += (double)(side - first < columns ? side - first : columns) * (double)(side - first);
     return elements;
 }
+
+// What mirrors a part of a matrix: out = x^T, to the bit. They are parts of one matrix and do not overlap.
+struct mirror_args {
+    void *out;     // [w] (columns, rows) type
+    const void *x; // [r] (rows, columns) type
+    int rows, columns;
+    size_t stride;   // between rows of both
+    int n_matrices;  // a batch
+    size_t distance; // between matrices, of both
+    enum dtype type;
+};
 
 #endif

@@ -12,14 +12,15 @@
 #include "zero/partition/optimizer_groups.h"
 #include "zero/stages/muon_rounds.h"
 
-enum { GEMM_ROWS = 4096, MOST_SHAPES = 16, MOST_ROUNDS = 15, MATRICES_AT_ONCE = 4 };
+enum { GEMM_ROWS = 4096, MOST_SHAPES = 16, MOST_ROUNDS = 15, BATCHES_AT_ONCE = 4 };
 #define GEMM_SECONDS  0.15
 #define SHAPE_SECONDS 0.15
 
 // Matrices of one shape.
 struct shape_bench {
     struct matrix_shape shape;
-    int n;
+    int n; // in the model
+    struct newton_schulz_batch batch;
     double seconds[MOST_ROUNDS], of_gemm[MOST_ROUNDS];
 };
 
@@ -28,9 +29,8 @@ struct muon_bench {
     struct stream stream;
     struct region_memory memory;
     struct newton_schulz ns;
-    void *matrix;         // random, of the largest shape
-    void *orthogonalized; // copies, matrix_bytes apart, for as many as are orthogonalized side by side
-    size_t matrix_bytes;
+    void *matrices; // random, of the largest batch
+    void *batch;    // a copy, which is orthogonalized
     int n_embd;
     struct shape_bench shapes[MOST_SHAPES];
     int n_shapes;
@@ -86,27 +86,36 @@ static enum status read_model(struct muon_bench *bench, const char *config_path)
     return status;
 }
 
+// As many matrices as a batch has, or as the model has.
+static enum status prepare_batch(struct muon_bench *bench, struct shape_bench *of) {
+    const int most = newton_schulz_batch_size(bench->device, of->shape);
+    of->batch = (struct newton_schulz_batch){.shape = of->shape,
+                                             .n = of->n < most ? of->n : most,
+                                             .distance = (size_t)(of->shape.rows * of->shape.columns)};
+    return newton_schulz_prepare(&bench->ns, &of->batch);
+}
+
 static enum status prepare(struct muon_bench *bench) {
     const enum region_place place = bench->device->place;
     struct matrix_shape shapes[MOST_SHAPES];
-    size_t most = 0;
-    int matrix, orthogonalized;
+    int n_matrices[MOST_SHAPES], matrices, batch;
     for (int i = 0; i < bench->n_shapes; i++) {
         shapes[i] = bench->shapes[i].shape;
-        const size_t n = (size_t)(shapes[i].rows * shapes[i].columns);
-        most = n > most ? n : most;
+        n_matrices[i] = bench->shapes[i].n;
     }
     struct region_table *table = &bench->memory.table;
-    TRY(newton_schulz_plan(&bench->ns, bench->device, DTYPE_BF16, shapes, bench->n_shapes, table));
-    TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, most, &matrix, "matrix"));
-    bench->matrix_bytes = region_padded(most * dtype_size(DTYPE_BF16));
-    TRY(region_add(table, REGION_PARAMS, place, DTYPE_U8, (size_t)bench->ns.n_lanes * bench->matrix_bytes,
-                   &orthogonalized, "orthogonalized"));
+    TRY(newton_schulz_plan(&bench->ns, bench->device, DTYPE_BF16, shapes, n_matrices, bench->n_shapes,
+                           table));
+    const size_t most = bench->ns.most_elements;
+    TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, most, &matrices, "matrices"));
+    TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, most, &batch, "batch"));
     TRY(region_memory_allocate(&bench->memory));
-    TRY(newton_schulz_bind(&bench->ns, table));
-    bench->matrix = region_data(table, matrix);
-    bench->orthogonalized = region_data(table, orthogonalized);
-    return device_fill_random(&bench->stream, bench->matrix, most * dtype_size(DTYPE_BF16), DTYPE_BF16);
+    newton_schulz_bind(&bench->ns, table);
+    for (int i = 0; i < bench->n_shapes; i++)
+        TRY(prepare_batch(bench, &bench->shapes[i]));
+    bench->matrices = region_data(table, matrices);
+    bench->batch = region_data(table, batch);
+    return device_fill_random(&bench->stream, bench->matrices, most * dtype_size(DTYPE_BF16), DTYPE_BF16);
 }
 
 // ---- measuring
@@ -118,39 +127,35 @@ static enum status gemm(const struct muon_bench *bench, double *flops_per_s) {
     return STATUS_OK;
 }
 
-// So many matrices of a shape on each lane; the later ones are those that the earlier ones became.
-static enum status issue(struct muon_bench *bench, struct matrix_shape shape, int each) {
-    const size_t bytes = (size_t)(shape.rows * shape.columns) * dtype_size(DTYPE_BF16);
-    const int n_lanes = bench->ns.n_lanes;
-    struct newton_schulz_matrix matrices[NEWTON_SCHULZ_MOST_LANES * MATRICES_AT_ONCE];
-    for (int i = 0; i < n_lanes * each; i++) {
-        char *copy = (char *)bench->orthogonalized + (size_t)(i % n_lanes) * bench->matrix_bytes;
-        if (i < n_lanes)
-            TRY(bench->device->copy(&bench->stream, copy, bench->matrix, bytes));
-        matrices[i] = (struct newton_schulz_matrix){copy, shape};
-    }
-    return newton_schulz_run(&bench->ns, &bench->stream, matrices, n_lanes * each);
+// So many batches; the later ones are of what the earlier ones' matrices became.
+static enum status issue(struct muon_bench *bench, const struct newton_schulz_batch *batch, int n) {
+    const size_t bytes = (size_t)batch->n * batch->distance * dtype_size(DTYPE_BF16);
+    TRY(bench->device->copy(&bench->stream, bench->batch, bench->matrices, bytes));
+    for (int i = 0; i < n; i++)
+        TRY(newton_schulz_run(&bench->ns, &bench->stream, bench->batch, batch));
+    return STATUS_OK;
 }
 
-static enum status capture(struct muon_bench *bench, struct matrix_shape shape, struct graph *graph) {
-    TRY(issue(bench, shape, 1)); // finds the plans of products
+static enum status capture(struct muon_bench *bench, const struct newton_schulz_batch *batch,
+                           struct graph *graph) {
+    TRY(issue(bench, batch, 1)); // finds the plans of products
     TRY(bench->device->synchronize(&bench->stream));
     TRY(graph_begin(&bench->stream));
-    const enum status issued = issue(bench, shape, MATRICES_AT_ONCE),
-                      ended = graph_end(&bench->stream, graph);
+    const enum status issued = issue(bench, batch, BATCHES_AT_ONCE), ended = graph_end(&bench->stream, graph);
     return issued == STATUS_OK ? ended : issued;
 }
 
 // Seconds of one matrix. On a GPU in a graph, as in a run whose update is one.
-static enum status orthogonalize(struct muon_bench *bench, struct matrix_shape shape, double *seconds) {
+static enum status orthogonalize(struct muon_bench *bench, const struct newton_schulz_batch *batch,
+                                 double *seconds) {
     struct graph graph = {0};
-    enum status status = device_has_graphs(bench->device) ? capture(bench, shape, &graph) : STATUS_OK;
+    enum status status = device_has_graphs(bench->device) ? capture(bench, batch, &graph) : STATUS_OK;
     const double began = clock_monotonic_s();
     for (int n = 0; status == STATUS_OK && (n == 0 || clock_monotonic_s() - began < SHAPE_SECONDS);) {
-        status = graph.work ? graph_launch(&graph, &bench->stream) : issue(bench, shape, MATRICES_AT_ONCE);
+        status = graph.work ? graph_launch(&graph, &bench->stream) : issue(bench, batch, BATCHES_AT_ONCE);
         if (status == STATUS_OK)
             status = bench->device->synchronize(&bench->stream);
-        n += bench->ns.n_lanes * MATRICES_AT_ONCE;
+        n += batch->n * BATCHES_AT_ONCE;
         *seconds = (clock_monotonic_s() - began) / n;
     }
     graph_free(&graph);
@@ -168,7 +173,7 @@ static enum status measure(struct muon_bench *bench, int n_rounds, double gemms[
         TRY(gemm(bench, &before));
         for (int i = 0; i < bench->n_shapes; i++) {
             struct shape_bench *shape = &bench->shapes[i];
-            TRY(orthogonalize(bench, shape->shape, &shape->seconds[at]));
+            TRY(orthogonalize(bench, &shape->batch, &shape->seconds[at]));
             TRY(gemm(bench, &after));
             shape->of_gemm[at] = flops_of(bench, shape->shape) / shape->seconds[at] / ((before + after) / 2);
             before = after;
@@ -183,22 +188,21 @@ static enum status report(struct muon_bench *bench, bool quick, bool as_json) {
     double gemms[MOST_ROUNDS], all_s = 0;
     TRY(measure(bench, n_rounds, gemms));
     if (!as_json)
-        printf("%s\nGEMM bf16 %.1f GFLOP/s; Newton-Schulz in turn with it, %d side by side, medians of one "
-               "matrix:\n",
-               bench->device->description, bench_median(gemms, n_rounds) / 1e9, bench->ns.n_lanes);
+        printf("%s\nGEMM bf16 %.1f GFLOP/s; Newton-Schulz in turn with it, medians of one matrix:\n",
+               bench->device->description, bench_median(gemms, n_rounds) / 1e9);
     for (int i = 0; i < bench->n_shapes; i++) {
         struct shape_bench *at = &bench->shapes[i];
         const double seconds = bench_median(at->seconds, n_rounds), flops = flops_of(bench, at->shape);
         const double of_gemm = bench_median(at->of_gemm, n_rounds);
         all_s += at->n * seconds;
         if (as_json)
-            printf(
-                "{\"rows\": %lld, \"columns\": %lld, \"matrices\": %d, \"seconds\": %.6g, \"flops\": %.6g, "
-                "\"of_gemm\": %.4g}\n",
-                (long long)at->shape.rows, (long long)at->shape.columns, at->n, seconds, flops, of_gemm);
+            printf("{\"rows\": %lld, \"columns\": %lld, \"matrices\": %d, \"batch\": %d, \"seconds\": %.6g, "
+                   "\"flops\": %.6g, \"of_gemm\": %.4g}\n",
+                   (long long)at->shape.rows, (long long)at->shape.columns, at->n, at->batch.n, seconds,
+                   flops, of_gemm);
         else
-            printf("%4d of %5lld x %-5lld %9.3f ms %9.1f GFLOP/s %5.2f of GEMM\n", at->n,
-                   (long long)at->shape.rows, (long long)at->shape.columns, seconds * 1e3,
+            printf("%4d of %5lld x %-5lld in batches of %-2d %9.3f ms %9.1f GFLOP/s %5.2f of GEMM\n", at->n,
+                   (long long)at->shape.rows, (long long)at->shape.columns, at->batch.n, seconds * 1e3,
                    flops / seconds / 1e9, of_gemm);
     }
     if (!as_json)
@@ -213,7 +217,6 @@ static enum status run(struct muon_bench *bench, bool quick, bool as_json) {
         status = prepare(bench);
     if (status == STATUS_OK)
         status = report(bench, quick, as_json);
-    newton_schulz_free(&bench->ns);
     region_memory_free(&bench->memory);
     stream_free(&bench->stream);
     return status;

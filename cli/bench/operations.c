@@ -352,7 +352,7 @@ static enum status sum_squares(struct operation_bench *b, struct operation_cost 
 // Matrices of Newton-Schulz iterations: a large one, and a Gram matrix.
 static enum status matrix_normalize(struct operation_bench *b, struct operation_cost *cost) {
     CALL(b, matrix_normalize, .out = b->buffers[0], .x = b->buffers[1], .partial = b->buffers[2],
-         .n = (size_t)b->B * (size_t)b->T * 4 * C, .epsilon = 1e-7, .type = b->type);
+         .n = (size_t)b->B * (size_t)b->T * 4 * C, .n_matrices = 1, .epsilon = 1e-7, .type = b->type);
 }
 
 static int least_side(const struct operation_bench *b) {
@@ -363,25 +363,20 @@ static int least_side(const struct operation_bench *b) {
 static enum status matrix_product(struct operation_bench *b, struct operation_cost *cost) {
     const int n = least_side(b);
     CALL(b, matrix_product, .out = b->buffers[0], .x = b->buffers[1], .y = b->buffers[2],
-         .addend = b->buffers[2], .rows = n, .columns = n, .inner = n, .alpha = 1, .beta = 3.4445,
-         .type = b->type);
+         .addend = b->buffers[2], .rows = n, .columns = n, .inner = n, .n_matrices = 1, .alpha = 1,
+         .beta = 3.4445, .type = b->type);
 }
 
 static enum status matrix_product_symmetric(struct operation_bench *b, struct operation_cost *cost) {
     const int n = least_side(b);
     CALL(b, matrix_product, .out = b->buffers[0], .x = b->buffers[1], .y = b->buffers[1],
-         .addend = b->buffers[1], .rows = n, .columns = n, .inner = n, .y_transposed = true,
+         .addend = b->buffers[1], .rows = n, .columns = n, .inner = n, .n_matrices = 1, .y_transposed = true,
          .strip = b->device->symmetric_strip, .alpha = 2.0315, .beta = -4.775, .type = b->type);
 }
 
-static enum status matrix_identity(struct operation_bench *b, struct operation_cost *cost) {
-    CALL(b, matrix_identity, .out = b->buffers[0], .n = least_side(b), .type = b->type);
-}
-
-static enum status matrix_transpose(struct operation_bench *b, struct operation_cost *cost) {
-    const int rows = b->B * b->T;
-    CALL(b, matrix_transpose, .out = b->buffers[0], .x = b->buffers[1], .rows = rows, .columns = C,
-         .out_stride = rows, .x_stride = C, .type = b->type);
+static enum status matrix_add_diagonal(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, matrix_add_diagonal, .x = b->buffers[0], .n = least_side(b), .n_matrices = 1, .value = 3.4445,
+         .type = b->type);
 }
 
 static enum status muon_step(struct operation_bench *b, struct operation_cost *cost) {
@@ -477,8 +472,7 @@ const struct operation_case operation_cases[] = {
     {"matrix_normalize", matrix_normalize, false, ATTENTION_FLASH},
     {"matrix_product", matrix_product, true, ATTENTION_FLASH},
     {"matrix_product, symmetric", matrix_product_symmetric, true, ATTENTION_FLASH},
-    {"matrix_identity", matrix_identity, false, ATTENTION_FLASH},
-    {"matrix_transpose", matrix_transpose, false, ATTENTION_FLASH},
+    {"matrix_add_diagonal", matrix_add_diagonal, false, ATTENTION_FLASH},
     {"muon_step", muon_step, false, ATTENTION_FLASH},
     {"cast", cast, false, ATTENTION_FLASH},
     {"lerp", lerp, false, ATTENTION_FLASH},

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "kernels/symmetric.h"
 
 struct product_cache;
 
@@ -59,7 +60,7 @@ struct cpu_isa {
     void (*symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
     size_t (*symmetric_product_workspace)(const struct device *device,
                                           const struct matrix_product_args *args);
-    void (*transpose)(const struct matrix_transpose_args *args); // on the calling thread
+    void (*mirror)(const struct mirror_args *args); // on the calling thread
 };
 #define CPU_SKINNY_ROWS 32
 
@@ -142,7 +143,7 @@ size_t CPU_OP(mix_backward_workspace)(const struct device *device, const struct 
 void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
 size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
                                            const struct matrix_product_args *args);
-void CPU_OP(transpose)(const struct matrix_transpose_args *args);
+void CPU_OP(mirror)(const struct mirror_args *args);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);

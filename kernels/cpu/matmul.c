@@ -517,13 +517,12 @@ static void mirror(const struct cpu_isa *isa, const struct tiled_matmul *t, cons
     const int64_t below = task->column + task->columns, row = task->row > below ? task->row : below;
     if (row >= task->row + task->rows)
         return;
-    isa->transpose(&(struct matrix_transpose_args){
+    isa->mirror(&(struct mirror_args){
         .out = (void *)(uintptr_t)element_of(t->out, t->out_type, task->column * t->out_stride + row),
         .x = element_of(t->out, t->out_type, row * t->out_stride + task->column),
         .rows = (int)(task->row + task->rows - row),
         .columns = (int)task->columns,
-        .out_stride = (int)t->out_stride,
-        .x_stride = (int)t->out_stride,
+        .stride = (size_t)t->out_stride,
         .type = t->out_type,
     });
 }

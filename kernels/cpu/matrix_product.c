@@ -4,13 +4,14 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/matrix_batch.h"
 
 static struct tiled_matmul matmul_of(const struct matrix_product_args *args) {
     return (struct tiled_matmul){
         .m = args->rows,
         .n = args->columns,
         .k = args->inner,
-        .a = {args->x, args->inner, 1},
+        .a = {args->x, args->x_transposed ? 1 : args->inner, args->x_transposed ? args->rows : 1},
         .b = {args->y, args->y_transposed ? 1 : args->columns, args->y_transposed ? args->inner : 1},
         .out = args->out,
         .out_stride = args->columns,
@@ -35,13 +36,21 @@ enum status cpu_matrix_product_workspace(struct device *device, const struct mat
                            : tiled_matmul_workspace(device, &matmul, bytes);
 }
 
-enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) {
+static enum status multiply(struct stream *stream, const struct matrix_product_args *args) {
     const struct tiled_matmul matmul = matmul_of(args);
-    assert(args->strip == 0 || (args->y_transposed && args->rows == args->columns));
+    assert(args->strip == 0 || (args->x_transposed != args->y_transposed && args->rows == args->columns));
     if (args->strip == 1) {
         cpu_isa_of(stream->device)->symmetric_product(stream, args);
         return STATUS_OK;
     }
     return args->strip > 0 ? tiled_symmetric_run(stream, &matmul, args->strip)
                            : tiled_matmul_run(stream, &matmul);
+}
+
+enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) {
+    for (int i = 0; i < args->n_matrices; i++) {
+        const struct matrix_product_args one = matrix_product_of(args, i);
+        TRY(multiply(stream, &one));
+    }
+    return STATUS_OK;
 }

@@ -6,6 +6,7 @@
 #include "kernels/cuda/workspace.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "kernels/symmetric.h"
 
 struct matmuls;      // matmul.cuh: cuBLASLt and the plans of products
 struct cudnns;       // cudnn/device.cu: cuDNN and the plans of attention
@@ -24,6 +25,12 @@ struct cuda_device {
     enum status cuda_##name(struct stream *stream, const struct name##_args *args) MUST_CHECK;
 OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
+
+// sum_squares of n_matrices of n elements, `distance` apart.
+//   partial   [w] (n_matrices, ceil(n / SUM_SQUARES_BLOCK))
+enum status cuda_sum_squares_of(struct stream *stream, double *partial, const void *x, size_t n,
+                                int n_matrices, size_t distance, enum dtype type) MUST_CHECK;
+enum status cuda_mirror(struct stream *stream, const struct mirror_args *args) MUST_CHECK;
 
 // Plan (and, for large products, measure) the matrix products of a call. ops->workspace_bytes calls them, so
 // plans exist before the first step.

@@ -175,76 +175,14 @@ constexpr int SQUARES_THREADS = 256;
 constexpr int SQUARES_WIDTH = SUM_SQUARES_LANES / SQUARES_THREADS; // lanes per thread: one access
 static_assert(SQUARES_WIDTH == widest_access<float>(), "a thread's lanes are contiguous");
 
-// ---- matrices
-
-template <class T> struct identity_step {
-    T *out;
-    size_t diagonal; // elements from one of the diagonal to the next
-
-    template <int WIDTH> __device__ void at(size_t i) const {
-        out[i] = downcast<T>(i % diagonal == 0 ? 1.0f : 0.0f);
-    }
-};
-
-template <class T> struct scale_step {
-    T *out;
-    const T *x;
-    float factor;
-
-    template <int WIDTH> __device__ void at(size_t i) const {
-        floats<WIDTH> value = load<WIDTH>(x + i);
-        for (int k = 0; k < WIDTH; k++)
-            value.x[k] *= factor;
-        store(out + i, value);
-    }
-};
-
-// A thread block transposes a tile, so that reads and writes are along rows. The padding spreads a column of
-// the tile over the banks of shared memory. Blocks are numbered along rows of x.
-constexpr int TRANSPOSE_TILE = 32, TRANSPOSE_ROWS = 8; // rows at a time
-template <class T>
-__global__ void __launch_bounds__(TRANSPOSE_TILE *TRANSPOSE_ROWS)
-    transpose(T *out, const T *x, int rows, int columns, size_t out_stride, size_t x_stride) {
-    __shared__ T tile[TRANSPOSE_TILE][TRANSPOSE_TILE + 1];
-    const int across = (columns + TRANSPOSE_TILE - 1) / TRANSPOSE_TILE, block = static_cast<int>(blockIdx.x),
-              first_row = block / across * TRANSPOSE_TILE, first_column = block % across * TRANSPOSE_TILE,
-              lane = static_cast<int>(threadIdx.x) % TRANSPOSE_TILE,
-              first = static_cast<int>(threadIdx.x) / TRANSPOSE_TILE;
-    for (int i = first; i < TRANSPOSE_TILE && first_row + i < rows; i += TRANSPOSE_ROWS)
-        if (first_column + lane < columns)
-            tile[i][lane] =
-                x[static_cast<size_t>(first_row + i) * x_stride + static_cast<size_t>(first_column + lane)];
-    __syncthreads();
-    for (int i = first; i < TRANSPOSE_TILE && first_column + i < columns; i += TRANSPOSE_ROWS)
-        if (first_row + lane < rows)
-            out[static_cast<size_t>(first_column + i) * out_stride + static_cast<size_t>(first_row + lane)] =
-                tile[lane][i];
-}
-
-// Each thread block adds the few partial sums by itself.
-template <class T, int WIDTH>
-__global__ void __launch_bounds__(SPAN_THREADS)
-    normalize(T *out, const T *x, const double *partial, size_t n, double epsilon) {
-    __shared__ float factor;
-    if (threadIdx.x == 0) {
-        double sum = 0;
-        for (size_t i = 0; i * SUM_SQUARES_BLOCK < n; i++)
-            sum += partial[i];
-        factor = static_cast<float>(1 / fmax(sqrt(sum), epsilon));
-    }
-    __syncthreads();
-    walk<WIDTH>(scale_step<T>{out, x, factor}, static_cast<size_t>(blockIdx.x) * SPAN_THREADS + threadIdx.x,
-                static_cast<size_t>(gridDim.x) * SPAN_THREADS, n);
-}
-
-// ---- sums of squares
-
 // One thread block sums one block of SUM_SQUARES_BLOCK elements, in the order that kernels/ops.h fixes.
+// blockIdx.y is the matrix of a batch.
 template <class T, int WIDTH>
-__global__ void __launch_bounds__(SQUARES_THREADS) sum_squares(double *partial, const T *x, size_t n) {
+__global__ void __launch_bounds__(SQUARES_THREADS)
+    sum_squares(double *partial, const T *x, size_t n, size_t distance) {
     __shared__ double sums[SUM_SQUARES_LANES];
     size_t begin = static_cast<size_t>(blockIdx.x) * SUM_SQUARES_BLOCK;
-    x += begin;
+    x += blockIdx.y * distance + begin;
     int length = static_cast<int>(n - begin < SUM_SQUARES_BLOCK ? n - begin : SUM_SQUARES_BLOCK);
     int first = static_cast<int>(threadIdx.x) * SQUARES_WIDTH, i = first;
     double lanes[SQUARES_WIDTH] = {};
@@ -267,7 +205,7 @@ __global__ void __launch_bounds__(SQUARES_THREADS) sum_squares(double *partial, 
             sums[lane] += sums[lane + half];
     }
     if (threadIdx.x == 0)
-        partial[blockIdx.x] = sums[0];
+        partial[blockIdx.y * gridDim.x + blockIdx.x] = sums[0];
 }
 
 } // namespace
@@ -353,52 +291,20 @@ extern "C" enum status cuda_sum(struct stream *stream, const struct sum_args *ar
                   static_cast<const float *>(args->x), args->n, args->accumulate);
 }
 
-extern "C" enum status cuda_sum_squares(struct stream *stream, const struct sum_squares_args *args) {
-    if (args->n == 0)
-        return STATUS_OK;
-    return with_type(args->type, [&](auto zero) {
+extern "C" enum status cuda_sum_squares_of(struct stream *stream, double *partial, const void *x, size_t n,
+                                           int n_matrices, size_t distance, enum dtype type) {
+    const dim3 grid(static_cast<unsigned>(ceil_divide(n, SUM_SQUARES_BLOCK)),
+                    static_cast<unsigned>(n_matrices));
+    const bool aligned = is_aligned(x) && distance * dtype_size(type) % 16 == 0;
+    return with_type(type, [&](auto zero) {
         using T = decltype(zero);
         return launch("sum_squares", stream,
-                      is_aligned(args->x) ? sum_squares<T, widest_access<float>()> : sum_squares<T, 1>,
-                      ceil_divide(args->n, SUM_SQUARES_BLOCK), SQUARES_THREADS, 0, args->partial,
-                      static_cast<const T *>(args->x), args->n);
+                      aligned ? sum_squares<T, widest_access<float>()> : sum_squares<T, 1>, grid,
+                      SQUARES_THREADS, 0, partial, static_cast<const T *>(x), n, distance);
     });
 }
 
-extern "C" enum status cuda_matrix_normalize(struct stream *stream,
-                                             const struct matrix_normalize_args *args) {
-    if (args->n == 0)
-        return STATUS_OK;
-    const bool aligned = is_aligned(args->out) && is_aligned(args->x);
-    return with_type(args->type, [&](auto zero) {
-        using T = decltype(zero);
-        constexpr int width = widest_access<T>();
-        return launch("matrix_normalize", stream, aligned ? normalize<T, width> : normalize<T, 1>,
-                      span_blocks(stream, args->n, aligned ? width : 1), SPAN_THREADS, 0,
-                      static_cast<T *>(args->out), static_cast<const T *>(args->x), args->partial, args->n,
-                      args->epsilon);
-    });
-}
-
-extern "C" enum status cuda_matrix_identity(struct stream *stream, const struct matrix_identity_args *args) {
-    const size_t n = static_cast<size_t>(args->n);
-    return with_type(args->type, [&](auto zero) {
-        using T = decltype(zero);
-        const identity_step<T> step = {static_cast<T *>(args->out), n + 1};
-        return over_span<1>("matrix_identity", stream, step, n * n, true);
-    });
-}
-
-extern "C" enum status cuda_matrix_transpose(struct stream *stream,
-                                             const struct matrix_transpose_args *args) {
-    const int blocks = ceil_divide(static_cast<size_t>(args->rows), TRANSPOSE_TILE) *
-                       ceil_divide(static_cast<size_t>(args->columns), TRANSPOSE_TILE);
-    if (blocks == 0)
-        return STATUS_OK;
-    return with_type(args->type, [&](auto zero) {
-        using T = decltype(zero);
-        return LAUNCH(stream, transpose<T>, blocks, TRANSPOSE_TILE * TRANSPOSE_ROWS, 0,
-                      static_cast<T *>(args->out), static_cast<const T *>(args->x), args->rows, args->columns,
-                      static_cast<size_t>(args->out_stride), static_cast<size_t>(args->x_stride));
-    });
+extern "C" enum status cuda_sum_squares(struct stream *stream, const struct sum_squares_args *args) {
+    return args->n == 0 ? STATUS_OK
+                        : cuda_sum_squares_of(stream, args->partial, args->x, args->n, 1, 0, args->type);
 }

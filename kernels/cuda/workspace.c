@@ -210,6 +210,8 @@ int cuda_launches(enum operation operation, const void *args) {
         return linear_forward_launches(args);
     case OP_linear_backward:
         return linear_backward_launches(args);
+    case OP_matrix_normalize:
+        return 2; // sums of squares; quotients
     case OP_matrix_product:
         return matrix_product_launches(args);
     case OP_attention_backward:

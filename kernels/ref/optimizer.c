@@ -2,6 +2,7 @@
 // kernels/ops.h. Moments are handled a block at a time, since in int8 they share a scale.
 #include <math.h>
 
+#include "kernels/matrix_batch.h"
 #include "kernels/moments.h"
 #include "kernels/ref/ref.h"
 #include "kernels/update.h"
@@ -114,49 +115,60 @@ enum status ref_optimizer_spans(struct stream *stream, const struct optimizer_sp
     return STATUS_OK;
 }
 
-enum status ref_matrix_normalize(struct stream *stream, const struct matrix_normalize_args *a) {
+static enum status normalize_one(struct stream *stream, const struct matrix_normalize_args *a) {
+    const struct sum_squares_args squares = {.partial = a->partial, .x = a->x, .n = a->n, .type = a->type};
     double sum = 0;
-    (void)stream;
-    for (size_t i = 0; i * SUM_SQUARES_BLOCK < a->n; i++)
+    TRY(ref_sum_squares(stream, &squares));
+    for (size_t i = 0; i < matrix_partials(a); i++)
         sum += a->partial[i];
     for (size_t i = 0; i < a->n; i++)
         ref_store(a->out, a->type, i, ref_load(a->x, a->type, i) / fmax(sqrt(sum), a->epsilon));
     return STATUS_OK;
 }
 
+enum status ref_matrix_normalize(struct stream *stream, const struct matrix_normalize_args *a) {
+    for (int i = 0; i < a->n_matrices; i++) {
+        const struct matrix_normalize_args one = matrix_normalize_of(a, i);
+        TRY(normalize_one(stream, &one));
+    }
+    return STATUS_OK;
+}
+
 // All of it, also where it is symmetric.
-enum status ref_matrix_product(struct stream *stream, const struct matrix_product_args *a) {
+static void multiply_one(const struct matrix_product_args *a) {
     const size_t rows = (size_t)a->rows, columns = (size_t)a->columns, inner = (size_t)a->inner,
+                 x_row = a->x_transposed ? 1 : inner, x_column = a->x_transposed ? rows : 1,
                  y_row = a->y_transposed ? 1 : columns, y_column = a->y_transposed ? inner : 1;
-    (void)stream;
     for (size_t i = 0; i < rows; i++)
         for (size_t j = 0; j < columns; j++) {
             double sum = 0;
             for (size_t k = 0; k < inner; k++)
-                sum += ref_load(a->x, a->type, i * inner + k) *
+                sum += ref_load(a->x, a->type, i * x_row + k * x_column) *
                        ref_load(a->y, a->type, k * y_row + j * y_column);
             sum *= a->alpha;
             if (a->addend)
                 sum += a->beta * ref_load(a->addend, a->type, i * columns + j);
             ref_store(a->out, a->type, i * columns + j, sum);
         }
+}
+
+enum status ref_matrix_product(struct stream *stream, const struct matrix_product_args *a) {
+    (void)stream;
+    for (int i = 0; i < a->n_matrices; i++) {
+        const struct matrix_product_args one = matrix_product_of(a, i);
+        multiply_one(&one);
+    }
     return STATUS_OK;
 }
 
-enum status ref_matrix_identity(struct stream *stream, const struct matrix_identity_args *a) {
+enum status ref_matrix_add_diagonal(struct stream *stream, const struct matrix_add_diagonal_args *a) {
     const size_t n = (size_t)a->n;
     (void)stream;
-    for (size_t i = 0; i < n * n; i++)
-        ref_store(a->out, a->type, i, i % (n + 1) == 0);
-    return STATUS_OK;
-}
-
-enum status ref_matrix_transpose(struct stream *stream, const struct matrix_transpose_args *a) {
-    const size_t out_stride = (size_t)a->out_stride, x_stride = (size_t)a->x_stride;
-    (void)stream;
-    for (size_t i = 0; i < (size_t)a->rows; i++)
-        for (size_t j = 0; j < (size_t)a->columns; j++)
-            ref_store(a->out, a->type, j * out_stride + i, ref_load(a->x, a->type, i * x_stride + j));
+    for (int matrix = 0; matrix < a->n_matrices; matrix++)
+        for (size_t i = 0; i < n; i++) {
+            const size_t at = (size_t)matrix * a->distance + i * (n + 1);
+            ref_store(a->x, a->type, at, ref_load(a->x, a->type, at) + a->value);
+        }
     return STATUS_OK;
 }
 

@@ -1,8 +1,9 @@
-// The simulated cuBLASLt: its objects, its heuristic, and the rules for a product, from NVIDIA's cuBLAS
-// manual ("Using the cuBLASLt API") and cublasLt.h. Where the manual defines the outcome
+// The simulated cuBLASLt: its objects, its heuristic, and running a product, from NVIDIA's cuBLAS manual
+// ("Using the cuBLASLt API") and cublasLt.h. Where the manual defines the outcome
 // (CUBLAS_STATUS_NOT_SUPPORTED, no result), the simulator gives that outcome. What would fault, corrupt
 // memory or compute something else on a GPU is a finding. Products run in stream order.
 #include "tests/cudasim/cublaslt.h"
+#include "tests/cudasim/cublaslt_rules.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -16,22 +17,6 @@
 // ---- objects
 
 struct cublasLtContext {};
-
-struct cublasLtMatmulDescOpaque_t {
-    cublasComputeType_t compute_type;
-    cudaDataType_t scale_type;
-    int32_t transpose_a, transpose_b;
-    uint32_t epilogue;
-    void *bias, *aux;
-    int64_t aux_stride;
-    int32_t bias_type, aux_type; // -1: D's
-    int32_t processors;          // 0: all
-};
-
-struct cublasLtMatrixLayoutOpaque_t {
-    cudaDataType_t type;
-    int64_t rows, columns, stride;
-};
 
 struct cublasLtMatmulPreferenceOpaque_t {
     uint64_t workspace_bytes;
@@ -52,8 +37,8 @@ struct library {
     int runs[1024][CUDASIM_ALGORITHMS] = {}; // by epilogue
     unsigned delays[CUDASIM_ALGORITHMS] = {};
     cudasim_failure failures[CUDASIM_ALGORITHMS] = {};
-    int works_for[CUDASIM_ALGORITHMS] = {}; // products until it fails
-    int processors = 0;                     // of the last product
+    int works_for[CUDASIM_ALGORITHMS] = {};     // products until it fails
+    int most_matrices[CUDASIM_ALGORITHMS] = {}; // that it takes at once; 0: any number
 };
 
 library &lt() {
@@ -112,117 +97,13 @@ template <class T> cublasStatus_t assign(const char *call, T *to, const void *va
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// ---- rules for a product
-
-struct answer {
-    cublasStatus_t status;
-    std::string fault; // the text of a finding; "": none, since the caller may try another request
-};
-
-const answer fine = {CUBLAS_STATUS_SUCCESS, ""}, unsupported = {CUBLAS_STATUS_NOT_SUPPORTED, ""};
-
-answer wrong(const std::string &fault) {
-    return {CUBLAS_STATUS_INVALID_VALUE, fault};
-}
-
-bool element_type(cudaDataType_t type, int64_t *out) {
-    *out = type == CUDA_R_16F ? DTYPE_F16 : type == CUDA_R_16BF ? DTYPE_BF16 : DTYPE_F32;
-    return type == CUDA_R_16F || type == CUDA_R_16BF || type == CUDA_R_32F;
-}
-
-struct layouts {
-    cublasLtMatrixLayout_t a, b, c, d;
-};
-
-answer examine_layouts(const cublasLtMatmulDescOpaque_t &desc, const layouts &l, matmul_shape *s) {
-    s->transposes_a = desc.transpose_a != CUBLAS_OP_N;
-    s->transposes_b = desc.transpose_b != CUBLAS_OP_N;
-    s->m = l.d->rows;
-    s->n = l.d->columns;
-    s->k = s->transposes_a ? l.a->rows : l.a->columns;
-    for (const cublasLtMatrixLayoutOpaque_t *layout : {l.a, l.b, l.c, l.d})
-        if (layout->rows < 1 || layout->columns < 1 || layout->stride < layout->rows)
-            return wrong(text("a matrix of %lld x %lld has the leading dimension %lld",
-                              static_cast<long long>(layout->rows), static_cast<long long>(layout->columns),
-                              static_cast<long long>(layout->stride)));
-    if ((s->transposes_a ? l.a->columns : l.a->rows) != s->m)
-        return wrong("op(A) and D differ in their numbers of rows");
-    if ((s->transposes_b ? l.b->rows : l.b->columns) != s->n)
-        return wrong("op(B) and D differ in their numbers of columns");
-    if ((s->transposes_b ? l.b->columns : l.b->rows) != s->k)
-        return wrong("op(A)'s columns and op(B)'s rows differ in number");
-    if (l.c->rows != s->m || l.c->columns != s->n)
-        return wrong("C and D differ in shape");
-    s->a_stride = l.a->stride;
-    s->b_stride = l.b->stride;
-    s->c_stride = l.c->stride;
-    s->d_stride = l.d->stride;
-    return fine;
-}
-
-bool is_gelu(uint32_t epilogue) {
-    return epilogue & CUBLASLT_EPILOGUE_GELU || epilogue == CUBLASLT_EPILOGUE_DGELU;
-}
-
-// The manual's table of types for CUBLAS_COMPUTE_32F: D has the type of A and B, or fp32; the epilogue's
-// operands have the type of D. GELU alone, from 16-bit operands to fp32, is not in the table, but an H200
-// takes it.
-answer examine_types(const cublasLtMatmulDescOpaque_t &desc, const layouts &l, matmul_shape *s) {
-    bool compute =
-        desc.compute_type == CUBLAS_COMPUTE_32F || desc.compute_type == CUBLAS_COMPUTE_32F_PEDANTIC;
-    if (!compute || desc.scale_type != CUDA_R_32F)
-        return unsupported;
-    if (!element_type(l.a->type, &s->a_type) || !element_type(l.d->type, &s->d_type))
-        return unsupported;
-    if (l.b->type != l.a->type || l.c->type != l.d->type)
-        return unsupported;
-    const bool may_widen = !is_gelu(desc.epilogue) || desc.epilogue == CUBLASLT_EPILOGUE_GELU;
-    if (s->d_type != s->a_type && (s->d_type != DTYPE_F32 || !may_widen))
-        return unsupported;
-    for (int32_t type : {desc.bias_type, desc.aux_type})
-        if (type != -1 && type != int32_t(l.d->type))
-            return unsupported;
-    return fine;
-}
-
-answer examine_epilogue(const cublasLtMatmulDescOpaque_t &desc, matmul_shape *s) {
-    s->processors = desc.processors;
-    s->epilogue = desc.epilogue;
-    s->aux_stride = desc.aux_stride;
-    switch (desc.epilogue) {
-    case CUBLASLT_EPILOGUE_DEFAULT:
-    case CUBLASLT_EPILOGUE_BIAS:
-    case CUBLASLT_EPILOGUE_GELU:
-    case CUBLASLT_EPILOGUE_GELU_BIAS:
-    case CUBLASLT_EPILOGUE_BGRADB:
-        return fine;
-    case CUBLASLT_EPILOGUE_GELU_AUX:
-    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-    case CUBLASLT_EPILOGUE_DGELU:
-        return s->aux_stride % 8 == 0 && s->aux_stride >= s->m ? fine
-                                                               : answer{CUBLAS_STATUS_INVALID_VALUE, ""};
-    default:
-        return wrong(text("the epilogue %u is not simulated", desc.epilogue));
-    }
-}
-
-answer examine(const cublasLtMatmulDescOpaque_t &desc, const layouts &l, matmul_shape *s) {
-    *s = {};
-    answer a = examine_layouts(desc, l, s);
-    if (a.status == CUBLAS_STATUS_SUCCESS)
-        a = examine_types(desc, l, s);
-    if (a.status == CUBLAS_STATUS_SUCCESS)
-        a = examine_epilogue(desc, s);
-    return a;
-}
+// ---- algorithms: what cublasLtMatmulAlgo_t holds
 
 bool exist(const char *call, cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const layouts &l) {
     return exists(call, "handle", handle) && exists(call, "description", desc) &&
            exists(call, "layout of A", l.a) && exists(call, "layout of B", l.b) &&
            exists(call, "layout of C", l.c) && exists(call, "layout of D", l.d);
 }
-
-// ---- algorithms: what cublasLtMatmulAlgo_t holds
 
 struct algorithm {
     uint64_t number, shape; // shape: a hash
@@ -238,10 +119,16 @@ uint64_t hash(const matmul_shape &s) {
     return value;
 }
 
-// The widest access that the promised alignment of the pointer and the leading dimension allow.
-uint32_t widest(uint32_t promised, int64_t stride, int64_t type) {
+bool takes(int number, const matmul_batch &batch) {
+    std::lock_guard<std::mutex> guard(lt().mutex);
+    return lt().most_matrices[number] == 0 || batch.n <= lt().most_matrices[number];
+}
+
+// The widest access that the promised alignment of the pointer, the leading dimension and the distance of
+// matrices allow.
+uint32_t widest(uint32_t promised, int64_t stride, int64_t distance, int64_t type) {
     uint32_t alignment = widest_access;
-    while (promised % alignment || uint64_t(stride) * dtype_size(dtype(type)) % alignment)
+    while (promised % alignment || uint64_t(stride | distance) * dtype_size(dtype(type)) % alignment)
         alignment /= 2;
     return alignment;
 }
@@ -264,9 +151,9 @@ int cudasim_cublaslt_runs(int epilogue, int algorithm) {
     return n;
 }
 
-int cudasim_cublaslt_processors(void) {
+void cudasim_cublaslt_limit(int algorithm, int most_matrices) {
     std::lock_guard<std::mutex> guard(lt().mutex);
-    return lt().processors;
+    lt().most_matrices[algorithm] = most_matrices;
 }
 
 void cudasim_cublaslt_delay(int algorithm, unsigned microseconds) {
@@ -313,7 +200,7 @@ const char *cublasLtGetStatusString(cublasStatus_t status) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *description, cublasComputeType_t compute_type,
                                         cudaDataType_t scale_type) {
     return create(description, {compute_type, scale_type, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT,
-                                nullptr, nullptr, 0, -1, -1, 0});
+                                nullptr, nullptr, 0, -1, -1});
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
@@ -343,19 +230,32 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
         return assign(call, &description->aux_type, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
         return assign(call, &description->bias_type, value, bytes);
-    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
-        return assign(call, &description->processors, value, bytes);
     }
     return refuse(call, CUBLAS_STATUS_INVALID_VALUE, text("the attribute %d is not simulated", attribute));
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
                                           uint64_t columns, int64_t leading_dimension) {
-    return create(layout, {type, int64_t(rows), int64_t(columns), leading_dimension});
+    return create(layout, {type, int64_t(rows), int64_t(columns), leading_dimension, 1, 0});
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     return destroy("cublasLtMatrixLayoutDestroy", "layout", layout);
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+                                                size_t bytes) {
+    const char *call = "cublasLtMatrixLayoutSetAttribute";
+    if (!exists(call, "layout", layout))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    switch (attribute) {
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
+        return assign(call, &layout->n_matrices, value, bytes);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
+        return assign(call, &layout->distance, value, bytes);
+    }
+    return refuse(call, CUBLAS_STATUS_INVALID_VALUE, text("the attribute %d is not simulated", attribute));
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
@@ -404,24 +304,26 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (n_wanted < 1)
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "at least one result must be requested");
     matmul_shape s;
-    answer examined = examine(*description, l, &s);
+    matmul_batch batch;
+    answer examined = examine(*description, l, &s, &batch);
     if (!examined.fault.empty())
         return refuse(call, examined.status, examined.fault);
     if (examined.status != CUBLAS_STATUS_SUCCESS)
         return examined.status;
     algorithm made = {};
     made.shape = hash(s);
-    const int64_t strides[] = {s.a_stride, s.b_stride, s.c_stride, s.d_stride};
+    const int64_t strides[] = {s.a_stride, s.b_stride, s.c_stride, s.d_stride},
+                  distances[] = {batch.a_distance, batch.b_distance, batch.c_distance, batch.d_distance};
     for (int i = 0; i < 4; i++) {
         int64_t type = i < 2 ? s.a_type : s.d_type;
-        made.alignments[i] = widest(preference->alignments[i], strides[i], type);
+        made.alignments[i] = widest(preference->alignments[i], strides[i], distances[i], type);
         if (made.alignments[i] < dtype_size(dtype(type)))
             return CUBLAS_STATUS_SUCCESS; // no results: no access is wide enough for an element
     }
     for (int i = 0; i < CUDASIM_ALGORITHMS && *n_results < n_wanted; i++) {
         bool reduces = preference->reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
         size_t bytes = matmul_workspace(s, i);
-        if ((i == CUDASIM_SPLIT && !reduces) || bytes > preference->workspace_bytes)
+        if ((i == CUDASIM_SPLIT && !reduces) || bytes > preference->workspace_bytes || !takes(i, batch))
             continue;
         cublasLtMatmulHeuristicResult_t *result = &results[(*n_results)++];
         *result = {};
@@ -430,6 +332,28 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         result->workspaceSize = bytes;
         result->wavesCount = 1;
     }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+// An algorithm that was chosen for one number of matrices may compute another.
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *chosen,
+                                       cublasLtMatmulHeuristicResult_t *result) {
+    const layouts l = {a, b, c, d};
+    matmul_shape s;
+    matmul_batch batch;
+    algorithm made;
+    if (!exist("cublasLtMatmulAlgoCheck", handle, description, l) ||
+        examine(*description, l, &s, &batch).status != CUBLAS_STATUS_SUCCESS)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&made, chosen, sizeof made);
+    if (made.number >= CUDASIM_ALGORITHMS || made.shape != hash(s))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (!takes(int(made.number), batch))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    result->workspaceSize = matmul_workspace(s, int(made.number));
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -455,7 +379,9 @@ bool overlap(const range &x, const range &y) {
 }
 
 size_t span(const cublasLtMatrixLayoutOpaque_t *layout, int64_t type) {
-    return size_t((layout->columns - 1) * layout->stride + layout->rows) * dtype_size(dtype(type));
+    return size_t((layout->n_matrices - 1) * layout->distance + (layout->columns - 1) * layout->stride +
+                  layout->rows) *
+           dtype_size(dtype(type));
 }
 
 // The memory that a product accesses. Fills at most seven ranges and returns their number.
@@ -481,10 +407,12 @@ int ranges_of(const matmul_shape &s, const matmul_operands &o, const layouts &l,
 }
 
 // The first rule that the call breaks, or "".
-std::string broken_rule(const matmul_shape &s, const matmul_operands &o, const algorithm &made,
-                        const range *ranges, int n_ranges) {
+std::string broken_rule(const matmul_shape &s, const matmul_batch &batch, const matmul_operands &o,
+                        const algorithm &made, const range *ranges, int n_ranges) {
     if (made.number >= CUDASIM_ALGORITHMS || made.shape != hash(s))
         return "the algorithm was chosen for another problem";
+    if (!takes(int(made.number), batch))
+        return text("the algorithm does not take %lld matrices at once", static_cast<long long>(batch.n));
     for (int i = 0; i < n_ranges; i++)
         if (!ranges[i].begin)
             return text("%s is NULL", ranges[i].what);
@@ -522,7 +450,8 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
     if (!chosen || !alpha || !beta)
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "the algorithm, alpha or beta is NULL");
     matmul_shape s;
-    answer examined = examine(*description, l, &s);
+    matmul_batch batch;
+    answer examined = examine(*description, l, &s, &batch);
     if (examined.status != CUBLAS_STATUS_SUCCESS)
         return refuse(call, examined.status,
                       examined.fault.empty() ? "the heuristic does not offer this product" : examined.fault);
@@ -539,7 +468,7 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
                       text("the algorithm needs a workspace of %zu bytes, not %zu", needed, workspace_bytes));
     range ranges[7];
     int n_ranges = ranges_of(s, o, l, workspace, workspace_bytes, ranges);
-    std::string broken = broken_rule(s, o, made, ranges, n_ranges);
+    std::string broken = broken_rule(s, batch, o, made, ranges, n_ranges);
     if (!broken.empty())
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, broken);
     unsigned delay;
@@ -547,7 +476,6 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
     {
         std::lock_guard<std::mutex> guard(lt().mutex);
         lt().runs[s.epilogue][made.number]++;
-        lt().processors = int(s.processors);
         delay = lt().delays[made.number];
         failure = lt().works_for[made.number]-- > 0 ? CUDASIM_WORKS : lt().failures[made.number];
     }
@@ -562,7 +490,7 @@ extern "C" cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmul
             return cudaErrorIllegalAddress;
         if (delay)
             usleep(delay);
-        multiply(s, o, int(made.number), workspace);
+        multiply(s, batch, o, int(made.number), workspace);
         return cudaSuccess;
     });
     return error == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

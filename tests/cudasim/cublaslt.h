@@ -17,7 +17,11 @@ struct matmul_shape {
     int64_t transposes_a, transposes_b; // A is stored k x m, B n x k
     int64_t a_type, d_type;             // enum dtype; B has A's type; C, bias and aux have D's
     int64_t epilogue;
-    int64_t processors; // that the algorithm is chosen for; 0: all
+};
+
+// Matrices that are multiplied at once, in each operand so many elements apart.
+struct matmul_batch {
+    int64_t n = 1, a_distance = 0, b_distance = 0, c_distance = 0, d_distance = 0;
 };
 
 struct matmul_operands {
@@ -32,7 +36,8 @@ bool epilogue_has_aux(int64_t epilogue);
 bool epilogue_writes_aux(int64_t epilogue);
 
 size_t matmul_workspace(const matmul_shape &shape, int algorithm);
-void multiply(const matmul_shape &shape, const matmul_operands &operands, int algorithm, void *workspace);
+void multiply(const matmul_shape &shape, const matmul_batch &batch, const matmul_operands &operands,
+              int algorithm, void *workspace);
 
 } // namespace cudasim
 

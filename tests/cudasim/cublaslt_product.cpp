@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #include "tests/cudasim/sanitizer.h"
@@ -240,13 +241,27 @@ size_t matmul_workspace(const matmul_shape &shape, int algorithm) {
     return algorithm == CUDASIM_SPLIT ? sizeof(float) * size_t(shape.m * shape.n) : 0;
 }
 
-void multiply(const matmul_shape &shape, const matmul_operands &operands, int algorithm, void *workspace) {
+template <class P> void advance(P **operand, int64_t elements, int64_t type) {
+    if (*operand)
+        *operand = static_cast<std::conditional_t<std::is_const_v<P>, const char, char> *>(*operand) +
+                   elements * int64_t(dtype_size(dtype(type)));
+}
+
+void multiply(const matmul_shape &shape, const matmul_batch &batch, const matmul_operands &operands,
+              int algorithm, void *workspace) {
     float *partial = matmul_workspace(shape, algorithm) ? static_cast<float *>(workspace) : nullptr;
-    with_element(shape.a_type, [&](auto element) {
-        with_element(shape.d_type, [&](auto result) {
-            multiply_as<decltype(element), decltype(result)>(shape, operands, algorithm, partial);
+    matmul_operands at = operands;
+    for (int64_t i = 0; i < batch.n; i++) {
+        with_element(shape.a_type, [&](auto element) {
+            with_element(shape.d_type, [&](auto result) {
+                multiply_as<decltype(element), decltype(result)>(shape, at, algorithm, partial);
+            });
         });
-    });
+        advance(&at.a, batch.a_distance, shape.a_type);
+        advance(&at.b, batch.b_distance, shape.a_type);
+        advance(&at.c, batch.c_distance, shape.d_type);
+        advance(&at.d, batch.d_distance, shape.d_type);
+    }
 }
 
 } // namespace cudasim

@@ -85,11 +85,9 @@ class tensor {
 };
 
 template <class Args>
-void run(enum operation operation, enum status (*call)(struct stream *, const Args *), const Args &args,
-         int n_sharing = 0) {
+void run(enum operation operation, enum status (*call)(struct stream *, const Args *), const Args &args) {
     struct stream stream;
     require(stream_init(&stream, gpu));
-    stream.n_sharing = n_sharing;
     require(gpu->ops->workspace_bytes(gpu, operation, &args, &stream.workspace_bytes));
     require(gpu->memory_new(gpu, stream.workspace_bytes, "the test", &stream.workspace));
     require(call(&stream, &args));
@@ -98,12 +96,12 @@ void run(enum operation operation, enum status (*call)(struct stream *, const Ar
     stream_free(&stream);
 }
 
-void forward(const struct linear_forward_args &args, int n_sharing = 0) {
-    run(OP_linear_forward, gpu->ops->linear_forward, args, n_sharing);
+void forward(const struct linear_forward_args &args) {
+    run(OP_linear_forward, gpu->ops->linear_forward, args);
 }
 
-void backward(const struct linear_backward_args &args, int n_sharing = 0) {
-    run(OP_linear_backward, gpu->ops->linear_backward, args, n_sharing);
+void backward(const struct linear_backward_args &args) {
+    run(OP_linear_backward, gpu->ops->linear_backward, args);
 }
 
 // ---- fusions
@@ -200,36 +198,33 @@ void test_backward_fusions(void **) {
     }
 }
 
-// Of a stream that runs beside others, products are for a part of the processors, fused or not.
-void test_streams_that_share(void **) {
-    int processors;
-    assert_int_equal(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
-    tensor x(DTYPE_BF16, N * IC, 1), weight(DTYPE_BF16, OC * IC, 2), out(DTYPE_BF16, N * OC, 3);
-    struct linear_forward_args args = {};
-    args.out = out.at();
+// The matrices of a batch are one product, where the algorithm for one of them takes as many; else as many
+// products. The bits are the same.
+void test_batches(void **) {
+    constexpr int side = 24, n = 5;
+    tensor x(DTYPE_BF16, n * side * side, 1), y(DTYPE_BF16, n * side * side, 2);
+    tensor together(DTYPE_BF16, n * side * side, 3), apart(DTYPE_BF16, n * side * side, 4);
+    struct matrix_product_args args = {};
     args.x = x.at();
-    args.weight = weight.at();
-    args.N = N;
-    args.IC = IC;
-    args.OC = args.out_stride = OC;
-    struct linear_backward_args back = {};
-    back.dx = x.at();
-    back.dout = out.at();
-    back.weight = weight.at();
-    back.N = N;
-    back.IC = IC;
-    back.OC = back.dout_stride = OC;
-    args.type = args.out_type = back.type = DTYPE_BF16;
-    for (int n_sharing : {0, 1, 3, 1}) {
-        int expected = n_sharing > 1 ? (processors + n_sharing - 1) / n_sharing : 0;
-        for (enum activation activation : {ACTIVATION_NONE, ACTIVATION_RELU_SQUARED}) { // fused, and not
-            args.activation = activation;
-            forward(args, n_sharing);
-            assert_int_equal(cudasim_cublaslt_processors(), expected);
-        }
-        backward(back, n_sharing);
-        assert_int_equal(cudasim_cublaslt_processors(), expected);
-    }
+    args.y = args.addend = y.at();
+    args.rows = args.columns = args.inner = side;
+    args.n_matrices = n;
+    args.out_distance = args.x_distance = args.y_distance = args.addend_distance = side * side;
+    args.alpha = args.beta = 1;
+    args.type = DTYPE_BF16;
+    args.out = together.at();
+    runs one(CUBLASLT_EPILOGUE_DEFAULT);
+    run(OP_matrix_product, gpu->ops->matrix_product, args);
+    one.expect(1, 1);
+    device_close(gpu); // which forgets its plans
+    require(device_open("cuda", 1, 0, &gpu));
+    cudasim_cublaslt_limit(CUDASIM_IN_ORDER, n - 1);
+    args.out = apart.at();
+    runs several(CUBLASLT_EPILOGUE_DEFAULT);
+    run(OP_matrix_product, gpu->ops->matrix_product, args);
+    several.expect(n, n);
+    cudasim_cublaslt_limit(CUDASIM_IN_ORDER, 0);
+    assert_true(together.read() == apart.read());
 }
 
 // Without fusion (here because the bias is misaligned) and with many rows, some rows are processed at a time,
@@ -440,7 +435,7 @@ int main() {
         cmocka_unit_test(test_forward_fusions),
         cmocka_unit_test(test_backward_fusions),
         cmocka_unit_test(test_rows_at_a_time),
-        cmocka_unit_test(test_streams_that_share),
+        cmocka_unit_test(test_batches),
         cmocka_unit_test(test_measuring),
         cmocka_unit_test(test_no_memory_for_measuring),
         cmocka_unit_test(test_failing_candidates),

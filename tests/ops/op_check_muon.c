@@ -1,5 +1,5 @@
 // Checks of Muon's operations: the elementwise momentum (a rule of optimizer_step), matrix_normalize,
-// matrix_product, matrix_identity, matrix_transpose and muon_step.
+// matrix_product, matrix_add_diagonal and muon_step.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -108,32 +108,55 @@ void op_check_muon_momentum(struct op_bench *bench) {
 
 // ---- matrices
 
-// The reference divides by the norm; a device multiplies by its reciprocal, rounded.
+// A batch of several matrices, whose places are aligned for wide accesses or not.
+struct batch {
+    int n;
+    size_t gap; // between matrices
+};
+static const struct batch batches[] = {{1, 0}, {3, 8}, {2, 1}};
+enum { N_BATCHES = sizeof batches / sizeof *batches };
+
+static struct op_layout batch_layout(const struct batch *batch, size_t elements) {
+    return op_rows((size_t)batch->n, elements, elements + batch->gap);
+}
+
+// The reference divides by the norm; a device multiplies by its reciprocal, rounded. Squares are exact in
+// double, and their sums at most as many roundings off as they have terms.
+static void normalize_call(struct op_bench *bench, enum dtype type, size_t n, const struct batch *batch,
+                           bool in_place, double epsilon) {
+    const size_t partials = (n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK, distance = n + batch->gap;
+    struct matrix_normalize_args args = {.n = n,
+                                         .n_matrices = batch->n,
+                                         .out_distance = distance,
+                                         .x_distance = distance,
+                                         .epsilon = epsilon,
+                                         .type = type};
+    struct op_call call;
+    op_call_begin(&call, bench, matrix_normalize, &args, "n %zu, %d matrices", n, batch->n);
+    struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, in_place ? OP_UPDATE : OP_READ,
+                                        batch_layout(batch, n)),
+                     *out = x,
+                     *partial = op_add_tensor(&call, "partial", &args.partial, DTYPE_F64, OP_WRITE,
+                                              op_span((size_t)batch->n * partials));
+    if (in_place)
+        op_alias(x, &args.out);
+    else
+        out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, batch_layout(batch, n));
+    op_call_reference(&call);
+    for (size_t i = 0; i < (size_t)batch->n * partials; i++)
+        partial->allowed[i] = 2 * SUM_SQUARES_BLOCK * 0x1p-53 * partial->truth[i];
+    for (size_t i = 0; i < (size_t)batch->n * distance - batch->gap; i++)
+        out->allowed[i] = 3 * OP_UNIT * fabs(out->truth[i]) + 0x1p-149;
+    op_call_judge(&call);
+}
+
 void check_matrix_normalize(struct op_bench *bench) {
     static const size_t lengths[] = {1, 7, 4096, SUM_SQUARES_BLOCK, 2 * SUM_SQUARES_BLOCK + 77};
     FOR_EACH_TYPE(type)
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++)
-        for (int in_place = 0; in_place < 2; in_place++) {
-            const size_t n = lengths[k], n_partial = (n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
-            struct matrix_normalize_args args = {.n = n, .epsilon = k == 1 ? 1e3 : 1e-7, .type = type};
-            struct op_call call;
-            op_call_begin(&call, bench, matrix_normalize, &args, "n %zu", n);
-            struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, in_place ? OP_UPDATE : OP_READ,
-                                                op_span(n)),
-                             *out = x,
-                             *partial = op_add_tensor(&call, "partial", &args.partial, DTYPE_F64, OP_READ,
-                                                      op_span(n_partial));
-            if (in_place)
-                op_alias(x, &args.out);
-            else
-                out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n));
-            for (size_t i = 0; i < n_partial; i++)
-                op_give(partial, i, 3.7 + (double)i);
-            op_call_reference(&call);
-            for (size_t i = 0; i < n; i++)
-                out->allowed[i] = 3 * OP_UNIT * fabs(out->truth[i]) + 0x1p-149;
-            op_call_judge(&call);
-        }
+        for (int in_place = 0; in_place < 2; in_place++)
+            for (size_t i = 0; i < N_BATCHES; i++)
+                normalize_call(bench, type, lengths[k], &batches[i], in_place, k == 1 ? 1e3 : 1e-7);
 }
 
 // Around the sizes of the CPU's blocks and of what it multiplies at a time, in rows, columns and terms.
@@ -143,44 +166,64 @@ static const struct product_case {
                       {97, 33, 515}, {33, 130, 192}, {130, 257, 2}, {64, 96, 160}};
 static const int strips[] = {0, 1, 16, 40, 1000};
 
-enum addend { NO_ADDEND, OWN_ADDEND, ADDS_Y };
+enum addend { NO_ADDEND, OWN_ADDEND, ADDS_X, ADDS_Y, N_ADDENDS };
+enum stored { PLAIN, X_TRANSPOSED, Y_TRANSPOSED, N_STORED };
 
-static void make_symmetric(struct op_tensor *square, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < i; j++)
-            square->given[j * n + i] = square->given[i * n + j];
+static void make_symmetric(struct op_tensor *squares, size_t n, const struct batch *batch) {
+    for (int matrix = 0; matrix < batch->n; matrix++) {
+        double *square = squares->given + (size_t)matrix * (n * n + batch->gap);
+        for (size_t i = 0; i < n; i++)
+            for (size_t j = 0; j < i; j++)
+                square[j * n + i] = square[i * n + j];
+    }
 }
 
-// Symmetric ones are x x^T.
+// Whether there is such a product: a symmetric one is x x^T or x^T x, and what is also added is not
+// transposed.
+static bool has_product(enum stored stored, enum addend addend, int strip) {
+    if (strip)
+        return stored != PLAIN && addend <= OWN_ADDEND;
+    return !(addend == ADDS_X && stored == X_TRANSPOSED) && !(addend == ADDS_Y && stored == Y_TRANSPOSED);
+}
+
 static void product_call(struct op_bench *bench, enum dtype type, const struct product_case *shape,
-                         bool y_transposed, enum addend addend, int strip) {
-    const int columns = strip ? shape->rows : shape->columns,
-              inner = addend == ADDS_Y ? shape->rows : shape->inner;
+                         const struct batch *batch, enum stored stored, enum addend addend, int strip) {
+    const int columns = strip ? shape->rows : shape->columns, inner = addend == ADDS_X   ? columns
+                                                                      : addend == ADDS_Y ? shape->rows
+                                                                                         : shape->inner;
     const size_t rows = (size_t)shape->rows, n = (size_t)columns, k = (size_t)inner;
     struct matrix_product_args args = {.rows = shape->rows,
                                        .columns = columns,
                                        .inner = inner,
-                                       .y_transposed = (y_transposed && addend != ADDS_Y) || strip,
+                                       .n_matrices = batch->n,
+                                       .out_distance = rows * n + batch->gap,
+                                       .x_distance = rows * k + batch->gap,
+                                       .y_distance = k * n + batch->gap,
+                                       .addend_distance = rows * n + batch->gap,
+                                       .x_transposed = stored == X_TRANSPOSED,
+                                       .y_transposed = stored == Y_TRANSPOSED,
                                        .strip = strip,
                                        .alpha = addend ? 2.0315 : 1,
                                        .beta = 4.775,
                                        .type = type};
     struct op_call call;
-    op_call_begin(&call, bench, matrix_product, &args, "%d x %d x %d%s, addend %d, strip %d", args.rows,
-                  columns, inner, args.y_transposed ? " transposed" : "", (int)addend, strip);
-    struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(rows * k)), *y = x;
+    op_call_begin(&call, bench, matrix_product, &args,
+                  "%d x %d x %d, stored %d, addend %d, strip %d, batch %d", args.rows, columns, inner,
+                  (int)stored, (int)addend, strip, batch->n);
+    struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, batch_layout(batch, rows * k)),
+                     *y = x, *added = NULL;
     if (strip)
         op_alias(x, &args.y);
     else
-        y = op_add_tensor(&call, "y", &args.y, type, OP_READ, op_span(k * n));
-    struct op_tensor *added = addend == ADDS_Y ? y : NULL;
-    if (added)
-        op_alias(y, &args.addend);
+        y = op_add_tensor(&call, "y", &args.y, type, OP_READ, batch_layout(batch, k * n));
+    if (addend == ADDS_X || addend == ADDS_Y)
+        op_alias(addend == ADDS_X ? x : y, &args.addend);
     else if (addend == OWN_ADDEND)
-        added = op_add_tensor(&call, "addend", &args.addend, type, OP_READ, op_span(rows * n));
+        added = op_add_tensor(&call, "addend", &args.addend, type, OP_READ, batch_layout(batch, rows * n));
     if (strip && added)
-        make_symmetric(added, rows);
-    struct op_tensor *out = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(rows * n));
+        make_symmetric(added, rows, batch);
+    struct op_tensor *out =
+        op_add_tensor(&call, "out", &args.out, type, OP_WRITE, batch_layout(batch, rows * n));
     op_call_magnitudes(&call);
     args.beta = -args.beta; // whose absolute value counted
     op_call_reference(&call);
@@ -188,52 +231,41 @@ static void product_call(struct op_bench *bench, enum dtype type, const struct p
     op_call_judge(&call);
 }
 
-void check_matrix_product(struct op_bench *bench) {
-    FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < sizeof product_shapes / sizeof *product_shapes; i++)
-        for (int addend = NO_ADDEND; addend <= ADDS_Y; addend++)
-            for (size_t k = 0; k < sizeof strips / sizeof *strips; k++)
-                for (int y_transposed = 0; y_transposed < 2; y_transposed++)
-                    if ((strips[k] == 0 || y_transposed) && op_has_turn(type, i + k + (size_t)addend))
-                        product_call(bench, type, &product_shapes[i], y_transposed, (enum addend)addend,
-                                     strips[k]);
-}
-
-void check_matrix_identity(struct op_bench *bench) {
-    static const int sizes[] = {1, 5, 64, 131};
-    FOR_EACH_TYPE(type)
-    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
-        const size_t n = (size_t)sizes[k];
-        struct matrix_identity_args args = {.n = sizes[k], .type = type};
-        struct op_call call;
-        op_call_begin(&call, bench, matrix_identity, &args, "n %zu", n);
-        op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(n * n))->exact = true;
-        op_call_reference(&call);
-        op_call_judge(&call);
+// All ways to store and to add, and all strips; the batches in turn.
+static void product_calls(struct op_bench *bench, enum dtype type, size_t shape) {
+    enum { N_STRIPS = sizeof strips / sizeof *strips };
+    for (size_t i = 0; i < (size_t)N_STRIPS * N_ADDENDS * N_STORED; i++) {
+        const enum stored stored = (enum stored)(i % N_STORED);
+        const enum addend addend = (enum addend)(i / N_STORED % N_ADDENDS);
+        const int strip = strips[i / N_STORED / N_ADDENDS];
+        if (has_product(stored, addend, strip) && op_has_turn(type, shape + i))
+            product_call(bench, type, &product_shapes[shape], &batches[(shape + i / N_STORED) % N_BATCHES],
+                         stored, addend, strip);
     }
 }
 
-void check_matrix_transpose(struct op_bench *bench) {
-    static const struct {
-        int rows, columns, x_gap, out_gap;
-    } shapes[] = {{1, 1, 0, 0},    {1, 37, 3, 0},   {40, 1, 0, 2},     {16, 16, 0, 0},
-                  {15, 33, 1, 17}, {64, 32, 0, 64}, {131, 259, 5, 11}, {300, 70, 0, 0}};
+void check_matrix_product(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
-    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
-        const size_t rows = (size_t)shapes[k].rows, columns = (size_t)shapes[k].columns;
-        struct matrix_transpose_args args = {.rows = shapes[k].rows,
-                                             .columns = shapes[k].columns,
-                                             .out_stride = shapes[k].rows + shapes[k].out_gap,
-                                             .x_stride = shapes[k].columns + shapes[k].x_gap,
-                                             .type = type};
+    for (size_t i = 0; i < sizeof product_shapes / sizeof *product_shapes; i++)
+        product_calls(bench, type, i);
+}
+
+void check_matrix_add_diagonal(struct op_bench *bench) {
+    static const int sizes[] = {1, 5, 64, 131, 300};
+    FOR_EACH_TYPE(type)
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        const size_t n = (size_t)sizes[k];
+        const struct batch *batch = &batches[k % N_BATCHES];
+        struct matrix_add_diagonal_args args = {.n = sizes[k],
+                                                .n_matrices = batch->n,
+                                                .distance = n * n + batch->gap,
+                                                .value = 3.4375, // exact in all types
+                                                .type = type};
         struct op_call call;
-        op_call_begin(&call, bench, matrix_transpose, &args, "%zu x %zu, strides %d and %d", rows, columns,
-                      args.x_stride, args.out_stride);
-        op_add_tensor(&call, "x", &args.x, type, OP_READ, op_rows(rows, columns, (size_t)args.x_stride));
-        op_add_tensor(&call, "out", &args.out, type, OP_WRITE,
-                      op_rows(columns, rows, (size_t)args.out_stride))
-            ->exact = true;
+        op_call_begin(&call, bench, matrix_add_diagonal, &args, "n %zu, batch %d", n, batch->n);
+        struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_UPDATE, batch_layout(batch, n * n));
         op_call_reference(&call);
+        op_allow_roundings(x, 1);
         op_call_judge(&call);
     }
 }

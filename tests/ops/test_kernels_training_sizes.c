@@ -1,6 +1,6 @@
-// Linear layers and attention on a GPU at the sizes of training, where cuBLASLt takes other kernels than at
-// those of the other tests. The truth is the CPU backend in fp32 on the same numbers, because the reference
-// in double would take minutes. Skipped without a GPU.
+// Linear layers, attention and batches of matrices on a GPU at the sizes of training, where cuBLASLt takes
+// other kernels than at those of the other tests. The truth is the CPU backend in fp32 on the same numbers,
+// because the reference in double would take minutes. Skipped without a GPU.
 //
 // usage: test_kernels_training_sizes [TOKENS N_EMBD VOCABULARY]     such as 8192 768 50257; small without
 #include <math.h>
@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "kernels/ops.h"
+#include "kernels/matrix_batch.h"
 
 #define UNIT   0x1p-24 // largest relative error of one rounding to fp32
 #define HEAD_D 64
@@ -129,6 +129,7 @@ static enum status call_on(struct device *device, enum operation operation, cons
     if (status == STATUS_OK)
         status = operation == OP_linear_forward    ? device->ops->linear_forward(&stream, args)
                  : operation == OP_linear_backward ? device->ops->linear_backward(&stream, args)
+                 : operation == OP_matrix_product  ? device->ops->matrix_product(&stream, args)
                                                    : device->ops->attention_forward(&stream, args);
     if (status == STATUS_OK)
         status = device->synchronize(&stream);
@@ -351,6 +352,59 @@ static void test_attention_forward(void **state) {
         attention(type, T, H, tokens / T);
 }
 
+// ---- batches of matrices, as Newton-Schulz iterations have them
+
+// Whether each matrix of a batch has the bits that it has alone.
+static void batch(enum dtype type, struct matrix_product_args args) {
+    const size_t n = (size_t)args.n_matrices;
+    args.x_distance = (size_t)args.rows * (size_t)args.inner;
+    args.y_distance = (size_t)args.inner * (size_t)args.columns;
+    args.out_distance = args.addend_distance = (size_t)args.rows * (size_t)args.columns;
+    struct tensor x = random_tensor(type, n * args.x_distance, 1),
+                  y = random_tensor(type, n * args.y_distance, 2),
+                  addend = random_tensor(type, n * args.out_distance, 3),
+                  together = zero_tensor(type, n * args.out_distance),
+                  alone = zero_tensor(type, n * args.out_distance);
+    args.out = together.there, args.x = x.there, args.y = y.there, args.addend = addend.there;
+    args.alpha = 2.0315, args.beta = -4.775, args.type = type;
+    require(call_on(gpu, OP_matrix_product, &args));
+    for (int i = 0; i < args.n_matrices; i++) {
+        struct matrix_product_args one = matrix_product_of(&args, i);
+        one.out = matrix_at(alone.there, args.out_distance, i, type);
+        require(call_on(gpu, OP_matrix_product, &one));
+    }
+    float *got = download(&together), *wanted = download(&alone);
+    for (size_t i = 0; i < n * args.out_distance; i++)
+        if (memcmp(&got[i], &wanted[i], sizeof *got) != 0)
+            fail_msg("%s, %d x %d x %d, %d matrices: element %zu of matrix %zu is %g, and %g alone",
+                     dtype_name(type), args.rows, args.columns, args.inner, args.n_matrices,
+                     i % args.out_distance, i / args.out_distance, (double)got[i], (double)wanted[i]);
+    free(got);
+    free(wanted);
+    struct tensor *const tensors[] = {&x, &y, &addend, &together, &alone};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
+        tensor_free(tensors[i]);
+}
+
+static void test_batches(void **state) {
+    static const int numbers[] = {2, 7, 12, 24};
+    const int n = n_embd;
+    const struct matrix_product_args products[] = {
+        {.rows = n, .columns = n, .inner = 4 * n, .y_transposed = true}, // of wide matrices
+        {.rows = n, .columns = 4 * n, .inner = n},
+        {.rows = n, .columns = n, .inner = 4 * n, .x_transposed = true}, // of tall ones
+        {.rows = 4 * n, .columns = n, .inner = n},
+        {.rows = n, .columns = n, .inner = n, .y_transposed = true}};
+    (void)state;
+    for (enum dtype type = DTYPE_F32; type < N_COMPUTE_DTYPES; type = (enum dtype)(type + 1))
+        for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+            for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) {
+                struct matrix_product_args args = products[i];
+                args.n_matrices = numbers[k];
+                batch(type, args);
+            }
+}
+
 static void test_on_a_gpu(void **state) {
     (void)state;
     skip();
@@ -368,9 +422,9 @@ static int take_size(const char *word) {
 
 int main(int n_args, char **args) {
     static const struct CMUnitTest without_a_gpu[] = {cmocka_unit_test(test_on_a_gpu)};
-    static const struct CMUnitTest tests[] = {cmocka_unit_test(test_linear_forward),
-                                              cmocka_unit_test(test_linear_backward),
-                                              cmocka_unit_test(test_attention_forward)};
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear_forward), cmocka_unit_test(test_linear_backward),
+        cmocka_unit_test(test_attention_forward), cmocka_unit_test(test_batches)};
     if (n_args == 4) {
         tokens = take_size(args[1]);
         n_embd = take_size(args[2]) / HEAD_D * HEAD_D;

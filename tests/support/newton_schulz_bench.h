@@ -53,16 +53,15 @@ static inline void bench_open(struct bench *bench, const char *name, enum dtype 
         bench->device->symmetric_strip = 96;
     EXPECT_OK(stream_init(&bench->stream, bench->device));
     region_memory_init(&bench->memory, bench->device);
-    EXPECT_OK(newton_schulz_plan(&bench->products, bench->device, type, &shape, 1, table));
+    EXPECT_OK(newton_schulz_plan(&bench->products, bench->device, type, &shape, &(int){1}, 1, table));
     for (int i = 0; i < N_BENCH_AREAS; i++)
         EXPECT_OK(region_add(table, REGION_DATA, bench->device->place, DTYPE_U8, sizes[i], &bench->areas[i],
                              "tests: area %d", i));
     EXPECT_OK(region_memory_allocate(&bench->memory));
-    EXPECT_OK(newton_schulz_bind(&bench->products, table));
+    newton_schulz_bind(&bench->products, table);
 }
 
 static inline void bench_close(struct bench *bench) {
-    newton_schulz_free(&bench->products);
     region_memory_free(&bench->memory);
     stream_free(&bench->stream);
     device_close(bench->device);
@@ -106,8 +105,8 @@ static inline void bench_get(struct bench *bench, enum bench_area area, double *
 }
 
 static inline void bench_run(struct bench *bench) {
-    const struct newton_schulz_matrix matrix = {bench_at(bench, BENCH_X), bench->shape};
-    EXPECT_OK(newton_schulz_run(&bench->products, &bench->stream, &matrix, 1));
+    const struct newton_schulz_batch batch = {.shape = bench->shape, .n = 1};
+    EXPECT_OK(newton_schulz_run(&bench->products, &bench->stream, bench_at(bench, BENCH_X), &batch));
 }
 
 // x becomes what the device makes of it.

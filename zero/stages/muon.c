@@ -12,10 +12,14 @@
 static enum status plan_products(struct muon *muon, struct region_table *table) {
     const struct model_states *state = muon->state;
     const struct params *params = state->params;
-    struct matrix_shape *shapes = calloc((size_t)params->n_params * PARAM_PARTS_MOST + 1, sizeof *shapes);
-    int n = 0;
-    if (!shapes)
+    const size_t most = (size_t)params->n_params * PARAM_PARTS_MOST + 1;
+    struct matrix_shape *shapes = calloc(most, sizeof *shapes);
+    int *n_matrices = calloc(most, sizeof *n_matrices), n = 0;
+    if (!shapes || !n_matrices) {
+        free(shapes);
+        free(n_matrices);
         return FAIL(STATUS_FAILED, "out of memory for the shapes of %d tensors", params->n_params);
+    }
     for (int i = 0; i < params->n_params; i++) {
         struct matrix_shape of[PARAM_PARTS_MOST];
         int64_t first_row[PARAM_PARTS_MOST];
@@ -28,11 +32,60 @@ static enum status plan_products(struct muon *muon, struct region_table *table) 
                    (shapes[known].rows != of[part].rows || shapes[known].columns != of[part].columns))
                 known++;
             shapes[known] = of[part];
+            n_matrices[known]++;
             n = known == n ? n + 1 : n;
         }
     }
-    enum status status = newton_schulz_plan(&muon->products, state->device, muon->type, shapes, n, table);
+    enum status status =
+        newton_schulz_plan(&muon->products, state->device, muon->type, shapes, n_matrices, n, table);
     free(shapes);
+    free(n_matrices);
+    return status;
+}
+
+// The matrices of a round that this rank works on, in the order of their places. Returns their number.
+static int list_matrices(const struct muon *muon, const struct muon_round *round,
+                         struct newton_schulz_matrix *out) {
+    int n = 0;
+    for (int i = round->first_tensor; i < round->first_tensor + round->n_tensors; i++) {
+        const struct muon_tensor *tensor = &muon->rounds.tensors[i];
+        const struct param *param = &muon->state->params->params[tensor->param];
+        struct matrix_shape shapes[PARAM_PARTS_MOST];
+        int64_t first_row[PARAM_PARTS_MOST];
+        if (tensor->worker != muon->state->rank)
+            continue;
+        const int n_parts = muon_matrices(param, shapes, first_row);
+        for (int part = 0; part < n_parts; part++)
+            out[n++] = (struct newton_schulz_matrix){tensor->at + (size_t)(first_row[part] * param->shape[1]),
+                                                     shapes[part]};
+    }
+    return n;
+}
+
+// Divides this rank's matrices into batches, and finds their products.
+static enum status list_batches(struct muon *muon, struct newton_schulz_matrix *matrices) {
+    int n = 0;
+    for (int k = 0; k < muon->rounds.n_rounds; k++) {
+        const int n_matrices = list_matrices(muon, &muon->rounds.rounds[k], matrices);
+        muon->first_batch[k] = n;
+        n += newton_schulz_divide(muon->state->device, matrices, n_matrices, muon->batches + n);
+    }
+    muon->first_batch[muon->rounds.n_rounds] = n;
+    for (int i = 0; i < n; i++)
+        TRY(newton_schulz_prepare(&muon->products, &muon->batches[i]));
+    return STATUS_OK;
+}
+
+static enum status make_batches(struct muon *muon) {
+    const size_t most = (size_t)muon->rounds.n_tensors * PARAM_PARTS_MOST + 1;
+    struct newton_schulz_matrix *matrices = calloc(most, sizeof *matrices);
+    muon->batches = calloc(most, sizeof *muon->batches);
+    muon->first_batch = calloc((size_t)muon->rounds.n_rounds + 1, sizeof *muon->first_batch);
+    const enum status status =
+        matrices && muon->batches && muon->first_batch
+            ? list_batches(muon, matrices)
+            : FAIL(STATUS_FAILED, "out of memory for batches of %d tensors", muon->rounds.n_tensors);
+    free(matrices);
     return status;
 }
 
@@ -47,7 +100,8 @@ enum status muon_init(struct muon *muon, const struct config *config, struct mod
         return FAIL(STATUS_INVALID, "optimizer.type=muon works without offload_optimizer only");
     TRY(plan_products(muon, table));
     TRY(muon_rounds_init(&muon->rounds, state->params, &state->groups, &state->partition,
-                         state->options.stage == 0, muon->products.n_lanes));
+                         state->options.stage == 0, muon->products.most_elements));
+    TRY(make_batches(muon));
     TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.tensor_elements,
                    &muon->tensors_region, "Muon: tensors"));
     TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.slice_elements,
@@ -60,10 +114,10 @@ enum status muon_init(struct muon *muon, const struct config *config, struct mod
 }
 
 void muon_free(struct muon *muon) {
-    newton_schulz_free(&muon->products);
     muon_rounds_free(&muon->rounds);
     free(muon->args);
-    free(muon->own);
+    free(muon->batches);
+    free(muon->first_batch);
     *muon = (struct muon){0};
 }
 
@@ -135,7 +189,7 @@ enum status muon_bind(struct muon *muon, const struct region_table *table, const
     struct stream stream;
     if (muon->rounds.n_rounds == 0)
         return STATUS_OK;
-    TRY(newton_schulz_bind(&muon->products, table));
+    newton_schulz_bind(&muon->products, table);
     muon->tensors = region_data(table, muon->tensors_region);
     muon->slices = region_data(table, muon->slices_region);
     muon->plan = &memory->plan;
@@ -143,8 +197,7 @@ enum status muon_bind(struct muon *muon, const struct region_table *table, const
     TRY(muon_rounds_link(&muon->rounds));
     struct optimizer_span *spans = calloc((size_t)muon->state->params->n_params, sizeof *spans);
     muon->args = calloc((size_t)muon->rounds.n_rounds, sizeof *muon->args);
-    muon->own = calloc((size_t)muon->rounds.most_tensors * PARAM_PARTS_MOST, sizeof *muon->own);
-    if (!spans || !muon->args || !muon->own) {
+    if (!spans || !muon->args) {
         free(spans);
         return FAIL(STATUS_FAILED, "out of memory for Muon's table of slices");
     }
@@ -168,26 +221,12 @@ static enum status exchange(const struct muon *muon, struct stream *stream, cons
     return muon_rounds_exchange(round, transfer, muon->state->comm, stream, in, out, muon->type);
 }
 
-// Orthogonalizes the tensors that this rank works on.
-static enum status orthogonalize(const struct muon *muon, struct stream *stream,
-                                 const struct muon_round *round) {
-    int n = 0;
-    for (int i = round->first_tensor; i < round->first_tensor + round->n_tensors; i++) {
-        const struct muon_tensor *tensor = &muon->rounds.tensors[i];
-        struct matrix_shape shapes[PARAM_PARTS_MOST];
-        int64_t first_row[PARAM_PARTS_MOST];
-        if (tensor->worker != muon->state->rank)
-            continue;
-        const struct param *param = &muon->state->params->params[tensor->param];
-        for (int part = muon_matrices(param, shapes, first_row) - 1; part >= 0; part--) {
-            const size_t begin = tensor->at + (size_t)(first_row[part] * param->shape[1]);
-            muon->own[n++] = (struct newton_schulz_matrix){
-                (char *)muon->tensors + begin * dtype_size(muon->type), shapes[part]};
-        }
+// Orthogonalizes the tensors that this rank works on. Between two batches messages of other ranks proceed.
+static enum status orthogonalize(const struct muon *muon, struct stream *stream, int round) {
+    for (int i = muon->first_batch[round]; i < muon->first_batch[round + 1]; i++) {
+        TRY(newton_schulz_run(&muon->products, stream, muon->tensors, &muon->batches[i]));
+        comm_progress(muon->state->comm);
     }
-    if (n > 0)
-        TRY(newton_schulz_run(&muon->products, stream, muon->own, n));
-    comm_progress(muon->state->comm);
     return STATUS_OK;
 }
 
@@ -242,7 +281,7 @@ static enum status update_round(const struct muon *muon, struct stream *stream, 
     if (muon->args[k].n_spans > 0)
         TRY(stream->device->ops->optimizer_spans(stream, &muon->args[k]));
     TRY(exchange(muon, stream, round, &round->there, muon->slices, muon->tensors));
-    TRY(orthogonalize(muon, stream, round));
+    TRY(orthogonalize(muon, stream, k));
     TRY(exchange(muon, stream, round, &round->back, muon->tensors, muon->slices));
     for (int i = round->first_slice; i < round->first_slice + round->n_slices; i++)
         if (muon->rounds.slices[i].rank == muon->state->rank)

@@ -3,8 +3,8 @@
 // tensors are AdamW's, by the elementwise rules.
 //
 // A step, round by round (zero/stages/muon_rounds.h): momentum and direction at the owners, element by
-// element; an exchange of directions to the workers, whose devices orthogonalize, several matrices side by
-// side on a GPU; an exchange back; the weights, element by element. Nothing waits for the host, so that the
+// element; an exchange of directions to the workers, whose devices orthogonalize, a batch of matrices at once
+// on a GPU; an exchange back; the weights, element by element. Nothing waits for the host, so that the
 // device may decide whether the step is skipped.
 //
 // Determinism: a tensor is orthogonalized by one rank from the same bits in every stage and partition, so the
@@ -23,10 +23,11 @@ struct muon {
     struct muon_rounds rounds;
     struct newton_schulz products;
     int slices_region, tensors_region, spans_region;
-    void *slices, *tensors;            // (slice_elements), (tensor_elements) type
-    struct newton_schulz_matrix *own;  // (most_tensors x PARAM_PARTS_MOST) of this rank in a round: scratch
-    struct optimizer_spans_args *args; // (n_rounds) this rank's slices of each round
-    const struct update_plan *plan;    // in the device's memory
+    void *slices, *tensors;              // (slice_elements), (tensor_elements) type
+    struct newton_schulz_batch *batches; // of this rank, round by round
+    int *first_batch;                    // (n_rounds + 1) of each round
+    struct optimizer_spans_args *args;   // (n_rounds) this rank's slices of each round
+    const struct update_plan *plan;      // in the device's memory
     const struct update_result *result;
 };
 

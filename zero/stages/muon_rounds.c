@@ -29,10 +29,12 @@ static double flops_of(const struct param *param) {
 
 // ---- workers
 
-// The dearest first; equal ones in their order in the model.
+// The dearest first; equal ones by their shape, then in their order in the model.
 static int compare_cost(const void *a, const void *b) {
     const struct muon_tensor *x = a, *y = b;
-    return x->flops != y->flops ? (x->flops < y->flops ? 1 : -1) : x->param - y->param;
+    if (x->flops != y->flops)
+        return x->flops < y->flops ? 1 : -1;
+    return x->rows != y->rows ? (x->rows < y->rows ? 1 : -1) : x->param - y->param;
 }
 
 // Iterates over the spans of a partition that overlap a tensor: [*begin, *end) in its unit.
@@ -111,15 +113,33 @@ static void sort_by_round(struct muon_rounds *rounds, const int *round_of, struc
     }
 }
 
-// load, count (world), round_of (n_tensors): scratch
+// A rank's last round, and the elements that it has in it so far.
+struct filling {
+    int round;
+    size_t filled;
+};
+
+// The round in which a tensor's worker takes it: its last one, or the next where that is full.
+static int choose_round(const struct muon_rounds *rounds, const struct muon_tensor *tensor,
+                        struct filling *worker) {
+    const size_t elements = region_padded(rounds->params->params[tensor->param].elements);
+    if (worker->filled > 0 && worker->filled + elements > rounds->most_elements) {
+        worker->round++;
+        worker->filled = 0;
+    }
+    worker->filled += elements;
+    return worker->round;
+}
+
+// load, fillings (world), round_of (n_tensors): scratch
 static enum status assign(struct muon_rounds *rounds, const struct partition *partition, double *load,
-                          int *count, int *round_of) {
+                          struct filling *fillings, int *round_of) {
     choose_workers(rounds, partition, load);
     // Each move makes the sum of the loads' squares smaller, so there is an end; a few passes reach it.
     for (int pass = 0; pass < rounds->n_tensors && move_tensors(rounds, partition, load); pass++)
         continue;
     for (int i = 0; i < rounds->n_tensors; i++) {
-        round_of[i] = count[rounds->tensors[i].worker]++ / rounds->most_tensors;
+        round_of[i] = choose_round(rounds, &rounds->tensors[i], &fillings[rounds->tensors[i].worker]);
         if (round_of[i] == rounds->n_rounds)
             rounds->n_rounds++;
     }
@@ -137,15 +157,15 @@ static enum status assign(struct muon_rounds *rounds, const struct partition *pa
 
 static enum status assign_workers(struct muon_rounds *rounds, const struct partition *partition) {
     double *load = calloc((size_t)rounds->world, sizeof *load);
-    int *count = calloc((size_t)rounds->world, sizeof *count);
+    struct filling *fillings = calloc((size_t)rounds->world, sizeof *fillings);
     int *round_of = calloc((size_t)rounds->n_tensors + 1, sizeof *round_of);
     qsort(rounds->tensors, (size_t)rounds->n_tensors, sizeof *rounds->tensors, compare_cost);
     enum status status =
-        load && count && round_of
-            ? assign(rounds, partition, load, count, round_of)
+        load && fillings && round_of
+            ? assign(rounds, partition, load, fillings, round_of)
             : FAIL(STATUS_FAILED, "out of memory for Muon's work on %d ranks", rounds->world);
     free(load);
-    free(count);
+    free(fillings);
     free(round_of);
     return status;
 }
@@ -226,22 +246,23 @@ static enum status fill_buffers(struct muon_rounds *rounds, const struct partiti
 }
 
 enum status muon_rounds_list(struct muon_rounds *rounds, const struct params *params, const double *flops,
-                             const struct partition *partition, bool whole, int most_tensors) {
+                             const struct partition *partition, bool whole, size_t most_elements) {
     *rounds = (struct muon_rounds){
-        .params = params, .world = partition->world, .whole = whole, .most_tensors = most_tensors};
+        .params = params, .world = partition->world, .whole = whole, .most_elements = most_elements};
     rounds->tensors = calloc((size_t)params->n_params + 1, sizeof *rounds->tensors);
     if (!rounds->tensors)
         return FAIL(STATUS_FAILED, "out of memory for a list of %d tensors", params->n_params);
     for (int i = 0; i < params->n_params; i++)
         if (flops[i] != 0)
-            rounds->tensors[rounds->n_tensors++] = (struct muon_tensor){.param = i, .flops = flops[i]};
+            rounds->tensors[rounds->n_tensors++] =
+                (struct muon_tensor){.param = i, .rows = params->params[i].shape[0], .flops = flops[i]};
     TRY(assign_workers(rounds, partition));
     return fill_buffers(rounds, partition);
 }
 
 enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
                              const struct optimizer_groups *groups, const struct partition *partition,
-                             bool whole, int most_tensors) {
+                             bool whole, size_t most_elements) {
     double *flops = calloc((size_t)params->n_params + 1, sizeof *flops);
     *rounds = (struct muon_rounds){0};
     if (!flops)
@@ -249,7 +270,7 @@ enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *pa
     for (int i = 0; i < params->n_params; i++)
         if (optimizer_group_of(groups, i)->traits.method == METHOD_MATRIX)
             flops[i] = flops_of(&params->params[i]);
-    enum status status = muon_rounds_list(rounds, params, flops, partition, whole, most_tensors);
+    enum status status = muon_rounds_list(rounds, params, flops, partition, whole, most_elements);
     free(flops);
     return status;
 }

@@ -6,8 +6,9 @@
 //   - a rank that owns all of it, if there is one: then nothing is sent
 //   - else one of the ranks that own some of it (stage 0: of all ranks), such that no tensor has another one
 //     with so little work that it should move there
-// Rounds: all ranks work side by side, in each round on at most `most_tensors` tensors of each, the dearest
-// first. A rank's tensors of a round lie in one buffer.
+// Rounds: all ranks work side by side, in each round on one tensor of each, or on several that together have
+// at most `most_elements`, the dearest first and those of one shape together. A rank's tensors of a round lie
+// in one buffer.
 //
 // A rank's slices of a tensor are the elements that it updates: in stage 0 all, else those that it owns. The
 // slices of a round lie one after another in one buffer. Two exchanges make a round: directions (gradients)
@@ -21,7 +22,8 @@
 #include "zero/stages/newton_schulz.h"
 
 struct muon_tensor {
-    int param; // index in params->params
+    int param;    // index in params->params
+    int64_t rows; // of it
     int worker;
     size_t at; // in its worker's buffer of tensors, in elements: a multiple of REGION_ALIGNMENT
     double flops;
@@ -47,7 +49,7 @@ struct muon_rounds {
     const struct params *params;
     int world;
     bool whole;                  // stage 0: every rank updates everything
-    int most_tensors;            // of a rank in a round
+    size_t most_elements;        // of a rank in a round that has several tensors
     struct muon_tensor *tensors; // round by round, in each by worker
     int n_tensors;
     struct muon_slice *slices; // round by round
@@ -65,13 +67,13 @@ int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PA
 
 // Lists the rounds of some tensors. Call muon_rounds_free also after a failure.
 //   flops          (n_params) the cost of working on each tensor; 0: nothing is done with it
-//   most_tensors   of a rank in a round, at least 1
+//   most_elements  of a rank in a round; 0: rounds of one tensor
 enum status muon_rounds_list(struct muon_rounds *rounds, const struct params *params, const double *flops,
-                             const struct partition *partition, bool whole, int most_tensors) MUST_CHECK;
+                             const struct partition *partition, bool whole, size_t most_elements) MUST_CHECK;
 // The rounds of Muon's tensors.
 enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
                              const struct optimizer_groups *groups, const struct partition *partition,
-                             bool whole, int most_tensors) MUST_CHECK;
+                             bool whole, size_t most_elements) MUST_CHECK;
 // Makes the transfers of all rounds.
 enum status muon_rounds_link(struct muon_rounds *rounds) MUST_CHECK;
 void muon_rounds_free(struct muon_rounds *rounds);

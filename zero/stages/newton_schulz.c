@@ -1,8 +1,8 @@
-// See zero/stages/newton_schulz.h. Steps alternate between x and y: with an odd number of them the last one
-// writes to x what began in y, and to y what was transposed into x.
+// See zero/stages/newton_schulz.h. Steps alternate between y and x: with an odd number of them the last one
+// writes to x what began in y.
 #include "zero/stages/newton_schulz.h"
 
-#include <stdlib.h>
+#include <assert.h>
 
 #include "kernels/ops.h"
 #include "kernels/profile.h"
@@ -16,239 +16,288 @@ static bool is_tall(struct matrix_shape shape) {
     return shape.rows > shape.columns;
 }
 
-// The matrix that the products are of: as many columns as rows or more.
-static struct matrix_shape wide_of(struct matrix_shape shape) {
-    return is_tall(shape) ? (struct matrix_shape){shape.columns, shape.rows} : shape;
+static int64_t side_of(struct matrix_shape shape) {
+    return is_tall(shape) ? shape.columns : shape.rows;
+}
+
+static int64_t elements_of(struct matrix_shape shape) {
+    return shape.rows * shape.columns;
 }
 
 double newton_schulz_flops(struct matrix_shape shape, int strip) {
-    const struct matrix_shape wide = wide_of(shape);
-    const double side = (double)wide.rows, columns = (double)wide.columns;
+    const double side = (double)side_of(shape), other = (double)elements_of(shape) / side;
     return NEWTON_SCHULZ_STEPS * 2 *
-           (symmetric_elements(wide.rows, strip) * (columns + side) + side * side * columns);
+           (symmetric_elements(side_of(shape), strip) * (other + side) + side * side * other);
+}
+
+// ---- batches
+
+// A product (side, side) is divided into tiles by cuBLASLt. A batch has about so many, 13 for each of an
+// H100's multiprocessors: with fewer, more of them are idle at its end (benchmarks/gpu.md).
+#define BATCH_TILE  128
+#define BATCH_TILES 1728
+
+enum { DISTANCES_TRIED = 3 };
+
+int newton_schulz_batch_size(const struct device *device, struct matrix_shape shape) {
+    if (device->place == REGION_HOST)
+        return 1;
+    const int64_t along = (side_of(shape) + BATCH_TILE - 1) / BATCH_TILE, n = BATCH_TILES / (along * along);
+    return n < 1 ? 1 : n < NEWTON_SCHULZ_MOST ? (int)n : NEWTON_SCHULZ_MOST;
+}
+
+static bool has_shape(const struct newton_schulz_matrix *matrix, struct matrix_shape shape) {
+    return matrix->shape.rows == shape.rows && matrix->shape.columns == shape.columns;
+}
+
+// Matrices of the batch that begins with matrix 0 of n and has this distance, at most `most`. take: removes
+// them, as matrices without rows.
+static int count_batch(struct newton_schulz_matrix *matrices, int n, size_t distance, int most, bool take) {
+    const struct newton_schulz_matrix first = matrices[0];
+    int found = 0;
+    for (int i = 0; i < n && found < most; i++)
+        if (has_shape(&matrices[i], first.shape) && matrices[i].at == first.at + (size_t)found * distance) {
+            found++;
+            if (take)
+                matrices[i].shape.rows = 0;
+        }
+    return found;
+}
+
+// The longest batch that begins with matrix 0 of n. A fused tensor has several matrices of one shape, so that
+// the next one of a shape is not always the one to go on with.
+static struct newton_schulz_batch take_batch(const struct device *device,
+                                             struct newton_schulz_matrix *matrices, int n) {
+    const struct newton_schulz_matrix first = matrices[0];
+    const int most = newton_schulz_batch_size(device, first.shape);
+    struct newton_schulz_batch batch = {.at = first.at, .shape = first.shape, .n = 1};
+    int tried = 0;
+    for (int i = 1; i < n && tried < DISTANCES_TRIED && most > 1; i++) {
+        if (!has_shape(&matrices[i], first.shape))
+            continue;
+        const size_t distance = matrices[i].at - first.at;
+        const int found = count_batch(matrices, n, distance, most, false);
+        if (found > batch.n)
+            batch.n = found, batch.distance = distance;
+        tried++;
+    }
+    count_batch(matrices, n, batch.distance, batch.n, true);
+    return batch;
+}
+
+int newton_schulz_divide(const struct device *device, struct newton_schulz_matrix *matrices, int n,
+                         struct newton_schulz_batch *batches) {
+    int n_batches = 0;
+    for (int i = 0; i < n; i++)
+        if (matrices[i].shape.rows > 0)
+            batches[n_batches++] = take_batch(device, matrices + i, n - i);
+    return n_batches;
+}
+
+// Matrices of a batch in the iterations' own memory, as aligned as the first one.
+static size_t distance_of(int64_t elements) {
+    return region_padded((size_t)elements);
 }
 
 // ---- the products of a step
 
-// A = X X^T
-static struct matrix_product_args gram_product(const struct newton_schulz *ns, void *gram, const void *x,
-                                               struct matrix_shape wide) {
-    return (struct matrix_product_args){.out = gram,
-                                        .x = x,
-                                        .y = x,
-                                        .rows = (int)wide.rows,
-                                        .columns = (int)wide.rows,
-                                        .inner = (int)wide.columns,
-                                        .y_transposed = true,
-                                        .strip = ns->device->symmetric_strip,
-                                        .alpha = 1,
-                                        .type = ns->type};
+// The n matrices of a batch, or what is computed from them.
+struct matrices {
+    void *first;
+    size_t distance;
+};
+
+struct step {
+    const struct newton_schulz *ns;
+    struct matrix_shape shape;
+    int n;
+    struct matrices gram, power;
+};
+
+static struct step step_of(const struct newton_schulz *ns, const struct newton_schulz_batch *batch) {
+    const size_t square = distance_of(side_of(batch->shape) * side_of(batch->shape));
+    return (struct step){ns, batch->shape, batch->n, {ns->gram, square}, {ns->power, square}};
 }
 
-// B = c A A + b A; A = A^T
-static struct matrix_product_args power_product(const struct newton_schulz *ns, void *power, const void *gram,
-                                                struct matrix_shape wide) {
-    struct matrix_product_args product =
-        gram_product(ns, power, gram, (struct matrix_shape){wide.rows, wide.rows});
-    product.addend = gram;
-    product.alpha = c;
-    product.beta = b;
-    return product;
+// out = x y
+static struct matrix_product_args product(const struct step *step, struct matrices out, struct matrices x,
+                                          struct matrices y, int64_t inner) {
+    return (struct matrix_product_args){.out = out.first,
+                                        .x = x.first,
+                                        .y = y.first,
+                                        .inner = (int)inner,
+                                        .n_matrices = step->n,
+                                        .out_distance = out.distance,
+                                        .x_distance = x.distance,
+                                        .y_distance = y.distance,
+                                        .alpha = 1,
+                                        .type = step->ns->type};
 }
 
-// B X + a X
-static struct matrix_product_args step_product(const struct newton_schulz *ns, void *out, const void *power,
-                                               const void *x, struct matrix_shape wide) {
-    return (struct matrix_product_args){.out = out,
-                                        .x = power,
-                                        .y = x,
-                                        .addend = x,
-                                        .rows = (int)wide.rows,
-                                        .columns = (int)wide.columns,
-                                        .inner = (int)wide.rows,
-                                        .alpha = 1,
-                                        .beta = a,
-                                        .type = ns->type};
+// x x^T or, with `transposed`, x^T x
+static struct matrix_product_args square(const struct step *step, struct matrices out, struct matrices x,
+                                         int64_t inner, bool transposed) {
+    struct matrix_product_args args = product(step, out, x, x, inner);
+    args.rows = args.columns = (int)side_of(step->shape);
+    args.x_transposed = transposed;
+    args.y_transposed = !transposed;
+    args.strip = step->ns->device->symmetric_strip;
+    return args;
+}
+
+// A = X X^T, or X^T X
+static struct matrix_product_args gram_product(const struct step *step, struct matrices x) {
+    const int64_t side = side_of(step->shape);
+    return square(step, step->gram, x, elements_of(step->shape) / side, is_tall(step->shape));
+}
+
+// c A A + b A; A = A^T
+static struct matrix_product_args power_product(const struct step *step) {
+    struct matrix_product_args args = square(step, step->power, step->gram, side_of(step->shape), false);
+    args.addend = step->gram.first;
+    args.addend_distance = step->gram.distance;
+    args.alpha = c;
+    args.beta = b;
+    return args;
+}
+
+// B X, or X B
+static struct matrix_product_args last_product(const struct step *step, struct matrices out,
+                                               struct matrices x) {
+    const bool tall = is_tall(step->shape);
+    struct matrix_product_args args =
+        product(step, out, tall ? x : step->power, tall ? step->power : x, side_of(step->shape));
+    args.rows = (int)step->shape.rows;
+    args.columns = (int)step->shape.columns;
+    return args;
 }
 
 // ---- planning
 
-static enum status raise(struct newton_schulz *ns, struct matrix_product_args product) {
+static enum status raise(const struct newton_schulz *ns, struct matrix_product_args product, size_t *most) {
     size_t bytes;
     TRY(ns->device->ops->workspace_bytes(ns->device, OP_matrix_product, &product, &bytes));
-    if (ns->workspace_bytes < bytes)
-        ns->workspace_bytes = bytes;
+    *most = *most < bytes ? bytes : *most;
     return STATUS_OK;
 }
 
-static enum status raise_workspace(struct newton_schulz *ns, struct matrix_shape shape) {
+// Finds the products of a batch, and raises *most to the workspace that they need.
+static enum status find_products(const struct newton_schulz *ns, const struct newton_schulz_batch *batch,
+                                 size_t *most) {
     static _Alignas(REGION_ALIGNMENT) char there; // for its address, as aligned as regions are
-    const struct matrix_shape wide = wide_of(shape);
-    TRY(raise(ns, gram_product(ns, &there, &there, wide)));
-    TRY(raise(ns, power_product(ns, &there, &there, wide)));
-    return raise(ns, step_product(ns, &there, &there, &there, wide));
+    struct step step = step_of(ns, batch);
+    const struct matrices of_buffer = {&there, batch->distance},
+                          own = {&there, distance_of(elements_of(batch->shape))};
+    step.gram.first = step.power.first = &there;
+    TRY(raise(ns, gram_product(&step, own), most));
+    TRY(raise(ns, gram_product(&step, of_buffer), most));
+    TRY(raise(ns, power_product(&step), most));
+    TRY(raise(ns, last_product(&step, own, of_buffer), most));
+    return raise(ns, last_product(&step, of_buffer, own), most);
 }
 
-// A product (side, side) is divided into tiles by cuBLASLt. All lanes together have about two for each of an
-// H100's multiprocessors: products of some lanes run beside the short kernels of others (benchmarks/gpu.md).
-#define LANES_TILE    128
-#define LANES_TILES   264
-#define LANES_SHARING 4 // of more lanes, about so many run a product at a time
-
-static int lanes_on(const struct device *device, int64_t side) {
-    if (device->place == REGION_HOST)
-        return 1;
-    const int64_t along = (side + LANES_TILE - 1) / LANES_TILE, n = LANES_TILES / (along * along);
-    return n < 1 ? 1 : n < NEWTON_SCHULZ_MOST_LANES ? (int)n : NEWTON_SCHULZ_MOST_LANES;
+enum status newton_schulz_prepare(const struct newton_schulz *ns, const struct newton_schulz_batch *batch) {
+    size_t bytes = 0;
+    TRY(find_products(ns, batch, &bytes));
+    assert(bytes <= ns->workspace_bytes);
+    return STATUS_OK;
 }
 
-// A region of all lanes.
-static enum status add_region(struct newton_schulz *ns, struct region_table *table, int region,
-                              enum dtype type, size_t elements, const char *name) {
-    ns->lane_bytes[region] = region_padded(elements * dtype_size(type));
-    return region_add(table, REGION_WORKSPACE, ns->device->place, type,
-                      (size_t)(ns->n_lanes - 1) * (ns->lane_bytes[region] / dtype_size(type)) + elements,
-                      &ns->regions[region], "Muon: %s", name);
+static size_t most_of(size_t x, size_t y) {
+    return x > y ? x : y;
 }
 
 enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, enum dtype type,
-                               const struct matrix_shape *shapes, int n_shapes, struct region_table *table) {
-    size_t area = 0;
-    int64_t side = 0;
+                               const struct matrix_shape *shapes, const int *n_matrices, int n_shapes,
+                               struct region_table *table) {
+    size_t own = 0, square = 0, partial = 0;
     *ns = (struct newton_schulz){.device = device, .type = type};
     for (int i = 0; i < n_shapes; i++) {
-        const size_t n = (size_t)(shapes[i].rows * shapes[i].columns);
-        area = n > area ? n : area;
-        side = wide_of(shapes[i]).rows > side ? wide_of(shapes[i]).rows : side;
-        TRY(raise_workspace(ns, shapes[i]));
+        const struct newton_schulz_batch one = {.shape = shapes[i], .n = 1};
+        const int64_t elements = elements_of(shapes[i]), side = side_of(shapes[i]);
+        const int batch = newton_schulz_batch_size(device, shapes[i]);
+        const size_t n = (size_t)(n_matrices[i] < batch ? n_matrices[i] : batch);
+        TRY(find_products(ns, &one, &ns->workspace_bytes));
+        ns->most_elements = most_of(ns->most_elements, n * distance_of(elements));
+        own = most_of(own, (n - 1) * distance_of(elements) + (size_t)elements);
+        square = most_of(square, (n - 1) * distance_of(side * side) + (size_t)(side * side));
+        partial = most_of(partial, n * (((size_t)elements + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK));
     }
-    ns->n_lanes = lanes_on(device, side);
-    const size_t square = (size_t)(side * side);
-    TRY(add_region(ns, table, Y, type, area, "matrix"));
-    TRY(add_region(ns, table, GRAM, type, square, "Gram matrix"));
-    TRY(add_region(ns, table, POWER, type, square, "polynomial"));
-    TRY(add_region(ns, table, PARTIAL, DTYPE_F64, (area + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK,
-                   "sums of squares"));
-    return add_region(ns, table, WORKSPACE, DTYPE_U8, ns->workspace_bytes, "workspace of products");
-}
-
-static void *at_lane(const struct newton_schulz *ns, const struct region_table *table, int region, int lane) {
-    return (char *)region_data(table, ns->regions[region]) + (size_t)lane * ns->lane_bytes[region];
-}
-
-enum status newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table) {
-    ns->lanes = calloc((size_t)ns->n_lanes, sizeof *ns->lanes);
-    if (!ns->lanes)
-        return FAIL(STATUS_FAILED, "out of memory for the lanes of Newton-Schulz iterations");
-    for (int i = 0; i < ns->n_lanes; i++) {
-        struct newton_schulz_lane *lane = &ns->lanes[i];
-        TRY(event_init(&lane->done, ns->device));
-        if (i > 0)
-            TRY(stream_init(&lane->stream, ns->device));
-        lane->stream.device = ns->device;
-        lane->stream.workspace = at_lane(ns, table, WORKSPACE, i);
-        lane->stream.workspace_bytes = ns->workspace_bytes;
-        lane->stream.n_sharing = ns->n_lanes < LANES_SHARING ? ns->n_lanes : LANES_SHARING;
-        lane->y = at_lane(ns, table, Y, i);
-        lane->gram = at_lane(ns, table, GRAM, i);
-        lane->power = at_lane(ns, table, POWER, i);
-        lane->partial = at_lane(ns, table, PARTIAL, i);
-    }
+    const struct {
+        const char *name;
+        enum dtype type;
+        size_t elements;
+    } regions[] = {[Y] = {"matrices", type, own},
+                   [GRAM] = {"Gram matrices", type, square},
+                   [POWER] = {"polynomials", type, square},
+                   [PARTIAL] = {"sums of squares", DTYPE_F64, partial},
+                   [WORKSPACE] = {"workspace of products", DTYPE_U8, ns->workspace_bytes}};
+    for (int i = Y; i <= WORKSPACE; i++)
+        TRY(region_add(table, REGION_WORKSPACE, device->place, regions[i].type, regions[i].elements,
+                       &ns->regions[i], "Muon: %s", regions[i].name));
     return STATUS_OK;
 }
 
-void newton_schulz_free(struct newton_schulz *ns) {
-    for (int i = 0; ns->lanes && i < ns->n_lanes; i++) {
-        if (i > 0) {
-            stream_drain(&ns->lanes[i].stream); // a step that failed left work on it
-            stream_free(&ns->lanes[i].stream);
-        }
-        event_free(&ns->lanes[i].done);
-    }
-    free(ns->lanes);
-    *ns = (struct newton_schulz){0};
+void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table) {
+    ns->y = region_data(table, ns->regions[Y]);
+    ns->gram = region_data(table, ns->regions[GRAM]);
+    ns->power = region_data(table, ns->regions[POWER]);
+    ns->partial = region_data(table, ns->regions[PARTIAL]);
+    ns->workspace = region_data(table, ns->regions[WORKSPACE]);
 }
 
 // ---- running
 
-static enum status normalize(const struct newton_schulz *ns, struct newton_schulz_lane *lane, void *out,
-                             const void *x, size_t n) {
-    const struct sum_squares_args squares = {.partial = lane->partial, .x = x, .n = n, .type = ns->type};
-    TRY(ns->device->ops->sum_squares(&lane->stream, &squares));
-    const struct matrix_normalize_args args = {.out = out,
-                                               .x = x,
-                                               .partial = lane->partial,
-                                               .n = n,
+static enum status normalize(const struct newton_schulz *ns, struct stream *stream,
+                             const struct newton_schulz_batch *batch, struct matrices out,
+                             struct matrices x) {
+    const struct matrix_normalize_args args = {.out = out.first,
+                                               .x = x.first,
+                                               .partial = ns->partial,
+                                               .n = (size_t)elements_of(batch->shape),
+                                               .n_matrices = batch->n,
+                                               .out_distance = out.distance,
+                                               .x_distance = x.distance,
                                                .epsilon = NEWTON_SCHULZ_EPSILON,
                                                .type = ns->type};
-    return ns->device->ops->matrix_normalize(&lane->stream, &args);
+    return ns->device->ops->matrix_normalize(stream, &args);
 }
 
-static enum status transpose(const struct newton_schulz *ns, struct stream *stream, void *out, const void *x,
-                             struct matrix_shape shape) {
-    const struct matrix_transpose_args args = {.out = out,
-                                               .x = x,
-                                               .rows = (int)shape.rows,
-                                               .columns = (int)shape.columns,
-                                               .out_stride = (int)shape.rows,
-                                               .x_stride = (int)shape.columns,
-                                               .type = ns->type};
-    return ns->device->ops->matrix_transpose(stream, &args);
+static enum status run_step(const struct step *step, struct stream *stream, struct matrices out,
+                            struct matrices x) {
+    const struct ops *ops = step->ns->device->ops;
+    const struct matrix_product_args gram = gram_product(step, x), power = power_product(step),
+                                     last = last_product(step, out, x);
+    const struct matrix_add_diagonal_args diagonal = {.x = step->power.first,
+                                                      .n = (int)side_of(step->shape),
+                                                      .n_matrices = step->n,
+                                                      .distance = step->power.distance,
+                                                      .value = a,
+                                                      .type = step->ns->type};
+    TRY(ops->matrix_product(stream, &gram));
+    TRY(ops->matrix_product(stream, &power));
+    TRY(ops->matrix_add_diagonal(stream, &diagonal));
+    return ops->matrix_product(stream, &last);
 }
 
-static enum status step(const struct newton_schulz *ns, struct newton_schulz_lane *lane, void *out,
-                        const void *x, struct matrix_shape wide) {
-    const struct ops *ops = ns->device->ops;
-    const struct matrix_product_args gram = gram_product(ns, lane->gram, x, wide),
-                                     power = power_product(ns, lane->power, lane->gram, wide),
-                                     last = step_product(ns, out, lane->power, x, wide);
-    TRY(ops->matrix_product(&lane->stream, &gram));
-    TRY(ops->matrix_product(&lane->stream, &power));
-    return ops->matrix_product(&lane->stream, &last);
-}
-
-static enum status orthogonalize(const struct newton_schulz *ns, struct newton_schulz_lane *lane,
-                                 const struct newton_schulz_matrix *matrix) {
-    const struct matrix_shape shape = matrix->shape, wide = wide_of(shape);
-    struct stream *stream = &lane->stream;
-    void *x = matrix->x, *from = lane->y, *to = x;
-    TRY(normalize(ns, lane, lane->y, x, (size_t)(shape.rows * shape.columns)));
-    if (is_tall(shape)) {
-        TRY(transpose(ns, stream, x, lane->y, shape));
-        from = x;
-        to = lane->y;
-    }
-    for (int i = 0; i < NEWTON_SCHULZ_STEPS; i++) {
-        TRY(step(ns, lane, to, from, wide));
-        void *next = from;
-        from = to;
-        to = next;
-    }
-    return is_tall(shape) ? transpose(ns, stream, x, lane->y, wide) : STATUS_OK;
-}
-
-// The other lanes begin after what was issued to the stream, which goes on when they are done.
-static enum status orthogonalize_all(const struct newton_schulz *ns, struct stream *stream,
-                                     const struct newton_schulz_matrix *matrices, int n) {
-    const int n_lanes = n < ns->n_lanes ? n : ns->n_lanes;
-    struct newton_schulz_lane *lanes = ns->lanes;
-    lanes[0].stream.queue = stream->queue;
-    if (n_lanes > 1)
-        TRY(event_record(&lanes[0].done, stream));
-    for (int i = 1; i < n_lanes; i++)
-        TRY(event_wait(&lanes[0].done, &lanes[i].stream));
-    for (int i = 0; i < n; i++)
-        TRY(orthogonalize(ns, &lanes[i % n_lanes], &matrices[i]));
-    for (int i = 1; i < n_lanes; i++) {
-        TRY(event_record(&lanes[i].done, &lanes[i].stream));
-        TRY(event_wait(&lanes[i].done, stream));
-    }
+static enum status orthogonalize(const struct newton_schulz *ns, struct stream *stream, void *buffer,
+                                 const struct newton_schulz_batch *batch) {
+    const struct step step = step_of(ns, batch);
+    const struct matrices x = {(char *)buffer + batch->at * dtype_size(ns->type), batch->distance},
+                          y = {ns->y, distance_of(elements_of(batch->shape))};
+    static_assert(NEWTON_SCHULZ_STEPS % 2 == 1, "the last step writes to x");
+    TRY(normalize(ns, stream, batch, y, x));
+    for (int i = 0; i < NEWTON_SCHULZ_STEPS; i++)
+        TRY(i % 2 ? run_step(&step, stream, y, x) : run_step(&step, stream, x, y));
     return STATUS_OK;
 }
 
-enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream,
-                              const struct newton_schulz_matrix *matrices, int n) {
+enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream, void *buffer,
+                              const struct newton_schulz_batch *batch) {
+    struct stream own = *stream; // in its order, with the workspace of these products
+    own.workspace = ns->workspace;
+    own.workspace_bytes = ns->workspace_bytes;
     TRY(profile_scope_begin(stream, "newton_schulz"));
-    const enum status status = orthogonalize_all(ns, stream, matrices, n), ended = profile_scope_end(stream);
+    const enum status status = orthogonalize(ns, &own, buffer, batch), ended = profile_scope_end(stream);
     return status == STATUS_OK ? ended : status;
 }

@@ -1,69 +1,82 @@
 // Orthogonalization of matrices by Newton-Schulz iterations, as Muon uses it (Jordan 2024,
 // https://kellerjordan.github.io/posts/muon; torch.optim.Muon): X is divided by its Frobenius norm, then
 //   A = X X^T; X <- a X + (b A + c A^2) X, five times, with a, b, c = 3.4445, -4.7750, 2.0315
-// which moves all singular values near 1. A matrix with more rows than columns is transposed before and
-// after, so that the Gram matrix is the smaller one.
+// which moves all singular values near 1. Of a matrix with more rows than columns the same is computed of its
+// transpose, where the Gram matrix is the smaller one: A = X^T X; X <- a X + X (b A + c A^2).
 //
-// An iteration is three of the device's matrix products, in bf16 with fp32 sums or in fp32, which add b A and
-// a X themselves: A = X X^T, B = c A A + b A, X = B X + a X. A and B are symmetric, and computed in strips.
+// An iteration is three of the device's matrix products, in bf16 with fp32 sums or in fp32: A = X X^T,
+// B = c A A + b A + a I, X = B X. The second one adds b A; a I is added to its result, since a product that
+// added a X would take a fifth longer on a GPU (benchmarks/gpu.md). A and B are symmetric, and computed in
+// strips.
 //
-// Lanes: a GPU orthogonalizes several matrices side by side, where one of them is too little work for all of
-// its multiprocessors. Each lane has a stream and memory of its own.
+// Batches: a GPU orthogonalizes several matrices of one shape at once, where one of them is too little work
+// for all of its multiprocessors.
 //
-// Determinism: the bits depend on the matrix, the device and its number of threads, not on what the other
-// lanes do.
+// Determinism: the bits depend on the matrix, the device and its number of threads, not on the batch.
 #ifndef ZERO_ZERO_STAGES_NEWTON_SCHULZ_H
 #define ZERO_ZERO_STAGES_NEWTON_SCHULZ_H
 
 #include "base/region.h"
 #include "kernels/device.h"
 
-#define NEWTON_SCHULZ_STEPS      5
-#define NEWTON_SCHULZ_EPSILON    1e-7 // least norm to divide by, as in torch.optim.Muon
-#define NEWTON_SCHULZ_MOST_LANES 8
+#define NEWTON_SCHULZ_STEPS   5
+#define NEWTON_SCHULZ_EPSILON 1e-7 // least norm to divide by, as in torch.optim.Muon
+#define NEWTON_SCHULZ_MOST    64   // matrices of a batch
 
 struct matrix_shape {
     int64_t rows, columns;
 };
 
-struct newton_schulz_lane {
-    struct stream stream; // its workspace is the lane's; the first lane's queue is the caller's
-    struct event done;    // of the first lane: what the caller issued before
-    void *y;              // a matrix
-    void *gram, *power;   // square matrices: A and B
-    double *partial;      // sums of squares
+// A matrix (rows, columns), `at` elements into a buffer.
+struct newton_schulz_matrix {
+    size_t at;
+    struct matrix_shape shape;
+};
+
+// n matrices, the first one `at` elements into a buffer, each other `distance` elements after the one before.
+struct newton_schulz_batch {
+    size_t at, distance;
+    struct matrix_shape shape;
+    int n;
 };
 
 enum { N_NEWTON_SCHULZ_REGIONS = 5 };
 struct newton_schulz {
     struct device *device;
     enum dtype type;
-    int n_lanes;
+    size_t most_elements; // of a batch, of all shapes
     int regions[N_NEWTON_SCHULZ_REGIONS];
-    size_t lane_bytes[N_NEWTON_SCHULZ_REGIONS]; // of each region
     size_t workspace_bytes;
-    struct newton_schulz_lane *lanes; // (n_lanes)
+    void *y;            // a batch
+    void *gram, *power; // square matrices: A and B
+    double *partial;    // sums of squares
+    void *workspace;    // of products
 };
 
 // Adds regions to `table` for matrices of these shapes, in the device's memory.
-//   type   bf16 or fp32 (F64: kernels/ref)
+//   type        bf16 or fp32 (F64: kernels/ref)
+//   n_matrices  (n_shapes) of each shape, which may become a batch
 enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, enum dtype type,
-                               const struct matrix_shape *shapes, int n_shapes,
+                               const struct matrix_shape *shapes, const int *n_matrices, int n_shapes,
                                struct region_table *table) MUST_CHECK;
-// Call newton_schulz_free also after a failure.
-enum status newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table) MUST_CHECK;
-void newton_schulz_free(struct newton_schulz *ns); // before the device is closed; no-op for a zeroed one
+void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table);
 
-// x (rows, columns), in the device's memory.
-struct newton_schulz_matrix {
-    void *x;
-    struct matrix_shape shape;
-};
-// Orthogonalizes n matrices, in place; n_lanes or more keep a GPU busy. In a profile it is one line,
-// "newton_schulz".
-enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream,
-                              const struct newton_schulz_matrix *matrices, int n) MUST_CHECK;
-// FLOPs of the products of newton_schulz_run with symmetric ones in such strips; 0: of whole products.
+// Matrices of this shape in a batch, at most NEWTON_SCHULZ_MOST. The CPU's has one.
+int newton_schulz_batch_size(const struct device *device, struct matrix_shape shape);
+// Divides matrices of one buffer, in the order of their places, into batches.
+//   matrices  (n) overwritten
+//   batches   [out] (n)
+// Returns the number of batches.
+int newton_schulz_divide(const struct device *device, struct newton_schulz_matrix *matrices, int n,
+                         struct newton_schulz_batch *batches);
+// Finds the fastest products for such a batch. Without it they have the same bits.
+enum status newton_schulz_prepare(const struct newton_schulz *ns,
+                                  const struct newton_schulz_batch *batch) MUST_CHECK;
+// Orthogonalizes the matrices of a batch, in place. In a profile it is one line, "newton_schulz".
+enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream, void *buffer,
+                              const struct newton_schulz_batch *batch) MUST_CHECK;
+// FLOPs of the products of newton_schulz_run for a matrix, with symmetric ones in such strips; 0: of whole
+// products.
 double newton_schulz_flops(struct matrix_shape shape, int strip);
 
 #endif

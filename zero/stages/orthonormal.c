@@ -289,7 +289,9 @@ static enum status factorize_block(const struct orthonormal *o, struct stream *s
 
 enum status orthonormal_run(const struct orthonormal *o, struct stream *stream, void *a, int rows, int n,
                             void *out) {
-    const struct matrix_identity_args identity = {.out = out, .n = n, .type = o->type};
+    const struct fill_args zeros = {.out = out, .n = (size_t)n * (size_t)n, .type = o->type};
+    const struct matrix_add_diagonal_args identity = {
+        .x = out, .n = n, .n_matrices = 1, .value = 1, .type = o->type};
     for (int i = 0; i < rows; i += ORTHONORMAL_BLOCK) {
         struct reflected r = block_at(o, a, rows, n, i);
         TRY(factorize_block(o, stream, &r, i));
@@ -298,7 +300,8 @@ enum status orthonormal_run(const struct orthonormal *o, struct stream *stream, 
         if (r.n_rows > 0)
             TRY(reflect(o, stream, &r, false));
     }
-    TRY(o->device->ops->matrix_identity(stream, &identity));
+    TRY(o->device->ops->fill(stream, &zeros));
+    TRY(o->device->ops->matrix_add_diagonal(stream, &identity));
     // The rows before a block's are those of the identity, which its reflections do not touch.
     for (int i = (rows - 1) / ORTHONORMAL_BLOCK * ORTHONORMAL_BLOCK; i >= 0; i -= ORTHONORMAL_BLOCK) {
         struct reflected r = block_at(o, a, rows, n, i);

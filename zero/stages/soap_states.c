@@ -35,7 +35,7 @@ static enum status list_rounds(struct soap_states *states, const struct optimize
     for (int i = 0; i < params->n_params; i++)
         if (groups->groups[groups->of_param[i]].traits.method == METHOD_ROTATED)
             flops[i] = flops_of(&params->params[i], states->max_precond_dim);
-    enum status status = muon_rounds_list(&states->rounds, params, flops, partition, whole, 1);
+    enum status status = muon_rounds_list(&states->rounds, params, flops, partition, whole, 0);
     free(flops);
     return status;
 }

@@ -2,6 +2,7 @@
 // all sum in an order that does not depend on the number of threads.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/matrix_batch.h"
 
 #include <math.h>
 
@@ -90,34 +91,39 @@ static void normalize_span(const void *context, struct parallel_span span) {
     VF_DISPATCH(call->args->type, scale_range, call, span);
 }
 
-enum status CPU_OP(matrix_normalize)(struct stream *stream, const struct matrix_normalize_args *args) {
+static enum status normalize_one(struct stream *stream, const struct matrix_normalize_args *args) {
+    const struct sum_squares_args squares = {
+        .partial = args->partial, .x = args->x, .n = args->n, .type = args->type};
     double sum = 0;
-    for (size_t i = 0; i * SUM_SQUARES_BLOCK < args->n; i++)
+    TRY(CPU_OP(sum_squares)(stream, &squares));
+    for (size_t i = 0; i < matrix_partials(args); i++)
         sum += args->partial[i];
     const struct normalization call = {args, (float)(1 / fmax(sqrt(sum), args->epsilon))};
     cpu_parallel(stream->device, args->n, args->n, 1024, normalize_span, &call);
     return STATUS_OK;
 }
 
-VF_INLINE void identity_rows(enum dtype type, const struct matrix_identity_args *args,
-                             struct parallel_span rows) {
-    const size_t n = (size_t)args->n;
-    for (size_t row = rows.begin; row < rows.end; row++) {
-        for (size_t i = row * n; i < (row + 1) * n; i += VF_WIDTH)
-            vf_put_part(type, args->out, i, vf_zero(),
-                        (row + 1) * n - i < VF_WIDTH ? (int)((row + 1) * n - i) : VF_WIDTH);
-        vf_put_part(type, args->out, row * n + row, vf_set1(1), 1);
+enum status CPU_OP(matrix_normalize)(struct stream *stream, const struct matrix_normalize_args *args) {
+    for (int i = 0; i < args->n_matrices; i++) {
+        const struct matrix_normalize_args one = matrix_normalize_of(args, i);
+        TRY(normalize_one(stream, &one));
     }
+    return STATUS_OK;
 }
 
-static void identity_span(const void *context, struct parallel_span rows) {
-    const struct matrix_identity_args *args = context;
-    VF_DISPATCH(args->type, identity_rows, args, rows);
-}
-
-enum status CPU_OP(matrix_identity)(struct stream *stream, const struct matrix_identity_args *args) {
+VF_INLINE void add_diagonal(enum dtype type, const struct matrix_add_diagonal_args *args) {
     const size_t n = (size_t)args->n;
-    cpu_parallel(stream->device, n * n, n, 1, identity_span, args);
+    for (int matrix = 0; matrix < args->n_matrices; matrix++)
+        for (size_t i = 0; i < n; i++) {
+            const size_t at = (size_t)matrix * args->distance + i * (n + 1);
+            vf_put_part(type, args->x, at, vf_get_part(type, args->x, at, 1) + (float)args->value, 1);
+        }
+}
+
+// By one thread: a few elements.
+enum status CPU_OP(matrix_add_diagonal)(struct stream *stream, const struct matrix_add_diagonal_args *args) {
+    (void)stream;
+    VF_DISPATCH(args->type, add_diagonal, args);
     return STATUS_OK;
 }
 

@@ -1,7 +1,7 @@
-// matrix_product of symmetric matrices, an element at a time (kernels/ops.h). Both operands are packed for
-// tiles.h; then the threads share the blocks on and below the diagonal. Each block is stored twice, as it is
-// and transposed. Determinism: an element is one chain of multiply-adds in the order of the inner
-// dimension, whichever thread computes it.
+// matrix_product of symmetric matrices, x x^T or x^T x, an element at a time (kernels/ops.h). Both operands
+// are packed for tiles.h; then the threads share the blocks on and below the diagonal. Each block is stored
+// twice, as it is and transposed. Determinism: an element is one chain of multiply-adds in the order of the
+// inner dimension, whichever thread computes it.
 #include <stdatomic.h>
 
 #include "kernels/cpu/cpu.h"
@@ -46,7 +46,7 @@ size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
 struct product_call {
     const struct matrix_product_args *args;
     struct product_plan plan;
-    float *left;         // x: rows of padded_units
+    float *left;         // x: rows of padded_units; transposed: blocks of columns, (units, BLOCK_ROWS) each
     float *right;        // y: one block of columns after another, (units, BLOCK_COLUMNS) each
     float *sums;         // (threads, BLOCK_ROWS, BLOCK_COLUMNS)
     atomic_size_t *next; // task of packing, and of multiplying
@@ -56,6 +56,23 @@ struct product_call {
 
 static int clamp_rows(int n, int first, int most) {
     return n - first < most ? n - first : most;
+}
+
+// Of x^T x, whose inner dimension is the rows of x.
+VF_INLINE void pack_transposed_block(const enum dtype type, const struct product_call *call, int block) {
+    const struct matrix_product_args *args = call->args;
+    const struct product_plan *plan = &call->plan;
+    const size_t n = (size_t)args->rows;
+    const int even_inner = (args->inner + 1) / 2 * 2, padded = plan->pairs ? even_inner : args->inner;
+    if (block < plan->n_column_blocks) {
+        const int column = block * BLOCK_COLUMNS;
+        pack_right(type, call->right + (size_t)column * (size_t)plan->units, padded, BLOCK_COLUMNS, args->y,
+                   (size_t)column, n, args->inner, clamp_rows(args->rows, column, BLOCK_COLUMNS));
+    } else {
+        const int row = (block - plan->n_column_blocks) * BLOCK_ROWS;
+        pack_right(type, call->left + (size_t)row * (size_t)plan->padded_units, padded, BLOCK_ROWS, args->x,
+                   (size_t)row, n, args->inner, clamp_rows(args->rows, row, BLOCK_ROWS));
+    }
 }
 
 // The blocks of columns come first: transposing them takes longer than copying rows.
@@ -79,7 +96,10 @@ static void pack_part(const void *context, int part, int n_parts) {
     const struct product_call *call = context;
     const size_t n = (size_t)(call->plan.n_row_blocks + call->plan.n_column_blocks);
     for (size_t block; (block = atomic_fetch_add(&call->next[0], 1)) < n;)
-        VF_DISPATCH(call->args->type, pack_block, call, (int)block);
+        if (call->args->x_transposed)
+            VF_DISPATCH(call->args->type, pack_transposed_block, call, (int)block);
+        else
+            VF_DISPATCH(call->args->type, pack_block, call, (int)block);
 }
 
 // ---- products
@@ -105,7 +125,14 @@ static void multiply_block(const struct product_call *call, float *sums, int row
             const int columns = row + i + TILE_ROWS - column;
             const int n_vectors =
                 (columns < BLOCK_COLUMNS ? columns + VF_WIDTH - 1 : BLOCK_COLUMNS) / VF_WIDTH;
-            if (columns > 0)
+            if (columns <= 0)
+                continue;
+            if (call->args->x_transposed)
+                multiply_columns(pairs, sums + i * BLOCK_COLUMNS, BLOCK_COLUMNS,
+                                 left + (size_t)unit * BLOCK_ROWS + i, BLOCK_ROWS,
+                                 right + (size_t)unit * BLOCK_COLUMNS, BLOCK_COLUMNS, n_vectors, depth,
+                                 unit > 0);
+            else
                 multiply_rows(pairs, sums + i * BLOCK_COLUMNS, BLOCK_COLUMNS,
                               left + (size_t)i * stride + unit, stride, right + (size_t)unit * BLOCK_COLUMNS,
                               BLOCK_COLUMNS, n_vectors, depth, unit > 0);

@@ -94,5 +94,5 @@ const struct cpu_isa CPU_OP(isa) = {
     .skinny_gemm_workspace = CPU_OP(skinny_gemm_workspace),
     .symmetric_product = CPU_OP(symmetric_product),
     .symmetric_product_workspace = CPU_OP(symmetric_product_workspace),
-    .transpose = CPU_OP(transpose),
+    .mirror = CPU_OP(mirror),
 };

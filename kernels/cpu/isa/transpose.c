@@ -1,10 +1,8 @@
-// Transposition of matrices (kernels/ops.h: matrix_transpose), a square of VF_WIDTH x VF_WIDTH elements at a
-// time. Elements are moved as bits, 16-bit ones in the lower halves of a vector's lanes.
+// Mirrored parts of symmetric matrices (kernels/symmetric.h): transposed, a square of VF_WIDTH x VF_WIDTH
+// elements at a time. Elements are moved as bits, 16-bit ones in the lower halves of a vector's lanes.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd_transpose.h"
-
-// The threads divide the rows of `out`: columns of x, in multiples of a cache line of 16-bit elements.
-#define GRAIN 32
+#include "kernels/symmetric.h"
 
 VF_INLINE vf load_bits(const size_t size, const void *x, size_t at, int lanes) {
     if (size == sizeof(float))
@@ -20,28 +18,26 @@ VF_INLINE void store_bits(const size_t size, void *out, size_t at, vf bits, int 
 }
 
 // Rows [row, row + n_rows) and columns [column, column + n_columns) of x.
-VF_INLINE void transpose_square(const size_t size, const struct matrix_transpose_args *args, size_t row,
-                                size_t column, int n_rows, int n_columns) {
+VF_INLINE void transpose_square(const size_t size, const struct mirror_args *args, size_t row, size_t column,
+                                int n_rows, int n_columns) {
     vf square[VF_WIDTH];
     FLAT_LOOP(i, VF_WIDTH) {
-        square[i] = i < n_rows ? load_bits(size, args->x, (row + (size_t)i) * (size_t)args->x_stride + column,
-                                           n_columns)
-                               : vf_zero();
+        square[i] = i < n_rows
+                        ? load_bits(size, args->x, (row + (size_t)i) * args->stride + column, n_columns)
+                        : vf_zero();
     }
     transpose_vectors(square);
     FLAT_LOOP(i, VF_WIDTH) {
         if (i < n_columns)
-            store_bits(size, args->out, (column + (size_t)i) * (size_t)args->out_stride + row, square[i],
-                       n_rows);
+            store_bits(size, args->out, (column + (size_t)i) * args->stride + row, square[i], n_rows);
     }
 }
 
-VF_INLINE void transpose_columns(const size_t size, const struct matrix_transpose_args *args,
-                                 struct parallel_span columns) {
-    const struct matrix_transpose_args copy = *args; // stores through pointers cannot alias it
-    const size_t n_rows = (size_t)copy.rows;
-    for (size_t column = columns.begin; column < columns.end; column += VF_WIDTH) {
-        int width = columns.end - column < VF_WIDTH ? (int)(columns.end - column) : VF_WIDTH;
+VF_INLINE void mirror_part(const size_t size, const struct mirror_args *args) {
+    const struct mirror_args copy = *args; // stores through pointers cannot alias it
+    const size_t n_rows = (size_t)copy.rows, n_columns = (size_t)copy.columns;
+    for (size_t column = 0; column < n_columns; column += VF_WIDTH) {
+        int width = n_columns - column < VF_WIDTH ? (int)(n_columns - column) : VF_WIDTH;
         size_t row = 0;
         for (; width == VF_WIDTH && row + VF_WIDTH <= n_rows; row += VF_WIDTH)
             transpose_square(size, &copy, row, column, VF_WIDTH, VF_WIDTH);
@@ -51,20 +47,9 @@ VF_INLINE void transpose_columns(const size_t size, const struct matrix_transpos
     }
 }
 
-static void transpose_span(const void *context, struct parallel_span columns) {
-    const struct matrix_transpose_args *args = context;
+void CPU_OP(mirror)(const struct mirror_args *args) {
     if (args->type == DTYPE_F32)
-        transpose_columns(sizeof(float), args, columns);
+        mirror_part(sizeof(float), args);
     else
-        transpose_columns(sizeof(uint16_t), args, columns);
-}
-
-void CPU_OP(transpose)(const struct matrix_transpose_args *args) {
-    transpose_span(args, (struct parallel_span){0, (size_t)args->columns});
-}
-
-enum status CPU_OP(matrix_transpose)(struct stream *stream, const struct matrix_transpose_args *args) {
-    const size_t columns = (size_t)args->columns;
-    cpu_parallel(stream->device, (size_t)args->rows * columns, columns, GRAIN, transpose_span, args);
-    return STATUS_OK;
+        mirror_part(sizeof(uint16_t), args);
 }

@@ -18,10 +18,12 @@
     F(MatmulDescSetAttribute)                                                                                \
     F(MatrixLayoutCreate)                                                                                    \
     F(MatrixLayoutDestroy)                                                                                   \
+    F(MatrixLayoutSetAttribute)                                                                              \
     F(MatmulPreferenceCreate)                                                                                \
     F(MatmulPreferenceDestroy)                                                                               \
     F(MatmulPreferenceSetAttribute)                                                                          \
     F(MatmulAlgoGetHeuristic)                                                                                \
+    F(MatmulAlgoCheck)                                                                                       \
     F(Matmul)
 
 struct cublaslt {

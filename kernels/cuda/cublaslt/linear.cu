@@ -18,23 +18,21 @@ size_t times(int rows, int columns) {
 struct search {
     struct device *device;
     bool measure;
-    int64_t processors; // that the product may take; 0: all
 };
 
 search ahead(struct device *device) {
-    return {device, true, 0};
+    return {device, true};
 }
 
 search for_stream(const struct stream *stream) {
-    return {stream->device, false, matmul_processors(stream)};
+    return {stream->device, false};
 }
 
 // Returns the fused problem where fusing is allowed and cuBLASLt offers it, else the plain one. Makes its
 // plan.
-enum status choose(const search &how, matmul plain, matmul fused, bool may_fuse, matmul *problem,
-                   bool *is_fused) {
+enum status choose(const search &how, const matmul &plain, const matmul &fused, bool may_fuse,
+                   matmul *problem, bool *is_fused) {
     *is_fused = false;
-    plain.processors = fused.processors = how.processors;
     if (may_fuse)
         TRY(matmul_find(how.device, fused, how.measure, is_fused));
     *problem = *is_fused ? fused : plain;
@@ -209,8 +207,7 @@ enum status forward_unfused(struct stream *stream, const struct linear_forward_a
     for (int row = 0; row < args->N; row += step) {
         int rows = args->N - row < step ? args->N - row : step;
         float *sums = scratch.sums ? scratch.sums : static_cast<float *>(args->out);
-        matmul problem = sums_product(args, rows, sums);
-        problem.processors = for_stream(stream).processors;
+        const matmul problem = sums_product(args, rows, sums);
         matmul_operands operands = {};
         operands.a = args->weight;
         operands.b = static_cast<const char *>(args->x) + times(row, args->IC) * dtype_size(args->type);

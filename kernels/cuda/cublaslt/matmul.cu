@@ -12,14 +12,41 @@
 //   results consist of rounding errors alone: another order of summation, another instruction or another
 //   epilogue shows in nearly every element. The remaining candidates differ in speed only, so no result
 //   reveals whether measuring happened or what it found.
+// - A matrix has the same bits in every batch (which ranks share the work decides how many there are). The
+//   algorithm that was chosen for one matrix defines them: it computes each of a batch by the same tiles,
+//   which tests compare, and another may replace it only as above.
 #include "kernels/cuda/cublaslt/matmul.cuh"
 
 #include <new>
 
 namespace {
 
+enum status find_plan(struct device *device, const matmul &problem, bool measure, matmul_plan **out);
+
 // Products with fewer multiplications than this take about as long as a launch, whatever the algorithm.
 constexpr double MEASURED_FROM = 1 << 27;
+
+// Of a batch: that of one matrix, and then those of the heuristic.
+enum status add_first_of_batch(struct device *device, const matmul_plan *plan, bool measure,
+                               uint64_t workspace_bytes,
+                               cublasLtMatmulAlgo_t (&candidates)[MATMUL_CANDIDATES], int *n_candidates) {
+    const matmuls *matmuls = cuda_of(device)->matmuls;
+    matmul one = plan->problem;
+    matmul_plan *alone;
+    one.n_matrices = 1;
+    one.a_distance = one.b_distance = one.c_distance = one.d_distance = 0;
+    TRY(find_plan(device, one, measure, &alone));
+    if (!alone->supported || !matmul_suits(matmuls, plan, alone->algorithm, workspace_bytes)) {
+        *n_candidates = 0;
+        return STATUS_OK;
+    }
+    if (*n_candidates < MATMUL_CANDIDATES)
+        ++*n_candidates;
+    for (int i = *n_candidates - 1; i > 0; i--)
+        candidates[i] = candidates[i - 1];
+    candidates[0] = alone->algorithm;
+    return STATUS_OK;
+}
 
 enum status fill_plan(struct device *device, matmul_plan *plan, bool measure) {
     const matmuls *matmuls = cuda_of(device)->matmuls;
@@ -27,11 +54,12 @@ enum status fill_plan(struct device *device, matmul_plan *plan, bool measure) {
     cublasLtMatmulAlgo_t candidates[MATMUL_CANDIDATES];
     int n_candidates = 0, chosen = 0;
     TRY(matmul_describe(matmuls->lt, plan));
-    TRY(matmul_find_candidates(matmuls, plan,
-                               cuda_product_workspace(properties_of(device), problem.m, problem.n),
-                               candidates, &n_candidates));
-    double products =
-        static_cast<double>(problem.m) * static_cast<double>(problem.n) * static_cast<double>(problem.k);
+    const uint64_t workspace_bytes = cuda_product_workspace(properties_of(device), problem.m, problem.n);
+    TRY(matmul_find_candidates(matmuls, plan, workspace_bytes, candidates, &n_candidates));
+    if (problem.n_matrices > 1)
+        TRY(add_first_of_batch(device, plan, measure, workspace_bytes, candidates, &n_candidates));
+    double products = static_cast<double>(problem.m) * static_cast<double>(problem.n) *
+                      static_cast<double>(problem.k) * static_cast<double>(problem.n_matrices);
     if (measure && n_candidates > 0 && products >= MEASURED_FROM)
         TRY(matmul_measure(device, plan, candidates, n_candidates, &chosen));
     plan->supported = n_candidates > 0 && chosen >= 0;

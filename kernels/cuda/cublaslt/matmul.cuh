@@ -22,17 +22,18 @@ enum matmul_addend {
 struct matmul {
     int64_t m, n, k; // D is m x n
     int64_t a_stride, b_stride, c_stride, d_stride;
-    int64_t aux_stride;               // of GELU's argument, with an epilogue that has one
-    int64_t processors;               // multiprocessors that it is to be fast on; 0: all
-    int32_t transpose_a, transpose_b; // A is stored k x m, B n x k
-    int32_t type;                     // of A and B: enum dtype
-    int32_t c_type, d_type;           // c_type = d_type without MATMUL_ADDS_C
-    int32_t bias_type, aux_type;      // = d_type where the epilogue has none
-    int32_t epilogue;                 // cublasLtEpilogue_t
-    int32_t addend;                   // enum matmul_addend
-    int32_t alignment;                // bytes: of A, B, C, D and their strides; see matmul_alignment
+    int64_t aux_stride; // of GELU's argument, with an epilogue that has one
+    int64_t n_matrices; // a batch; 1: one
+    int64_t a_distance, b_distance, c_distance, d_distance; // between matrices, in elements; 0: no batch
+    int32_t transpose_a, transpose_b;                       // A is stored k x m, B n x k
+    int32_t type;                                           // of A and B: enum dtype
+    int32_t c_type, d_type;                                 // c_type = d_type without MATMUL_ADDS_C
+    int32_t bias_type, aux_type;                            // = d_type where the epilogue has none
+    int32_t epilogue;                                       // cublasLtEpilogue_t
+    int32_t addend;                                         // enum matmul_addend
+    int32_t alignment; // bytes: of A, B, C, D and their strides; see matmul_alignment
 };
-static_assert(sizeof(matmul) == 9 * sizeof(int64_t) + 10 * sizeof(int32_t), "no padding: compared as bytes");
+static_assert(sizeof(matmul) == 13 * sizeof(int64_t) + 10 * sizeof(int32_t), "no padding: compared as bytes");
 
 struct matmul_operands {
     const void *a, *b, *c;     // c: with MATMUL_ADDS_C only
@@ -73,6 +74,7 @@ static inline matmul matmul_of(int m, int n, int k, enum dtype type, enum dtype 
     problem.m = m;
     problem.n = n;
     problem.k = k;
+    problem.n_matrices = 1;
     problem.type = type;
     problem.c_type = problem.d_type = problem.bias_type = problem.aux_type = d_type;
     problem.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
@@ -84,14 +86,8 @@ static inline void matmul_align(matmul *problem, const void *pointer, int64_t st
     problem->alignment = matmul_alignment(problem->alignment, pointer, stride, static_cast<enum dtype>(type));
 }
 
-// The multiprocessors that a stream's products may take; 0: all.
-static inline int64_t matmul_processors(const struct stream *stream) {
-    return stream->n_sharing > 1 ? ceil_divide(static_cast<size_t>(processors_of(stream)),
-                                               static_cast<size_t>(stream->n_sharing))
-                                 : 0;
-}
-
-// Finds or makes the plan of a problem. *supported: whether cuBLASLt offers this product with this epilogue.
+// Finds or makes the plan of a problem. *supported: whether cuBLASLt offers this product with this epilogue;
+// of a batch, with the bits that each matrix has alone.
 //   measure   time the candidates of a large problem, in memory that is freed before the call returns. Only
 //             before the first step. Without it, or when that memory cannot be allocated, the first
 //             candidate of cuBLASLt's heuristic is used; its bits are the same.
@@ -133,13 +129,17 @@ enum status matmul_find_candidates(const matmuls *matmuls, const matmul_plan *pl
                                    cublasLtMatmulAlgo_t (&candidates)[MATMUL_CANDIDATES],
                                    int *n_candidates) MUST_CHECK;
 
+// Whether an algorithm that was chosen for one matrix computes a described plan's batch of them.
+bool matmul_suits(const matmuls *matmuls, const matmul_plan *plan, const cublasLtMatmulAlgo_t &algorithm,
+                  uint64_t workspace_bytes);
+
 // Issues a described plan's product with the given algorithm, in stream order.
 enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cublasLtMatmulAlgo_t &algorithm,
                            const matmul_operands &operands, void *workspace) MUST_CHECK;
 
 // *chosen: the index of the fastest candidate (n_candidates <= MATMUL_CANDIDATES) among those that work and
-// give the same bits as the first one that works. -1: none works. A candidate that fails is left out; that
-// ends the run only if the GPU is unusable afterwards.
+// give the same bits as the first one that works. -1: none works, or, of a batch, the first one does not. A
+// candidate that fails is left out; that ends the run only if the GPU is unusable afterwards.
 enum status matmul_measure(struct device *device, matmul_plan *plan, const cublasLtMatmulAlgo_t *candidates,
                            int n_candidates, int *chosen) MUST_CHECK;
 

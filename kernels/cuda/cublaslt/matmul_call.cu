@@ -51,6 +51,31 @@ enum status describe_epilogue(const cublaslt &lt, const matmul &problem, cublasL
     return STATUS_OK;
 }
 
+// ---- batches
+
+enum status set(const cublaslt &lt, cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute,
+                const void *value, size_t bytes) {
+    TRY_CUBLASLT(lt, MatrixLayoutSetAttribute(layout, attribute, value, bytes));
+    return STATUS_OK;
+}
+
+enum status describe_batch(const cublaslt &lt, const matmul &problem, const matmul_plan *plan) {
+    const struct {
+        cublasLtMatrixLayout_t layout;
+        int64_t distance;
+    } matrices[] = {{plan->a, problem.a_distance},
+                    {plan->b, problem.b_distance},
+                    {plan->c, problem.c_distance},
+                    {plan->d, problem.d_distance}};
+    const int32_t n = static_cast<int32_t>(problem.n_matrices);
+    for (const auto &of : matrices) {
+        TRY(set(lt, of.layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n));
+        TRY(set(lt, of.layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &of.distance,
+                sizeof of.distance));
+    }
+    return STATUS_OK;
+}
+
 } // namespace
 
 enum status matmul_describe(const cublaslt &lt, matmul_plan *plan) {
@@ -60,9 +85,6 @@ enum status matmul_describe(const cublaslt &lt, matmul_plan *plan) {
     cublasOperation_t b = problem.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     TRY(set(lt, plan->description, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
     TRY(set(lt, plan->description, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
-    int32_t processors = static_cast<int32_t>(problem.processors);
-    if (processors > 0)
-        TRY(set(lt, plan->description, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &processors, sizeof processors));
     uint64_t m = static_cast<uint64_t>(problem.m), n = static_cast<uint64_t>(problem.n);
     uint64_t k = static_cast<uint64_t>(problem.k);
     TRY_CUBLASLT(lt, MatrixLayoutCreate(&plan->a, data_type(problem.type), problem.transpose_a ? k : m,
@@ -71,6 +93,8 @@ enum status matmul_describe(const cublaslt &lt, matmul_plan *plan) {
                                         problem.transpose_b ? k : n, problem.b_stride));
     TRY_CUBLASLT(lt, MatrixLayoutCreate(&plan->c, data_type(problem.c_type), m, n, problem.c_stride));
     TRY_CUBLASLT(lt, MatrixLayoutCreate(&plan->d, data_type(problem.d_type), m, n, problem.d_stride));
+    if (problem.n_matrices > 1)
+        TRY(describe_batch(lt, problem, plan));
     return describe_epilogue(lt, problem, plan->description);
 }
 
@@ -130,6 +154,14 @@ enum status matmul_find_candidates(const matmuls *matmuls, const matmul_plan *pl
         if (results[i].state == CUBLAS_STATUS_SUCCESS && results[i].workspaceSize <= workspace_bytes)
             candidates[(*n_candidates)++] = results[i].algo;
     return STATUS_OK;
+}
+
+bool matmul_suits(const matmuls *matmuls, const matmul_plan *plan, const cublasLtMatmulAlgo_t &algorithm,
+                  uint64_t workspace_bytes) {
+    cublasLtMatmulHeuristicResult_t result = {};
+    const cublasStatus_t answer = matmuls->lt.MatmulAlgoCheck(matmuls->handle, plan->description, plan->a,
+                                                              plan->b, plan->c, plan->d, &algorithm, &result);
+    return answer == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace_bytes;
 }
 
 // ---- issuing

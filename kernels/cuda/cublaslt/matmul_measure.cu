@@ -105,8 +105,10 @@ struct measurement {
     int n_outputs;
 };
 
-size_t span_bytes(int64_t rows, int64_t columns, int64_t stride, int32_t type) {
-    return static_cast<size_t>((columns - 1) * stride + rows) * dtype_size(static_cast<enum dtype>(type));
+// Of the last matrix, and the distances of those before it.
+size_t span_bytes(int64_t rows, int64_t columns, int64_t stride, int32_t type, int64_t before = 0) {
+    return static_cast<size_t>(before + (columns - 1) * stride + rows) *
+           dtype_size(static_cast<enum dtype>(type));
 }
 
 void *take_output(measurement *c, scratch_layout *scratch, size_t bytes) {
@@ -119,15 +121,17 @@ void *take_output(measurement *c, scratch_layout *scratch, size_t bytes) {
 size_t lay_out(struct device *device, measurement *c, char *base) {
     const matmul &p = c->plan->problem;
     scratch_layout scratch = {base, 0};
+    const int64_t others = p.n_matrices - 1;
     c->n_outputs = 0;
     c->operands = {};
-    c->operands.a =
-        scratch.take(span_bytes(p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.a_stride, p.type));
-    c->operands.b =
-        scratch.take(span_bytes(p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.b_stride, p.type));
-    c->operands.d = take_output(c, &scratch, span_bytes(p.m, p.n, p.d_stride, p.d_type));
+    c->operands.a = scratch.take(span_bytes(p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.a_stride,
+                                            p.type, others * p.a_distance));
+    c->operands.b = scratch.take(span_bytes(p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.b_stride,
+                                            p.type, others * p.b_distance));
+    c->operands.d =
+        take_output(c, &scratch, span_bytes(p.m, p.n, p.d_stride, p.d_type, others * p.d_distance));
     if (p.addend == MATMUL_ADDS_C)
-        c->operands.c = scratch.take(span_bytes(p.m, p.n, p.c_stride, p.c_type));
+        c->operands.c = scratch.take(span_bytes(p.m, p.n, p.c_stride, p.c_type, others * p.c_distance));
     if (matmul_has_bias(p)) {
         size_t bytes = span_bytes(matmul_writes_bias(p) ? p.n : p.m, 1, 0, p.bias_type);
         c->operands.bias = matmul_writes_bias(p) ? take_output(c, &scratch, bytes) : scratch.take(bytes);
@@ -141,15 +145,19 @@ size_t lay_out(struct device *device, measurement *c, char *base) {
     return scratch.used;
 }
 
-enum status fill(struct stream *stream, const void *x, int32_t type, const operand_pattern &f) {
-    return with_type(static_cast<enum dtype>(type), [&](auto element) {
-        using T = decltype(element);
-        return LAUNCH(stream, fill_operand<T>, BLOCKS, THREADS, 0, static_cast<T *>(const_cast<void *>(x)),
-                      f);
-    });
+// Of a batch, each matrix alike.
+enum status fill(const measurement *c, const void *x, const operand_pattern &f, int64_t distance) {
+    const matmul &p = c->plan->problem;
+    for (int64_t i = 0; i < p.n_matrices; i++)
+        TRY(with_type(static_cast<enum dtype>(p.type), [&](auto element) {
+            using T = decltype(element);
+            return LAUNCH(&c->stream, fill_operand<T>, BLOCKS, THREADS, 0,
+                          static_cast<T *>(const_cast<void *>(x)) + i * distance, f);
+        }));
+    return STATUS_OK;
 }
 
-enum status fill(struct stream *stream, const void *x, int32_t type, int64_t rows, int64_t columns,
+enum status fill(const struct stream *stream, const void *x, int32_t type, int64_t rows, int64_t columns,
                  int64_t stride) {
     return with_type(static_cast<enum dtype>(type), [&](auto element) {
         using T = decltype(element);
@@ -175,10 +183,13 @@ enum status fill_inputs(measurement *c) {
     b.stride = p.b_stride;
     b.sums_over_rows = !p.transpose_b;
     b.seed = 2;
-    TRY(fill(&c->stream, c->operands.a, p.type, a));
-    TRY(fill(&c->stream, c->operands.b, p.type, b));
-    if (c->operands.c)
-        TRY(fill(&c->stream, c->operands.c, p.c_type, p.m, p.n, p.c_stride));
+    TRY(fill(c, c->operands.a, a, p.a_distance));
+    TRY(fill(c, c->operands.b, b, p.b_distance));
+    for (int64_t i = 0; c->operands.c && i < p.n_matrices; i++)
+        TRY(fill(&c->stream,
+                 static_cast<const char *>(c->operands.c) +
+                     static_cast<size_t>(i * p.c_distance) * dtype_size(static_cast<enum dtype>(p.c_type)),
+                 p.c_type, p.m, p.n, p.c_stride));
     if (matmul_has_bias(p) && !matmul_writes_bias(p))
         TRY(fill(&c->stream, c->operands.bias, p.bias_type, p.m, 1, p.m));
     if (matmul_has_aux(p) && !matmul_writes_aux(p))
@@ -286,6 +297,8 @@ enum status compare_candidates(measurement *c, const cublasLtMatmulAlgo_t *candi
     bool usable[MATMUL_CANDIDATES];
     float best[MATMUL_CANDIDATES];
     TRY(find_usable(c, candidates, n_candidates, usable, chosen));
+    if (c->plan->problem.n_matrices > 1 && *chosen != 0) // no other defines its bits
+        n_candidates = 0;
     for (int round = 0; round < ROUNDS; round++) // in turn, so that other load slows all candidates alike
         for (int i = 0; i < n_candidates; i++) {
             float ms = 0;

@@ -1,7 +1,9 @@
 // Products of matrices that are no layer's, by cuBLASLt (matmul.cuh). Operands are exchanged, as in
-// linear.cu: out^T = y^T x^T. cuBLASLt has no symmetric products: a strip is a product of its own, and what
-// it has below its diagonal block is transposed to the other side of the diagonal.
+// linear.cu: out^T = y^T x^T. A batch is one launch, or as many as it has matrices where cuBLASLt would not
+// give each the bits that it has alone. cuBLASLt has no symmetric products: a strip is a product of its own,
+// and what it has below its diagonal block is transposed to the other side of the diagonal.
 #include "kernels/cuda/cublaslt/matmul.cuh"
+#include "kernels/matrix_batch.h"
 #include "kernels/symmetric.h"
 
 #include <assert.h>
@@ -27,12 +29,19 @@ part strip_at(const struct matrix_product_args *args, int column) {
     return {column, column, left < columns ? left : columns};
 }
 
+// Elements from what makes a row of out to what makes the next, and likewise a column.
+int x_row(const struct matrix_product_args *args) {
+    return args->x_transposed ? 1 : args->inner;
+}
+
+int y_row(const struct matrix_product_args *args) {
+    return args->y_transposed ? args->inner : 1;
+}
+
 matmul_operands operands_of(const struct matrix_product_args *args, const part &of) {
-    const size_t y_row = args->y_transposed ? static_cast<size_t>(args->inner) : 1;
     matmul_operands operands = {};
-    operands.a =
-        static_cast<const char *>(args->y) + static_cast<size_t>(of.column) * y_row * dtype_size(args->type);
-    operands.b = static_cast<const char *>(args->x) + bytes_at(args, of.row, 0, args->inner);
+    operands.a = static_cast<const char *>(args->y) + bytes_at(args, of.column, 0, y_row(args));
+    operands.b = static_cast<const char *>(args->x) + bytes_at(args, of.row, 0, x_row(args));
     operands.d = static_cast<char *>(args->out) + bytes_at(args, of.row, of.column, args->columns);
     if (args->addend)
         operands.c =
@@ -42,12 +51,28 @@ matmul_operands operands_of(const struct matrix_product_args *args, const part &
     return operands;
 }
 
+// Whether all matrices are as aligned as the first one: the bits depend on that.
+bool are_alike(const struct matrix_product_args *args) {
+    const size_t distances =
+        args->out_distance | args->x_distance | args->y_distance | (args->addend ? args->addend_distance : 0);
+    return distances * dtype_size(args->type) % MATMUL_ALIGNMENT == 0;
+}
+
+void add_batch(matmul *problem, const struct matrix_product_args *args) {
+    problem->n_matrices = args->n_matrices;
+    problem->a_distance = static_cast<int64_t>(args->y_distance);
+    problem->b_distance = static_cast<int64_t>(args->x_distance);
+    problem->d_distance = static_cast<int64_t>(args->out_distance);
+    problem->c_distance = static_cast<int64_t>(args->addend ? args->addend_distance : args->out_distance);
+}
+
 matmul problem_of(const struct matrix_product_args *args, const part &of) {
     const matmul_operands operands = operands_of(args, of);
     matmul problem = matmul_of(of.columns, args->rows - of.row, args->inner, args->type, args->type);
     problem.transpose_a = args->y_transposed;
+    problem.transpose_b = args->x_transposed;
     problem.a_stride = args->y_transposed ? args->inner : args->columns;
-    problem.b_stride = args->inner;
+    problem.b_stride = args->x_transposed ? args->rows : args->inner;
     problem.c_stride = problem.d_stride = args->columns;
     matmul_align(&problem, operands.a, problem.a_stride, args->type);
     matmul_align(&problem, operands.b, problem.b_stride, args->type);
@@ -56,32 +81,50 @@ matmul problem_of(const struct matrix_product_args *args, const part &of) {
         problem.addend = MATMUL_ADDS_C;
         matmul_align(&problem, operands.c, problem.c_stride, args->type);
     }
+    if (args->n_matrices > 1)
+        add_batch(&problem, args);
     return problem;
 }
 
+// *is_one: whether cuBLASLt computes all matrices of the part at once.
+enum status find_part(struct device *device, const struct matrix_product_args *args, const part &of,
+                      bool measure, bool *is_one) {
+    *is_one = args->n_matrices == 1;
+    return *is_one || !are_alike(args) ? STATUS_OK
+                                       : matmul_find(device, problem_of(args, of), measure, is_one);
+}
+
 enum status run_part(struct stream *stream, const struct matrix_product_args *args, const part &of) {
-    matmul problem = problem_of(args, of);
-    problem.processors = matmul_processors(stream);
-    return matmul_run(stream, problem, operands_of(args, of), stream->workspace);
+    bool is_one;
+    TRY(find_part(stream->device, args, of, false, &is_one));
+    for (int i = 0; i < (is_one ? 1 : args->n_matrices); i++) {
+        const struct matrix_product_args one = is_one ? *args : matrix_product_of(args, i);
+        TRY(matmul_run(stream, problem_of(&one, of), operands_of(&one, of), stream->workspace));
+    }
+    return STATUS_OK;
 }
 
 enum status mirror(struct stream *stream, const struct matrix_product_args *args, const part &strip) {
     const int below = strip.column + strip.columns;
-    struct matrix_transpose_args transpose = {};
+    struct mirror_args mirrored = {};
     if (args->strip == 0 || below == args->rows)
         return STATUS_OK;
-    transpose.out = static_cast<char *>(args->out) + bytes_at(args, strip.column, below, args->columns);
-    transpose.x = static_cast<const char *>(args->out) + bytes_at(args, below, strip.column, args->columns);
-    transpose.rows = args->rows - below;
-    transpose.columns = strip.columns;
-    transpose.out_stride = transpose.x_stride = args->columns;
-    transpose.type = args->type;
-    return cuda_matrix_transpose(stream, &transpose);
+    mirrored.out = static_cast<char *>(args->out) + bytes_at(args, strip.column, below, args->columns);
+    mirrored.x = static_cast<const char *>(args->out) + bytes_at(args, below, strip.column, args->columns);
+    mirrored.rows = args->rows - below;
+    mirrored.columns = strip.columns;
+    mirrored.stride = static_cast<size_t>(args->columns);
+    mirrored.n_matrices = args->n_matrices;
+    mirrored.distance = args->out_distance;
+    mirrored.type = args->type;
+    return cuda_mirror(stream, &mirrored);
 }
 
 enum status prepare(struct device *device, const struct matrix_product_args *args, const part &of) {
+    const struct matrix_product_args one = matrix_product_of(args, 0);
     bool supported; // if not, matmul_run reports it
-    return matmul_find(device, problem_of(args, of), true, &supported);
+    TRY(matmul_find(device, problem_of(&one, of), true, &supported));
+    return find_part(device, args, of, true, &supported);
 }
 
 } // namespace
@@ -94,7 +137,7 @@ extern "C" enum status cuda_matrix_product_prepare(struct device *device,
 }
 
 extern "C" enum status cuda_matrix_product(struct stream *stream, const struct matrix_product_args *args) {
-    assert(args->strip == 0 || (args->y_transposed && args->rows == args->columns));
+    assert(args->strip == 0 || (args->x_transposed != args->y_transposed && args->rows == args->columns));
     assert(stream->workspace_bytes >=
            cuda_product_workspace(properties_of(stream->device), args->columns, args->rows));
     for (int column = 0; column < args->columns; column += columns_of_strips(args)) {

@@ -20,8 +20,8 @@ enum cudasim_algorithm {
 // The number of products issued so far with this epilogue (cublasLtEpilogue_t; 0: any) and algorithm (-1:
 // any).
 int cudasim_cublaslt_runs(int epilogue, int algorithm);
-// The multiprocessors that the last product was to be fast on; 0: all.
-int cudasim_cublaslt_processors(void);
+// Makes an algorithm take at most so many matrices at once; 0: any number.
+void cudasim_cublaslt_limit(int algorithm, int most_matrices);
 // Makes every product by this algorithm take this much longer.
 void cudasim_cublaslt_delay(int algorithm, unsigned microseconds);
 

@@ -266,36 +266,84 @@ static double *random_matrix(const struct bench *bench, uint32_t seed) {
     return x;
 }
 
-// Each becomes what it becomes alone, to the bit, also where lanes work side by side. The first one's memory
-// serves all.
+#define MOST_MATRICES 16
+
+// Matrices of three shapes in one buffer, as those of fused tensors with three parts lie in it, of which two
+// have one shape; behind them some of one part.
+static int place_matrices(struct newton_schulz_matrix *matrices, size_t *elements) {
+    static const struct matrix_shape parts[] = {{40, 24}, {16, 24}, {16, 24}};
+    const size_t distance = 40 * 24 + 2 * 16 * 24 + 8;
+    int n = 0;
+    for (size_t i = 0; i < 4; i++) {
+        size_t at = i * distance;
+        for (int part = 0; part < 3; part++) {
+            matrices[n++] = (struct newton_schulz_matrix){at, parts[part]};
+            at += (size_t)(parts[part].rows * parts[part].columns);
+        }
+    }
+    for (size_t i = 0; i < 3; i++)
+        matrices[n++] = (struct newton_schulz_matrix){4 * distance + i * 24 * 40, {24, 40}};
+    *elements = 4 * distance + (size_t)3 * 24 * 40;
+    return n;
+}
+
+// On a GPU, each part of all tensors is a batch; on the CPU each matrix is one. Each is in one batch.
+static void check_batches(const struct newton_schulz_matrix *matrices, int n,
+                          const struct newton_schulz_batch *batches, int n_batches, bool on_gpu) {
+    int found[MOST_MATRICES] = {0};
+    assert_int_equal(n_batches, on_gpu ? 4 : n);
+    for (int i = 0; i < n_batches; i++)
+        for (int k = 0; k < batches[i].n; k++)
+            for (int j = 0; j < n; j++)
+                found[j] += matrices[j].at == batches[i].at + (size_t)k * batches[i].distance &&
+                            matrices[j].shape.rows == batches[i].shape.rows;
+    for (int i = 0; i < n; i++)
+        assert_int_equal(found[i], 1);
+}
+
+// The batches' numbers, as one matrix of the bench's area.
+static double *run_batches(const struct newton_schulz_matrix *matrices, int n, size_t elements,
+                           const char *device, bool one_by_one) {
+    static const struct matrix_shape shapes[] = {{40, 24}, {16, 24}, {24, 40}};
+    struct newton_schulz_matrix scratch[MOST_MATRICES];
+    struct newton_schulz_batch batches[MOST_MATRICES];
+    struct newton_schulz products;
+    struct bench bench;
+    bench_open(&bench, device, exact_type(device), (struct matrix_shape){1, (int64_t)elements}, false);
+    struct region_memory memory;
+    region_memory_init(&memory, bench.device);
+    EXPECT_OK(
+        newton_schulz_plan(&products, bench.device, bench.type, shapes, (int[]){4, 8, 3}, 3, &memory.table));
+    EXPECT_OK(region_memory_allocate(&memory));
+    newton_schulz_bind(&products, &memory.table);
+    memcpy(scratch, matrices, (size_t)n * sizeof *scratch);
+    int n_batches = newton_schulz_divide(bench.device, scratch, n, batches);
+    check_batches(matrices, n, batches, n_batches, bench.device->place == REGION_DEVICE);
+    for (int i = 0; i < n && one_by_one; i++)
+        batches[n_batches = i] = (struct newton_schulz_batch){matrices[i].at, 0, matrices[i].shape, 1};
+    n_batches += one_by_one;
+    double *x = random_matrix(&bench, 1);
+    bench_put(&bench, BENCH_X, x);
+    for (int i = 0; i < n_batches; i++) {
+        EXPECT_OK(newton_schulz_prepare(&products, &batches[i]));
+        EXPECT_OK(newton_schulz_run(&products, &bench.stream, bench_at(&bench, BENCH_X), &batches[i]));
+    }
+    bench_get(&bench, BENCH_X, x);
+    region_memory_free(&memory);
+    bench_close(&bench);
+    return x;
+}
+
+// Each becomes what it becomes alone, to the bit.
 static void test_several_matrices(void **state) {
-    enum { N = 2 * NEWTON_SCHULZ_MOST_LANES + 1 };
-    static const struct matrix_shape shapes[] = {{24, 40}, {40, 24}, {16, 16}};
-    struct bench benches[N];
-    struct newton_schulz_matrix matrices[N];
-    double *alone[N];
-    for (int i = 0; i < N; i++) {
-        struct bench *bench = &benches[i];
-        bench_open(bench, *state, exact_type(*state), shapes[i % 3], false);
-        double *x = random_matrix(bench, (uint32_t)i);
-        alone[i] = random_matrix(bench, (uint32_t)i);
-        bench_orthogonalize(bench, alone[i]);
-        bench_put(bench, BENCH_X, x);
-        matrices[i] = (struct newton_schulz_matrix){bench_at(bench, BENCH_X), bench->shape};
-        free(x);
-    }
-    assert_int_equal(benches[0].products.n_lanes,
-                     benches[0].device->place == REGION_HOST ? 1 : NEWTON_SCHULZ_MOST_LANES);
-    EXPECT_OK(newton_schulz_run(&benches[0].products, &benches[0].stream, matrices, N));
-    EXPECT_OK(benches[0].device->synchronize(&benches[0].stream));
-    for (int i = 0; i < N; i++) {
-        double *x = numbers_new(benches[i].n);
-        bench_get(&benches[i], BENCH_X, x);
-        assert_memory_equal(x, alone[i], benches[i].n * sizeof *x);
-        free(x);
-        free(alone[i]);
-        bench_close(&benches[i]);
-    }
+    struct newton_schulz_matrix matrices[MOST_MATRICES];
+    size_t elements;
+    const int n = place_matrices(matrices, &elements);
+    double *together = run_batches(matrices, n, elements, *state, false),
+           *alone = run_batches(matrices, n, elements, *state, true);
+    assert_memory_equal(together, alone, elements * sizeof *alone);
+    free(together);
+    free(alone);
 }
 
 // ---- bf16 with fp32 sums
@@ -347,7 +395,7 @@ static double growth(double si, double sj, double pi, double pj) {
 // are taken as independent, and those of a matrix as spread evenly over its entries in the basis of X's
 // singular vectors, where to first order
 //   an error of X grows by growth() above, and in columns beyond the rows by p(s) / s
-//   an error of A becomes (D dA + c dA A) X, of D = c A + b I: dD A X, of B = D A and of B + a I: dB X
+//   an error of A becomes (D dA + c dA A) X with D = c A + b I, of D A and of B = D A + a I: dB X
 // Variances add, and their sum over all entries is the expected square of the norm.
 static double expected_error(double *s, size_t rows, size_t columns) {
     const double u = square(0x1p-8) / 3, sums = square((double)columns * 0x1p-24) / 3, r = (double)rows;
@@ -365,7 +413,7 @@ static double expected_error(double *s, size_t rows, size_t columns) {
             next[i] = p * s[i];
             xx += a, aa += a * a, dd += d * d, bb += square(d * a), pp += p * p, nn += square(next[i]);
         }
-        const double of_a = (u * aa + sums * xx * xx) / (r * r), of_d = u * dd / (r * r),
+        const double of_a = (u * aa + sums * xx * xx) / (r * r),
                      of_b = (u * (bb + pp) + sums * dd * aa) / (r * r),
                      of_x = (u * nn + sums * pp * xx) / (r * (double)columns);
         for (size_t i = 0; i < rows; i++) {
@@ -373,7 +421,7 @@ static double expected_error(double *s, size_t rows, size_t columns) {
             for (size_t j = 0; j < rows; j++) {
                 const double a = s[j] * s[j];
                 error[i][j] = growth(s[i], s[j], next[i], next[j]) * error[i][j] +
-                              a * (square(d + 2.0315 * a) * of_a + a * a * of_d + of_b) + of_x;
+                              a * (square(d + 2.0315 * a) * of_a + of_b) + of_x;
             }
             beyond[i] = square(next[i] / s[i]) * beyond[i] + of_x * (double)(columns - rows);
         }
