@@ -9,16 +9,12 @@ static inline char *matrix_at(const void *x, size_t distance, int i, enum dtype 
     return x ? (char *)x + (size_t)i * distance * dtype_size(type) : NULL;
 }
 
-static inline size_t matrix_partials(const struct matrix_normalize_args *args) {
-    return (args->n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
-}
-
 static inline struct matrix_normalize_args matrix_normalize_of(const struct matrix_normalize_args *args,
                                                                int i) {
     struct matrix_normalize_args one = *args;
     one.out = matrix_at(args->out, args->out_distance, i, args->type);
     one.x = matrix_at(args->x, args->x_distance, i, args->type);
-    one.partial = args->partial + (size_t)i * matrix_partials(args);
+    one.partial = args->partial + (size_t)i * sum_squares_partials(args->n);
     one.n_matrices = 1;
     return one;
 }

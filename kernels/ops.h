@@ -397,6 +397,9 @@ struct sum_args {
 // in double.
 #define SUM_SQUARES_BLOCK 65536
 #define SUM_SQUARES_LANES 1024
+static inline size_t sum_squares_partials(size_t n) {
+    return (n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+}
 struct sum_squares_args {
     double *partial; // [w] (ceil(n / SUM_SQUARES_BLOCK))
     const void *x;   // [r] (n) type

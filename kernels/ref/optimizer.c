@@ -119,7 +119,7 @@ static enum status normalize_one(struct stream *stream, const struct matrix_norm
     const struct sum_squares_args squares = {.partial = a->partial, .x = a->x, .n = a->n, .type = a->type};
     double sum = 0;
     TRY(ref_sum_squares(stream, &squares));
-    for (size_t i = 0; i < matrix_partials(a); i++)
+    for (size_t i = 0; i < sum_squares_partials(a->n); i++)
         sum += a->partial[i];
     for (size_t i = 0; i < a->n; i++)
         ref_store(a->out, a->type, i, ref_load(a->x, a->type, i) / fmax(sqrt(sum), a->epsilon));

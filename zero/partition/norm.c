@@ -6,15 +6,11 @@
 
 #include "kernels/ops.h"
 
-static size_t blocks_of(size_t elements) {
-    return (elements + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
-}
-
 size_t norm_partials(const struct optimizer_groups *groups, const struct params *params, int unit,
                      size_t begin, size_t end) {
     size_t n = 0;
     for (struct trained_span it = {0}; optimizer_groups_next_trained(groups, params, unit, begin, end, &it);)
-        n += blocks_of(it.end - it.begin);
+        n += sum_squares_partials(it.end - it.begin);
     return n;
 }
 
@@ -51,7 +47,7 @@ enum status norm_add(struct norm *norm, struct stream *stream, int i, const floa
     double *partial = norm->partials + norm->first_partial[i];
     for (struct trained_span it = {0};
          optimizer_groups_next_trained(norm->groups, norm->params, span->unit, span->begin, span->end, &it);
-         partial += blocks_of(it.end - it.begin))
+         partial += sum_squares_partials(it.end - it.begin))
         TRY(norm->device->ops->sum_squares(stream,
                                            &(struct sum_squares_args){.partial = partial,
                                                                       .x = x + (it.begin - span->begin),

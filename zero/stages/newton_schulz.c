@@ -210,7 +210,7 @@ static size_t most_of(size_t x, size_t y) {
 enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, enum dtype type,
                                const struct matrix_shape *shapes, const int *n_matrices, int n_shapes,
                                struct region_table *table) {
-    size_t own = 0, square = 0, partial = 0;
+    size_t own = 0, gram = 0, partial = 0;
     *ns = (struct newton_schulz){.device = device, .type = type};
     for (int i = 0; i < n_shapes; i++) {
         const struct newton_schulz_batch one = {.shape = shapes[i], .n = 1};
@@ -220,16 +220,16 @@ enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, 
         TRY(find_products(ns, &one, &ns->workspace_bytes));
         ns->most_elements = most_of(ns->most_elements, n * distance_of(elements));
         own = most_of(own, (n - 1) * distance_of(elements) + (size_t)elements);
-        square = most_of(square, (n - 1) * distance_of(side * side) + (size_t)(side * side));
-        partial = most_of(partial, n * (((size_t)elements + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK));
+        gram = most_of(gram, (n - 1) * distance_of(side * side) + (size_t)(side * side));
+        partial = most_of(partial, n * sum_squares_partials((size_t)elements));
     }
     const struct {
         const char *name;
         enum dtype type;
         size_t elements;
     } regions[] = {[Y] = {"matrices", type, own},
-                   [GRAM] = {"Gram matrices", type, square},
-                   [POWER] = {"polynomials", type, square},
+                   [GRAM] = {"Gram matrices", type, gram},
+                   [POWER] = {"polynomials", type, gram},
                    [PARTIAL] = {"sums of squares", DTYPE_F64, partial},
                    [WORKSPACE] = {"workspace of products", DTYPE_U8, ns->workspace_bytes}};
     for (int i = Y; i <= WORKSPACE; i++)

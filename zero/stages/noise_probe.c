@@ -3,15 +3,12 @@
 
 #include "kernels/ops.h"
 
-static size_t partials_of(size_t elements) {
-    return (elements + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
-}
-
 size_t noise_probe_elements(const struct params *params) {
     size_t most = 0;
     for (int i = 0; i < params->n_params; i++)
-        most =
-            partials_of(params->params[i].elements) > most ? partials_of(params->params[i].elements) : most;
+        most = sum_squares_partials(params->params[i].elements) > most
+                   ? sum_squares_partials(params->params[i].elements)
+                   : most;
     return (size_t)params->n_params + 1 + most;
 }
 
@@ -32,7 +29,7 @@ static enum status add_tensors(struct noise_probe *probe, struct stream *stream,
                                                                 .type = DTYPE_F32}));
         TRY(ops->sum(stream, &(struct sum_args){.out = probe->sums + i,
                                                 .x = scratch,
-                                                .n = partials_of(param->elements),
+                                                .n = sum_squares_partials(param->elements),
                                                 .type = DTYPE_F64}));
     }
     return STATUS_OK;

@@ -66,7 +66,7 @@ static void sum_squares_span(const void *context, struct parallel_span blocks) {
 }
 
 enum status CPU_OP(sum_squares)(struct stream *stream, const struct sum_squares_args *args) {
-    size_t n_blocks = (args->n + SUM_SQUARES_BLOCK - 1) / SUM_SQUARES_BLOCK;
+    size_t n_blocks = sum_squares_partials(args->n);
     cpu_parallel(stream->device, args->n, n_blocks, 1, sum_squares_span, args);
     return STATUS_OK;
 }
@@ -96,7 +96,7 @@ static enum status normalize_one(struct stream *stream, const struct matrix_norm
         .partial = args->partial, .x = args->x, .n = args->n, .type = args->type};
     double sum = 0;
     TRY(CPU_OP(sum_squares)(stream, &squares));
-    for (size_t i = 0; i < matrix_partials(args); i++)
+    for (size_t i = 0; i < sum_squares_partials(args->n); i++)
         sum += args->partial[i];
     const struct normalization call = {args, (float)(1 / fmax(sqrt(sum), args->epsilon))};
     cpu_parallel(stream->device, args->n, args->n, 1024, normalize_span, &call);

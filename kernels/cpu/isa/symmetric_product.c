@@ -58,36 +58,29 @@ static int clamp_rows(int n, int first, int most) {
     return n - first < most ? n - first : most;
 }
 
-// Of x^T x, whose inner dimension is the rows of x.
-VF_INLINE void pack_transposed_block(const enum dtype type, const struct product_call *call, int block) {
-    const struct matrix_product_args *args = call->args;
-    const struct product_plan *plan = &call->plan;
-    const size_t n = (size_t)args->rows;
-    const int even_inner = (args->inner + 1) / 2 * 2, padded = plan->pairs ? even_inner : args->inner;
-    if (block < plan->n_column_blocks) {
-        const int column = block * BLOCK_COLUMNS;
-        pack_right(type, call->right + (size_t)column * (size_t)plan->units, padded, BLOCK_COLUMNS, args->y,
-                   (size_t)column, n, args->inner, clamp_rows(args->rows, column, BLOCK_COLUMNS));
-    } else {
-        const int row = (block - plan->n_column_blocks) * BLOCK_ROWS;
-        pack_right(type, call->left + (size_t)row * (size_t)plan->padded_units, padded, BLOCK_ROWS, args->x,
-                   (size_t)row, n, args->inner, clamp_rows(args->rows, row, BLOCK_ROWS));
-    }
-}
-
-// The blocks of columns come first: transposing them takes longer than copying rows.
+// The blocks of columns come first: transposing them takes longer than copying rows. Of x^T x, whose inner
+// dimension is the rows of x, the blocks of both operands are copied.
 VF_INLINE void pack_block(const enum dtype type, const struct product_call *call, int block) {
     const struct matrix_product_args *args = call->args;
     const struct product_plan *plan = &call->plan;
-    const size_t k = (size_t)args->inner;
+    const size_t n = (size_t)args->rows, k = (size_t)args->inner;
+    const int padded = plan->units * (plan->pairs ? 2 : 1); // rows of a transposed operand
     if (block < plan->n_column_blocks) {
-        const int row = block * BLOCK_COLUMNS;
-        pack_transposed(type, call->right + (size_t)row * (size_t)plan->units, BLOCK_COLUMNS, args->y,
-                        (size_t)row * k, k, clamp_rows(args->rows, row, BLOCK_COLUMNS), args->inner);
+        const int first = block * BLOCK_COLUMNS, columns = clamp_rows(args->rows, first, BLOCK_COLUMNS);
+        float *to = call->right + (size_t)first * (size_t)plan->units;
+        if (args->x_transposed)
+            pack_right(type, to, padded, BLOCK_COLUMNS, args->y, (size_t)first, n, args->inner, columns);
+        else
+            pack_transposed(type, to, BLOCK_COLUMNS, args->y, (size_t)first * k, k, columns, args->inner);
     } else {
-        const int row = (block - plan->n_column_blocks) * BLOCK_ROWS;
-        pack_left(type, call->left + (size_t)row * (size_t)plan->padded_units, BLOCK_ROWS, plan->padded_units,
-                  args->x, (size_t)row * k, k, clamp_rows(args->rows, row, BLOCK_ROWS), args->inner);
+        const int first = (block - plan->n_column_blocks) * BLOCK_ROWS,
+                  rows = clamp_rows(args->rows, first, BLOCK_ROWS);
+        float *to = call->left + (size_t)first * (size_t)plan->padded_units;
+        if (args->x_transposed)
+            pack_right(type, to, padded, BLOCK_ROWS, args->x, (size_t)first, n, args->inner, rows);
+        else
+            pack_left(type, to, BLOCK_ROWS, plan->padded_units, args->x, (size_t)first * k, k, rows,
+                      args->inner);
     }
 }
 
@@ -96,10 +89,7 @@ static void pack_part(const void *context, int part, int n_parts) {
     const struct product_call *call = context;
     const size_t n = (size_t)(call->plan.n_row_blocks + call->plan.n_column_blocks);
     for (size_t block; (block = atomic_fetch_add(&call->next[0], 1)) < n;)
-        if (call->args->x_transposed)
-            VF_DISPATCH(call->args->type, pack_transposed_block, call, (int)block);
-        else
-            VF_DISPATCH(call->args->type, pack_block, call, (int)block);
+        VF_DISPATCH(call->args->type, pack_block, call, (int)block);
 }
 
 // ---- products

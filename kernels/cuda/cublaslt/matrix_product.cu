@@ -29,19 +29,20 @@ part strip_at(const struct matrix_product_args *args, int column) {
     return {column, column, left < columns ? left : columns};
 }
 
-// Elements from what makes a row of out to what makes the next, and likewise a column.
-int x_row(const struct matrix_product_args *args) {
+// Elements in x between what makes two rows of out, and in y between what makes two columns.
+int x_distance_of_rows(const struct matrix_product_args *args) {
     return args->x_transposed ? 1 : args->inner;
 }
 
-int y_row(const struct matrix_product_args *args) {
+int y_distance_of_columns(const struct matrix_product_args *args) {
     return args->y_transposed ? args->inner : 1;
 }
 
 matmul_operands operands_of(const struct matrix_product_args *args, const part &of) {
     matmul_operands operands = {};
-    operands.a = static_cast<const char *>(args->y) + bytes_at(args, of.column, 0, y_row(args));
-    operands.b = static_cast<const char *>(args->x) + bytes_at(args, of.row, 0, x_row(args));
+    operands.a =
+        static_cast<const char *>(args->y) + bytes_at(args, of.column, 0, y_distance_of_columns(args));
+    operands.b = static_cast<const char *>(args->x) + bytes_at(args, of.row, 0, x_distance_of_rows(args));
     operands.d = static_cast<char *>(args->out) + bytes_at(args, of.row, of.column, args->columns);
     if (args->addend)
         operands.c =
@@ -90,8 +91,9 @@ matmul problem_of(const struct matrix_product_args *args, const part &of) {
 enum status find_part(struct device *device, const struct matrix_product_args *args, const part &of,
                       bool measure, bool *is_one) {
     *is_one = args->n_matrices == 1;
-    return *is_one || !are_alike(args) ? STATUS_OK
-                                       : matmul_find(device, problem_of(args, of), measure, is_one);
+    if (*is_one || !are_alike(args))
+        return STATUS_OK;
+    return matmul_find(device, problem_of(args, of), measure, is_one);
 }
 
 enum status run_part(struct stream *stream, const struct matrix_product_args *args, const part &of) {

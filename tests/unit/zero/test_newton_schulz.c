@@ -320,8 +320,8 @@ static double *run_batches(const struct newton_schulz_matrix *matrices, int n, s
     int n_batches = newton_schulz_divide(bench.device, scratch, n, batches);
     check_batches(matrices, n, batches, n_batches, bench.device->place == REGION_DEVICE);
     for (int i = 0; i < n && one_by_one; i++)
-        batches[n_batches = i] = (struct newton_schulz_batch){matrices[i].at, 0, matrices[i].shape, 1};
-    n_batches += one_by_one;
+        batches[i] = (struct newton_schulz_batch){matrices[i].at, 0, matrices[i].shape, 1};
+    n_batches = one_by_one ? n : n_batches;
     double *x = random_matrix(&bench, 1);
     bench_put(&bench, BENCH_X, x);
     for (int i = 0; i < n_batches; i++) {
