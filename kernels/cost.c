@@ -99,6 +99,11 @@ static struct operation_cost rope_backward_work(const struct rope_backward_args 
     return (struct operation_cost){.bytes = tensors * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
 }
 
+// On GPUs, where rotation is a pass of its own, it moves more bytes than this.
+static struct operation_cost qkv_forward_work(const struct qkv_forward_args *a) {
+    return linear_forward_work(&a->linear);
+}
+
 // Pairs of a query and a key that it attends to: the queries are the last T of S positions, and each sees at
 // most `window` (0: all before it).
 static double causal_pairs(double T, double S, int window) {

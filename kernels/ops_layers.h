@@ -226,6 +226,14 @@ struct rope_backward_args {
     enum dtype type;
 };
 
+// The projection of queries, keys and values, rotated: linear_forward, then rope_forward of the first H + K
+// heads of each row of its output, which are rounded to `type` in between. On CPUs one pass, where the
+// threads divide whole heads evenly: heads are rotated while they are in the cache.
+struct qkv_forward_args {
+    struct linear_forward_args linear; // without residual and activation, and out_type is type; N = B T
+    struct rope_forward_args rope;     // x is linear's out, x_stride its out_stride, (H + K) D <= OC
+};
+
 // Causal scaled dot-product attention with grouped key-value heads (Ainslie et al., arXiv 2305.13245). Query
 // head h reads columns [h * D, (h + 1) * D) of a row of q, and those of head g = h / (H / K) of k and v:
 // out[b,i,h] = sum over j of softmax_j(q[b,i,h] . k[b,j,g] / sqrt(D)) v[b,j,g], for j from the lowest

@@ -34,19 +34,26 @@ static int inputs(const struct unit_pass *u, int weight) {
 }
 
 // Rows [row, row + n) of a layer, as a layer of their own.
-static enum status linear_rows(const struct unit_pass *u, int weight, int row, int n, const void *x,
-                               void *out) {
+static struct linear_forward_args linear_rows(const struct unit_pass *u, int weight, int row, int n,
+                                              const void *x, void *out) {
     const void *bias = layer_weight(u, weight + 1);
     int IC = inputs(u, weight);
-    RUN(u->runner, linear_forward, .out = out, .x = x,
+    return (struct linear_forward_args){
+        .out = out,
+        .x = x,
         .weight = offset(layer_weight(u, weight), (size_t)row * (size_t)IC, u->type),
-        .bias = bias ? offset(bias, (size_t)row, u->type) : NULL, .N = u->N, .IC = IC, .OC = n,
-        .out_stride = n, .type = u->type, .out_type = u->type);
-    return STATUS_OK;
+        .bias = bias ? offset(bias, (size_t)row, u->type) : NULL,
+        .N = u->N,
+        .IC = IC,
+        .OC = n,
+        .out_stride = n,
+        .type = u->type,
+        .out_type = u->type};
 }
 
 enum status linear(const struct unit_pass *u, int weight, const void *x, void *out) {
-    return linear_rows(u, weight, 0, outputs(u, weight), x, out);
+    RUN_ARGS(u->runner, linear_forward, linear_rows(u, weight, 0, outputs(u, weight), x, out));
+    return STATUS_OK;
 }
 
 enum status linear_add(const struct unit_pass *u, int weight, const void *x, const void *residual,
@@ -255,12 +262,50 @@ static struct heads rotated(const struct block_pass *a) {
     return heads;
 }
 
+// A step of generation rotates where attention loads. GPT-2 does not rotate.
+static bool rotates(const struct block_pass *a) {
+    return a->rope && !(a->cache.keys_values && a->T == 1);
+}
+
+// Columns [column, column + n) of q, k and v from x, to `out`, of which the first are H query heads and K key
+// heads: those are normalized and rotated, to `turned`.
+static enum status project(const struct block_pass *a, int column, int n, int H, int K, const void *x,
+                           void *out, void *turned, size_t turned_stride) {
+    const struct gpt_config *config = a->unit.config;
+    const struct linear_forward_args linear = linear_rows(&a->unit, PARAM_QKV_WEIGHT, column, n, x, out);
+    const struct rope_forward_args rope = {.out = turned,
+                                           .rstd = a->buffers->qk_rstd,
+                                           .x = out,
+                                           .q_weight = layer_weight(&a->unit, PARAM_Q_NORM),
+                                           .k_weight = layer_weight(&a->unit, PARAM_K_NORM),
+                                           .table = a->rope,
+                                           .B = a->B,
+                                           .T = a->T,
+                                           .H = H,
+                                           .K = K,
+                                           .D = config->head_dim,
+                                           .x_stride = (size_t)n,
+                                           .out_stride = turned_stride,
+                                           .position = a->cache.length,
+                                           .positions = a->cache.lengths,
+                                           .norm = config->qk_norm,
+                                           .epsilon = (float)config->norm_eps,
+                                           .type = a->unit.type};
+    if (rotates(a))
+        RUN(a->unit.runner, qkv_forward, .linear = linear, .rope = rope);
+    else
+        RUN_ARGS(a->unit.runner, linear_forward, linear);
+    return STATUS_OK;
+}
+
 enum status project_qkv(const struct block_pass *a, const void *x) {
+    const struct heads heads = projected(a), to = rotated(a);
+    const int H = a->unit.config->n_head, K = a->unit.config->n_kv_head, HD = (int)query_width(a),
+              KD = (int)key_width(a);
     if (!appends(a))
-        return linear(&a->unit, PARAM_QKV_WEIGHT, x, a->buffers->qkv);
-    int HD = (int)query_width(a), KD = (int)key_width(a);
-    TRY(linear_rows(&a->unit, PARAM_QKV_WEIGHT, 0, HD, x, a->buffers->qkv));
-    return linear_rows(&a->unit, PARAM_QKV_WEIGHT, HD, 2 * KD, x, projected(a).k);
+        return project(a, 0, HD + 2 * KD, H, K, x, heads.q, to.q, to.q_stride);
+    TRY(project(a, 0, HD, H, 0, x, heads.q, to.q, to.q_stride));
+    return project(a, HD, 2 * KD, 0, K, x, heads.k, to.k, to.k_stride);
 }
 
 enum status add_value_embedding(const struct block_pass *a) {
@@ -287,30 +332,6 @@ enum status value_embedding_backward(const struct block_pass *a) {
         .tokens = a->tokens, .B = a->B, .T = a->T, .C = (int)KD, .V = u->config->vocab_size,
         .dout_stride = HD + 2 * KD, .P = u->config->n_positions, .type = u->type);
     return STATUS_OK;
-}
-
-// H query heads and K key heads that begin at x, to `out`.
-static enum status rotate_heads(const struct block_pass *a, int H, int K, const void *x, size_t x_stride,
-                                void *out, size_t out_stride) {
-    const struct gpt_config *config = a->unit.config;
-    RUN(a->unit.runner, rope_forward, .out = out, .rstd = a->buffers->qk_rstd, .x = x,
-        .q_weight = layer_weight(&a->unit, PARAM_Q_NORM), .k_weight = layer_weight(&a->unit, PARAM_K_NORM),
-        .table = a->rope, .B = a->B, .T = a->T, .H = H, .K = K, .D = config->head_dim, .x_stride = x_stride,
-        .out_stride = out_stride, .position = a->cache.length, .positions = a->cache.lengths,
-        .norm = config->qk_norm, .epsilon = (float)config->norm_eps, .type = a->unit.type);
-    return STATUS_OK;
-}
-
-// A single position's queries and keys are rotated where attention loads them.
-enum status rotate(const struct block_pass *a) {
-    if (a->cache.keys_values && a->T == 1)
-        return STATUS_OK;
-    const struct gpt_config *config = a->unit.config;
-    struct heads from = projected(a), to = rotated(a);
-    if (!appends(a))
-        return rotate_heads(a, config->n_head, config->n_kv_head, from.q, from.q_stride, to.q, to.q_stride);
-    TRY(rotate_heads(a, config->n_head, 0, from.q, from.q_stride, to.q, to.q_stride));
-    return rotate_heads(a, 0, config->n_kv_head, from.k, from.k_stride, to.k, to.k_stride);
 }
 
 enum status rotate_backward(const struct block_pass *a) {

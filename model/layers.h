@@ -155,20 +155,20 @@ enum status mix(const struct block_pass *a) MUST_CHECK;
 // From dresidual, the gradient of the mixed input, to that of x; adds to the embedding's.
 enum status mix_backward(const struct block_pass *a) MUST_CHECK;
 
-// The fused projection of queries, keys and values, from the norm's output x. With a cache and T > 1 keys and
-// values go directly to the cache.
+// The fused projection of queries, keys and values, from the norm's output x; queries and keys are rotated,
+// after the RMSNorm of each head where the config has it. With a cache and T > 1 keys and values go directly
+// to the cache; with T = 1 attend rotates.
 enum status project_qkv(const struct block_pass *a, const void *x) MUST_CHECK;
 // Adds the value embeddings of the pass's tokens to the values. No-op for a block without them.
 enum status add_value_embedding(const struct block_pass *a) MUST_CHECK;
 // Adds to their gradient that of the values, after attend_backward.
 enum status value_embedding_backward(const struct block_pass *a) MUST_CHECK;
-// Rotates queries and keys, after the RMSNorm of each head where the config has it.
-enum status rotate(const struct block_pass *a) MUST_CHECK;
-enum status rotate_backward(const struct block_pass *a) MUST_CHECK;
 // Causal attention, to buffers->attention.
 enum status attend(const struct block_pass *a) MUST_CHECK;
 // From scratch->dbranch, the gradient of attention's output, to those of queries, keys and values.
 enum status attend_backward(const struct block_pass *a) MUST_CHECK;
+// From the gradients of rotated queries and keys to those before the rotation, and before its norm.
+enum status rotate_backward(const struct block_pass *a) MUST_CHECK;
 // Attention's output projection, added to block_input, to buffers->middle; and back, from dresidual to
 // dbranch.
 enum status attention_project(const struct block_pass *a) MUST_CHECK;

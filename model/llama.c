@@ -81,7 +81,6 @@ static enum status qkv_forward(const struct block_pass *a) {
     const struct block_buffers *kept = a->buffers;
     TRY(norm(&a->unit, PARAM_LN1_WEIGHT, a->x, &kept->ln1));
     TRY(project_qkv(a, kept->ln1.out));
-    TRY(rotate(a));
     return attend(a);
 }
 

@@ -83,7 +83,6 @@ static enum status qkv_forward(const struct block_pass *a) {
     TRY(norm(&a->unit, PARAM_LN1_WEIGHT, block_input(a), &kept->ln1));
     TRY(project_qkv(a, kept->ln1.out));
     TRY(add_value_embedding(a));
-    TRY(rotate(a));
     return attend(a);
 }
 

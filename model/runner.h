@@ -36,9 +36,10 @@ struct runner {
 // Issues one operation (or sizes it, in a dry run), with its arguments as designated initialisers:
 //     RUN(runner, gelu_forward, .out = out, .x = x, .n = n, .type = type);
 // Returns from the calling function on failure.
-#define RUN(runner, name, ...)                                                                               \
+#define RUN(runner, name, ...) RUN_ARGS(runner, name, ((struct name##_args){__VA_ARGS__}))
+#define RUN_ARGS(runner, name, args)                                                                         \
     do {                                                                                                     \
-        const struct name##_args args_ = {__VA_ARGS__};                                                      \
+        const struct name##_args args_ = args;                                                               \
         _Static_assert(sizeof args_ <= RUNNER_ARGS_MOST, "a dry run remembers the arguments");               \
         TRY((runner)->stream ? (runner)->device->ops->name((runner)->stream, &args_)                         \
                              : runner_dry_run((runner), OP_##name, &args_, sizeof args_));                   \

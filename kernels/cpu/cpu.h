@@ -61,6 +61,10 @@ struct cpu_isa {
     size_t (*symmetric_product_workspace)(const struct device *device,
                                           const struct matrix_product_args *args);
     void (*mirror)(const struct mirror_args *args); // on the calling thread
+    // A part of rope_forward's call, with its bits, on the calling thread: some of the B T rows and of the H
+    // + K heads.
+    void (*rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
+                        struct parallel_span heads);
 };
 #define CPU_SKINNY_ROWS 32
 
@@ -96,11 +100,14 @@ void cpu_parallel(const struct device *device, size_t work_elements, size_t n, s
 
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
 enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
+enum status cpu_qkv_forward(struct stream *stream, const struct qkv_forward_args *args) MUST_CHECK;
 enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) MUST_CHECK;
 enum status cpu_linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
                                          size_t *bytes) MUST_CHECK;
 enum status cpu_linear_backward_workspace(struct device *device, const struct linear_backward_args *args,
                                           size_t *bytes) MUST_CHECK;
+enum status cpu_qkv_forward_workspace(struct device *device, const struct qkv_forward_args *args,
+                                      size_t *bytes) MUST_CHECK;
 enum status cpu_matrix_product_workspace(struct device *device, const struct matrix_product_args *args,
                                          size_t *bytes) MUST_CHECK;
 
@@ -137,13 +144,14 @@ size_t CPU_OP(layernorm_backward_workspace)(const struct device *device,
                                             const struct layernorm_backward_args *args);
 size_t CPU_OP(rmsnorm_backward_workspace)(const struct device *device,
                                           const struct rmsnorm_backward_args *args);
-size_t CPU_OP(rope_forward_workspace)(const struct device *device, const struct rope_forward_args *args);
 size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args);
 size_t CPU_OP(mix_backward_workspace)(const struct device *device, const struct mix_backward_args *args);
 void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
 size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
                                            const struct matrix_product_args *args);
 void CPU_OP(mirror)(const struct mirror_args *args);
+void CPU_OP(rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
+                         struct parallel_span heads);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);

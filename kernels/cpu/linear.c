@@ -45,6 +45,36 @@ enum status cpu_linear_forward(struct stream *stream, const struct linear_forwar
     return tiled_matmul_run(stream, &product);
 }
 
+static struct tiled_matmul qkv_product(const struct qkv_forward_args *args) {
+    struct tiled_matmul product = forward_product(&args->linear);
+    product.rope = &args->rope;
+    return product;
+}
+
+// Few rows are in the cache when all are computed.
+static bool rotates_tiles(const struct device *device, const struct tiled_matmul *product) {
+    return product->m > CPU_SKINNY_ROWS && tiled_matmul_rotates_evenly(device, product);
+}
+
+enum status cpu_qkv_forward_workspace(struct device *device, const struct qkv_forward_args *args,
+                                      size_t *bytes) {
+    const struct tiled_matmul product = qkv_product(args);
+    *bytes = 0;
+    return rotates_tiles(device, &product) ? tiled_matmul_workspace(device, &product, bytes)
+                                           : cpu_linear_forward_workspace(device, &args->linear, bytes);
+}
+
+enum status cpu_qkv_forward(struct stream *stream, const struct qkv_forward_args *args) {
+    assert(!args->linear.residual && args->linear.activation == ACTIVATION_NONE);
+    assert(args->linear.out_type == args->linear.type && args->linear.out == args->rope.x);
+    assert((size_t)args->linear.out_stride == args->rope.x_stride);
+    const struct tiled_matmul product = qkv_product(args);
+    if (rotates_tiles(stream->device, &product))
+        return tiled_matmul_run(stream, &product);
+    TRY(cpu_linear_forward(stream, &args->linear));
+    return stream->device->ops->rope_forward(stream, &args->rope);
+}
+
 static struct tiled_matmul dx_product(const struct linear_backward_args *args) {
     return (struct tiled_matmul){
         .m = args->N,

@@ -1,6 +1,6 @@
 // Matrix products by oneDNN on the calling thread: c = epilogue(a b + bias). The primitives of each shape are
 // built once and cached. Sums are fp32, and fp32 operands are never rounded to a type with fewer bits. Used
-// only by matmul.c, which splits large products into these.
+// only by matmul_tiles.c, which splits large products into these.
 #ifndef ZERO_KERNELS_CPU_PRODUCT_H
 #define ZERO_KERNELS_CPU_PRODUCT_H
 

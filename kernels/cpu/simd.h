@@ -352,6 +352,28 @@ VF_INLINE vf vf_load_part(const float *from, int n) {
 #endif
 }
 
+// The first and the second numbers of n pairs.
+VF_INLINE void vf_load_pairs(const float *from, int n, vf *first, vf *second) {
+    const int n_low = 2 * n < VF_WIDTH ? 2 * n : VF_WIDTH;
+    const vf low = vf_load_part(from, n_low),
+             high = n_low < 2 * n ? vf_load_part(from + VF_WIDTH, 2 * n - VF_WIDTH) : vf_zero();
+#if defined(VF_AVX512)
+    const __m512i even = (__m512i)(vi_iota() * 2);
+    *first = _mm512_permutex2var_ps(low, even, high);
+    *second = _mm512_permutex2var_ps(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high);
+#elif defined(VF_AVX2) // within halves, whose quarters then change places
+    const __m256 even = _mm256_shuffle_ps(low, high, 0x88), odd = _mm256_shuffle_ps(low, high, 0xdd);
+    *first = (vf)_mm256_permute4x64_pd((__m256d)even, 0xd8);
+    *second = (vf)_mm256_permute4x64_pd((__m256d)odd, 0xd8);
+#else
+    for (int i = 0; i < VF_WIDTH; i++) {
+        const int k = 2 * i;
+        (*first)[i] = k < VF_WIDTH ? low[k] : high[k - VF_WIDTH];
+        (*second)[i] = k < VF_WIDTH ? low[k + 1] : high[k + 1 - VF_WIDTH];
+    }
+#endif
+}
+
 VF_INLINE void vf_store_part(float *to, vf x, int n) {
 #if defined(VF_AVX512)
     _mm512_mask_storeu_ps(to, (__mmask16)((1u << n) - 1), x);

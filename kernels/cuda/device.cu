@@ -233,6 +233,8 @@ enum status workspace_bytes(struct device *device, enum operation operation, con
     switch (operation) {
     case OP_linear_forward:
         return cuda_linear_forward_prepare(device, static_cast<const linear_forward_args *>(args));
+    case OP_qkv_forward:
+        return cuda_linear_forward_prepare(device, &static_cast<const qkv_forward_args *>(args)->linear);
     case OP_matrix_product:
         return cuda_matrix_product_prepare(device, static_cast<const matrix_product_args *>(args));
     case OP_attention_forward:

@@ -154,6 +154,9 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
         return (size_t)cuda_mix_blocks(args) * CUDA_MIX_SUMS_BYTES;
     case OP_linear_forward:
         return linear_bytes(linear_forward_scratch(properties, args));
+    case OP_qkv_forward:
+        return linear_bytes(
+            linear_forward_scratch(properties, &((const struct qkv_forward_args *)args)->linear));
     case OP_linear_backward:
         return linear_bytes(linear_backward_scratch(properties, args));
     case OP_matrix_product:
@@ -208,6 +211,8 @@ int cuda_launches(enum operation operation, const void *args) {
     switch (operation) {
     case OP_linear_forward:
         return linear_forward_launches(args);
+    case OP_qkv_forward:
+        return linear_forward_launches(&((const struct qkv_forward_args *)args)->linear) + 1;
     case OP_linear_backward:
         return linear_backward_launches(args);
     case OP_matrix_normalize:

@@ -18,6 +18,7 @@
 #define POISON           0xff // NaN in every floating type
 #define PRINTED_PER_CALL 3
 #define MAX_TENSORS      ((int)(sizeof((struct op_call *)0)->tensors / sizeof(struct op_tensor)))
+#define N_TYPES          ((int)(sizeof((struct op_call *)0)->types / sizeof(enum dtype *)))
 #define REQUIRE_OK(...)  require_ok((__VA_ARGS__), __LINE__)
 
 static void require_ok(enum status status, int line) {
@@ -58,7 +59,7 @@ static void mark_inside(const struct op_layout *layout, bool *inside) {
 void op_call_init(struct op_call *call, struct op_bench *bench, enum operation operation, const char *name,
                   void *args, enum dtype *type, const char *label_format, ...) {
     *call = (struct op_call){
-        .bench = bench, .operation = operation, .operation_name = name, .args = args, .type = type};
+        .bench = bench, .operation = operation, .operation_name = name, .args = args, .types = {type}};
     va_list list;
     va_start(list, label_format);
     vsnprintf(call->label, sizeof call->label, label_format, list);
@@ -218,7 +219,7 @@ static void delete_stream(struct stream *stream, size_t guard) {
 static void run_reference(struct op_call *call, bool magnitudes) {
     struct device *device = call->bench->reference;
     void *memory[MAX_TENSORS];
-    enum dtype type = *call->type, out_type = call->out_type ? *call->out_type : type;
+    enum dtype types[N_TYPES] = {DTYPE_F64};
     for (int k = 0; k < call->n_tensors; k++) {
         struct op_tensor *tensor = &call->tensors[k];
         enum dtype wide = tensor->type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F64;
@@ -230,16 +231,16 @@ static void run_reference(struct op_call *call, bool magnitudes) {
                                                : tensor->given[i]);
         point_at(tensor, memory[k]);
     }
-    *call->type = DTYPE_F64;
-    if (call->out_type)
-        *call->out_type = DTYPE_F64;
+    for (int k = 0; k < N_TYPES && call->types[k]; k++) {
+        types[k] = *call->types[k];
+        *call->types[k] = DTYPE_F64;
+    }
     struct stream stream;
     new_stream(device, call, 0, &stream);
     REQUIRE_OK(run(call, &stream));
     delete_stream(&stream, 0);
-    *call->type = type;
-    if (call->out_type)
-        *call->out_type = out_type;
+    for (int k = 0; k < N_TYPES && call->types[k]; k++)
+        *call->types[k] = types[k];
     for (int k = 0; k < call->n_tensors; k++) {
         struct op_tensor *tensor = &call->tensors[k];
         double *results = magnitudes ? tensor->magnitude : tensor->truth;
@@ -287,7 +288,7 @@ static void wrong(struct op_call *call, int *n_printed, const char *format, ...)
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    print_error("%s, %s %s, %s: %s\n", call->bench->device->description, dtype_name(*call->type),
+    print_error("%s, %s %s, %s: %s\n", call->bench->device->description, dtype_name(*call->types[0]),
                 call->operation_name, call->label, text);
 }
 
@@ -335,8 +336,8 @@ static void judge_element(struct op_call *call, const struct op_tensor *tensor, 
     if (!(error <= allowed))
         wrong(call, n_printed, "%s[%zu] is %.9g, expected %.9g: off by %.3g, allowed %.3g", tensor->name, i,
               got, truth, error, allowed);
-    else if (error > allowed * call->bench->worst_ratio[*call->type])
-        call->bench->worst_ratio[*call->type] = error / allowed;
+    else if (error > allowed * call->bench->worst_ratio[*call->types[0]])
+        call->bench->worst_ratio[*call->types[0]] = error / allowed;
 }
 
 // Reports the bytes of [begin, end) that a call changed.

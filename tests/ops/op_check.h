@@ -67,7 +67,7 @@ struct op_call {
     enum operation operation;
     const char *operation_name;
     void *args;
-    enum dtype *type, *out_type; // the argument struct's types (out_type: or NULL)
+    enum dtype *types[3]; // the argument struct's: the compute type, and others or NULL
     struct op_tensor tensors[12];
     int n_tensors;
     char label[96];

@@ -25,7 +25,7 @@ typedef double error_bound(double x, double dout, double truth);
 // x and out: addresses of the argument struct's pointers.
 static void check_forward(struct op_call *call, void *x_field, void *out_field, size_t n, bool in_place,
                           error_bound *bound) {
-    const enum dtype type = *call->type;
+    const enum dtype type = *call->types[0];
     struct op_tensor *x = op_add_tensor(call, "x", x_field, type, in_place ? OP_UPDATE : OP_READ, op_span(n));
     struct op_tensor *out = x;
     if (in_place)
@@ -41,7 +41,7 @@ static void check_forward(struct op_call *call, void *x_field, void *out_field, 
 
 static void check_backward(struct op_call *call, void *x_field, void *dout_field, void *dx_field, size_t n,
                            bool in_place, error_bound *bound) {
-    const enum dtype type = *call->type;
+    const enum dtype type = *call->types[0];
     struct op_tensor *x = op_add_tensor(call, "x", x_field, type, OP_READ, op_span(n));
     struct op_tensor *dout =
         op_add_tensor(call, "dout", dout_field, type, in_place ? OP_UPDATE : OP_READ, op_span(n));

@@ -16,7 +16,7 @@ static void lerp_call(struct op_bench *bench, enum dtype out_type, size_t n, flo
     struct op_call call;
     op_call_begin(&call, bench, lerp, &args, "to %s n %zu weight %g%s", dtype_name(out_type), n,
                   (double)weight, in_place ? " in place" : "");
-    call.out_type = &args.out_type;
+    call.types[1] = &args.out_type;
     struct op_tensor *x = op_add_tensor(&call, "x", &args.x, DTYPE_F32, in_place ? OP_UPDATE : OP_READ,
                                         op_span(n)),
                      *y = op_add_tensor(&call, "y", &args.y, DTYPE_F32, OP_READ, op_span(n)), *out = x;

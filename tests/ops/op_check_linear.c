@@ -109,7 +109,7 @@ static void forward_call(struct op_bench *bench, enum dtype type, const struct l
     struct op_call call;
     op_call_begin(&call, bench, linear_forward, &args, "N %d IC %d OC %d stride %d%s%s", s->N, s->IC, s->OC,
                   args.out_stride, bias ? " + bias" : "", extra->name);
-    call.out_type = &args.out_type;
+    call.types[1] = &args.out_type;
     op_scale(op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * IC)), 0, extra->large ? LARGE : 1);
     op_add_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(OC * IC));
     struct op_tensor *bias_tensor = NULL;

@@ -104,7 +104,7 @@ void check_cast(struct op_bench *bench) {
         struct cast_args args = {.n = spans[i], .type = type, .out_type = out_type};
         struct op_call call;
         op_call_begin(&call, bench, cast, &args, "to %s n %zu", dtype_name(out_type), spans[i]);
-        call.out_type = &args.out_type;
+        call.types[1] = &args.out_type;
         give_cast_inputs(op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(spans[i])));
         op_add_tensor(&call, "out", &args.out, out_type, OP_WRITE, op_span(spans[i]))->exact = true;
         op_call_reference(&call);

@@ -12,9 +12,10 @@ static enum gradients_program program_of(const char *name) {
     static const struct {
         const char *prefix;
         enum gradients_program program;
-    } others[] = {{"rmsnorm", GRADIENTS_OF_LLAMA},      {"rope", GRADIENTS_OF_LLAMA},
-                  {"relu_squared", GRADIENTS_OF_LLAMA}, {"swiglu", GRADIENTS_OF_LLAMA},
-                  {"mix", GRADIENTS_OF_MIXING},         {"dropout", GRADIENTS_OF_MIXING}};
+    } others[] = {{"rmsnorm", GRADIENTS_OF_LLAMA}, {"rope", GRADIENTS_OF_LLAMA},
+                  {"qkv", GRADIENTS_OF_LLAMA},     {"relu_squared", GRADIENTS_OF_LLAMA},
+                  {"swiglu", GRADIENTS_OF_LLAMA},  {"mix", GRADIENTS_OF_MIXING},
+                  {"dropout", GRADIENTS_OF_MIXING}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strncmp(name, others[i].prefix, strlen(others[i].prefix)) == 0)
             return others[i].program;

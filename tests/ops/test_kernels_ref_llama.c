@@ -83,6 +83,69 @@ static void test_rope(void **state) {
     check_rope(true, true);
 }
 
+// ---- the projection of queries, keys and values, rotated, and attention
+
+enum { QC = 4, QROWS = RB * RT, QHEADS = (RH + RK) * RD, QWIDTH = QHEADS + RK * RD };
+
+struct qkv_case {
+    double *x, *weight, *bias, *table, *qkv, *out, *lse, *dout;
+};
+
+#define QKV_ATTENDED(c)                                                                                      \
+    .q = (c)->qkv, .k = (c)->qkv + RH * RD, .v = (c)->qkv + QHEADS, .q_stride = QWIDTH, .k_stride = QWIDTH,  \
+    .v_stride = QWIDTH, .q_batch_stride = RT * QWIDTH, .k_batch_stride = RT * QWIDTH,                        \
+    .v_batch_stride = RT * QWIDTH, .B = RB, .T = RT, .H = RH, .K = RK, .D = RD, .type = DTYPE_F64
+
+static double qkv_loss(void *context) {
+    struct qkv_case *c = context;
+    RUN(qkv_forward,
+        .linear = {.out = c->qkv,
+                   .x = c->x,
+                   .weight = c->weight,
+                   .bias = c->bias,
+                   .N = QROWS,
+                   .IC = QC,
+                   .OC = QWIDTH,
+                   .out_stride = QWIDTH,
+                   .type = DTYPE_F64,
+                   .out_type = DTYPE_F64},
+        .rope = {.out = c->qkv,
+                 .x = c->qkv,
+                 .table = c->table,
+                 .B = RB,
+                 .T = RT,
+                 .H = RH,
+                 .K = RK,
+                 .D = RD,
+                 .x_stride = QWIDTH,
+                 .out_stride = QWIDTH,
+                 .type = DTYPE_F64});
+    RUN(attention_forward, .out = c->out, .lse = c->lse, .S = RT, QKV_ATTENDED(c));
+    return weighted_sum(c->out, c->dout, QROWS * RH * RD);
+}
+
+static void test_qkv(void **state) {
+    (void)state;
+    struct qkv_case c = {tensor(46, QROWS * QC), tensor(47, QWIDTH * QC),    tensor(48, QWIDTH),
+                         tensor(49, RT * RD),    zeros(QROWS * QWIDTH),      zeros(QROWS * RH * RD),
+                         zeros(RB * RH * RT),    tensor(50, QROWS * RH * RD)};
+    double *dqkv = zeros(QROWS * QWIDTH), *dx = zeros(QROWS * QC), *dweight = zeros(QWIDTH * QC),
+           *dbias = zeros(QWIDTH);
+    qkv_loss(&c); // for out and lse
+    RUN(attention_backward, .dq = dqkv, .dk = dqkv + RH * RD, .dv = dqkv + QHEADS, .dout = c.dout,
+        .out = c.out, .lse = c.lse, QKV_ATTENDED(&c));
+    RUN(rope_backward, .dx = dqkv, .dout = dqkv, .table = c.table, .B = RB, .T = RT, .H = RH, .K = RK,
+        .D = RD, .dx_stride = QWIDTH, .dout_stride = QWIDTH, .type = DTYPE_F64);
+    RUN(linear_backward, .dx = dx, .dweight = dweight, .dbias = dbias, .dout = dqkv, .x = c.x,
+        .weight = c.weight, .N = QROWS, .IC = QC, .OC = QWIDTH, .dout_stride = QWIDTH, .beta_zero = true,
+        .type = DTYPE_F64);
+    expect_gradient("dx", c.x, dx, QROWS * QC, qkv_loss, &c);
+    expect_gradient("dweight", c.weight, dweight, QWIDTH * QC, qkv_loss, &c);
+    expect_gradient("dbias", c.bias, dbias, QWIDTH, qkv_loss, &c);
+    free(c.x), free(c.weight), free(c.bias), free(c.table), free(c.qkv), free(c.out), free(c.lse);
+    free(c.dout), free(dqkv), free(dx), free(dweight), free(dbias);
+}
+
 // ---- squared ReLU and SwiGLU
 
 enum { GN = 41 };
@@ -140,11 +203,9 @@ static void test_every_gradient_is_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rmsnorm),
-        cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_relu_squared),
-        cmocka_unit_test(test_swiglu),
-        cmocka_unit_test(test_every_gradient_is_checked),
+        cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_qkv),     cmocka_unit_test(test_relu_squared),
+        cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_every_gradient_is_checked),
     };
     return cmocka_run_group_tests_name("ref gradients of Llama", tests, open_device, close_device);
 }

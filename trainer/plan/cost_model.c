@@ -88,6 +88,7 @@ static bool is_product(enum operation operation) {
     switch (operation) {
     case OP_linear_forward:
     case OP_linear_backward:
+    case OP_qkv_forward:
     case OP_attention_forward:
     case OP_attention_backward:
         return true;

@@ -4,7 +4,6 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
-#include "kernels/cpu/isa/rope.h"
 #include "kernels/cpu/isa/single_query.h"
 
 struct decode_call {
@@ -18,21 +17,18 @@ struct decode_call {
 // A thread's scratch. Only the first is there without rotation.
 struct scratch {
     float *attention; // of attend_single_query
-    float *turns;     // of rotate_rows
     void *queries;    // rotated: (heads of a part, D) type
 };
 
 static struct scratch scratch_at(float *memory, const struct attention_decode_args *args, int n_heads) {
     struct scratch scratch = {.attention = memory};
-    scratch.turns = memory + CPU_OP(single_query_floats)(n_heads, args->D);
-    scratch.queries = scratch.turns + (args->table ? CPU_OP(rope_turns_floats)(args->D) : 0);
+    scratch.queries = memory + CPU_OP(single_query_floats)(n_heads, args->D);
     return scratch;
 }
 
 static size_t scratch_floats(const struct attention_decode_args *args, int n_heads) {
     const size_t queries = (size_t)n_heads * (size_t)args->D; // at most floats
-    return CPU_OP(single_query_floats)(n_heads, args->D) +
-           (args->table ? CPU_OP(rope_turns_floats)(args->D) + round_up_to(queries, 16) : 0);
+    return CPU_OP(single_query_floats)(n_heads, args->D) + (args->table ? round_up_to(queries, 16) : 0);
 }
 
 static struct decode_call plan_decode(const struct device *device, const struct attention_decode_args *args,
@@ -53,7 +49,7 @@ size_t CPU_OP(attention_decode_workspace)(const struct device *device,
 
 // Normalizes and rotates the new row of some heads that follow each other.
 static void rotate(const struct attention_decode_args *args, size_t b, const void *x, size_t x_at,
-                   const void *weight, int n_heads, void *out, float *turns) {
+                   const void *weight, int n_heads, void *out) {
     const size_t size = dtype_size(args->type);
     const struct rope_forward_args rope = {.out = out,
                                            .x = (const char *)x + x_at * size,
@@ -67,17 +63,18 @@ static void rotate(const struct attention_decode_args *args, size_t b, const voi
                                            .norm = args->norm,
                                            .epsilon = args->epsilon,
                                            .type = args->type};
-    CPU_OP(rotate_rows)(&rope, turns);
+    const struct parallel_span row = {0, 1}, heads = {0, (size_t)n_heads};
+    CPU_OP(rotate_part)(&rope, row, heads);
 }
 
 // Writes the new key and value of head g of sequence b to the cache.
-static void append(const struct attention_decode_args *args, size_t b, size_t g, float *turns) {
+static void append(const struct attention_decode_args *args, size_t b, size_t g) {
     const size_t size = dtype_size(args->type), at = g * (size_t)args->D, bytes = (size_t)args->D * size;
     const size_t to = (size_t)args->sequences[b] * args->cache_batch_stride +
                       (size_t)args->lengths[b] * args->cache_stride + at;
     char *key = (char *)args->keys + to * size;
     if (args->table)
-        rotate(args, b, args->k, b * args->k_stride + at, args->k_weight, 1, key, turns);
+        rotate(args, b, args->k, b * args->k_stride + at, args->k_weight, 1, key);
     else
         memcpy(key, (const char *)args->k + (b * args->k_stride + at) * size, bytes);
     memcpy((char *)args->values + to * size, (const char *)args->v + (b * args->v_stride + at) * size, bytes);
@@ -105,7 +102,7 @@ static void decode_heads(const struct decode_call *call, size_t b, size_t g, str
                                  .end = end,
                                  .D = args->D};
     if (args->table) {
-        rotate(args, b, args->q, query.q_at, args->q_weight, query.n_heads, scratch->queries, scratch->turns);
+        rotate(args, b, args->q, query.q_at, args->q_weight, query.n_heads, scratch->queries);
         query.q = scratch->queries;
         query.q_at = 0;
     }
@@ -123,7 +120,7 @@ static void decode_part(const void *context, int part, int n_threads) {
     for (size_t task; (task = atomic_fetch_add(call->next, 1)) < (size_t)args->B * K * parts;) {
         const size_t b = task / parts / K, g = task / parts % K;
         if (parts == 1)
-            append(args, b, g, scratch.turns);
+            append(args, b, g);
         decode_heads(call, b, g, group_span_of(call->group, (int)(task % parts), call->n_parts), &scratch);
     }
 }
@@ -134,11 +131,9 @@ enum status CPU_OP(attention_decode)(struct stream *stream, const struct attenti
     struct decode_call call = plan_decode(stream->device, args, &n_threads);
     call.stream = stream;
     call.next = &next;
-    const struct scratch scratch =
-        scratch_at(stream->workspace, args, group_part_heads(call.group, call.n_parts));
     // Tasks that share a key-value head all read its new position. There are few such heads then.
     for (size_t i = 0; call.n_parts > 1 && i < (size_t)args->B * (size_t)args->K; i++)
-        append(args, i / (size_t)args->K, i % (size_t)args->K, scratch.turns);
+        append(args, i / (size_t)args->K, i % (size_t)args->K);
     parallel_run(n_threads, decode_part, &call);
     return STATUS_OK;
 }

@@ -1,30 +1,14 @@
-// Rotary position embedding after an optional RMS normalization of each head. A row's cosines and sines are
-// separated once and serve all of its heads. With normalization a head is read twice, the second time from
-// the cache: first the sums over each of HEADS heads, so that no head waits for its own.
-#include "kernels/cpu/isa/rope.h"
-
+// Rotary position embedding after an optional RMS normalization of each head. With normalization a head is
+// read twice, the second time from the cache: first the sums over each of HEADS heads, so that no head waits
+// for its own.
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
 
-// A thread's workspace, in arrays of channel_sums_padded(D) floats: the row's cosines and sines; in backward
-// also the gradients of some normalized heads, and the totals of dq_weight and dk_weight with the sums of the
-// current block.
+// A thread's workspace with normalization, in arrays of channel_sums_padded(D) floats: the gradients of some
+// normalized heads, and the totals of dq_weight and dk_weight with the sums of the current block.
 #define HEADS VF_WIDTH
-enum { TURNS, GRADIENTS, TOTALS = GRADIENTS + HEADS, BLOCK = TOTALS + 2, N_ARRAYS = BLOCK + 2 };
-
-struct turns {
-    const float *cos, *sin; // (D / 2) each
-};
-
-// table: (D / 2, 2), of one position.
-VF_INLINE struct turns turns_of(const float *table, size_t D, float *array) {
-    float *cosines = array, *sines = array + D / 2;
-    for (size_t i = 0; i < D / 2; i++) {
-        cosines[i] = table[2 * i];
-        sines[i] = table[2 * i + 1];
-    }
-    return (struct turns){cosines, sines};
-}
+enum { GRADIENTS, TOTALS = GRADIENTS + HEADS, BLOCK = TOTALS + 2, N_ARRAYS = BLOCK + 2 };
 
 // A pair of vectors: elements i and i + D / 2 of a head.
 struct pair {
@@ -48,13 +32,16 @@ VF_INLINE struct pair times_weight(enum dtype type, struct pair p, const void *w
     return (struct pair){p.low * w.low, p.high * w.high};
 }
 
-VF_INLINE struct pair rotate(struct turns turns, struct pair p, size_t i, int lanes) {
-    vf c = vf_load_part(turns.cos + i, lanes), s = vf_load_part(turns.sin + i, lanes);
+// By angles (lanes) whose cosines and sines are in `turns`, (lanes, 2) of the table.
+VF_INLINE struct pair rotate(const float *turns, struct pair p, int lanes) {
+    vf c, s;
+    vf_load_pairs(turns, lanes, &c, &s);
     return (struct pair){vf_fnma(s, p.high, c * p.low), vf_fma(s, p.low, c * p.high)};
 }
 
-VF_INLINE struct pair rotate_back(struct turns turns, struct pair p, size_t i, int lanes) {
-    vf c = vf_load_part(turns.cos + i, lanes), s = vf_load_part(turns.sin + i, lanes);
+VF_INLINE struct pair rotate_back(const float *turns, struct pair p, int lanes) {
+    vf c, s;
+    vf_load_pairs(turns, lanes, &c, &s);
     return (struct pair){vf_fma(s, p.high, c * p.low), vf_fnma(s, p.low, c * p.high)};
 }
 
@@ -106,18 +93,18 @@ struct head {
 };
 
 VF_INLINE void forward_pair(enum dtype type, const bool norm, const struct rope_forward_args *args,
-                            const struct head *head, struct turns turns, size_t i, int lanes) {
+                            const struct head *head, const float *turns, size_t i, int lanes) {
     size_t D = (size_t)args->D;
     struct pair p = get_pair(type, args->x, head->x + i, D, lanes);
     if (norm) {
         p = (struct pair){p.low * head->rstd, p.high * head->rstd};
         p = times_weight(type, p, head->weight, i, D, lanes);
     }
-    put_pair(type, args->out, head->out + i, D, rotate(turns, p, i, lanes), lanes);
+    put_pair(type, args->out, head->out + i, D, rotate(turns + 2 * i, p, lanes), lanes);
 }
 
 VF_INLINE void forward_head(enum dtype type, const bool norm, const struct rope_forward_args *args,
-                            const struct head *head, struct turns turns) {
+                            const struct head *head, const float *turns) {
     size_t half = (size_t)args->D / 2, i = 0;
     prefetch_head(type, args->x, head->x, args->x_stride, (size_t)args->D);
     for (; i + VF_WIDTH <= half; i += VF_WIDTH)
@@ -127,13 +114,13 @@ VF_INLINE void forward_head(enum dtype type, const bool norm, const struct rope_
 }
 
 VF_INLINE void forward_row(enum dtype type, const bool norm, const struct rope_forward_args *args, size_t row,
-                           float *array) {
-    size_t D = (size_t)args->D, T = (size_t)args->T, heads = (size_t)(args->H + args->K);
+                           struct parallel_span heads) {
+    size_t D = (size_t)args->D, T = (size_t)args->T;
     size_t position = (size_t)(args->positions ? args->positions[row / T] : args->position) + row % T;
-    struct turns turns = turns_of((const float *)args->table + position * D, D, array);
-    for (size_t first = 0; first < heads; first += HEADS) {
+    const float *turns = (const float *)args->table + position * D;
+    for (size_t first = heads.begin; first < heads.end; first += HEADS) {
         float rstds[HEADS];
-        const size_t n = heads_from(first, heads);
+        const size_t n = heads_from(first, heads.end);
         if (norm)
             head_rstds(type, args, row, first, n, rstds);
         for (size_t h = first; h < first + n; h++)
@@ -147,44 +134,28 @@ VF_INLINE void forward_row(enum dtype type, const bool norm, const struct rope_f
 }
 
 VF_INLINE void forward_rows(enum dtype type, const struct rope_forward_args *args, struct parallel_span rows,
-                            float *array) {
+                            struct parallel_span heads) {
     const struct rope_forward_args copy = *args; // stores through pointers cannot alias it
     for (size_t row = rows.begin; row < rows.end && copy.norm; row++)
-        forward_row(type, true, &copy, row, array);
+        forward_row(type, true, &copy, row, heads);
     for (size_t row = rows.begin; row < rows.end && !copy.norm; row++)
-        forward_row(type, false, &copy, row, array);
+        forward_row(type, false, &copy, row, heads);
 }
 
-size_t CPU_OP(rope_turns_floats)(int D) {
-    return channel_sums_padded((size_t)D);
+void CPU_OP(rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
+                         struct parallel_span heads) {
+    VF_DISPATCH(args->type, forward_rows, args, rows, heads);
 }
 
-void CPU_OP(rotate_rows)(const struct rope_forward_args *args, float *turns) {
-    const struct parallel_span rows = {0, (size_t)args->B * (size_t)args->T};
-    VF_DISPATCH(args->type, forward_rows, args, rows, turns);
-}
-
-size_t CPU_OP(rope_forward_workspace)(const struct device *device, const struct rope_forward_args *args) {
-    return (size_t)device->n_threads * CPU_OP(rope_turns_floats)(args->D) * sizeof(float);
-}
-
-struct forward_call {
-    const struct rope_forward_args *args;
-    float *workspace;
-};
-
-static void forward_part(const void *context, int part, int n_parts) {
-    const struct forward_call *call = context;
-    size_t n_rows = (size_t)call->args->B * (size_t)call->args->T;
-    struct parallel_span rows = parallel_span_of(n_rows, 1, part, n_parts);
-    VF_DISPATCH(call->args->type, forward_rows, call->args, rows,
-                call->workspace + (size_t)part * CPU_OP(rope_turns_floats)(call->args->D));
+static void forward_part(const void *context, struct parallel_span rows) {
+    const struct rope_forward_args *args = context;
+    CPU_OP(rotate_part)(args, rows, (struct parallel_span){0, (size_t)(args->H + args->K)});
 }
 
 enum status CPU_OP(rope_forward)(struct stream *stream, const struct rope_forward_args *args) {
-    const struct forward_call call = {args, stream->workspace};
-    size_t heads = (size_t)args->B * (size_t)args->T * (size_t)(args->H + args->K);
-    parallel_run(cpu_threads(stream->device, heads * (size_t)args->D), forward_part, &call);
+    const size_t rows = (size_t)args->B * (size_t)args->T;
+    cpu_parallel(stream->device, rows * (size_t)(args->H + args->K) * (size_t)args->D, rows, 1, forward_part,
+                 args);
     return STATUS_OK;
 }
 
@@ -199,19 +170,19 @@ struct backward_head {
 
 // Without normalization, the gradient of x itself.
 VF_INLINE void backward_pair(enum dtype type, const struct rope_backward_args *args,
-                             const struct backward_head *head, struct turns turns, size_t i, int lanes) {
+                             const struct backward_head *head, const float *turns, size_t i, int lanes) {
     size_t D = (size_t)args->D;
     struct pair p = get_pair(type, args->dout, head->dout + i, D, lanes);
-    put_pair(type, args->dx, head->dx + i, D, rotate_back(turns, p, i, lanes), lanes);
+    put_pair(type, args->dx, head->dx + i, D, rotate_back(turns + 2 * i, p, lanes), lanes);
 }
 
 // With it: keeps the gradient of the normalized head in `gradient`, and adds to the dot products of (that)
 // weight and of xhat.
 VF_INLINE vf keep_pair(enum dtype type, const struct rope_backward_args *args,
-                       const struct backward_head *head, struct turns turns, float *gradient, size_t i,
+                       const struct backward_head *head, const float *turns, float *gradient, size_t i,
                        int lanes, vf dot) {
     size_t D = (size_t)args->D;
-    struct pair p = rotate_back(turns, get_pair(type, args->dout, head->dout + i, D, lanes), i, lanes);
+    struct pair p = rotate_back(turns + 2 * i, get_pair(type, args->dout, head->dout + i, D, lanes), lanes);
     put_pair(DTYPE_F32, gradient, i, D, p, lanes);
     struct pair g = times_weight(type, p, head->weight, i, D, lanes);
     struct pair x = get_pair(type, args->x, head->x + i, D, lanes); // lanes past the end are 0
@@ -219,7 +190,7 @@ VF_INLINE vf keep_pair(enum dtype type, const struct rope_backward_args *args,
 }
 
 VF_INLINE float keep_head(enum dtype type, const struct rope_backward_args *args,
-                          const struct backward_head *head, struct turns turns, float *gradient) {
+                          const struct backward_head *head, const float *turns, float *gradient) {
     size_t half = (size_t)args->D / 2, i = 0;
     vf dot = vf_zero();
     for (; i + VF_WIDTH <= half; i += VF_WIDTH)
@@ -264,7 +235,7 @@ VF_INLINE struct backward_head backward_head_of(const struct rope_backward_args 
 
 // Some heads of a row: first what each sums up, then what depends on that.
 VF_INLINE void norm_backward(enum dtype type, const struct rope_backward_args *args, size_t row, size_t first,
-                             size_t n, struct turns turns, float *arrays) {
+                             size_t n, const float *turns, float *arrays) {
     size_t heads = (size_t)(args->H + args->K), padded = channel_sums_padded((size_t)args->D);
     struct backward_head of[HEADS];
     for (size_t k = 0; k < n; k++) {
@@ -280,8 +251,7 @@ VF_INLINE void norm_backward(enum dtype type, const struct rope_backward_args *a
 VF_INLINE void backward_row(enum dtype type, const struct rope_backward_args *args, size_t row,
                             float *arrays) {
     size_t D = (size_t)args->D, half = D / 2, heads = (size_t)(args->H + args->K);
-    const float *table = (const float *)args->table + row % (size_t)args->T * D;
-    struct turns turns = turns_of(table, D, arrays + TURNS * channel_sums_padded(D));
+    const float *turns = (const float *)args->table + row % (size_t)args->T * D;
     for (size_t first = 0; first < heads && args->norm; first += HEADS)
         norm_backward(type, args, row, first, heads_from(first, heads), turns, arrays);
     for (size_t h = 0; h < heads && !args->norm; h++) {

@@ -11,6 +11,10 @@ enum status CPU_OP(linear_backward)(struct stream *stream, const struct linear_b
     return cpu_linear_backward(stream, args);
 }
 
+enum status CPU_OP(qkv_forward)(struct stream *stream, const struct qkv_forward_args *args) {
+    return cpu_qkv_forward(stream, args);
+}
+
 enum status CPU_OP(matrix_product)(struct stream *stream, const struct matrix_product_args *args) {
     return cpu_matrix_product(stream, args);
 }
@@ -43,6 +47,8 @@ static enum status workspace_bytes(struct device *device, enum operation operati
         return cpu_linear_forward_workspace(device, args, bytes);
     case OP_linear_backward:
         return cpu_linear_backward_workspace(device, args, bytes);
+    case OP_qkv_forward:
+        return cpu_qkv_forward_workspace(device, args, bytes);
     case OP_matrix_product:
         return cpu_matrix_product_workspace(device, args, bytes);
     case OP_layernorm_backward:
@@ -50,9 +56,6 @@ static enum status workspace_bytes(struct device *device, enum operation operati
         return STATUS_OK;
     case OP_rmsnorm_backward:
         *bytes = CPU_OP(rmsnorm_backward_workspace)(device, args);
-        return STATUS_OK;
-    case OP_rope_forward:
-        *bytes = CPU_OP(rope_forward_workspace)(device, args);
         return STATUS_OK;
     case OP_rope_backward:
         *bytes = CPU_OP(rope_backward_workspace)(device, args);
@@ -95,4 +98,5 @@ const struct cpu_isa CPU_OP(isa) = {
     .symmetric_product = CPU_OP(symmetric_product),
     .symmetric_product_workspace = CPU_OP(symmetric_product_workspace),
     .mirror = CPU_OP(mirror),
+    .rotate_part = CPU_OP(rotate_part),
 };

@@ -41,6 +41,8 @@ static void test_linear_layers(void **state) {
                 .dout = P, .x = P, .N = N, .IC = IC, .OC = OC);
     EXPECT_COST(2 * N * IC * OC, 4 * (N * OC + N * IC + IC * OC), linear_backward, .dweight = P, .dout = P,
                 .x = P, .N = N, .IC = IC, .OC = OC, .beta_zero = true);
+    EXPECT_COST(2 * N * IC * OC, 4 * (N * IC + IC * OC + N * OC), qkv_forward,
+                .linear = {.out = P, .x = P, .weight = P, .N = N, .IC = IC, .OC = OC}, .rope = {.x = P});
     const struct linear_backward_args args = {.N = N, .IC = IC, .OC = OC};
     const struct linear_shape shape = operation_linear_shape(OP_linear_backward, &args);
     assert_int_equal(shape.in, IC);
