@@ -194,8 +194,8 @@ struct swiglu_backward_args {
 // position p = position + t:
 //   out[i] = c y[i] - s y[i + D / 2], out[i + D / 2] = c y[i + D / 2] + s y[i]   for i < D / 2
 // ("rotate half"). The table decides on base, scaling and partial rotation: pairs with c = 1 and s = 0 stay.
-// Errors, forward and backward: STATUS_UNSUPPORTED for a D that the device has no kernel for; the message
-// names the largest one it has.
+// Errors, forward and backward: STATUS_UNSUPPORTED for a D that the device has no kernel for, or for more
+// heads B T (H + K) than it counts; the message names the most it takes.
 struct rope_forward_args {
     void *out;     // [w] (B, T, (H + K) D) type, rows out_stride apart; may be x itself
     void *rstd;    // [w] (B, T, H + K) fp32, or NULL without norm or when no backward follows

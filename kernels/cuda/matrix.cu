@@ -27,7 +27,7 @@ template <class T> struct scale_step {
         floats<WIDTH> value = load<WIDTH>(x + i);
         for (int k = 0; k < WIDTH; k++)
             value.x[k] *= factor;
-        store(out + i, value);
+        store_whole(out + i, value);
     }
 };
 

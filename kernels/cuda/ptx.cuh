@@ -1,5 +1,5 @@
-// Instructions without a CUDA C++ name: tensor-core products, the loads that feed them, and asynchronous
-// copies from global to shared memory. The only file with inline PTX (sm_80 and later).
+// Instructions without a CUDA C++ name: tensor-core products, the loads that feed them, asynchronous copies
+// from global to shared memory, and stores that stay whole. The only file with inline PTX (sm_80 and later).
 // tests/cudasim/include/kernels/cuda/ptx.cuh gives the simulator the same functions. Lane layouts and rules
 // are those of NVIDIA's "Parallel Thread Execution ISA": mma.m16n8k16 with floating point type, ldmatrix,
 // cp.async.
@@ -99,6 +99,14 @@ __device__ __forceinline__ void cp_async_commit() {
 template <int N> __device__ __forceinline__ void cp_async_wait() {
     static_assert(N >= 0, "a number of groups");
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
+}
+
+// Stores 16 bytes in one access, which the compiler cannot split; `to`, of any memory, is aligned to them.
+__device__ __forceinline__ void store_words(void *to, uint4 words) {
+    asm volatile("st.v4.u32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(to), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+                 : "memory");
 }
 
 // 2^x with a relative error of at most 2^-22, in one instruction (exp2f takes five). Subnormal results are 0,

@@ -74,11 +74,11 @@ static size_t rmsnorm_backward_bytes(const struct cuda_properties *properties,
 
 int cuda_rope_backward_blocks(const struct cuda_properties *properties,
                               const struct rope_backward_args *args) {
-    const size_t blocks_per_processor = 2, heads_per_block = CUDA_ROPE_THREADS / CUDA_WARP; // at least
+    const size_t heads_per_block = CUDA_ROPE_THREADS / CUDA_WARP; // at least
     size_t heads = (size_t)args->B * (size_t)args->T * (size_t)(args->H + args->K);
-    return (int)smaller(
-        divided(heads, heads_per_block),
-        smaller(blocks_per_processor * (size_t)properties->n_processors, (CUDA_TICKETS - 1) * NORM_GROUP));
+    return (int)smaller(divided(heads, heads_per_block),
+                        smaller((size_t)CUDA_ROPE_BLOCKS * (size_t)properties->n_processors,
+                                (CUDA_TICKETS - 1) * NORM_GROUP));
 }
 
 static size_t rope_backward_bytes(const struct cuda_properties *properties,

@@ -47,8 +47,10 @@ struct norm_division {
 struct norm_division norm_backward_divide(const struct cuda_properties *properties, int N, int C, int n_sums,
                                           int width);
 
-// rope_backward with sums for weights: blocks, each with 2 D floats of workspace, added as those of norms.
+// rope_backward with norm: blocks, each with 2 D floats of workspace for the weights' sums, added as those of
+// norms.
 #define CUDA_ROPE_THREADS 256
+#define CUDA_ROPE_BLOCKS  3   // that a processor holds
 #define CUDA_ROPE_WIDTH   256 // elements of the widest heads
 int cuda_rope_backward_blocks(const struct cuda_properties *properties,
                               const struct rope_backward_args *args);

@@ -61,7 +61,7 @@ else:
             out.flush()
     time.sleep(600)  # the check must stop it
 '''
-OPERATIONS = '#!/bin/sh\necho "ok 1 - cuda: add"\necho "ok 2 - test_wide_heads_are_refused"\n'
+OPERATIONS = '#!/bin/sh\necho "ok 1 - cuda: add"\necho "ok 2 - test_heads_too_wide_or_many_are_refused"\n'
 # A Python with PyTorch, as scripts/bench_cpu_peers.py answers.
 PEER = '''#!/bin/sh
 echo '{"version": "9.9"}'
@@ -114,7 +114,7 @@ class Parts(CheckCase):
         self.assertEqual({part['outcome'] for part in found['parts']}, {'passed'}, out)
         self.assertEqual(','.join(parts), WITH_FAKES)
         self.assertEqual((found['gpus'], found['quick'], found['tiny']), (2, False, True))
-        self.assertEqual(parts['operations']['figures']['outcomes'], {'add': 'ok', 'test_wide_heads_are_refused': 'ok'})
+        self.assertEqual(parts['operations']['figures']['outcomes'], {'add': 'ok', 'test_heads_too_wide_or_many_are_refused': 'ok'})
         small = parts['small']['figures']
         self.assertEqual((small['tokens_per_s'], small['mfu'], small['of_gemm'], small['micro_batch_size'], small['device_bytes']),
                          (1003, 0.4, 0.5, 2, 2**30))  # the median of steps 2 to 4
@@ -186,7 +186,7 @@ class Parts(CheckCase):
         _, parts, text = self.report()
         self.assertEqual(parts['operations']['outcome'], 'timed out')
         self.assertRegex(parts['operations']['reason'], r'^stopped after \d+ s$')
-        self.assertEqual(set(parts['operations']['figures']['outcomes']), {'add', 'test_wide_heads_are_refused'})
+        self.assertEqual(set(parts['operations']['figures']['outcomes']), {'add', 'test_heads_too_wide_or_many_are_refused'})
         self.assertEqual((parts['small']['outcome'], parts['small']['reason']), ('skipped', 'no time was left'))
         self.assertIn('| timed out |', text)
         self.check(self.fake_build(), '--only', 'small', '--seconds', 4, code=1, FAKE='hangs:small')

@@ -130,7 +130,7 @@ static void test_sums_of_squares_are_bitwise_equal_to_the_cpu(void **state) {
 }
 
 // Attention's sums must fit in registers. Unsupported sizes are refused before any launch.
-static void test_wide_heads_are_refused(void **state) {
+static void test_heads_too_wide_or_many_are_refused(void **state) {
     (void)state;
     struct device *device = op_device_or_skip("cuda", 1);
     struct stream stream = {.device = device};
@@ -145,6 +145,14 @@ static void test_wide_heads_are_refused(void **state) {
     struct attention_decode_args decode = {.B = 1, .H = 1, .D = 257, .n_keys = 1};
     assert_int_equal(device->ops->attention_decode(&stream, &decode), STATUS_UNSUPPORTED);
     assert_non_null(strstr(status_message(), "heads of 257 elements are too wide, at most 256"));
+    status_clear();
+    struct rope_forward_args rotated = {.B = 1, .T = 1, .H = 1, .D = 258};
+    assert_int_equal(device->ops->rope_forward(&stream, &rotated), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(status_message(), "heads of 258 elements are too wide, at most 256"));
+    status_clear();
+    struct rope_backward_args gradients = {.B = 1 << 16, .T = 1 << 16, .H = 2, .K = 1, .D = 64};
+    assert_int_equal(device->ops->rope_backward(&stream, &gradients), STATUS_UNSUPPORTED);
+    assert_non_null(strstr(status_message(), "12884901888 heads at once, at most 2147483647"));
     status_clear();
     device_close(device);
 }
@@ -189,7 +197,7 @@ static const struct CMUnitTest tests[] = {OPERATIONS(CASE_CUDA)
                                               cmocka_unit_test(test_updates_are_bitwise_equal_to_the_cpu),
                                           cmocka_unit_test(test_adafactor_is_bitwise_equal_to_the_cpu),
                                           cmocka_unit_test(test_sums_of_squares_are_bitwise_equal_to_the_cpu),
-                                          cmocka_unit_test(test_wide_heads_are_refused),
+                                          cmocka_unit_test(test_heads_too_wide_or_many_are_refused),
                                           cmocka_unit_test(test_attention_forward_by_cudnn),
                                           cmocka_unit_test(test_attention_backward_by_cudnn)};
 

@@ -131,7 +131,7 @@ __device__ __forceinline__ void combine(shared_sums<T, WIDTH> &shared, T *to,
 struct row_access {
     bool packed;       // by 16 bytes
     bool packed_pairs; // those of heads that are rotated, too
-    int lanes;         // that rotate a head
+    int lane_bits;     // of the group that rotates a head
 };
 
 // The block's new key and its queries. Those past the last are not written.
@@ -150,20 +150,21 @@ template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
     __device__ __forceinline__ void rotate(const attention_decode_args &args, const row_access &access,
                                            int position, const T *from_key, const T *from_queries,
                                            int n_queries) {
-        const int group = static_cast<int>(threadIdx.x) / access.lanes, n_groups = THREADS / access.lanes;
-        head_rotation<T> rotation = {};
-        rotation.table = static_cast<const float *>(args.table) + static_cast<size_t>(position) * args.D;
-        rotation.epsilon = args.epsilon;
-        rotation.norm = args.norm;
-        rotation.half_width = args.D / 2;
-        rotation.lanes = access.lanes;
+        const head_lanes of(access.lane_bits, args.D / 2);
+        const int n_groups = THREADS >> access.lane_bits;
+        const float *table = static_cast<const float *>(args.table);
         // All groups take as many turns. Head -1 is the key.
         for (int first = -1; first < n_queries; first += n_groups) {
-            const int head = first + group, query = min(head, n_queries - 1);
-            rotation.weight = static_cast<const T *>(head < 0 ? args.k_weight : args.q_weight);
-            rotate_head<PAIRS>(head < 0 ? key : queries[query],
-                               head < 0 ? from_key : from_queries + query * args.D, rotation,
-                               head < n_queries);
+            const int head = first + static_cast<int>(of.group), query = min(head, n_queries - 1);
+            const bool exists = head < n_queries;
+            head_part<PAIRS> x =
+                load_head<PAIRS>(head < 0 ? from_key : from_queries + query * args.D, of, exists);
+            if (args.norm)
+                normalize(x, static_cast<const T *>(head < 0 ? args.k_weight : args.q_weight), args.epsilon,
+                          of);
+            const head_part<PAIRS> angles = load_angles<PAIRS>(table, static_cast<unsigned>(position), of);
+            if (exists)
+                store_head(head < 0 ? key : queries[query], turn(angles, x, 1.0f), of);
         }
     }
 };
@@ -272,9 +273,10 @@ extern "C" enum status cuda_attention_decode(struct stream *stream,
                   attention_is_packed(D, args->cache_stride, args->cache_batch_stride, args->type);
     return with_type(args->type, [=](auto zero) {
         using T = decltype(zero);
-        const bool packed_pairs =
-            packed && D / 2 % pack<T>::size == 0 && is_aligned(args->q_weight) && is_aligned(args->k_weight);
-        const row_access access = {packed, packed_pairs, rope_lanes(D / 2, packed_pairs ? pack<T>::size : 1)};
+        const bool packed_pairs = packed && D / 2 % pack<T>::size == 0 && is_aligned(args->table) &&
+                                  is_aligned(args->q_weight) && is_aligned(args->k_weight);
+        const row_access access = {packed, packed_pairs,
+                                   rope_lane_bits(D / 2, packed_pairs ? pack<T>::size : 1)};
         return with_width(D, [=](auto width) {
             constexpr int WIDTH = decltype(width)::value;
             return with_queries(args->H / args->K, [=](auto queries) {

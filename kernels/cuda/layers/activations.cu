@@ -68,21 +68,6 @@ template <class T> struct swiglu_step {
     }
 };
 
-// store(), in one access. The compiler splits the first of swiglu_backward_step's stores into its elements,
-// which made backward half as fast on an H200, as eight stores of two bytes in bf16.
-template <int WIDTH, class T> __device__ inline void store_whole(T *to, const floats<WIDTH> &value) {
-    if constexpr (WIDTH * sizeof(T) == sizeof(uint4)) {
-        elements<T, WIDTH> stored;
-        for (int i = 0; i < WIDTH; i++)
-            stored.x[i] = downcast<T>(value.x[i]);
-        uint4 words;
-        memcpy(&words, &stored, sizeof words);
-        __stwb(reinterpret_cast<uint4 *>(to), words);
-    } else {
-        store(to, value);
-    }
-}
-
 template <class T> struct swiglu_backward_step {
     T *dx, *out; // out: or NULL; may be dout
     const T *dout, *x;

@@ -170,7 +170,7 @@ template <class T> struct cap_step {
         floats<WIDTH> value = load<WIDTH>(x + i);
         for (int k = 0; k < WIDTH; k++)
             value.x[k] = cap.cap * cap.tanh(value.x[k]);
-        store(out + i, value);
+        store_whole(out + i, value);
     }
 };
 

@@ -1,6 +1,6 @@
 // Rotary position embedding after an optional RMS normalization of each head. A group of lanes has one head
-// (rope.cuh). Backward keeps the sums for the weights' gradients in registers, adds them over the block's
-// groups in shared memory, and over the blocks as norms do (channel_sums.cuh).
+// (rope.cuh). With norm, backward keeps the sums for a weight's gradient in registers, adds them over the
+// block's groups in shared memory, and over the blocks as norms do (channel_sums.cuh).
 #include "kernels/cuda/layers/rope.cuh"
 
 #include "kernels/cuda/channel_sums.cuh"
@@ -9,6 +9,23 @@ namespace {
 
 constexpr int THREADS = CUDA_ROPE_THREADS;
 
+// A head among those from `first` to `end` in each row, of which there are `n`. Places are counted in 32 bits
+// (check_heads), which divide several times as fast as 64.
+struct head_place {
+    bool exists;
+    unsigned row;
+    int head; // in its row
+
+    __device__ head_place(unsigned at, unsigned n, int first, int end)
+        : exists(at < n), row(exists ? at / static_cast<unsigned>(end - first) : 0),
+          head(exists ? first + static_cast<int>(at - row * static_cast<unsigned>(end - first)) : first) {}
+
+    // Of the head's first element in a tensor of such rows.
+    __device__ size_t offset(size_t stride, int half_width) const {
+        return row * stride + 2 * static_cast<size_t>(head) * static_cast<size_t>(half_width);
+    }
+};
+
 // ---- forward
 
 template <class T> struct forward_call {
@@ -16,33 +33,32 @@ template <class T> struct forward_call {
     float *rstd; // or NULL
     const T *x, *q_weight, *k_weight;
     const float *table;
-    const int32_t *positions;             // or NULL
-    size_t x_stride, out_stride, n_heads; // n_heads: of all rows
-    int seq_len, H, heads, half_width, position, lanes;
-    bool norm;
+    const int32_t *positions; // or NULL
+    size_t x_stride, out_stride;
+    unsigned n_rows;
+    int seq_len, H, heads, half_width, lane_bits, position;
     float epsilon;
 };
 
-template <class T, int WIDTH>
+template <class T, int WIDTH, bool NORM>
 __global__ void __launch_bounds__(THREADS) rope_forward(const forward_call<T> call) {
-    size_t thread = static_cast<size_t>(blockIdx.x) * THREADS + threadIdx.x;
-    size_t at = thread / static_cast<unsigned>(call.lanes), heads = static_cast<size_t>(call.heads);
-    bool exists = at < call.n_heads;
-    size_t row = exists ? at / heads : 0;
-    int head = exists ? static_cast<int>(at - row * heads) : 0, half_width = call.half_width;
-    int t = static_cast<int>(row % static_cast<unsigned>(call.seq_len));
-    int start = call.positions ? call.positions[row / static_cast<unsigned>(call.seq_len)] : call.position;
-    size_t column = static_cast<size_t>(head) * 2 * half_width;
-    const head_rotation<T> rotation = {call.table + static_cast<size_t>(start + t) * 2 * half_width,
-                                       head < call.H ? call.q_weight : call.k_weight,
-                                       call.epsilon,
-                                       call.norm,
-                                       half_width,
-                                       call.lanes};
-    float rstd = rotate_head<WIDTH>(call.out + row * call.out_stride + column,
-                                    call.x + row * call.x_stride + column, rotation, exists);
-    if (exists && call.norm && call.rstd && thread % static_cast<unsigned>(call.lanes) == 0)
-        call.rstd[at] = rstd;
+    const head_lanes of(call.lane_bits, call.half_width);
+    const unsigned at = blockIdx.x * (THREADS >> call.lane_bits) + of.group;
+    const head_place place(at, call.n_rows * static_cast<unsigned>(call.heads), 0, call.heads);
+    const unsigned sequence = place.row / static_cast<unsigned>(call.seq_len);
+    const unsigned t = place.row - sequence * static_cast<unsigned>(call.seq_len);
+    const int start = call.positions ? call.positions[sequence] : call.position;
+    head_part<WIDTH> x =
+        load_head<WIDTH>(call.x + place.offset(call.x_stride, call.half_width), of, place.exists);
+    const head_part<WIDTH> angles = load_angles<WIDTH>(call.table, static_cast<unsigned>(start) + t, of);
+    if constexpr (NORM) {
+        const float rstd =
+            normalize(x, place.head < call.H ? call.q_weight : call.k_weight, call.epsilon, of);
+        if (place.exists && call.rstd && of.lane == 0)
+            call.rstd[at] = rstd;
+    }
+    if (place.exists)
+        store_head(call.out + place.offset(call.out_stride, call.half_width), turn(angles, x, 1.0f), of);
 }
 
 // ---- backward
@@ -51,113 +67,123 @@ template <class T> struct backward_call {
     T *dx;
     const T *dout, *x, *q_weight, *k_weight; // x: with norm
     const float *rstd, *table;
-    size_t dx_stride, dout_stride, x_stride, n_heads;
-    int seq_len, H, heads, half_width, lanes;
-    bool norm;
+    size_t dx_stride, dout_stride, x_stride;
+    unsigned n_rows;
+    int seq_len, H, heads, half_width, lane_bits;
 };
 
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(THREADS) rope_backward(const backward_call<T> call) {
+    const head_lanes of(call.lane_bits, call.half_width);
+    const head_place place(blockIdx.x * (THREADS >> call.lane_bits) + of.group,
+                           call.n_rows * static_cast<unsigned>(call.heads), 0, call.heads);
+    const head_part<WIDTH> gradient =
+        load_head<WIDTH>(call.dout + place.offset(call.dout_stride, call.half_width), of, place.exists);
+    const head_part<WIDTH> angles =
+        load_angles<WIDTH>(call.table, place.row % static_cast<unsigned>(call.seq_len), of);
+    if (place.exists)
+        store_head(call.dx + place.offset(call.dx_stride, call.half_width), turn(angles, gradient, -1.0f),
+                   of);
+}
+
 // Sums over the groups of a block, in their order, of what each lane has of a head: to partial[0, D).
-template <int WIDTH, int STEPS>
-__device__ inline void add_groups(float *partial, float *shared, const pairs<WIDTH> (&sums)[STEPS], int lanes,
-                                  int half_width) {
-    int group = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
-    int D = 2 * half_width;
+template <int WIDTH>
+__device__ inline void add_groups(float *partial, float *shared, const head_part<WIDTH> &sums,
+                                  const head_lanes &of) {
+    int group = static_cast<int>(of.group), D = 2 * of.half_width;
     __syncthreads(); // the sums before were read
-    for (int step = 0; step < STEPS; step++) {
-        int i = (step * lanes + lane) * WIDTH;
-        for (int k = 0; k < WIDTH && i < half_width; k++) {
-            shared[group * D + i + k] = sums[step].low.x[k];
-            shared[group * D + half_width + i + k] = sums[step].high.x[k];
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        for (int k = 0; k < WIDTH && of.has<WIDTH>(step); k++) {
+            shared[group * D + of.first<WIDTH>(step) + k] = sums.low[step].x[k];
+            shared[group * D + of.half_width + of.first<WIDTH>(step) + k] = sums.high[step].x[k];
         }
-    }
     __syncthreads();
     for (int d = static_cast<int>(threadIdx.x); d < D; d += THREADS) {
         float sum = shared[d];
-        for (int other = 1; other < THREADS / lanes; other++)
+        for (int other = 1; other < (THREADS >> of.bits); other++)
             sum += shared[other * D + d];
         partial[d] = sum;
     }
 }
 
 template <int WIDTH>
-__device__ inline void add_terms(pairs<WIDTH> &sum, const pairs<WIDTH> &dout, const pairs<WIDTH> &normal,
-                                 bool wanted) {
-    for (int k = 0; wanted && k < WIDTH; k++) {
-        sum.low.x[k] = fmaf(dout.low.x[k], normal.low.x[k], sum.low.x[k]);
-        sum.high.x[k] = fmaf(dout.high.x[k], normal.high.x[k], sum.high.x[k]);
-    }
+__device__ inline void add_terms(head_part<WIDTH> &sum, const head_part<WIDTH> &dout,
+                                 const head_part<WIDTH> &normal) {
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        for (int k = 0; k < WIDTH; k++) {
+            sum.low[step].x[k] = fmaf(dout.low[step].x[k], normal.low[step].x[k], sum.low[step].x[k]);
+            sum.high[step].x[k] = fmaf(dout.high[step].x[k], normal.high[step].x[k], sum.high[step].x[k]);
+        }
 }
 
+// With norm, one head. Its terms of the weight's gradient are added to `sums`. All lanes of the warp call it.
+template <class T, int WIDTH>
+__device__ inline void norm_backward(head_part<WIDTH> &sums, const backward_call<T> &call, const T *weight,
+                                     const head_place &place, const head_lanes &of) {
+    head_part<WIDTH> gradient =
+        load_head<WIDTH>(call.dout + place.offset(call.dout_stride, call.half_width), of, place.exists);
+    head_part<WIDTH> normal =
+        load_head<WIDTH>(call.x + place.offset(call.x_stride, call.half_width), of, place.exists);
+    const size_t at = place.row * static_cast<size_t>(call.heads) + static_cast<size_t>(place.head);
+    const float rstd = place.exists ? call.rstd[at] : 0.0f;
+    gradient = turn(load_angles<WIDTH>(call.table, place.row % static_cast<unsigned>(call.seq_len), of),
+                    gradient, -1.0f);
+    scale(normal, rstd);
+    add_terms(sums, gradient, normal);
+    multiply_by_weight(gradient, weight, of);
+    const float mean = head_dot(gradient, normal, of) / static_cast<float>(2 * call.half_width);
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        for (int k = 0; k < WIDTH; k++) {
+            float &low = gradient.low[step].x[k], &high = gradient.high[step].x[k];
+            low = fmaf(-normal.low[step].x[k], mean, low) * rstd;
+            high = fmaf(-normal.high[step].x[k], mean, high) * rstd;
+        }
+    if (place.exists)
+        store_head(call.dx + place.offset(call.dx_stride, call.half_width), gradient, of);
+}
+
+// The query heads of all rows, then the key heads, so that a thread has the sums of one weight at a time.
 //   partial   [w] (blocks, 2, D): the sums for dq_weight and dk_weight; NULL without them
-template <class T, int WIDTH, int STEPS>
-__global__ void __launch_bounds__(THREADS)
-    rope_backward(float *partial, const backward_call<T> call, const channel_gradients<2> to) {
-    __shared__ float shared[THREADS * 2 * WIDTH * STEPS];
-    int lanes = call.lanes, half_width = call.half_width;
-    int lane = static_cast<int>(threadIdx.x) % lanes;
-    size_t groups = static_cast<size_t>(THREADS / lanes), heads = static_cast<size_t>(call.heads);
-    pairs<WIDTH> q_sums[STEPS] = {}, k_sums[STEPS] = {};
-    // All threads of a block take as many turns.
-    for (size_t begin = blockIdx.x * groups; begin < call.n_heads; begin += gridDim.x * groups) {
-        size_t at = begin + threadIdx.x / static_cast<unsigned>(lanes);
-        bool exists = at < call.n_heads;
-        size_t row = exists ? at / heads : 0;
-        int head = exists ? static_cast<int>(at - row * heads) : 0;
-        size_t column = static_cast<size_t>(head) * 2 * half_width;
-        const T *dout = call.dout + row * call.dout_stride + column;
-        const T *weight = head < call.H ? call.q_weight : call.k_weight;
-        const float *table =
-            call.table + static_cast<size_t>(row % static_cast<unsigned>(call.seq_len)) * 2 * half_width;
-        float rstd = call.norm && exists ? call.rstd[at] : 0.0f, sum = 0.0f;
-        pairs<WIDTH> gradient[STEPS] = {}, normal[STEPS] = {};
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            int i = (step * lanes + lane) * WIDTH;
-            if (!exists || i >= half_width)
-                continue;
-            gradient[step] = turn(table, i, load_pairs<WIDTH>(dout, i, half_width), -1.0f);
-            if (!call.norm)
-                continue;
-            normal[step] = load_pairs<WIDTH>(call.x + row * call.x_stride + column, i, half_width);
-            scale(normal[step], rstd);
-            add_terms(q_sums[step], gradient[step], normal[step], head < call.H);
-            add_terms(k_sums[step], gradient[step], normal[step], head >= call.H);
-            multiply_by_weight(gradient[step], weight, i, half_width);
-            for (int k = 0; k < WIDTH; k++)
-                sum = fmaf(gradient[step].high.x[k], normal[step].high.x[k],
-                           fmaf(gradient[step].low.x[k], normal[step].low.x[k], sum));
-        }
-        if (call.norm)
-            sum = group_sum(sum, lanes) / static_cast<float>(2 * half_width);
-        T *dx = call.dx + row * call.dx_stride + column;
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            int i = (step * lanes + lane) * WIDTH;
-            if (!exists || i >= half_width)
-                continue;
-            pairs<WIDTH> &g = gradient[step];
-            for (int k = 0; call.norm && k < WIDTH; k++) {
-                g.low.x[k] = fmaf(-normal[step].low.x[k], sum, g.low.x[k]) * rstd;
-                g.high.x[k] = fmaf(-normal[step].high.x[k], sum, g.high.x[k]) * rstd;
-            }
-            store_pairs(dx, i, half_width, g);
-        }
+template <class T, int WIDTH>
+__global__ void __launch_bounds__(THREADS, CUDA_ROPE_BLOCKS)
+    rope_norm_backward(float *partial, const backward_call<T> call, const channel_gradients<2> to) {
+    __shared__ float shared[THREADS * 2 * WIDTH * ROPE_STEPS<WIDTH>];
+    const head_lanes of(call.lane_bits, call.half_width);
+    const unsigned groups = THREADS >> call.lane_bits;
+    const int D = 2 * call.half_width;
+    for (int keys = 0; keys < 2; keys++) {
+        const int first = keys ? call.H : 0, end = keys ? call.heads : call.H;
+        const unsigned n = call.n_rows * static_cast<unsigned>(end - first);
+        head_part<WIDTH> sums = {};
+        // All threads of a block take as many turns.
+        for (unsigned begin = blockIdx.x * groups; begin < n; begin += gridDim.x * groups)
+            norm_backward(sums, call, keys ? call.k_weight : call.q_weight,
+                          head_place(begin + of.group, n, first, end), of);
+        if (partial)
+            add_groups(partial + (2 * static_cast<size_t>(blockIdx.x) + static_cast<size_t>(keys)) *
+                                     static_cast<size_t>(D),
+                       shared, sums, of);
     }
-    if (!partial)
-        return;
-    float *mine = partial + static_cast<size_t>(blockIdx.x) * 4 * static_cast<size_t>(half_width);
-    add_groups<WIDTH, STEPS>(mine, shared, q_sums, lanes, half_width);
-    add_groups<WIDTH, STEPS>(mine + 2 * half_width, shared, k_sums, lanes, half_width);
-    add_partial_sums<1>(partial, to, 2 * half_width);
+    if (partial)
+        add_partial_sums<1>(partial, to, D);
 }
 
 // ---- launching
 
-enum status check_width(int D) {
-    if (D <= CUDA_ROPE_WIDTH)
-        return STATUS_OK;
-    return FAIL(STATUS_UNSUPPORTED, "CUDA: rotary embedding: heads of %d elements are too wide, at most %d",
-                D, CUDA_ROPE_WIDTH);
+template <class Args> size_t heads_of(const Args *args) {
+    return static_cast<size_t>(args->B) * static_cast<size_t>(args->T) *
+           static_cast<size_t>(args->H + args->K);
+}
+
+template <class Args> enum status check_heads(const Args *args) {
+    if (args->D > CUDA_ROPE_WIDTH)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "CUDA: rotary embedding: heads of %d elements are too wide, at most %d", args->D,
+                    CUDA_ROPE_WIDTH);
+    if (heads_of(args) > INT32_MAX)
+        return FAIL(STATUS_UNSUPPORTED, "CUDA: rotary embedding: %zu heads at once, at most %d",
+                    heads_of(args), INT32_MAX);
+    return STATUS_OK;
 }
 
 // The fields that both calls have, from the arguments of either.
@@ -168,14 +194,17 @@ template <class Call, class Args> void describe_heads(Call &call, const Args *ar
     call.rstd = static_cast<decltype(call.rstd)>(args->rstd);
     call.table = static_cast<const float *>(args->table);
     call.x_stride = args->x_stride;
+    call.n_rows = static_cast<unsigned>(args->B) * static_cast<unsigned>(args->T);
     call.seq_len = args->T;
     call.H = args->H;
     call.heads = args->H + args->K;
-    call.n_heads =
-        static_cast<size_t>(args->B) * static_cast<size_t>(args->T) * static_cast<size_t>(call.heads);
     call.half_width = args->D / 2;
-    call.lanes = rope_lanes(call.half_width, width);
-    call.norm = args->norm;
+    call.lane_bits = rope_lane_bits(call.half_width, width);
+}
+
+// Blocks in which each group has one head.
+template <class Args> int blocks_of(const Args *args, int lane_bits) {
+    return ceil_divide(heads_of(args), static_cast<size_t>(THREADS >> lane_bits));
 }
 
 template <class T, int WIDTH>
@@ -187,38 +216,40 @@ enum status launch_forward(struct stream *stream, const struct rope_forward_args
     call.out_stride = args->out_stride;
     call.position = args->position;
     call.epsilon = args->epsilon;
-    return LAUNCH(stream, (rope_forward<T, WIDTH>),
-                  ceil_divide(call.n_heads, static_cast<size_t>(THREADS / call.lanes)), THREADS, 0, call);
+    return args->norm ? LAUNCH(stream, (rope_forward<T, WIDTH, true>), blocks_of(args, call.lane_bits),
+                               THREADS, 0, call)
+                      : LAUNCH(stream, (rope_forward<T, WIDTH, false>), blocks_of(args, call.lane_bits),
+                               THREADS, 0, call);
 }
 
 template <class T, int WIDTH>
 enum status launch_backward(struct stream *stream, const struct rope_backward_args *args) {
-    constexpr int steps = (CUDA_ROPE_WIDTH / 2 + WARP * WIDTH - 1) / (WARP * WIDTH);
     backward_call<T> call = {};
     describe_heads(call, args, WIDTH);
     call.dx = static_cast<T *>(args->dx);
     call.dout = static_cast<const T *>(args->dout);
     call.dx_stride = args->dx_stride;
     call.dout_stride = args->dout_stride;
+    if (!args->norm)
+        return LAUNCH(stream, (rope_backward<T, WIDTH>), blocks_of(args, call.lane_bits), THREADS, 0, call);
     bool sums = args->dq_weight || args->dk_weight;
     channel_gradients<2> to = {{static_cast<float *>(args->dq_weight), static_cast<float *>(args->dk_weight)},
                                args->beta_zero,
                                tickets_of(stream)};
-    int blocks = sums ? cuda_rope_backward_blocks(properties_of(stream->device), args)
-                      : ceil_divide(call.n_heads, static_cast<size_t>(THREADS / call.lanes));
-    return LAUNCH(stream, (rope_backward<T, WIDTH, steps>), blocks, THREADS, 0,
+    return LAUNCH(stream, (rope_norm_backward<T, WIDTH>),
+                  cuda_rope_backward_blocks(properties_of(stream->device), args), THREADS, 0,
                   sums ? static_cast<float *>(stream->workspace) : nullptr, call, to);
 }
 
 } // namespace
 
 extern "C" enum status cuda_rope_forward(struct stream *stream, const struct rope_forward_args *args) {
-    TRY(check_width(args->D));
+    TRY(check_heads(args));
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int width = widest_access<T>();
-        bool aligned = is_aligned(args->out) && is_aligned(args->x) && is_aligned(args->q_weight) &&
-                       is_aligned(args->k_weight) &&
+        bool aligned = is_aligned(args->out) && is_aligned(args->x) && is_aligned(args->table) &&
+                       is_aligned(args->q_weight) && is_aligned(args->k_weight) &&
                        rope_rows_align(args->D / 2, width, args->x_stride | args->out_stride);
         return aligned ? launch_forward<T, width>(stream, args) : launch_forward<T, 1>(stream, args);
     });
@@ -230,13 +261,13 @@ extern "C" enum status cuda_qkv_forward(struct stream *stream, const struct qkv_
 }
 
 extern "C" enum status cuda_rope_backward(struct stream *stream, const struct rope_backward_args *args) {
-    TRY(check_width(args->D));
+    TRY(check_heads(args));
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int width = widest_access<T>();
         size_t strides = args->dx_stride | args->dout_stride | (args->norm ? args->x_stride : 0);
         bool aligned = is_aligned(args->dx) && is_aligned(args->dout) && is_aligned(args->x) &&
-                       is_aligned(args->q_weight) && is_aligned(args->k_weight) &&
+                       is_aligned(args->table) && is_aligned(args->q_weight) && is_aligned(args->k_weight) &&
                        rope_rows_align(args->D / 2, width, strides);
         return aligned ? launch_backward<T, width>(stream, args) : launch_backward<T, 1>(stream, args);
     });

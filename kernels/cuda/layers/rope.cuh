@@ -1,105 +1,136 @@
-// Rotary position embedding of one head after an optional RMS normalization (kernels/ops_layers.h:
-// rope_forward), by a group of neighbouring lanes, a power of two: each has WIDTH pairs of elements (i, i + D
-// / 2) at a time. For rope_forward and for attention_decode, which rotates what it loads.
+// Rotary position embedding of heads after an optional RMS normalization (kernels/ops_layers.h:
+// rope_forward), by a group of neighbouring lanes, a power of two, which has a head in registers. For
+// rope_forward, rope_backward and attention_decode, which rotates what it loads.
 #ifndef ZERO_KERNELS_CUDA_LAYERS_ROPE_CUH
 #define ZERO_KERNELS_CUDA_LAYERS_ROPE_CUH
 
 #include "kernels/cuda/span.cuh"
 
-// A lane's elements of a head: i and i + D / 2.
-template <int WIDTH> struct pairs { floats<WIDTH> low, high; };
+// A lane's place: its group in the block, and which elements of a head it has, WIDTH pairs (i, i + D / 2) in
+// each step.
+struct head_lanes {
+    int bits, half_width; // groups have 2^bits lanes
+    unsigned group, lane;
 
-template <int WIDTH, class T>
-__device__ inline pairs<WIDTH> load_pairs(const T *from, int i, int half_width) {
-    return {load<WIDTH>(from + i), load<WIDTH>(from + half_width + i)};
-}
+    __device__ head_lanes(int bits_, int half_width_)
+        : bits(bits_), half_width(half_width_), group(threadIdx.x >> bits_),
+          lane(threadIdx.x & ((1u << bits_) - 1)) {}
 
-template <int WIDTH, class T>
-__device__ inline void store_pairs(T *to, int i, int half_width, const pairs<WIDTH> &value) {
-    store(to + i, value.low);
-    store(to + half_width + i, value.high);
-}
-
-// Turns by the angles of `table`, or back by them with `sign` -1.
-template <int WIDTH>
-__device__ inline pairs<WIDTH> turn(const float *table, int i, const pairs<WIDTH> &x, float sign) {
-    pairs<WIDTH> out;
-    for (int k = 0; k < WIDTH; k++) {
-        float c = table[2 * (i + k)], s = sign * table[2 * (i + k) + 1];
-        out.low.x[k] = fmaf(-s, x.high.x[k], c * x.low.x[k]);
-        out.high.x[k] = fmaf(s, x.low.x[k], c * x.high.x[k]);
+    template <int WIDTH> __device__ int first(int step) const {
+        return ((step << bits) + static_cast<int>(lane)) * WIDTH;
     }
+    template <int WIDTH> __device__ bool has(int step) const {
+        return first<WIDTH>(step) < half_width;
+    }
+};
+
+template <int WIDTH> constexpr int ROPE_STEPS = (CUDA_ROPE_WIDTH / 2 + WARP * WIDTH - 1) / (WARP * WIDTH);
+
+// A lane's elements of a head, i and i + D / 2; or the cosine and sine of each pair's angle.
+template <int WIDTH> struct head_part { floats<WIDTH> low[ROPE_STEPS<WIDTH>], high[ROPE_STEPS<WIDTH>]; };
+
+// Zeros where the head does not exist.
+template <int WIDTH, class T>
+__device__ inline head_part<WIDTH> load_head(const T *from, const head_lanes &of, bool exists) {
+    head_part<WIDTH> x = {};
+#pragma unroll
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        if (exists && of.has<WIDTH>(step)) {
+            x.low[step] = load<WIDTH>(from + of.first<WIDTH>(step));
+            x.high[step] = load<WIDTH>(from + of.half_width + of.first<WIDTH>(step));
+        }
+    return x;
+}
+
+template <int WIDTH, class T>
+__device__ inline void store_head(T *to, const head_part<WIDTH> &x, const head_lanes &of) {
+#pragma unroll
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        if (of.has<WIDTH>(step)) {
+            store_whole(to + of.first<WIDTH>(step), x.low[step]);
+            store_whole(to + of.half_width + of.first<WIDTH>(step), x.high[step]);
+        }
+}
+
+// Of row `position` of the table, (P, D / 2, 2), 16 bytes at a time: one by one these loads would take longer
+// than the head's own.
+template <int WIDTH>
+__device__ inline head_part<WIDTH> load_angles(const float *table, unsigned position, const head_lanes &of) {
+    table += static_cast<size_t>(position) * 2 * static_cast<size_t>(of.half_width);
+    constexpr int at_once = WIDTH > 1 ? 4 : 1;
+    head_part<WIDTH> angles = {};
+#pragma unroll
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        for (int i = 0; i < 2 * WIDTH && of.has<WIDTH>(step); i += at_once) {
+            const floats<at_once> some = load<at_once>(table + 2 * of.first<WIDTH>(step) + i);
+            for (int j = 0; j < at_once; j++)
+                ((i + j) % 2 == 0 ? angles.low : angles.high)[step].x[(i + j) / 2] = some.x[j];
+        }
+    return angles;
+}
+
+// Turns by the angles, or back by them with `sign` -1.
+template <int WIDTH>
+__device__ inline head_part<WIDTH> turn(const head_part<WIDTH> &angles, const head_part<WIDTH> &x,
+                                        float sign) {
+    head_part<WIDTH> out;
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        for (int k = 0; k < WIDTH; k++) {
+            float c = angles.low[step].x[k], s = sign * angles.high[step].x[k];
+            out.low[step].x[k] = fmaf(-s, x.high[step].x[k], c * x.low[step].x[k]);
+            out.high[step].x[k] = fmaf(s, x.low[step].x[k], c * x.high[step].x[k]);
+        }
     return out;
 }
 
 template <int WIDTH, class T>
-__device__ inline void multiply_by_weight(pairs<WIDTH> &x, const T *weight, int i, int half_width) {
+__device__ inline void multiply_by_weight(head_part<WIDTH> &x, const T *weight, const head_lanes &of) {
     if (!weight)
         return;
-    pairs<WIDTH> w = load_pairs<WIDTH>(weight, i, half_width);
-    for (int k = 0; k < WIDTH; k++) {
-        x.low.x[k] *= w.low.x[k];
-        x.high.x[k] *= w.high.x[k];
-    }
+    head_part<WIDTH> w = load_head<WIDTH>(weight, of, true);
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        for (int k = 0; k < WIDTH; k++) {
+            x.low[step].x[k] *= w.low[step].x[k];
+            x.high[step].x[k] *= w.high[step].x[k];
+        }
 }
 
-template <int WIDTH> __device__ inline void scale(pairs<WIDTH> &x, float by) {
-    for (int k = 0; k < WIDTH; k++) {
-        x.low.x[k] *= by;
-        x.high.x[k] *= by;
-    }
+template <int WIDTH> __device__ inline void scale(head_part<WIDTH> &x, float by) {
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        for (int k = 0; k < WIDTH; k++) {
+            x.low[step].x[k] *= by;
+            x.high[step].x[k] *= by;
+        }
 }
 
-// The sum over the group of `lanes` lanes, to each of them. All lanes of the warp call it.
-__device__ inline float group_sum(float x, int lanes) {
-    for (int distance = lanes / 2; distance > 0; distance /= 2)
-        x += __shfl_xor_sync(0xffffffff, x, distance);
-    return x;
+// The sum of products over the head, to each lane of the group. All lanes of the warp call it.
+template <int WIDTH>
+__device__ inline float head_dot(const head_part<WIDTH> &x, const head_part<WIDTH> &y, const head_lanes &of) {
+    float sum = 0.0f;
+    for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
+        for (int k = 0; k < WIDTH; k++)
+            sum = fmaf(x.high[step].x[k], y.high[step].x[k], fmaf(x.low[step].x[k], y.low[step].x[k], sum));
+    for (int distance = 1 << of.bits >> 1; distance > 0; distance >>= 1)
+        sum += __shfl_xor_sync(0xffffffff, sum, distance);
+    return sum;
 }
 
-// How a head is rotated.
-template <class T> struct head_rotation {
-    const float *table; // (D / 2, 2) of the head's position
-    const T *weight;    // (D), or NULL for ones; with norm
-    float epsilon;
-    bool norm;
-    int half_width, lanes;
-};
-
-// Writes one head of x to `out`, which may be x itself, and returns its rstd (1 without norm). All lanes of
-// the warp call it; those of a group whose head does not exist do not access it.
+// Normalizes the head and returns its rstd. All lanes of the warp call it.
+//   weight    [r] (D), or NULL for ones
 template <int WIDTH, class T>
-__device__ inline float rotate_head(T *out, const T *x, const head_rotation<T> &head, bool exists) {
-    int first = static_cast<int>(threadIdx.x) % head.lanes * WIDTH, step = head.lanes * WIDTH;
-    int half_width = head.half_width;
-    float rstd = 1.0f;
-    if (head.norm) {
-        float sum = 0.0f;
-        for (int i = first; exists && i < half_width; i += step) {
-            pairs<WIDTH> value = load_pairs<WIDTH>(x, i, half_width);
-            for (int k = 0; k < WIDTH; k++)
-                sum = fmaf(value.high.x[k], value.high.x[k], fmaf(value.low.x[k], value.low.x[k], sum));
-        }
-        sum = group_sum(sum, head.lanes);
-        rstd = 1.0f / sqrtf(sum / static_cast<float>(2 * half_width) + head.epsilon);
-    }
-    for (int i = first; exists && i < half_width; i += step) {
-        pairs<WIDTH> value = load_pairs<WIDTH>(x, i, half_width);
-        if (head.norm) {
-            scale(value, rstd);
-            multiply_by_weight(value, head.weight, i, half_width);
-        }
-        store_pairs(out, i, half_width, turn(head.table, i, value, 1.0f));
-    }
+__device__ inline float normalize(head_part<WIDTH> &x, const T *weight, float epsilon, const head_lanes &of) {
+    float rstd = 1.0f / sqrtf(head_dot(x, x, of) / static_cast<float>(2 * of.half_width) + epsilon);
+    scale(x, rstd);
+    multiply_by_weight(x, weight, of);
     return rstd;
 }
 
-// The smallest power of two of lanes, at most a warp, that takes the pairs in one step.
-static inline int rope_lanes(int half_width, int width) {
-    int lanes = 1;
-    while (lanes < WARP && lanes * width < half_width)
-        lanes *= 2;
-    return lanes;
+// Of the smallest group, at most a warp, that takes the pairs in one step.
+static inline int rope_lane_bits(int half_width, int width) {
+    int bits = 0;
+    while ((1 << bits) < WARP && (width << bits) < half_width)
+        bits++;
+    return bits;
 }
 
 // Whether pairs can be accessed `width` elements at a time where `strides`, combined by |, are those of rows.

@@ -24,12 +24,6 @@ inline unsigned __float_as_uint(float x) {
     return bits;
 }
 
-// ---- stores with a hint for the caches
-
-inline void __stwb(uint4 *to, uint4 value) {
-    *to = value;
-}
-
 // ---- minimum and maximum
 
 constexpr inline int min(int a, int b) {

@@ -47,6 +47,10 @@ template <int N> inline void cp_async_wait() {
     cudasim::cp_async_wait(N);
 }
 
+inline void store_words(void *to, uint4 words) {
+    *static_cast<uint4 *>(to) = words;
+}
+
 inline float exp2_approximate(float x) {
     float y = exp2f(x);
     return y < FLT_MIN ? 0 : y; // a NaN stays
