@@ -1,5 +1,5 @@
 // Tests what kernels compute in the simulator against plain computations: places in the grid, barriers,
-// shuffles, votes, atomics and shared memory, in order and with threads and blocks permuted; and
+// shuffles, votes, atomics and shared memory, in order and with threads and blocks permuted; and store_words,
 // exp2_approximate and reciprocal_approximate.
 #include <algorithm>
 #include <cmath>
@@ -345,7 +345,7 @@ void arithmetic_follows_the_manual(void **) {
     assert_int_equal(__float_as_uint(1.0f), 0x3f800000);
     assert_int_equal(min(3, 2), 2);
     uint4 stored = {};
-    __stwb(&stored, make_uint4(1, 2, 3, 4));
+    store_words(&stored, make_uint4(1, 2, 3, 4));
     assert_true(stored.x == 1 && stored.y == 2 && stored.z == 3 && stored.w == 4);
     assert_true(__fmaf_rn(1.0f + 0x1p-23f, 1.0f + 0x1p-23f, -1.0f - 0x1p-22f) == 0x1p-46f);
     assert_int_equal(sizeof(float4), 16);
