@@ -81,7 +81,7 @@ struct walk {
     struct cpu_device *cpu;
     struct product_cache *products;
     struct tile_sizes sizes;
-    enum dtype product_type;    // of the operands that oneDNN multiplies: the matmul\'s, or fp32
+    enum dtype product_type;    // of the operands that oneDNN multiplies: the matmul's, or fp32
     struct matmul_operand a, b; // their strides
     bool copies_a, copies_b;    // into scratch: upcast, or with rows at a better distance
     bool direct; // oneDNN writes to out or pre_activation and applies the epilogue except activations

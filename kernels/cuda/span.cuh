@@ -32,20 +32,22 @@ template <int WIDTH> __device__ inline floats<WIDTH> load_as(enum dtype type, co
     return load<WIDTH>(static_cast<const float *>(from) + i);
 }
 
-template <int WIDTH, class T> __device__ inline void store(T *to, const floats<WIDTH> &value) {
+template <class T, int WIDTH> __device__ inline elements<T, WIDTH> rounded(const floats<WIDTH> &value) {
     elements<T, WIDTH> stored;
     for (int i = 0; i < WIDTH; i++)
         stored.x[i] = downcast<T>(value.x[i]);
-    *reinterpret_cast<elements<T, WIDTH> *>(to) = stored;
+    return stored;
+}
+
+template <int WIDTH, class T> __device__ inline void store(T *to, const floats<WIDTH> &value) {
+    *reinterpret_cast<elements<T, WIDTH> *>(to) = rounded<T>(value);
 }
 
 // The same, in one access whatever the compiler thinks of it. It splits some stores of 16-bit elements, where
 // a branch or other stores are near: eight of two bytes, which took twice the time of a whole one on an H200.
 template <int WIDTH, class T> __device__ inline void store_whole(T *to, const floats<WIDTH> &value) {
     if constexpr (WIDTH * sizeof(T) == sizeof(uint4)) {
-        elements<T, WIDTH> stored;
-        for (int i = 0; i < WIDTH; i++)
-            stored.x[i] = downcast<T>(value.x[i]);
+        const elements<T, WIDTH> stored = rounded<T>(value);
         uint4 words;
         memcpy(&words, &stored, sizeof words);
         store_words(to, words);

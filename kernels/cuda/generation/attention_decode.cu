@@ -162,6 +162,7 @@ template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
             if (args.norm)
                 normalize(x, static_cast<const T *>(head < 0 ? args.k_weight : args.q_weight), args.epsilon,
                           of);
+            // In each turn, from the cache: kept over all, they would not fit in registers on every GPU.
             const head_part<PAIRS> angles = load_angles<PAIRS>(table, static_cast<unsigned>(position), of);
             if (exists)
                 store_head(head < 0 ? key : queries[query], turn(angles, x, 1.0f), of);

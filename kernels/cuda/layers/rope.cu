@@ -216,10 +216,8 @@ enum status launch_forward(struct stream *stream, const struct rope_forward_args
     call.out_stride = args->out_stride;
     call.position = args->position;
     call.epsilon = args->epsilon;
-    return args->norm ? LAUNCH(stream, (rope_forward<T, WIDTH, true>), blocks_of(args, call.lane_bits),
-                               THREADS, 0, call)
-                      : LAUNCH(stream, (rope_forward<T, WIDTH, false>), blocks_of(args, call.lane_bits),
-                               THREADS, 0, call);
+    return LAUNCH(stream, (args->norm ? rope_forward<T, WIDTH, true> : rope_forward<T, WIDTH, false>),
+                  blocks_of(args, call.lane_bits), THREADS, 0, call);
 }
 
 template <class T, int WIDTH>
