@@ -10,7 +10,7 @@
 // CPU's matrix units, and on a GPU it may grow to GPU_LOGITS_ROWS rows.
 #define LOGITS_TILE_BYTES    ((size_t)64 << 20)
 #define GPU_LOGITS_ROWS      16384
-#define UNITS_LOGITS_GRAIN   16 // rows that a matrix unit multiplies
+#define UNITS_LOGITS_GRAIN   32 // rows that matrix units multiply at once
 #define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
 #define MINIMUM_LOGITS_ROWS  64
 

@@ -27,7 +27,7 @@ struct linear_upcast_args {
 //   with an activation f and no activation_input: v is stored to pre_activation, if that is not NULL, and
 //     v = f(the stored, rounded v)
 //   with activation_input: v = v f'(activation_input)
-//   out = v
+//   out = v, or with accumulate out + v
 struct linear_epilogue_args {
     const float *c; // [r] rows c_stride apart; may be pre_activation or out where those are fp32
     float alpha, beta;
@@ -38,7 +38,27 @@ struct linear_epilogue_args {
     const void *bias;             // [r] (columns) type
     int64_t rows, columns, c_stride, out_stride;
     enum activation activation;
+    bool accumulate;           // out is fp32
     enum dtype type, out_type; // out_type: type, or fp32
+};
+
+// A product of bf16 on matrix units: sums = a b, or sums + a b with `add`, of a (m, k) and b (k, n), whose
+// strides are in elements, one of each operand's 1. The sums are dense blocks of UNIT_PRODUCT_GRAIN rows and
+// columns, one row of blocks after another, past m and n too; with keeps_sums false two rows of blocks are
+// used in turn, and last only until the epilogue.
+#define UNIT_PRODUCT_GRAIN 32
+struct unit_product_args {
+    const void *a, *b; // [r]
+    int64_t a_row, a_column, b_row, b_column;
+    int64_t m, n, k;
+    float *sums; // [rw] m and n rounded up to the grain; or two rows of blocks
+    bool keeps_sums, add;
+    const struct linear_epilogue_args *epilogue; // of all m x n; c and the sizes are not read. NULL: none
+    // Called when the epilogue of some rows has been applied. May be NULL.
+    void (*finish_rows)(const void *context, int64_t row, int64_t rows);
+    const void *context;
+    float *left;  // scratch of unit_product_left_bytes(k)
+    float *right; // unit_product_right_bytes(k, n), written by unit_product_pack for any m
 };
 
 // The table of operations of one instruction set, and helpers for linear.c compiled for it.
@@ -65,6 +85,12 @@ struct cpu_isa {
     // + K heads.
     void (*rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
                         struct parallel_span heads);
+    // A product on matrix units, on the calling thread: packs b, and multiplies by what was packed. NULL
+    // where the instruction set has no units.
+    void (*unit_product_pack)(const struct unit_product_args *args);
+    void (*unit_product_run)(const struct unit_product_args *args);
+    size_t (*unit_product_left_bytes)(int64_t k);
+    size_t (*unit_product_right_bytes)(int64_t k, int64_t n);
 };
 #define CPU_SKINNY_ROWS 32
 
@@ -72,8 +98,8 @@ struct cpu_device {
     struct device device; // first: a struct device * of this backend is one of these
     const struct cpu_isa *isa;
     struct product_cache **products; // (n_threads)
-    // True if vector instructions multiply bf16 at least as fast as fp32. (Matrix units are separate; oneDNN
-    // uses them by itself.) Decided by the processor model or by the instruction set requested, never by
+    // True if vector instructions multiply bf16 at least as fast as fp32. (Matrix units are separate: see
+    // unit_product_run.) Decided by the processor model or by the instruction set requested, never by
     // timing: ranks that decided differently would compute different bits.
     bool fast_bf16_products;
 };
@@ -152,6 +178,10 @@ size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
 void CPU_OP(mirror)(const struct mirror_args *args);
 void CPU_OP(rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
                          struct parallel_span heads);
+void CPU_OP(unit_product_pack)(const struct unit_product_args *args);
+void CPU_OP(unit_product_run)(const struct unit_product_args *args);
+size_t CPU_OP(unit_product_left_bytes)(int64_t k);
+size_t CPU_OP(unit_product_right_bytes)(int64_t k, int64_t n);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);

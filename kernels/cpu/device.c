@@ -19,8 +19,6 @@
 #endif
 
 #define ARENA_FROM_BYTES (1u << 20)
-// Only oneDNN uses matrix units, and multiplies narrower strips at a lower rate.
-#define MATRIX_UNITS_STRIP 128
 
 // ---- instruction sets
 
@@ -224,8 +222,8 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .ops = &isa->ops,
         .place = REGION_HOST,
         .n_threads = n_threads > 0 ? n_threads : parallel_threads(),
-        .has_matrix_units = product_has_matrix_units(),
-        .symmetric_strip = product_has_matrix_units() ? MATRIX_UNITS_STRIP : 1,
+        .has_matrix_units = isa->unit_product_run != NULL,
+        .symmetric_strip = isa->unit_product_run ? 0 : 1,
         .memory_new = memory_new,
         .memory_delete = memory_delete,
         .copy = copy,

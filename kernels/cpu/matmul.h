@@ -3,6 +3,7 @@
 //   1. upcast the operands where needed, or copy those that oneDNN reads slowly
 //   2. multiply with oneDNN (product.h), with sums in fp32
 //   3. apply the epilogue: bias, residual, GELU, rounding, rotation of heads
+// Products of bf16 on matrix units are our own (matmul_units.h).
 // How a product is divided among the threads depends on its shape and the number of threads only.
 #ifndef ZERO_KERNELS_CPU_MATMUL_H
 #define ZERO_KERNELS_CPU_MATMUL_H
@@ -40,12 +41,5 @@ enum status tiled_matmul_workspace(struct device *device, const struct tiled_mat
 enum status tiled_matmul_run(struct stream *stream, const struct tiled_matmul *matmul) MUST_CHECK;
 // False if a thread's share of a product with rotation, in whole heads, would be larger than without.
 bool tiled_matmul_rotates_evenly(const struct device *device, const struct tiled_matmul *matmul);
-
-// The same for an out that is symmetric (m = n = out_stride), in strips of `strip` columns
-// (kernels/symmetric.h). The threads take strips, or parts of them, as they come.
-enum status tiled_symmetric_workspace(struct device *device, const struct tiled_matmul *matmul, int64_t strip,
-                                      size_t *bytes) MUST_CHECK;
-enum status tiled_symmetric_run(struct stream *stream, const struct tiled_matmul *matmul,
-                                int64_t strip) MUST_CHECK;
 
 #endif

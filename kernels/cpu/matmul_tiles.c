@@ -10,34 +10,49 @@
 #define TILE_TERMS        4096
 #define TILE_B_ELEMENTS   ((int64_t)8 << 20)
 #define TILE_COLUMN_GRAIN 64
-// Of many columns, on matrix units: what fits into a second-level cache (sums_densely).
-#define DENSE_TILE_ROWS    640
-#define DENSE_TILE_COLUMNS 384
-#define DENSE_TERMS        2048
 // Weight gradients have as many rows as the weight, and sum over the rows of the batch.
 #define ACCUMULATED_ROWS  3072
 #define ACCUMULATED_TERMS 1024
 
-// ---- their sizes
+// ---- what follows a product
+
+struct linear_epilogue_args matmul_epilogue(const struct tiled_matmul *part, int64_t row, int64_t column) {
+    const int64_t first = row * part->out_stride + column;
+    return (struct linear_epilogue_args){
+        .out = (void *)(uintptr_t)matmul_element(part->out, part->out_type, first),
+        .pre_activation = (void *)(uintptr_t)matmul_element(part->pre_activation, part->type, first),
+        .residual = matmul_element(part->residual, part->type, first),
+        .activation_input = matmul_element(part->activation_input, part->type, first),
+        .bias = matmul_element(part->bias, part->type, column),
+        .out_stride = part->out_stride,
+        .alpha = part->alpha,
+        .beta = part->beta,
+        .activation = part->activation,
+        .accumulate = part->accumulate,
+        .type = part->type,
+        .out_type = part->out_type,
+    };
+}
+
+void matmul_rotate(const struct cpu_device *cpu, const struct tiled_matmul *part, int64_t row, int64_t rows,
+                   int64_t column, int64_t columns) {
+    const struct rope_forward_args *rope = part->rope;
+    const int64_t begin = part->column + column, end = begin + columns;
+    const size_t first_row = (size_t)(part->row + row);
+    const struct parallel_span heads = {(size_t)(begin / rope->D),
+                                        (size_t)matmul_least(end / rope->D, rope->H + rope->K)};
+    if (heads.begin < heads.end)
+        cpu->isa->rotate_part(rope, (struct parallel_span){first_row, first_row + (size_t)rows}, heads);
+}
+
+// ---- tile sizes
 
 struct tile_sizes {
     int64_t m, n, k; // of all tiles but the last in each dimension
 };
 
-// Matrix units: results of many columns, as logits and wide layers have, are summed densely, in a scratch
-// where their epilogue finds them. oneDNN takes 1.2 times as long for tiles of more columns, and 1.5 times
-// for fp32 sums in their own rows, far apart (product_is_fast_dense; 592 x 50257 x 768). With more terms it
-// gains nothing.
-static bool sums_densely(const struct tiled_matmul *t) {
-    return product_has_matrix_units() && !t->weight_gradient && t->type == DTYPE_BF16 && t->b.row == 1 &&
-           t->n > TILE_COLUMNS && t->k <= DENSE_TERMS;
-}
-
 static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t, bool direct) {
     struct tile_sizes sizes;
-    if (sums_densely(t))
-        return (struct tile_sizes){matmul_tile_size(t->m, DENSE_TILE_ROWS, PRODUCT_DENSE_ROWS),
-                                   DENSE_TILE_COLUMNS, t->k};
     if (t->weight_gradient) {
         sizes.m = matmul_tile_size(t->m, ACCUMULATED_ROWS, TILE_COLUMN_GRAIN);
         sizes.k = matmul_tile_size(t->k, ACCUMULATED_TERMS, 1);
@@ -84,10 +99,9 @@ struct walk {
     enum dtype product_type;    // of the operands that oneDNN multiplies: the matmul's, or fp32
     struct matmul_operand a, b; // their strides
     bool copies_a, copies_b;    // into scratch: upcast, or with rows at a better distance
-    bool direct; // oneDNN writes to out or pre_activation and applies the epilogue except activations
-    bool dense;  // if not direct: sums may be dense. Other products of layers gain little (benchmarks/cpu.md)
-    bool dry_run;         // only sizes the scratch
-    char *scratch;        // NULL in a dry run
+    bool direct;   // oneDNN writes to out or pre_activation and applies the epilogue except activations
+    bool dry_run;  // only sizes the scratch
+    char *scratch; // NULL in a dry run
     size_t scratch_bytes; // the most that a tile has used
 };
 
@@ -121,17 +135,14 @@ static void multiply_in(struct walk *walk, enum dtype type) {
 
 static struct walk walk_of(const struct tiled_matmul *matmul, struct cpu_device *cpu, int thread) {
     const bool is_16_bit = matmul->type != DTYPE_F32,
-               has_factors = matmul->alpha != 1 || (matmul->residual && matmul->beta != 1),
-               dense = sums_densely(matmul);
+               has_factors = matmul->alpha != 1 || (matmul->residual && matmul->beta != 1);
     struct walk walk = {
         .matmul = matmul,
         .cpu = cpu,
         .products = cpu->products[thread],
-        .direct =
-            matmul->weight_gradient || (!has_factors && !dense &&
-                                        (!is_16_bit || (matmul->out_type == DTYPE_F32 && !matmul->bias &&
-                                                        !matmul->residual && !matmul->activation))),
-        .dense = dense || matmul->is_cached,
+        .direct = matmul->weight_gradient ||
+                  (!has_factors && (!is_16_bit || (matmul->out_type == DTYPE_F32 && !matmul->bias &&
+                                                   !matmul->residual && !matmul->activation))),
     };
     walk.sizes = tile_sizes_of(matmul, walk.direct);
     multiply_in(&walk, is_16_bit && multiplies_16_bit(cpu, matmul->type) ? matmul->type : DTYPE_F32);
@@ -173,7 +184,7 @@ static struct product_shape shape_at(const struct walk *walk, struct tile_place 
         .epilogue = epilogue_of(walk, at),
     };
     if (!walk->direct)
-        shape.c_row = walk->dense && product_is_fast_dense(&shape) ? n : product_row(n);
+        shape.c_row = product_row(n);
     return shape;
 }
 
@@ -262,27 +273,15 @@ static void copy_operands(const struct walk *walk, struct tile_place at, struct 
 static void apply_epilogue(const struct walk *walk, struct tile_place at, const struct tile *tile,
                            int64_t row, int64_t rows) {
     const struct tiled_matmul *t = walk->matmul;
-    int64_t first = (at.m + row) * t->out_stride + at.n, n = matmul_least(walk->sizes.n, t->n - at.n),
-            c_stride = shape_at(walk, at).c_row;
-    size_t out_size = dtype_size(t->out_type);
-    struct linear_epilogue_args epilogue = {
-        .c = tile->operands.c + row * c_stride,
-        .out = (char *)t->out + (size_t)first * out_size,
-        .activation_input = element_at(walk, t->activation_input, first),
-        .rows = rows,
-        .columns = n,
-        .c_stride = c_stride,
-        .out_stride = t->out_stride,
-        .alpha = t->alpha,
-        .beta = t->beta,
-        .activation = t->activation,
-        .type = t->type,
-        .out_type = t->out_type,
-    };
-    if (!walk->direct) {
-        epilogue.bias = element_at(walk, t->bias, at.n);
-        epilogue.residual = element_at(walk, t->residual, first);
-        epilogue.pre_activation = (void *)(uintptr_t)element_at(walk, t->pre_activation, first);
+    const struct product_shape shape = shape_at(walk, at);
+    struct linear_epilogue_args epilogue = matmul_epilogue(t, at.m + row, at.n);
+    epilogue.c = tile->operands.c + row * shape.c_row;
+    epilogue.c_stride = shape.c_row;
+    epilogue.rows = rows;
+    epilogue.columns = shape.n;
+    if (walk->direct) {
+        epilogue.bias = epilogue.residual = NULL;
+        epilogue.pre_activation = NULL;
     }
     walk->cpu->isa->linear_epilogue(&epilogue);
 }
@@ -291,19 +290,6 @@ static void apply_epilogue(const struct walk *walk, struct tile_place at, const 
 static bool needs_epilogue(const struct walk *walk) {
     const struct tiled_matmul *t = walk->matmul;
     return !walk->direct || t->activation != ACTIVATION_NONE;
-}
-
-// Rotates the heads of these rows that end in the tile: of one that began in the tile before it, the thread
-// has computed all.
-static void rotate(const struct walk *walk, struct tile_place at, int64_t row, int64_t rows) {
-    const struct tiled_matmul *t = walk->matmul;
-    const struct rope_forward_args *rope = t->rope;
-    const int64_t column = t->column + at.n, end = column + matmul_least(walk->sizes.n, t->n - at.n);
-    const size_t first_row = (size_t)(t->row + at.m + row);
-    const struct parallel_span heads = {(size_t)(column / rope->D),
-                                        (size_t)matmul_least(end / rope->D, rope->H + rope->K)};
-    if (heads.begin < heads.end)
-        walk->cpu->isa->rotate_part(rope, (struct parallel_span){first_row, first_row + (size_t)rows}, heads);
 }
 
 // What is left to do once all terms of a tile are summed. With rotation some rows at a time, which stay in
@@ -318,7 +304,7 @@ static void finish(const struct walk *walk, struct tile_place at, const struct t
         if (needs_epilogue(walk))
             apply_epilogue(walk, at, tile, row, rows);
         if (t->rope)
-            rotate(walk, at, row, rows);
+            matmul_rotate(walk->cpu, t, at.m + row, rows, at.n, matmul_least(walk->sizes.n, t->n - at.n));
     }
 }
 

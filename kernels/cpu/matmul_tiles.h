@@ -12,6 +12,13 @@ enum status matmul_tiles_size(struct cpu_device *cpu, const struct tiled_matmul 
 enum status matmul_tiles_run(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
                              char *scratch) MUST_CHECK;
 
+// The epilogue of a product's part, from (row, column) on; its c and sizes are left to the caller.
+struct linear_epilogue_args matmul_epilogue(const struct tiled_matmul *part, int64_t row, int64_t column);
+// Rotates the heads that end in these columns (tiled_matmul.rope), of one that began before them too: its
+// thread has computed all of it.
+void matmul_rotate(const struct cpu_device *cpu, const struct tiled_matmul *part, int64_t row, int64_t rows,
+                   int64_t column, int64_t columns);
+
 static inline const void *matmul_element(const void *tensor, enum dtype type, int64_t index) {
     return tensor ? (const char *)tensor + index * (int64_t)dtype_size(type) : NULL;
 }

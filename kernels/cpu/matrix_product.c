@@ -32,8 +32,7 @@ enum status cpu_matrix_product_workspace(struct device *device, const struct mat
         *bytes = cpu_isa_of(device)->symmetric_product_workspace(device, args);
         return STATUS_OK;
     }
-    return args->strip > 0 ? tiled_symmetric_workspace(device, &matmul, args->strip, bytes)
-                           : tiled_matmul_workspace(device, &matmul, bytes);
+    return tiled_matmul_workspace(device, &matmul, bytes);
 }
 
 static enum status multiply(struct stream *stream, const struct matrix_product_args *args) {
@@ -43,8 +42,7 @@ static enum status multiply(struct stream *stream, const struct matrix_product_a
         cpu_isa_of(stream->device)->symmetric_product(stream, args);
         return STATUS_OK;
     }
-    return args->strip > 0 ? tiled_symmetric_run(stream, &matmul, args->strip)
-                           : tiled_matmul_run(stream, &matmul);
+    return tiled_matmul_run(stream, &matmul);
 }
 
 enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) {

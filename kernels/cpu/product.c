@@ -75,13 +75,6 @@ bool product_is_slow_at(int64_t stride, int64_t n) {
 }
 #endif
 
-bool product_is_fast_dense(const struct product_shape *shape) {
-    const bool dense_a = shape->a_column == 1 && shape->a_row == shape->k,
-               dense_b = shape->b_column == 1 ? shape->b_row == shape->n : shape->b_column == shape->k;
-    return product_has_matrix_units() && shape->type == DTYPE_BF16 && dense_a && dense_b &&
-           shape->m % PRODUCT_DENSE_ROWS == 0 && (shape->k < 1024 || shape->n <= 384);
-}
-
 static void product_delete(struct product *product) {
     for (int i = 0; i < N_TENSORS; i++)
         if (product->memories[i])

@@ -62,13 +62,7 @@ static inline int64_t product_row(int64_t n) {
 // without AVX-512 and with few columns, and takes 1.4 to 2.4 times as long. Other strides give the same bits.
 bool product_is_slow_at(int64_t stride, int64_t n);
 
-// True if a product of this shape is faster with dense rows of c (c_row = n; the shape's is not read).
-// oneDNN's newer kernels for matrix units take dense matrices only, and others run in its older one, which is
-// as fast or faster where rows of a and b are long or m is no multiple of a matrix unit's rows.
-bool product_is_fast_dense(const struct product_shape *shape);
-#define PRODUCT_DENSE_ROWS 16 // of which m must be a multiple
-
-// True if bf16 products run on matrix units (AMX).
+// True if oneDNN multiplies bf16 on matrix units (AMX).
 bool product_has_matrix_units(void);
 // "oneDNN 2.6.3"
 const char *product_library(char *buffer, size_t size);

@@ -52,12 +52,19 @@ VF_INLINE vu vu_from_neighbours(vf a, vf b) {
 #endif
 }
 
+#if VF_PAIRS
+// Pairs of number i of the lower half and number i of the upper.
+VF_INLINE vu vu_interleave_halves(__m512i halves) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return (vu)_mm512_permutexvar_epi16(order, halves);
+}
+#endif
+
 // Pairs of lane i of a and lane i of b.
 VF_INLINE vu vu_from_two(vf a, vf b) {
 #if VF_PAIRS
-    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
-                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    return (vu)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    return vu_interleave_halves((__m512i)_mm512_cvtne2ps_pbh(b, a));
 #else
     return __builtin_convertvector(vf_downcast_bf16(a), vu) | __builtin_convertvector(vf_downcast_bf16(b), vu)
                                                                   << 16;
@@ -65,7 +72,12 @@ VF_INLINE vu vu_from_two(vf a, vf b) {
 }
 
 VF_INLINE vu vu_from_pairs(vh first, vh second) {
+#if VF_PAIRS
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512((__m256i)first), (__m256i)second, 1);
+    return vu_interleave_halves(both);
+#else
     return __builtin_convertvector(first, vu) | __builtin_convertvector(second, vu) << 16;
+#endif
 }
 
 // The pairs of n numbers, n at most 2 VF_WIDTH; zeros past them.

@@ -28,6 +28,8 @@ VF_INLINE void matrix_units_begin(void) {
         config.row_bytes[i] = UNIT_BYTES;
         config.rows[i] = UNIT_ROWS;
     }
+    // gcc's intrinsic tells the compiler of the first 8 bytes that it reads.
+    __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
 
