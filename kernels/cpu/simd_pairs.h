@@ -16,7 +16,7 @@
 
 // Matrix units multiply pairs (isa/matrix_units.h). Processors that have them multiply vectors of pairs at a
 // quarter of fp32's rate.
-#if VF_PAIRS && defined(__AMX_BF16__)
+#if VF_PAIRS && (defined(__AMX_BF16__) || defined(__AMXBF16__)) // gcc's name, and clang 14's
 #    define VF_MATRIX_UNITS 1
 #else
 #    define VF_MATRIX_UNITS 0
