@@ -69,11 +69,11 @@ struct device {
     enum region_place place; // where its memory is: REGION_HOST for the CPU
     int n_threads;           // host threads that its operations use
     int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
-    int symmetric_strip;     // the best strip of matrix_product; 0: none
     bool has_matrix_units;   // a CPU's (AMX): bf16 products are many times as fast as other work
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
     // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that kernels/dense_peak.c lacks).
     double dense_peak[N_COMPUTE_DTYPES];
+    int symmetric_strips[N_COMPUTE_DTYPES]; // the best strip of matrix_product, by compute type; 0: none
     // Allocates zeroed memory, aligned to at least REGION_ALIGNMENT. *out is NULL when bytes == 0. `purpose`
     // names the allocation in error messages.
     enum status (*memory_new)(struct device *device, size_t bytes, const char *purpose, void **out);

@@ -341,7 +341,8 @@ struct matrix_normalize_args {
 // out = alpha x y + beta addend, where x, or y, may be stored transposed. Products are summed in fp32, to
 // which the rest is added before rounding.
 // strip: out is known to be symmetric, and is computed in strips of about so many columns (symmetric.h), with
-// 1 an element at a time. device->symmetric_strip is what serves a device best. 0: all of it is computed.
+// 1 (and on a CPU any) an element at a time. device->symmetric_strips have what serves a device best. 0: all
+// of it is computed.
 struct matrix_product_args {
     void *out;          // [w] (rows, columns) type
     const void *x;      // [r] (rows, inner) type; x_transposed: (inner, rows)

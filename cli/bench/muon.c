@@ -163,7 +163,7 @@ static enum status orthogonalize(struct muon_bench *bench, const struct newton_s
 }
 
 static double flops_of(const struct muon_bench *bench, struct matrix_shape shape) {
-    return newton_schulz_flops(shape, bench->device->symmetric_strip);
+    return newton_schulz_flops(shape, bench->device->symmetric_strips[DTYPE_BF16]);
 }
 
 static enum status measure(struct muon_bench *bench, int n_rounds, double gemms[MOST_ROUNDS]) {

@@ -371,7 +371,7 @@ static enum status matrix_product_symmetric(struct operation_bench *b, struct op
     const int n = least_side(b);
     CALL(b, matrix_product, .out = b->buffers[0], .x = b->buffers[1], .y = b->buffers[1],
          .addend = b->buffers[1], .rows = n, .columns = n, .inner = n, .n_matrices = 1, .y_transposed = true,
-         .strip = b->device->symmetric_strip, .alpha = 2.0315, .beta = -4.775, .type = b->type);
+         .strip = b->device->symmetric_strips[b->type], .alpha = 2.0315, .beta = -4.775, .type = b->type);
 }
 
 static enum status matrix_add_diagonal(struct operation_bench *b, struct operation_cost *cost) {

@@ -9,7 +9,6 @@
 #include "base/parallel.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
-#include "kernels/symmetric.h"
 
 struct product_cache;
 
@@ -76,11 +75,10 @@ struct cpu_isa {
     enum status (*skinny_gemm_forward)(struct stream *stream,
                                        const struct linear_forward_args *args) MUST_CHECK;
     size_t (*skinny_gemm_workspace)(const struct linear_forward_args *args);
-    // matrix_product with a strip of 1.
+    // matrix_product with a strip, which counts as 1.
     void (*symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
     size_t (*symmetric_product_workspace)(const struct device *device,
                                           const struct matrix_product_args *args);
-    void (*mirror)(const struct mirror_args *args); // on the calling thread
     // A part of rope_forward's call, with its bits, on the calling thread: some of the B T rows and of the H
     // + K heads.
     void (*rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
@@ -175,7 +173,6 @@ size_t CPU_OP(mix_backward_workspace)(const struct device *device, const struct 
 void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
 size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
                                            const struct matrix_product_args *args);
-void CPU_OP(mirror)(const struct mirror_args *args);
 void CPU_OP(rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
                          struct parallel_span heads);
 void CPU_OP(unit_product_pack)(const struct unit_product_args *args);

@@ -28,7 +28,7 @@ enum status cpu_matrix_product_workspace(struct device *device, const struct mat
                                          size_t *bytes) {
     const struct tiled_matmul matmul = matmul_of(args);
     *bytes = 0;
-    if (args->strip == 1) {
+    if (args->strip > 0) {
         *bytes = cpu_isa_of(device)->symmetric_product_workspace(device, args);
         return STATUS_OK;
     }
@@ -38,7 +38,7 @@ enum status cpu_matrix_product_workspace(struct device *device, const struct mat
 static enum status multiply(struct stream *stream, const struct matrix_product_args *args) {
     const struct tiled_matmul matmul = matmul_of(args);
     assert(args->strip == 0 || (args->x_transposed != args->y_transposed && args->rows == args->columns));
-    if (args->strip == 1) {
+    if (args->strip > 0) {
         cpu_isa_of(stream->device)->symmetric_product(stream, args);
         return STATUS_OK;
     }

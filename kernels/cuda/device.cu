@@ -349,7 +349,8 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     device->name = "cuda";
     device->ops = &cuda_ops;
     device->place = REGION_DEVICE;
-    device->symmetric_strip = SYMMETRIC_STRIP;
+    for (int type = 0; type < N_COMPUTE_DTYPES; type++)
+        device->symmetric_strips[type] = SYMMETRIC_STRIP;
     device->n_threads = 1;
     device->n_devices = count;
     device->memory_new = memory_new;

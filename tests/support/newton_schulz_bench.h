@@ -50,7 +50,7 @@ static inline void bench_open(struct bench *bench, const char *name, enum dtype 
     *bench = (struct bench){.device = bench_device(name), .shape = shape, .n = n, .type = type};
     struct region_table *table = &bench->memory.table;
     if (in_strips)
-        bench->device->symmetric_strip = 96;
+        bench->device->symmetric_strips[type] = 96;
     EXPECT_OK(stream_init(&bench->stream, bench->device));
     region_memory_init(&bench->memory, bench->device);
     EXPECT_OK(newton_schulz_plan(&bench->products, bench->device, type, &shape, &(int){1}, 1, table));

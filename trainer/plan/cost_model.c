@@ -110,7 +110,8 @@ void step_work_count(const struct gpt_work *model, struct step_work *out) {
 static double matrix_flops(const struct engine_options *options, enum optimizer_method method,
                            struct matrix_shape shape) {
     if (method == METHOD_MATRIX)
-        return newton_schulz_flops(shape, options->device->symmetric_strip);
+        return newton_schulz_flops(shape,
+                                   options->device->symmetric_strips[newton_schulz_type(options->type)]);
     return soap_flops(soap_shape_of(shape.rows, shape.columns, options->config->optimizer.max_precond_dim));
 }
 

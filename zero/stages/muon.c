@@ -92,8 +92,7 @@ static enum status make_batches(struct muon *muon) {
 enum status muon_init(struct muon *muon, const struct config *config, struct model_states *state,
                       struct region_table *table) {
     const enum region_place place = state->device->place;
-    *muon = (struct muon){
-        .config = config, .state = state, .type = state->type == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16};
+    *muon = (struct muon){.config = config, .state = state, .type = newton_schulz_type(state->type)};
     if (!optimizer_groups_use(&state->groups, METHOD_MATRIX))
         return STATUS_OK;
     if (state->options.offload_optimizer) // configs/rules.c names it; --fit tries such settings
@@ -324,7 +323,8 @@ void muon_flops(const struct muon *muon, double *all, double *most) {
             for (int part =
                      muon_matrices(&rounds->params->params[rounds->tensors[i].param], shapes, first_row);
                  part > 0; part--)
-                own += newton_schulz_flops(shapes[part - 1], muon->products.device->symmetric_strip);
+                own += newton_schulz_flops(shapes[part - 1],
+                                           muon->products.device->symmetric_strips[muon->type]);
         }
         *all += own;
         *most = fmax(*most, own);

@@ -141,7 +141,7 @@ static struct matrix_product_args square(const struct step *step, struct matrice
     args.rows = args.columns = (int)side_of(step->shape);
     args.x_transposed = transposed;
     args.y_transposed = !transposed;
-    args.strip = step->ns->device->symmetric_strip;
+    args.strip = step->ns->device->symmetric_strips[step->ns->type];
     return args;
 }
 

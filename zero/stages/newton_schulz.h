@@ -75,6 +75,10 @@ enum status newton_schulz_prepare(const struct newton_schulz *ns,
 // Orthogonalizes the matrices of a batch, in place. In a profile it is one line, "newton_schulz".
 enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream, void *buffer,
                               const struct newton_schulz_batch *batch) MUST_CHECK;
+// In which the matrices of a model of this compute type are orthogonalized.
+static inline enum dtype newton_schulz_type(enum dtype compute) {
+    return compute == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16;
+}
 // FLOPs of the products of newton_schulz_run for a matrix, with symmetric ones in such strips; 0: of whole
 // products.
 double newton_schulz_flops(struct matrix_shape shape, int strip);

@@ -5,15 +5,21 @@
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 
-// Elements [i, i + lanes) of a row. `row`: index of its first element in out and in the tensors with its
-// stride.
-VF_INLINE void epilogue_vector(enum dtype type, const struct linear_epilogue_args *args, const float *c,
-                               size_t row, size_t i, int lanes) {
+// Elements [i, i + lanes) of a row, before the activation. `row`: index of its first element in out and in
+// the tensors with its stride. Explicit FMAs, so that the bits are the same wherever this is inlined.
+VF_INLINE vf epilogue_sum(enum dtype type, const struct linear_epilogue_args *args, const float *c,
+                          size_t row, size_t i, int lanes) {
     vf v = vf_get_part(DTYPE_F32, c, i, lanes) * args->alpha;
     if (args->bias)
-        v += vf_get_part(type, args->bias, i, lanes);
+        v = vf_fma(vf_get_part(type, args->bias, i, lanes), vf_set1(1), v);
     if (args->residual)
-        v += vf_get_part(type, args->residual, row + i, lanes) * args->beta;
+        v = vf_fma(vf_get_part(type, args->residual, row + i, lanes), vf_set1(args->beta), v);
+    return v;
+}
+
+VF_INLINE void epilogue_vector(enum dtype type, const struct linear_epilogue_args *args, const float *c,
+                               size_t row, size_t i, int lanes) {
+    vf v = epilogue_sum(type, args, c, row, i, lanes);
     if (args->activation_input) {
         vf slope = vf_activation_derivative(args->activation,
                                             vf_get_part(type, args->activation_input, row + i, lanes));

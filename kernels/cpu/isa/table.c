@@ -98,7 +98,6 @@ const struct cpu_isa CPU_OP(isa) = {
     .skinny_gemm_workspace = CPU_OP(skinny_gemm_workspace),
     .symmetric_product = CPU_OP(symmetric_product),
     .symmetric_product_workspace = CPU_OP(symmetric_product_workspace),
-    .mirror = CPU_OP(mirror),
     .rotate_part = CPU_OP(rotate_part),
 #if VF_MATRIX_UNITS
     .unit_product_pack = CPU_OP(unit_product_pack),

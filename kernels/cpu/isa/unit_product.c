@@ -39,7 +39,7 @@ void CPU_OP(unit_product_pack)(const struct unit_product_args *args) {
 struct finish {
     struct linear_epilogue_args epilogue;
     int64_t row, done;
-    bool is_plain;   // it only rounds
+    bool is_linear;  // no activation: two vectors are rounded at once
     bool ends_panel; // no block of its rows follows
 };
 
@@ -63,8 +63,8 @@ static struct finish finish_of(const struct unit_product_args *args, const float
     epilogue->residual = bf16_at(all->residual, first);
     epilogue->activation_input = bf16_at(all->activation_input, first);
     epilogue->bias = bf16_at(all->bias, column);
-    finish.is_plain = all->alpha == 1 && !all->bias && !all->residual && all->activation == ACTIVATION_NONE &&
-                      all->out_type == DTYPE_BF16 && epilogue->columns == PANEL;
+    finish.is_linear =
+        all->activation == ACTIVATION_NONE && all->out_type == DTYPE_BF16 && epilogue->columns == PANEL;
     return finish;
 }
 
@@ -76,9 +76,12 @@ VF_INLINE void finish_rows(struct finish *finish, int64_t n) {
         char *out = (char *)epilogue->out + (size_t)(finish->done * epilogue->out_stride) * size;
         for (size_t byte = 0; byte < PANEL * size; byte += LINE_FLOATS * sizeof(float))
             __builtin_prefetch(out + PANEL * size + byte, 1);
-        if (finish->is_plain) {
+        if (finish->is_linear) {
             const float *sums = epilogue->c + finish->done * PANEL;
-            const vu pairs = vu_from_neighbours(vf_load(sums), vf_load(sums + VF_WIDTH));
+            const size_t row = (size_t)(finish->done * epilogue->out_stride);
+            const vu pairs =
+                vu_from_neighbours(epilogue_sum(DTYPE_BF16, epilogue, sums, row, 0, VF_WIDTH),
+                                   epilogue_sum(DTYPE_BF16, epilogue, sums, row, VF_WIDTH, VF_WIDTH));
             memcpy(out, &pairs, sizeof pairs);
         } else {
             epilogue_row(DTYPE_BF16, epilogue, (size_t)finish->done);

@@ -383,7 +383,7 @@ static void test_work_is_that_of_the_passes(void **state) {
     struct device *two_threads; // as in fixture_init
     EXPECT_OK(device_open("cpu", 2, 0, &two_threads));
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        products += 4 * newton_schulz_flops(shapes[i], two_threads->symmetric_strip);
+        products += 4 * newton_schulz_flops(shapes[i], two_threads->symmetric_strips[DTYPE_BF16]);
     device_close(two_threads);
     const struct step_work muon = work_of(options, &per_token);
     assert_true(fabs(muon.update_flops / (products / 2) - 1) < 1e-12);
