@@ -73,7 +73,7 @@ struct device {
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
     // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that kernels/dense_peak.c lacks).
     double dense_peak[N_COMPUTE_DTYPES];
-    int symmetric_strips[N_COMPUTE_DTYPES]; // the best strip of matrix_product, by compute type; 0: none
+    int symmetric_strips[N_DTYPES]; // the best strip of matrix_product, by type; 0: none
     // Allocates zeroed memory, aligned to at least REGION_ALIGNMENT. *out is NULL when bytes == 0. `purpose`
     // names the allocation in error messages.
     enum status (*memory_new)(struct device *device, size_t bytes, const char *purpose, void **out);
