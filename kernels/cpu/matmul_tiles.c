@@ -78,7 +78,7 @@ struct scratch {
 
 static void *scratch_take(struct scratch *scratch, size_t bytes) {
     void *start = scratch->base ? scratch->base + scratch->used : NULL;
-    scratch->used += (bytes + MATMUL_ALIGNMENT - 1) / MATMUL_ALIGNMENT * MATMUL_ALIGNMENT;
+    scratch->used += matmul_aligned(bytes);
     return start;
 }
 

@@ -6,6 +6,10 @@
 
 #define MATMUL_ALIGNMENT 256 // of scratch, in bytes
 
+static inline size_t matmul_aligned(size_t bytes) {
+    return (bytes + MATMUL_ALIGNMENT - 1) / MATMUL_ALIGNMENT * MATMUL_ALIGNMENT;
+}
+
 // Raises *bytes to the scratch that the thread needs for a part of a product.
 enum status matmul_tiles_size(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
                               size_t *bytes) MUST_CHECK;

@@ -52,10 +52,6 @@ struct walk {
     char *right;
 };
 
-static size_t round_up(size_t bytes) {
-    return (bytes + MATMUL_ALIGNMENT - 1) / MATMUL_ALIGNMENT * MATMUL_ALIGNMENT;
-}
-
 // Divides scratch, or with NULL only counts. Returns the bytes in *used.
 static struct walk walk_of(const struct cpu_device *cpu, const struct tiled_matmul *matmul, char *scratch,
                            size_t *used) {
@@ -65,8 +61,8 @@ static struct walk walk_of(const struct cpu_device *cpu, const struct tiled_matm
                   rows = matmul_tile_size(tiles->m, tiles->m, UNIT_PRODUCT_GRAIN);
     walk.sums_at_once = k_tiles <= 1;
     walk.kept = tiles->n * matmul->k <= KEPT_ELEMENTS ? k_tiles : 1;
-    walk.packed_bytes = round_up(cpu->isa->unit_product_right_bytes(tiles->k, tiles->n));
-    const size_t left = round_up(cpu->isa->unit_product_left_bytes(tiles->k)),
+    walk.packed_bytes = matmul_aligned(cpu->isa->unit_product_right_bytes(tiles->k, tiles->n));
+    const size_t left = matmul_aligned(cpu->isa->unit_product_left_bytes(tiles->k)),
                  right = walk.packed_bytes * (size_t)walk.kept,
                  sums = (size_t)((walk.sums_at_once ? 2 * UNIT_PRODUCT_GRAIN : rows) * tiles->n);
     *used = left + right + sums * sizeof(float);
