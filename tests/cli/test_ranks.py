@@ -36,6 +36,12 @@ class RankCase(CommandCase):
         self.assertFalse(self.living(), 'a rank is left')
         return messages[0]
 
+    def preloaded(self, name):
+        """Builds a source of tests/cli as a library for LD_PRELOAD."""
+        library = self.folder / pathlib.Path(name).with_suffix('.so')
+        subprocess.run(['mpicc', '-shared', '-fPIC', '-o', library, harness.ROOT / 'tests' / 'cli' / name], check=True)
+        return library
+
     def living(self):
         """Processes of this test's ranks, by rank."""
         found = {}
@@ -226,6 +232,26 @@ class Failures(RankCase):
                 finally:
                     shutil.rmtree(self.folder / 'run')
 
+    @unittest.skipIf(harness.SANITIZERS, 'preloads a library')
+    def test_a_rank_that_hangs_when_all_work_is_done(self):
+        """The run is over; MPI, which closes on all ranks together, would wait for the suspended one."""
+        library = self.preloaded('suspended_at_end.c')
+        config = self.ranks_config(train={'max_steps': 2})
+        for suspended, limit in ((1, 0), (0, 1), (1, 1))[:None if harness.FULL else 2]:
+            with self.subTest(suspended=suspended, limit=limit):
+                ranks = [self.one_rank(config, f'run.hang_timeout_s={limit}') for _ in range(3)]
+                ranks[suspended][4:4] = ['env', f'LD_PRELOAD={library}']
+                process = self.start_mpirun(*ranks[0], ':', *ranks[1], ':', *ranks[2])
+                if limit > 0:
+                    self.fails_together(process, 1, 'all work is done', 'another rank', 'hang_timeout_s')
+                else:
+                    self.wait_for_steps(2)
+                    time.sleep(1)
+                    os.kill(self.living()[suspended], signal.SIGCONT)
+                    self.finish(process, 0)
+                self.assertEqual(self.checkpoints()[-1].name, 'step-00000002')
+                shutil.rmtree(self.folder / 'run')
+
     @unittest.skipIf(harness.SANITIZERS and not harness.FULL, 'with sanitizers only in the full run')
     def test_a_pause_is_not_a_hang(self):
         config = self.ranks_config(train={'max_steps': 1000}, scheduler={'type': 'constant', 'warmup_steps': 2})
@@ -314,9 +340,7 @@ class Failures(RankCase):
     @unittest.skipIf(harness.SANITIZERS, 'preloads a library')
     def test_a_failure_is_reported_although_another_rank_is_slow_to_end(self):
         """Rank 0 removes the unfinished checkpoint while the others wait."""
-        library = self.folder / 'slow_removal.so'
-        subprocess.run(['mpicc', '-shared', '-fPIC', '-o', library, harness.ROOT / 'tests' / 'cli' / 'slow_removal.c'],
-                       check=True)
+        library = self.preloaded('slow_removal.c')
         config = self.ranks_config(model={'n_embd': 256, 'n_head': 4, 'n_layer': 4},
                                    train={'max_steps': 2, 'train_batch_size': 2})
         ranks = [self.one_rank(config) for _ in range(2)]

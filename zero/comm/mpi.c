@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,8 +21,10 @@
 #include "zero/comm/mpi_staging.h"
 #include "zero/comm/mpi_watchdog.h"
 
-#define PATIENCE_S 5         // how long ranks that failed wait for each other to finish
-#define LINGER_NS  200000000 // before leaving because of a dead rank, so that all see which one died first
+#define PATIENCE_MS 5000      // how long ranks that failed wait for each other to finish
+#define LINGER_NS   200000000 // before leaving because of a dead rank, so that all see which one died first
+#define NAP_NS      20000000  // of the thread that keeps the deadline
+#define MOST_NAP_MS 1000      // that a nap counts for: it lasts longer where the process is suspended
 
 // ---- closing
 
@@ -63,7 +66,7 @@ static bool silence_mpi(void) {
 // Ends all ranks after a failure that has been printed. When a rank exits with a code other than 0, Open
 // MPI's mpirun prints two banners, under which the message is hard to find. A job that MPI_Abort ends gets
 // one, from the process that calls it, which can be turned off. mpirun's exit code is the same. Every rank is
-// past its work here, and the alarm of mpi_close ends those that the launcher does not.
+// past its work here, and the deadline of mpi_close ends those that the launcher does not.
 static void end_quietly(int rank, enum status status) {
     if (rank == 0)
         MPI_Abort(MPI_COMM_WORLD, status_exit_code(status));
@@ -71,10 +74,77 @@ static void end_quietly(int rank, enum status status) {
         pause();
 }
 
+// A limit on the time until MPI has closed. Its closing calls wait for all ranks, and one of them may be
+// suspended by then; the watchdog, which notices that during a run, has ended before.
+struct deadline {
+    pthread_t thread;
+    bool running;
+    atomic_bool met;
+    int64_t ms;
+    int64_t turn_ms;            // after `ms`: for a rank whose turn comes first to end the others
+    int exit_code;              // of the process, if the deadline is not met
+    char message[LINK_MESSAGE]; // printed before; "": nothing is
+};
+
+// False: the deadline was met.
+static bool wait_ms(struct deadline *deadline, int64_t ms) {
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    for (int64_t waited = 0; waited < ms && !atomic_load(&deadline->met);) {
+        const int64_t began = rank_state_now_ms();
+        nanosleep(&nap, NULL);
+        const int64_t napped = rank_state_now_ms() - began;
+        waited += napped < MOST_NAP_MS ? napped : MOST_NAP_MS;
+    }
+    return !atomic_load(&deadline->met);
+}
+
+static void *end_at_deadline(void *argument) {
+    struct deadline *deadline = argument;
+    if (!wait_ms(deadline, deadline->ms))
+        return NULL;
+    signal(SIGTERM, SIG_DFL); // by which mpirun ends the others once a rank has ended
+    if (!wait_ms(deadline, deadline->turn_ms))
+        return NULL;
+    if (deadline->message[0] != 0) {
+        log_set_level(LOG_ERROR);
+        log_error("%s", deadline->message);
+    }
+    _exit(deadline->exit_code);
+}
+
+// For the closing calls of MPI, which wait for all ranks. After a failure they may take PATIENCE_MS; then
+// this rank ends silently, as the failure has been printed. After success they may take as long as a rank may
+// show no progress during a run.
+static void deadline_begin(struct deadline *deadline, const struct comm *comm, enum status status) {
+    const int64_t hang_ms = atomic_load(&comm->hang_ms);
+    *deadline = (struct deadline){.ms = PATIENCE_MS, .exit_code = status_exit_code(status)};
+    if (deadline->exit_code == 0) {
+        *deadline = (struct deadline){.ms = hang_ms + PATIENCE_MS,
+                                      .turn_ms = mpi_stagger_ms(comm->rank),
+                                      .exit_code = status_exit_code(STATUS_FAILED)};
+        snprintf(deadline->message, sizeof deadline->message,
+                 "rank %d: all work is done, but another rank has not ended %g s later (the limit is "
+                 "run.hang_timeout_s, or twice a step, and %d s more): its process is suspended, or its "
+                 "machine is down",
+                 comm->rank, (double)deadline->ms / 1e3, PATIENCE_MS / 1000);
+        if (hang_ms == 0) // without limit
+            return;
+    }
+    deadline->running = pthread_create(&deadline->thread, NULL, end_at_deadline, deadline) == 0;
+}
+
+static void deadline_end(struct deadline *deadline) {
+    if (!deadline->running)
+        return;
+    atomic_store(&deadline->met, true);
+    pthread_join(deadline->thread, NULL);
+}
+
 // All ranks end together, unless one is dead: MPI_Finalize would wait for it forever.
 static void mpi_close(struct comm *comm, enum status status) {
     struct mpi_data *mpi = mpi_of(comm);
     bool failing = status_exit_code(status) != 0;
+    struct deadline deadline;
     // Printed before any rank exits: when the first one does, mpirun kills the others.
     if (failing && mpi_has_failed(comm))
         mpi_print_failure(comm);
@@ -86,8 +156,7 @@ static void mpi_close(struct comm *comm, enum status status) {
         nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
         return;
     }
-    if (failing)
-        alarm(PATIENCE_S); // the default action of SIGALRM ends the process
+    deadline_begin(&deadline, comm, status);
     MPI_Win window = mpi->window;
     MPI_Comm everyone = mpi->everyone, machine = mpi->machine;
     const bool ends_process = mpi->ends_process;
@@ -103,7 +172,7 @@ static void mpi_close(struct comm *comm, enum status status) {
     MPI_Comm_free(&machine);
     MPI_Comm_free(&everyone);
     MPI_Finalize();
-    alarm(0);
+    deadline_end(&deadline);
 }
 
 // ---- opening

@@ -8,6 +8,8 @@
 #include "zero/comm/failure.h"
 #include "zero/comm/mpi_data.h"
 
+#define STAGGER_MS 1000 // between two ranks: longer than mpirun takes to end all
+
 static void send_notes(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     mpi->mailbox->note = mpi->failure;
@@ -123,4 +125,11 @@ void mpi_report_dead(struct comm *comm, int rank, const char *message) {
     pthread_mutex_unlock(&mpi->fail_lock);
     if (first)
         send_notes(comm);
+}
+
+int64_t mpi_stagger_ms(int rank) {
+    int64_t ms = 0;
+    for (; rank > 0; rank /= 2)
+        ms += STAGGER_MS;
+    return ms;
 }

@@ -19,5 +19,8 @@ void mpi_abort(struct comm *comm, enum status status, const char *message);
 void mpi_report_dead(struct comm *comm, int rank, const char *message);
 // Prints the failure unless another rank has. Only rank 0 and the ranks that share memory with it print.
 void mpi_print_failure(struct comm *comm);
+// How much longer than rank 0 a rank waits before it looks into, or reports, what all ranks notice at the
+// same time, in milliseconds. Lower ranks act first, and usually end the run before the others begin.
+int64_t mpi_stagger_ms(int rank);
 
 #endif

@@ -21,7 +21,6 @@
 #define PATIENCE_MS 5000     // from a failure anywhere to the end of every process
 #define COMPARE_MS  1000     // a wait of this length makes the watchdog compare the two ranks' collectives
 #define ALIVE_MS    5000     // a live process answers, or shows a heartbeat, within this time
-#define STAGGER_MS  1000     // between the inquiries of two ranks, so that usually only one inquires
 #define MOST_LOOKS  16       // processes checked per look; each check reads a file of /proc
 #define GAP_MS      5000     // no look for this long: this process was suspended, and perhaps others too
 #define TURN_MS     100      // between ranks that could report a dead process; mpirun kills all within 1 s
@@ -234,19 +233,10 @@ static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const
     text_free(&message);
 }
 
-// How much longer than the timeout a rank waits before it inquires. Lower ranks inquire first, and usually
-// end the run before the others begin.
-static int64_t stagger_ms(int rank) {
-    int64_t ms = 0;
-    for (; rank > 0; rank /= 2)
-        ms += STAGGER_MS;
-    return ms;
-}
-
 static void look_for_hangs(struct comm *comm, enum comm_channel channel, const struct rank_report *own) {
     struct watchdog *watchdog = &mpi_of(comm)->watchdog;
     int64_t limit_ms = atomic_load(&comm->hang_ms), now = rank_state_now_ms();
-    if (limit_ms == 0 || own->waits[channel].age_ms < limit_ms + stagger_ms(comm->rank))
+    if (limit_ms == 0 || own->waits[channel].age_ms < limit_ms + mpi_stagger_ms(comm->rank))
         return;
     if (watchdog->inquiry_ms == 0 && now >= watchdog->patient_until_ms) {
         watchdog->inquiry_ms = now;
@@ -286,8 +276,11 @@ static void *work(void *argument) {
     struct mpi_data *mpi = mpi_of(comm);
     struct watchdog *watchdog = &mpi->watchdog;
     const struct timespec nap = {.tv_nsec = WATCH_NS};
-    while (!atomic_load(&watchdog->stop)) {
+    for (;;) {
         nanosleep(&nap, NULL);
+        // Checked after the nap, which may have been a long suspension: another rank may have ended since.
+        if (atomic_load(&watchdog->stop))
+            return NULL;
         int64_t now = rank_state_now_ms();
         atomic_store(&comm->state->heartbeat_ms, now);
         if (now - watchdog->last_look_ms > GAP_MS) // what looks old may only have been suspended
@@ -306,7 +299,6 @@ static void *work(void *argument) {
             _exit(status_exit_code((enum status)mpi->failure.status));
         }
     }
-    return NULL;
 }
 
 enum status mpi_watchdog_start(struct comm *comm) {
