@@ -232,6 +232,15 @@ class Failures(RankCase):
                 finally:
                     shutil.rmtree(self.folder / 'run')
 
+    def wait_until_suspended(self, rank):
+        """Returns its process id."""
+        for _ in range(1200):
+            process = self.living().get(rank)
+            if process and pathlib.Path(f'/proc/{process}/stat').read_text().rpartition(')')[2].split()[0] == 'T':
+                return process
+            time.sleep(0.05)
+        self.fail(f'rank {rank} was not suspended within a minute')
+
     @unittest.skipIf(harness.SANITIZERS, 'preloads a library')
     def test_a_rank_that_hangs_when_all_work_is_done(self):
         """The run is over; MPI, which closes on all ranks together, would wait for the suspended one."""
@@ -242,12 +251,16 @@ class Failures(RankCase):
                 ranks = [self.one_rank(config, f'run.hang_timeout_s={limit}') for _ in range(3)]
                 ranks[suspended][4:4] = ['env', f'LD_PRELOAD={library}']
                 process = self.start_mpirun(*ranks[0], ':', *ranks[1], ':', *ranks[2])
+                stopped, began = self.wait_until_suspended(suspended), time.monotonic()
                 if limit > 0:
-                    self.fails_together(process, 1, 'all work is done', 'another rank', 'hang_timeout_s')
+                    out, error = process.communicate(timeout=60)
+                    self.assertLess(time.monotonic() - began, self.here(SECONDS + limit))
+                    self.assertEqual(process.returncode, 1, error)
+                    self.assertEqual(error.count('train: error:'), 1, error)
+                    self.assertRegex(error, 'all work is done, but another rank .*hang_timeout_s')
+                    self.assertFalse(self.living(), 'a rank is left')
                 else:
-                    self.wait_for_steps(2)
-                    time.sleep(1)
-                    os.kill(self.living()[suspended], signal.SIGCONT)
+                    os.kill(stopped, signal.SIGCONT)
                     self.finish(process, 0)
                 self.assertEqual(self.checkpoints()[-1].name, 'step-00000002')
                 shutil.rmtree(self.folder / 'run')

@@ -8,7 +8,7 @@
 #include "zero/comm/failure.h"
 #include "zero/comm/mpi_data.h"
 
-#define STAGGER_MS 1000 // between two ranks: longer than mpirun takes to end all
+#define STAGGER_MS 1000 // between two ranks
 
 static void send_notes(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
