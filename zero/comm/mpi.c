@@ -21,7 +21,7 @@
 #include "zero/comm/mpi_staging.h"
 #include "zero/comm/mpi_watchdog.h"
 
-#define PATIENCE_MS 5000 // how long ranks wait for each other to finish, at least; those that failed: at most
+#define PATIENCE_MS 5000 // how long ranks wait for each other to end: after success at least, else at most
 #define LINGER_NS   200000000 // before leaving because of a dead rank, so that all see which one died first
 #define NAP_NS      20000000  // of the thread that keeps the deadline
 #define MOST_NAP_MS 1000      // that a nap counts for: it lasts longer where the process is suspended
@@ -118,18 +118,19 @@ static void *end_at_deadline(void *argument) {
 // them a second later: their turns are further apart.
 static void deadline_begin(struct deadline *deadline, const struct comm *comm, enum status status) {
     const int64_t hang_ms = atomic_load(&comm->hang_ms);
-    *deadline = (struct deadline){.ms = PATIENCE_MS, .exit_code = status_exit_code(status)};
-    if (deadline->exit_code == 0) {
-        *deadline = (struct deadline){.ms = hang_ms > PATIENCE_MS ? hang_ms : PATIENCE_MS,
-                                      .turn_ms = 2 * mpi_stagger_ms(comm->rank),
-                                      .exit_code = status_exit_code(STATUS_FAILED)};
+    const bool failing = status_exit_code(status) != 0;
+    *deadline =
+        (struct deadline){.ms = PATIENCE_MS, .exit_code = status_exit_code(failing ? status : STATUS_FAILED)};
+    if (!failing) {
+        if (hang_ms == 0)
+            return; // without limit
+        deadline->ms = hang_ms > PATIENCE_MS ? hang_ms : PATIENCE_MS;
+        deadline->turn_ms = 2 * mpi_stagger_ms(comm->rank);
         snprintf(deadline->message, sizeof deadline->message,
                  "rank %d: all work is done, but another rank has not ended %g s later (the limit is "
                  "run.hang_timeout_s, or twice a step, and at least %d s): its process is suspended, or its "
                  "machine is down",
                  comm->rank, (double)deadline->ms / 1e3, PATIENCE_MS / 1000);
-        if (hang_ms == 0) // without limit
-            return;
     }
     deadline->running = pthread_create(&deadline->thread, NULL, end_at_deadline, deadline) == 0;
 }

@@ -18,7 +18,8 @@
 // Threads of a rank, at most three:
 //   main             trains; issues collectives; runs control collectives and all-reduces itself
 //   communication    runs bulk collectives, with overlap (zero/comm/queue.h)
-//   watchdog         keeps the heartbeat, watches the other ranks (zero/comm/mpi_watchdog.h)
+//   watchdog         keeps the heartbeat, watches the other ranks (zero/comm/mpi_watchdog.h). Once it has
+//                    ended, another thread limits the time that MPI takes to close (mpi.c)
 // main and communication may wait at the same time, one in a control and one in a bulk collective. The two
 // have links of their own (rings, buffers, tags), so neither waits behind the other.
 //

@@ -244,9 +244,11 @@ static void check_symmetric_products(const char *device, struct matrix_shape sha
 }
 
 static void test_symmetric_products(void **state) {
-    check_symmetric_products(*state, (struct matrix_shape){200, 230}, false);
-    check_symmetric_products(*state, (struct matrix_shape){230, 200}, false);
-    check_symmetric_products(*state, (struct matrix_shape){400, 400}, false);
+    for (int in_strips = 0; in_strips < 2; in_strips++) {
+        check_symmetric_products(*state, (struct matrix_shape){200, 230}, in_strips);
+        check_symmetric_products(*state, (struct matrix_shape){230, 200}, in_strips);
+        check_symmetric_products(*state, (struct matrix_shape){400, 400}, in_strips);
+    }
 }
 
 // A GPU's own strips are wider than these matrices.
