@@ -327,7 +327,8 @@ $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(
 # On a simulated GPU: the simulator's own tests, and the tests that take a device.
 test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
-tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda \
+tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_rotation \
+                   tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda tests/unit/model/test_cuda_rotation \
                    tests/unit/zero/test_newton_schulz tests/mpi/test_zero_comm_device
 # Compares hundreds of millions of numbers.
 $(OBJECTS)/tests/ops/test_kernels_training_sizes.o: CFLAGS += -fopenmp

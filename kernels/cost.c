@@ -116,13 +116,14 @@ static double causal_pairs(double T, double S, int window) {
     return pairs - misses * (least + least + misses - 1) / 2;
 }
 
-// Two products: q k^T, and the probabilities times v. Documents (`first`) are not looked at: their starts may
-// be in a device's memory, a plan does not know them, and utilization stays comparable. So with them this is
-// an upper bound.
+// Two products: q k^T, and the probabilities times v. With a table, rotated queries are also written.
+// Documents (`first`) are not looked at: their starts may be in a device's memory, a plan does not know them,
+// and utilization stays comparable. So with them this is an upper bound.
 static struct operation_cost attention_forward_work(const struct attention_forward_args *a) {
-    double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S, a->window);
+    const double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S, a->window);
+    const double queries = (double)a->T * a->H, keys = (double)a->S * a->K;
     return (struct operation_cost){.flops = 4 * pairs * a->D,
-                                   .bytes = 2.0 * a->B * ((double)a->T * a->H + (double)a->S * a->K) * a->D *
+                                   .bytes = ((a->table ? 3 : 2) * queries + 2 * keys) * a->B * a->D *
                                             size_of(a->type)};
 }
 

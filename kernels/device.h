@@ -70,6 +70,7 @@ struct device {
     int n_threads;           // host threads that its operations use
     int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
     bool has_matrix_units;   // a CPU's (AMX): bf16 products are many times as fast as other work
+    int rotating_attention;  // the widest heads of device_attention_rotates, in elements; 0: it never does
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
     // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that kernels/dense_peak.c lacks).
     double dense_peak[N_COMPUTE_DTYPES];
@@ -133,6 +134,10 @@ void device_close(struct device *device);
 static inline uint64_t device_launches(const struct device *device) {
     return __atomic_load_n(&device->n_launches, __ATOMIC_RELAXED);
 }
+
+// Whether attention_forward and attention_backward with a table rotate what they load and store anyway. Where
+// they do not, that is a pass of its own, and qkv_forward and rope_backward are no slower.
+bool device_attention_rotates(const struct device *device, enum dtype type, int D);
 
 // Free memory of the device in bytes; 0 where its memory is the host's.
 enum status device_memory_available(struct device *device, size_t *bytes) MUST_CHECK;

@@ -242,16 +242,18 @@ struct qkv_forward_args {
 // Blocks of keys that no query of a block sees are skipped. Tiled with an online softmax (FlashAttention,
 // arXiv 2205.14135; FlashAttention-2, 2307.08691), so the (T, S) scores are never stored. q, k and v may be
 // column ranges of one (B, T, 3C) tensor; k and v may be a key-value cache (S > T). Devices that multiply
-// 16-bit numbers round exp(score - max) to `type` before the product with v. Errors, forward and backward:
-// STATUS_UNSUPPORTED for a head dimension D that the device has no kernel for; the message names the largest
-// one it has.
+// 16-bit numbers round exp(score - max) to `type` before the product with v. With a table, q is first rotated
+// in place, to the bits of rope_forward at position S - T + t; k is rotated already. Errors, forward and
+// backward: STATUS_UNSUPPORTED for a head dimension D that the device has no kernel for; the message names
+// the largest one it has.
 struct attention_forward_args {
     void *out;         // [w] (B, T, H * D) type, dense
     void *lse;         // [w] (B, H, T) fp32: log of the sum of exp of the scaled scores, or NULL
-    const void *q;     // [r] (B, T, H * D) type
+    void *q;           // [r], with a table [rw]: (B, T, H * D) type
     const void *k, *v; // [r] (B, S, K * D) type
+    const void *table; // [r] (P, D / 2, 2) fp32 of rope_forward, P >= S; or NULL
     size_t q_stride, k_stride, v_stride;                   // between positions
-    size_t q_batch_stride, k_batch_stride, v_batch_stride; // between sequences
+    size_t q_batch_stride, k_batch_stride, v_batch_stride; // between sequences; q's with a table T q_stride
     // [r] (B, T), or NULL for zeros: the first of the S positions that each query sees, counted from the
     // start of k and v, cached ones included. At most the query's own, S - T + t, and never lower than the
     // one before it in its sequence.
@@ -263,16 +265,19 @@ struct attention_forward_args {
 };
 
 // Gradients of attention_forward with S == T, from the lse that it saved. dq, dk and dv have the strides of
-// q, k and v.
+// q, k and v. With a table, dq and dk are those of queries and keys before their rotation, to the bits of
+// rope_backward in place afterwards.
 struct attention_backward_args {
     void *dq, *dk, *dv;                  // [w] (B, T, H * D), (B, T, K * D), (B, T, K * D) type
     const void *dout;                    // [r] (B, T, H * D) type, dense
     const void *out;                     // [r] (B, T, H * D) type, dense: the output of attention_forward
     const void *lse;                     // [r] (B, H, T) fp32
-    const void *q, *k, *v;               // [r] as in attention_forward
+    const void *q, *k, *v;               // [r] as in attention_forward, q and k rotated
+    const void *table;                   // [r] as in attention_forward, or NULL
     size_t q_stride, k_stride, v_stride; // between positions of q and dq, ...
-    size_t q_batch_stride, k_batch_stride, v_batch_stride; // between their sequences
-    const int32_t *first;                                  // [r] (B, T) as in attention_forward, or NULL
+    // Between their sequences; with a table, those of q and k are T strides.
+    size_t q_batch_stride, k_batch_stride, v_batch_stride;
+    const int32_t *first; // [r] (B, T) as in attention_forward, or NULL
     int B, T, H, D;
     int K, window; // as in attention_forward
     enum dtype type;

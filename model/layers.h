@@ -156,8 +156,9 @@ enum status mix(const struct block_pass *a) MUST_CHECK;
 enum status mix_backward(const struct block_pass *a) MUST_CHECK;
 
 // The fused projection of queries, keys and values, from the norm's output x; queries and keys are rotated,
-// after the RMSNorm of each head where the config has it. With a cache and T > 1 keys and values go directly
-// to the cache; with T = 1 attend rotates.
+// after the RMSNorm of each head where the config has it. Where device_attention_rotates, and without that
+// norm, attend rotates the queries, and attend_backward both gradients. With a cache and T > 1 keys and
+// values go directly to the cache; with T = 1 attend rotates.
 enum status project_qkv(const struct block_pass *a, const void *x) MUST_CHECK;
 // Adds the value embeddings of the pass's tokens to the values. No-op for a block without them.
 enum status add_value_embedding(const struct block_pass *a) MUST_CHECK;
@@ -167,7 +168,8 @@ enum status value_embedding_backward(const struct block_pass *a) MUST_CHECK;
 enum status attend(const struct block_pass *a) MUST_CHECK;
 // From scratch->dbranch, the gradient of attention's output, to those of queries, keys and values.
 enum status attend_backward(const struct block_pass *a) MUST_CHECK;
-// From the gradients of rotated queries and keys to those before the rotation, and before its norm.
+// From the gradients of rotated queries and keys to those before the rotation, and before its norm. No-op
+// where attend_backward has done so.
 enum status rotate_backward(const struct block_pass *a) MUST_CHECK;
 // Attention's output projection, added to block_input, to buffers->middle; and back, from dresidual to
 // dbranch.

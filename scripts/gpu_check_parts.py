@@ -109,21 +109,23 @@ def run_operations(check, figures, program, *words):
     path = check.build / 'tests' / 'ops' / program
     if not path.exists():
         raise Skipped(f'{path} does not exist; build it with: make tests')
+    outcomes = figures.setdefault('outcomes', {})
     try:
         process = check.run(path, *words, CMOCKA_MESSAGE_OUTPUT='TAP')
-        figures['outcomes'] = outcomes_of(process.out)
+        outcomes.update(found := outcomes_of(process.out))
     except subprocess.TimeoutExpired as late:
-        figures['outcomes'] = outcomes_of(late.output)
+        outcomes.update(outcomes_of(late.output))
         raise
-    wrong = [name for name, outcome in figures['outcomes'].items() if outcome != 'ok']
-    if wrong or process.code or not figures['outcomes']:
+    wrong = [name for name, outcome in found.items() if outcome != 'ok']
+    if wrong or process.code or not found:
         tail = ' '.join(line.strip() for line in (process.out + process.error).splitlines() if 'expected' in line or 'wrong' in line)
-        raise Failed(f'{len(figures["outcomes"]) - len(wrong)} of {len(figures["outcomes"])} passed; failed: '
+        raise Failed(f'{len(found) - len(wrong)} of {len(found)} passed; failed: '
                      f'{", ".join(wrong) or "the test program, " + process.last_line()} {tail[:400]}'.strip())
 
 
 def operations(check, figures):
     run_operations(check, figures, 'test_kernels_cuda')
+    run_operations(check, figures, 'test_kernels_rotation', 'cuda: *')
 
 
 def training_sizes(check, figures):

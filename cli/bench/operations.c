@@ -46,51 +46,63 @@ static enum status linear_backward(struct operation_bench *b, struct operation_c
          .OC = 4 * C, .dout_stride = 4 * C, .type = b->type);
 }
 
-// q, k and v in one tensor, of H query heads and K key-value heads.
-static enum status forward_of(struct operation_bench *b, struct operation_cost *cost, int K, int window) {
+// q, k and v in one tensor, of H query heads and K key-value heads. table: of angles, or NULL
+static enum status forward_of(struct operation_bench *b, struct operation_cost *cost, int K, int window,
+                              const void *table) {
     const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
     char *qkv = b->buffers[1];
     CALL(b, attention_forward, .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
-         .v = qkv + (stride - (size_t)K * D) * size, .q_stride = stride,
+         .v = qkv + (stride - (size_t)K * D) * size, .table = table, .q_stride = stride,
          .q_batch_stride = stride * (size_t)b->T, .k_stride = stride, .k_batch_stride = stride * (size_t)b->T,
          .v_stride = stride, .v_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T, .H = H,
          .K = K, .D = C / H, .window = window, .type = b->type);
 }
 
-static enum status backward_of(struct operation_bench *b, struct operation_cost *cost, int K, int window) {
+static enum status backward_of(struct operation_bench *b, struct operation_cost *cost, int K, int window,
+                               const void *table) {
     const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
     const size_t k_at = C * size, v_at = (stride - (size_t)K * D) * size;
     char *qkv = b->buffers[1], *dqkv = b->buffers[2];
     CALL(b, attention_backward, .dq = dqkv, .dk = dqkv + k_at, .dv = dqkv + v_at, .dout = b->buffers[4],
          .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + k_at, .v = qkv + v_at,
-         .q_stride = stride, .q_batch_stride = stride * (size_t)b->T, .k_stride = stride,
+         .table = table, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T, .k_stride = stride,
          .k_batch_stride = stride * (size_t)b->T, .v_stride = stride, .v_batch_stride = stride * (size_t)b->T,
          .B = b->B, .T = b->T, .H = H, .K = K, .D = C / H, .window = window, .type = b->type);
 }
 
 static enum status attention_forward(struct operation_bench *b, struct operation_cost *cost) {
-    return forward_of(b, cost, H, 0);
+    return forward_of(b, cost, H, 0, NULL);
 }
 
 static enum status attention_backward(struct operation_bench *b, struct operation_cost *cost) {
-    return backward_of(b, cost, H, 0);
+    return backward_of(b, cost, H, 0, NULL);
+}
+
+// As Llama attends where device_attention_rotates. Elsewhere with a pass over queries before, or over both
+// gradients after.
+static enum status rotating_forward(struct operation_bench *b, struct operation_cost *cost) {
+    return forward_of(b, cost, H, 0, b->buffers[2]);
+}
+
+static enum status rotating_backward(struct operation_bench *b, struct operation_cost *cost) {
+    return backward_of(b, cost, H, 0, b->buffers[5]);
 }
 
 // Three query heads for each key-value head, as in SmolLM2.
 static enum status grouped_forward(struct operation_bench *b, struct operation_cost *cost) {
-    return forward_of(b, cost, H / 3, 0);
+    return forward_of(b, cost, H / 3, 0, NULL);
 }
 
 static enum status grouped_backward(struct operation_bench *b, struct operation_cost *cost) {
-    return backward_of(b, cost, H / 3, 0);
+    return backward_of(b, cost, H / 3, 0, NULL);
 }
 
 static enum status window_forward(struct operation_bench *b, struct operation_cost *cost) {
-    return forward_of(b, cost, H / 3, b->T / 4);
+    return forward_of(b, cost, H / 3, b->T / 4, NULL);
 }
 
 static enum status window_backward(struct operation_bench *b, struct operation_cost *cost) {
-    return backward_of(b, cost, H / 3, b->T / 4);
+    return backward_of(b, cost, H / 3, b->T / 4, NULL);
 }
 
 // One more position for each of B sequences that fill the cache. The tokens 0, 1, 2, ... T - 1 also serve as
@@ -144,6 +156,11 @@ static enum status rmsnorm_backward(struct operation_bench *b, struct operation_
 static enum status rope_forward(struct operation_bench *b, struct operation_cost *cost) {
     CALL(b, rope_forward, .out = b->buffers[0], .x = b->buffers[0], .table = b->buffers[1], .B = b->B,
          .T = b->T, .H = H, .K = H, .D = C / H, .x_stride = 3 * C, .out_stride = 3 * C, .type = b->type);
+}
+
+static enum status rope_forward_keys(struct operation_bench *b, struct operation_cost *cost) {
+    CALL(b, rope_forward, .out = b->buffers[0], .x = b->buffers[0], .table = b->buffers[1], .B = b->B,
+         .T = b->T, .K = H, .D = C / H, .x_stride = 3 * C, .out_stride = 3 * C, .type = b->type);
 }
 
 static enum status rope_backward(struct operation_bench *b, struct operation_cost *cost) {
@@ -430,6 +447,8 @@ const struct operation_case operation_cases[] = {
     {"linear_backward", linear_backward, true, ATTENTION_FLASH},
     {"attention_forward", attention_forward, true, ATTENTION_FLASH},
     {"attention_backward", attention_backward, true, ATTENTION_FLASH},
+    {"attention_forward, RoPE", rotating_forward, true, ATTENTION_FLASH},
+    {"attention_backward, RoPE", rotating_backward, true, ATTENTION_FLASH},
     {"attention_forward, GQA", grouped_forward, true, ATTENTION_FLASH},
     {"attention_backward, GQA", grouped_backward, true, ATTENTION_FLASH},
     {"attention_forward, window", window_forward, true, ATTENTION_FLASH},
@@ -443,6 +462,7 @@ const struct operation_case operation_cases[] = {
     {"rmsnorm_forward", rmsnorm_forward, false, ATTENTION_FLASH},
     {"rmsnorm_backward", rmsnorm_backward, false, ATTENTION_FLASH},
     {"rope_forward", rope_forward, false, ATTENTION_FLASH},
+    {"rope_forward, keys", rope_forward_keys, false, ATTENTION_FLASH},
     {"rope_backward", rope_backward, false, ATTENTION_FLASH},
     {"rope_forward, qk-norm", rope_forward_norm, false, ATTENTION_FLASH},
     {"rope_backward, qk-norm", rope_backward_norm, false, ATTENTION_FLASH},

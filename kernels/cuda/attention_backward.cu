@@ -7,6 +7,7 @@
 // registers; a kernel for all three gradients would pass them through shared memory and keep the sums of dq
 // in global memory.
 #include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/rotation.h"
 
 namespace {
 
@@ -109,9 +110,19 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mm
             }
 }
 
+// Blocks of queries_backward that a processor holds at least; 0: as ptxas decides. For these heads on sm_80,
+// whose shared memory holds three, it aims at four and spills.
+template <int WIDTH, bool BOUNDED> constexpr int queries_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
+    return WIDTH == 96 && BOUNDED ? 3 : 0;
+#else
+    return 0;
+#endif
+}
+
 // In a tile of scores, rows are queries and columns are keys.
 template <class T, int WIDTH, bool BOUNDED>
-__global__ void __launch_bounds__(ATTENTION_THREADS)
+__global__ void __launch_bounds__(ATTENTION_THREADS, queries_blocks<WIDTH, BOUNDED>())
     queries_backward(attention_backward_args args, float *delta, float scale, float log2_scale, bool packed) {
     using shape = backward_tiles<WIDTH>;
     constexpr int M = shape::M, STRIDE = shape::STRIDE, WARP_ROWS = shape::WARP_ROWS, ROWS = shape::ROWS;
@@ -170,6 +181,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         add_rows<WIDTH, M, STEP>(dq, ds, tile.step(odd, 0));
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dq, scale);
+    if (args.table)
+        turn_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.table, first + own, args.T - first - own,
+                                    D, packed, -1.0f);
     store_tile<WARP_ROWS, WIDTH>(
         strided_rows<T>(args.dq, args.q_batch_stride, args.q_stride, D, head, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
@@ -298,6 +312,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, keys_blocks<WIDTH, BOUNDED>
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dk, scale);
     put_rows<WIDTH, M>(tile.own[1] + own * STRIDE, dv, 1);
+    if (args.table)
+        turn_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.table, first + own, args.T - first - own,
+                                    D, packed, -1.0f);
     store_tile<WARP_ROWS, WIDTH>(
         strided_rows<T>(args.dk, args.k_batch_stride, args.k_stride, D, kv_head, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
@@ -314,6 +331,16 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
                                                const struct attention_backward_args *args) {
     int D = args->D;
     bool by_cudnn;
+    if (args->table && !device_attention_rotates(stream->device, args->type, D)) {
+        struct attention_backward_args rotated = *args;
+        rotated.table = nullptr;
+        TRY(cuda_attention_backward(stream, &rotated));
+        for (int which = 0; which < 2; which++) {
+            const struct rope_backward_args rotation = rotation_of_gradients(args, which);
+            TRY(cuda_rope_backward(stream, &rotation));
+        }
+        return STATUS_OK;
+    }
     TRY(cuda_cudnn_backward(stream, args, &by_cudnn));
     if (by_cudnn)
         return STATUS_OK;
@@ -321,7 +348,7 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
     float *delta = static_cast<float *>(stream->workspace), scale = attention_scale(D);
     bool packed = is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv) &&
                   is_aligned(args->dout) && is_aligned(args->out) && is_aligned(args->q) &&
-                  is_aligned(args->k) && is_aligned(args->v) &&
+                  is_aligned(args->k) && is_aligned(args->v) && is_aligned(args->table) &&
                   attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
                   attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type) &&
                   attention_is_packed(D, args->v_stride, args->v_batch_stride, args->type);

@@ -3,6 +3,7 @@
 // values alternate: while the tile of one is multiplied, the next tile of the other is copied, so one tile of
 // each is enough. Scores and their softmax stay in registers, in base-2 logarithms.
 #include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/rotation.h"
 
 namespace {
 
@@ -56,8 +57,18 @@ __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_
         }
 }
 
+// Blocks that a processor holds at least; 0: as ptxas decides. For these heads on sm_90 it decides for three,
+// though four need not spill.
+template <int WIDTH, bool BOUNDED> constexpr int forward_blocks() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
+    return WIDTH == 80 && BOUNDED ? 4 : 0;
+#else
+    return 0;
+#endif
+}
+
 template <class T, int WIDTH, bool BOUNDED>
-__global__ void __launch_bounds__(ATTENTION_THREADS)
+__global__ void __launch_bounds__(ATTENTION_THREADS, forward_blocks<WIDTH, BOUNDED>())
     forward(attention_forward_args args, float log2_scale, bool packed) {
     using shape = forward_tiles<WIDTH>;
     constexpr int STRIDE = TILE_STRIDE<WIDTH>, M = shape::M;
@@ -86,6 +97,15 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
         packed);
     load_tile<KEYS, WIDTH>(keys, key_rows(first_key), D, packed);
     cp_async_commit();
+    if (args.table) { // each warp's own rows; backward reads them
+        cp_async_wait<0>();
+        __syncthreads();
+        turn_rows<WARP_QUERIES, WIDTH>(queries + own * STRIDE, args.table, cached + first + own,
+                                       args.T - first - own, D, packed, 1.0f);
+        store_tile<WARP_QUERIES, WIDTH>(
+            strided_rows<T>(args.q, args.q_batch_stride, args.q_stride, D, head, first + own, args.T),
+            queries + own * STRIDE, D, packed);
+    }
     mma_c out[M][WIDTH / 8] = {};
     online_softmax rows[M][2];
     for (int m = 0; m < M; m++)
@@ -127,12 +147,19 @@ extern "C" enum status cuda_attention_forward(struct stream *stream,
                                               const struct attention_forward_args *args) {
     int D = args->D;
     bool by_cudnn;
+    if (args->table && !device_attention_rotates(stream->device, args->type, D)) {
+        struct attention_forward_args rotated = *args;
+        const struct rope_forward_args rotation = rotation_of_queries(args);
+        TRY(cuda_rope_forward(stream, &rotation));
+        rotated.table = nullptr;
+        return cuda_attention_forward(stream, &rotated);
+    }
     TRY(cuda_cudnn_forward(stream, args, &by_cudnn));
     if (by_cudnn)
         return STATUS_OK;
     TRY(attention_check_width(D));
     bool packed = is_aligned(args->out) && is_aligned(args->q) && is_aligned(args->k) &&
-                  is_aligned(args->v) &&
+                  is_aligned(args->v) && is_aligned(args->table) &&
                   attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
                   attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type) &&
                   attention_is_packed(D, args->v_stride, args->v_batch_stride, args->type);

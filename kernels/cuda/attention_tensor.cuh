@@ -6,6 +6,7 @@
 #define ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/layers/rope.cuh"
 
 constexpr int ATTENTION_WARPS = 4;
 constexpr int ATTENTION_THREADS = ATTENTION_WARPS * WARP;
@@ -48,6 +49,42 @@ __device__ __forceinline__ void store_tile(const attention_rows<T> &to, const T 
         if (row < to.n && column < D)
             to.x[row * to.stride + column] = tile[row * STRIDE + column];
     }
+}
+
+// ---- rotation (kernels/ops_layers.h: rope_forward)
+
+// Turns the pairs of n rows, of D elements each and at positions from `position` on, in a tile of ROWS rows;
+// with `sign` -1 back. By a warp, PAIRS at a time.
+template <int PAIRS, int ROWS, int WIDTH, class T>
+__device__ __forceinline__ void turn_pairs_of_rows(T *tile, const float *table, int position, int n, int D,
+                                                   float sign) {
+    constexpr int PARTS = WIDTH / 2 / PAIRS; // of a row
+    const int lane = static_cast<int>(threadIdx.x) % WARP, half_width = D / 2;
+#pragma unroll 1
+    for (int i = lane; i < ROWS * PARTS; i += WARP) {
+        const int row = i / PARTS, pair = i % PARTS * PAIRS;
+        if (row >= n || pair >= half_width)
+            continue;
+        T *const at = tile + row * TILE_STRIDE<WIDTH> + pair;
+        floats<PAIRS> low = load<PAIRS>(at), high = load<PAIRS>(at + half_width), cosines, sines;
+        load_pair_angles(table + (static_cast<size_t>(position) + row) * D + 2 * pair, cosines, sines);
+        turn_pairs(low, high, cosines, sines, sign);
+        store(at, low);
+        store(at + half_width, high);
+    }
+}
+
+// The same, four pairs at a time where rows are packed. The calling warp must have written the rows, or a
+// barrier must have followed; it may read them afterwards.
+template <int ROWS, int WIDTH, class T>
+__device__ __forceinline__ void turn_rows(T *tile, const void *table, int position, int n, int D, bool packed,
+                                          float sign) {
+    const auto *angles = static_cast<const float *>(table);
+    if (packed)
+        turn_pairs_of_rows<4, ROWS, WIDTH>(tile, angles, position, n, D, sign);
+    else
+        turn_pairs_of_rows<1, ROWS, WIDTH>(tile, angles, position, n, D, sign);
+    __syncwarp();
 }
 
 // ---- fragments, loaded from their first element in a tile

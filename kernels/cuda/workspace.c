@@ -202,9 +202,18 @@ static int matrix_product_launches(const struct matrix_product_args *args) {
     return (int)(2 * strips - 1);
 }
 
-// dq; dk and dv; on CUDA cores first dout's product with out.
+static bool attends_on_cores(enum dtype type, int D) {
+    return type == DTYPE_F32 || D > CUDA_ATTENTION_TENSOR_WIDTH;
+}
+
+// With a table, on CUDA cores first the rotation of queries.
+static int attention_forward_launches(const struct attention_forward_args *args) {
+    return 1 + (args->table && attends_on_cores(args->type, args->D));
+}
+
+// dq; dk and dv. On CUDA cores first dout's product with out, and with a table, last two rotations.
 static int attention_backward_launches(const struct attention_backward_args *args) {
-    return args->type == DTYPE_F32 || args->D > CUDA_ATTENTION_TENSOR_WIDTH ? 3 : 2;
+    return attends_on_cores(args->type, args->D) ? 3 + 2 * (args->table != NULL) : 2;
 }
 
 int cuda_launches(enum operation operation, const void *args) {
@@ -219,6 +228,8 @@ int cuda_launches(enum operation operation, const void *args) {
         return 2; // sums of squares; quotients
     case OP_matrix_product:
         return matrix_product_launches(args);
+    case OP_attention_forward:
+        return attention_forward_launches(args);
     case OP_attention_backward:
         return attention_backward_launches(args);
     case OP_embedding_backward:

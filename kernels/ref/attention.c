@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/ref/ref.h"
+#include "kernels/rotation.h"
 
 static double dot(const void *a, size_t at_a, const void *b, size_t at_b, size_t n, enum dtype type) {
     double sum = 0;
@@ -54,7 +55,10 @@ static double query_forward(const struct query *a, double *scores, double *sum) 
 }
 
 enum status ref_attention_forward(struct stream *stream, const struct attention_forward_args *a) {
-    (void)stream;
+    if (a->table) {
+        const struct rope_forward_args rotation = rotation_of_queries(a);
+        TRY(ref_rope_forward(stream, &rotation));
+    }
     size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D, group = H / (size_t)a->K;
     size_t own = (size_t)a->S - T; // position of the first query
     double *sum = malloc((D + (size_t)a->S) * sizeof *sum);
@@ -204,7 +208,6 @@ static void store_head(void *to, enum dtype type, size_t at, size_t stride, cons
 }
 
 enum status ref_attention_backward(struct stream *stream, const struct attention_backward_args *a) {
-    (void)stream;
     size_t T = (size_t)a->T, D = (size_t)a->D, group = (size_t)(a->H / a->K);
     for (size_t b = 0; b < (size_t)a->B; b++)
         for (size_t g = 0; g < (size_t)a->K; g++) {
@@ -221,5 +224,9 @@ enum status ref_attention_backward(struct stream *stream, const struct attention
             store_head(a->dv, a->type, b * a->v_batch_stride + g * D, a->v_stride, sums.dv, T, D);
             free(memory);
         }
+    for (int which = 0; which < 2 && a->table; which++) {
+        const struct rope_backward_args rotation = rotation_of_gradients(a, which);
+        TRY(ref_rope_backward(stream, &rotation));
+    }
     return STATUS_OK;
 }

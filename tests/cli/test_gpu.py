@@ -57,7 +57,7 @@ class GoldenCurves(GpuCase):
                 self.remove_run()
 
     def test_16_bit_types(self):
-        names = ('gpt2-tiny', 'qwen3-tiny', 'modern-tiny', *(('llama-tiny', 'qwen2-tiny') if harness.FULL else ()))
+        names = ('gpt2-tiny', 'llama-tiny', 'qwen3-tiny', 'modern-tiny', *(('qwen2-tiny',) if harness.FULL else ()))
         for name, (compute, tolerance) in itertools.product(names, LOW_PRECISION_TOLERANCES.items()):
             with self.subTest(name=name, compute=compute):
                 loss, _ = self.golden(name, f'precision.compute={compute}', steps=10 if harness.FULL or name == 'gpt2-tiny' else 4)

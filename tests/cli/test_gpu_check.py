@@ -84,7 +84,7 @@ class CheckCase(CommandCase):
     def fake_build(self, operations=OPERATIONS):
         build = self.folder / 'build'
         self.script(build / 'train', TRAIN.replace('{python}', sys.executable))
-        for name in 'test_kernels_cuda', 'test_kernels_training_sizes':
+        for name in 'test_kernels_cuda', 'test_kernels_rotation', 'test_kernels_training_sizes':
             self.script(build / 'tests' / 'ops' / name, operations)
         return build
 

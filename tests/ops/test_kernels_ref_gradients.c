@@ -277,7 +277,7 @@ static void test_attention_of_documents(void **state) {
     for (int b = 0; b < AB; b++)
         for (int t = 0; t < AT; t++) {
             const int start = documents[b * AT + t], n = t + 1 - start;
-            const double *from = c.qkv + (b * AT + start) * 3 * AC;
+            double *from = c.qkv + (b * AT + start) * 3 * AC;
             double alone[AT * AC], lse[AH * AT];
             RUN(attention_forward, .out = alone, .lse = lse, .q = from, .k = from + AC, .v = from + 2 * AC,
                 .q_stride = 3 * AC, .k_stride = 3 * AC, .v_stride = 3 * AC, .B = 1, .T = n, .S = n, .H = AH,

@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
+#include "kernels/rotation.h"
 
 // Block size of queries and of keys: a multiple of TILE_ROWS and of VF_WIDTH, and even.
 #define BLOCK 96
@@ -577,6 +578,10 @@ enum status CPU_OP(attention_backward)(struct stream *stream, const struct atten
     } else {
         parallel_run(call.plan.n_threads, pack_part, &call);
         parallel_run(call.plan.n_threads, blocks_part, &call);
+    }
+    for (int which = 0; which < 2 && args->table; which++) {
+        const struct rope_backward_args rotation = rotation_of_gradients(args, which);
+        TRY(CPU_OP(rope_backward)(stream, &rotation));
     }
     return STATUS_OK;
 }

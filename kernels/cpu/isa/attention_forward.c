@@ -10,6 +10,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/single_query.h"
+#include "kernels/rotation.h"
 
 // A block of keys and values stays in the first cache levels while the queries of a block pass over it. Each
 // block loads and stores a tile of the output once more; products of pairs, which are faster than that and
@@ -392,6 +393,10 @@ static void query_blocks_part(const void *context, int part, int n_parts) {
 }
 
 enum status CPU_OP(attention_forward)(struct stream *stream, const struct attention_forward_args *args) {
+    if (args->table) {
+        const struct rope_forward_args rotation = rotation_of_queries(args);
+        TRY(CPU_OP(rope_forward)(stream, &rotation));
+    }
     atomic_size_t next = 0;
     const struct forward_call call = {stream, args, plan_forward(stream->device, args),
                                       (size_t)args->B * (size_t)args->K, &next};

@@ -1,6 +1,7 @@
 // Rotary position embedding of heads after an optional RMS normalization (kernels/ops_layers.h:
 // rope_forward), by a group of neighbouring lanes, a power of two, which has a head in registers. For
-// rope_forward, rope_backward and attention_decode, which rotates what it loads.
+// rope_forward, rope_backward and attention_decode, which rotates what it loads. Attention's tensor-core
+// kernels rotate pairs in their tiles (attention_tensor.cuh: turn_rows).
 #ifndef ZERO_KERNELS_CUDA_LAYERS_ROPE_CUH
 #define ZERO_KERNELS_CUDA_LAYERS_ROPE_CUH
 
@@ -52,35 +53,46 @@ __device__ inline void store_head(T *to, const head_part<WIDTH> &x, const head_l
         }
 }
 
-// Of row `position` of the table, (P, D / 2, 2), 16 bytes at a time: one by one these loads would take longer
-// than the head's own.
+// The cosines and sines of WIDTH pairs, which alternate in the table: 16 bytes at a time. One by one these
+// loads would take longer than the head's own.
+template <int WIDTH>
+__device__ inline void load_pair_angles(const float *table, floats<WIDTH> &cosines, floats<WIDTH> &sines) {
+    constexpr int at_once = WIDTH > 1 ? 4 : 1;
+    for (int i = 0; i < 2 * WIDTH; i += at_once) {
+        const floats<at_once> some = load<at_once>(table + i);
+        for (int j = 0; j < at_once; j++)
+            ((i + j) % 2 == 0 ? cosines : sines).x[(i + j) / 2] = some.x[j];
+    }
+}
+
+// Of row `position` of the table, (P, D / 2, 2).
 template <int WIDTH>
 __device__ inline head_part<WIDTH> load_angles(const float *table, unsigned position, const head_lanes &of) {
     table += static_cast<size_t>(position) * 2 * static_cast<size_t>(of.half_width);
-    constexpr int at_once = WIDTH > 1 ? 4 : 1;
     head_part<WIDTH> angles = {};
 #pragma unroll
     for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
-        for (int i = 0; i < 2 * WIDTH && of.has<WIDTH>(step); i += at_once) {
-            const floats<at_once> some = load<at_once>(table + 2 * of.first<WIDTH>(step) + i);
-            for (int j = 0; j < at_once; j++)
-                ((i + j) % 2 == 0 ? angles.low : angles.high)[step].x[(i + j) / 2] = some.x[j];
-        }
+        if (of.has<WIDTH>(step))
+            load_pair_angles(table + 2 * of.first<WIDTH>(step), angles.low[step], angles.high[step]);
     return angles;
 }
 
-// Turns by the angles, or back by them with `sign` -1.
+// Turns pairs by their angles, or back by them with `sign` -1.
 template <int WIDTH>
-__device__ inline head_part<WIDTH> turn(const head_part<WIDTH> &angles, const head_part<WIDTH> &x,
-                                        float sign) {
-    head_part<WIDTH> out;
+__device__ inline void turn_pairs(floats<WIDTH> &low, floats<WIDTH> &high, const floats<WIDTH> &cosines,
+                                  const floats<WIDTH> &sines, float sign) {
+    for (int k = 0; k < WIDTH; k++) {
+        const float c = cosines.x[k], s = sign * sines.x[k], x = low.x[k], y = high.x[k];
+        low.x[k] = fmaf(-s, y, c * x);
+        high.x[k] = fmaf(s, x, c * y);
+    }
+}
+
+template <int WIDTH>
+__device__ inline head_part<WIDTH> turn(const head_part<WIDTH> &angles, head_part<WIDTH> x, float sign) {
     for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
-        for (int k = 0; k < WIDTH; k++) {
-            float c = angles.low[step].x[k], s = sign * angles.high[step].x[k];
-            out.low[step].x[k] = fmaf(-s, x.high[step].x[k], c * x.low[step].x[k]);
-            out.high[step].x[k] = fmaf(s, x.low[step].x[k], c * x.high[step].x[k]);
-        }
-    return out;
+        turn_pairs(x.low[step], x.high[step], angles.low[step], angles.high[step], sign);
+    return x;
 }
 
 template <int WIDTH, class T>

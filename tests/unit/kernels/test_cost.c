@@ -61,6 +61,8 @@ static void test_attention(void **state) {
         }
     EXPECT_COST(2 * 2 * B * H * D * pairs, 2 * B * H * D * (2 * T + 2 * S), attention_forward, .B = B, .T = T,
                 .S = S, .H = H, .K = H, .D = D, .type = DTYPE_BF16);
+    EXPECT_COST(2 * 2 * B * H * D * pairs, 2 * B * H * D * (3 * T + 2 * S), attention_forward, .table = P,
+                .B = B, .T = T, .S = S, .H = H, .K = H, .D = D, .type = DTYPE_BF16);
     EXPECT_COST(5 * 2 * B * H * D * square, 4 * 8 * B * H * D * T, attention_backward, .B = B, .T = T, .H = H,
                 .K = H, .D = D);
     // Sequences of 6 and of 9 positions: reads 5 and 8 of each cache; q, k, v and out; writes one of each.
