@@ -54,23 +54,37 @@ __device__ __forceinline__ void store_tile(const attention_rows<T> &to, const T 
 // ---- rotation (kernels/ops_layers.h: rope_forward)
 
 // Turns the pairs of n rows, of D elements each and at positions from `position` on, in a tile of ROWS rows;
-// with `sign` -1 back. By a warp, PAIRS at a time.
-template <int PAIRS, int ROWS, int WIDTH, class T>
+// with `sign` -1 back. By a warp, PAIRS at a time. Each lane loads the angles of GROUP times as many
+// together: they come from far, and the compiler must not load them before a store to the tile.
+template <int PAIRS, int GROUP, int ROWS, int WIDTH, class T>
 __device__ __forceinline__ void turn_pairs_of_rows(T *tile, const float *table, int position, int n, int D,
                                                    float sign) {
     constexpr int PARTS = WIDTH / 2 / PAIRS; // of a row
     const int lane = static_cast<int>(threadIdx.x) % WARP, half_width = D / 2;
-#pragma unroll 1
-    for (int i = lane; i < ROWS * PARTS; i += WARP) {
+    // Calls f(row, first pair) unless one of them does not exist.
+    const auto with_part = [=](int i, auto f) {
         const int row = i / PARTS, pair = i % PARTS * PAIRS;
-        if (row >= n || pair >= half_width)
-            continue;
-        T *const at = tile + row * TILE_STRIDE<WIDTH> + pair;
-        floats<PAIRS> low = load<PAIRS>(at), high = load<PAIRS>(at + half_width), cosines, sines;
-        load_pair_angles(table + (static_cast<size_t>(position) + row) * D + 2 * pair, cosines, sines);
-        turn_pairs(low, high, cosines, sines, sign);
-        store(at, low);
-        store(at + half_width, high);
+        if (i < ROWS * PARTS && row < n && pair < half_width)
+            f(row, pair);
+    };
+#pragma unroll 1
+    for (int begin = lane; begin < ROWS * PARTS; begin += GROUP * WARP) {
+        floats<PAIRS> cosines[GROUP] = {}, sines[GROUP] = {};
+#pragma unroll
+        for (int k = 0; k < GROUP; k++)
+            with_part(begin + k * WARP, [&](int row, int pair) {
+                load_pair_angles(table + (static_cast<size_t>(position) + row) * D + 2 * pair, cosines[k],
+                                 sines[k]);
+            });
+#pragma unroll
+        for (int k = 0; k < GROUP; k++)
+            with_part(begin + k * WARP, [&](int row, int pair) {
+                T *const at = tile + row * TILE_STRIDE<WIDTH> + pair;
+                floats<PAIRS> low = load<PAIRS>(at), high = load<PAIRS>(at + half_width);
+                turn_pairs(low, high, cosines[k], sines[k], sign);
+                store(at, low);
+                store(at + half_width, high);
+            });
     }
 }
 
@@ -79,11 +93,12 @@ __device__ __forceinline__ void turn_pairs_of_rows(T *tile, const float *table, 
 template <int ROWS, int WIDTH, class T>
 __device__ __forceinline__ void turn_rows(T *tile, const void *table, int position, int n, int D, bool packed,
                                           float sign) {
+    constexpr int GROUP = WIDTH == 80 ? 2 : 4; // of these heads, four would spill on sm_90
     const auto *angles = static_cast<const float *>(table);
     if (packed)
-        turn_pairs_of_rows<4, ROWS, WIDTH>(tile, angles, position, n, D, sign);
+        turn_pairs_of_rows<4, GROUP, ROWS, WIDTH>(tile, angles, position, n, D, sign);
     else
-        turn_pairs_of_rows<1, ROWS, WIDTH>(tile, angles, position, n, D, sign);
+        turn_pairs_of_rows<1, 1, ROWS, WIDTH>(tile, angles, position, n, D, sign);
     __syncwarp();
 }
 
