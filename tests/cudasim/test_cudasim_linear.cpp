@@ -398,7 +398,7 @@ void test_grid_limits(void **) {
     tensor q(DTYPE_BF16, size_t(B) * D, 1), out(DTYPE_BF16, size_t(B) * D, 2);
     struct attention_forward_args args = {};
     args.out = out.at();
-    args.q = args.k = args.v = q.at();
+    args.k = args.v = args.q = q.at();
     args.q_stride = args.q_batch_stride = args.k_stride = args.k_batch_stride = D;
     args.v_stride = args.v_batch_stride = D;
     args.T = args.S = args.H = args.K = 1;
