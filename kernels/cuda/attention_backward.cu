@@ -112,17 +112,12 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mm
 
 // Blocks of queries_backward that a processor holds at least; 0: as ptxas decides. For these heads on sm_80,
 // whose shared memory holds three, it aims at four and spills.
-template <int WIDTH, bool BOUNDED> constexpr int queries_blocks() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 800
-    return WIDTH == 96 && BOUNDED ? 3 : 0;
-#else
-    return 0;
-#endif
-}
+template <int WIDTH, bool BOUNDED>
+constexpr int QUERIES_BLOCKS = ATTENTION_ARCHITECTURE == 80 && WIDTH == 96 && BOUNDED ? 3 : 0;
 
 // In a tile of scores, rows are queries and columns are keys.
 template <class T, int WIDTH, bool BOUNDED>
-__global__ void __launch_bounds__(ATTENTION_THREADS, queries_blocks<WIDTH, BOUNDED>())
+__global__ void __launch_bounds__(ATTENTION_THREADS, QUERIES_BLOCKS<WIDTH, BOUNDED>)
     queries_backward(attention_backward_args args, float *delta, float scale, float log2_scale, bool packed) {
     using shape = backward_tiles<WIDTH>;
     constexpr int M = shape::M, STRIDE = shape::STRIDE, WARP_ROWS = shape::WARP_ROWS, ROWS = shape::ROWS;
@@ -231,18 +226,13 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p
 
 // Blocks of keys_backward that a processor holds at least; 0: as ptxas decides. For these heads on sm_100 it
 // aims at three and spills.
-template <int WIDTH, bool BOUNDED> constexpr int keys_blocks() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 1000
-    return WIDTH == 80 && BOUNDED ? 2 : 0;
-#else
-    return 0;
-#endif
-}
+template <int WIDTH, bool BOUNDED>
+constexpr int KEYS_BLOCKS = ATTENTION_ARCHITECTURE == 100 && WIDTH == 80 && BOUNDED ? 2 : 0;
 
 // In a tile of scores, rows are keys and columns are queries. The queries are those of all heads that read
 // the block's key-value head, one head after the other.
 template <class T, int WIDTH, bool BOUNDED>
-__global__ void __launch_bounds__(ATTENTION_THREADS, keys_blocks<WIDTH, BOUNDED>())
+__global__ void __launch_bounds__(ATTENTION_THREADS, KEYS_BLOCKS<WIDTH, BOUNDED>)
     keys_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
                   bool packed) {
     using shape = backward_tiles<WIDTH>;

@@ -59,16 +59,11 @@ __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_
 
 // Blocks that a processor holds at least; 0: as ptxas decides. For these heads on sm_90 it decides for three,
 // though four need not spill.
-template <int WIDTH, bool BOUNDED> constexpr int forward_blocks() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 900
-    return WIDTH == 80 && BOUNDED ? 4 : 0;
-#else
-    return 0;
-#endif
-}
+template <int WIDTH, bool BOUNDED>
+constexpr int FORWARD_BLOCKS = ATTENTION_ARCHITECTURE == 90 && WIDTH == 80 && BOUNDED ? 4 : 0;
 
 template <class T, int WIDTH, bool BOUNDED>
-__global__ void __launch_bounds__(ATTENTION_THREADS, forward_blocks<WIDTH, BOUNDED>())
+__global__ void __launch_bounds__(ATTENTION_THREADS, FORWARD_BLOCKS<WIDTH, BOUNDED>)
     forward(attention_forward_args args, float log2_scale, bool packed) {
     using shape = forward_tiles<WIDTH>;
     constexpr int STRIDE = TILE_STRIDE<WIDTH>, M = shape::M;
