@@ -16,11 +16,6 @@ void device_close(struct device *device) {
         device->close(device);
 }
 
-bool device_attention_rotates(const struct device *device, enum dtype type, int D) {
-    return device->attention == ATTENTION_FLASH && (type == DTYPE_BF16 || type == DTYPE_F16) &&
-           D <= device->rotating_attention;
-}
-
 // ---- functions that a device on the host leaves NULL
 
 enum status device_memory_available(struct device *device, size_t *bytes) {

@@ -137,7 +137,10 @@ static inline uint64_t device_launches(const struct device *device) {
 
 // Whether attention_forward and attention_backward with a table rotate what they load and store anyway. Where
 // they do not, that is a pass of its own, and qkv_forward and rope_backward are no slower.
-bool device_attention_rotates(const struct device *device, enum dtype type, int D);
+static inline bool device_attention_rotates(const struct device *device, enum dtype type, int D) {
+    return device->attention == ATTENTION_FLASH && (type == DTYPE_BF16 || type == DTYPE_F16) &&
+           D <= device->rotating_attention;
+}
 
 // Free memory of the device in bytes; 0 where its memory is the host's.
 enum status device_memory_available(struct device *device, size_t *bytes) MUST_CHECK;
