@@ -248,7 +248,7 @@ class OnTheSimulator(CheckCase):
                                   capture_output=True, text=True)
         process = pack(self.folder / 'packed')
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
-        self.assertRegex(process.stdout, r'3 programs, \d+ libraries, \d+ MiB')
+        self.assertRegex(process.stdout, r'4 programs, \d+ libraries, \d+ MiB')
         shutil.move(self.folder / 'packed', self.folder / 'carried')
         libraries = {path.name for path in (self.folder / 'carried' / 'lib').iterdir()}
         self.assertTrue(any(name.startswith('libmpi') for name in libraries), libraries)
