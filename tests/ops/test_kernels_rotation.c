@@ -214,10 +214,21 @@ static void compare(struct device *device, const struct shape *s, enum dtype typ
     assert_false(differs);
 }
 
+// Defined by tests/cudasim, where only what runs on a GPU is of interest, and a call takes long.
+void cudasim_reorder(unsigned seed) __attribute__((weak));
+
+// On a simulated GPU each shape has one of the two 16-bit types, which have kernels of their own, and some
+// have fp32.
+static bool has_turn(enum dtype type, size_t shape) {
+    return !cudasim_reorder ||
+           (type == DTYPE_F32 ? shape % 4 == 0 : (type == DTYPE_BF16) == (shape % 2 == 0));
+}
+
 static void compare_all(struct device *device) {
     for (enum dtype type = DTYPE_F32; type < N_COMPUTE_DTYPES; type = (enum dtype)(type + 1))
         for (size_t i = 0; i < N_SHAPES; i++)
-            compare(device, &shapes[i], type);
+            if (has_turn(type, i))
+                compare(device, &shapes[i], type);
     device_close(device);
 }
 
@@ -260,9 +271,6 @@ static void test_where_attention_rotates(void **state) {
     assert_false(device_attention_rotates(device, DTYPE_BF16, 64));
     device_close(device);
 }
-
-// Defined by tests/cudasim, where only what runs on a GPU is of interest.
-void cudasim_reorder(unsigned seed) __attribute__((weak));
 
 int main(int n_args, char **args) {
     static const struct CMUnitTest tests[] = {
