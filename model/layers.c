@@ -267,12 +267,14 @@ static bool rotates(const struct block_pass *a) {
     return a->rope && !(a->cache.keys_values && a->T == 1);
 }
 
-// Whether attention rotates the queries that it loads, and the gradients of queries and keys that it stores.
-// Keys are loaded again for each tile of queries, so they are rotated once, before.
-static bool attention_rotates(const struct block_pass *a) {
+// The table for attention where it rotates the queries that it loads, and the gradients of queries and keys
+// that it stores; else NULL. Keys are loaded again for each tile of queries, so they are rotated once,
+// before.
+static const void *attention_table(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
-    return rotates(a) && !config->qk_norm &&
-           device_attention_rotates(a->unit.runner->device, a->unit.type, config->head_dim);
+    const bool rotated = rotates(a) && !config->qk_norm &&
+                         device_attention_rotates(a->unit.runner->device, a->unit.type, config->head_dim);
+    return rotated ? a->rope : NULL;
 }
 
 // Columns [column, column + n) of q, k and v from x, to `out`, of which the first are H query heads and K key
@@ -299,12 +301,12 @@ static enum status project(const struct block_pass *a, int column, int n, int H,
                                      .norm = config->qk_norm,
                                      .epsilon = (float)config->norm_eps,
                                      .type = a->unit.type};
-    if (rotates(a) && !attention_rotates(a)) {
+    if (rotates(a) && !attention_table(a)) {
         RUN(a->unit.runner, qkv_forward, .linear = linear, .rope = rope);
         return STATUS_OK;
     }
     RUN_ARGS(a->unit.runner, linear_forward, linear);
-    if (attention_rotates(a) && K > 0) {
+    if (attention_table(a) && K > 0) {
         rope.x = rope.out = offset(out, (size_t)H * (size_t)config->head_dim, a->unit.type);
         rope.H = 0;
         RUN_ARGS(a->unit.runner, rope_forward, rope);
@@ -352,7 +354,7 @@ enum status rotate_backward(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
     const struct activation_gradients *d = a->scratch;
     size_t width = projected(a).q_stride;
-    if (attention_rotates(a))
+    if (attention_table(a))
         return STATUS_OK;
     RUN(a->unit.runner, rope_backward, .dx = d->dqkv, .dq_weight = layer_gradient(&a->unit, PARAM_Q_NORM),
         .dk_weight = layer_gradient(&a->unit, PARAM_K_NORM), .dout = d->drotated ? d->drotated : d->dqkv,
@@ -370,11 +372,10 @@ static enum status attend_appended(const struct block_pass *a) {
     struct heads heads = projected(a);
     void *keys = cached(a);
     RUN(a->unit.runner, attention_forward, .out = a->buffers->attention, .lse = a->buffers->lse, .q = heads.q,
-        .k = keys, .v = offset(keys, key_width(a), a->unit.type),
-        .table = attention_rotates(a) ? a->rope : NULL, .q_stride = heads.q_stride,
-        .k_stride = heads.k_stride, .v_stride = heads.v_stride, .first = a->first, .B = 1, .T = a->T,
-        .S = a->cache.length + a->T, .H = config->n_head, .K = config->n_kv_head, .D = config->head_dim,
-        .window = gpt_window(config, a->block), .type = a->unit.type);
+        .k = keys, .v = offset(keys, key_width(a), a->unit.type), .table = attention_table(a),
+        .q_stride = heads.q_stride, .k_stride = heads.k_stride, .v_stride = heads.v_stride, .first = a->first,
+        .B = 1, .T = a->T, .S = a->cache.length + a->T, .H = config->n_head, .K = config->n_kv_head,
+        .D = config->head_dim, .window = gpt_window(config, a->block), .type = a->unit.type);
     return STATUS_OK;
 }
 
@@ -402,8 +403,8 @@ enum status attend(const struct block_pass *a) {
     struct heads heads = rotated(a);
     size_t T = (size_t)a->T;
     RUN(a->unit.runner, attention_forward, .out = a->buffers->attention, .lse = a->buffers->lse, .q = heads.q,
-        .k = heads.k, .v = heads.v, .table = attention_rotates(a) ? a->rope : NULL,
-        .q_stride = heads.q_stride, .q_batch_stride = heads.q_stride * T, .k_stride = heads.k_stride,
+        .k = heads.k, .v = heads.v, .table = attention_table(a), .q_stride = heads.q_stride,
+        .q_batch_stride = heads.q_stride * T, .k_stride = heads.k_stride,
         .k_batch_stride = heads.k_stride * T, .v_stride = heads.v_stride,
         .v_batch_stride = heads.v_stride * T, .first = a->first, .B = a->B, .T = a->T, .S = a->T,
         .H = config->n_head, .K = config->n_kv_head, .D = config->head_dim,
@@ -421,9 +422,8 @@ enum status attend_backward(const struct block_pass *a) {
     void *dq = d->drotated ? d->drotated : d->dqkv;
     RUN(a->unit.runner, attention_backward, .dq = dq, .dk = offset(dq, HD, type),
         .dv = offset(d->dqkv, HD + KD, type), .dout = d->dbranch, .out = a->buffers->attention,
-        .lse = a->buffers->lse, .q = heads.q, .k = heads.k, .v = heads.v,
-        .table = attention_rotates(a) ? a->rope : NULL, .q_stride = heads.q_stride,
-        .q_batch_stride = heads.q_stride * T, .k_stride = heads.k_stride,
+        .lse = a->buffers->lse, .q = heads.q, .k = heads.k, .v = heads.v, .table = attention_table(a),
+        .q_stride = heads.q_stride, .q_batch_stride = heads.q_stride * T, .k_stride = heads.k_stride,
         .k_batch_stride = heads.k_stride * T, .v_stride = heads.v_stride,
         .v_batch_stride = heads.v_stride * T, .first = a->first, .B = a->B, .T = a->T, .H = config->n_head,
         .K = config->n_kv_head, .D = config->head_dim, .window = gpt_window(config, a->block), .type = type);

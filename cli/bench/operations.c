@@ -153,14 +153,18 @@ static enum status rmsnorm_backward(struct operation_bench *b, struct operation_
 }
 
 // The query and key heads of a tensor that has values too, in place.
-static enum status rope_forward(struct operation_bench *b, struct operation_cost *cost) {
+static enum status rope_forward_of(struct operation_bench *b, struct operation_cost *cost, int n_queries) {
     CALL(b, rope_forward, .out = b->buffers[0], .x = b->buffers[0], .table = b->buffers[1], .B = b->B,
-         .T = b->T, .H = H, .K = H, .D = C / H, .x_stride = 3 * C, .out_stride = 3 * C, .type = b->type);
+         .T = b->T, .H = n_queries, .K = H, .D = C / H, .x_stride = 3 * C, .out_stride = 3 * C,
+         .type = b->type);
+}
+
+static enum status rope_forward(struct operation_bench *b, struct operation_cost *cost) {
+    return rope_forward_of(b, cost, H);
 }
 
 static enum status rope_forward_keys(struct operation_bench *b, struct operation_cost *cost) {
-    CALL(b, rope_forward, .out = b->buffers[0], .x = b->buffers[0], .table = b->buffers[1], .B = b->B,
-         .T = b->T, .K = H, .D = C / H, .x_stride = 3 * C, .out_stride = 3 * C, .type = b->type);
+    return rope_forward_of(b, cost, 0);
 }
 
 static enum status rope_backward(struct operation_bench *b, struct operation_cost *cost) {

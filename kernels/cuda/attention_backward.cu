@@ -342,7 +342,7 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
                   attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
                   attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type) &&
                   attention_is_packed(D, args->v_stride, args->v_batch_stride, args->type);
-    if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH) {
+    if (cuda_attends_on_cores(args->type, D)) {
         size_t n_rows = static_cast<size_t>(args->B) * args->T * args->H;
         TRY(with_type(args->type, [=](auto type) {
             return LAUNCH(stream, deltas<decltype(type)>,

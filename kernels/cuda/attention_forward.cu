@@ -158,7 +158,7 @@ extern "C" enum status cuda_attention_forward(struct stream *stream,
                   attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
                   attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type) &&
                   attention_is_packed(D, args->v_stride, args->v_batch_stride, args->type);
-    if (args->type == DTYPE_F32 || D > ATTENTION_TENSOR_WIDTH)
+    if (cuda_attends_on_cores(args->type, D))
         return attention_forward_on_cores(stream, args, packed);
     return with_type_and_width(args->type, D, [=](auto type, auto width) {
         using T = decltype(type);

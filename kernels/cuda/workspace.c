@@ -202,18 +202,14 @@ static int matrix_product_launches(const struct matrix_product_args *args) {
     return (int)(2 * strips - 1);
 }
 
-static bool attends_on_cores(enum dtype type, int D) {
-    return type == DTYPE_F32 || D > CUDA_ATTENTION_TENSOR_WIDTH;
-}
-
 // With a table, on CUDA cores first the rotation of queries.
 static int attention_forward_launches(const struct attention_forward_args *args) {
-    return 1 + (args->table && attends_on_cores(args->type, args->D));
+    return 1 + (args->table && cuda_attends_on_cores(args->type, args->D));
 }
 
 // dq; dk and dv. On CUDA cores first dout's product with out, and with a table, last two rotations.
 static int attention_backward_launches(const struct attention_backward_args *args) {
-    return attends_on_cores(args->type, args->D) ? 3 + 2 * (args->table != NULL) : 2;
+    return cuda_attends_on_cores(args->type, args->D) ? 3 + 2 * (args->table != NULL) : 2;
 }
 
 int cuda_launches(enum operation operation, const void *args) {

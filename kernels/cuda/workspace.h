@@ -25,6 +25,10 @@ size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t 
 
 // The widest heads, in elements, of attention's kernels for tensor cores.
 #define CUDA_ATTENTION_TENSOR_WIDTH 128
+// Whether attention's kernels for CUDA cores take heads of D elements.
+static inline bool cuda_attends_on_cores(enum dtype type, int D) {
+    return type == DTYPE_F32 || D > CUDA_ATTENTION_TENSOR_WIDTH;
+}
 
 // embedding_backward: each of CUDA_TOKEN_OWNERS blocks finds out where its tokens occur, those that are equal
 // to its number modulo CUDA_TOKEN_OWNERS. Bytes for the number of distinct tokens of each, these tokens,

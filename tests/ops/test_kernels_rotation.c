@@ -40,6 +40,7 @@ enum tensor { Q, K, V, OUT, LSE, DOUT, DQ, DK, DV, TABLE, FIRST, N_TENSORS };
 struct tensors {
     size_t begin[N_TENSORS], end; // bytes
     size_t stride[N_TENSORS];     // elements between rows
+    size_t elements[N_TENSORS];   // between rows, too
     char *data;
 };
 
@@ -68,8 +69,9 @@ static struct tensors lay_out(const struct shape *s, enum dtype type) {
     struct tensors t = {0};
     for (int i = 0; i < N_TENSORS; i++) {
         t.stride[i] = all[i].columns + (all[i].dense ? 0 : gap);
+        t.elements[i] = all[i].rows * t.stride[i];
         t.begin[i] = aligned(t.end) + shift * all[i].size;
-        t.end = t.begin[i] + all[i].rows * t.stride[i] * all[i].size;
+        t.end = t.begin[i] + t.elements[i] * all[i].size;
     }
     t.data = calloc(1, t.end);
     assert_non_null(t.data);
@@ -84,10 +86,7 @@ static void fill(const struct tensors *t, const struct shape *s, enum dtype type
     EXPECT_OK(stream_init(&stream, cpu));
     for (int i = 0; i < FIRST; i++) {
         const enum dtype is = i == LSE || i == TABLE ? DTYPE_F32 : type;
-        const size_t n = (size_t)(i == K || i == V || i == DK || i == DV ? s->B * s->S
-                                  : i == TABLE                           ? s->S
-                                                                         : s->B * s->T) *
-                         t->stride[i];
+        const size_t n = t->elements[i];
         float *values = malloc(n * sizeof *values);
         assert_non_null(values);
         for (size_t k = 0; k < n; k++)
