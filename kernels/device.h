@@ -51,6 +51,7 @@ enum attention_kernel {
 struct attention_shape {
     int B, T, H, K, D;
     int window; // 0: none
+    bool rope;  // q and k are rotated, and not normalized before
     enum dtype type;
 };
 
@@ -232,7 +233,9 @@ struct gemm_rate {
 };
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
                                      double seconds, struct gemm_rate *rate) MUST_CHECK;
-// Times attention forward and backward of a shape by flash and by cuDNN, which must support it.
+// Times attention forward and backward of a shape by flash and by cuDNN, which must support it. With
+// shape->rope RoPE is part of both: as passes of its own, but for what flash rotates itself
+// (device_attention_rotates).
 //   reproducible   [out] whether cuDNN gave the same bits each time, and flash's numbers up to rounding
 // The choice of device->attention is left as it was. Errors: STATUS_FAILED when the memory, about
 // 12 (B, T, H D) tensors and the workspace, is not available.

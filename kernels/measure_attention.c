@@ -1,5 +1,6 @@
 // Times attention by flash and by cuDNN on a device, as a training run calls it, and checks that cuDNN gives
-// the same bits in every call.
+// the same bits in every call. Where the model rotates queries and keys, that is timed too: flash saves a
+// part of it.
 #include <math.h>
 #include <stdlib.h>
 
@@ -23,11 +24,18 @@ struct measured_attention {
     size_t channels_bytes; // of a (B, T, H D) tensor
     size_t qkv_bytes;      // of q, k and v, or of their gradients
     size_t bytes[N_RESULTS];
-    void *qkv, *dout, *results[N_RESULTS];
+    size_t table_bytes; // 0 without RoPE
+    void *qkv, *dout, *table, *results[N_RESULTS];
     void *seen[N_RESULTS]; // host copies
     struct attention_forward_args forward;
     struct attention_backward_args backward;
+    struct rope_forward_args rope;       // before forward, where B > 0
+    struct rope_backward_args rope_back; // after backward, where B > 0
 };
+
+static enum status out_of_memory(void) {
+    return FAIL(STATUS_FAILED, "out of host memory for measuring attention");
+}
 
 static void *after(void *base, size_t bytes) {
     return (char *)base + bytes;
@@ -83,28 +91,79 @@ static void describe_calls(struct measured_attention *m) {
                                                    .type = shape->type};
 }
 
-// Random numbers in [-1, 1), the same in each sequence. Zeros would be computed faster.
-static enum status fill_random(struct measured_attention *m, void *to, size_t bytes, uint64_t tensor) {
-    const size_t n = (size_t)m->shape->B, size = dtype_size(m->shape->type), sequence = bytes / n;
-    uint16_t *values = malloc(sequence);
-    if (!values)
-        return FAIL(STATUS_FAILED, "out of host memory for measuring attention");
-    for (size_t i = 0; i < sequence / size; i++) {
-        float value = (float)(2 * rng_uniform(tensor, 0, i) - 1);
-        values[i] = m->shape->type == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
-    }
+// What rotates where: attention the queries and both gradients, and a pass the keys; or passes all of them.
+static void describe_rotation(struct measured_attention *m) {
+    const struct attention_shape *shape = m->shape;
+    const bool fused = device_attention_rotates(m->device, shape->type, shape->D);
+    m->forward.table = m->backward.table = fused ? m->table : NULL;
+    m->rope = (struct rope_forward_args){0};
+    m->rope_back = (struct rope_backward_args){0};
+    if (!m->table)
+        return;
+    void *turned = fused ? (void *)m->forward.k : m->qkv;
+    m->rope = (struct rope_forward_args){.out = turned,
+                                         .x = turned,
+                                         .table = m->table,
+                                         .B = shape->B,
+                                         .T = shape->T,
+                                         .H = fused ? 0 : shape->H,
+                                         .K = shape->K,
+                                         .D = shape->D,
+                                         .x_stride = m->forward.q_stride,
+                                         .out_stride = m->forward.q_stride,
+                                         .type = shape->type};
+    if (!fused)
+        m->rope_back = (struct rope_backward_args){.dx = m->backward.dq,
+                                                   .dout = m->backward.dq,
+                                                   .table = m->table,
+                                                   .B = shape->B,
+                                                   .T = shape->T,
+                                                   .H = shape->H,
+                                                   .K = shape->K,
+                                                   .D = shape->D,
+                                                   .dx_stride = m->backward.q_stride,
+                                                   .dout_stride = m->backward.q_stride,
+                                                   .type = shape->type};
+}
+
+// Copies values `times` times, one after another, and frees them.
+static enum status upload(struct measured_attention *m, void *to, void *values, size_t bytes, size_t times) {
     enum status status = STATUS_OK;
-    for (size_t b = 0; b < n && status == STATUS_OK; b++)
-        status = m->device->copy(&m->stream, after(to, b * sequence), values, sequence);
+    for (size_t i = 0; i < times && status == STATUS_OK; i++)
+        status = m->device->copy(&m->stream, after(to, i * bytes), values, bytes);
     if (status == STATUS_OK)
         status = m->device->synchronize(&m->stream);
     free(values);
     return status;
 }
 
+// Angles of zero, cos 1 and sin 0: rotating in place once more changes nothing, and takes as long.
+static enum status fill_table(struct measured_attention *m) {
+    float *values = malloc(m->table_bytes);
+    if (!values)
+        return out_of_memory();
+    for (size_t i = 0; i < m->table_bytes / sizeof *values; i++)
+        values[i] = i % 2 == 0;
+    return upload(m, m->table, values, m->table_bytes, 1);
+}
+
+// Random numbers in [-1, 1), the same in each sequence. Zeros would be computed faster.
+static enum status fill_random(struct measured_attention *m, void *to, size_t bytes, uint64_t tensor) {
+    const size_t n = (size_t)m->shape->B, sequence = bytes / n;
+    uint16_t *values = malloc(sequence);
+    if (!values)
+        return out_of_memory();
+    for (size_t i = 0; i < sequence / sizeof *values; i++) {
+        float value = (float)(2 * rng_uniform(tensor, 0, i) - 1);
+        values[i] = m->shape->type == DTYPE_F16 ? f16_from_float(value) : bf16_from_float(value);
+    }
+    return upload(m, to, values, sequence, n);
+}
+
 static void measured_free(struct measured_attention *m) {
     m->device->memory_delete(m->device, m->qkv, m->qkv_bytes);
     m->device->memory_delete(m->device, m->dout, m->channels_bytes);
+    m->device->memory_delete(m->device, m->table, m->table_bytes);
     for (int i = 0; i < N_RESULTS; i++) {
         m->device->memory_delete(m->device, m->results[i], m->bytes[i]);
         free(m->seen[i]);
@@ -117,6 +176,7 @@ static enum status measured_init(struct measured_attention *m) {
     const size_t rows = (size_t)shape->B * (size_t)shape->T * (size_t)shape->H;
     m->channels_bytes = rows * (size_t)shape->D * dtype_size(shape->type);
     m->qkv_bytes = m->channels_bytes / (size_t)shape->H * (size_t)(shape->H + 2 * shape->K);
+    m->table_bytes = shape->rope ? (size_t)shape->T * (size_t)shape->D * sizeof(float) : 0;
     m->bytes[RESULT_OUT] = m->channels_bytes;
     m->bytes[RESULT_LSE] = rows * sizeof(float);
     m->bytes[RESULT_GRADIENTS] = m->qkv_bytes;
@@ -127,7 +187,11 @@ static enum status measured_init(struct measured_attention *m) {
         TRY(m->device->memory_new(m->device, m->bytes[i], PURPOSE, &m->results[i]));
         m->seen[i] = malloc(m->bytes[i]);
         if (!m->seen[i])
-            return FAIL(STATUS_FAILED, "out of host memory for measuring attention");
+            return out_of_memory();
+    }
+    if (shape->rope) {
+        TRY(m->device->memory_new(m->device, m->table_bytes, PURPOSE, &m->table));
+        TRY(fill_table(m));
     }
     describe_calls(m);
     TRY(fill_random(m, m->qkv, m->qkv_bytes, 1));
@@ -140,8 +204,12 @@ static enum status run_together(struct measured_attention *m, int n, double *sec
     const struct ops *ops = m->device->ops;
     double began = clock_monotonic_s();
     for (int i = 0; i < n; i++) {
+        if (m->rope.B > 0)
+            TRY(ops->rope_forward(&m->stream, &m->rope));
         TRY(ops->attention_forward(&m->stream, &m->forward));
         TRY(ops->attention_backward(&m->stream, &m->backward));
+        if (m->rope_back.B > 0)
+            TRY(ops->rope_backward(&m->stream, &m->rope_back));
     }
     TRY(m->device->synchronize(&m->stream));
     *seconds = (clock_monotonic_s() - began) / n;
@@ -197,7 +265,7 @@ static enum status compare_results(struct measured_attention *m, bool bits, bool
     for (int i = 0; i < N_RESULTS && *equal; i++) {
         void *now = malloc(m->bytes[i]);
         if (!now)
-            return FAIL(STATUS_FAILED, "out of host memory for measuring attention");
+            return out_of_memory();
         enum status status = read_result(m, i, now);
         if (status == STATUS_OK)
             *equal = bits ? memcmp(now, m->seen[i], m->bytes[i]) == 0 : is_close(m, i, now);
@@ -215,6 +283,7 @@ static enum status with_kernel(struct measured_attention *m, enum attention_kern
     const enum attention_kernel before = device->attention;
     size_t forward = 0, backward = 0;
     device->attention = kernel;
+    describe_rotation(m);
     enum status status = device->ops->workspace_bytes(device, OP_attention_forward, &m->forward, &forward);
     if (status == STATUS_OK)
         status = device->ops->workspace_bytes(device, OP_attention_backward, &m->backward, &backward);

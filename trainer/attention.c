@@ -27,6 +27,7 @@ static struct attention_shape shape_of(const struct trainer *trainer, int64_t se
         .K = model->n_kv_head,
         .D = model->head_dim,
         .window = window,
+        .rope = model->family != FAMILY_GPT2 && !model->qk_norm,
         .type = trainer->type};
 }
 
@@ -276,9 +277,10 @@ static enum status choose_faster(struct trainer *trainer, const struct cudnn_sup
         log_info("attention: flash; cuDNN is not used: %s", verdict.reason);
     else
         log_info("attention: %s%s, the faster; forward and backward of a layer take %.3g ms by cuDNN %s and "
-                 "%.3g ms by flash%s",
+                 "%.3g ms by flash%s%s",
                  verdict.by_cudnn ? "cuDNN " : "flash", trainer->attention.cudnn, 1e3 * verdict.times.cudnn_s,
                  support->version, 1e3 * verdict.times.flash_s,
+                 shape_of(trainer, length_at(trainer->config, 0), 0).rope ? ", with RoPE" : "",
                  trainer->config->train.seq_len_schedule.n > 0
                      ? ", as a mean over the lengths of train.seq_len_schedule"
                      : "");

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
-#define FORMAT_VERSION 2 // raised when a change of the kernels outdates old times
+#define FORMAT_VERSION 3 // raised when a change of the kernels outdates old times
 #define MOST_BYTES     (1 << 20)
 #define MOST_LINE      512
 
@@ -24,9 +24,9 @@ static char *cache_folder(void) {
 
 static void print_key(const struct attention_cache_key *key, char line[MOST_LINE]) {
     const struct attention_shape *shape = &key->shape;
-    snprintf(line, MOST_LINE, "%d\t%s\tcuDNN %s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t", FORMAT_VERSION, key->gpu,
+    snprintf(line, MOST_LINE, "%d\t%s\tcuDNN %s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t", FORMAT_VERSION, key->gpu,
              key->cudnn, dtype_name(shape->type), shape->B, shape->T, shape->H, shape->K, shape->D,
-             shape->window);
+             shape->window, shape->rope);
 }
 
 static bool parse_times(const char *figures, struct attention_times *out) {

@@ -142,6 +142,16 @@ class Choice(AttentionCase):
         self.assertEqual(self.curve('auto'), self.curve('flash'))
         self.assertNotEqual(self.curve('cudnn'), self.curve('flash'))
 
+    def test_rope_is_measured_along(self):
+        """But not after qk-norm, which rotates in its own pass with both kernels."""
+        short = 'train.max_steps=1', 'train.train_batch_size=2', 'model.n_layer=1'
+        for name, model, rope in ('gpt2', (), '0'), ('llama', ('model.family=llama',), '1'), (
+                'qwen3', ('model.family=llama', 'model.qk_norm=true'), '0'):
+            lines = self.attention_lines(self.train(*short, *model, run=name, environment=CUDNN))
+            self.assertEqual(', with RoPE' in lines[0], rope == '1', lines)
+            self.assertEqual([line.split('\t')[-4] for line in self.cache.read_text().splitlines()], [rope])
+            self.cache.unlink()
+
     def test_the_faster_over_the_lengths_of_a_schedule(self):
         """By the mean over the steps: of four, the first has 16 tokens."""
         schedule = 'train.max_steps=4', 'train.seq_len_schedule=[[0, 16], [1, 32]]', 'train.train_batch_size=2', 'model.n_layer=1'
@@ -204,7 +214,7 @@ class Choice(AttentionCase):
         self.train('train.max_steps=1', run='measured', environment=gpus)
         config = self.ranks_config(precision={'compute': 'bf16'}, device='cuda')
         line = self.cache.read_text().split('\t')
-        self.cache.write_text('\t'.join([*line[:4], '1', *map(str, (T, H, H, D, 0)), '2e-3', '1e-3', '1']) + '\n')
+        self.cache.write_text('\t'.join([*line[:4], '1', *map(str, (T, H, H, D, 0, 0)), '2e-3', '1e-3', '1']) + '\n')
         self.run_ranks(2, config, *sizes, 'attention=flash', f'run.dir={self.folder / "flash"}', environment=gpus)
         flash = self.metrics('flash')[-1]['device_planned_bytes']
         words = [word for memory in ('8G', flash + (1 << 20)) for word in
