@@ -37,7 +37,7 @@ class Fault:
         self.draw, self.case, self.ranks = draw, case, ranks
         self.rank = draw.randrange(ranks)
         self.step = draw.randrange(-STEPS // 4, STEPS - 2 * EVERY)  # below 0: while the run starts
-        self.delay = draw.uniform(0, 0.3 if self.step < 0 else 0.02)
+        self.delay = draw.uniform(0, case.start_seconds[ranks] if self.step < 0 else 0.02)
 
     def __str__(self):
         when = '' if not self.mid_run else ' during the start' if self.step < 0 else f' after step {self.step}'
@@ -219,7 +219,8 @@ FAULTS = (Killed, Stopped, FullDisk, OtherFolder, UnreadableData, TruncatedData,
 
 @unittest.skipIf(harness.SANITIZERS, 'covered without sanitizers')
 class Faults(RankCase):
-    undisturbed = {}  # by number of ranks: curve and final state, the same in every stage
+    undisturbed = {}    # by number of ranks: curve and final state, the same in every stage
+    start_seconds = {}  # and how long it took from when the ranks had connected to the first step
 
     def setUp(self):
         super().setUp()
@@ -257,7 +258,12 @@ class Faults(RankCase):
         if ranks not in self.undisturbed:
             work = self.work
             self.begin(f'undisturbed-{ranks}')
-            self.finish(self.launch([self.work] * ranks), 0)
+            process = self.launch([self.work] * ranks)
+            self.wait_for_moment(process, -1)
+            began = time.monotonic()
+            self.wait_for_moment(process, 1)
+            self.start_seconds[ranks] = time.monotonic() - began
+            self.finish(process, 0)
             self.undisturbed[ranks] = self.result()
             self.work = work
         return self.undisturbed[ranks]
