@@ -2,7 +2,7 @@
 rank and the cause. The newest good checkpoint must load, and the run resumed from it must end with the same bits as an
 undisturbed run.
 
-20 draws, 200 with --full, each from its own seed. ZERO_FAULT_SEED=N repeats the draw of one seed, ZERO_FAULT_KIND=NAME
+14 draws, 200 with --full, each from its own seed. ZERO_FAULT_SEED=N repeats the draw of one seed, ZERO_FAULT_KIND=NAME
 draws only faults of that class."""
 import collections
 import os
