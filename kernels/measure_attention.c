@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "kernels/device.h"
 #include "kernels/ops.h"
+#include "kernels/rotation.h"
 
 #define MEASURED_ROUNDS    3
 #define MEASURED_TOGETHER  2e-3 // seconds of GPU work per timing, long enough to hide launch overhead
@@ -29,8 +30,8 @@ struct measured_attention {
     void *seen[N_RESULTS]; // host copies
     struct attention_forward_args forward;
     struct attention_backward_args backward;
-    struct rope_forward_args rope;       // before forward, where B > 0
-    struct rope_backward_args rope_back; // after backward, where B > 0
+    struct rope_forward_args rope;       // before forward, with a table
+    struct rope_backward_args rope_back; // after backward, where that does not rotate
 };
 
 static enum status out_of_memory(void) {
@@ -91,39 +92,19 @@ static void describe_calls(struct measured_attention *m) {
                                                    .type = shape->type};
 }
 
-// What rotates where: attention the queries and both gradients, and a pass the keys; or passes all of them.
+// Passes over queries and keys, which follow each other in a row, and over their gradients; or, where
+// attention rotates the queries and both gradients, one over the keys.
 static void describe_rotation(struct measured_attention *m) {
-    const struct attention_shape *shape = m->shape;
-    const bool fused = device_attention_rotates(m->device, shape->type, shape->D);
-    m->forward.table = m->backward.table = fused ? m->table : NULL;
-    m->rope = (struct rope_forward_args){0};
-    m->rope_back = (struct rope_backward_args){0};
-    if (!m->table)
-        return;
-    void *turned = fused ? (void *)m->forward.k : m->qkv;
-    m->rope = (struct rope_forward_args){.out = turned,
-                                         .x = turned,
-                                         .table = m->table,
-                                         .B = shape->B,
-                                         .T = shape->T,
-                                         .H = fused ? 0 : shape->H,
-                                         .K = shape->K,
-                                         .D = shape->D,
-                                         .x_stride = m->forward.q_stride,
-                                         .out_stride = m->forward.q_stride,
-                                         .type = shape->type};
-    if (!fused)
-        m->rope_back = (struct rope_backward_args){.dx = m->backward.dq,
-                                                   .dout = m->backward.dq,
-                                                   .table = m->table,
-                                                   .B = shape->B,
-                                                   .T = shape->T,
-                                                   .H = shape->H,
-                                                   .K = shape->K,
-                                                   .D = shape->D,
-                                                   .dx_stride = m->backward.q_stride,
-                                                   .dout_stride = m->backward.q_stride,
-                                                   .type = shape->type};
+    const bool fused = device_attention_rotates(m->device, m->shape->type, m->shape->D);
+    m->forward.table = m->backward.table = m->table;
+    m->rope = rotation_of_queries(&m->forward);
+    m->rope_back = rotation_of_gradients(&m->backward, 0);
+    m->rope.K = m->rope_back.K = m->shape->K;
+    if (fused) {
+        m->rope.x = m->rope.out = (void *)m->forward.k;
+        m->rope.H = 0;
+    } else
+        m->forward.table = m->backward.table = NULL;
 }
 
 // Copies values `times` times, one after another, and frees them.
@@ -204,11 +185,11 @@ static enum status run_together(struct measured_attention *m, int n, double *sec
     const struct ops *ops = m->device->ops;
     double began = clock_monotonic_s();
     for (int i = 0; i < n; i++) {
-        if (m->rope.B > 0)
+        if (m->table)
             TRY(ops->rope_forward(&m->stream, &m->rope));
         TRY(ops->attention_forward(&m->stream, &m->forward));
         TRY(ops->attention_backward(&m->stream, &m->backward));
-        if (m->rope_back.B > 0)
+        if (m->table && !m->backward.table)
             TRY(ops->rope_backward(&m->stream, &m->rope_back));
     }
     TRY(m->device->synchronize(&m->stream));

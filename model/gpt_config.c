@@ -47,10 +47,10 @@ void gpt_config_resolve(struct gpt_config *config) {
     config->head_dim = default_int(config->head_dim, config->n_head > 0 ? C / config->n_head : 0);
     config->intermediate_size = default_int(config->intermediate_size, default_intermediate_size(config));
     set_default(&config->norm_eps, 1e-5);
-    if (config->family == FAMILY_GPT2)
-        config->rope = (struct rope_config){.type = ROPE_DEFAULT};
-    else
+    if (gpt_has_rope(config))
         resolve_rope(&config->rope, config->n_positions, config->family == FAMILY_MODERN ? 1024 : 10000);
+    else
+        config->rope = (struct rope_config){.type = ROPE_DEFAULT};
     if (config->activation == MLP_DEFAULT)
         config->activation = default_activation(config->family);
     set_default(&config->partial_rotary_factor, config->family == FAMILY_MODERN ? 0.5 : 1);

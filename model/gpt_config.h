@@ -88,6 +88,10 @@ static inline int gpt_qkv_width(const struct gpt_config *config) {
 static inline int gpt_mlp_width(const struct gpt_config *config) {
     return config->activation == MLP_SWIGLU ? 2 * config->intermediate_size : config->intermediate_size;
 }
+// GPT-2 has embeddings of positions instead.
+static inline bool gpt_has_rope(const struct gpt_config *config) {
+    return config->family != FAMILY_GPT2;
+}
 // The pairs of each head that RoPE rotates, of head_dim / 2.
 static inline int gpt_rotated_pairs(const struct gpt_config *config) {
     return (int)(config->head_dim * config->partial_rotary_factor / 2);

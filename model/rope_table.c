@@ -59,7 +59,7 @@ enum status rope_table_init(struct rope_table *rope, const struct gpt_config *co
                             const char *label) {
     *rope = (struct rope_table){
         .config = config, .type = accumulation_dtype(type), .positions = positions, .region = -1};
-    if (config->family == FAMILY_GPT2)
+    if (!gpt_has_rope(config))
         return STATUS_OK;
     return region_add(table, REGION_DATA, device->place, rope->type,
                       (size_t)positions * (size_t)config->head_dim, &rope->region, "%s", label);

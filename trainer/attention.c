@@ -27,7 +27,7 @@ static struct attention_shape shape_of(const struct trainer *trainer, int64_t se
         .K = model->n_kv_head,
         .D = model->head_dim,
         .window = window,
-        .rope = model->family != FAMILY_GPT2 && !model->qk_norm,
+        .rope = gpt_has_rope(model) && !model->qk_norm,
         .type = trainer->type};
 }
 

@@ -26,6 +26,9 @@ struct op_bench {
 // The short run of what others check in full: on a simulated GPU, where a call costs more than its reference;
 // by clang; and of the reference itself, which has one code for all types. It makes fewer calls.
 bool op_is_short(const struct op_bench *bench);
+// Whether this build leaves to gcc's release builds, in the short run, what would be the same again here: it
+// has the address sanitizer, or is clang's.
+bool op_leaves_repeats(void);
 // For checks with many calls, numbered by the sum of their shape's and their variant's number: in the short
 // run each call has one type, in turns. Every shape meets every variant, and both meet every type.
 bool op_has_turn(enum dtype type, size_t number);

@@ -322,17 +322,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_small_moments_converge)};
 
 // The reference's own tests take as long as those of two other devices, whose tests run the reference, too,
-// in double. In the short run, gcc's release build has them, and not the address sanitizer's or clang's.
-static bool skips_the_reference(void) {
-#if defined __SANITIZE_ADDRESS__ || defined __clang__
-    return !getenv("ZERO_TESTS_FULL");
-#else
-    return false;
-#endif
-}
-
+// in double.
 int main(void) {
-    if (skips_the_reference())
+    if (op_leaves_repeats())
         cmocka_set_skip_filter("ref: *");
     return cmocka_run_group_tests_name("operations", tests, NULL, NULL);
 }

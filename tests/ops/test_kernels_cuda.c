@@ -159,18 +159,9 @@ static void test_heads_too_wide_or_many_are_refused(void **state) {
 
 // ---- attention by cuDNN
 
-// In the short run the address sanitizer's build leaves these to the others: cuDNN gets the same tensors in
-// both, and test_cudasim_cudnn calls it there.
-static bool leaves_cudnn_to_others(void) {
-#ifdef __SANITIZE_ADDRESS__
-    return !getenv("ZERO_TESTS_FULL");
-#else
-    return false;
-#endif
-}
-
+// cuDNN gets the same tensors in each build, and test_cudasim_cudnn calls it in each.
 static void check_by_cudnn(enum operation operation, void (*check)(struct op_bench *bench)) {
-    if (leaves_cudnn_to_others()) {
+    if (op_leaves_repeats()) {
         print_message("skipped: cuDNN: covered without sanitizers\n");
         skip();
     }
