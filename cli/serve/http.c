@@ -1,6 +1,5 @@
-// One lock for all exchanges: what it protects takes microseconds. A connection is suspended while there is
-// nothing to send, and resumed by the answering thread. libmicrohttpd does not look at suspended connections,
-// so http_next polls for clients that have left.
+// Each connection has a thread of libmicrohttpd's, which waits here while its request is answered. One lock
+// for all exchanges: what it protects takes microseconds.
 #include "cli/serve/http.h"
 
 #include <errno.h>
@@ -18,30 +17,31 @@
 #include "base/text.h"
 
 #define CONNECTION_BYTES (32 * 1024) // for the headers of a request
+#define STACK_BYTES      ((size_t)256 * 1024)
 #define STREAM_BLOCK     (16 * 1024)
-#define LOOK_SECONDS     0.05 // between two looks at the connections
+#define LOOK_SECONDS     0.25 // between two looks at whether a client has left
 
 struct exchange {
     struct http_server *server;
-    struct MHD_Connection *connection; // NULL once it is closed or has another request
-    struct link *link;
-    int references; // of the connection, the answering thread, and a streaming response
+    struct link *link; // NULL once the request is over for the connection
+    int references;    // of the connection and the answering thread
     char *method, *path;
     struct text body;
-    bool too_large, complete, answered, streams, ended, suspended, gone, released;
+    bool too_large, answered, streams, ended, gone, released;
     double began_s;
     int code;
     const char *type, *header;
     char *value;
     struct text out; // of which out_sent bytes are sent
     size_t out_sent;
+    pthread_cond_t changed;
     struct exchange *next; // in the queue of http_next
 };
 
 // A connection.
 struct link {
     int socket;
-    double since_s;            // when it began to wait for the client
+    double since_s;            // when it began to wait for the client; 0: the client waits for us
     struct exchange *exchange; // NULL between requests
     struct link *previous, *next;
 };
@@ -55,13 +55,29 @@ struct http_server {
     struct exchange *first, *last; // complete requests
     struct link *links;
     int n_links;
-    double looked_s;
     bool stopping;
-    struct pollfd *polls; // (max_connections)
 };
 
-// ---- exchanges; all with the lock held
+static void condition_init(pthread_cond_t *condition) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
 
+// False: the time is over.
+static bool condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, double seconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    long long ns = until.tv_nsec + (long long)(seconds * 1e9);
+    until = (struct timespec){until.tv_sec + ns / 1000000000, ns % 1000000000};
+    return pthread_cond_timedwait(condition, lock, &until) == 0;
+}
+
+// ---- on a connection's thread
+
+// With the lock held.
 static void drop(struct exchange *exchange) {
     if (--exchange->references > 0)
         return;
@@ -70,37 +86,20 @@ static void drop(struct exchange *exchange) {
     free(exchange->value);
     text_free(&exchange->body);
     text_free(&exchange->out);
+    pthread_cond_destroy(&exchange->changed);
     free(exchange);
 }
-
-static void wake(struct exchange *exchange) {
-    if (exchange->suspended && exchange->connection)
-        MHD_resume_connection(exchange->connection);
-    exchange->suspended = false;
-}
-
-static void suspend(struct exchange *exchange) {
-    exchange->suspended = true;
-    MHD_suspend_connection(exchange->connection);
-}
-
-static void wait_for_client(struct exchange *exchange) {
-    if (exchange->link)
-        exchange->link->since_s = clock_monotonic_s();
-}
-
-// ---- on libmicrohttpd's thread
 
 static struct exchange *exchange_new(struct http_server *server, struct MHD_Connection *connection,
                                      const char *path, const char *method) {
     struct exchange *exchange = calloc(1, sizeof *exchange);
     if (!exchange)
         return NULL;
-    *exchange = (struct exchange){.server = server,
-                                  .connection = connection,
-                                  .references = 1,
-                                  .method = strdup(method),
-                                  .path = strdup(path)};
+    condition_init(&exchange->changed);
+    exchange->server = server;
+    exchange->references = 1;
+    exchange->method = strdup(method);
+    exchange->path = strdup(path);
     exchange->link = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
     if (!exchange->method || !exchange->path || !exchange->link) {
         drop(exchange);
@@ -129,85 +128,72 @@ static bool announces_too_much(const struct http_server *server, struct MHD_Conn
     return length && strtoull(length, NULL, 10) > server->options.max_body;
 }
 
-// Sends what was written; without that, suspends the connection.
+// Whether nobody will write or take an answer any more. With the lock held.
+static bool is_over(const struct exchange *exchange) {
+    return exchange->server->stopping || exchange->gone || (exchange->released && !exchange->answered) ||
+           exchange->out.failed;
+}
+
+// Waits for the answering thread, and notices when the client leaves. With the lock held.
+static void wait_for_change(struct exchange *exchange) {
+    struct pollfd poll_socket = {.fd = exchange->link->socket, .events = POLLRDHUP};
+    if (!condition_wait(&exchange->changed, &exchange->server->lock, LOOK_SECONDS))
+        exchange->gone |= poll(&poll_socket, 1, 0) > 0;
+}
+
+// Sends what was written, and waits for more.
 static ssize_t read_stream(void *context, uint64_t position, char *out, size_t room) {
     struct exchange *exchange = context;
-    struct http_server *server = exchange->server;
-    ssize_t result = 0;
+    struct text *written = &exchange->out;
+    ssize_t result = MHD_CONTENT_READER_END_WITH_ERROR;
     (void)position;
-    pthread_mutex_lock(&server->lock);
-    size_t n = exchange->out.length - exchange->out_sent;
+    pthread_mutex_lock(&exchange->server->lock);
+    while (written->length == exchange->out_sent && !exchange->ended && !is_over(exchange))
+        wait_for_change(exchange);
+    size_t n = written->length - exchange->out_sent;
     n = n < room ? n : room;
-    if (n > 0) {
-        memcpy(out, exchange->out.data + exchange->out_sent, n);
+    if (n > 0 && !is_over(exchange)) {
+        memcpy(out, written->data + exchange->out_sent, n);
         exchange->out_sent += n;
-        if (exchange->out_sent == exchange->out.length)
-            exchange->out_sent = exchange->out.length = 0;
+        if (exchange->out_sent == written->length)
+            exchange->out_sent = written->length = 0;
         result = (ssize_t)n;
-    } else if (exchange->ended && !exchange->out.failed) {
+    } else if (exchange->ended && !is_over(exchange)) {
         result = MHD_CONTENT_READER_END_OF_STREAM;
-    } else if (server->stopping || exchange->gone || exchange->released) {
-        result = MHD_CONTENT_READER_END_WITH_ERROR;
-    } else {
-        suspend(exchange);
     }
-    pthread_mutex_unlock(&server->lock);
+    pthread_mutex_unlock(&exchange->server->lock);
     return result;
 }
 
-static void free_stream(void *context) {
-    struct exchange *exchange = context;
-    struct http_server *server = exchange->server;
-    pthread_mutex_lock(&server->lock);
-    drop(exchange);
-    pthread_mutex_unlock(&server->lock);
-}
-
-// With the lock held.
-static enum MHD_Result send_answer(struct exchange *exchange) {
-    struct MHD_Response *response;
-    if (exchange->streams) {
-        exchange->references++;
-        response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, exchange,
-                                                     free_stream);
-        if (!response)
-            exchange->references--;
-    } else {
-        response =
-            MHD_create_response_from_buffer(exchange->out.length, exchange->out.data, MHD_RESPMEM_MUST_COPY);
-    }
+static enum MHD_Result send_answer(struct exchange *exchange, struct MHD_Connection *connection) {
+    struct MHD_Response *response =
+        exchange->streams
+            ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, exchange, NULL)
+            : MHD_create_response_from_buffer(exchange->out.length, exchange->out.data,
+                                              MHD_RESPMEM_MUST_COPY);
     if (!response)
         return MHD_NO;
     MHD_add_response_header(response, "Content-Type", exchange->type);
     MHD_add_response_header(response, "Cache-Control", "no-store");
     if (exchange->header)
         MHD_add_response_header(response, exchange->header, exchange->value);
-    enum MHD_Result result = MHD_queue_response(exchange->connection, (unsigned)exchange->code, response);
-    // Destroys the response if that was not queued, which calls free_stream.
-    pthread_mutex_unlock(&exchange->server->lock);
+    enum MHD_Result result = MHD_queue_response(connection, (unsigned)exchange->code, response);
     MHD_destroy_response(response);
-    pthread_mutex_lock(&exchange->server->lock);
     return result;
 }
 
-// The whole request is here, or the connection was resumed.
-static enum MHD_Result go_on(struct http_server *server, struct exchange *exchange) {
-    if (server->stopping || exchange->gone)
-        return MHD_NO;
-    if (exchange->answered)
-        return exchange->out.failed ? MHD_NO : send_answer(exchange);
-    if (exchange->released)
-        return MHD_NO;
-    if (!exchange->complete) {
-        exchange->complete = true;
-        exchange->began_s = clock_monotonic_s();
-        exchange->references++;
-        *(server->last ? &server->last->next : &server->first) = exchange;
-        server->last = exchange;
-        pthread_cond_signal(&server->arrived);
-    }
-    suspend(exchange);
-    return MHD_YES;
+// The request is whole: hands it to the answering thread, and waits for the answer. With the lock held.
+static enum MHD_Result pass_on(struct exchange *exchange, struct MHD_Connection *connection) {
+    struct http_server *server = exchange->server;
+    exchange->began_s = clock_monotonic_s();
+    exchange->link->since_s = 0;
+    exchange->references++;
+    *(server->last ? &server->last->next : &server->first) = exchange;
+    server->last = exchange;
+    pthread_cond_signal(&server->arrived);
+    while (!exchange->answered && !is_over(exchange))
+        wait_for_change(exchange);
+    return is_over(exchange) ? MHD_NO : send_answer(exchange, connection);
 }
 
 static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *path,
@@ -233,7 +219,7 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
         result = exchange->body.failed ? MHD_NO : MHD_YES;
         *n_bytes = 0;
     } else {
-        result = exchange->too_large ? send_too_large(server, connection) : go_on(server, exchange);
+        result = exchange->too_large ? send_too_large(server, connection) : pass_on(exchange, connection);
     }
     pthread_mutex_unlock(&server->lock);
     return result;
@@ -248,7 +234,6 @@ static void complete(void *context, struct MHD_Connection *connection, void **of
         return;
     pthread_mutex_lock(&server->lock);
     exchange->gone = true;
-    exchange->connection = NULL;
     exchange->link->exchange = NULL;
     exchange->link->since_s = clock_monotonic_s();
     exchange->link = NULL;
@@ -323,22 +308,15 @@ static enum status open_socket(struct http_server *server) {
 }
 
 static enum status start(struct http_server *server) {
-    pthread_condattr_t attributes;
     pthread_mutex_init(&server->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&server->arrived, &attributes);
-    pthread_condattr_destroy(&attributes);
-    server->polls = calloc((size_t)server->options.max_connections, sizeof *server->polls);
-    if (!server->polls)
-        return FAIL(STATUS_FAILED, "out of memory for %d connections", server->options.max_connections);
+    condition_init(&server->arrived);
     TRY(open_socket(server));
     server->daemon = MHD_start_daemon(
-        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle,
-        server, MHD_OPTION_LISTEN_SOCKET, server->socket, MHD_OPTION_CONNECTION_LIMIT,
+        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_ITC, 0, NULL,
+        NULL, handle, server, MHD_OPTION_LISTEN_SOCKET, server->socket, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)server->options.max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_BYTES, MHD_OPTION_NOTIFY_COMPLETED, complete, server, MHD_OPTION_NOTIFY_CONNECTION,
-        connection_changes, server, MHD_OPTION_END);
+        (size_t)CONNECTION_BYTES, MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
+        complete, server, MHD_OPTION_NOTIFY_CONNECTION, connection_changes, server, MHD_OPTION_END);
     if (!server->daemon)
         return FAIL(STATUS_FAILED, "libmicrohttpd cannot start: %s", strerror(errno));
     return STATUS_OK;
@@ -349,7 +327,6 @@ static void server_delete(struct http_server *server) {
         close(server->socket);
     pthread_cond_destroy(&server->arrived);
     pthread_mutex_destroy(&server->lock);
-    free(server->polls);
     free(server);
 }
 
@@ -388,43 +365,19 @@ void http_quiesce(struct http_server *server) {
 
 // ---- on the answering thread
 
-// Finds clients that have left, and connections that take too long. With the lock held.
-static void look_at_connections(struct http_server *server) {
+// Closes connections whose clients take too long. With the lock held.
+static void close_slow(struct http_server *server) {
     double now = clock_monotonic_s();
-    nfds_t n = 0;
-    if (now - server->looked_s < LOOK_SECONDS)
-        return;
-    server->looked_s = now;
-    for (struct link *link = server->links; link; link = link->next) {
-        const struct exchange *exchange = link->exchange;
-        bool working = exchange && exchange->complete &&
-                       (!exchange->answered || (exchange->streams && !exchange->ended));
-        if (!working && now - link->since_s > server->options.timeout_s)
+    for (const struct link *link = server->links; link; link = link->next)
+        if (link->since_s > 0 && now - link->since_s > server->options.timeout_s)
             shutdown(link->socket, SHUT_RDWR);
-        if (working && n < (nfds_t)server->options.max_connections)
-            server->polls[n++] = (struct pollfd){.fd = link->socket, .events = POLLRDHUP};
-    }
-    if (n == 0 || poll(server->polls, n, 0) <= 0)
-        return;
-    for (struct link *link = server->links; link; link = link->next)
-        for (nfds_t i = 0; i < n && link->exchange; i++)
-            if (server->polls[i].fd == link->socket &&
-                (server->polls[i].revents & (POLLRDHUP | POLLHUP | POLLERR))) {
-                link->exchange->gone = true;
-                wake(link->exchange);
-                break;
-            }
 }
 
 struct exchange *http_next(struct http_server *server, double seconds) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    long long ns = until.tv_nsec + (long long)(seconds * 1e9);
-    until = (struct timespec){until.tv_sec + ns / 1000000000, ns % 1000000000};
     pthread_mutex_lock(&server->lock);
-    look_at_connections(server);
+    close_slow(server);
     while (!server->first && seconds > 0)
-        if (pthread_cond_timedwait(&server->arrived, &server->lock, &until) != 0)
+        if (!condition_wait(&server->arrived, &server->lock, seconds))
             break;
     struct exchange *exchange = server->first;
     if (exchange) {
@@ -439,7 +392,7 @@ struct exchange *http_next(struct http_server *server, double seconds) {
 static bool all_sent(struct http_server *server) {
     bool sent = true;
     pthread_mutex_lock(&server->lock);
-    look_at_connections(server);
+    close_slow(server);
     for (const struct link *link = server->links; link; link = link->next)
         sent &= !link->exchange || !link->exchange->answered;
     pthread_mutex_unlock(&server->lock);
@@ -454,7 +407,7 @@ void http_stop(struct http_server *server, double seconds) {
     server->stopping = true;
     for (struct link *link = server->links; link; link = link->next)
         if (link->exchange)
-            wake(link->exchange);
+            pthread_cond_signal(&link->exchange->changed);
     pthread_mutex_unlock(&server->lock);
     MHD_stop_daemon(server->daemon);
     while (server->first) {
@@ -489,6 +442,14 @@ bool exchange_is_gone(struct exchange *exchange) {
     return gone;
 }
 
+// With the lock held.
+//   all   the answer is complete: the connection waits for the client
+static void change(struct exchange *exchange, bool all) {
+    if (all && exchange->link)
+        exchange->link->since_s = clock_monotonic_s();
+    pthread_cond_signal(&exchange->changed);
+}
+
 void exchange_answer(struct exchange *exchange, int code, const char *type, const char *header,
                      const char *value, const char *bytes, size_t n_bytes) {
     pthread_mutex_lock(&exchange->server->lock);
@@ -498,8 +459,7 @@ void exchange_answer(struct exchange *exchange, int code, const char *type, cons
     exchange->header = exchange->value ? header : NULL;
     text_add_bytes(&exchange->out, bytes, n_bytes);
     exchange->answered = true;
-    wait_for_client(exchange);
-    wake(exchange);
+    change(exchange, true);
     pthread_mutex_unlock(&exchange->server->lock);
 }
 
@@ -508,7 +468,7 @@ void exchange_begin_stream(struct exchange *exchange, const char *type) {
     exchange->code = MHD_HTTP_OK;
     exchange->type = type;
     exchange->answered = exchange->streams = true;
-    wake(exchange);
+    change(exchange, false);
     pthread_mutex_unlock(&exchange->server->lock);
 }
 
@@ -516,15 +476,14 @@ void exchange_write(struct exchange *exchange, const char *bytes, size_t n_bytes
     pthread_mutex_lock(&exchange->server->lock);
     if (!exchange->gone)
         text_add_bytes(&exchange->out, bytes, n_bytes);
-    wake(exchange);
+    change(exchange, false);
     pthread_mutex_unlock(&exchange->server->lock);
 }
 
 void exchange_end_stream(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->server->lock);
     exchange->ended = true;
-    wait_for_client(exchange);
-    wake(exchange);
+    change(exchange, true);
     pthread_mutex_unlock(&exchange->server->lock);
 }
 
@@ -532,7 +491,7 @@ void exchange_release(struct exchange *exchange) {
     struct http_server *server = exchange->server;
     pthread_mutex_lock(&server->lock);
     exchange->released = true;
-    wake(exchange);
+    change(exchange, false);
     drop(exchange);
     pthread_mutex_unlock(&server->lock);
 }

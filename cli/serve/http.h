@@ -1,7 +1,8 @@
 // An HTTP server whose requests are answered by one thread, in any order and piece by piece. libmicrohttpd
-// does the protocol on a thread of its own, which only moves bytes: it collects whole requests for http_next,
-// and sends what the answering thread has written. A connection that is idle, or slow to send its request or
-// to take its answer, is closed after `timeout_s`.
+// does the protocol with a thread per connection, which only moves bytes: it collects a whole request for
+// http_next, and sends what the answering thread has written. A connection that is idle, or slow to send its
+// request or to take its answer, is closed after `timeout_s`; a client that leaves is noticed within half a
+// second.
 #ifndef ZERO_CLI_SERVE_HTTP_H
 #define ZERO_CLI_SERVE_HTTP_H
 

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +18,6 @@ struct parse {
     struct request *request;
     const struct request_limits *limits;
     struct api_error *error;
-    const char *name; // of the member
-    bool has_max_tokens;
-    int best_of;
 };
 
 bool api_refuse(struct api_error *error, int code, const char *name, const char *param, const char *format,
@@ -44,34 +42,52 @@ static bool refuse_recorded(struct parse *parse, const char *param) {
     return false;
 }
 
-// ---- values
+// ---- members
 
-static bool get_number(struct parse *parse, const cJSON *item, double minimum, double maximum, bool whole,
-                       double *out) {
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= minimum && item->valuedouble <= maximum) ||
-        (whole && item->valuedouble != floor(item->valuedouble)))
-        return api_refuse(parse->error, 400, NULL, parse->name, "%s: expected %s from %.15g to %.15g",
-                          parse->name, whole ? "an integer" : "a number", minimum, maximum);
-    *out = item->valuedouble;
+enum member_kind { INTEGER, LONG, NUMBER, SWITCH, UNSUPPORTED, OTHER };
+
+struct member {
+    const char *name;
+    enum member_kind kind;
+    size_t offset; // in struct request, of an int, int64_t, double or bool
+    double low, high;
+    size_t limit; // INTEGER: offset in struct request_limits of the int that is the highest value; 0: `high`
+    bool (*take)(struct parse *parse, const cJSON *item); // OTHER
+};
+
+static bool take_number(struct parse *parse, const struct member *member, const cJSON *item) {
+    const bool whole = member->kind != NUMBER;
+    const double value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    const double high =
+        member->limit ? *(const int *)((const char *)parse->limits + member->limit) : member->high;
+    if (!(value >= member->low && value <= high) || (whole && value != floor(value)))
+        return api_refuse(parse->error, 400, NULL, member->name, "%s: expected %s from %.15g to %.15g",
+                          member->name, whole ? "an integer" : "a number", member->low, high);
+    char *out = (char *)parse->request + member->offset;
+    if (member->kind == INTEGER)
+        *(int *)(void *)out = (int)value;
+    else if (member->kind == LONG)
+        *(int64_t *)(void *)out = (int64_t)value;
+    else
+        *(double *)(void *)out = value;
     return true;
 }
 
-static bool get_integer(struct parse *parse, const cJSON *item, double minimum, double maximum, int *out) {
-    double value = 0;
-    if (!get_number(parse, item, minimum, maximum, true, &value))
-        return false;
-    *out = (int)value;
-    return true;
-}
-
-static bool get_bool(struct parse *parse, const cJSON *item, bool *out) {
+static bool take_switch(struct parse *parse, const char *name, const cJSON *item, bool *out) {
     if (!cJSON_IsBool(item))
-        return api_refuse(parse->error, 400, NULL, parse->name, "%s: expected true or false", parse->name);
+        return api_refuse(parse->error, 400, NULL, name, "%s: expected true or false", name);
     *out = cJSON_IsTrue(item);
     return true;
 }
 
-// ---- members
+// What OpenAI has and this server has not: only values that ask for nothing.
+static bool take_nothing(struct parse *parse, const char *name, const cJSON *item) {
+    if ((cJSON_IsNumber(item) && item->valuedouble == 0) || (cJSON_IsObject(item) && !item->child) ||
+        (cJSON_IsString(item) && !item->valuestring[0]))
+        return true;
+    return api_refuse(parse->error, 400, "unsupported_parameter", name, "%s is not supported%s", name,
+                      strstr(name, "_penalty") ? "; repetition_penalty is" : "");
+}
 
 static bool take_model(struct parse *parse, const cJSON *item) {
     if (!cJSON_IsString(item))
@@ -83,74 +99,16 @@ static bool take_model(struct parse *parse, const cJSON *item) {
     return true;
 }
 
-static bool take_max_tokens(struct parse *parse, const cJSON *item) {
-    int n;
-    if (!get_integer(parse, item, 0, parse->limits->max_tokens, &n))
-        return false;
-    parse->request->options.n_tokens = n;
-    parse->has_max_tokens = true;
-    return true;
-}
-
-static bool take_temperature(struct parse *parse, const cJSON *item) {
-    return get_number(parse, item, 0, 1e3, false, &parse->request->options.sampling.temperature);
-}
-
-static bool take_top_p(struct parse *parse, const cJSON *item) {
-    return get_number(parse, item, 0, 1, false, &parse->request->options.sampling.top_p);
-}
-
-static bool take_min_p(struct parse *parse, const cJSON *item) {
-    return get_number(parse, item, 0, 1, false, &parse->request->options.sampling.min_p);
-}
-
-static bool take_top_k(struct parse *parse, const cJSON *item) {
-    return get_integer(parse, item, 0, 1e9, &parse->request->options.sampling.top_k);
-}
-
-static bool take_repetition_penalty(struct parse *parse, const cJSON *item) {
-    return get_number(parse, item, 0.1, 10, false, &parse->request->options.repetition_penalty);
-}
-
-static bool take_seed(struct parse *parse, const cJSON *item) {
-    double seed = 0;
-    if (!get_number(parse, item, -0x1p53, 0x1p53, true, &seed))
-        return false;
-    parse->request->options.sampling.seed = (uint64_t)(int64_t)seed;
-    parse->request->has_seed = true;
-    return true;
-}
-
-static bool take_n(struct parse *parse, const cJSON *item) {
-    return get_integer(parse, item, 1, parse->limits->max_texts, &parse->request->n);
-}
-
-static bool take_best_of(struct parse *parse, const cJSON *item) {
-    return get_integer(parse, item, 1, parse->limits->max_texts, &parse->best_of);
-}
-
-static bool take_logprobs(struct parse *parse, const cJSON *item) {
-    return get_integer(parse, item, 0, parse->limits->max_logprobs, &parse->request->options.n_top);
-}
-
-static bool take_echo(struct parse *parse, const cJSON *item) {
-    return get_bool(parse, item, &parse->request->echo);
-}
-
-static bool take_stream(struct parse *parse, const cJSON *item) {
-    return get_bool(parse, item, &parse->request->stream);
-}
-
 static bool take_stream_options(struct parse *parse, const cJSON *item) {
     if (!cJSON_IsObject(item))
-        return api_refuse(parse->error, 400, NULL, parse->name, "stream_options: expected an object");
+        return api_refuse(parse->error, 400, NULL, "stream_options", "stream_options: expected an object");
     const cJSON *option;
     cJSON_ArrayForEach(option, item) {
         if (strcmp(option->string, "include_usage") != 0)
-            return api_refuse(parse->error, 400, NULL, parse->name,
+            return api_refuse(parse->error, 400, NULL, "stream_options",
                               "stream_options: unknown member \"%.100s\", expected include_usage",
                               option->string);
-        if (!get_bool(parse, option, &parse->request->include_usage))
+        if (!take_switch(parse, "stream_options", option, &parse->request->include_usage))
             return false;
     }
     return true;
@@ -181,26 +139,6 @@ static bool take_stop(struct parse *parse, const cJSON *item) {
 static bool take_user(struct parse *parse, const cJSON *item) {
     (void)parse, (void)item;
     return true;
-}
-
-// What OpenAI has and this server has not: only values that ask for nothing.
-static bool take_zero(struct parse *parse, const cJSON *item) {
-    if (cJSON_IsNumber(item) && item->valuedouble == 0)
-        return true;
-    return api_refuse(parse->error, 400, "unsupported_parameter", parse->name,
-                      "%s is not supported; repetition_penalty is", parse->name);
-}
-
-static bool take_no_bias(struct parse *parse, const cJSON *item) {
-    if (cJSON_IsObject(item) && !item->child)
-        return true;
-    return api_refuse(parse->error, 400, "unsupported_parameter", parse->name, "logit_bias is not supported");
-}
-
-static bool take_no_suffix(struct parse *parse, const cJSON *item) {
-    if (cJSON_IsString(item) && !item->valuestring[0])
-        return true;
-    return api_refuse(parse->error, 400, "unsupported_parameter", parse->name, "suffix is not supported");
 }
 
 // ---- prompts
@@ -259,33 +197,45 @@ static bool take_prompt(struct parse *parse, const cJSON *item) {
 
 // ---- the request
 
-static const struct member {
-    const char *name;
-    bool (*take)(struct parse *parse, const cJSON *item);
-} members[] = {
-    {"model", take_model},
-    {"prompt", take_prompt},
-    {"max_tokens", take_max_tokens},
-    {"temperature", take_temperature},
-    {"top_p", take_top_p},
-    {"top_k", take_top_k},
-    {"min_p", take_min_p},
-    {"repetition_penalty", take_repetition_penalty},
-    {"seed", take_seed},
-    {"n", take_n},
-    {"best_of", take_best_of},
-    {"logprobs", take_logprobs},
-    {"echo", take_echo},
-    {"stop", take_stop},
-    {"stream", take_stream},
-    {"stream_options", take_stream_options},
-    {"user", take_user},
-    {"presence_penalty", take_zero},
-    {"frequency_penalty", take_zero},
-    {"logit_bias", take_no_bias},
-    {"suffix", take_no_suffix},
+#define IN(member)    offsetof(struct request, member)
+#define LIMIT(member) offsetof(struct request_limits, member)
+static const struct member members[] = {
+    {"model", OTHER, .take = take_model},
+    {"prompt", OTHER, .take = take_prompt},
+    {"max_tokens", LONG, IN(options.n_tokens), .low = 0, .limit = LIMIT(max_tokens)},
+    {"temperature", NUMBER, IN(options.sampling.temperature), .low = 0, .high = 1e3},
+    {"top_p", NUMBER, IN(options.sampling.top_p), .low = 0, .high = 1},
+    {"top_k", INTEGER, IN(options.sampling.top_k), .low = 0, .high = 1e9},
+    {"min_p", NUMBER, IN(options.sampling.min_p), .low = 0, .high = 1},
+    {"repetition_penalty", NUMBER, IN(options.repetition_penalty), .low = 0.1, .high = 10},
+    {"seed", LONG, IN(options.sampling.seed), .low = -0x1p53, .high = 0x1p53},
+    {"n", INTEGER, IN(n), .low = 1, .limit = LIMIT(max_texts)},
+    {"best_of", INTEGER, IN(best_of), .low = 1, .limit = LIMIT(max_texts)},
+    {"logprobs", INTEGER, IN(options.n_top), .low = 0, .limit = LIMIT(max_logprobs)},
+    {"echo", SWITCH, .offset = IN(echo)},
+    {"stop", OTHER, .take = take_stop},
+    {"stream", SWITCH, .offset = IN(stream)},
+    {"stream_options", OTHER, .take = take_stream_options},
+    {"user", OTHER, .take = take_user},
+    {"presence_penalty", .kind = UNSUPPORTED},
+    {"frequency_penalty", .kind = UNSUPPORTED},
+    {"logit_bias", .kind = UNSUPPORTED},
+    {"suffix", .kind = UNSUPPORTED},
 };
 enum { N_MEMBERS = sizeof members / sizeof *members };
+
+static bool take(struct parse *parse, const struct member *member, const cJSON *item) {
+    switch (member->kind) {
+    case SWITCH:
+        return take_switch(parse, member->name, item, (bool *)((char *)parse->request + member->offset));
+    case UNSUPPORTED:
+        return take_nothing(parse, member->name, item);
+    case OTHER:
+        return member->take(parse, item);
+    default:
+        return take_number(parse, member, item);
+    }
+}
 
 static bool take_members(struct parse *parse, const cJSON *root) {
     const cJSON *item;
@@ -296,8 +246,7 @@ static bool take_members(struct parse *parse, const cJSON *root) {
         if (!member)
             return api_refuse(parse->error, 400, "unknown_parameter", NULL, "unknown member \"%.100s\"",
                               item->string);
-        parse->name = member->name;
-        if (!cJSON_IsNull(item) && !member->take(parse, item))
+        if (!cJSON_IsNull(item) && !take(parse, member, item))
             return false;
     }
     return true;
@@ -309,7 +258,7 @@ static bool check(struct parse *parse) {
     const struct request_limits *limits = parse->limits;
     if (!request->prompts)
         return api_refuse(parse->error, 400, NULL, "prompt", "prompt is missing");
-    if (parse->best_of > 0 && parse->best_of != request->n)
+    if (request->best_of > 0 && request->best_of != request->n)
         return api_refuse(parse->error, 400, "unsupported_parameter", "best_of",
                           "best_of other than n is not supported");
     if (request->include_usage && !request->stream)
@@ -324,9 +273,13 @@ static bool check(struct parse *parse) {
             return api_refuse(parse->error, 400, NULL, "prompt", "prompt: no token ids");
         longest = n > longest ? n : longest;
     }
-    size_t positions = (size_t)limits->positions, n_tokens = (size_t)request->options.n_tokens;
-    if (!parse->has_max_tokens && longest < positions && n_tokens > positions - longest)
-        request->options.n_tokens = (int64_t)(n_tokens = positions - longest);
+    size_t positions = (size_t)limits->positions;
+    if (request->options.n_tokens < 0) { // not given: the default, or fewer where the context ends
+        size_t most = (size_t)(limits->max_tokens < DEFAULT_TOKENS ? limits->max_tokens : DEFAULT_TOKENS);
+        size_t room = longest < positions ? positions - longest : most;
+        request->options.n_tokens = (int64_t)(room < most ? room : most);
+    }
+    size_t n_tokens = (size_t)request->options.n_tokens;
     if (longest + n_tokens > positions)
         return api_refuse(parse->error, 400, "context_length_exceeded", "prompt",
                           "%zu tokens of the prompt and %zu of max_tokens are more than the model's context "
@@ -339,17 +292,17 @@ static bool check(struct parse *parse) {
 bool request_parse(struct request *request, const char *body, size_t n_bytes,
                    const struct request_limits *limits, struct api_error *error) {
     struct parse parse = {.request = request, .limits = limits, .error = error};
-    int most = limits->max_tokens;
     cJSON *root;
     *request = (struct request){.n = 1,
                                 .options = {.sampling = {.temperature = 1, .top_p = 1},
                                             .repetition_penalty = 1,
-                                            .n_tokens = DEFAULT_TOKENS < most ? DEFAULT_TOKENS : most,
+                                            .n_tokens = -1,
                                             .n_top = -1}};
     if (json_parse(body, n_bytes, "request", &root) != STATUS_OK)
         return refuse_recorded(&parse, NULL);
     bool good = cJSON_IsObject(root) ? take_members(&parse, root) && check(&parse)
                                      : api_refuse(error, 400, NULL, NULL, "the request is not a JSON object");
+    request->has_seed = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(root, "seed"));
     cJSON_Delete(root);
     request->options.stops = (const char *const *)request->stops;
     return good;

@@ -24,7 +24,7 @@ struct request_prompt {
 
 struct request {
     struct request_prompt *prompts; // (n_prompts)
-    int n_prompts, n;               // n texts per prompt
+    int n_prompts, n, best_of;      // n texts per prompt; best_of: n, or 0 where it is not given
     struct text_options options;    // of every text
     char *stops[MOST_STOPS];
     bool has_seed, echo, stream, include_usage;
