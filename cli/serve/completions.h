@@ -1,11 +1,19 @@
 // The requests for completions that are not answered yet: their texts wait in a queue, join the batch when a
-// sequence is free, and leave it when they end, their client leaves, or their time is over.
+// sequence is free, and leave it when they end, their client leaves, or their time is over. Answers are
+// OpenAI's JSON: whole, or as server-sent events.
 #ifndef ZERO_CLI_SERVE_COMPLETIONS_H
 #define ZERO_CLI_SERVE_COMPLETIONS_H
 
 #include "cli/serve/http.h"
 #include "cli/serve/metrics.h"
 #include "cli/serve/request.h"
+
+// Answers that are whole from the start. They are counted in the metrics, and release the exchange.
+void answer_error(struct exchange *exchange, struct metrics *metrics, const struct api_error *error);
+void answer_bytes(struct exchange *exchange, struct metrics *metrics, const char *type, const char *bytes,
+                  size_t n_bytes);
+void answer_text(struct exchange *exchange, struct metrics *metrics, const char *type,
+                 struct text *body); // frees the text
 
 struct completions_options {
     struct batch *batch;

@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "base/output.h"
 #include "cli/commands.h"
-#include "cli/serve/answer.h"
 #include "cli/serve/completions.h"
 #include "infer/session.h"
 #include "trainer/signals.h"
