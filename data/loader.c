@@ -28,7 +28,6 @@ struct loader {
     struct sources sources;
     struct mixture mixture;
     int64_t first_step; // of the order of sequences
-    uint64_t n_skipped; // rows that were left out of it
     int spread_source;  // loader_spread; -1: rows have the sources of the mixture
     size_t n_spread;    // 0: all sequences
     int32_t *row;       // (T + 1) tokens of a sequence, as read
@@ -117,10 +116,9 @@ static void take_row(struct loader *loader, const struct shard *shard, size_t st
 static uint64_t rows_before(const struct loader *loader, int64_t step) {
     const struct loader_options *options = &loader->options;
     const int64_t first = loader->first_step, steps = step > first ? step - first : 0;
-    const uint64_t rows = options->rows_before ? options->rows_before(options->context, first + steps) -
-                                                     options->rows_before(options->context, first)
-                                               : (uint64_t)steps * (uint64_t)options->batch_size;
-    return rows + loader->n_skipped;
+    return options->rows_before ? options->rows_before(options->context, first + steps) -
+                                      options->rows_before(options->context, first)
+                                : (uint64_t)steps * (uint64_t)options->batch_size;
 }
 
 // ahead: prefetching. A failure is then not recorded, because the batch may never be requested. The batch
@@ -298,13 +296,8 @@ void loader_delete(struct loader *loader) {
 
 void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed) {
     loader->first_step = first_step;
-    loader->n_skipped = 0;
     loader->options.seed = seed;
     init_mixture(loader);
-}
-
-void loader_skip(struct loader *loader, uint64_t n_rows) {
-    loader->n_skipped = n_rows;
 }
 
 void loader_locate(struct loader *loader, int64_t step, int row, const char **path, size_t *token) {

@@ -53,9 +53,6 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
 // Starts a new order of sequences: `first_step` gets the first sequences of epoch 0 under `seed`. For runs
 // whose data changed; by default the order starts at step 0. Call it before the first loader_batch.
 void loader_begin_order(struct loader *loader, int64_t first_step, uint64_t seed);
-// Leaves n_rows of the current order out: each step gets the sequences that it would get n_rows rows later.
-// Not before loader_begin_order, which sets it to 0.
-void loader_skip(struct loader *loader, uint64_t n_rows);
 // Where a row of a step's batch is.
 //   path, token   [out] its shard, and its first token there; valid as long as the loader
 void loader_locate(struct loader *loader, int64_t step, int row, const char **path, size_t *token);
@@ -64,8 +61,7 @@ void loader_locate(struct loader *loader, int64_t step, int row, const char **pa
 // least N: all sequences, in order.
 void loader_spread(struct loader *loader, int source, size_t n);
 const struct sources *loader_sources(const struct loader *loader);
-// How many rows of a source the steps before n_steps have, from the start of the current order on, with those
-// that loader_skip left out.
+// How many rows of a source the steps before n_steps have, from the start of the current order on.
 uint64_t loader_n_drawn(const struct loader *loader, int source, int64_t n_steps);
 const struct identity *loader_identity(const struct loader *loader);
 // The tokenizer that the shards were made with; n_ids 0 if none of them records one.

@@ -198,7 +198,6 @@ static enum status settle_orders(struct trainer *trainer) {
         *record = trainer->resumed->data;
         trainer->resumed->data = (struct data_record){0};
     }
-    const int n_before = record->n_orders;
     if (record->n_orders == 0) // a new run, or a checkpoint of a version that recorded no data
         TRY(data_record_begin_order(record, 0, now));
     else if (!identity_is_same(&record->train, now))
@@ -206,12 +205,8 @@ static enum status settle_orders(struct trainer *trainer) {
     else if (has_another_batch(trainer))
         TRY(data_record_begin_order(record, trainer->step, now));
     const int last = record->n_orders - 1;
-    if (record->n_orders > n_before)
-        trainer->spikes.skipped_sequences = 0;
     loader_begin_order(trainer->train, record->orders[last].step,
                        order_seed((uint64_t)trainer->config->train.seed, last));
-    if (!trainer->config->train.overfit_one_batch)
-        loader_skip(trainer->train, (uint64_t)trainer->spikes.skipped_sequences);
     return take_val(trainer);
 }
 

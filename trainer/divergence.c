@@ -1,25 +1,13 @@
 // Steps that diverge, and what train.on_spike does about them. All ranks know the same losses and norms to
 // the bit, and come to the same end.
-//
-// A rewind goes back to a checkpoint within the process. What it leaves out of the data is recorded with the
-// run (struct spike_record), and the checkpoint is written again with it, so that a run that is stopped later
-// and resumed repeats it.
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "trainer/schedule/averaging.h"
 #include "trainer/spikes/finding.h"
 #include "trainer/trainer_internal.h"
 
 // ---- what to say
-
-static const char *times(int64_t n, char *buffer, size_t size) {
-    if (n == 1)
-        return "once";
-    snprintf(buffer, size, "%lld times", (long long)n);
-    return buffer;
-}
 
 enum { SEQUENCES_NAMED = 3 };
 
@@ -155,24 +143,11 @@ static enum status skip(struct trainer *trainer, const struct trainer_step *step
     return STATUS_OK;
 }
 
-static enum status plan_rewind(struct trainer *trainer, const struct trainer_step *step,
-                               const struct text *what) {
-    const int64_t most = trainer->config->train.max_spikes;
-    if (most > 0 && trainer->spikes.rewinds >= most)
-        return end_run(trainer, step, what, "It has gone back to a checkpoint train.max_spikes times");
-    log_warning("step %lld: %s. The run goes back to a checkpoint (train.on_spike=rewind)",
-                (long long)step->now.step, what->data);
-    trainer->diverged_step = step->now.step;
-    return STATUS_OK;
-}
-
 static enum status act(struct trainer *trainer, const struct trainer_step *step, bool is_finite,
                        const struct text *what) {
     switch (trainer->config->train.on_spike) {
     case CONFIG_ON_SPIKE_SKIP:
         return skip(trainer, step, what);
-    case CONFIG_ON_SPIKE_REWIND:
-        return plan_rewind(trainer, step, what);
     case CONFIG_ON_SPIKE_OFF:
     case CONFIG_ON_SPIKE_WARN:
         if (is_finite) {
@@ -183,8 +158,7 @@ static enum status act(struct trainer *trainer, const struct trainer_step *step,
     case CONFIG_ON_SPIKE_STOP:
         break;
     }
-    return end_run(trainer, step, what,
-                   "train.on_spike=skip leaves such updates out, rewind goes back by itself");
+    return end_run(trainer, step, what, "train.on_spike=skip leaves such updates out");
 }
 
 enum status trainer_diverged(struct trainer *trainer, const struct trainer_step *step) {
@@ -212,101 +186,13 @@ enum status trainer_diverged(struct trainer *trainer, const struct trainer_step 
 
 void trainer_log_spikes(const struct trainer *trainer) {
     const struct spike_record *spikes = &trainer->spikes;
-    char often[32], skipped[64] = "", rewound[96] = "";
+    char often[32] = "once", skipped[64] = "no update was skipped";
     if (spikes->seen == 0)
         return;
+    if (spikes->seen > 1)
+        snprintf(often, sizeof often, "%lld times", (long long)spikes->seen);
     if (spikes->skipped > 0)
-        snprintf(skipped, sizeof skipped, "; %lld update%s skipped", (long long)spikes->skipped,
+        snprintf(skipped, sizeof skipped, "%lld update%s skipped", (long long)spikes->skipped,
                  spikes->skipped == 1 ? " was" : "s were");
-    if (spikes->rewinds > 0)
-        snprintf(rewound, sizeof rewound, "; it went back to a checkpoint %s and left out the data since",
-                 times(spikes->rewinds, often, sizeof often));
-    log_warning("the run diverged %s (train.on_spike)%s%s%s", times(spikes->seen, often, sizeof often),
-                skipped, rewound,
-                spikes->skipped + spikes->rewinds > 0 ? "" : "; no update was skipped or undone");
-}
-
-// ---- rewinding
-
-// The newest checkpoint; if the run went back to it before, and diverged again, the one before it. Not one
-// from before the data's order began, which would be another order. Rank 0 decides.
-static enum status choose_checkpoint(struct trainer *trainer, int64_t *step) {
-    int64_t *steps = NULL;
-    int n = 0;
-    const int64_t order = trainer->data.orders[trainer->data.n_orders - 1].step,
-                  first = order > trainer->first_own_step ? order : trainer->first_own_step;
-    enum status status = STATUS_OK;
-    *step = -1;
-    if (trainer_leads(trainer)) {
-        status = checkpoint_list(trainer->folder.checkpoints, &steps, &n);
-        if (status == STATUS_OK && n > 0) {
-            const bool again = trainer->spikes.rewinds > 0 && steps[n - 1] == trainer->spikes.rewound_to &&
-                               n > 1 && steps[n - 2] >= first;
-            *step = steps[n - 1 - again];
-        }
-        if (status == STATUS_OK && *step < 0)
-            status = FAIL(STATUS_FAILED, "%s holds no checkpoint to go back to", trainer->folder.checkpoints);
-        free(steps);
-    }
-    TRY(trainer_agree(trainer, status));
-    return comm_broadcast(trainer->comm, step, sizeof *step, 0);
-}
-
-// Takes over the weights and the counts of the checkpoint. The time that was spent, and how often the run
-// diverged, go on.
-static enum status take_checkpoint(struct trainer *trainer, struct checkpoint *from) {
-    const struct spike_record before = trainer->spikes;
-    TRY(trainer_load_states(trainer, from));
-    trainer->spikes = from->spikes;
-    trainer->spikes.seen = before.seen;
-    trainer->spikes.rewinds = before.rewinds + 1;
-    trainer->spikes.rewound_to = from->step;
-    trainer->spikes.skipped_sequences =
-        before.skipped_sequences + (int64_t)(shapes_rows_before(&trainer->shapes, trainer->diverged_step) -
-                                             shapes_rows_before(&trainer->shapes, from->step));
-    if (!trainer->config->train.overfit_one_batch)
-        loader_skip(trainer->train, (uint64_t)trainer->spikes.skipped_sequences);
-    trainer->noise = from->noise;
-    trainer->average = averaging_resumed(trainer->config, &from->average, from->kinds.has_average);
-    trainer_take_shapes(trainer);
-    trainer->step = trainer->saved_step = from->step;
-    trainer->tokens = from->tokens;
-    trainer->loss_scale = from->loss_scale;
-    trainer->history.best = from->history.best;
-    if (trainer->evaluated.step > from->step)
-        trainer->evaluated = (struct history_best){0};
-    return trainer_pacing_rewind(trainer);
-}
-
-static enum status reopen_metrics(struct trainer *trainer) {
-    if (!trainer_leads(trainer))
-        return STATUS_OK;
-    metrics_close(&trainer->metrics);
-    TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
-    return metrics_open(&trainer->metrics, trainer->folder.path, trainer->step);
-}
-
-enum status trainer_rewind(struct trainer *trainer) {
-    const int64_t from = trainer->diverged_step;
-    struct checkpoint *checkpoint = NULL;
-    int64_t step;
-    // A step that was issued in vain changed no weights.
-    TRY(trainer_agree(trainer, trainer->device->synchronize(&trainer->stream)));
-    trainer->n_finished = trainer->n_issued;
-    trainer->last_ending = UPDATE_DONE;
-    TRY(choose_checkpoint(trainer, &step));
-    char *path = checkpoint_path(trainer->folder.checkpoints, step);
-    enum status status = trainer_agree(trainer, path ? STATUS_OK : STATUS_FAILED);
-    if (status == STATUS_OK)
-        status = trainer_agree(trainer, checkpoint_open(trainer->comm, path, &checkpoint));
-    if (status == STATUS_OK)
-        status = trainer_agree(trainer, take_checkpoint(trainer, checkpoint));
-    checkpoint_close(checkpoint);
-    free(path);
-    TRY(status);
-    TRY(trainer_agree(trainer, reopen_metrics(trainer)));
-    trainer->diverged_step = 0;
-    log_info("back to step %lld: the sequences of steps %lld to %lld are left out (rewind %lld)",
-             (long long)step, (long long)step + 1, (long long)from, (long long)trainer->spikes.rewinds);
-    return trainer_save(trainer);
+    log_warning("the run diverged %s (train.on_spike); %s", often, skipped);
 }

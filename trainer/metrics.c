@@ -156,7 +156,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
         add_number(&line, "noise_scale", step->noise_scale);
     add_number(&line, "loss_scale", step->loss_scale);
     text_add(&line, ", \"skipped_steps\": %" PRId64, step->skipped_steps);
-    text_add(&line, ", \"spikes\": %" PRId64 ", \"rewinds\": %" PRId64, step->spikes, step->rewinds);
+    text_add(&line, ", \"spikes\": %" PRId64, step->spikes);
     if (step->speculates)
         text_add(&line, ", \"stepped_ahead\": %s", step->stepped_ahead ? "true" : "false");
     text_add(&line, ", \"tokens\": %lld", (long long)step->tokens);

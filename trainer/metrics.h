@@ -22,7 +22,6 @@ struct step_metrics {
     double loss_scale;     // 1: no loss scaling
     int64_t skipped_steps; // so far
     int64_t spikes;        // steps so far whose loss or norm spiked, or was not finite
-    int64_t rewinds;       // so far
     bool speculates;       // offload_optimizer.speculative
     bool stepped_ahead;    // the speculative update was kept
     double lr;

@@ -201,20 +201,6 @@ enum status trainer_pace(struct trainer *trainer, const struct pacing_report *re
     return STATUS_OK;
 }
 
-enum status trainer_pacing_rewind(struct trainer *trainer) {
-    struct history *history = &trainer->history;
-    if (trainer->config->train.max_minutes == 0)
-        return STATUS_OK;
-    while (history->n_decisions > 0 && last_decision(history)->step > trainer->step)
-        history->n_decisions--;
-    history_free(&trainer->pacing.made);
-    trainer->pacing.n_taken = 0;
-    trainer->pacing.made_until = 0;
-    trainer->last_step =
-        history->n_decisions > 0 ? last_decision(history)->total : trainer->config->train.max_steps;
-    return trainer_leads(trainer) ? write_decisions(trainer) : STATUS_OK;
-}
-
 // ---- resuming
 
 // The decisions that the run made after the checkpoint, before it was stopped, and the step at which it was.

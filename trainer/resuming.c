@@ -77,7 +77,6 @@ enum status trainer_find_resume(struct trainer *trainer) {
     TRY(find_own(trainer, &is_own));
     trainer->step = trainer->resumed->step;
     trainer->saved_step = is_own ? trainer->step : -1;
-    trainer->first_own_step = is_own ? 0 : trainer->step;
     trainer->tokens = trainer->resumed->tokens;
     trainer->loss_scale = trainer->resumed->loss_scale;
     trainer->spikes = trainer->resumed->spikes;

@@ -6,13 +6,13 @@
 // it ends the run, changes no weights.
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "kernels/update.h"
 #include "trainer/schedule/averaging.h"
 #include "trainer/signals.h"
-#include "trainer/spikes/injection.h"
 #include "trainer/trainer_internal.h"
 #include "zero/comm/sum_tree.h"
 
@@ -50,9 +50,23 @@ static enum status next_batch(struct trainer *trainer, int64_t k, enum status *b
 
 // ---- plans
 
-// The next step, from 1, in steps of data: with those that rewinds left out.
-static int64_t data_step_of(const struct trainer *trainer, const struct step_shape *shape) {
-    return trainer->step + 1 + trainer->spikes.skipped_sequences / shape->batch_size;
+// A fault for tests of train.on_spike: the environment variable ZERO_INJECT_GRADIENTS multiplies the
+// gradients of chosen steps, "STEP:FACTOR,STEP:FACTOR", where FACTOR may be nan or inf.
+static float injection_factor(int64_t at) {
+    const char *list = getenv("ZERO_INJECT_GRADIENTS");
+    while (list && *list) {
+        char *end;
+        const long long step = strtoll(list, &end, 10);
+        if (*end != ':')
+            return 1;
+        const float factor = strtof(end + 1, &end);
+        if (step == at)
+            return factor;
+        list = *end == ',' ? end + 1 : end;
+        if (!strchr("0123456789", *list))
+            return 1;
+    }
+    return 1;
 }
 
 // The plan of the next step if the state of the loss scale before it is `scale`, and so many updates were
@@ -67,7 +81,7 @@ static struct update_plan plan_after(const struct trainer *trainer, const struct
     struct update_plan plan =
         optimizer_plan(&trainer->engine.optimizer, updates + 1, trainer_lr_after(trainer, skipped),
                        loss_scale_factor(scale), n_tokens);
-    plan.loss_factor *= injection_factor(data_step_of(trainer, &step->shape));
+    plan.loss_factor *= injection_factor(trainer->step + 1);
     plan.average_weight = averaging_next(trainer->config, plan.step, plan.lr,
                                          trainer_progress_after(trainer, skipped), average);
     if (trainer->config->train.on_spike != CONFIG_ON_SPIKE_WARN) {
@@ -79,7 +93,7 @@ static struct update_plan plan_after(const struct trainer *trainer, const struct
 
 // What the step before leaves behind if it ends so.
 //   skipped   [in, out] updates skipped for spikes
-// Returns false if the run ends, or goes back, there.
+// Returns false if the run ends there.
 static bool expect_ending(const struct trainer *trainer, enum update_ending ending, struct loss_scale *after,
                           int64_t *skipped) {
     const struct loss_scale *scale = &trainer->loss_scale;
@@ -388,7 +402,6 @@ static enum status settle_spikes(struct trainer *trainer, struct trainer_step *s
     else if (!overflow)
         spikes->consecutive = 0;
     step->now.spikes = spikes->seen;
-    step->now.rewinds = spikes->rewinds;
     return STATUS_OK;
 }
 
@@ -485,7 +498,7 @@ static enum status finish_step(struct trainer *trainer) {
 }
 
 enum status trainer_finish_steps(struct trainer *trainer, int left) {
-    while (trainer->n_issued - trainer->n_finished > left && trainer->diverged_step == 0)
+    while (trainer->n_issued - trainer->n_finished > left)
         TRY(finish_step(trainer));
     return STATUS_OK;
 }

@@ -43,8 +43,6 @@ static enum status after_step(struct trainer *trainer, bool last) {
     if (!is_anything_due(trainer, last))
         return STATUS_OK;
     TRY(trainer_finish_steps(trainer, 0));
-    if (trainer->diverged_step > 0)
-        return STATUS_OK;
     const bool judged = last && config->checkpoint.keep_best && trainer->step > 0;
     if (trainer->val && (judged || due(config->train.eval_every, trainer->step)))
         TRY(between_steps(trainer, "evaluation", trainer_evaluate, NULL));
@@ -93,8 +91,6 @@ static enum status save_progress(struct trainer *trainer, enum status failure) {
 
 static enum status stop(struct trainer *trainer) {
     TRY(trainer_finish_steps(trainer, 0));
-    if (trainer->diverged_step > 0)
-        TRY(trainer_rewind(trainer));
     log_live_end();
     progress_between(&trainer->progress, NULL, clock_monotonic_s());
     if (trainer->saved_step != trainer->step)
@@ -131,18 +127,14 @@ static enum status train_loop(struct trainer *trainer) {
     note_saved(trainer);
     if (trainer->step == trainer->last_step) // no steps: evaluate and save the initial weights
         return after_step(trainer, true);
-    if (trainer->config->train.on_spike == CONFIG_ON_SPIKE_REWIND && trainer->saved_step < 0)
-        TRY(between_steps(trainer, "checkpoint", trainer_save, NULL)); // to have one to go back to
     while (trainer->step < trainer->last_step) {
         enum status status = trainer_issue_step(trainer);
         if (status == STATUS_STOPPED)
             return stop(trainer);
         if (status == STATUS_OK)
             status = trainer_finish_steps(trainer, trainer_may_be_ahead(trainer) ? 1 : 0);
-        if (status == STATUS_OK && trainer->diverged_step == 0)
+        if (status == STATUS_OK)
             status = after_step(trainer, trainer->step == trainer->last_step);
-        if (status == STATUS_OK && trainer->diverged_step > 0)
-            status = trainer_rewind(trainer);
         if (status != STATUS_OK)
             return save_progress(trainer, status);
         note_saved(trainer);

@@ -119,7 +119,6 @@ struct trainer {
     struct spike_record spikes;    // kept in checkpoints
     struct noise_record noise;     // kept in checkpoints
     struct average_record average; // kept in checkpoints
-    int64_t diverged_step;         // the run has to go back from this step (divergence.c); 0: it need not
     struct history_best evaluated; // the last evaluation on train.eval_steps
     int64_t evaluated_final;       // step of the final evaluation; 0: none yet
     double eval_sequence_s;        // seconds per sequence of the last evaluation; 0: none yet
@@ -127,10 +126,7 @@ struct trainer {
     struct trainer_pacing pacing;
     int64_t last_step;        // of the run, as far as decided
     int64_t step, saved_step; // steps issued; step of this run's newest checkpoint, -1: none
-    // The step that was resumed from the folder of another run, or 0. Older checkpoints in this run's folder
-    // are not of what it continues.
-    int64_t first_own_step;
-    int64_t tokens; // trained on so far
+    int64_t tokens;           // trained on so far
     struct trainer_step steps[STEP_SLOTS];
     int64_t n_issued, n_finished;   // steps of this start (step.c)
     enum update_ending last_ending; // of the step finished last
@@ -156,8 +152,6 @@ bool trainer_may_be_ahead(const struct trainer *trainer);
 // A step whose loss or norm spiked or is not finite: names it, and does what train.on_spike says. The step
 // has its figures, and its update was skipped, but for a spike with train.on_spike=warn. Collective.
 enum status trainer_diverged(struct trainer *trainer, const struct trainer_step *step) MUST_CHECK;
-// Where diverged_step is set: goes back to the checkpoint, and leaves out the data since then. Collective.
-enum status trainer_rewind(struct trainer *trainer) MUST_CHECK;
 // At the end of a run: logs how often it diverged, if it did.
 void trainer_log_spikes(const struct trainer *trainer);
 
@@ -187,11 +181,10 @@ static inline int64_t trainer_micro_batches(const struct trainer *trainer, const
 static inline int64_t trainer_first_row(const struct trainer *trainer, int64_t k) {
     return (k * trainer->comm->world + trainer->comm->rank) * trainer->config->train.micro_batch_size;
 }
-// Its first token, counted over the run as gpt_load wants it. What rewinds left out counts too.
+// Its first token, counted over the run as gpt_load wants it.
 //   tokens   that the run was trained on before the step
 static inline uint64_t trainer_first_token(const struct trainer *trainer, int64_t tokens, int64_t k) {
-    return (uint64_t)(tokens + (trainer->spikes.skipped_sequences + trainer_first_row(trainer, k)) *
-                                   trainer->shapes.row_tokens);
+    return (uint64_t)(tokens + trainer_first_row(trainer, k) * trainer->shapes.row_tokens);
 }
 
 // ---- noise scale (noise.c)
@@ -300,8 +293,6 @@ enum status trainer_pace(struct trainer *trainer, const struct pacing_report *re
 // The time of a step of this rank, and what this rank has measured so far.
 //   step   from 0
 void trainer_pacing_measure(struct trainer *trainer, int64_t step, double step_s);
-// After going back to a checkpoint: drops the decisions made since.
-enum status trainer_pacing_rewind(struct trainer *trainer) MUST_CHECK;
 struct pacing_report trainer_pacing_report(const struct trainer *trainer);
 double trainer_spent_s(const struct trainer *trainer); // since the start of the run
 // " of 100", the run's last step, for messages; "" while train.max_minutes has not decided on it. Returns

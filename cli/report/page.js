@@ -30,8 +30,8 @@ function figures() {
 
 // What train.on_spike had to do.
 const times = n => n === 1 ? 'once' : `${grouped(n)} times`;
-const divergence = ({spikes, rewinds, skipped_steps: skipped}) => spikes > 0 ? [[`diverged ${times(spikes)} (train.on_spike)`,
-  ...(skipped > 0 ? [`updates skipped: ${grouped(skipped)}`] : []), ...(rewinds > 0 ? [`back to a checkpoint ${times(rewinds)}`] : [])].join('; ')] : [];
+const divergence = ({spikes, skipped_steps: skipped}) =>
+  spikes > 0 ? [`diverged ${times(spikes)} (train.on_spike)${skipped > 0 ? `; updates skipped: ${grouped(skipped)}` : ''}`] : [];
 
 // What the training loss includes beyond the cross entropy of the next token; run.config has options as JSON.
 const LOSS_OPTIONS = [['label smoothing', 'train.label_smoothing'], ['z-loss', 'train.z_loss'], ['dropout', 'train.dropout']];

@@ -173,7 +173,6 @@ static void add_figures(struct text *out, const struct run_record *record) {
                                      {"tokens_per_s",
                                       record->step_s > 0 ? record->tokens_sum / record->step_s : NAN},
                                      {"spikes", any ? last[METRIC_SPIKES] : NAN},
-                                     {"rewinds", any ? last[METRIC_REWINDS] : NAN},
                                      {"skipped_steps", any ? last[METRIC_SKIPPED_STEPS] : NAN},
                                      {"mfu",
                                       record->mfu_seconds > 0 ? record->mfu_seconds / record->step_s : NAN}},

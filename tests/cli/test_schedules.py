@@ -61,13 +61,6 @@ class Batches(ScheduleCase):
         for m, loss in zip(self.metrics('elastic'), alone):
             self.assertLess(relative(m['loss'], loss), 1e-4)
 
-    def test_going_back_from_a_larger_batch(self):
-        from test_divergence import gradients
-        config = self.config(checkpoint={'every': 2, 'keep': 0}, train={'on_spike': 'rewind'})
-        self.run_train(config, self.SCHEDULE, environment=gradients((5, 'nan')))
-        record = json.loads((self.checkpoints()[-1] / 'manifest.json').read_text())['spikes']
-        self.assertEqual((record['rewound_to'], record['skipped_sequences']), (4, 8))
-
     def test_changing_the_schedule_on_purpose(self):
         config = self.config(checkpoint={'every': 4, 'keep': 0})
         self.run_train(config, self.SCHEDULE, 'train.max_steps=4')

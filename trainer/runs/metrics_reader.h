@@ -22,7 +22,6 @@
     X(METRIC_LOSS_SCALE, "loss_scale")                                                                       \
     X(METRIC_SKIPPED_STEPS, "skipped_steps")                                                                 \
     X(METRIC_SPIKES, "spikes")                                                                               \
-    X(METRIC_REWINDS, "rewinds")                                                                             \
     X(METRIC_TOKENS, "tokens")                                                                               \
     X(METRIC_TOKENS_PER_S, "tokens_per_s")                                                                   \
     X(METRIC_STEP_MS, "step_ms")                                                                             \

@@ -18,10 +18,8 @@ void spike_record_print(const struct spike_record *record, struct text *out) {
         return;
     text_add(out,
              "  \"spikes\": {\"seen\": %" PRId64 ", \"skipped\": %" PRId64 ", \"consecutive\": %" PRId64
-             ", \"rewinds\": %" PRId64 ", \"rewound_to\": %" PRId64 ", \"skipped_sequences\": %" PRId64
              ",\n    ",
-             record->seen, record->skipped, record->consecutive, record->rewinds, record->rewound_to,
-             record->skipped_sequences);
+             record->seen, record->skipped, record->consecutive);
     if (record->has_newest) {
         text_add(out, "\"newest\": ");
         print_figures(&record->newest, out);
@@ -53,9 +51,6 @@ enum status spike_record_parse(struct spike_record *record, const cJSON *manifes
     TRY(json_get_integer(object, "seen", 0, MAX_WHOLE, source, &record->seen));
     TRY(json_get_integer(object, "skipped", 0, step, source, &record->skipped));
     TRY(json_get_integer(object, "consecutive", 0, record->skipped, source, &record->consecutive));
-    TRY(json_get_integer(object, "rewinds", 0, MAX_WHOLE, source, &record->rewinds));
-    TRY(json_get_integer(object, "rewound_to", 0, step, source, &record->rewound_to));
-    TRY(json_get_integer(object, "skipped_sequences", 0, MAX_WHOLE, source, &record->skipped_sequences));
     const cJSON *newest = cJSON_GetObjectItemCaseSensitive(object, "newest");
     if (newest)
         TRY(parse_figures(newest, source, &record->newest));

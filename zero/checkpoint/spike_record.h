@@ -25,9 +25,6 @@ struct spike_record {
     int64_t seen;                // steps that diverged: spikes, and figures that were not finite
     int64_t skipped;             // updates that were skipped for it
     int64_t consecutive;         // of them, since the last step that did not diverge
-    int64_t rewinds;             // how often the run went back to a checkpoint
-    int64_t rewound_to;          // the step of the last of these checkpoints
-    int64_t skipped_sequences;   // of the current order of the data, left out by rewinds
 };
 
 // Appends the member, with its comma and newline. Nothing for NULL, and for an empty record.
