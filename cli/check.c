@@ -82,12 +82,12 @@ static enum status check_tasks(const struct config *config) {
     return STATUS_OK;
 }
 
-static void log_schedules(const struct config *config) {
-    struct text schedules = {0};
-    config_print_schedules(config, "\n", &schedules);
-    if (schedules.length > 0 && !schedules.failed)
-        log_info("%s", schedules.data);
-    text_free(&schedules);
+static void log_schedule(const struct config *config) {
+    struct text schedule = {0};
+    config_print_schedule(config, &schedule);
+    if (schedule.length > 0 && !schedule.failed)
+        log_info("%s", schedule.data);
+    text_free(&schedule);
 }
 
 // The tensors of optimizer.groups. Their names do not depend on the vocabulary, but their counts do.
@@ -170,7 +170,7 @@ static enum status run_check(int n_args, char **args) {
         status = check_model(&config);
     if (status == STATUS_OK) {
         data_log_mixture(&config, true);
-        log_schedules(&config);
+        log_schedule(&config);
         restore_auto(&config, &given);
         config_print(&config, &out);
         status = print_text(&out);

@@ -248,10 +248,10 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     if (one->n_threads == 0)
         one->n_threads = processors_per_process(one->local_world);
     one->train_batch_size = config->train.train_batch_size;
-    struct text schedules = {0};
-    config_print_schedules(config, "; ", &schedules);
-    one->schedules = schedules.data;
-    TRY(text_status(&schedules));
+    struct text schedule = {0};
+    config_print_schedule(config, &schedule);
+    one->schedule = schedule.data;
+    TRY(text_status(&schedule));
     TRY(open_device(planner, config, one));
     TRY(choose_type(planner, config));
     TRY(params_init(&params, &sizes));

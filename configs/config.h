@@ -153,10 +153,9 @@ void config_set_micro_batch(struct config *config, int64_t size);
 // The batch of a run whose train_batch_size is "auto" and which resumes another: it begins with the batch of
 // that one, where micro-batches and ranks divide it. Else nothing changes. Of a resolved config.
 void config_resume_batch(struct config *config, const struct config *before, int world);
-// Appends a sentence for each of train.batch_size_schedule (or train.max_batch_size) and
-// train.seq_len_schedule that is set: "batch size: 64 sequences, 128 after step 1000". Of a resolved config.
-//   separator   between them
-void config_print_schedules(const struct config *config, const char *separator, struct text *out);
+// Appends train.batch_size_schedule or train.max_batch_size where one is set: "batch size: 64 sequences, 128
+// after step 1000". Of a resolved config.
+void config_print_schedule(const struct config *config, struct text *out);
 // A rank's sequences of a step, which micro-batches divide; with train.batch_size_schedule the greatest
 // common divisor of those of all batch sizes, and with batch_is_auto of a part of them.
 int64_t config_rank_sequences(const struct config *config);

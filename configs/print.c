@@ -163,30 +163,21 @@ void config_print_options(struct text *out) {
     }
 }
 
-// ---- schedules
+// ---- the schedule of batch sizes
 
-static void print_stages(const struct config_stages *stages, int64_t base, const char *what, const char *unit,
-                         struct text *out) {
-    text_add(out, "%s: %lld %s", what, (long long)config_stages_at(stages, base, 0), unit);
-    for (int i = 0; i < stages->n; i++)
-        if (stages->stages[i].step > 0)
-            text_add(out, ", %lld after step %lld", (long long)stages->stages[i].value,
-                     (long long)stages->stages[i].step);
-}
-
-void config_print_schedules(const struct config *config, const char *separator, struct text *out) {
-    const struct config_stages *batches = &config->train.batch_size_schedule,
-                               *lengths = &config->train.seq_len_schedule;
-    const bool grows = config->train.max_batch_size > config->train.train_batch_size;
-    if (batches->n > 0)
-        print_stages(batches, config->train.train_batch_size, "batch size", "sequences", out);
-    else if (grows)
-        text_add(out, "batch size: %lld sequences, growing by the gradient noise scale up to %lld",
-                 (long long)config->train.train_batch_size, (long long)config->train.max_batch_size);
-    if ((batches->n > 0 || grows) && lengths->n > 0)
-        text_add(out, "%s", separator);
-    if (lengths->n > 0)
-        print_stages(lengths, config->train.seq_len, "sequence length", "tokens", out);
+void config_print_schedule(const struct config *config, struct text *out) {
+    const struct config_stages *sizes = &config->train.batch_size_schedule;
+    const long long first = (long long)config_stages_at(sizes, config->train.train_batch_size, 0);
+    if (sizes->n > 0) {
+        text_add(out, "batch size: %lld sequences", first);
+        for (int i = 0; i < sizes->n; i++)
+            if (sizes->stages[i].step > 0)
+                text_add(out, ", %lld after step %lld", (long long)sizes->stages[i].value,
+                         (long long)sizes->stages[i].step);
+    } else if (config->train.max_batch_size > config->train.train_batch_size) {
+        text_add(out, "batch size: %lld sequences, growing by the gradient noise scale up to %lld", first,
+                 (long long)config->train.max_batch_size);
+    }
 }
 
 // ---- words for shells

@@ -38,19 +38,6 @@ static enum status check_sequence(const struct config *c) {
                 c->source, (long long)c->train.seq_len, (long long)c->model.n_positions);
 }
 
-static enum status check_seq_len_schedule(const struct config *c) {
-    const struct config_stages *schedule = &c->train.seq_len_schedule;
-    const int64_t T = c->train.seq_len ? c->train.seq_len : c->model.n_positions;
-    for (int i = 0; i < schedule->n; i++)
-        if (T % schedule->stages[i].value != 0)
-            return FAIL(STATUS_INVALID,
-                        "%s: train.seq_len_schedule has the length %lld, which does not divide train.seq_len "
-                        "%lld; choose a divisor, such as %lld",
-                        c->source, (long long)schedule->stages[i].value, (long long)T,
-                        (long long)config_largest_divisor(T, schedule->stages[i].value));
-    return STATUS_OK;
-}
-
 static enum status check_max_batch(const struct config *c) {
     if (c->train.max_batch_size == 0)
         return STATUS_OK;
@@ -354,7 +341,6 @@ static const struct {
     {model_rules_window, true, {"model.window", "model.n_layer"}},
     {model_rules_value_embeddings, true, {"model.value_embeddings", "model.n_layer"}},
     {check_sequence, true, {"train.seq_len", "model.n_positions"}},
-    {check_seq_len_schedule, true, {"train.seq_len_schedule", "train.seq_len", "model.n_positions"}},
     {check_max_batch,
      false,
      {"train.max_batch_size", "train.noise_scale_every", "train.batch_size_schedule",

@@ -462,13 +462,6 @@ static void reshape_back(struct gpt *gpt, struct reshaped before) {
     gpt->device->attention = before.attention;
 }
 
-void gpt_set_length(struct gpt *gpt, int length) {
-    const int tokens = gpt->options.B * gpt->options.T;
-    assert(tokens % length == 0);
-    gpt->options.B = tokens / length;
-    gpt->options.T = length;
-}
-
 enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                       const struct gpt_scoring *scoring) {
     assert(gpt->options.scoring);
@@ -510,19 +503,6 @@ static enum status dry_run_scoring(struct gpt *gpt, struct model_pass *pass) {
     return status;
 }
 
-// Every shorter length of training, whose work is not counted.
-static enum status dry_run_lengths(struct gpt *gpt, struct model_pass *pass) {
-    const int T = gpt->options.T;
-    enum status status = STATUS_OK;
-    pass->runner.work = NULL;
-    for (int i = 0; i < gpt->options.n_lengths && status == STATUS_OK; i++) {
-        gpt_set_length(gpt, gpt->options.lengths[i]);
-        status = run_training(pass, 1.0f);
-    }
-    gpt_set_length(gpt, T);
-    return status;
-}
-
 enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
     struct dry_run run = {.beta_zero = false};
     const struct unit_hooks hooks = dry_run_hooks(&run);
@@ -534,7 +514,6 @@ enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
         TRY(dry_run_scoring(gpt, &pass));
     for (int further = 0; further < 2 && gpt->options.training; further++) {
         run.beta_zero = !further;
-        TRY(dry_run_lengths(gpt, &pass));
         pass.runner.work = &gpt->work[further];
         TRY(run_training(&pass, 1.0f));
         TRY(sum_losses(&pass, NULL, further));

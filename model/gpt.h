@@ -38,7 +38,6 @@ enum gpt_recompute {
 
 struct gpt;
 
-#define GPT_MOST_LENGTHS 32
 struct gpt_options {
     enum dtype type; // compute type
     int B, T;        // micro-batch size and sequence length
@@ -56,8 +55,6 @@ struct gpt_options {
     float label_smoothing, z_loss; // of training passes (struct cross_entropy_args)
     bool training;                 // false: forward passes only; the activations of one block are kept
     bool scoring;                  // gpt_score may be called: takes memory for its predictions
-    // Sequence lengths below T that gpt_set_length may choose; each divides T.
-    int lengths[GPT_MOST_LENGTHS], n_lengths;
 };
 
 // The shapes in which gpt_score computes, longest sequences first: T, 3/4 T, T/2, 3/8 T, and so on (rounded
@@ -98,9 +95,6 @@ enum status gpt_flops_per_token(const struct params *params, int T, double *out)
 // what comes before its first end-of-text is a document too.
 void gpt_set_end_of_text(struct gpt *gpt, int32_t end_of_text);
 
-// Cuts each of the B sequences of later passes into T / length, so that a pass has (B T / length, length)
-// tokens. T, or one of the options' lengths.
-void gpt_set_length(struct gpt *gpt, int length);
 // The inputs of the next pass of training. They are copied; the device reads the copy later.
 //   tokens, targets  (B, T) host int32
 //   first_token      number of the first of them, counted over the run; the others follow it. A sequence is

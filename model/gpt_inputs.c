@@ -21,7 +21,7 @@ static enum status load_sequences(struct gpt *gpt, struct stream *stream, int sl
     uint64_t *host = gpt->buffers.host_sequences, *to = gpt->buffers.sequences;
     if (!to)
         return STATUS_OK;
-    uint64_t *numbers = host ? host + gpt->n_sequences * (size_t)slot : to;
+    uint64_t *numbers = host ? host + n * (size_t)slot : to;
     for (size_t b = 0; b < n; b++)
         numbers[b] = first_token + b * (uint64_t)gpt->options.T;
     return host ? gpt->device->copy(stream, to, numbers, n * sizeof *to) : STATUS_OK;

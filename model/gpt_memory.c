@@ -93,13 +93,9 @@ static enum status add_gradients(struct gpt *gpt, struct region_table *table) {
 // The numbers of a pass's sequences.
 static enum status add_sequences(struct gpt *gpt, struct region_table *table) {
     const enum region_place place = gpt->device->place;
-    int length = gpt->options.T;
+    const size_t bytes = (size_t)gpt->options.B * sizeof(uint64_t);
     if (!(gpt->options.dropout > 0))
         return STATUS_OK;
-    for (int i = 0; i < gpt->options.n_lengths; i++)
-        length = gpt->options.lengths[i] < length ? gpt->options.lengths[i] : length;
-    gpt->n_sequences = (size_t)gpt->options.B * (size_t)(gpt->options.T / length);
-    const size_t bytes = gpt->n_sequences * sizeof(uint64_t);
     TRY(region_add(table, REGION_DATA, place, DTYPE_U8, bytes, &gpt->regions.sequences,
                    "numbers of sequences"));
     return place == REGION_HOST

@@ -55,8 +55,7 @@ struct gpt {
     struct rope_table rope;
     struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
     int64_t n_loads;
-    size_t n_inputs;    // tokens of a slot: B * T of gpt_new
-    size_t n_sequences; // with dropout, of a slot: as many as a pass of the shortest ones has
+    size_t n_inputs; // tokens of a slot: B * T of gpt_new
 };
 
 // gpt_load, for any pass (gpt_inputs.c).

@@ -2,8 +2,8 @@
 // done or refused. "auto" takes the faster one where cuDNN is usable on every rank and fits into the memory
 // of every rank, as rank 0 measures it or remembers it (attention_cache.h), and tells all.
 //
-// A run has one kernel for all lengths of train.seq_len_schedule and all windows of its model. cuDNN is
-// usable if it computes each of these shapes: otherwise some steps or layers would fall back to flash.
+// A run has one kernel for all windows of its model. cuDNN is usable if it computes each of these shapes:
+// otherwise some layers would fall back to flash.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,24 +16,17 @@
     "install cuDNN 9 (package cudnn9-cuda-13, or nvidia-cudnn-cu13 from PyPI with its lib folder in "        \
     "LD_LIBRARY_PATH)"
 
-// Shorter sequences are parts of train.seq_len tokens, so a micro-batch has more of them.
-static struct attention_shape shape_of(const struct trainer *trainer, int64_t seq_len, int window) {
+static struct attention_shape shape_of(const struct trainer *trainer, int window) {
     const struct gpt_config *model = &trainer->params.config;
     const struct config *config = trainer->config;
-    return (struct attention_shape){
-        .B = (int)(config->train.micro_batch_size * (config->train.seq_len / seq_len)),
-        .T = (int)seq_len,
-        .H = model->n_head,
-        .K = model->n_kv_head,
-        .D = model->head_dim,
-        .window = window,
-        .rope = gpt_has_rope(model) && !model->qk_norm,
-        .type = trainer->type};
-}
-
-// The i-th sequence length of the run, from 0: train.seq_len, then those of the schedule.
-static int64_t length_at(const struct config *config, int i) {
-    return i == 0 ? config->train.seq_len : config->train.seq_len_schedule.stages[i - 1].value;
+    return (struct attention_shape){.B = (int)config->train.micro_batch_size,
+                                    .T = (int)config->train.seq_len,
+                                    .H = model->n_head,
+                                    .K = model->n_kv_head,
+                                    .D = model->head_dim,
+                                    .window = window,
+                                    .rope = gpt_has_rope(model) && !model->qk_norm,
+                                    .type = trainer->type};
 }
 
 // What the config or the checkpoint says; AUTO leaves it open. A config that names another kernel than the
@@ -52,35 +45,23 @@ struct answer { // of a rank, or the judgement of all
     struct cudnn_support cudnn;
 };
 
-// Puts the shape before the reason why cuDNN does not compute it.
-static void name_shape(const struct config *config, const struct attention_shape *shape,
-                       struct cudnn_support *support) {
-    char reason[sizeof support->reason], length[64] = "", window[32] = "";
-    memcpy(reason, support->reason, sizeof reason);
-    if (shape->T != config->train.seq_len)
-        snprintf(length, sizeof length, "sequences of %d tokens (train.seq_len_schedule): ", shape->T);
-    if (shape->window > 0)
-        snprintf(window, sizeof window, "a window of %d: ", shape->window);
-    snprintf(support->reason, sizeof support->reason, "%s%s%.300s", length, window, reason);
-}
-
-// Of every length and window; the first shape that cuDNN does not compute decides.
+// Of every window; the first that cuDNN does not compute decides, and is named before the reason.
 static enum status find_support(struct trainer *trainer, struct answer *out) {
-    const struct config *config = trainer->config;
     const struct gpt_config *model = &trainer->params.config;
     const int n_windows = model->n_windows > 0 ? model->n_windows : 1;
     *out =
         (struct answer){.on_gpu = trainer->device->cudnn_support, .cudnn.reason = "it computes on the CPU"};
-    for (int i = 0; out->on_gpu && i <= config->train.seq_len_schedule.n; i++)
-        for (int block = 0; block < n_windows; block++) {
-            const struct attention_shape shape =
-                shape_of(trainer, length_at(config, i), gpt_window(model, block));
-            TRY(trainer->device->cudnn_support(trainer->device, &shape, &out->cudnn));
-            if (!out->cudnn.usable) {
-                name_shape(config, &shape, &out->cudnn);
-                return STATUS_OK;
-            }
-        }
+    for (int block = 0; out->on_gpu && block < n_windows; block++) {
+        const struct attention_shape shape = shape_of(trainer, gpt_window(model, block));
+        TRY(trainer->device->cudnn_support(trainer->device, &shape, &out->cudnn));
+        if (out->cudnn.usable)
+            continue;
+        char reason[sizeof out->cudnn.reason];
+        memcpy(reason, out->cudnn.reason, sizeof reason);
+        if (shape.window > 0)
+            snprintf(out->cudnn.reason, sizeof reason, "a window of %d: %.300s", shape.window, reason);
+        return STATUS_OK;
+    }
     return STATUS_OK;
 }
 
@@ -167,37 +148,6 @@ static bool measure_shape(struct trainer *trainer, const char *version, const st
     return true;
 }
 
-// Steps of the i-th sequence length (length_at).
-static int64_t steps_of_length(const struct config *config, int i) {
-    const struct config_stages *lengths = &config->train.seq_len_schedule;
-    const int64_t begin = i == 0 ? 0 : lengths->stages[i - 1].step,
-                  end = i < lengths->n ? lengths->stages[i].step : config->train.max_steps,
-                  most = end < config->train.max_steps ? end : config->train.max_steps;
-    return most > begin ? most - begin : 0;
-}
-
-// The times that decide: those of the run's lengths, as a mean over its steps. On rank 0.
-static void measure(struct trainer *trainer, const char *version, struct attention_times *times,
-                    bool *measured) {
-    const struct config *config = trainer->config;
-    const double steps = (double)config->train.max_steps;
-    *times = (struct attention_times){.reproducible = true};
-    *measured = true;
-    for (int i = 0; i <= config->train.seq_len_schedule.n && *measured; i++) {
-        const struct attention_shape shape = shape_of(trainer, length_at(config, i), 0);
-        const double weight = steps > 0 ? (double)steps_of_length(config, i) / steps : i == 0;
-        struct attention_times of_length;
-        if (weight == 0)
-            continue;
-        *measured = measure_shape(trainer, version, &shape, &of_length);
-        if (*measured) {
-            times->flash_s += weight * of_length.flash_s;
-            times->cudnn_s += weight * of_length.cudnn_s;
-            times->reproducible &= of_length.reproducible;
-        }
-    }
-}
-
 struct verdict { // of rank 0, as all ranks get it
     int32_t by_cudnn, measured;
     struct attention_times times;
@@ -247,11 +197,10 @@ static enum status check_memory(struct trainer *trainer, struct verdict *out) {
 }
 
 static void judge_times(struct trainer *trainer, const char *version, struct verdict *out) {
-    bool measured;
+    const struct attention_shape shape = shape_of(trainer, 0);
     *out = (struct verdict){0};
-    measure(trainer, version, &out->times, &measured);
-    out->measured = measured;
-    if (!measured) {
+    out->measured = measure_shape(trainer, version, &shape, &out->times);
+    if (!out->measured) {
         snprintf(out->reason, sizeof out->reason, "%s", status_message());
         status_clear(); // flash needs less memory
     } else if (!out->times.reproducible)
@@ -277,13 +226,10 @@ static enum status choose_faster(struct trainer *trainer, const struct cudnn_sup
         log_info("attention: flash; cuDNN is not used: %s", verdict.reason);
     else
         log_info("attention: %s%s, the faster; forward and backward of a layer take %.3g ms by cuDNN %s and "
-                 "%.3g ms by flash%s%s",
+                 "%.3g ms by flash%s",
                  verdict.by_cudnn ? "cuDNN " : "flash", trainer->attention.cudnn, 1e3 * verdict.times.cudnn_s,
                  support->version, 1e3 * verdict.times.flash_s,
-                 shape_of(trainer, length_at(trainer->config, 0), 0).rope ? ", with RoPE" : "",
-                 trainer->config->train.seq_len_schedule.n > 0
-                     ? ", as a mean over the lengths of train.seq_len_schedule"
-                     : "");
+                 shape_of(trainer, 0).rope ? ", with RoPE" : "");
     return STATUS_OK;
 }
 

@@ -10,7 +10,7 @@
 
 static uint64_t rows_before(const void *context, int64_t step) {
     const struct trainer *trainer = context;
-    return shapes_rows_before(&trainer->shapes, step);
+    return batch_sizes_before(&trainer->batches, step);
 }
 
 static enum status open_loader(const struct trainer *trainer, bool validation, struct loader **out) {
@@ -181,10 +181,10 @@ static uint64_t order_seed(uint64_t seed, int n) {
 static bool has_another_batch(const struct trainer *trainer) {
     if (!trainer->resumed)
         return false;
-    struct shapes before = shapes_of(&trainer->resumed->config);
+    struct batch_sizes before = batch_sizes_of(&trainer->resumed->config);
     if (trainer->resumed->noise.grown.n > 0)
-        before.batches = trainer->resumed->noise.grown;
-    if (shapes_rows_before(&before, trainer->step) == shapes_rows_before(&trainer->shapes, trainer->step))
+        before.stages = trainer->resumed->noise.grown;
+    if (batch_sizes_before(&before, trainer->step) == batch_sizes_before(&trainer->batches, trainer->step))
         return false;
     log_info("with the new batch size, sequences follow a new order from step %lld on",
              (long long)trainer->step + 1);
@@ -231,14 +231,12 @@ void trainer_describe_data(const struct trainer *trainer) {
              loader_n_shards(train) == 1 ? "" : "s", (long long)config->train.gradient_accumulation_steps,
              (long long)config->train.micro_batch_size, (long long)config->train.seq_len,
              trainer->comm->world > 1 ? " per rank" : "");
-    struct text schedules = {0};
-    config_print_schedules(config, "; ", &schedules);
-    if (schedules.length > 0 && !schedules.failed)
-        log_info("%s%s", schedules.data,
-                 config->train.batch_size_schedule.n > 0 || config->train.seq_len_schedule.n > 0
-                     ? " (train.batch_size_schedule, train.seq_len_schedule)"
-                     : " (train.max_batch_size)");
-    text_free(&schedules);
+    struct text schedule = {0};
+    config_print_schedule(config, &schedule);
+    if (schedule.length > 0 && !schedule.failed)
+        log_info("%s (train.%s)", schedule.data,
+                 config->train.batch_size_schedule.n > 0 ? "batch_size_schedule" : "max_batch_size");
+    text_free(&schedule);
     char until[48] = "";
     if (config->train.max_minutes == 0)
         snprintf(until, sizeof until, " up to step %lld", (long long)trainer->last_step);

@@ -48,9 +48,9 @@ static enum status repeat_step(struct trainer *trainer, const struct trainer_ste
                                struct found *found) {
     struct engine *engine = &trainer->engine;
     const struct config *config = trainer->config;
-    const int64_t n_micro = trainer_micro_batches(trainer, &step->shape),
+    const int64_t n_micro = trainer_micro_batches(trainer, step->batch_size),
                   data_step = config->train.overfit_one_batch ? 0 : step->now.step - 1,
-                  tokens_before = step->now.tokens - (int64_t)trainer_step_tokens(trainer, &step->shape);
+                  tokens_before = step->now.tokens - (int64_t)trainer_step_tokens(trainer, step->batch_size);
     const struct update_plan *plan = &step->plans[UPDATE_DONE];
     for (int64_t k = 0; k < n_micro; k++) {
         const int32_t *tokens, *targets;
@@ -88,12 +88,10 @@ static enum status add_first(struct trainer *trainer, const struct trainer_step 
     const int64_t B = trainer->config->train.micro_batch_size;
     struct found mine = {0};
     struct found *all = calloc((size_t)comm->world, sizeof *all);
-    gpt_set_length(trainer->engine.gpt, (int)step->shape.seq_len);
     enum status status = trainer_agree(
         trainer, all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for what %d ranks find", comm->world));
     if (status == STATUS_OK)
         status = repeat_step(trainer, step, &mine);
-    gpt_set_length(trainer->engine.gpt, (int)trainer->shapes.row_tokens);
     if (status == STATUS_OK)
         status = drop_gradients(trainer);
     if (status == STATUS_OK)
@@ -170,7 +168,7 @@ enum status trainer_diverged(struct trainer *trainer, const struct trainer_step 
     if (is_finite) {
         add_figures(trainer, step, &what);
         text_add(&what, "; its sequences begin at ");
-        add_sequences(trainer, step->now.step, 0, step->shape.batch_size, &what);
+        add_sequences(trainer, step->now.step, 0, step->batch_size, &what);
     } else {
         text_add(&what, "the loss is %g and the gradient norm %g. ", text_plain_nan(step->now.loss),
                  text_plain_nan(step->now.grad_norm));

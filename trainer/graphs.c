@@ -38,14 +38,6 @@ void trainer_graphs_free(struct trainer *trainer) {
     graph_free(&graphs->update.graph);
 }
 
-enum status trainer_graphs_renew(struct trainer *trainer) {
-    const bool is_on = trainer->graphs.is_on;
-    TRY(trainer->device->synchronize(&trainer->stream));
-    trainer_graphs_free(trainer);
-    trainer->graphs = (struct trainer_graphs){.is_on = is_on};
-    return STATUS_OK;
-}
-
 // What was captured has not run, so after a failure it is done as it is.
 static enum status capture(struct trainer *trainer, struct trainer_graph *graph,
                            enum status (*work)(void *context), void *context) {

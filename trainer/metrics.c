@@ -151,7 +151,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "loss", step->loss);
     add_number(&line, "grad_norm", step->grad_norm);
     add_number(&line, "lr", step->lr);
-    text_add(&line, ", \"batch_size\": %" PRId64 ", \"seq_len\": %" PRId64, step->batch_size, step->seq_len);
+    text_add(&line, ", \"batch_size\": %" PRId64, step->batch_size);
     if (step->measures_noise)
         add_number(&line, "noise_scale", step->noise_scale);
     add_number(&line, "loss_scale", step->loss_scale);

@@ -25,7 +25,7 @@ struct step_metrics {
     bool speculates;       // offload_optimizer.speculative
     bool stepped_ahead;    // the speculative update was kept
     double lr;
-    int64_t batch_size, seq_len; // of the step: sequences of train.seq_len tokens; tokens that each pass sees
+    int64_t batch_size; // sequences of the step
     bool measures_noise;
     double noise_scale; // in sequences, where measures_noise; NaN: no estimate yet
     double steps_left;  // of the run, as steps like this one

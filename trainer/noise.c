@@ -1,37 +1,34 @@
 // The gradient noise scale of a run, and the batch size that follows from it.
 #include <math.h>
-#include <string.h>
 
 #include "base/log.h"
 #include "trainer/trainer_internal.h"
 
-void trainer_take_shapes(struct trainer *trainer) {
-    struct shapes shapes = shapes_of(trainer->config);
+void trainer_take_batches(struct trainer *trainer) {
+    trainer->batches = batch_sizes_of(trainer->config);
     if (trainer->noise.grown.n > 0)
-        shapes.batches = trainer->noise.grown;
-    memcpy(shapes.flops, trainer->shapes.flops, sizeof shapes.flops); // of a token: no batch changes them
-    trainer->shapes = shapes;
+        trainer->batches.stages = trainer->noise.grown;
 }
 
-bool trainer_measures_noise(const struct trainer *trainer, const struct step_shape *shape) {
+bool trainer_measures_noise(const struct trainer *trainer, int64_t batch_size) {
     const struct config *config = trainer->config;
     return config->train.noise_scale_every > 0 &&
            (trainer->step + 1) % config->train.noise_scale_every == 0 &&
-           shape->batch_size > config->train.micro_batch_size;
+           batch_size > config->train.micro_batch_size;
 }
 
 // The step after this one may be issued already, wherever the decision is made: the one after that is the
 // first.
 static void grow(struct trainer *trainer, const struct trainer_step *step) {
     struct config_stages *grown = &trainer->noise.grown;
-    const int64_t batch = step->shape.batch_size;
+    const int64_t batch = step->batch_size;
     if (grown->n == CONFIG_SCHEDULE_MOST ||
-        batch != shapes_at(&trainer->shapes, step->now.step + 1).batch_size || // it has grown since
+        batch != batch_sizes_at(&trainer->batches, step->now.step + 1) || // it has grown since
         !noise_wants_more(&trainer->noise, batch, trainer->config->train.max_batch_size))
         return;
     grown->stages[grown->n++] = (struct config_stage){step->now.step + 1, 2 * batch};
     trainer->noise.n_since = 0;
-    trainer_take_shapes(trainer);
+    trainer_take_batches(trainer);
     log_live_end();
     log_info("step %lld: the gradient noise scale is %.4g sequences; from step %lld on, the batch has %lld",
              (long long)step->now.step, noise_scale(&trainer->noise), (long long)step->now.step + 2,
@@ -40,8 +37,8 @@ static void grow(struct trainer *trainer, const struct trainer_step *step) {
 
 void trainer_note_noise(struct trainer *trainer, struct trainer_step *step, const struct update_plan *plan) {
     const double n_small = (double)trainer->config->train.micro_batch_size,
-                 n_large = (double)step->shape.batch_size,
-                 to_mean = (double)plan->loss_factor * n_small * (double)trainer->shapes.row_tokens;
+                 n_large = (double)step->batch_size,
+                 to_mean = (double)plan->loss_factor * n_small * (double)trainer->config->train.seq_len;
     noise_record_add(&trainer->noise, step->small_square / (to_mean * to_mean), n_small,
                      step->now.grad_norm * step->now.grad_norm, n_large);
     step->now.measures_noise = true;
@@ -49,7 +46,7 @@ void trainer_note_noise(struct trainer *trainer, struct trainer_step *step, cons
     if (!isnan(step->now.noise_scale)) {
         log_live_end();
         log_info("step %lld: gradient noise scale %.4g sequences, batch %lld", (long long)step->now.step,
-                 step->now.noise_scale, (long long)step->shape.batch_size);
+                 step->now.noise_scale, (long long)step->batch_size);
     }
     grow(trainer, step);
 }

@@ -104,7 +104,7 @@ void trainer_pacing_measure(struct trainer *trainer, int64_t step, double step_s
     struct trainer_pacing *pacing = &trainer->pacing;
     if (pacing->is_warm) {
         pacing->sum_s += step_s;
-        pacing->n_steps += shapes_work(&trainer->shapes, step, step + 1, 0);
+        pacing->n_steps += batch_sizes_work(&trainer->batches, step, step + 1, 0);
     }
     pacing->is_warm = true;
 }
@@ -165,16 +165,16 @@ static enum status take(struct trainer *trainer, const struct history_decision *
     return trainer_leads(trainer) ? write_decisions(trainer) : STATUS_OK;
 }
 
-// With steps of different shapes, pacing_total counts steps like the first one.
+// With steps of different batch sizes, pacing_total counts steps like the first one.
 static int64_t total_of(const struct trainer *trainer, const struct pacing_evaluations *evaluations,
                         const struct pacing_report *report) {
     struct config config = *trainer->config;
-    if (!shapes_vary(&trainer->shapes))
+    if (trainer->batches.stages.n == 0)
         return pacing_total(&config, evaluations, trainer->step, report);
     config.train.max_steps = INT64_MAX / 2;
     const int64_t total = pacing_total(&config, evaluations, trainer->step, report);
-    return shapes_reach(&trainer->shapes, trainer->step, (double)(total - trainer->step), 0,
-                        trainer->config->train.max_steps);
+    return batch_sizes_reach(&trainer->batches, trainer->step, (double)(total - trainer->step), 0,
+                             trainer->config->train.max_steps);
 }
 
 enum status trainer_pace(struct trainer *trainer, const struct pacing_report *report) {

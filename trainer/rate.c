@@ -51,7 +51,8 @@ static enum status find_dense_peak(struct trainer *trainer) {
 enum status trainer_measure_rate(struct trainer *trainer) {
     enum status status = measure_own_rate(trainer, &trainer->gemm_rate);
     if (status == STATUS_OK)
-        status = shapes_count_flops(&trainer->shapes, &trainer->params);
+        status = gpt_flops_per_token(&trainer->params, (int)trainer->config->train.seq_len,
+                                     &trainer->flops_per_token);
     if (status == STATUS_OK)
         status = trainer_profile_limits(trainer);
     TRY(trainer_agree(trainer, status));

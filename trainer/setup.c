@@ -193,8 +193,7 @@ static enum status make_model(struct trainer *trainer) {
         if (trainer->engine.generator)
             generator_set_end_of_text(trainer->engine.generator, trainer_document_start(trainer));
     }
-    const struct step_shape shape = shapes_at(&trainer->shapes, trainer->step);
-    trainer->volume_steps = trainer_micro_batches(trainer, &shape);
+    trainer->volume_steps = trainer_micro_batches(trainer, batch_sizes_at(&trainer->batches, trainer->step));
     comm_volume_make(&trainer->engine, trainer->volume_steps, &trainer->volume);
     plan_print(table, &trainer->volume, trainer->comm->world, trainer->engine.gpt);
     TRY(trainer_agree(trainer, check_memory(trainer)));
@@ -410,7 +409,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(trainer_open_devices(trainer));
     TRY(choose_type(trainer));
     TRY(trainer_choose_micro_batch(trainer));
-    trainer_take_shapes(trainer);
+    trainer_take_batches(trainer);
     TRY(trainer_open_data(trainer)); // whose batches have the chosen size
     TRY(trainer_open_tasks(trainer));
     TRY(trainer_choose_attention(trainer));
@@ -421,7 +420,6 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     trainer_describe_resume(trainer);
     trainer_describe_schedule(trainer);
     TRY(load_state(trainer));
-    trainer->seq_len = trainer->shapes.row_tokens;
     trainer_graphs_init(trainer);
     TRY(trainer_agree(trainer, begin_metrics(trainer)));
     return trainer_agree(trainer, trainer_profile_start(trainer));

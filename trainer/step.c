@@ -75,7 +75,7 @@ static float injection_factor(int64_t at) {
 static struct update_plan plan_after(const struct trainer *trainer, const struct loss_scale *scale,
                                      int64_t spikes_skipped, const struct trainer_step *step,
                                      struct average_record *average) {
-    const double n_tokens = trainer_step_tokens(trainer, &step->shape);
+    const double n_tokens = trainer_step_tokens(trainer, step->batch_size);
     const int64_t skipped = scale->skipped + spikes_skipped, // skipped steps do not count
         updates = trainer->step - skipped;
     struct update_plan plan =
@@ -185,7 +185,7 @@ static enum status measure_micro_batch(struct micro_batch *micro, double *square
 //   batch_status   [out] not STATUS_OK if a micro-batch failed to load; then gradients and loss are
 //                  meaningless
 static enum status accumulate(struct trainer *trainer, struct trainer_step *step, enum status *batch_status) {
-    const int64_t n_micro = trainer_micro_batches(trainer, &step->shape);
+    const int64_t n_micro = trainer_micro_batches(trainer, step->batch_size);
     const int32_t *tokens = NULL, *targets = NULL;
     *batch_status = STATUS_OK;
     for (int64_t k = 0; k < n_micro; k++) {
@@ -196,7 +196,7 @@ static enum status accumulate(struct trainer *trainer, struct trainer_step *step
             TRY(begin_update(trainer, step));
         TRY(gpt_load(trainer->engine.gpt, &trainer->stream, tokens, targets,
                      trainer_first_token(trainer, trainer->tokens, k)));
-        if (k == 0 && trainer_measures_noise(trainer, &step->shape))
+        if (k == 0 && trainer_measures_noise(trainer, step->batch_size))
             TRY(measure_micro_batch(&micro, &step->small_square));
         else
             TRY(trainer_graph_run(trainer, &trainer->graphs.micro_batches[kind], train_micro_batch, &micro));
@@ -306,21 +306,13 @@ static enum status give_up_step(struct trainer *trainer, enum status batch_statu
     return trainer_agree_between_steps(trainer, batch_status);
 }
 
-static double step_flops(const struct trainer *trainer, const struct trainer_step *step) {
-    return shapes_flops(&trainer->shapes, step->now.step - 1);
-}
-
-// Before a step of another shape than the one before.
-static enum status change_shape(struct trainer *trainer, const struct step_shape *shape) {
-    const int64_t n_micro = trainer_micro_batches(trainer, shape);
+// Before a step that may have another batch size than the one before.
+static void take_batch_size(struct trainer *trainer, int64_t batch_size) {
+    const int64_t n_micro = trainer_micro_batches(trainer, batch_size);
     if (n_micro != trainer->volume_steps)
         comm_volume_make(&trainer->engine, n_micro, &trainer->volume);
     trainer->volume_steps = n_micro;
     progress_micro_batches(&trainer->progress, n_micro);
-    if (shape->seq_len != trainer->seq_len && trainer->graphs.is_on)
-        TRY(trainer_graphs_renew(trainer));
-    trainer->seq_len = shape->seq_len;
-    return STATUS_OK;
 }
 
 // Measures the GEMM rate again if a step exceeded it, on a device that is idle then.
@@ -336,7 +328,7 @@ enum status trainer_issue_step(struct trainer *trainer) {
     const int slot = (int)(trainer->n_issued % STEP_SLOTS);
     struct trainer_step *step = &trainer->steps[slot];
     *step = (struct trainer_step){.now = {.step = trainer->step + 1},
-                                  .shape = shapes_at(&trainer->shapes, trainer->step),
+                                  .batch_size = batch_sizes_at(&trainer->batches, trainer->step),
                                   .small_square = -1,
                                   .slot = slot,
                                   .began_s = clock_monotonic_s()};
@@ -348,13 +340,10 @@ enum status trainer_issue_step(struct trainer *trainer) {
     double loss_sum = 0;
     bool whole = false;
     plan_step(trainer, step);
-    TRY(change_shape(trainer, &step->shape));
+    take_batch_size(trainer, step->batch_size);
     progress_step_begin(&trainer->progress, step->began_s);
     TRY(profiler_step_begin(&trainer->profiler, &trainer->stream));
-    gpt_set_length(trainer->engine.gpt, (int)step->shape.seq_len);
-    enum status status = accumulate(trainer, step, &batch_status);
-    gpt_set_length(trainer->engine.gpt, (int)trainer->shapes.row_tokens);
-    TRY(status);
+    TRY(accumulate(trainer, step, &batch_status));
     if (!device_decides)
         TRY(optimizer_losses(&trainer->engine.optimizer, &trainer->stream, &loss_sum));
     const struct step_report report = {.loss_sum = loss_sum,
@@ -372,9 +361,10 @@ enum status trainer_issue_step(struct trainer *trainer) {
     step->now.stepped_ahead = trainer->engine.optimizer.stepped_ahead;
     trainer->n_issued++;
     trainer->step++;
-    trainer->tokens += step->shape.batch_size * trainer->shapes.row_tokens;
+    trainer->tokens += step->batch_size * trainer->config->train.seq_len;
     step->now.tokens = trainer->tokens;
-    TRY(check_rate(trainer, first.seconds > 0 ? step_flops(trainer, step) / first.seconds : 0));
+    TRY(check_rate(trainer,
+                   first.seconds > 0 ? trainer_step_flops(trainer, step->batch_size) / first.seconds : 0));
     // By what rank 0 knew before the update, so that the decision does not depend on how far ahead the host
     // is.
     trainer_fail_later(trainer, trainer_pace(trainer, &first.pacing));
@@ -412,7 +402,7 @@ static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     const struct update_plan *plan = &step->plans[trainer->last_ending];
     const bool overflow = step->result.skipped == UPDATE_NOT_FINITE && trainer->loss_scale.scale > 0;
     const int64_t spikes_before = trainer->spikes.seen;
-    now->loss = step->result.loss_sum / trainer_step_tokens(trainer, &step->shape);
+    now->loss = step->result.loss_sum / trainer_step_tokens(trainer, step->batch_size);
     now->grad_norm = step->result.norm;
     now->loss_scale = plan->loss_scale;
     now->lr = plan->lr;
@@ -483,12 +473,11 @@ static enum status finish_step(struct trainer *trainer) {
     measure_memory(trainer, now);
     count_sources(trainer, now);
     now->total = trainer_estimate_total(trainer, now->step, seconds);
-    now->steps_left = shapes_work(&trainer->shapes, now->step, now->total, now->step - 1);
-    now->batch_size = step->shape.batch_size;
-    now->seq_len = step->shape.seq_len;
-    now->tokens_per_s = trainer_step_tokens(trainer, &step->shape) / seconds;
+    now->steps_left = batch_sizes_work(&trainer->batches, now->step, now->total, now->step - 1);
+    now->batch_size = step->batch_size;
+    now->tokens_per_s = trainer_step_tokens(trainer, step->batch_size) / seconds;
     now->step_ms = seconds * 1e3;
-    const double rate = step_flops(trainer, step) / seconds;
+    const double rate = trainer_step_flops(trainer, step->batch_size) / seconds;
     now->of_gemm = rate / fmax(trainer->gemm_rate, rate);
     now->mfu = trainer->dense_peak > 0 ? rate / trainer->dense_peak : now->of_gemm;
     now->mfu_of_dense_peak = trainer->dense_peak > 0;

@@ -117,7 +117,8 @@ static void note_saved(struct trainer *trainer) {
 
 static double estimate_step_s(const struct trainer *trainer) {
     double efficiency = trainer->device->place == REGION_DEVICE ? STEP_EFFICIENCY_GPU : STEP_EFFICIENCY_CPU;
-    return shapes_flops(&trainer->shapes, trainer->step) / (efficiency * trainer->gemm_rate);
+    return trainer_step_flops(trainer, batch_sizes_at(&trainer->batches, trainer->step)) /
+           (efficiency * trainer->gemm_rate);
 }
 
 static enum status train_loop(struct trainer *trainer) {

@@ -19,8 +19,8 @@
 #include "trainer/progress.h"
 #include "trainer/run_folder.h"
 #include "trainer/runs/sessions.h"
+#include "trainer/schedule/batch_sizes.h"
 #include "trainer/schedule/noise_scale.h"
-#include "trainer/schedule/shape.h"
 #include "trainer/spikes/spikes.h"
 
 // The state of train.max_minutes (pacing.c).
@@ -42,7 +42,7 @@ struct trainer_step {
     struct update_plan plans[N_UPDATE_ENDINGS];       // for the ways in which the step before it ends
     struct average_record averages[N_UPDATE_ENDINGS]; // after the step if it is done, for each plan
     struct spike_limits limits;
-    struct step_shape shape;
+    int64_t batch_size;  // sequences, over all ranks
     double small_square; // of the noise scale: mean over ranks of a micro-batch's sum of squares; < 0: not
                          // measured
     struct update_result result; // if is_decided: else still on the device
@@ -96,10 +96,10 @@ struct trainer {
     bool has_micro_batch, keeps_micro_batch; // it was chosen; the resumed checkpoint's is kept
     struct region_memory memory;
     struct engine engine;
-    struct shapes shapes;      // of the steps
-    struct comm_volume volume; // of a step with volume_steps micro-batches
+    struct batch_sizes batches; // of the steps
+    double flops_per_token;     // forward and backward
+    struct comm_volume volume;  // of a step with volume_steps micro-batches
     int64_t volume_steps;
-    int64_t seq_len;      // that the graphs were captured for
     size_t program_bytes; // resident before the run's memory was allocated: the program and its libraries
     struct loader *train, *val; // val NULL without data.val
     float *val_losses;          // (B, T) of a partial micro-batch of data.val
@@ -160,21 +160,22 @@ void trainer_log_spikes(const struct trainer *trainer);
 // Decides whether graphs are used. If they are asked for and cannot be, logs why.
 void trainer_graphs_init(struct trainer *trainer);
 void trainer_graphs_free(struct trainer *trainer);
-// Before a step with another sequence length: later steps capture anew. Waits for the device.
-enum status trainer_graphs_renew(struct trainer *trainer) MUST_CHECK;
 // Does `work`, which issues operations to trainer->stream: through its graph where graphs are on. The first
 // time it is done as it is, as libraries load kernels and set themselves up then; the second time it is
 // captured. `work` must do the same each time, and change no state of the host that outlasts the step.
 enum status trainer_graph_run(struct trainer *trainer, struct trainer_graph *graph,
                               enum status (*work)(void *context), void *context) MUST_CHECK;
 
-// ---- shapes of steps
+// ---- batches of steps
 
-static inline double trainer_step_tokens(const struct trainer *trainer, const struct step_shape *shape) {
-    return (double)(shape->batch_size * trainer->shapes.row_tokens);
+static inline double trainer_step_tokens(const struct trainer *trainer, int64_t batch_size) {
+    return (double)(batch_size * trainer->config->train.seq_len);
 }
-static inline int64_t trainer_micro_batches(const struct trainer *trainer, const struct step_shape *shape) {
-    return shape->batch_size / (trainer->config->train.micro_batch_size * trainer->comm->world);
+static inline double trainer_step_flops(const struct trainer *trainer, int64_t batch_size) {
+    return trainer->flops_per_token * trainer_step_tokens(trainer, batch_size);
+}
+static inline int64_t trainer_micro_batches(const struct trainer *trainer, int64_t batch_size) {
+    return batch_size / (trainer->config->train.micro_batch_size * trainer->comm->world);
 }
 
 // The first of this rank's rows of micro-batch k of a step.
@@ -184,18 +185,18 @@ static inline int64_t trainer_first_row(const struct trainer *trainer, int64_t k
 // Its first token, counted over the run as gpt_load wants it.
 //   tokens   that the run was trained on before the step
 static inline uint64_t trainer_first_token(const struct trainer *trainer, int64_t tokens, int64_t k) {
-    return (uint64_t)(tokens + trainer_first_row(trainer, k) * trainer->shapes.row_tokens);
+    return (uint64_t)(tokens + trainer_first_row(trainer, k) * trainer->config->train.seq_len);
 }
 
 // ---- noise scale (noise.c)
 
 // Whether the step after so many is measured.
-bool trainer_measures_noise(const struct trainer *trainer, const struct step_shape *shape);
+bool trainer_measures_noise(const struct trainer *trainer, int64_t batch_size);
 // Once a measured step has ended and its update was not skipped: takes up the measurement, and decides on the
 // batch size of the steps after the next one. The same on all ranks.
 void trainer_note_noise(struct trainer *trainer, struct trainer_step *step, const struct update_plan *plan);
-// The shapes of steps by the config and the batch sizes decided on.
-void trainer_take_shapes(struct trainer *trainer);
+// The batch sizes of steps, by the config and by what was decided.
+void trainer_take_batches(struct trainer *trainer);
 
 // ---- setup and data
 

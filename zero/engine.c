@@ -34,9 +34,6 @@ enum status engine_plan_model(struct engine *engine, const struct engine_options
                                       .z_loss = (float)config->train.z_loss,
                                       .training = true,
                                       .scoring = config->eval.tasks.n_paths > 0};
-    const struct config_stages *lengths = &config->train.seq_len_schedule;
-    for (int i = 0; i < lengths->n; i++)
-        gpt_options.lengths[gpt_options.n_lengths++] = (int)lengths->stages[i].value;
     TRY(gpt_new(options->params, &gpt_options, options->device, table, &engine->gpt));
     if (engine_has_generator(options))
         TRY(generator_new(options->params,

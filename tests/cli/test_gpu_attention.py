@@ -118,18 +118,6 @@ class Choice(AttentionCase):
         lines = self.attention_lines(self.train('train.max_steps=3', ranks=2, environment=CUDNN))
         self.assertIn('attention: cuDNN 9.19.0', lines[0])
 
-    def test_all_lengths_of_a_schedule_together(self):
-        """cuDNN computes no sequences of one token, so that the run is flash's or refused, and not a mixture."""
-        short = 'train.max_steps=2', 'train.seq_len_schedule=[[0, 1], [1, 32]]', 'train.train_batch_size=2', 'model.n_layer=1'
-        self.refuses_to_train('attention=cudnn', *short, environment=CUDNN, says=(
-            'attention is cudnn', 'sequences of 1 tokens (train.seq_len_schedule): ', 'attention=flash'))
-        lines = self.attention_lines(self.train(*short, run='auto', environment=CUDNN))
-        self.assertEqual(len(lines), 1, lines)
-        self.assertIn('flash; cuDNN is not used: sequences of 1 tokens (train.seq_len_schedule): ', lines[0])
-        self.assertEqual(self.recorded('auto'), ('flash', None))
-        self.train(*short, 'attention=flash', run='flash', environment=CUDNN)
-        self.assertEqual(self.curve('auto'), self.curve('flash'))
-
     def test_all_windows_of_a_model_together(self):
         """The first block has a window, which this cuDNN does not compute, and the second none."""
         model = 'model.family=llama', 'model.window=[8, 0]', 'train.max_steps=2', 'train.train_batch_size=2'
@@ -151,22 +139,6 @@ class Choice(AttentionCase):
             self.assertEqual(', with RoPE' in lines[0], rope == '1', lines)
             self.assertEqual([line.split('\t')[-4] for line in self.cache.read_text().splitlines()], [rope])
             self.cache.unlink()
-
-    def test_the_faster_over_the_lengths_of_a_schedule(self):
-        """By the mean over the steps: of four, the first has 16 tokens."""
-        schedule = 'train.max_steps=4', 'train.seq_len_schedule=[[0, 16], [1, 32]]', 'train.train_batch_size=2', 'model.n_layer=1'
-        self.train(*schedule, run='measured', environment=CUDNN)
-        measured = [line.split('\t') for line in self.cache.read_text().splitlines()]
-        self.assertEqual({(line[4], line[5]) for line in measured}, {('4', '16'), ('2', '32')})
-        for at_16, mean, faster in (4e-3, '1.75', 'cudnn'), (6e-3, '2.25', 'flash'):
-            times = {'16': (2e-3, at_16), '32': (2e-3, 1e-3)}
-            self.cache.write_text(''.join('\t'.join([*line[:-3], *map(str, times[line[5]]), '1']) + '\n' for line in measured))
-            lines = self.attention_lines(self.train(*schedule, run=faster, environment=CUDNN))
-            self.assertIn(f'take {mean} ms by cuDNN 9.19.0 and 2 ms by flash, as a mean over the lengths', lines[0])
-            self.assertEqual(self.recorded(faster)[0], faster)
-        self.train(*schedule, 'attention=cudnn', run='named', environment=CUDNN)
-        self.assertEqual(self.curve('named'), self.curve('cudnn'))
-        self.assertNotEqual(self.curve('named'), self.curve('flash'))
 
     def test_a_damaged_cache_is_measured_again(self):
         self.train('train.max_steps=1', run='first', environment=CUDNN)

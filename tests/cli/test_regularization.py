@@ -36,24 +36,23 @@ class Golden(GoldenCase):
 class SameRun(ScheduleCase):
     @release_only('unit/model/test_regularization')
     def test_stages_ranks_recompute_and_resuming(self):
-        lengths = 'train.seq_len_schedule=[[0, 16], [3, 32]]'
         config = self.config(checkpoint={'every': 1, 'keep': 0})
-        self.run_train(config, *OPTIONS, lengths)
-        self.resumes_to_the_bit(config, *OPTIONS, lengths)
+        self.run_train(config, *OPTIONS)
+        self.resumes_to_the_bit(config, *OPTIONS)
         whole, state = self.curve(), self.final_state()
-        self.run_train(config, *OPTIONS, lengths, f'run.dir={self.folder}/block', 'recompute=block')
+        self.run_train(config, *OPTIONS, f'run.dir={self.folder}/block', 'recompute=block')
         self.assertEqual((self.curve('block'), self.final_state('block')), (whole, state))
         ways = []
         for stage in (0, 1, 2, 3) if FULL else (0, 3):
             run = f'stage-{stage}'
-            self.run_ranks(2, config, *OPTIONS, lengths, f'run.dir={self.folder}/{run}', 'train.micro_batch_size=1',
+            self.run_ranks(2, config, *OPTIONS, f'run.dir={self.folder}/{run}', 'train.micro_batch_size=1',
                            f'zero_optimization.stage={stage}', 'zero_optimization.reduce_every_micro_batch=true')
             ways.append((self.curve(run), self.final_state(run)))
             for m, (_, loss, _) in zip(self.metrics(run), whole):
                 self.assertLess(relative(m['loss'], loss), 1e-4)
         self.assertTrue(all(way == ways[0] for way in ways))
         run = self.copy_until(4, 'run', 'elastic')
-        self.run_ranks(2, config, *OPTIONS, lengths, f'run.dir={run}', 'zero_optimization.stage=3', 'train.micro_batch_size=2')
+        self.run_ranks(2, config, *OPTIONS, f'run.dir={run}', 'zero_optimization.stage=3', 'train.micro_batch_size=2')
         for m, (_, loss, _) in zip(self.metrics('elastic'), whole):
             self.assertLess(relative(m['loss'], loss), 1e-4)
 

@@ -1,4 +1,4 @@
-"""train.batch_size_schedule, train.seq_len_schedule and train.max_batch_size: steps of different shapes; the noise scale."""
+"""train.batch_size_schedule and train.max_batch_size: steps of different sizes; the noise scale."""
 import json
 import shutil
 
@@ -92,49 +92,15 @@ class Batches(ScheduleCase):
 
     def test_check_and_plan_show_them(self):
         config = self.config(device='cpu')
-        both = self.SCHEDULE, 'train.seq_len_schedule=[[2, 16]]'
         for command in 'check', 'plan':
-            process = self.run_train(command, config, *both)
+            process = self.run_train(command, config, self.SCHEDULE)
             shown = ' '.join((process.out + process.error).split())
             self.assertIn('batch size: 4 sequences, 8 after step 3, 12 after step 5', shown)
-            self.assertIn('sequence length: 32 tokens, 16 after step 2', shown)
 
     def test_minutes(self):
         config = self.config(train={'max_minutes': 1.5 / 60, 'max_steps': 20000})
         self.run_train(config, 'train.batch_size_schedule=[[20, 8], [40, 16], [80, 32]]')
         self.assertLess(self.metrics()[-1]['step'], 20000)
-
-
-class Lengths(ScheduleCase):
-    SCHEDULE = 'train.seq_len_schedule=[[0, 8], [3, 16], [6, 32]]'
-
-    def test_shorter_sequences_are_the_same_tokens(self):
-        """In file order, a step of sequences of 16 tokens is one of a run whose sequences have 16."""
-        config = self.config(data={'shuffle': False})
-        self.run_train(config, 'train.seq_len_schedule=[[0, 16]]')
-        self.run_train(config, 'train.seq_len=16', 'train.train_batch_size=8', 'train.micro_batch_size=8', f'run.dir={self.folder}/short')
-        self.assertEqual((self.curve(), self.final_state()), (self.curve('short'), self.final_state('short')))
-        self.assertEqual({m['seq_len'] for m in self.metrics()}, {16})
-
-    @release_only('Batches.test_resuming_ranks_and_stages')
-    def test_resuming_recompute_and_ranks(self):
-        config = self.config(checkpoint={'every': 1, 'keep': 0}, data={'val': str(self.folder / 'tokens.bin')},
-                             train={'eval_every': 2, 'eval_steps': 1})
-        self.run_train(config, self.SCHEDULE)
-        self.assertEqual([m['seq_len'] for m in self.metrics()], [8] * 3 + [16] * 3 + [32] * 2)
-        self.resumes_to_the_bit(config, self.SCHEDULE)
-        whole = self.curve()
-        for overrides in ('recompute=block',), ('precision.compute=bf16',):
-            run = overrides[0]
-            self.run_train(config, self.SCHEDULE, f'run.dir={self.folder}/{run}', *overrides)
-            if 'bf16' not in run:
-                self.assertEqual(self.curve(run), whole)
-        self.run_ranks(2, config, self.SCHEDULE, f'run.dir={self.folder}/ranks', 'zero_optimization.stage=3')
-        for (_, loss, _), (_, expected, _) in zip(self.curve('ranks'), whole):
-            self.assertLess(relative(loss, expected), 1e-4)
-
-    def test_a_length_that_does_not_divide_is_refused(self):
-        self.refuses('check', self.config(), 'train.seq_len_schedule=[[0, 12]]', says=['train.seq_len_schedule', '12', 'such as 8'])
 
 
 class NoiseScale(ScheduleCase):

@@ -14,7 +14,7 @@
 void plan_report_free(struct plan_report *report) {
     for (int i = 0; i < report->n_cases; i++) {
         free(report->cases[i].refused);
-        free(report->cases[i].schedules);
+        free(report->cases[i].schedule);
     }
     free(report->cases);
     free(report->source);
@@ -270,9 +270,9 @@ static void add_case(struct text *out, const struct plan_report *report, const s
              one->n_threads, one->n_threads == 1 ? "" : "s", one->train_batch_size, one->micro_batch_size,
              one->accumulation_steps, one->world);
     plan_add_prose(out, &line);
-    if (one->schedules) {
+    if (one->schedule) {
         text_add(&line, "%s. Memory holds for all steps, communication for steps of train_batch_size.",
-                 one->schedules);
+                 one->schedule);
         plan_add_prose(out, &line);
     }
     plan_add_choice(out, one);

@@ -10,7 +10,7 @@
 struct plan_case {
     int world, local_world, n_threads;
     int64_t micro_batch_size, accumulation_steps, train_batch_size;
-    char *schedules; // config_print_schedules; NULL: none
+    char *schedule; // config_print_schedule; NULL: none
     // micro_batch_size, where the config leaves it open for a GPU: chosen for its memory (has_choice), or as
     // a CPU takes it, because no GPU's memory is known (lacks_memory).
     struct micro_batch_choice choice;
