@@ -1,13 +1,13 @@
 // cJSON parses; this adds line numbers, rejects duplicate keys and checks types.
 #include "base/json.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
-#include "base/json_syntax.h"
 #include "base/text.h"
 
 #define LARGEST_JSON ((size_t)256 << 20)
@@ -25,22 +25,87 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-// at: where the parser gave up, for a mistake that json_find_mistake does not know.
-static enum status syntax_error(const char *text, size_t length, const char *at, const char *source) {
-    size_t line, column, shown = 0;
-    struct json_mistake mistake;
+// ---- what is wrong
+
+static bool starts_word(char c) {
+    return isalpha((unsigned char)c) || (unsigned char)c >= 0x80 || c == '_' || c == '\'';
+}
+
+// The last byte before `p` that is no space; NUL if there is none.
+static char before(const char *text, const char *p) {
+    while (p > text && is_space(p[-1]))
+        p--;
+    return p > text ? p[-1] : '\0';
+}
+
+// What is probably wrong where the parser gave up. Moves `at` to the mistake.
+static const char *find_mistake(const char *text, const char *end, const char **at) {
+    const char *p = *at;
+    // cJSON points behind the first byte of something that should be a key.
+    if (p > text && (starts_word(p[-1]) || strchr("/#,}", p[-1]))) {
+        const char last = before(text, p - 1);
+        p -= last == ',' || (last == '{' && p[-1] != '}');
+    }
+    while (is_space(*p)) // the text does not end in spaces
+        p++;
+    *at = p;
+    const char last = before(text, p);
+    if (*p == '#' || (*p == '/' && p + 1 < end && (p[1] == '/' || p[1] == '*')))
+        return "comments are not JSON; remove this:";
+    if ((*p == '}' || *p == ']') && last == ',') {
+        while (**at != ',')
+            --*at;
+        return "remove this trailing comma:";
+    }
+    if (starts_word(*p) && strchr("{[:,", last))
+        return "keys and text need double quotes (only numbers, true, false and null have none):";
+    if ((starts_word(*p) || isdigit((unsigned char)*p) || strchr("\"{[", *p)) && last &&
+        !strchr("{[:,", last))
+        return "a comma, colon or quote is missing before";
+    return "invalid JSON from here on:";
+}
+
+enum status json_syntax_error(const char *text, size_t length, const char *at, const char *source,
+                              uint64_t line) {
+    size_t column = 1, shown = 0;
     const char *end = text + length;
     while (end > text && is_space(end[-1]))
         end--;
     if (end == text)
         return FAIL(STATUS_INVALID, "%s is empty, expected JSON", source);
-    if (!json_find_mistake(text, (size_t)(end - text), &mistake))
-        mistake = (struct json_mistake){at < end ? at : end - 1, "invalid JSON from here on:"};
-    json_line_and_column(text, mistake.at, &line, &column);
-    while (mistake.at + shown < end && shown < 20 && (unsigned char)mistake.at[shown] >= ' ')
+    if (at >= end)
+        at = end - 1;
+    const char *what = find_mistake(text, end, &at);
+    for (const char *p = text; p < at; p++) {
+        column = *p == '\n' ? 1 : column + 1;
+        line += *p == '\n';
+    }
+    while (at + shown < end && shown < 20 && (unsigned char)at[shown] >= ' ')
         shown++;
-    return FAIL(STATUS_INVALID, "%s:%zu:%zu: %s \"%.*s\"", source, line, column, mistake.what, (int)shown,
-                mistake.at);
+    return FAIL(STATUS_INVALID, "%s:%llu:%zu: %s \"%.*s\"", source, (unsigned long long)line, column, what,
+                (int)shown, at);
+}
+
+void json_blank_extensions(char *text, size_t length) {
+    char *comma = NULL, *end = text + length;
+    for (char *p = text; p < end; p++) {
+        const bool block = end - p > 1 && p[0] == '/' && p[1] == '*';
+        if (block || *p == '#' || (end - p > 1 && p[0] == '/' && p[1] == '/')) {
+            char *stop =
+                block ? memmem(p + 2, (size_t)(end - p - 2), "*/", 2) : memchr(p, '\n', (size_t)(end - p));
+            for (stop = !stop ? end : block ? stop + 2 : stop; p < stop; p++)
+                *p = *p == '\n' ? '\n' : ' ';
+            p--;
+        } else if (*p == '"') {
+            for (p++; p < end && *p != '"'; p++)
+                p += *p == '\\' && p + 1 < end;
+            comma = NULL;
+        } else if (!is_space(*p)) {
+            if (comma && (*p == '}' || *p == ']'))
+                *comma = ' ';
+            comma = *p == ',' ? p : NULL;
+        }
+    }
 }
 
 // ---- places
@@ -128,16 +193,12 @@ static enum status check_tree(const cJSON *node, const struct parsed *parsed) {
     return STATUS_OK;
 }
 
-static bool is_escaped_nul(const char *backslash, const char *end) {
-    return end - backslash >= 6 && memcmp(backslash, "\\u0000", 6) == 0;
-}
-
 // Rejects \u0000, because cJSON's strings are NUL-terminated and would be silently truncated. `text` has been
 // parsed already, so every quote and backslash is valid syntax.
 static enum status check_no_nul(const char *text, size_t length, const char *source) {
     size_t line = 1;
     for (const char *p = text, *end = text + length; p < end; p++) {
-        if (*p == '\0' || (*p == '\\' && is_escaped_nul(p, end)))
+        if (*p == '\0' || (end - p >= 6 && memcmp(p, "\\u0000", 6) == 0))
             return FAIL(STATUS_INVALID,
                         "%s:%zu: a string contains a zero byte (\\u0000), which is not allowed", source,
                         line);
@@ -151,10 +212,10 @@ enum status json_parse(const char *text, size_t length, const char *source, cJSO
     const char *end = text;
     *out = cJSON_ParseWithLengthOpts(text, length, &end, false);
     if (!*out)
-        return syntax_error(text, length, end, source);
+        return json_syntax_error(text, length, end, source, 1);
     while (end < text + length && is_space(*end))
         end++;
-    enum status status = end < text + length ? syntax_error(text, length, end, source) : STATUS_OK;
+    enum status status = end < text + length ? json_syntax_error(text, length, end, source, 1) : STATUS_OK;
     if (status == STATUS_OK)
         status = check_no_nul(text, length, source);
     if (status == STATUS_OK)
@@ -176,25 +237,21 @@ enum status json_read_file(const char *path, cJSON **out) {
     return status;
 }
 
-static enum status get(const cJSON *object, const char *key, const char *source, const char *expected,
-                       const cJSON **out) {
+static enum status get(const cJSON *object, const char *key, const char *source,
+                       cJSON_bool (*has_type)(const cJSON *), const char *expected, const cJSON **out) {
     *out = cJSON_GetObjectItemCaseSensitive(object, key);
     if (!*out)
         return FAIL(STATUS_INVALID, "%s: \"%s\" is missing, expected %s", source, key, expected);
+    if (!has_type(*out))
+        return FAIL(STATUS_INVALID, "%s: \"%s\" is %s, expected %s", source, key, type_name(*out), expected);
     return STATUS_OK;
-}
-
-static enum status wrong_type(const cJSON *item, const char *key, const char *source, const char *expected) {
-    return FAIL(STATUS_INVALID, "%s: \"%s\" is %s, expected %s", source, key, type_name(item), expected);
 }
 
 enum status json_get_integer(const cJSON *object, const char *key, int64_t minimum, int64_t maximum,
                              const char *source, int64_t *out) {
     const cJSON *item;
-    TRY(get(object, key, source, "an integer", &item));
-    if (!cJSON_IsNumber(item))
-        return wrong_type(item, key, source, "an integer");
-    double value = item->valuedouble;
+    TRY(get(object, key, source, cJSON_IsNumber, "an integer", &item));
+    const double value = item->valuedouble;
     if (!(fabs(value) <= 0x1p53) || value != floor(value) || (int64_t)value < minimum ||
         (int64_t)value > maximum)
         return FAIL(STATUS_INVALID, "%s: \"%s\" is %.17g, expected an integer from %lld to %lld", source, key,
@@ -205,9 +262,7 @@ enum status json_get_integer(const cJSON *object, const char *key, int64_t minim
 
 enum status json_get_number(const cJSON *object, const char *key, const char *source, double *out) {
     const cJSON *item;
-    TRY(get(object, key, source, "a number", &item));
-    if (!cJSON_IsNumber(item))
-        return wrong_type(item, key, source, "a number");
+    TRY(get(object, key, source, cJSON_IsNumber, "a number", &item));
     if (!isfinite(item->valuedouble))
         return FAIL(STATUS_INVALID, "%s: \"%s\" is too large for a number", source, key);
     *out = item->valuedouble;
@@ -216,21 +271,17 @@ enum status json_get_number(const cJSON *object, const char *key, const char *so
 
 enum status json_get_string(const cJSON *object, const char *key, const char *source, const char **out) {
     const cJSON *item;
-    TRY(get(object, key, source, "a string", &item));
-    if (!cJSON_IsString(item))
-        return wrong_type(item, key, source, "a string");
+    TRY(get(object, key, source, cJSON_IsString, "a string", &item));
     *out = item->valuestring;
     return STATUS_OK;
 }
 
 enum status json_get_array(const cJSON *object, const char *key, const char *source, const cJSON **out) {
-    TRY(get(object, key, source, "a list", out));
-    return cJSON_IsArray(*out) ? STATUS_OK : wrong_type(*out, key, source, "a list");
+    return get(object, key, source, cJSON_IsArray, "a list", out);
 }
 
 enum status json_get_object(const cJSON *object, const char *key, const char *source, const cJSON **out) {
-    TRY(get(object, key, source, "an object", out));
-    return cJSON_IsObject(*out) ? STATUS_OK : wrong_type(*out, key, source, "an object");
+    return get(object, key, source, cJSON_IsObject, "an object", out);
 }
 
 void json_add_escaped(struct text *text, const char *bytes, size_t n) {

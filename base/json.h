@@ -14,6 +14,13 @@ enum status json_parse(const char *text, size_t length, const char *source, cJSO
 // Line, from 1, of an item's key in the text that `root` was parsed from. 0: the item has no key, or is not
 // below `root`.
 size_t json_line(const char *text, size_t length, const cJSON *root, const cJSON *item);
+// STATUS_INVALID, with line, column and what is probably wrong, where cJSON gave up at `at`. For a text that
+// is itself a line of a file, `line` is its number; else 1.
+enum status json_syntax_error(const char *text, size_t length, const char *at, const char *source,
+                              uint64_t line);
+// Overwrites with blanks what Hjson allows beyond JSON: comments (//, # and /* */) and commas before a
+// closing bracket. Lines and columns stay.
+void json_blank_extensions(char *text, size_t length);
 enum status json_read_file(const char *path, cJSON **out) MUST_CHECK;
 // Getters for a member of `object`. STATUS_INVALID, with `source` and key, when it is absent or has another
 // type. Integers must be whole and within [minimum, maximum]; values up to 2^53 are exact.

@@ -7,7 +7,6 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "base/json_syntax.h"
 #include "cli/commands.h"
 #include "configs/deepspeed.h"
 

@@ -1,12 +1,11 @@
 // cJSON parses. Its strings end at a zero byte, so lines with \u0000 take a detour.
 #include "data/text/json_line.h"
 
-#include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json_syntax.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "base/utf8.h"
 
@@ -19,29 +18,16 @@ struct line {
 
 #define PLACE(line) (line)->path, (unsigned long long)(line)->number
 
-// at: where the parser gave up, or NULL.
-static enum status syntax_error(const struct line *line, const char *at) {
-    struct json_mistake mistake;
-    const char *end = line->text + line->n;
-    size_t shown = 0;
-    if (text_is_blank(line->text, line->n))
-        return FAIL(STATUS_INVALID, "%s:%llu is empty, expected a JSON object", PLACE(line));
-    if (!json_find_mistake(line->text, line->n, &mistake))
-        mistake = (struct json_mistake){at && at < end ? at : end, "invalid JSON from here on:"};
-    while (mistake.at + shown < end && shown < 20 && (unsigned char)mistake.at[shown] >= ' ')
-        shown++;
-    return FAIL(STATUS_INVALID, "%s:%llu:%zu: %s \"%.*s\"; each line must be a JSON object", PLACE(line),
-                (size_t)(mistake.at - line->text) + 1, mistake.what, (int)shown, mistake.at);
-}
-
 static enum status parse(const struct line *line, const char *text, cJSON **root) {
-    const char *end = NULL;
+    const char *end = text;
     *root = cJSON_ParseWithLengthOpts(text, line->n, &end, false);
     // cJSON's end is in `text`, which may be a copy.
     if (!*root || !text_is_blank(end, (size_t)(text + line->n - end))) {
         cJSON_Delete(*root);
         *root = NULL;
-        return syntax_error(line, end ? line->text + (end - text) : NULL);
+        if (text_is_blank(line->text, line->n))
+            return FAIL(STATUS_INVALID, "%s:%llu is empty, expected a JSON object", PLACE(line));
+        return json_syntax_error(line->text, line->n, line->text + (end - text), line->path, line->number);
     }
     if (cJSON_IsObject(*root))
         return STATUS_OK;

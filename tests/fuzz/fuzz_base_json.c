@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "base/json_syntax.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_lines(const char *text, size_t size, const cJSON *root) {

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/json.h"
-#include "base/json_syntax.h"
 #include "base/text.h"
 
 static enum status parse(const char *text, cJSON **out) {
@@ -24,9 +23,9 @@ static void test_error_positions(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, parse_only(""), "a.json is empty");
     EXPECT_FAILURE(STATUS_INVALID, parse_only(" \n\t\n"), "a.json is empty");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1,\n \"b\": oops}"), "a.json:2:7", "oops");
-    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\n\n  \"a\": 1,\n}"), "a.json:4:1");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\n\n  \"a\": 1,\n}"), "a.json:3:9");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": 1} // no"), "a.json:1:10", "// no");
-    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": [1, 2"), "a.json:1:", "incomplete");
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": [1, 2"), "a.json:1:11");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": \"b"), "a.json:1:");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{'a': 1}"), "a.json:1:");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"a\": NaN}"), "a.json:1:7");
@@ -39,42 +38,37 @@ static void test_error_positions(void **state) {
 static void test_mistakes(void **state) {
     (void)state;
     static const char *const cases[][3] = {
-        {"{\"n_layer\": 2,}", "a.json:1:15:", "remove the trailing comma (line 1, column 14) before \"}\""},
-        {"{\"a\": [1,\n 2,\n ]\n}",
-         "a.json:3:2:", "remove the trailing comma (line 2, column 3) before \"]\""},
+        {"{\"n_layer\": 2,}", "a.json:1:14:", "remove this trailing comma: \",}\""},
+        {"{\"a\": {\"b\": 1,}, \"c\": 2}", "a.json:1:14:", "remove this trailing comma"},
+        {"{\"a\": [1,\n 2,\n ]\n}", "a.json:2:3:", "remove this trailing comma: \",\""},
         {"{\n // size\n\"a\": 1}", "a.json:2:2:", "comments are not JSON; remove this: \"// size\""},
+        {"{\"a\": 1, # one\n \"b\": 2}", "a.json:1:10:", "comments are not JSON"},
         {"{\"a\": 1 /* one */}", "a.json:1:9:", "comments are not JSON"},
         {"{\"a\": 1 # one\n}", "a.json:1:9:", "comments are not JSON"},
-        {"{'a': 1}", "a.json:1:2:", "write double quotes (\") instead of single ones: \"'a': 1}\""},
+        {"{\"a\": 1} // no", "a.json:1:10:", "comments are not JSON"},
+        {"{'a': 1}", "a.json:1:2:", "keys and text need double quotes"},
         {"{\"a\": 'b'}", "a.json:1:7:", "double quotes"},
         {"{\"a\": \xe2\x80\x9c"
          "b\xe2\x80\x9d}",
-         "a.json:1:7:", "straight double quotes"},
-        {"{n_layer: 2}", "a.json:1:2:", "a key needs double quotes: \"n_layer: 2}\""},
-        {"{\"a\": cpu}", "a.json:1:7:", "text needs double quotes: \"cpu}\""},
-        {"{\"a\": True}", "a.json:1:7:", "write true, or quotes around text, instead of \"True}\""},
-        {"{\"a\": [False]}", "a.json:1:8:", "write false"},
-        {"{\"a\": None}", "a.json:1:7:", "leave the option out"},
-        {"{\"a\": NaN}", "a.json:1:7:", "no such number"},
-        {"{\"a\": .5}", "a.json:1:7:", "no JSON number; expected digits, as in 12, 0.5 or 1e-3: \".5}\""},
-        {"{\"a\": +1}", "a.json:1:7:", "no JSON number"},
-        {"{\"a\": 1_000}", "a.json:1:7:", "no JSON number"},
-        {"{\"a\": 1\n \"b\": 2}", "a.json:2:2:", "a comma is missing before \"\"b\": 2}\""},
-        {"{\"a\": 1; \"b\": 2}", "a.json:1:8:", "expected a comma instead of \";"},
-        {"{\"a\" 1}", "a.json:1:6:", "expected : after the key \"a\", here is \"1}\""},
-        {"{\"a\" = 1}", "a.json:1:6:", "expected : after the key \"a\", here is \"= 1}\""},
-        {"{\"a\": }", "a.json:1:7:", "the value of the key \"a\" is missing before \"}\""},
-        {"{\"a\": 1,, \"b\": 2}", "a.json:1:9:", "a comma too many"},
-        {"[1,,2]", "a.json:1:4:", "a comma too many"},
-        {"{\"a\": [1, 2}", "a.json:1:12:", "expected ], which closes the [ of line 1, instead of \"}\""},
-        {"{\"a\": 1}}", "a.json:1:9:", "expected nothing after the end of the JSON"},
-        {"[\"a\": 1]", "a.json:1:5:", "a list ([]) has no keys"},
-        {"{\"a\": \"b,\n \"c\": 1}", "a.json:1:7:", "the closing \" of this string is missing: \"\"b,\""},
-        {"{\"a: 1,\n \"b\": 2}", "a.json:1:2:", "the closing \" of this string is missing"},
-        {"{\"a\": \"b", "a.json:1:7:", "the closing \" of this string is missing"},
-        {"{\"a\": \"C:\\dir\"}", "a.json:1:10:", "write \\\\ for a backslash: \"\\dir\"}\""},
-        {"{\"a\": 1", "a.json:1:7:", "incomplete: a { is still open where it ends"},
-        {"\xff\xfe{", "a.json:1:1:", "save it as UTF-8"},
+         "a.json:1:7:", "double quotes"},
+        {"{n_layer: 2}", "a.json:1:2:", "keys and text need double quotes"},
+        {"{\"a\": 1,\n b: 2}", "a.json:2:2:", "have none): \"b: 2}\""},
+        {"{\"a\": cpu}",
+         "a.json:1:7:", "double quotes (only numbers, true, false and null have none): \"cpu}\""},
+        {"{\"a\": [False]}", "a.json:1:8:", "only numbers, true, false and null"},
+        {"{\"a\": 1\n \"b\": 2}", "a.json:2:2:", "a comma, colon or quote is missing before \"\"b\": 2}\""},
+        {"[[1]\n[2]]", "a.json:2:1:", "a comma"},
+        {"{\"a\" 1}", "a.json:1:6:", "colon or quote is missing before \"1}\""},
+        {"{\"a\": \"b,\n \"c\": 1}", "a.json:2:3:", "quote is missing before \"c\": 1}\""},
+        {"{\"a\": .5}", "a.json:1:7:", "invalid JSON from here on: \".5}\""},
+        {"{\"a\": 1; \"b\": 2}", "a.json:1:8:", "invalid JSON from here on: \";"},
+        {"{\"a\": }", "a.json:1:7:", "invalid JSON from here on: \"}\""},
+        {"{\"a\": 1,, \"b\": 2}", "a.json:1:9:", "invalid JSON from here on: \", \"b"},
+        {"[1,,2]", "a.json:1:4:", "invalid JSON from here on: \",2]\""},
+        {"{\"a\": [1, 2}", "a.json:1:12:", "invalid JSON from here on: \"}\""},
+        {"{\"a\": 1}}", "a.json:1:9:", "invalid JSON from here on: \"}\""},
+        {"{\"a\": \"C:\\dir\"}", "a.json:1:10:", "invalid JSON from here on: \"\\dir\"}\""},
+        {"\xff\xfe{", "a.json:1:1:", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         EXPECT_FAILURE(STATUS_INVALID, parse_only(cases[i][0]), cases[i][1], cases[i][2]);

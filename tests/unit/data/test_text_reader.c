@@ -385,7 +385,7 @@ static void test_lines_of_json(void **state) {
     expect_text("{\"text\": \"a\\u0000b\\u0000\", \"x\": \"\\u0000\"}", "a\0b\0", 4);
     expect_text("{\"text\": \"a\\\\u0000\", \"x\": \"\\u0000\"}", "a\\u0000", 7); // an escaped backslash
     expect_refused("{\"text\": \"a\"", ":");
-    expect_refused("{\"text\": \"a\"} x", "each line must be a JSON object");
+    expect_refused("{\"text\": \"a\"} x", ":15: a comma, colon or quote is missing before \"x\"");
     expect_refused("[{\"text\": \"a\"}]", "jq -c '.[]'");
     expect_refused("\"text\"", "expected a JSON object");
     expect_refused("{\"content\": \"a\", \"id\": 1}", "has no \"text\", only: \"content\", \"id\"; name");
