@@ -147,7 +147,7 @@ ifeq ($(filter x86_64%,$(machine)),)
   isas := portable
 endif
 
-sources_kernels := $(wildcard kernels/*.c kernels/ref/*.c kernels/cpu/*.c) $(filter-out kernels/cuda/stub.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c))
+sources_kernels := $(wildcard kernels/*.c kernels/cpu/*.c) $(filter-out kernels/cuda/stub.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c))
 objects_kernels := $(sources_kernels:%.c=$(OBJECTS)/%.o) \
                    $(foreach isa,$(isas),$(isa_sources:kernels/cpu/isa/%.c=$(OBJECTS)/kernels/cpu/$(isa)/%.o))
 embedded_of = $(wildcard $(1)/*.html $(1)/*.css $(1)/*.js)
@@ -324,6 +324,7 @@ $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(
 
 # ---- tests: tests/unit/FOLDER/test_*.c and tests/{ops,mpi}/test_FOLDER_*.c
 # They link only FOLDER, its subfolders and what these may include, so the linker too checks the include direction.
+# tests/ref, the oracle, is a library of the tests alone.
 # On a simulated GPU: the simulator's own tests, and the tests that take a device.
 test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
@@ -339,10 +340,15 @@ tests := $(if $(TESTS),$(filter $(foreach f,$(TESTS),$(BUILD)/tests/$(f)/%),$(te
 test_folder = $(if $(filter tests/unit/%,$(1)),$(notdir $(patsubst %/,%,$(dir $(1)))),$(word 2,$(subst _, ,$(notdir $(1)))))
 test_folders = $(filter $(1) $(1)/%,$(folders))
 test_libraries = $(foreach f,$(sort $(test_folders) $(foreach t,$(test_folders),$(needs_$(t)))),$(call library,$(f)))
+ref_library := $(OBJECTS)/tests/libref.a
+$(ref_library): $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard tests/ref/*.c))
+	@rm -f $@
+	$(quiet)$(AR) rcs $@ $^
+
 define test_rule
 $(BUILD)/$(1): $(OBJECTS)/$(1).o $(patsubst %.c,$(OBJECTS)/%.o,$(filter-out $(test_sources),$(wildcard $(dir $(1))*.c))) \
                $(call test_libraries,$(call test_folder,$(1))) \
-               $(if $(filter base configs data,$(call test_folder,$(1))),,$(cuda_library))
+               $(if $(filter base configs data,$(call test_folder,$(1))),,$(ref_library) $(cuda_library))
 	@mkdir -p $$(@D)
 	$$(call announce,link-$$(@D),"  link $$(@D)")
 	$(quiet)$$(link) $(LDLIBS) -lcmocka

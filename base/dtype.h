@@ -13,7 +13,7 @@ enum dtype {
     DTYPE_F32 = 0,
     DTYPE_BF16,
     DTYPE_F16,
-    DTYPE_F64, // kernels/ref only: the reference computes in double
+    DTYPE_F64, // tests/ref only: the reference computes in double
     DTYPE_I32,
     DTYPE_U16,
     DTYPE_U8,

@@ -1,5 +1,5 @@
 // A device: its memory, copies, streams, events and table of operations. Backends: kernels/cpu, kernels/cuda
-// and kernels/ref (the oracle, tests only). Code above this folder does not know which one runs.
+// and tests/ref (the oracle, tests only). Code above this folder does not know which one runs.
 #ifndef ZERO_KERNELS_DEVICE_H
 #define ZERO_KERNELS_DEVICE_H
 
@@ -189,8 +189,6 @@ enum status graph_end(struct stream *stream, struct graph *graph) MUST_CHECK;
 enum status graph_launch(struct graph *graph, struct stream *stream) MUST_CHECK;
 void graph_free(struct graph *graph); // its launches must be done; no-op for a zeroed graph
 
-// The oracle as a device, for tests: plain loops in double, one thread.
-enum status ref_device_open(struct device **out) MUST_CHECK;
 // The CPU backend with a given instruction set: "amx", "avx512_bf16", "avx512", "avx2", "portable", or NULL
 // for the best one. amx multiplies bf16 on matrix units. avx512_bf16, whose attention multiplies bf16 without
 // upcasting, is the best only on processors where that is fast. Errors: STATUS_UNSUPPORTED when this

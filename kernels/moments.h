@@ -1,5 +1,5 @@
 // Optimizer moments in fewer bits than fp32: bf16, and int8 codes with one scale per block of MOMENT_BLOCK
-// elements. These are the definitions, one element at a time, used by kernels/ref, kernels/cuda, tests and
+// elements. These are the definitions, one element at a time, used by tests/ref, kernels/cuda, tests and
 // the conversion of states. kernels/cpu/isa/optimizer.c does the same arithmetic with vectors, bit for bit.
 // Valid in C and C++. CUDA sources define MOMENT_FUNCTION before the include to compile the functions for the
 // device too.

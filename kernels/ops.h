@@ -11,7 +11,7 @@
 //     become infinity; they are never clamped to the largest number.
 //   - The accumulation dtype is fp32: mean and rstd of norms, lse of attention, losses, gradients of
 //     parameters, master weights and optimizer states.
-//   - DTYPE_F64 (kernels/ref only): every floating-point tensor of the call is double, those of the
+//   - DTYPE_F64 (tests/ref only): every floating-point tensor of the call is double, those of the
 //     accumulation dtype included.
 // Layout: tensors are row-major and dense unless a stride says otherwise; strides are in elements. Pointers
 // are aligned to the element only. Inputs and outputs must not overlap unless the field says so.

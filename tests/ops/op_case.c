@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "tests/ref/ref.h"
+
 struct device *op_device_or_skip(const char *name, int n_threads) {
     struct device *device = NULL;
     enum status status = strcmp(name, "ref") == 0    ? ref_device_open(&device)

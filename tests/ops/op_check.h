@@ -13,7 +13,7 @@
 // A test bench: a device, the reference, and what was found so far.
 struct op_bench {
     struct device *device;    // under test
-    struct device *reference; // kernels/ref
+    struct device *reference; // tests/ref
     bool multiplies_bf16;     // the device's attention multiplies bf16 without upcasting
     bool by_cudnn;            // attention: only calls that cuDNN gets, whose tensors are aligned to 16 bytes
     int n_calls[N_OPERATIONS];

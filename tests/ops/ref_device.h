@@ -14,6 +14,7 @@
 
 #include "kernels/ops.h"
 #include "tests/ops/finite_differences.h"
+#include "tests/ref/ref.h"
 #include "tests/support/expect.h"
 
 static struct device *device;

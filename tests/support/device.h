@@ -3,6 +3,7 @@
 #define ZERO_TESTS_SUPPORT_DEVICE_H
 
 #include "kernels/device.h"
+#include "tests/ref/ref.h"
 
 static struct device *device;
 static struct stream stream;

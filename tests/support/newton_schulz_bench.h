@@ -9,6 +9,7 @@
 
 #include "kernels/ops.h"
 #include "kernels/region_memory.h"
+#include "tests/ref/ref.h"
 #include "tests/support/expect.h"
 #include "zero/stages/newton_schulz.h"
 

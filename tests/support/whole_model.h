@@ -21,6 +21,7 @@
 #include "model/generate.h"
 #include "model/gpt.h"
 #include "model/unsharded.h"
+#include "tests/ref/ref.h"
 
 // Fails the test with the recorded message.
 #define assert_ok(expression)                                                                                \

@@ -54,7 +54,7 @@ struct newton_schulz {
 };
 
 // Adds regions to `table` for matrices of these shapes, in the device's memory.
-//   type        bf16 or fp32 (F64: kernels/ref)
+//   type        bf16 or fp32 (F64: tests/ref)
 //   n_matrices  (n_shapes) of each shape, which may become a batch
 enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, enum dtype type,
                                const struct matrix_shape *shapes, const int *n_matrices, int n_shapes,

@@ -35,7 +35,7 @@ struct orthonormal {
 };
 
 // Adds regions to `table` for matrices of up to `side` columns.
-//   type   fp32 (F64: kernels/ref)
+//   type   fp32 (F64: tests/ref)
 enum status orthonormal_plan(struct orthonormal *o, struct device *device, enum dtype type, int side,
                              struct region_table *table) MUST_CHECK;
 void orthonormal_bind(struct orthonormal *o, const struct region_table *table);

@@ -57,7 +57,7 @@ struct soap_matrix {
 };
 
 // Adds regions to `table` for matrices of these shapes.
-//   type   fp32 (F64: kernels/ref)
+//   type   fp32 (F64: tests/ref)
 enum status soap_matrix_plan(struct soap_matrix *soap, struct device *device, enum dtype type,
                              const struct soap_shape *shapes, int n_shapes,
                              struct region_table *table) MUST_CHECK;

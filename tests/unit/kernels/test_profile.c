@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "kernels/profile.h"
+#include "tests/ref/ref.h"
 #include "tests/support/expect.h"
 
 #define N_STEPS 3

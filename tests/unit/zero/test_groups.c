@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/json.h"
+#include "tests/ref/ref.h"
 #include "tests/support/optimizer_fixture.h"
 
 #define GOLDEN "tests/golden/optimizers/groups.json"

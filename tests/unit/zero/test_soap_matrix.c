@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "kernels/ops.h"
 #include "kernels/region_memory.h"
+#include "tests/ref/ref.h"
 #include "tests/support/expect.h"
 #include "tests/support/golden_numbers.h"
 #include "zero/stages/soap_matrix.h"

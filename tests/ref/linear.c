@@ -1,5 +1,5 @@
 // A linear layer: out = x weight^T + bias, and its three gradients.
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 enum status ref_linear_forward(struct stream *stream, const struct linear_forward_args *a) {
     (void)stream;

@@ -2,7 +2,7 @@
 // dx = rstd (g - mean(g) - xhat mean(g xhat)); dweight = sum of dout xhat; dbias = sum of dout.
 #include <math.h>
 
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 enum status ref_layernorm_forward(struct stream *stream, const struct layernorm_forward_args *a) {
     (void)stream;

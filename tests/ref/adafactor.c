@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "kernels/exact_sum.h"
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 struct exact_term {
     double coarse, fine;

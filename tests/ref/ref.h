@@ -1,9 +1,12 @@
 // The oracle: each operation as plain loops in double, to be read beside its contract in kernels/ops.h.
 // Values are read from the tensors' types and rounded to them one by one; with DTYPE_F64 nothing is rounded.
-#ifndef ZERO_KERNELS_REF_REF_H
-#define ZERO_KERNELS_REF_REF_H
+#ifndef ZERO_TESTS_REF_REF_H
+#define ZERO_TESTS_REF_REF_H
 
 #include "kernels/ops.h"
+
+// The oracle as a device: one thread, memory from the heap.
+enum status ref_device_open(struct device **out) MUST_CHECK;
 
 static inline double ref_load(const void *tensor, enum dtype type, size_t i) {
     switch (type) {

@@ -1,5 +1,5 @@
 // Sums, sums of squares, fill, cast, lerp, add and sums along a tree.
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 enum status ref_sum(struct stream *stream, const struct sum_args *a) {
     double sum = a->accumulate ? *a->out : 0;

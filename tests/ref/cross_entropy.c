@@ -2,7 +2,7 @@
 // cap on logits, label smoothing and z-loss as kernels/ops_layers.h defines them.
 #include <math.h>
 
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 static double capped(double logit, double cap) {
     return cap > 0 ? cap * tanh(logit / cap) : logit;

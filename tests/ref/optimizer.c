@@ -4,8 +4,8 @@
 
 #include "kernels/matrix_batch.h"
 #include "kernels/moments.h"
-#include "kernels/ref/ref.h"
 #include "kernels/update.h"
+#include "tests/ref/ref.h"
 
 static void load_moments(const struct optimizer_step_args *a, enum moment moment, size_t i, size_t n,
                          double *values) {

@@ -2,7 +2,7 @@
 // back by the same angles; then, with g = (that) weight and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)).
 #include <math.h>
 
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 // Of a position and a pair: *c and *s.
 static void angle_at(const void *table, enum dtype type, size_t position, size_t D, size_t i, double *c,

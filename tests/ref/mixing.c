@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "kernels/dropout.h"
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 enum status ref_mix_forward(struct stream *stream, const struct mix_forward_args *a) {
     (void)stream;

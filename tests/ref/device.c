@@ -1,8 +1,7 @@
-// The oracle as a device: memory from the heap, synchronous operations.
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 static enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
                                    size_t *bytes) {

@@ -1,6 +1,6 @@
 // Embeddings: forward adds a row of the token table and one of the position table; backward sums the
 // gradients per row.
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 enum status ref_embedding_forward(struct stream *stream, const struct embedding_forward_args *a) {
     (void)stream;

@@ -2,7 +2,7 @@
 // dx = rstd (g - xhat mean(g xhat)); dweight = sum of dout xhat.
 #include <math.h>
 
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 static double weight_at(const void *weight, enum dtype type, size_t c) {
     return weight ? ref_load(weight, type, c) : 1;

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/ref/ref.h"
 #include "kernels/rotation.h"
+#include "tests/ref/ref.h"
 
 static double dot(const void *a, size_t at_a, const void *b, size_t at_b, size_t n, enum dtype type) {
     double sum = 0;

@@ -1,7 +1,7 @@
 // Sampling tokens from logits: the definition in kernels/ops.h step by step, without sorting a row.
 #include <math.h>
 
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 struct row {
     const struct sample_args *args;

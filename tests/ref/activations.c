@@ -3,7 +3,7 @@
 // + x s (1 - s) 2 du/dx.
 #include <math.h>
 
-#include "kernels/ref/ref.h"
+#include "tests/ref/ref.h"
 
 #define CUBIC 0.044715
 
