@@ -110,7 +110,7 @@ class Build(CommandCase):
         self.assertIn('ncclSend has other parameters', process.stderr)
 
     def test_a_line_per_folder(self):
-        files = [self.folder / 'build' / name for name in ('base/rng.o', 'base/text.o', 'data/permutation.o')]
+        files = [self.folder / 'build' / name for name in ('base/rng.o', 'base/text.o', 'data/order.o')]
         out = self.make('CUDA=no', '-j2', *files).splitlines()
         self.assertRegex(out[0], rf'^building {self.folder}/build with \S+: \d+ new files, about \d+ s with 2 jobs$')
         self.assertEqual(sorted(out[1:]), ['  compile base', '  compile data'])

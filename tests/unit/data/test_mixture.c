@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-#include "data/mixture.h"
+#include "data/order.h"
 
 #define N_ROWS 20000
 

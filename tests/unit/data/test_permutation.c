@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/permutation.h"
+#include "data/order.h"
 
 static void check_bijection(uint64_t seed, uint64_t epoch, size_t n) {
     bool *seen = calloc(n, sizeof *seen);

@@ -6,9 +6,10 @@
 // go left, with a phase in [0, 1) keyed by the seed. So among any first k rows a source has its share of k,
 // to within MIXTURE_DISCREPANCY rows, and its rows are spread evenly. (Megatron's blended index bounds the
 // same error, but stores an entry per row; independent draws would be off by about the root of k.)
-#ifndef ZERO_DATA_MIXTURE_H
-#define ZERO_DATA_MIXTURE_H
+#ifndef ZERO_DATA_ORDER_H
+#define ZERO_DATA_ORDER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define MIXTURE_MAX_SOURCES 256
@@ -28,5 +29,11 @@ void mixture_init(struct mixture *mixture, const double *weights, int n, uint64_
 int mixture_at(const struct mixture *mixture, uint64_t row, uint64_t *index);
 // How many of the first n_rows rows have this source.
 uint64_t mixture_count(const struct mixture *mixture, int source, uint64_t n_rows);
+
+// A keyed pseudorandom permutation of 0 .. n - 1 in constant memory: a Feistel network over the next power of
+// four, applied repeatedly until the result is below n (cycle walking; Black and Rogaway, "Ciphers with
+// arbitrary finite domains", 2002).
+// Returns the image of i (below n) under the permutation for (seed, epoch).
+size_t permutation_at(uint64_t seed, uint64_t epoch, size_t n, size_t i);
 
 #endif

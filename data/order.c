@@ -1,4 +1,4 @@
-#include "data/mixture.h"
+#include "data/order.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -71,4 +71,28 @@ uint64_t mixture_count(const struct mixture *mixture, int source, uint64_t n_row
         node = is_left ? node_of(node.low, node.middle) : node_of(node.middle, node.high);
     }
     return n_rows;
+}
+
+// ---- the permutation: six rounds, each keyed by Philox of (epoch, round, half)
+
+#define ROUNDS 6
+
+size_t permutation_at(uint64_t seed, uint64_t epoch, size_t n, size_t i) {
+    int half_bits = 1;
+    while (half_bits < 32 && (uint64_t)1 << (2 * half_bits) < n)
+        half_bits++;
+    uint64_t mask = ((uint64_t)1 << half_bits) - 1, value = i;
+    do {
+        uint64_t left = value >> half_bits, right = value & mask;
+        for (uint64_t round = 0; round < ROUNDS; round++) {
+            uint32_t word[4];
+            // Seed and epoch are the key; the right half and the round are the counter.
+            rng_block(seed ^ (epoch * 0x9E3779B97F4A7C15u), RNG_STREAM_SHUFFLE, round << 32 | right, word);
+            uint64_t next = left ^ (word[0] & mask);
+            left = right;
+            right = next;
+        }
+        value = left << half_bits | right;
+    } while (value >= n);
+    return value;
 }
