@@ -49,8 +49,8 @@ static bool means_the_same(const struct option *option, const struct config *bef
     if (option == option_find("attention"))
         return now->top.attention == CONFIG_ATTENTION_AUTO || decided->attention == CONFIG_ATTENTION_AUTO ||
                now->top.attention == decided->attention;
-    if (strcmp(option->section, "train.ema") == 0 && option != option_find("train.ema.type"))
-        return now->train.ema.type == CONFIG_EMA_NONE; // which uses none of them
+    if (option == option_find("train.ema.decay"))
+        return now->train.ema.type == CONFIG_EMA_NONE; // which does not use it
     if (option == option_find("fp16.loss_scaling"))
         return config_scales_losses(before) == config_scales_losses(now);
     return is_open_size(option, before, now);

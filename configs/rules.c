@@ -264,9 +264,7 @@ static enum status check_unused(const struct config *c) {
                {"optimizer.beta2_decay", "optimizer.type", ADAFACTOR, "adafactor"},
                {"optimizer.clip_threshold", "optimizer.type", ADAFACTOR, "adafactor"},
                {"optimizer.trust_ratio", "optimizer.type", 1 << CONFIG_OPTIMIZER_LAMB, "lamb"},
-               {"train.ema.decay", "train.ema.type", averages, "exponential"},
-               {"train.ema.every", "train.ema.type", averages, "exponential or uniform"},
-               {"train.ema.start_ratio", "train.ema.type", averages, "exponential or uniform"}};
+               {"train.ema.decay", "train.ema.type", averages, "exponential"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const struct option *option = option_find(all[i].option), *type = option_find(all[i].type);
         const int chosen = *(const int *)option_value(type, c);

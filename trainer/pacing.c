@@ -81,13 +81,6 @@ double trainer_lr_after(const struct trainer *trainer, int64_t skipped) {
     return schedule_lr(trainer->config, trainer->step - skipped);
 }
 
-double trainer_progress_after(const struct trainer *trainer, int64_t skipped) {
-    const struct config *config = trainer->config;
-    return config->train.max_minutes > 0
-               ? schedule_position(config, last_decision(&trainer->history), trainer->step)
-               : (double)(trainer->step - skipped) / (double)config_decay_steps(config);
-}
-
 double trainer_lr(const struct trainer *trainer) {
     return trainer_lr_after(trainer, trainer->loss_scale.skipped + trainer->spikes.skipped);
 }

@@ -313,8 +313,7 @@ static void describe(const struct trainer *trainer) {
         log_info("%s", line.data);
     text_free(&line);
     if (config->train.ema.type != CONFIG_EMA_NONE)
-        log_info("evaluations use the %s average of the weights, once it has begun (train.ema)",
-                 config_ema_name(config->train.ema.type));
+        log_info("evaluations use the exponential average of the weights (train.ema)");
     else if (optimizer_traits_of_run(config).averages)
         log_info("evaluations use the average of the weights that schedule-free AdamW makes");
     trainer_describe_data(trainer);

@@ -82,8 +82,7 @@ static struct update_plan plan_after(const struct trainer *trainer, const struct
         optimizer_plan(&trainer->engine.optimizer, updates + 1, trainer_lr_after(trainer, skipped),
                        loss_scale_factor(scale), n_tokens);
     plan.loss_factor *= injection_factor(trainer->step + 1);
-    plan.average_weight = averaging_next(trainer->config, plan.step, plan.lr,
-                                         trainer_progress_after(trainer, skipped), average);
+    plan.average_weight = averaging_next(trainer->config, plan.lr, average);
     if (trainer->config->train.on_spike != CONFIG_ON_SPIKE_WARN) {
         plan.most_loss_sum = step->limits.loss * n_tokens;
         plan.most_norm = step->limits.norm;

@@ -165,10 +165,6 @@ static enum status run(struct trainer *trainer) {
              text_duration(duration, sizeof duration, clock_monotonic_s() - began), trainer->folder.path);
     trainer_log_drawn(trainer);
     trainer_log_spikes(trainer);
-    if (trainer->config->train.ema.type != CONFIG_EMA_NONE && trainer->average.n == 0)
-        log_warning("train.ema: the average never began, so there are the latest weights only; lower "
-                    "train.ema.start_ratio, %g of the schedule, or train.ema.every, %lld",
-                    trainer->config->train.ema.start_ratio, (long long)trainer->config->train.ema.every);
     if (trainer->progress.has_last)
         metrics_log_measured(&trainer->progress.last);
     return STATUS_OK;

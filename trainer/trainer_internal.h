@@ -311,8 +311,6 @@ int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, doub
 // The learning rate of the next step; and if so many steps were skipped before it.
 double trainer_lr(const struct trainer *trainer);
 double trainer_lr_after(const struct trainer *trainer, int64_t skipped);
-// How much of the schedule is before the next step, 0 to 1, if so many steps were skipped before it.
-double trainer_progress_after(const struct trainer *trainer, int64_t skipped);
 // This rank's part of the run, for the memory plan.
 static inline struct engine_options trainer_engine_options(const struct trainer *trainer) {
     return (struct engine_options){.config = trainer->config,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/averaging/expected.json: averages of the weights of a training run (train.ema) and the losses
-evaluated with them, in float64, by PyTorch's torch.optim.swa_utils.AveragedModel. The run is that of tests/golden/gpt2-tiny;
+"""Writes tests/golden/averaging/expected.json: the average of the weights of a training run (train.ema) and the losses
+evaluated with it, in float64, by PyTorch's torch.optim.swa_utils.AveragedModel. The run is that of tests/golden/gpt2-tiny;
 its tokens are evaluated too. Needs PyTorch and NumPy.
 
 usage: averaging.py [FOLDER]
@@ -17,10 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 MODEL, EVAL_EVERY = 'gpt2-tiny', 4
 STRIDE = 61  # of each tensor, every 61st element is written; a prime, so that they are of all columns
-CASES = [{'type': 'exponential', 'decay': 0.9, 'start_ratio': 0, 'every': 1},
-         {'type': 'exponential', 'decay': 0.5, 'start_ratio': 0.25, 'every': 3},
-         {'type': 'uniform', 'start_ratio': 0.5, 'every': 1},
-         {'type': 'uniform', 'start_ratio': 0, 'every': 2}]
+EMA = {'type': 'exponential', 'decay': 0.9}
 
 
 class Gpt2(torch.nn.Module):
@@ -36,32 +33,20 @@ class Gpt2(torch.nn.Module):
 
 
 class Average:
-    """One of CASES."""
-
-    def __init__(self, ema, model, steps):
-        self.ema, self.steps, self.losses = ema, steps, []
-        self.model = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(ema['decay']) if 'decay' in ema else None)
-
-    def after(self, update, model):
-        """Update 1 is the first. It was made when (update - 1) / steps of the schedule were done."""
-        if (update - 1) / self.steps >= self.ema['start_ratio'] and update % self.ema['every'] == 0:
-            self.model.update_parameters(model)
-
-    def updates(self):
-        return int(self.model.n_averaged)
+    def __init__(self, model):
+        self.losses, self.model = [], AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(EMA['decay']))
 
     def evaluate(self, step, model, loss):
-        """With the latest weights as long as there is no average."""
-        shown = self.model if self.updates() else model
-        self.losses.append({'step': step, 'averaged_updates': self.updates(), 'val_loss': loss(shown), 'latest_val_loss': loss(model)})
+        self.losses.append({'step': step, 'averaged_updates': int(self.model.n_averaged), 'val_loss': loss(self.model),
+                            'latest_val_loss': loss(model)})
 
     def figures(self):
         average = {name.removeprefix('transformer.'): w.detach().flatten()[::STRIDE].tolist()
                    for name, w in self.model.module.named().items()}
-        return {'ema': self.ema, 'evaluations': self.losses, 'average': average}
+        return {'ema': EMA, 'evaluations': self.losses, 'average': average}
 
 
-def train(model, tokens, run, averages):
+def train(model, tokens, run, average):
     """The losses of the run."""
     decays = [[w for w in model.parameters() if (w.dim() > 1) == decays] for decays in (True, False)]
     optimizer = torch.optim.AdamW([{'params': decays[0], 'weight_decay': 0.1}, {'params': decays[1], 'weight_decay': 0}],
@@ -83,10 +68,9 @@ def train(model, tokens, run, averages):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         out.append(current.item())
-        for average in averages:
-            average.after(update, model)
-            if update % EVAL_EVERY == 0:
-                average.evaluate(update, model, evaluated)
+        average.model.update_parameters(model)
+        if update % EVAL_EVERY == 0:
+            average.evaluate(update, model, evaluated)
     return out
 
 
@@ -96,13 +80,13 @@ def main():
     config, run = (json.loads((source / file).read_text()) for file in ('config.json', 'expected.json'))
     tokens = torch.from_numpy(numpy.fromfile(source / 'tokens.bin', numpy.uint16)[512:].astype(numpy.int64))
     model = Gpt2(config, read_weights(source / 'model.safetensors'))
-    averages = [Average(ema, model, len(run['curve'])) for ema in CASES]
-    for mine, want in zip(train(model, tokens, run, averages), run['curve'], strict=True):
+    average = Average(model)
+    for mine, want in zip(train(model, tokens, run, average), run['curve'], strict=True):
         assert abs(mine / want['loss'] - 1) < 1e-12, (mine, want)  # the run is that of the golden curve
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / 'expected.json', 'w') as out:
-        out.write(json.dumps({'torch': torch.__version__, 'model': MODEL, 'eval_every': EVAL_EVERY, 'stride': STRIDE})[:-1])
-        out.write(', "cases": [\n' + ',\n'.join(json.dumps(average.figures()) for average in averages) + '\n]}\n')
+        out.write(json.dumps({'torch': torch.__version__, 'model': MODEL, 'eval_every': EVAL_EVERY, 'stride': STRIDE,
+                              **average.figures()}) + '\n')
 
 
 if __name__ == '__main__':

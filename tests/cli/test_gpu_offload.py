@@ -48,7 +48,7 @@ class Offload(GpuCase):
         """train.ema and schedule-free AdamW: evaluated weights replace the latest ones wherever those are."""
         write_shard(self.folder / 'val.bin', pseudo_random_tokens(481, 61, seed=2))
         train = {'max_steps': 2, 'eval_every': 1, 'eval_steps': 1, 'gradient_clipping': 0}
-        for compute, averages in (('fp32', {'ema': {'type': 'uniform'}}), ('bf16', {'ema': {'type': 'exponential', 'decay': 0.5}}),
+        for compute, averages in (('fp32', {'ema': {'type': 'exponential', 'decay': 0.75}}), ('bf16', {'ema': {'type': 'exponential', 'decay': 0.5}}),
                                   ('fp32', {}))[:3 if harness.FULL else 1]:
             config = self.config(precision={'compute': compute}, train={**train, **averages}, data={'val': str(self.folder / 'val.bin')},
                                  optimizer={'type': 'adamw' if averages else 'schedulefree_adamw'}, model={'n_layer': 1, 'n_embd': 32})

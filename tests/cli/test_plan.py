@@ -116,7 +116,7 @@ class Plan(CommandCase):
         self.assertEqual(two[1]['sends']['all_gather']['bytes'], 2 * P // 2)
 
     def test_an_average_of_the_weights(self):
-        config = self.tiny_config(train={'ema': {'type': 'uniform'}})
+        config = self.tiny_config(train={'ema': {'type': 'exponential'}})
         P = self.plan(config)['elements']
         plans = self.plan(config, '--ranks', '1,2')['plans']
         self.assertEqual([[stage['bytes']['average'] for stage in plan['stages']] for plan in plans],

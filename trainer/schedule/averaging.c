@@ -14,22 +14,12 @@ static float schedule_free_next(double lr, struct average_record *record) {
     return weight > 0 ? (float)(weight / record->weight_sum) : 0;
 }
 
-// Before its start there is no average, even if a resumed run has one from an earlier start.
-float averaging_next(const struct config *config, int64_t update, double lr, double progress,
-                     struct average_record *record) {
+float averaging_next(const struct config *config, double lr, struct average_record *record) {
     if (optimizer_traits_of_run(config).averages)
         return schedule_free_next(lr, record);
     if (config->train.ema.type == CONFIG_EMA_NONE)
         return 0;
-    if (progress < config->train.ema.start_ratio)
-        *record = (struct average_record){0};
-    if (progress < config->train.ema.start_ratio || update % config->train.ema.every != 0)
-        return 0;
-    record->n++;
-    if (record->n == 1)
-        return 1;
-    return config->train.ema.type == CONFIG_EMA_UNIFORM ? (float)(1 / (double)record->n)
-                                                        : (float)(1 - config->train.ema.decay);
+    return record->n++ == 0 ? 1 : (float)(1 - config->train.ema.decay);
 }
 
 struct average_record averaging_resumed(const struct config *config, const struct average_record *record,

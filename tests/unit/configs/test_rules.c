@@ -380,16 +380,13 @@ static void test_unused_options(void **state) {
         {"{\"optimizer\": {\"trust_ratio\": [0, 9]}}", "optimizer.trust_ratio is [0, 9]", "=lamb"},
         {"{\"train\": {\"ema\": {\"decay\": 0.9}}}", "train.ema.decay is 0.9, but train.ema.type is none",
          "set train.ema.type=exponential"},
-        {"{\"train\": {\"ema\": {\"every\": 2}}}", "train.ema.every is 2", "exponential or uniform"},
-        {"{\"train\": {\"ema\": {\"start_ratio\": 0.5}}}", "train.ema.start_ratio is 0.5",
-         "exponential or uniform"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         EXPECT_FAILURE(STATUS_INVALID, resolve(cases[i][0], 1), cases[i][1], cases[i][2]);
     EXPECT_OK(
         resolve("{\"optimizer\": {\"muon_momentum\": 0.95, \"muon_scale\": \"moonlight\", \"momentum\": 0.9, "
                 "\"precondition_frequency\": 10, \"trust_ratio\": [0, 10], \"beta2_decay\": -0.8}, "
-                "\"train\": {\"ema\": {\"decay\": 0.999, \"every\": 1}}}",
+                "\"train\": {\"ema\": {\"decay\": 0.999}}}",
                 1));
     EXPECT_OK(resolve("{\"train\": {\"ema\": {\"decay\": 0.9, \"type\": \"none\"}}}", 1)); // switched off
 }

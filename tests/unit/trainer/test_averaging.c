@@ -1,5 +1,5 @@
-// Averages of the weights: which updates enter them, and schedule-free AdamW against the reference
-// implementation in float64 (scripts/golden/optimizers.py), its weights for evaluation included.
+// Averages of the weights: with which weights updates enter them, and schedule-free AdamW against the
+// reference implementation in float64 (scripts/golden/optimizers.py), its weights for evaluation included.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 
 #define GOLDEN "tests/golden/optimizers/schedule_free.json"
 
-// ---- which updates
+// ---- the weights of updates
 
 static struct config config_of(const char *json) {
     struct config config;
@@ -25,12 +25,11 @@ static struct config config_of(const char *json) {
     return config;
 }
 
-// Updates 1 to n of a schedule of n.
 static void expect_weights(const char *json, int n, const double *wanted) {
     struct config config = config_of(json);
     struct average_record record = {0};
     for (int update = 1; update <= n; update++) {
-        const float weight = averaging_next(&config, update, 0.1, (update - 1) / (double)n, &record);
+        const float weight = averaging_next(&config, 0.1, &record);
         if (weight != (float)wanted[update - 1])
             fail_msg("%s: update %d has the weight %g, expected %g", json, update, (double)weight,
                      wanted[update - 1]);
@@ -43,27 +42,13 @@ static void test_weights(void **unused) {
     expect_weights("{}", 3, (double[]){0, 0, 0});
     expect_weights("{\"train\": {\"ema\": {\"type\": \"exponential\", \"decay\": 0.75}}}", 3,
                    (double[]){1, 0.25, 0.25});
-    expect_weights("{\"train\": {\"ema\": {\"type\": \"exponential\", \"decay\": 0.75, \"every\": 2}}}", 6,
-                   (double[]){0, 1, 0, 0.25, 0, 0.25});
-    expect_weights("{\"train\": {\"ema\": {\"type\": \"uniform\", \"start_ratio\": 0.5}}}", 8,
-                   (double[]){0, 0, 0, 0, 1, 0.5, 1.0 / 3, 0.25});
-}
-
-// A longer run puts the start off: what was averaged before does not count.
-static void test_start_is_put_off(void **unused) {
-    (void)unused;
-    struct config config = config_of("{\"train\": {\"ema\": {\"type\": \"uniform\", \"start_ratio\": 0.5}}}");
-    struct average_record record = {.n = 3};
-    assert_true(averaging_next(&config, 9, 0.1, 0.4, &record) == 0);
-    assert_int_equal(record.n, 0);
-    assert_true(averaging_next(&config, 10, 0.1, 0.5, &record) == 1);
-    config_free(&config);
 }
 
 static void test_resumed(void **unused) {
     (void)unused;
     const struct average_record record = {.n = 3, .weight_sum = 2, .lr_max = 1};
-    struct config off = config_of("{}"), on = config_of("{\"train\": {\"ema\": {\"type\": \"uniform\"}}}"),
+    struct config off = config_of("{}"),
+                  on = config_of("{\"train\": {\"ema\": {\"type\": \"exponential\"}}}"),
                   free_of = config_of("{\"optimizer\": {\"type\": \"schedulefree_adamw\"}}");
     assert_int_equal(averaging_resumed(&on, &record, true).n, 3);
     assert_int_equal(averaging_resumed(&on, &record, false).n, 0); // a checkpoint of schedule-free AdamW
@@ -135,7 +120,7 @@ static void run_case(const cJSON *one, struct device *device) {
                                            .type = DTYPE_F32,
                                            .grad_type = DTYPE_F32,
                                            .state_type = DTYPE_F32};
-        args.average_weight = averaging_next(&config, step, args.lr, 0, &record);
+        args.average_weight = averaging_next(&config, args.lr, &record);
         EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         EXPECT_OK(device->ops->lerp(&stream, &(struct lerp_args){.out = arrays.x,
                                                                  .x = arrays.y,
@@ -167,7 +152,6 @@ static void test_schedule_free(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_start_is_put_off),
         cmocka_unit_test(test_resumed),
         cmocka_unit_test(test_schedule_free),
     };
