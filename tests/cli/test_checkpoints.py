@@ -1,14 +1,10 @@
-"""train checkpoint verify and consolidate: verify reports all damage in all checkpoints of a run; consolidate
-writes what a single rank would have written."""
-import hashlib
+"""train checkpoint verify: all damage in all checkpoints of a run. What commands do with it."""
 import json
 import re
 import resource
 import shutil
-import signal
 import unittest
 
-import harness
 from harness import CommandCase, release_only
 
 GOOD = r'step-0*(\d+): step \1, (\d+) ranks?, partition (\w+), .*B in (\d+) files?: ok$'
@@ -127,136 +123,15 @@ class Verify(CheckpointCase):
         self.assertIn('1 of 1', self.message)
 
 
-class Consolidate(CheckpointCase):
-    def test_state_and_tokenizer_are_preserved(self):
-        """The embeddings are larger than a chunk, the unit of I/O, and each rank wrote a span of them."""
-        source = self.three_ranks('train.max_steps=2', model={'vocab_size': 40000},
-                                  precision={'compute': 'bf16'})[-1]
-        before = {path.name: path.read_bytes() for path in source.iterdir()}
-        self.run_train('checkpoint', 'consolidate', self.folder / 'run', '--output', 'one')
-        self.assertEqual({path.name: path.read_bytes() for path in source.iterdir()}, before)
-        self.assertEqual([path.name for path in (self.folder / 'one').iterdir()], [source.name])
-        target = self.folder / 'one' / source.name
-        self.assertEqual(sorted(path.name for path in target.iterdir()),
-                         ['manifest.json', 'rank-00000.bin', 'tokenizer.tiktoken'])
-        self.assertGreater(max(len(values) for values in state_by_unit(source).values()), 4 << 20)
-        self.assertEqual(state_by_unit(target), state_by_unit(source))
-        have, want = (json.loads((path / 'manifest.json').read_text()) for path in (target, source))
-        self.assertEqual((want['world'], have['world'], have['partition']), (3, 1, 'even'))
-        for key in want.keys() - {'world', 'partition_xxh3', 'ranks', 'manifest_xxh3'}:
-            self.assertEqual(have[key], want[key], key)
-        self.assertEqual([file['name'] for file in have['files']], ['tokenizer.tiktoken'])
-        self.assertEqual((target / 'tokenizer.tiktoken').read_bytes(), before['tokenizer.tiktoken'])
-
-    def test_a_checkpoint_of_one_rank_is_copied_unchanged(self):
-        for optimizer in {'type': 'adamw'}, {'type': 'sgd', 'momentum': 0.9}, {'type': 'sgd', 'momentum': 0}, {'type': 'adafactor'}, \
-                {'type': 'soap'}:
-            with self.subTest(optimizer):
-                self.run_train(self.tiny_config(optimizer=optimizer, attention='flash', train={'max_steps': 2}))
-                source = self.checkpoints()[-1]
-                self.run_train('checkpoint', 'consolidate', self.folder / 'run')
-                target = self.folder / 'run' / 'consolidated' / source.name
-                for name in 'rank-00000.bin', 'manifest.json':
-                    self.assertEqual((target / name).read_bytes(), (source / name).read_bytes())
-                shutil.rmtree(self.folder / 'run')
-
-    @release_only('unit/zero/test_checkpoint_ranks reads every partition')
-    def test_every_partition_gives_the_same_file(self):
-        found = set()
-        for partition in 'even', 'layer', 'tensor':
-            self.three_ranks('train.max_steps=2', f'zero_optimization.partition={partition}')
-            out = self.run_train('checkpoint', 'consolidate', self.folder / 'run').out
-            self.assertIn(f'3 ranks ({partition})', out)
-            found.add((self.folder / 'run/consolidated/step-00000002/rank-00000.bin').read_bytes())
-            shutil.rmtree(self.folder / 'run')
-        self.assertEqual(len(found), 1)
-
-    @release_only('the next two tests resume from consolidated checkpoints')
-    def test_a_consolidated_checkpoint_replaces_the_original(self):
-        source = self.three_ranks('train.max_steps=4')[-1]
-        self.run_train('checkpoint', 'consolidate', source)
-        folder = self.folder / 'run' / 'consolidated'
-        self.assertRegex(self.verified(folder)[source.name], GOOD)
-        self.assertIn('1 rank,', self.run_train('inspect', folder / source.name).out)
-        self.assertIn('1 checkpoint\n', self.run_train('inspect', folder).out)
-        texts = [self.run_train('generate', path, '--prompt', 'the square of 1', '--tokens', 12).out
-                 for path in (source, folder, folder / source.name)]
-        self.assertEqual(len(set(texts)), 1)
-        self.assertEqual(self.checkpoints(), [source.parent / 'step-00000002', source])
-        for ranks, stage in (1, 0), (2, 3):
-            with self.subTest(ranks=ranks):
-                for name, path in ('original', source), ('consolidated', folder):
-                    self.run_ranks(ranks, self.config, f'run.dir={self.folder}/{name}-{ranks}',
-                                   f'checkpoint.resume={path}', f'zero_optimization.stage={stage}')
-                self.assertEqual([step for step, _, _ in self.curve(f'consolidated-{ranks}')], [5, 6])
-                self.assertEqual(self.curve(f'consolidated-{ranks}'), self.curve(f'original-{ranks}'))
-                self.assertEqual(self.final_state(f'consolidated-{ranks}'), self.final_state(f'original-{ranks}'))
-
-    def test_second_moments_of_adafactor(self):
-        """The row and column second moments are written once, although every rank has them. A resumed run finds them in any
-        rank's file."""
-        source = self.three_ranks('train.max_steps=4', optimizer={'type': 'adafactor', 'lr': 0.01})[-1]
-        self.run_train('checkpoint', 'consolidate', source)
-        target = self.folder / 'run' / 'consolidated' / source.name
-        self.assertEqual(state_by_unit(target), state_by_unit(source))
-        self.assertEqual({kind for _, kind in state_by_unit(source)}, {'master', 'factors'})
-        for ranks, stage in (1, 0), (2, 2):
-            with self.subTest(ranks=ranks):
-                for name, path in ('original', source), ('consolidated', target):
-                    self.run_ranks(ranks, self.config, f'run.dir={self.folder}/{name}-{ranks}',
-                                   f'checkpoint.resume={path}', f'zero_optimization.stage={stage}')
-                self.assertEqual(self.final_state(f'consolidated-{ranks}'), self.final_state(f'original-{ranks}'))
-
-    def test_preconditioners_of_soap(self):
-        """Each rank writes those of the matrices that it works on; a run of any number of ranks finds them, in the right
-        place of the right matrix: it goes on as the run that wrote them."""
-        source = self.three_ranks('train.max_steps=4', 'train.train_batch_size=12', optimizer={
-            'type': 'soap', 'lr': 0.003, 'precondition_frequency': 2, 'max_precond_dim': 50})[-1]
-        self.run_ranks(3, self.config, 'run.dir=whole', 'zero_optimization.stage=3', 'train.train_batch_size=12')
-        self.run_train('checkpoint', 'consolidate', source)
-        target = self.folder / 'run' / 'consolidated' / source.name
-        self.assertEqual(state_by_unit(target), state_by_unit(source))
-        matrices = json.loads((source / 'manifest.json').read_text())['preconditioners']
-        self.assertEqual({matrix['file'] for matrix in matrices}, {0, 1, 2})
-        for ranks, stage in (1, 0), (2, 2), (3, 1):
-            with self.subTest(ranks=ranks):
-                for name, path in ('original', source), ('consolidated', target):
-                    self.run_ranks(ranks, self.config, f'run.dir={self.folder}/{name}-{ranks}', f'checkpoint.resume={path}',
-                                   f'zero_optimization.stage={stage}', 'train.train_batch_size=12')
-                self.assertEqual(self.final_state(f'consolidated-{ranks}'), self.final_state(f'original-{ranks}'))
-                for (_, loss, _), (_, expected, _) in zip(self.curve(f'original-{ranks}'), self.curve('whole')[4:], strict=True):
-                    self.assertAlmostEqual(loss, expected, delta=2e-5)
-        self.assertEqual(self.curve('original-3'), self.curve('whole')[4:])
-
-    def test_a_manifest_of_version_1(self):
-        """Format version 1 lists spans. The digest was computed by the program that wrote the checkpoint."""
-        self.run_train('checkpoint', 'consolidate', harness.GOLDEN / 'checkpoint-v1', '--output', 'one')
-        data = (self.folder / 'one/step-00000002/rank-00000.bin').read_bytes()
-        self.assertEqual(hashlib.sha256(data).hexdigest(),
-                         '02badd2d22b98f2717775c8ecab64a0a8445d32a9021f68da42e45f74ce4a7a1')
-
-    def test_damage(self):
+class Damage(CheckpointCase):
+    def test_the_checkpoint_before_is_used(self):
         """A damaged checkpoint is refused when named itself; when the run is named, the one before it is used."""
         before, last = self.three_ranks('train.max_steps=4')
         flip(last / 'rank-00001.bin', -1)
-        self.refuses('checkpoint', 'consolidate', last, says=['rank-00001.bin'])
-        self.assertFalse((self.folder / 'run' / 'consolidated').exists())
-        process = self.run_train('checkpoint', 'consolidate', self.folder / 'run')
-        self.assertIn('rank-00001.bin', process.error)
-        target = self.folder / 'run' / 'consolidated' / before.name
-        self.assertEqual(state_by_unit(target), state_by_unit(before))
-        self.assertEqual([path.name for path in target.parent.iterdir()], [before.name])
-
-    def test_full_disk(self):
-        source = self.three_ranks('train.max_steps=2')[-1]
-        limit = (source / 'rank-00000.bin').stat().st_size  # a third of what consolidate writes
-
-        def no_space():
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-        self.refuses('checkpoint', 'consolidate', source, code=1, says=['rank-00000.bin'], preexec_fn=no_space)
-        self.assertEqual(list((self.folder / 'run' / 'consolidated').iterdir()), [])
-        self.verified(source)
+        self.refuses('generate', last, '--tokens', 1, says=['rank-00001.bin'])
+        texts = [self.run_train('generate', path, '--prompt', 'the square of 1', '--tokens', 12) for path in ('run', before)]
+        self.assertIn('rank-00001.bin', texts[0].error)
+        self.assertEqual(texts[0].out, texts[1].out)
 
 
 class ManyRanks(CheckpointCase):
@@ -275,7 +150,6 @@ class ManyRanks(CheckpointCase):
         self.assertIn('24 ranks', self.run_train('inspect', 'run', **limited).out)
         self.assertIn('perplexity', self.run_train('eval', 'run', '--data', 'tokens.bin', **limited).out)
         self.run_train('generate', 'run', '--prompt', 'a', '--tokens', 4, **limited)
-        self.run_train('checkpoint', 'consolidate', 'run', **limited)
         self.run_train(config, 'train.max_steps=4', **limited)
         self.assertEqual([path.name for path in self.checkpoints()], ['step-00000002', 'step-00000004'])
 
@@ -299,7 +173,6 @@ class Unreadable(CheckpointCase):
                 says = [path.relative_to(self.newest), 'symbolic links']
                 self.refuses(self.config, 'train.max_steps=8', code=1, says=says)
                 self.refuses('generate', 'run', '--tokens', 1, code=1, says=says)
-                self.refuses('checkpoint', 'consolidate', 'run', code=1, says=says)
                 lines = self.verified(self.folder / 'run', code=1)
                 self.assertIn('cannot be verified', lines[self.newest.name])
                 self.assertIn('step-00000004', self.message)
@@ -343,47 +216,21 @@ class NotFinite(CheckpointCase):
 
 class Arguments(CheckpointCase):
     def test_bad_arguments(self):
-        self.refuses('checkpoint', says=['verify', 'consolidate'])
-        self.refuses('checkpoint', 'verfy', 'run', says=['"verfy"', 'did you mean verify'])
-        self.refuses('checkpoint', 'consolidates', 'run', says=['did you mean consolidate'])
-        self.refuses('checkpoint', 'shrink', 'run', says=['"shrink"', 'train help checkpoint'])
+        self.refuses('checkpoint', says=['expected verify', 'train help checkpoint'])
+        self.refuses('checkpoint', 'verfy', 'run', says=['expected verify, not "verfy"'])
         self.refuses('checkpoint', 'verify', 'a', 'b', says=['"b"'])
         self.refuses('checkpoint', 'verify', 'a', '--output', 'b', says=['--output'])
-        self.refuses('checkpoint', 'consolidate', 'a', '--ouput', 'b', says=['--output'])
-        self.refuses('checkpoint', 'consolidate', 'a', '--output', '', says=['--output'])
 
     def test_folders_without_a_checkpoint(self):
         for folder in 'empty', 'run/checkpoints', 'torn/step-00000002':
             (self.folder / folder).mkdir(parents=True)
         (self.folder / 'file').write_text('none')
-        for action in 'verify', 'consolidate':
-            with self.subTest(action):
-                self.refuses('checkpoint', action, says=[action, 'run or a checkpoint'])
-                self.refuses('checkpoint', action, 'absent', says=['absent', 'does not exist'])
-                for name in 'empty', 'run', 'run/checkpoints', 'torn/step-00000002', 'file':
-                    self.refuses('checkpoint', action, name, says=[name, 'contains no checkpoint', 'manifest.json'])
-                process = self.refuses('checkpoint', action, 'torn', says=['torn'])
-                self.assertIn('manifest.json', process.out + process.error)
-
-    def test_outputs_that_are_refused(self):
-        self.run_train(self.tiny_config(train={'max_steps': 2}))
-        run, source = self.folder / 'run', self.checkpoints()[-1]
-        before = {path.name: path.read_bytes() for path in source.iterdir()}
-        (self.folder / 'link').symlink_to(source.parent)
-        refusals = {source.parent: 'overwritten', source.parent / '..' / 'checkpoints': 'overwritten',
-                    'link': 'overwritten', source: 'is a checkpoint', run: 'is a run folder',
-                    self.folder / 'tokens.bin': 'tokens.bin'}
-        for output, word in refusals.items():
-            with self.subTest(output):
-                self.refuses('checkpoint', 'consolidate', run, '--output', output, says=[output, word])
-        self.run_train('checkpoint', 'consolidate', run)
-        self.refuses('checkpoint', 'consolidate', run, says=['consolidated/step-00000002', 'already exists'])
-        alone = self.folder / 'alone'
-        shutil.copytree(source, alone)
-        self.refuses('checkpoint', 'consolidate', alone, says=['alone', '--output'])
-        self.run_train('checkpoint', 'consolidate', 'alone', '--output', 'again')
-        self.assertEqual(state_by_unit(self.folder / 'again' / source.name), state_by_unit(alone))
-        self.assertEqual({path.name: path.read_bytes() for path in source.iterdir()}, before)
+        self.refuses('checkpoint', 'verify', says=['verify', 'run or a checkpoint'])
+        self.refuses('checkpoint', 'verify', 'absent', says=['absent', 'does not exist'])
+        for name in 'empty', 'run', 'run/checkpoints', 'torn/step-00000002', 'file':
+            self.refuses('checkpoint', 'verify', name, says=[name, 'contains no checkpoint', 'manifest.json'])
+        process = self.refuses('checkpoint', 'verify', 'torn', says=['torn'])
+        self.assertIn('manifest.json', process.out + process.error)
 
 
 if __name__ == '__main__':
