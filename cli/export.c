@@ -1,4 +1,4 @@
-// ./train export RUN --to hf|llmc|gguf DIR: trained weights for other programs.
+// ./train export RUN --to hf|gguf DIR: trained weights for other programs.
 #include <stdio.h>
 #include <string.h>
 
@@ -7,16 +7,14 @@
 #include "infer/export/export.h"
 #include "trainer/signals.h"
 
-#define USAGE "usage: train export RUN --to hf|llmc|gguf DIR"
+#define USAGE "usage: train export RUN --to hf|gguf DIR"
 
 static const char *format_name = NULL, *type_name = "fp32", *tokenizer_path = NULL, *weights_name = NULL;
 static uint64_t max_shard_bytes = 5000000000;
 static bool force = false;
 
 static const struct arg flags[] = {
-    {"--to", ARG_STRING, &format_name, 0, 0,
-     "hf: a folder for transformers; llmc: a model and a tokenizer for llm.c; gguf: model.gguf for "
-     "llama.cpp"},
+    {"--to", ARG_STRING, &format_name, 0, 0, "hf: a folder for transformers; gguf: model.gguf for llama.cpp"},
     {"--dtype", ARG_STRING, &type_name, 0, 0,
      "fp32 (default), bf16, fp16 (hf and gguf) or q8_0 (gguf). GGUF keeps vectors and position embeddings in "
      "fp32"},
@@ -37,7 +35,9 @@ static enum status find_format(enum export_format *format) {
             *format = (enum export_format)i;
             return STATUS_OK;
         }
-    return FAIL(STATUS_INVALID, "train export: %s%s, expected --to hf, llmc or gguf",
+    if (format_name && strcmp(format_name, "llmc") == 0)
+        return FAIL(STATUS_INVALID, "train export: --to llmc is not there any more; use --to hf or gguf");
+    return FAIL(STATUS_INVALID, "train export: %s%s, expected --to hf or gguf",
                 format_name ? "unknown format " : "no format is named", format_name ? format_name : "");
 }
 
@@ -87,12 +87,11 @@ static enum status run_export(int n_args, char **args) {
 
 const struct command command_export = {
     .name = "export",
-    .synopsis =
-        "RUN_OR_CHECKPOINT --to hf|llmc|gguf DIR [--dtype fp32|bf16|fp16|q8_0] [--tokenizer FILE|none] "
-        "[--weights average|latest] [--max-shard-size N] [--force]",
-    .summary = "write weights and tokenizer for transformers, llm.c or llama.cpp",
-    .details = "The weights may also be a Hugging Face folder (GPT-2, Llama, Qwen2, Qwen3) or a model of "
-               "llm.c.\n"
+    .synopsis = "RUN_OR_CHECKPOINT --to hf|gguf DIR [--dtype fp32|bf16|fp16|q8_0] [--tokenizer FILE|none] "
+                "[--weights average|latest] [--max-shard-size N] [--force]",
+    .summary = "write weights and tokenizer for transformers or llama.cpp",
+    .details = "The weights may also be a Hugging Face folder (GPT-2, Llama, Qwen2, Qwen3) or a "
+               "GGUF model.\n"
                "Of a run, the newest checkpoint is exported. The files appear in DIR when all are complete; "
                "DIR/" EXPORT_RECORD " lists them.",
     .examples = "A folder for transformers.\n"

@@ -18,7 +18,6 @@
 #include "data/tokenizer.h"
 #include "data/tokenizer_export.h"
 #include "infer/weights_refuse.h"
-#include "model/formats/llmc.h"
 #include "model/formats/safetensors.h"
 #include "zero/checkpoint/checkpoint.h"
 
@@ -26,8 +25,7 @@
 #define READ_TOKENS  8192
 
 #define LONGEST_CHARACTER 4 // bytes in UTF-8
-#define EXPECTED                                                                                             \
-    "a token shard, a safetensors file, a model of llm.c, a GGUF model, a tokenizer, JSON or text"
+#define EXPECTED          "a token shard, a safetensors file, a GGUF model, a tokenizer, JSON or text"
 
 static const char *tokenizer_path = NULL;
 static const struct arg flags[] = {
@@ -166,14 +164,6 @@ static enum status inspect_tokenizer(const char *path) {
     return STATUS_OK;
 }
 
-static enum status inspect_llmc(const char *path) {
-    struct gpt_config model;
-    TRY(llmc_read_config(path, &model));
-    printf("%s: model of llm.c, n_layer %d, n_head %d, n_embd %d, vocab_size %d, n_positions %d\n", path,
-           model.n_layer, model.n_head, model.n_embd, model.vocab_size, model.n_positions);
-    return STATUS_OK;
-}
-
 // A file of a kind that no command reads.
 static enum status inspect_kind(const char *path, enum file_kind kind) {
     char *advice = file_kind_advice(kind, path);
@@ -264,23 +254,20 @@ static enum status inspect_parts(const char *folder) {
     return status;
 }
 
-// A model of llm.c or GGUF as ./train export writes it.
-static enum status inspect_model_in(const char *folder, const char *name, enum file_kind kind,
-                                    enum status (*inspect_it)(const char *path), bool *described) {
-    char *path = file_path("%s/%s", folder, name);
+// A GGUF model as ./train export writes it.
+static enum status inspect_gguf_in(const char *folder, bool *described) {
+    char *path = file_path("%s/model.gguf", folder);
     enum status status = path ? STATUS_OK : STATUS_FAILED;
-    *described = path && file_kind_of_path(path) == kind;
+    *described = path && file_kind_of_path(path) == FILE_KIND_GGUF;
     if (*described)
-        status = inspect_it(path);
+        status = inspect_gguf(path);
     free(path);
     return status;
 }
 
 static enum status inspect_other_folder(const char *path) {
     bool described;
-    TRY(inspect_model_in(path, "model.bin", FILE_KIND_LLMC_MODEL, inspect_llmc, &described));
-    if (!described)
-        TRY(inspect_model_in(path, "model.gguf", FILE_KIND_GGUF, inspect_gguf, &described));
+    TRY(inspect_gguf_in(path, &described));
     if (described)
         return STATUS_OK;
     char *pickles = file_path("%s/pytorch_model.bin", path);
@@ -306,7 +293,7 @@ static enum status inspect_other_folder(const char *path) {
         STATUS_INVALID,
         "%s is not recognized: expected a run (with checkpoints/), a folder of checkpoints (with "
         "step-N), a checkpoint (with manifest.json), a Hugging Face model (with model.safetensors), a "
-        "model of llm.c (model.bin), a GGUF model (model.gguf), a tokenizer (as tokenizer.json) or token "
+        "GGUF model (model.gguf), a tokenizer (as tokenizer.json) or token "
         "shards (*.bin)",
         path);
 }
@@ -422,12 +409,8 @@ static enum status inspect_file(const char *path) {
         return inspect_shard(path);
     if (kind == FILE_KIND_SAFETENSORS)
         return inspect_safetensors(path);
-    if (kind == FILE_KIND_LLMC_MODEL)
-        return inspect_llmc(path);
     if (kind == FILE_KIND_GGUF)
         return inspect_gguf(path);
-    if (kind == FILE_KIND_LLMC_TOKENIZER)
-        return inspect_tokenizer(path);
     if (kind == FILE_KIND_UNKNOWN)
         return refuse_unknown(path, &start);
     if (kind == FILE_KIND_TEXT && tokenizer_is_file(path))

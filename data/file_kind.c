@@ -29,14 +29,17 @@ static const struct {
     [FILE_KIND_TEXT_8_BIT] = {"is text, but not UTF-8",
                               "convert it first, from Latin-1: iconv -f LATIN1 " TO_UTF_8},
     [FILE_KIND_TEXT_UTF_16] = {"is UTF-16 text", "convert it first: iconv -f UTF-16 " TO_UTF_8},
-    [FILE_KIND_LLMC_MODEL] = {"is a model of llm.c", "it is for model.init_from"},
-    [FILE_KIND_LLMC_LLAMA_MODEL] = {"is a Llama 3 model of llm.c", "only GPT-2 models are supported"},
-    [FILE_KIND_LLMC_TOKENIZER] = {"is a tokenizer of llm.c", "it is for --tokenizer and data.tokenizer"},
-    [FILE_KIND_LLMC_STATE] = {"is an optimizer state of llm.c",
-                              NOT_READ ": a run starts from llm.c's model, without its optimizer state"},
-    [FILE_KIND_LLMC_DEBUG_STATE] = {"is a debug state of llm.c", NOT_READ},
-    [FILE_KIND_LLMC_EVAL] = {"is a multiple-choice evaluation of llm.c (as HellaSwag)",
-                             "it is for ./train eval --task hellaswag={file} and for eval.tasks"},
+    [FILE_KIND_LLMC_MODEL] = {"is a model of llm.c", NOT_READ
+                              ": convert it with llm.c's export, python3 dev/eval/export_hf.py --input "
+                              "{file} --output DIR --dtype float32, then use the folder DIR"},
+    [FILE_KIND_LLMC_LLAMA_MODEL] = {"is a Llama 3 model of llm.c",
+                                    NOT_READ ": use the Hugging Face folder that llm.c made it from"},
+    [FILE_KIND_LLMC_TOKENIZER] = {"is a tokenizer of llm.c",
+                                  NOT_READ ": use the tokenizer.json of the same model; GPT-2's: hf download "
+                                           "openai-community/gpt2 tokenizer.json --local-dir gpt2"},
+    [FILE_KIND_LLMC_STATE] = {"is a state of llm.c", NOT_READ},
+    [FILE_KIND_LLMC_EVAL] = {"is an evaluation file of llm.c",
+                             NOT_READ ": use {folder}/hellaswag_val.jsonl, which llm.c made it from"},
     [FILE_KIND_PYTORCH] =
         {"holds PyTorch's pickled weights",
          "they can run code when they are read and are not read here. Convert them once: python3 -c 'from "
@@ -79,8 +82,8 @@ static const struct {
 } numbers[] = {
     {SHARD_MAGIC, FILE_KIND_SHARD},       {SHARD_MAGIC_32, FILE_KIND_SHARD},
     {20240326, FILE_KIND_LLMC_MODEL},     {20240803, FILE_KIND_LLMC_LLAMA_MODEL},
-    {20240328, FILE_KIND_LLMC_TOKENIZER}, {20240527, FILE_KIND_LLMC_STATE},
-    {20240522, FILE_KIND_LLMC_EVAL},      {20240327, FILE_KIND_LLMC_DEBUG_STATE},
+    {20240328, FILE_KIND_LLMC_TOKENIZER}, {20240327, FILE_KIND_LLMC_STATE},
+    {20240527, FILE_KIND_LLMC_STATE},     {20240522, FILE_KIND_LLMC_EVAL},
 };
 
 #define PREFIX(bytes) bytes, sizeof bytes - 1

@@ -19,7 +19,6 @@ enum file_kind {
     FILE_KIND_LLMC_LLAMA_MODEL,
     FILE_KIND_LLMC_TOKENIZER,
     FILE_KIND_LLMC_STATE,
-    FILE_KIND_LLMC_DEBUG_STATE,
     FILE_KIND_LLMC_EVAL,
     FILE_KIND_PYTORCH, // a zip archive of torch.save, or its older format
     FILE_KIND_PICKLE,

@@ -67,7 +67,6 @@ struct token_merge {
 //          - vocab.bpe or merges.txt ("#version", then merges), with the ids of a vocab.json beside
 //            merges.txt, else GPT-2's; or GPT-2's vocab.json, with merges.txt beside it
 //          - a Hugging Face tokenizer.json of one of the kinds above
-//          - llm.c's tokenizer file
 //          - a GGUF model of one of the kinds above, with a tokenizer inside
 // End-of-text of a tokenizer.json is its added token <|endoftext|>, <|end_of_text|> or </s>, else what
 // tokenizer_config.json, generation_config.json or config.json beside it names as the end of a text
@@ -76,8 +75,8 @@ struct token_merge {
 // line and what was expected.
 enum status tokenizer_load(const char *path, struct tokenizer **out) MUST_CHECK;
 // Walks over the tokenizer files of a folder: tokenizer.json, vocab.json, vocab.bpe, merges.txt,
-// tokenizer.tiktoken, qwen.tiktoken, tokenizer.model (if it is a tiktoken file), gpt2_tokenizer.bin
-// (llm.c's), model.gguf (if it has one inside).
+// tokenizer.tiktoken, qwen.tiktoken, tokenizer.model (if it is a tiktoken file), model.gguf (if it has one
+// inside).
 //   next   0 at first; advanced
 //   path   [out] of the next one, to be freed; NULL when there is no other
 enum status tokenizer_next_file(const char *folder, int *next, char **path) MUST_CHECK;

@@ -1,5 +1,4 @@
-// Writes a tokenizer in the formats of other programs: Hugging Face's, llm.c's, and the pieces that GGUF
-// needs.
+// Writes a tokenizer in the formats of other programs: Hugging Face's, and the pieces that GGUF needs.
 //
 // Merges. Files of this program and of tiktoken hold tokens in the order of their ranks, and no merges: any
 // two adjacent tokens whose concatenation is a token are merged, the one of lowest rank first. Programs with
@@ -57,9 +56,5 @@ const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer);
 enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) MUST_CHECK;
 // The token for what has no token; -1: none.
 int32_t tokenizer_unknown(const struct tokenizer *tokenizer);
-
-// Writes llm.c's tokenizer file, version 2. STATUS_INVALID: a token of more than 255 bytes, or a tokenizer
-// that does not work like GPT-2's.
-enum status tokenizer_save_llmc(const struct tokenizer *tokenizer, const char *path) MUST_CHECK;
 
 #endif

@@ -145,34 +145,6 @@ static enum status read_merges(struct reader *reader, struct token_table *tokens
     return STATUS_OK;
 }
 
-static enum status read_llmc(const char *path, const char *data, size_t length, struct token_table *tokens) {
-    int32_t header[TOKENIZER_LLMC_HEADER];
-    size_t at = sizeof header;
-    if (length < at)
-        return FAIL(STATUS_INVALID, "%s has %zu bytes, expected llm.c's header of %zu", path, length, at);
-    memcpy(header, data, at);
-    const int32_t version = header[1], n_ids = header[2], end_of_text = header[3];
-    if (version != 1 && version != 2)
-        return FAIL(STATUS_INVALID, "%s is version %d of llm.c's tokenizer file, expected 1 or 2", path,
-                    version);
-    if (n_ids < 2 || n_ids > TOKENIZER_MOST_TOKENS || (version == 2 && end_of_text != n_ids - 1))
-        return FAIL(STATUS_INVALID,
-                    "%s has %d ids, with end-of-text %d; expected 2 to %d, of which "
-                    "end-of-text is the last",
-                    path, n_ids, end_of_text, TOKENIZER_MOST_TOKENS);
-    for (int32_t id = 0; id < n_ids; id++) {
-        const size_t n = at < length ? (unsigned char)data[at] : 0;
-        if (at + 1 + n > length)
-            return FAIL(STATUS_INVALID, "%s ends in token %d of %d: it was cut short", path, id, n_ids);
-        if (id + 1 < n_ids)
-            TRY(token_table_add(tokens, data + at + 1, n, TOKEN_NORMAL, id + 1));
-        at += 1 + n;
-    }
-    if (at != length)
-        return FAIL(STATUS_INVALID, "%s has %zu bytes after its last token", path, length - at);
-    return STATUS_OK;
-}
-
 // The first line of a tiktoken file: base64 of a token's bytes, a space, and rank 0.
 static bool is_tiktoken_line(const char *line, size_t length) {
     while (length > 0 && line[length - 1] == '\r')
@@ -195,8 +167,8 @@ bool tokenizer_is_file(const char *path) {
     if (n <= 0)
         return false;
     const enum file_kind kind = file_kind_of(start, (size_t)n);
-    if (kind == FILE_KIND_LLMC_TOKENIZER || kind == FILE_KIND_GGUF)
-        return kind == FILE_KIND_LLMC_TOKENIZER || tokenizer_is_in_gguf(path);
+    if (kind == FILE_KIND_GGUF)
+        return tokenizer_is_in_gguf(path);
     if (start[strspn(start, " \t\r\n")] == '{')
         return tokenizer_is_json(path);
     const char *newline = memchr(start, '\n', (size_t)n);
@@ -210,7 +182,7 @@ static enum status refuse_absent(const char *path, int error) {
         STATUS_INVALID,
         "cannot open the tokenizer %s: %s; expected \"bytes\", a .tiktoken file "
         "(./train tokenizer train makes one), tokenizer.json, vocab.json with merges.txt beside it, "
-        "vocab.bpe, llm.c's gpt2_tokenizer.bin, a GGUF model, or a folder that holds one of these%s",
+        "vocab.bpe, a GGUF model, or a folder that holds one of these%s",
         path, strerror(error),
         strncmp(name, "gpt2", 4) == 0 || strncmp(name, "gpt-2", 5) == 0
             ? ". GPT-2's: hf download openai-community/gpt2 tokenizer.json --local-dir gpt2, then name "
@@ -238,15 +210,12 @@ static enum status refuse_sentencepiece(const char *path) {
 static enum status read_tokens(const char *path, const char *data, size_t length, struct token_table *tokens,
                                struct tokenizer **out) {
     struct reader reader = {.path = path, .next = data, .end = data + length};
-    const bool merges = length >= 8 && memcmp(data, "#version", 8) == 0,
-               is_llmc = file_kind_of(data, length) == FILE_KIND_LLMC_TOKENIZER;
-    TRY(is_llmc  ? read_llmc(path, data, length, tokens)
-        : merges ? read_merges(&reader, tokens)
-                 : read_tiktoken(&reader, tokens));
+    const bool merges = length >= 8 && memcmp(data, "#version", 8) == 0;
+    TRY((merges ? read_merges : read_tiktoken)(&reader, tokens));
     if (tokens->n == 0)
         return FAIL(STATUS_INVALID,
                     "%s holds no tokens, expected a tiktoken file, a vocab.bpe, or a tokenizer.json", path);
-    if (!is_llmc && !merges)
+    if (!merges)
         TRY(tokenizer_make_published(path, tokens, out));
     return *out ? STATUS_OK : tokenizer_make_plain(tokens, "byte-pair", path, out);
 }
@@ -262,9 +231,8 @@ static enum status load_file(const char *path, struct tokenizer **out) {
     const bool is_text = kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT;
     enum status status =
         is_sentencepiece(data, length) ? refuse_sentencepiece(path)
-        : kind != FILE_KIND_LLMC_TOKENIZER && !is_text
-            ? file_kind_refuse(kind, path, "",
-                               "a tokenizer.json, vocab.bpe, tiktoken file, tokenizer of llm.c or GGUF model")
+        : !is_text
+            ? file_kind_refuse(kind, path, "", "a tokenizer.json, vocab.bpe, tiktoken file or GGUF model")
         : data[strspn(data, " \t\r\n")] == '{' ? tokenizer_read_json(path, data, length, NULL, out)
                                                : read_tokens(path, data, length, &tokens, out);
     free(data);
@@ -290,7 +258,7 @@ static bool is_in_folder(const char *name, const char *path) {
 enum status tokenizer_next_file(const char *folder, int *next, char **path) {
     static const char *const names[] = {"tokenizer.json",  "vocab.json",         "vocab.bpe",
                                         "merges.txt",      "tokenizer.tiktoken", "qwen.tiktoken",
-                                        "tokenizer.model", "gpt2_tokenizer.bin", "model.gguf"};
+                                        "tokenizer.model", "model.gguf"};
     for (*path = NULL; *next < (int)(sizeof names / sizeof *names) && !*path;) {
         const char *name = names[(*next)++];
         char *inside = file_path("%s/%s", folder, name);
@@ -313,12 +281,11 @@ static enum status load_folder(const char *folder, struct tokenizer **out) {
         free(path);
         return status;
     }
-    return FAIL(
-        STATUS_INVALID,
-        "the folder %s holds no tokenizer: expected tokenizer.json, vocab.json with merges.txt, "
-        "vocab.bpe, tokenizer.tiktoken, Llama 3's tokenizer.model, llm.c's gpt2_tokenizer.bin or model.gguf "
-        "in it",
-        folder);
+    return FAIL(STATUS_INVALID,
+                "the folder %s holds no tokenizer: expected tokenizer.json, vocab.json with merges.txt, "
+                "vocab.bpe, tokenizer.tiktoken, Llama 3's tokenizer.model or model.gguf "
+                "in it",
+                folder);
 }
 
 // merges.txt has no ids. GPT-2's are implied, but another tokenizer's are in the vocab.json beside it.

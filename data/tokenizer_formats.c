@@ -1,9 +1,8 @@
 // What other programs' files say of a tokenizer beside its tokens and merges: transformers' configuration,
-// GGUF's names and scores; and llm.c's tokenizer file. See data/tokenizer_export.h.
+// GGUF's names and scores. See data/tokenizer_export.h.
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/file.h"
 #include "base/json.h"
 #include "data/tokenizer_export.h"
 #include "data/tokenizer_internal.h"
@@ -115,37 +114,4 @@ enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) {
 
 int32_t tokenizer_unknown(const struct tokenizer *tokenizer) {
     return tokenizer->unknown;
-}
-
-// ---- llm.c
-
-enum status tokenizer_save_llmc(const struct tokenizer *tokenizer, const char *path) {
-    const int n_ids = tokenizer_n_ids(tokenizer);
-    const int32_t header[TOKENIZER_LLMC_HEADER] = {TOKENIZER_LLMC_MAGIC, 2, n_ids,
-                                                   tokenizer_end_of_text(tokenizer)};
-    struct text out = {0};
-    if (!tokenizer->is_plain)
-        return FAIL(STATUS_INVALID,
-                    "llm.c's tokenizer file is for tokenizers that work like GPT-2's, and this is "
-                    "another; export without it, with --tokenizer none");
-    text_add_bytes(&out, header, sizeof header);
-    for (int32_t id = 0; id < n_ids; id++) {
-        size_t n;
-        const char *bytes = tokenizer_bytes(tokenizer, id, &n);
-        const unsigned char length = (unsigned char)n;
-        if (n > UINT8_MAX) {
-            text_free(&out);
-            return FAIL(STATUS_INVALID,
-                        "the tokenizer's token %d has %zu bytes, and llm.c's tokenizer file allows %d; "
-                        "export without it, with --tokenizer none",
-                        id, n, UINT8_MAX);
-        }
-        text_add_bytes(&out, &length, 1);
-        text_add_bytes(&out, bytes, n);
-    }
-    enum status status = text_status(&out);
-    if (status == STATUS_OK)
-        status = file_write_all(path, out.data, out.length);
-    text_free(&out);
-    return status;
 }

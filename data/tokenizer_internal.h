@@ -141,10 +141,4 @@ enum status tokenizer_encode_below(const struct tokenizer *tokenizer, const char
 // Sets is_whole, where a list of merges decides it.
 enum status tokenizer_find_whole(struct tokenizer *tokenizer) MUST_CHECK;
 
-// llm.c's tokenizer file: a header of int32, then for each id a byte with its length, and its bytes. The last
-// id is end-of-text. Version 1 does not say so, and is otherwise the same.
-//   header: magic, version, number of ids, end-of-text, zeros
-#define TOKENIZER_LLMC_MAGIC  20240328
-#define TOKENIZER_LLMC_HEADER 256
-
 #endif

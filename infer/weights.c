@@ -1,4 +1,4 @@
-// One interface to checkpoints, Hugging Face folders, model files of llm.c and GGUF models.
+// One interface to checkpoints, Hugging Face folders and GGUF models.
 #include "infer/weights.h"
 
 #include <math.h>
@@ -50,16 +50,16 @@ static enum status open_file(struct weights *weights) {
     return status;
 }
 
-// The file of this kind that `path` is, or holds under the name; NULL when there is none.
-static enum status find_model(const char *path, const char *name, enum file_kind kind, char **found) {
-    *found = file_is_folder(path) ? file_path("%s/%s", path, name) : file_path("%s", path);
-    if (!*found)
+// The GGUF model that `path` is, or holds.
+static enum status open_gguf(struct weights *weights) {
+    const char *path = weights->path;
+    weights->gguf_path = file_path(file_is_folder(path) ? "%s/model.gguf" : "%s", path);
+    if (!weights->gguf_path)
         return STATUS_FAILED;
-    if (file_kind_of_path(*found) != kind) {
-        free(*found);
-        *found = NULL;
-    }
-    return STATUS_OK;
+    if (file_kind_of_path(weights->gguf_path) != FILE_KIND_GGUF)
+        return weights_refuse(path);
+    weights->folder = folder_of(weights->gguf_path);
+    return weights->folder ? gguf_read_config(weights->gguf_path, &weights->config) : STATUS_FAILED;
 }
 
 static bool is_schedule_free(const struct checkpoint *checkpoint) {
@@ -109,15 +109,7 @@ enum status weights_open(struct weights *weights, const char *path) {
     if (file_exists(path) &&
         (text_ends_with(path, ".safetensors") || text_ends_with(path, ".safetensors.index.json")))
         return open_file(weights);
-    TRY(find_model(path, "model.bin", FILE_KIND_LLMC_MODEL, &weights->llmc_path));
-    TRY(find_model(path, "model.gguf", FILE_KIND_GGUF, &weights->gguf_path));
-    if (!weights->llmc_path && !weights->gguf_path)
-        return weights_refuse(path);
-    weights->folder = folder_of(weights->llmc_path ? weights->llmc_path : weights->gguf_path);
-    if (!weights->folder)
-        return STATUS_FAILED;
-    return weights->llmc_path ? llmc_read_config(weights->llmc_path, &weights->config)
-                              : gguf_read_config(weights->gguf_path, &weights->config);
+    return open_gguf(weights);
 }
 
 enum status weights_bind(struct weights *weights, const struct params *params) {
@@ -129,11 +121,6 @@ enum status weights_bind(struct weights *weights, const struct params *params) {
         return is_schedule_free(checkpoint)
                    ? optimizer_groups_init(&weights->groups, &checkpoint->config, &checkpoint->params)
                    : STATUS_OK;
-    }
-    if (weights->llmc_path) {
-        TRY(llmc_open(&weights->llmc, weights->llmc_path, params));
-        weights->llmc_open = true;
-        return STATUS_OK;
     }
     if (weights->gguf_path) {
         TRY(gguf_weights_open(&weights->gguf, weights->gguf_path, params));
@@ -180,8 +167,6 @@ enum status weights_read_span(const struct weights *weights, int unit, size_t be
         return checkpoint_read_span(checkpoint,
                                     weights->uses_average ? CHECKPOINT_AVERAGE : CHECKPOINT_MASTER, unit,
                                     begin, end, out);
-    if (weights->llmc_open)
-        return llmc_span(&weights->llmc, unit, begin, end, out);
     if (weights->gguf_open)
         return gguf_span(&weights->gguf, unit, begin, end, out);
     return huggingface_span(&weights->huggingface, unit, begin, end, out);
@@ -225,11 +210,8 @@ void weights_close(struct weights *weights) {
     optimizer_groups_free(&weights->groups);
     if (weights->huggingface_open)
         huggingface_close(&weights->huggingface);
-    if (weights->llmc_open)
-        llmc_close(&weights->llmc);
     if (weights->gguf_open)
         gguf_weights_close(&weights->gguf);
-    free(weights->llmc_path);
     free(weights->gguf_path);
     free(weights->folder);
     free(weights->path);

@@ -2,14 +2,12 @@
 // - a run folder, or a folder of checkpoints: the newest checkpoint that verifies
 // - a checkpoint folder
 // - a Hugging Face folder of GPT-2, Llama, Qwen2 or Qwen3, or a .safetensors file or index in one
-// - a model file of llm.c, or a folder with one that is named model.bin (as ./train export writes)
 // - a GGUF model of GPT-2, Llama, Qwen2 or Qwen3, or a folder with one that is named model.gguf
 #ifndef ZERO_INFER_WEIGHTS_H
 #define ZERO_INFER_WEIGHTS_H
 
 #include "model/formats/gguf.h"
 #include "model/formats/huggingface.h"
-#include "model/formats/llmc.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/partition/optimizer_groups.h"
 
@@ -21,9 +19,6 @@ struct weights {
     struct optimizer_groups groups; // of a checkpoint of schedule-free AdamW, after weights_bind
     struct huggingface_weights huggingface;
     bool huggingface_open;
-    char *llmc_path; // of a model file of llm.c; else NULL
-    struct llmc_weights llmc;
-    bool llmc_open;
     char *gguf_path; // of a GGUF model; else NULL
     struct gguf_weights gguf;
     bool gguf_open;

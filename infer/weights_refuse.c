@@ -20,18 +20,18 @@ static enum status refuse_file(const char *path) {
     if (kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT || kind == FILE_KIND_SAFETENSORS)
         return FAIL(STATUS_INVALID,
                     "%s is not recognized as weights: expected a .safetensors file with config.json beside "
-                    "it, a model file of llm.c, a GGUF model, or a folder",
+                    "it, a GGUF model, or a folder",
                     path);
     return file_kind_refuse(kind, path, "", "weights");
 }
 
-// The pickles of a Hugging Face folder.
-static enum status refuse_pickles(const char *folder) {
-    char *inside = file_path("%s/pytorch_model.bin", folder);
-    char *advice = inside ? file_kind_advice(FILE_KIND_PYTORCH, inside) : NULL;
-    enum status status =
-        advice ? FAIL(STATUS_INVALID, "%s holds %s; %s", folder, file_kind_name(FILE_KIND_PYTORCH), advice)
-               : STATUS_FAILED;
+// A file in the folder that is not read.
+static enum status refuse_inside(const char *folder, const char *name, enum file_kind kind) {
+    char *inside = file_path("%s/%s", folder, name);
+    char *advice = inside ? file_kind_advice(kind, inside) : NULL;
+    enum status status = advice
+                             ? FAIL(STATUS_INVALID, "%s holds %s; %s", folder, file_kind_name(kind), advice)
+                             : STATUS_FAILED;
     free(advice);
     free(inside);
     return status;
@@ -79,11 +79,13 @@ enum status weights_refuse(const char *path) {
     if (!file_is_folder(path))
         return refuse_file(path);
     if (holds(path, "pytorch_model.bin") || holds(path, "pytorch_model.bin.index.json"))
-        return refuse_pickles(path);
+        return refuse_inside(path, "pytorch_model.bin", FILE_KIND_PYTORCH);
+    if (holds(path, "model.bin"))
+        return refuse_inside(path, "model.bin", FILE_KIND_LLMC_MODEL);
     return FAIL(STATUS_INVALID,
                 "%s contains no weights: expected a run folder (with checkpoints/), a folder of checkpoints "
                 "(with step-N), a checkpoint (with manifest.json), a Hugging Face folder (with "
                 "config.json, and model.safetensors or model.safetensors.index.json and the files it names), "
-                "one of llm.c's models (with model.bin) or a GGUF model (with model.gguf)",
+                "or a GGUF model (with model.gguf)",
                 path);
 }

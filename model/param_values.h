@@ -1,6 +1,5 @@
 // The values of parameters, written to files of other programs: converted to their types, transposed where
-// they have the other order, a chunk at a time. Used by the writers of safetensors, llm.c's model files and
-// GGUF.
+// they have the other order, a chunk at a time. Used by the writers of safetensors and GGUF.
 #ifndef ZERO_MODEL_PARAM_VALUES_H
 #define ZERO_MODEL_PARAM_VALUES_H
 

@@ -1,4 +1,4 @@
-// See infer/export/export.h. Formats are in files of their own; llm.c's needs none.
+// See infer/export/export.h. Formats are in files of their own.
 #include "infer/export/export.h"
 
 #include <stdlib.h>
@@ -95,38 +95,13 @@ static enum status open_tokenizer(struct exporter *exporter) {
 
 static enum status check_type(const struct export_options *options) {
     const bool fits = options->type == VALUE_F32 || options->type == VALUE_BF16 ||
-                      (options->type == VALUE_F16 && options->format != EXPORT_LLMC) ||
+                      options->type == VALUE_F16 ||
                       (options->type == VALUE_Q8_0 && options->format == EXPORT_GGUF);
-    static const char *const expected[N_EXPORT_FORMATS] = {"fp32, bf16 or fp16", "fp32 or bf16",
-                                                           "fp32, bf16, fp16 or q8_0"};
+    static const char *const expected[N_EXPORT_FORMATS] = {"fp32, bf16 or fp16", "fp32, bf16, fp16 or q8_0"};
     return fits ? STATUS_OK
                 : FAIL(STATUS_INVALID, "%s files cannot hold %s, expected --dtype %s",
                        export_format_name(options->format), value_type_name(options->type),
                        expected[options->format]);
-}
-
-static enum status export_llmc(struct exporter *exporter) {
-    char *model = export_new_file(exporter, "model.bin"), *tokenizer = NULL;
-    enum status status =
-        model ? llmc_write(model, &exporter->source, exporter->options->type) : STATUS_FAILED;
-    if (status == STATUS_OK && exporter->tokenizer) {
-        tokenizer = export_new_file(exporter, "gpt2_tokenizer.bin");
-        status = tokenizer ? tokenizer_save_llmc(exporter->tokenizer, tokenizer) : STATUS_FAILED;
-    }
-    free(model);
-    free(tokenizer);
-    return status;
-}
-
-static enum status write_format(struct exporter *exporter) {
-    switch (exporter->options->format) {
-    case EXPORT_HF:
-        return export_huggingface(exporter);
-    case EXPORT_LLMC:
-        return export_llmc(exporter);
-    default:
-        return export_gguf(exporter);
-    }
 }
 
 enum status export_run(struct exporter *exporter, const char *path, const char *folder,
@@ -142,7 +117,7 @@ enum status export_run(struct exporter *exporter, const char *path, const char *
     exporter->reported = clock_monotonic_s();
     exporter->source = (struct param_source){&exporter->params, path, exporter, read_param};
     TRY(export_make_folder(exporter));
-    enum status status = write_format(exporter);
+    enum status status = options->format == EXPORT_HF ? export_huggingface(exporter) : export_gguf(exporter);
     log_live_end();
     return status == STATUS_OK ? export_commit(exporter) : status;
 }

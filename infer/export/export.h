@@ -1,5 +1,5 @@
 // Writes trained weights in the formats of other programs, with the tokenizer and what the program needs to
-// load them: Hugging Face (transformers), llm.c, GGUF (llama.cpp). Values are read and written a tensor at a
+// load them: Hugging Face (transformers), GGUF (llama.cpp). Values are read and written a tensor at a
 // time.
 #ifndef ZERO_INFER_EXPORT_EXPORT_H
 #define ZERO_INFER_EXPORT_EXPORT_H
@@ -10,11 +10,10 @@
 
 enum export_format {
     EXPORT_HF,   // config.json, model.safetensors, tokenizer.json, vocab.json, merges.txt, ..., README.md
-    EXPORT_LLMC, // model.bin, gpt2_tokenizer.bin
     EXPORT_GGUF, // model.gguf
     N_EXPORT_FORMATS
 };
-const char *export_format_name(enum export_format format); // "hf", "llmc", "gguf"
+const char *export_format_name(enum export_format format); // "hf", "gguf"
 
 // The file that is written last and lists the others (JSON): a folder with it was written by this program.
 #define EXPORT_RECORD "export.json"

@@ -15,7 +15,7 @@
 #define FILES_LISTED 3 // in messages
 
 const char *export_format_name(enum export_format format) {
-    static const char *const names[N_EXPORT_FORMATS] = {"hf", "llmc", "gguf"};
+    static const char *const names[N_EXPORT_FORMATS] = {"hf", "gguf"};
     return names[format];
 }
 

@@ -12,7 +12,6 @@
 #include "base/text.h"
 #include "base/utf8.h"
 #include "data/file_kind.h"
-#include "infer/tasks/llmc.h"
 #include "infer/tasks/words.h"
 
 #define LARGEST_FILE ((size_t)1 << 30)
@@ -181,51 +180,16 @@ static enum status read_lines(struct reader *reader, const char *text, size_t by
     return STATUS_OK;
 }
 
-// Examples of llm.c's format: the tokens are there already.
-static enum status add_example(struct reader *reader, const struct llmc_example *example) {
-    struct token_list *ids = &reader->ids;
-    const size_t n_context = example->n_context > 0 ? (size_t)example->n_context : 1;
-    TRY(begin_item(reader, example->n_choices, example->label));
-    for (int i = 0; i < example->n_choices; i++) {
-        ids->n = 0;
-        if (example->n_context == 0)
-            TRY(token_list_add(ids, tokenizer_document_start(reader->options->tokenizer)));
-        for (int k = 0; k < example->n_context; k++)
-            TRY(token_list_add(ids, llmc_word(example->context, k)));
-        for (int k = 0; k < example->n_tokens[i]; k++)
-            TRY(token_list_add(ids, llmc_word(example->tokens[i], k)));
-        TRY(add_request(reader, n_context, example->n_tokens[i]));
-    }
-    return STATUS_OK;
-}
-
-static enum status read_llmc(struct reader *reader, const char *data, size_t bytes) {
-    const int64_t limit = reader->options->limit;
-    struct llmc_examples examples;
-    struct llmc_example example;
-    TRY(llmc_examples_begin(&examples, data, bytes, reader->task->path));
-    while (examples.n_read < examples.n && (limit == 0 || examples.n_read < limit)) {
-        TRY(llmc_examples_next(&examples, &example));
-        char *source = file_path("%s, example %d", reader->task->path, examples.n_read);
-        reader->source = source;
-        enum status status = source ? add_example(reader, &example) : STATUS_FAILED;
-        free(source);
-        TRY(status);
-    }
-    return STATUS_OK;
-}
-
 static enum status read_file(struct task *task, const struct task_options *options) {
     char *text;
     size_t bytes;
     const enum file_kind kind = file_kind_of_path(task->path);
-    const bool is_llmc = kind == FILE_KIND_LLMC_EVAL && task->kind != TASK_LAMBADA;
-    if (kind != FILE_KIND_TEXT && kind != FILE_KIND_UNKNOWN && !is_llmc)
+    if (kind != FILE_KIND_TEXT && kind != FILE_KIND_UNKNOWN)
         return file_kind_refuse(kind, task->path, "", "JSON Lines: one item per line");
     TRY(file_read(task->path, LARGEST_FILE, &text, &bytes));
     struct reader reader = {.task = task, .options = options};
     task->checksum = XXH3_64bits(text, bytes);
-    enum status status = (is_llmc ? read_llmc : read_lines)(&reader, text, bytes);
+    enum status status = read_lines(&reader, text, bytes);
     token_list_free(&reader.ids);
     text_free(&reader.whole);
     free(text);

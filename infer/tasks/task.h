@@ -5,8 +5,6 @@
 //   continuation's tokens are those after as many as the context alone has. White space at the end of the
 //   context counts to the continuation. An empty context is end-of-text.
 // - Of a request longer than seq_len + 1 tokens, the start of the context is dropped.
-// llm.c's evaluation files (write_evalfile in its dev/data/data_common.py; infer/tasks/llmc.h) are read too.
-// They hold tokens, of GPT-2's tokenizer as published by llm.c, which the model must have.
 #ifndef ZERO_INFER_TASKS_TASK_H
 #define ZERO_INFER_TASKS_TASK_H
 
@@ -16,8 +14,7 @@
 struct task_request {
     size_t first;    // in task->tokens
     int n, n_scored; // tokens in all; those of the continuation, the last ones
-    double length;   // that acc_norm divides by: characters of the choice, without the blank before it; of
-                     // llm.c's files its tokens, as there
+    double length;   // that acc_norm divides by: characters of the choice, without the blank before it
 };
 
 struct task_item {

@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import signal
-import struct
 import time
 import unittest
 
@@ -18,16 +17,6 @@ END_OF_TEXT = 256  # of the tokenizer "bytes"
 
 def write_items(path, items):
     path.write_text(''.join(json.dumps(item) + '\n' for item in items))
-    return path
-
-
-def write_llmc_items(path, items):
-    data = struct.pack('<256i', 20240522, 1, len(items), *[0] * 253)
-    for index, item in enumerate(items):
-        lists = [item['context'].encode(), *(f' {choice}'.encode() for choice in item['choices'])]
-        words_of = [item['label'], len(lists) - 1, *(word for tokens in lists for word in (len(tokens), *tokens))]
-        data += struct.pack(f'<{3 + len(words_of)}H', 65535, 2 * (3 + len(words_of)), index, *words_of)
-    path.write_bytes(data)
     return path
 
 
@@ -77,11 +66,11 @@ class Judge:
             scores.append(self.model.log_probability(*shared[1], tokens[n_context:])[0])
         return scores
 
-    def choose(self, context, choices, length=len):
+    def choose(self, context, choices):
         """The choices by log-probability and by that per length; None where two are as good to rounding."""
         scores = self.log_probabilities(context, [' ' + choice for choice in choices])
         chosen = []
-        for values in scores, [score / length(choice) for score, choice in zip(scores, choices)]:
+        for values in scores, [score / len(choice) for score, choice in zip(scores, choices)]:
             best, second = sorted(values)[-1:-3:-1]
             chosen.append(values.index(best) if best - second > 1e-3 else None)
         return chosen
@@ -93,17 +82,17 @@ class Figures(CommandCase):
     def evaluate(self, *arguments, model=GOLDEN / 'gpt2-tiny'):
         return json.loads(self.run_train('eval', model, '--tokenizer', 'bytes', '--json', '--threads', 1, *arguments).out)
 
-    def check_choices(self, kind, items, query, choices, write=write_items, length=len):
+    def check_choices(self, kind, items, query, choices):
         judge, labelled = Judge(), ([], [])
         for item in items:
-            for chosen, items_of in zip(judge.choose(query(item), choices(item), length), labelled):
+            for chosen, items_of in zip(judge.choose(query(item), choices(item)), labelled):
                 if chosen is not None:
                     items_of.append({**item, 'label': chosen})
         differ = sum(a['label'] != b['label'] for a, b in zip(*labelled))
         self.assertGreater(min(map(len, labelled)), len(items) * 3 // 4)
         self.assertGreater(differ, 0, 'both figures choose alike')
         for measure, items_of in zip(('acc', 'acc_norm'), labelled):
-            path = write(self.folder / f'{measure}.jsonl', items_of)
+            path = write_items(self.folder / f'{measure}.jsonl', items_of)
             result, = self.evaluate('--task', f'{kind}={path}')['tasks'].values()
             self.assertEqual(result[measure], 1, (kind, measure))
             self.assertEqual(result[f'{measure}_stderr'], 0)
@@ -123,12 +112,6 @@ class Figures(CommandCase):
         self.check_choices('hellaswag', hellaswag_items(8),
                            lambda i: clean(f'{i["activity_label"]}: {i["ctx_a"]} {i["ctx_b"].capitalize()}'),
                            lambda i: list(map(clean, i['endings'])))
-
-    @unittest.skipIf(harness.SANITIZERS, "takes Python's time, not the program's")
-    def test_llmc_file(self):
-        """llm.c's format: acc_norm is per token."""
-        self.check_choices('hellaswag', multiple_choice_items(8, seed=2), lambda i: i['context'], lambda i: i['choices'],
-                           write=write_llmc_items, length=lambda choice: len(choice) + 1)
 
     def test_lambada_perplexity(self):
         judge, generator, total = Judge(), random.Random(3), 0

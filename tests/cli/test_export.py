@@ -1,5 +1,4 @@
-"""./train export, and llm.c's files as input: exact layouts, round trips, what other programs read, and what is refused."""
-import array
+"""./train export: exact layouts, round trips, what other programs read, and what is refused."""
 import json
 import math
 import os
@@ -24,7 +23,7 @@ READERS = 'gguf==0.17.1', 'tokenizers==0.20.3', 'safetensors==0.4.5', 'numpy==1.
 TRANSFORMERS = 'torch==2.2.2', 'transformers==4.51.3', 'numpy==1.26.4'
 LLAMA = ('llama-cpp-python==0.3.16',)
 
-# llm.c's tensors in the order of its files, by Hugging Face's names.
+# Of a block, by Hugging Face's names.
 BLOCK_TENSORS = [f'{name}.{ending}' for name in ('ln_1', 'attn.c_attn', 'attn.c_proj', 'ln_2', 'mlp.c_fc', 'mlp.c_proj')
                  for ending in ('weight', 'bias')]
 
@@ -38,32 +37,6 @@ def read_safetensors(path):
     return {name.removeprefix('transformer.'): (entry['dtype'], entry['shape'],
                                                 data[8 + length + entry['data_offsets'][0]:8 + length + entry['data_offsets'][1]])
             for name, entry in header.items()}
-
-
-def transposed(values, rows, columns):
-    return array.array('f', [values[r * columns + c] for c in range(columns) for r in range(rows)])
-
-
-def as_bf16(value):
-    """The upper half of a float32, rounded to nearest, ties to even."""
-    bits = struct.unpack('<I', struct.pack('<f', value))[0]
-    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16
-
-
-def llmc_values(path, config):
-    """The float32 values that a llm.c model of a Hugging Face file holds, without padding of the vocabulary: head, rest."""
-    tensors = read_safetensors(path)
-
-    def values(name):
-        dtype, shape, data = tensors[name]
-        assert dtype == 'F32'
-        flat = array.array('f', data)
-        return transposed(flat, *shape) if '.c_' in name and len(shape) == 2 else flat
-    rest = array.array('f', values('wpe.weight'))
-    for tensor in BLOCK_TENSORS:
-        for block in range(config['n_layer']):
-            rest += values(f'h.{block}.{tensor}')
-    return values('wte.weight'), rest + values('ln_f.weight') + values('ln_f.bias')
 
 
 class ExportCase(CommandCase):
@@ -142,30 +115,6 @@ class ExportCase(CommandCase):
 
 
 class Layouts(ExportCase):
-    def read_llmc(self, path):
-        """(header, values): an independent reader of llm.c's model files."""
-        data = pathlib.Path(path).read_bytes()
-        header = struct.unpack('<256i', data[:1024])
-        self.assertEqual((header[0], set(header[8:])), (20240326, {0}))
-        return header, array.array({3: 'f', 5: 'H'}[header[1]], data[1024:])
-
-    def test_llmc(self):
-        config = json.loads((self.model / 'config.json').read_text())
-        head, rest = llmc_values(self.model / 'model.safetensors', config)
-        padding = array.array('f', bytes(4 * (384 - 257) * 48))
-        out = self.export('hf', 'llmc', 'llmc', '--tokenizer', 'bytes').out
-        self.assertIn('llmc: llmc, fp32, 72.0K parameters', out)
-        header, values = self.read_llmc(self.folder / 'llmc' / 'model.bin')
-        self.assertEqual(header[1:8], (3, 64, 257, 2, 3, 48, 384))
-        self.assertTrue(values == head + padding + rest)
-        self.export('hf', 'llmc', 'half', '--dtype', 'bf16', '--tokenizer', 'bytes')
-        header, values = self.read_llmc(self.folder / 'half' / 'model.bin')
-        self.assertEqual(header[1:8], (5, 64, 257, 2, 3, 48, 384))
-        self.assertTrue(values == array.array('H', [as_bf16(value) for value in head + padding + rest]))
-        data = (self.folder / 'llmc' / 'gpt2_tokenizer.bin').read_bytes()
-        self.assertEqual(struct.unpack('<256i', data[:1024]), (20240328, 2, 257, 256, *[0] * 252))
-        self.assertEqual(data[1024:], b''.join(bytes([1, byte]) for byte in range(256)) + b'\x0d<|endoftext|>')
-
     def test_shards(self):
         """Files of at most the size named, unless a tensor is larger, and their index."""
         self.export('hf', 'hf', 'whole', '--tokenizer', 'none')
@@ -189,39 +138,23 @@ class Layouts(ExportCase):
     def test_round_trips(self):
         """Import, export, import, export: the same bytes, from each format to each."""
         self.train_a_run()
-        for to, dtype in ('hf', 'fp32'), ('hf', 'bf16'), ('hf', 'fp16'), ('llmc', 'fp32'), ('llmc', 'bf16'):
+        for to, dtype in ('hf', 'fp32'), ('hf', 'bf16'), ('hf', 'fp16'):
             first, second = f'{to}-{dtype}', f'{to}-{dtype}-again'
             self.export('run', to, first, '--dtype', dtype)
             self.export(first, to, second, '--dtype', dtype)
             self.same(first, second)
-        for source in 'hf-fp32', 'llmc-fp32', 'llmc-fp32/model.bin', 'hf-fp32/model.safetensors', 'run/checkpoints/step-00000004':
-            for to in 'hf', 'llmc', 'gguf':
+        for source in 'hf-fp32', 'hf-fp32/model.safetensors', 'run/checkpoints/step-00000004':
+            for to in 'hf', 'gguf':
                 self.export(source, to, 'by-way', '--force')
                 if to == 'gguf':
                     self.export('run', 'gguf', 'gguf', '--force')
                 self.same('by-way', 'gguf' if to == 'gguf' else f'{to}-fp32')
         greedy = 'generate', '--prompt', 'the 7 quick', '--tokens', 12, '--temperature', 0, '--device', 'cpu'
         expected = self.run_train(*greedy, 'run').out
-        for folder in 'hf-fp32', 'llmc-fp32', 'llmc-fp32/model.bin':
-            self.assertEqual(self.run_train(*greedy, folder).out, expected)
+        self.assertEqual(self.run_train(*greedy, 'hf-fp32').out, expected)
         losses = {self.run_train('eval', path, '--data', 'my/val-*.bin').out.split('\n')[0].split(':', 1)[-1]
-                  for path in ('run', 'hf-fp32', 'llmc-fp32')}
+                  for path in ('run', 'hf-fp32')}
         self.assertEqual(len(losses), 1, losses)
-
-    def test_a_run_goes_on_from_llmc(self):
-        """model.init_from of a model of llm.c: the sizes, the tokenizer beside it, and the same run as from Hugging Face's."""
-        self.train_a_run()
-        self.export('run', 'llmc', 'llmc')
-        self.export('run', 'hf', 'out')
-        self.same_runs_from({'llmc': 'gpt2_tokenizer.bin', 'llmc/model.bin': 'gpt2_tokenizer.bin', 'out': 'tokenizer.json'})
-        for path in 'llmc', 'llmc/model.bin':
-            out = self.run_train('inspect', path).out
-            self.assertIn('model of llm.c, n_layer 2, n_head 2, n_embd 32, vocab_size 300, n_positions 64', out)
-        self.assertIn('byte-pair tokenizer, 300 ids', self.run_train('inspect', 'llmc/gpt2_tokenizer.bin').out)
-        encode = 'tokenizer', 'encode', 'my.txt', '--tokenizer'
-        ids = {self.run_train(*encode, path).out for path in (
-            'my.tiktoken', 'llmc', 'llmc/gpt2_tokenizer.bin', 'out', 'out/vocab.json', 'out/tokenizer.json', 'out/merges.txt')}
-        self.assertEqual(len(ids), 1)
 
     def test_the_card(self):
         self.train_a_run()
@@ -245,8 +178,7 @@ class OtherPrograms(ExportCase):
 
     def test_hugging_face(self):
         """The golden logits, computed by numpy from an exported folder, whole and in parts."""
-        self.export('hf', 'llmc', 'llmc', '--tokenizer', 'bytes')
-        self.export('llmc', 'hf', 'out', '--max-shard-size', '100 KB')
+        self.export('hf', 'hf', 'out', '--tokenizer', 'bytes', '--max-shard-size', '100 KB')
         self.assertLess(self.check(READERS, 'logits', 'out', GOLDEN / 'gpt2-tiny')['error'], 1e-5)
 
     def check_gguf(self, dtype, matrices, bound):
@@ -305,11 +237,10 @@ class OtherPrograms(ExportCase):
         (self.folder / 'texts.json').write_text(json.dumps(texts))
         self.make_zeros(vocab_size=50257, n_layer=1, n_head=1, n_embd=8, n_positions=8)
         self.export('zeros', 'hf', 'out', '--tokenizer', gpt2)
-        self.export('zeros', 'llmc', 'llmc', '--tokenizer', gpt2)
         found = self.check(READERS, 'tokenizer', 'out', 'texts.json')
         self.assertEqual(found['ids'][:-1], [case['ids'] for case in cases])
         self.assertEqual((found['size'], found['eos']), (50257, [50256]))
-        self.assertTrue(found['ids'][-1:] == self.encode_lines('out', texts[-1:]) == self.encode_lines('llmc', texts[-1:]))
+        self.assertTrue(found['ids'][-1:] == self.encode_lines('out', texts[-1:]))
         merges = (self.folder / 'out' / 'merges.txt').read_text().splitlines()
         self.assertEqual((len(merges), merges[:4]), (50001, ['#version: 0.2', 'Ġ t', 'Ġ a', 'h e']))
 
@@ -443,10 +374,10 @@ class Refusals(ExportCase):
 
     def test_arguments(self):
         self.refuses_export('hf', says=['expected the weights and the folder to write', 'usage'])
-        self.refuses_export('hf', 'out', says=['no format is named', '--to hf, llmc or gguf'])
+        self.refuses_export('hf', 'out', says=['no format is named', '--to hf or gguf'])
         self.refuses_export('hf', 'out', '--to', 'onnx', says=['unknown format onnx'])
         self.refuses_export('hf', 'out', '--to', 'hf', '--dtype', 'int4', says=['unknown --dtype int4'])
-        self.refuses_export('hf', 'out', '--to', 'llmc', '--dtype', 'fp16', says=['llmc files cannot hold fp16', 'fp32 or bf16'])
+        self.refuses_export('hf', 'out', '--to', 'llmc', says=['--to llmc is not there any more; use --to hf or gguf'])
         self.refuses_export('hf', 'out', '--to', 'hf', '--dtype', 'q8_0', says=['hf files cannot hold q8_0'])
         self.refuses_export('gone', 'out', '--to', 'hf', says=['gone does not exist'])
         self.refuses_export('hf', 'out', '--to', 'hf', '--tokenizer', 'gone', says=['cannot open the tokenizer gone'])
@@ -465,9 +396,6 @@ class Refusals(ExportCase):
             (self.folder / 'odd.tiktoken').write_text('\n'.join([*lines, f'{b64encode(token).decode()} 256']) + '\n')
             for to in 'hf', 'gguf':
                 self.refuses_export('zeros', 'out', '--to', to, '--tokenizer', 'odd.tiktoken', says=['token 256', says])
-        long = [f'{b64encode(b"a" * n).decode()} {k + 256}' for k, n in enumerate((2, 4, 8, 16, 32, 64, 128, 256))]
-        (self.folder / 'long.tiktoken').write_text('\n'.join([*lines, *long]) + '\n')
-        self.refuses_export('zeros', 'out', '--to', 'llmc', '--tokenizer', 'long.tiktoken', says=['token 263', '256 bytes'])
         self.assertFalse((self.folder / 'out').exists())
 
     def test_values_that_do_not_fit(self):
@@ -484,8 +412,8 @@ class Refusals(ExportCase):
 
     def test_folders_of_others(self):
         self.export('hf', 'hf', 'out', '--tokenizer', 'none', '--max-shard-size', '40 KB')
-        self.export('hf', 'llmc', 'out', '--tokenizer', 'none')  # a folder that an export wrote may be used again
-        self.assertEqual(sorted(p.name for p in (self.folder / 'out').iterdir()), ['export.json', 'model.bin'])
+        self.export('hf', 'gguf', 'out', '--tokenizer', 'none')  # a folder that an export wrote may be used again
+        self.assertEqual(sorted(p.name for p in (self.folder / 'out').iterdir()), ['export.json', 'model.gguf'])
         (self.folder / 'out' / 'notes.txt').write_text('mine')
         self.refuses_export('hf', 'out', '--to', 'hf', says=['out has files that no export wrote: notes.txt', '--force'])
         self.refuses_export('hf', 'hf', '--to', 'hf', says=['hf would be written into its own folder'])
@@ -514,7 +442,7 @@ class Refusals(ExportCase):
         """A write that fails leaves the folder as it was: absent, or with the earlier export."""
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        for to in 'hf', 'llmc', 'gguf':
+        for to in 'hf', 'gguf':
             self.refuses_export('hf', 'out', '--to', to, '--tokenizer', 'bytes', code=1, says=['cannot write', 'File too large'],
                                 preexec_fn=limit)
             self.assertFalse((self.folder / 'out').exists())
@@ -536,30 +464,6 @@ class Refusals(ExportCase):
         self.finish(process, 1)
         self.assertIn('stopped by a signal; no file of out has changed', process.error)
         self.assertFalse((self.folder / 'out').exists())
-
-    def test_damaged_llmc_files(self):
-        self.export('hf', 'llmc', 'llmc', '--tokenizer', 'bytes')
-        model, tokenizer = ((self.folder / 'llmc' / name).read_bytes() for name in ('model.bin', 'gpt2_tokenizer.bin'))
-
-        def with_field(data, k, value):
-            return data[:4 * k] + struct.pack('<i', value) + data[4 * k + 4:]
-        for data, says in ((model[:-2], 'the file may be cut short'), (model + b'xx', 'expected'), (model[:1000], 'header'),
-                           (with_field(model, 1, 1), 'version 1 of llm.c'), (with_field(model, 4, 2**31 - 1), 'expected'),
-                           (with_field(model, 6, 49), 'not a multiple of num_heads'), (with_field(model, 5, 5), 'num_heads 5'),
-                           (with_field(model, 3, 0), 'vocab_size is 0'), (with_field(model, 3, 400), 'below vocab_size 400'),
-                           (with_field(model, 7, -4), 'padded_vocab_size is -4')):
-            (self.folder / 'bad.bin').write_bytes(data)
-            self.refuses_export('bad.bin', 'out', '--to', 'hf', says=['bad.bin', says])
-            self.refuses('inspect', 'bad.bin', says=['bad.bin', says])
-        for data, says in ((tokenizer[:-1], 'cut short'), (tokenizer + b'x', '1 bytes after its last token'),
-                           (tokenizer[:100], 'header'), (with_field(tokenizer, 1, 3), 'version 3'),
-                           (with_field(tokenizer, 2, 2**30), '2 to'), (with_field(tokenizer, 3, 255), 'end-of-text 255'),
-                           (with_field(with_field(tokenizer, 2, 10), 3, 9), 'bytes after its last token'),
-                           (tokenizer[:1024] + b'\0' + tokenizer[1025:], '')):
-            (self.folder / 'bad.bin').write_bytes(data)
-            self.refuses('tokenizer', 'decode', '1', '--tokenizer', 'bad.bin', says=['bad.bin', says])
-        (self.folder / 'bad.bin').write_bytes(with_field(with_field(tokenizer, 1, 1), 3, 0))  # version 1 has no end-of-text
-        self.assertEqual(self.run_train('tokenizer', 'decode', '65 256', '--tokenizer', 'bad.bin').out, 'A<|endoftext|>')
 
 
 if __name__ == '__main__':

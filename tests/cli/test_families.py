@@ -157,7 +157,7 @@ class Modern(Family, CommandCase):
     def test_the_weights_of_a_run(self):
         config = self.tiny_config(train={'max_steps': 4})
         self.run_train(config, *MODERN, 'checkpoint.every=4')
-        for to in 'hf', 'gguf', 'llmc':
+        for to in 'hf', 'gguf':
             refused = self.run_train('export', self.folder / 'run', '--to', to, to, '--tokenizer', 'none', code=2)
             self.assertIn('modern', refused.error)
             self.assertFalse((self.folder / to).exists())

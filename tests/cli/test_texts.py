@@ -109,8 +109,24 @@ class OtherKinds(CommandCase):
         config = self.tiny_config()
         self.refuses(config, 'data.train=empty.bin', says=['empty.bin is empty (0 bytes)'])
         self.refuses(config, 'data.train=my.txt', says=['my.txt is text (', './train tokenize my.txt --tokenizer FILE'])
-        (self.folder / 'model.bin').write_bytes(struct.pack('<256i', 20240326, 3, *[0] * 254))
-        self.refuses(config, 'data.train=model.bin', says=['model.bin is a model of llm.c'])
+
+    def test_files_of_llmc(self):
+        """Its models, tokenizers and evaluations are refused with what to use instead."""
+        for name, magic in ('model', 20240326), ('llama', 20240803), ('tokenizer', 20240328), ('eval', 20240522), ('state', 20240527):
+            (self.folder / f'{name}.bin').write_bytes(struct.pack('<256i', magic, 3, *[0] * 254))
+        config = self.tiny_config()
+        advice = 'model of llm.c', 'python3 dev/eval/export_hf.py --input model.bin --output DIR --dtype float32'
+        for arguments in ([config, 'data.train=model.bin'], [config, 'model.init_from=model.bin'], ['generate', 'model.bin'],
+                          ['export', 'model.bin', '--to', 'hf', 'out']):
+            self.refuses(*arguments, says=advice)
+        self.refuses('generate', 'llama.bin', says=['Llama 3 model of llm.c', 'use the Hugging Face folder'])
+        self.refuses('generate', 'state.bin', says=['state of llm.c'])
+        self.refuses('generate', '.', says=['. holds a model of llm.c', '--input ./model.bin'])
+        self.refuses('tokenizer', 'encode', '--tokenizer', 'tokenizer.bin', text='x', says=['tokenizer of llm.c', 'use the tokenizer.json'])
+        self.refuses(config, 'data.tokenizer=tokenizer.bin', says=['tokenizer of llm.c', 'use the tokenizer.json'])
+        self.refuses('eval', GOLDEN / 'gpt2-tiny', '--tokenizer', 'bytes', '--task', 'hellaswag=eval.bin',
+                     says=['evaluation file of llm.c', 'use ./hellaswag_val.jsonl'])
+        self.assertIn('model.bin: a model of llm.c', self.run_train('inspect', 'model.bin').out)
 
     def test_a_prompt_longer_than_the_context(self):
         golden = GOLDEN / 'gpt2-tiny'

@@ -208,16 +208,6 @@ static void test_damaged_tiktoken_files(void **state) {
     try_all("tiktoken files", original.n, try_tokenizer);
 }
 
-static void test_damaged_llmc_tokenizers(void **state) {
-    (void)state;
-    struct tokenizer *tokenizer;
-    assert_int_equal(tokenizer_train(sample, sizeof sample - 1, 265, &tokenizer), STATUS_OK);
-    assert_int_equal(tokenizer_save_llmc(tokenizer, path), STATUS_OK);
-    tokenizer_delete(tokenizer);
-    read_back(&original);
-    try_all("tokenizers of llm.c", 16, try_tokenizer);
-}
-
 static void test_damaged_merges(void **state) {
     (void)state;
     static const char merges[] = "#version: 0.2\nt h\n\xc4\xa0 th\nth e\n\xc4\xa0th e\n\xc3\x83 \xc2\xa9\n"
@@ -272,8 +262,8 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_damaged_shards),         cmocka_unit_test(test_damaged_shards_of_32_bits),
-        cmocka_unit_test(test_damaged_tiktoken_files), cmocka_unit_test(test_damaged_llmc_tokenizers),
-        cmocka_unit_test(test_damaged_merges),         cmocka_unit_test(test_damaged_json),
+        cmocka_unit_test(test_damaged_tiktoken_files), cmocka_unit_test(test_damaged_merges),
+        cmocka_unit_test(test_damaged_json),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -240,55 +240,6 @@ static void test_requests_refused(void **state) {
     task_list_free(&list);
 }
 
-// ---- llm.c's files
-
-// Two examples: context "ab" or none, then " c" and " de".
-static void make_llmc(struct bytes *bytes) {
-    static const uint16_t first[] = {65535, 30, 0, 1, 2, 2, 'a', 'b', 2, ' ', 'c', 3, ' ', 'd', 'e'},
-                          second[] = {65535, 26, 1, 0, 2, 0, 2, ' ', 'c', 3, ' ', 'd', 'e'};
-    static const int32_t header[256] = {20240522, 1, 2, 30};
-    memcpy(bytes->data, header, sizeof header);
-    memcpy(bytes->data + sizeof header, first, sizeof first);
-    memcpy(bytes->data + sizeof header + sizeof first, second, sizeof second);
-    bytes->n = sizeof header + sizeof first + sizeof second;
-}
-
-static void test_llmc(void **state) {
-    struct bytes bytes, damaged;
-    struct task task;
-    (void)state;
-    make_llmc(&bytes);
-    damage_write(path, &bytes);
-    EXPECT_OK(load_file("hellaswag", 60, 0, &task));
-    assert_true(task.n_items == 2 && task.items[0].label == 1 && task.items[1].label == 0);
-    expect_request(&task, 0, "ab c", 2, 2); // lengths are tokens
-    expect_request(&task, 1, "ab de", 3, 3);
-    expect_request(&task, 2, "| c", 2, 2);
-    task_free(&task);
-    EXPECT_OK(load_file("multiple_choice", 60, 1, &task));
-    assert_int_equal(task.n_requests, 2);
-    task_free(&task);
-    EXPECT_FAILURE(STATUS_INVALID, load_file("lambada", 60, 0, &task), "--task hellaswag=");
-    task_free(&task);
-    for (damaged = bytes; damaged.n > 4;) { // cut anywhere
-        damaged.n--;
-        damage_write(path, &damaged);
-        EXPECT_FAILURE(STATUS_INVALID, load_file("hellaswag", 60, 0, &task), path);
-        task_free(&task);
-        if (damaged.n == 1020)
-            damaged.n = 9;
-    }
-    for (size_t at = 4; at < bytes.n; at += at == 11 ? 1013 : 1) { // any other byte: read, or refused
-        damaged = bytes;
-        damaged.data[at] ^= 0x81;
-        damage_write(path, &damaged);
-        const enum status status = load_file("hellaswag", 60, 0, &task);
-        assert_true(status == STATUS_OK || (status == STATUS_INVALID && strstr(status_message(), path)));
-        status_clear();
-        task_free(&task);
-    }
-}
-
 // ---- damaged files
 
 static enum task_kind damaged_kind;
@@ -425,9 +376,8 @@ int main(void) {
         cmocka_unit_test(test_words),         cmocka_unit_test(test_items),
         cmocka_unit_test(test_items_refused), cmocka_unit_test(test_requests),
         cmocka_unit_test(test_names),         cmocka_unit_test(test_requests_refused),
-        cmocka_unit_test(test_llmc),          cmocka_unit_test(test_damaged_files),
-        cmocka_unit_test(test_batches),       cmocka_unit_test(test_choices),
-        cmocka_unit_test(test_lambada)};
+        cmocka_unit_test(test_damaged_files), cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_choices),       cmocka_unit_test(test_lambada)};
     if (!temporary_init(&temporary))
         return 1;
     temporary_path(&temporary, "items.v1.jsonl", path, sizeof path);
