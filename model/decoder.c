@@ -1,4 +1,4 @@
-// The order of a block's groups, forward and backward. What each group computes is its family's (family.h).
+// The order of a block's groups in backward. What each group computes is its family's (family.h).
 #include "model/decoder.h"
 
 #include <stddef.h>
@@ -107,83 +107,27 @@ struct unit_pass unit_pass_of(struct runner *runner, const struct params *params
                               .unit = unit};
 }
 
-// ---- a block's groups
+// ---- a block
 
-static enum status acquire(const struct unit_hooks *hooks, const struct block_pass *block,
-                           enum block_group group, enum gpt_pass pass, struct unit_view *view) {
-    if (!hooks->group_acquire)
-        return STATUS_OK;
-    return hooks->group_acquire(hooks->context, block->unit.runner->stream, block->block + 1, group, pass,
-                                view);
-}
-
-static enum status release(const struct unit_hooks *hooks, const struct block_pass *block,
-                           enum block_group group, enum gpt_pass pass) {
-    if (!hooks->group_release)
-        return STATUS_OK;
-    return hooks->group_release(hooks->context, block->unit.runner->stream, block->block + 1, group, pass);
-}
-
-// A group's forward, which then stays held.
-static enum status forward_and_hold(const struct unit_hooks *hooks, const struct block_pass *block,
-                                    enum block_group group, struct unit_view *held) {
-    struct block_pass of_group = *block;
-    TRY(acquire(hooks, block, group, GPT_FORWARD, &of_group.unit.view));
-    *held = of_group.unit.view;
-    return family_of(block->unit.config)->forward[group](&of_group);
-}
-
-enum status block_forward(const struct unit_hooks *hooks, const struct block_pass *block,
-                          enum block_group group) {
-    struct unit_view held;
-    TRY(forward_and_hold(hooks, block, group, &held));
-    return release(hooks, block, group, GPT_FORWARD);
-}
-
-// ---- backward
-
-// The gradients of one group.
-//   held        not NULL: the group is still held with this view, since its activations were recomputed
-//   recomputed  of block_backward
-//   later       takes the gradients of biases that are to be added
-static enum status group_backward(const struct unit_hooks *hooks, const struct block_pass *block,
-                                  enum block_group group, const struct unit_view *held, unsigned recomputed,
-                                  struct bias_gradients *later) {
-    enum gpt_pass use = held ? GPT_BACKWARD_GRADS : GPT_BACKWARD;
-    struct block_pass of_group = *block;
-    struct unit_view *view = &of_group.unit.view;
-    TRY(acquire(hooks, block, group, use, view));
-    if (held)
-        view->params = held->params;
-    bool is_whole_unit = view->grads == block->unit.view.grads;
-    of_group.unit.later = later->scratch && !view->beta_zero && is_whole_unit ? later : NULL;
-    of_group.recomputes_norm = !held && recomputed & BLOCK_NORMS && !(recomputed & BLOCK_MLP);
-    of_group.recomputes_activation = recomputed & BLOCK_ACTIVATED && !(recomputed & BLOCK_MLP);
-    TRY(family_of(block->unit.config)->backward[group](&of_group));
-    TRY(release(hooks, block, group, use));
-    return held ? release(hooks, block, group, GPT_FORWARD) : STATUS_OK;
-}
-
-// Recomputes each activation as late as possible: then at most two groups are held at a time, consecutive
-// ones, and as few as possible are acquired twice.
-enum status block_backward(const struct unit_hooks *hooks, const struct block_pass *block,
-                           unsigned recomputed) {
-    bool all = recomputed & BLOCK_MLP, attention = !all && recomputed & BLOCK_ATTENTION;
+// Recomputes each activation as late as possible.
+enum status block_backward(const struct block_pass *block, unsigned recomputed) {
+    const struct family *family = family_of(block->unit.config);
+    const bool all = recomputed & BLOCK_MLP, attention = !all && recomputed & BLOCK_ATTENTION;
     struct bias_gradients later = {.scratch = block->scratch->dbiases};
-    struct unit_view held;
-    if (all) {
-        TRY(block_forward(hooks, block, GROUP_QKV));
-        TRY(block_forward(hooks, block, GROUP_ATTN_PROJ));
-        TRY(forward_and_hold(hooks, block, GROUP_FC, &held));
+    struct block_pass pass = *block;
+    if (later.scratch && !pass.unit.view.beta_zero)
+        pass.unit.later = &later;
+    pass.recomputes_activation = recomputed & BLOCK_ACTIVATED && !all;
+    for (int group = GROUP_QKV; all && group <= GROUP_FC; group++)
+        TRY(family->forward[group](&pass));
+    for (int group = GROUP_FC_PROJ; group >= GROUP_QKV; group--) {
+        if (attention && group == GROUP_ATTN_PROJ)
+            TRY(family->forward[GROUP_QKV](&pass));
+        pass.recomputes_norm = recomputed & BLOCK_NORMS && !all && !(attention && group == GROUP_QKV);
+        TRY(family->backward[group](&pass));
     }
-    TRY(group_backward(hooks, block, GROUP_FC_PROJ, NULL, recomputed, &later));
-    TRY(group_backward(hooks, block, GROUP_FC, all ? &held : NULL, recomputed, &later));
-    if (attention)
-        TRY(forward_and_hold(hooks, block, GROUP_QKV, &held));
-    TRY(group_backward(hooks, block, GROUP_ATTN_PROJ, NULL, recomputed, &later));
-    TRY(group_backward(hooks, block, GROUP_QKV, attention ? &held : NULL, recomputed, &later));
     if (later.n > 0)
-        RUN(block->unit.runner, add_spans, .spans = later.spans, .n_spans = later.n, .x = later.scratch,
-            .type = accumulation_dtype(block->unit.type));
+        RUN(pass.unit.runner, add_spans, .spans = later.spans, .n_spans = later.n, .x = later.scratch,
+            .type = accumulation_dtype(pass.unit.type));
     return STATUS_OK;
 }

@@ -1,8 +1,8 @@
-// What all families of decoders share: a block's buffers, the order in which its groups are acquired, forward
-// and backward, and what backward recomputes. Used by training (gpt.c) and generation (generate.c). Internal
-// to model/.
+// What all families of decoders share: a block's buffers, the order of its groups in backward, and what that
+// recomputes. Used by training (gpt.c) and generation (generate.c). Internal to model/.
 //
-// A block's tensors form four groups (enum block_group), each a matrix product and what precedes it:
+// A block computes four groups (enum block_group), each a matrix product and what precedes it; only
+// GROUP_FC_PROJ writes `out`:
 //   GROUP_QKV        norm, queries, keys, values, attention   x      -> attention
 //   GROUP_ATTN_PROJ  attention's output projection, + x       ...    -> middle (the residual stream)
 //   GROUP_FC         norm, the MLP's first matrix             middle -> activated
@@ -59,16 +59,9 @@ struct unit_pass unit_pass_of(struct runner *runner, const struct params *params
 
 // ---- a block
 
-// One group, between the hooks' group_acquire and group_release. Groups are called in order; only
-// GROUP_FC_PROJ writes `out`. block->unit.view: of the unit, as acquired.
-enum status block_forward(const struct unit_hooks *hooks, const struct block_pass *block,
-                          enum block_group group) MUST_CHECK;
-
 // Turns scratch->dresidual from the gradient of `out` into that of `x`, and adds to the unit's gradients.
 // Recomputes what forward did not keep, as late as possible.
-//   block       block->unit.view: of the unit, as acquired for backward
 //   recomputed  sets of enum block_activations that forward did not keep
-enum status block_backward(const struct unit_hooks *hooks, const struct block_pass *block,
-                           unsigned recomputed) MUST_CHECK;
+enum status block_backward(const struct block_pass *block, unsigned recomputed) MUST_CHECK;
 
 #endif

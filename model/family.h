@@ -34,7 +34,6 @@ struct tensor_layout {
     enum tensor_size rows, columns;
     enum param_init init;
     enum init_std std;
-    enum block_group group; // of a block's tensor
     bool residual;          // a projection into the residual stream
     bool may_begin_at_zero; // with model.zero_init
     bool is_table;          // rows are looked up, not multiplied

@@ -167,7 +167,7 @@ static enum status run_blocks(const struct generator_pass *pass) {
                       .lengths = rows.lengths,
                       .n_keys = keys_seen(pass, gpt_window(config, block))}};
         for (int group = 0; group < N_BLOCK_GROUPS; group++)
-            TRY(block_forward(hooks, &args, (enum block_group)group));
+            TRY(family_of(config)->forward[group](&args));
         TRY(hooks->params_release(hooks->context, stream, 1 + block, GPT_FORWARD));
     }
     return STATUS_OK;

@@ -98,7 +98,7 @@ static enum status forward(struct model_pass *pass, bool for_backward) {
         for (int group = 0; group < N_BLOCK_GROUPS; group++) {
             if (for_backward && group == GROUP_FC_PROJ)
                 TRY(activations_reserve(&gpt->activations, pass->runner.stream, block + 1));
-            TRY(block_forward(pass->hooks, &args, (enum block_group)group));
+            TRY(family_of(config)->forward[group](&args));
         }
         if (for_backward)
             TRY(activations_offload(&gpt->activations, pass->runner.stream, block + 1));
@@ -278,7 +278,7 @@ static enum status backward(struct model_pass *pass) {
         TRY(acquire(pass, 1 + block, GPT_BACKWARD, &view));
         TRY(activations_wait(&gpt->activations, pass->runner.stream, block));
         const struct block_pass args = block_of(pass, block, view);
-        TRY(block_backward(pass->hooks, &args, recomputed_of(gpt, block)));
+        TRY(block_backward(&args, recomputed_of(gpt, block)));
         TRY(ready(pass, 1 + block));
         TRY(release(pass, 1 + block, GPT_BACKWARD));
     }

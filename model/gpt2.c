@@ -8,33 +8,31 @@ static const struct tensor_layout embedding[] = {
     {.tensor = PARAM_WTE, .name = "wte.weight", .rows = SIZE_VOCABULARY, .columns = SIZE_EMBEDDING},
     {.tensor = PARAM_WPE, .name = "wpe.weight", .rows = SIZE_POSITIONS, .columns = SIZE_EMBEDDING}};
 
-#define ONES(id, text, of)                                                                                   \
-    { .tensor = id, .name = text, .rows = SIZE_EMBEDDING, .init = INIT_ONES, .group = of }
-#define BIAS(id, text, n, of)                                                                                \
-    { .tensor = id, .name = text, .rows = n, .init = INIT_ZEROS, .group = of }
-#define MATRIX(id, text, out, in, of, into_residual)                                                         \
+#define ONES(id, text)                                                                                       \
+    { .tensor = id, .name = text, .rows = SIZE_EMBEDDING, .init = INIT_ONES }
+#define BIAS(id, text, n)                                                                                    \
+    { .tensor = id, .name = text, .rows = n, .init = INIT_ZEROS }
+#define MATRIX(id, text, out, in, into_residual)                                                             \
     {                                                                                                        \
-        .tensor = id, .name = text, .rows = out, .columns = in, .group = of, .residual = into_residual,      \
+        .tensor = id, .name = text, .rows = out, .columns = in, .residual = into_residual,                   \
         .hf_transposed = true                                                                                \
     }
 static const struct tensor_layout block[] = {
-    ONES(PARAM_LN1_WEIGHT, "h.%d.ln_1.weight", GROUP_QKV),
-    BIAS(PARAM_LN1_BIAS, "h.%d.ln_1.bias", SIZE_EMBEDDING, GROUP_QKV),
-    MATRIX(PARAM_QKV_WEIGHT, "h.%d.attn.c_attn.weight", SIZE_QKV, SIZE_EMBEDDING, GROUP_QKV, false),
-    BIAS(PARAM_QKV_BIAS, "h.%d.attn.c_attn.bias", SIZE_QKV, GROUP_QKV),
-    MATRIX(PARAM_ATTN_PROJ_WEIGHT, "h.%d.attn.c_proj.weight", SIZE_EMBEDDING, SIZE_HEADS, GROUP_ATTN_PROJ,
-           true),
-    BIAS(PARAM_ATTN_PROJ_BIAS, "h.%d.attn.c_proj.bias", SIZE_EMBEDDING, GROUP_ATTN_PROJ),
-    ONES(PARAM_LN2_WEIGHT, "h.%d.ln_2.weight", GROUP_FC),
-    BIAS(PARAM_LN2_BIAS, "h.%d.ln_2.bias", SIZE_EMBEDDING, GROUP_FC),
-    MATRIX(PARAM_FC_WEIGHT, "h.%d.mlp.c_fc.weight", SIZE_INTERMEDIATE, SIZE_EMBEDDING, GROUP_FC, false),
-    BIAS(PARAM_FC_BIAS, "h.%d.mlp.c_fc.bias", SIZE_INTERMEDIATE, GROUP_FC),
-    MATRIX(PARAM_FC_PROJ_WEIGHT, "h.%d.mlp.c_proj.weight", SIZE_EMBEDDING, SIZE_INTERMEDIATE, GROUP_FC_PROJ,
-           true),
-    BIAS(PARAM_FC_PROJ_BIAS, "h.%d.mlp.c_proj.bias", SIZE_EMBEDDING, GROUP_FC_PROJ)};
+    ONES(PARAM_LN1_WEIGHT, "h.%d.ln_1.weight"),
+    BIAS(PARAM_LN1_BIAS, "h.%d.ln_1.bias", SIZE_EMBEDDING),
+    MATRIX(PARAM_QKV_WEIGHT, "h.%d.attn.c_attn.weight", SIZE_QKV, SIZE_EMBEDDING, false),
+    BIAS(PARAM_QKV_BIAS, "h.%d.attn.c_attn.bias", SIZE_QKV),
+    MATRIX(PARAM_ATTN_PROJ_WEIGHT, "h.%d.attn.c_proj.weight", SIZE_EMBEDDING, SIZE_HEADS, true),
+    BIAS(PARAM_ATTN_PROJ_BIAS, "h.%d.attn.c_proj.bias", SIZE_EMBEDDING),
+    ONES(PARAM_LN2_WEIGHT, "h.%d.ln_2.weight"),
+    BIAS(PARAM_LN2_BIAS, "h.%d.ln_2.bias", SIZE_EMBEDDING),
+    MATRIX(PARAM_FC_WEIGHT, "h.%d.mlp.c_fc.weight", SIZE_INTERMEDIATE, SIZE_EMBEDDING, false),
+    BIAS(PARAM_FC_BIAS, "h.%d.mlp.c_fc.bias", SIZE_INTERMEDIATE),
+    MATRIX(PARAM_FC_PROJ_WEIGHT, "h.%d.mlp.c_proj.weight", SIZE_EMBEDDING, SIZE_INTERMEDIATE, true),
+    BIAS(PARAM_FC_PROJ_BIAS, "h.%d.mlp.c_proj.bias", SIZE_EMBEDDING)};
 
-static const struct tensor_layout final[] = {ONES(PARAM_LNF_WEIGHT, "ln_f.weight", 0),
-                                             BIAS(PARAM_LNF_BIAS, "ln_f.bias", SIZE_EMBEDDING, 0)};
+static const struct tensor_layout final[] = {ONES(PARAM_LNF_WEIGHT, "ln_f.weight"),
+                                             BIAS(PARAM_LNF_BIAS, "ln_f.bias", SIZE_EMBEDDING)};
 
 // ---- forward
 

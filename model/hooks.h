@@ -50,15 +50,6 @@ enum trace_kind {
 // once per unit and backward pass: after the last contribution to its gradients, before its release. The
 // embeddings' gradients receive two contributions (lm_head, then tokens) and must persist from the first
 // acquire until grads_ready.
-//
-// Groups: a stage need not hold a whole block at once. While the model holds a block, it acquires and
-// releases each group of its tensors around the group's use.
-//   group_acquire  gets the unit's view, and may replace it by a view of the group alone. Its pointers of
-//                  other tensors are then undefined
-// At most two groups are held at a time: one whose activations are being recomputed may stay held
-// (GPT_FORWARD) while another is used, until its own gradients have been computed (nested
-// GPT_BACKWARD_GRADS). Each group is acquired exactly once per backward pass with GPT_BACKWARD or
-// GPT_BACKWARD_GRADS; where that replaced the unit's grads, they are complete at that release.
 struct unit_hooks {
     void *context;
     enum status (*begin)(void *context, enum trace_kind kind); // NULL: no need to know
@@ -66,17 +57,11 @@ struct unit_hooks {
                                   struct unit_view *view);
     enum status (*params_release)(void *context, struct stream *stream, int unit, enum gpt_pass pass);
     enum status (*grads_ready)(void *context, struct stream *stream, int unit); // training only
-    // Both NULL: a unit's view always covers the whole unit.
-    enum status (*group_acquire)(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct unit_view *view);
-    enum status (*group_release)(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass);
 };
 
-// For makers of views: the address of a tensor in a span of its unit whose first element is element `begin`
-// of the unit. Tensors outside the span get an address that must not be used.
-static inline void *tensor_at(const struct param *tensor, const void *span, size_t begin, enum dtype type) {
-    return (void *)((uintptr_t)span + (tensor->offset - begin) * dtype_size(type));
+// For makers of views: the address of a tensor of a unit that begins at `unit`.
+static inline void *tensor_at(const struct param *tensor, const void *unit, enum dtype type) {
+    return (void *)((uintptr_t)unit + tensor->offset * dtype_size(type));
 }
 
 #endif

@@ -56,20 +56,24 @@ enum status linear(const struct unit_pass *u, int weight, const void *x, void *o
     return STATUS_OK;
 }
 
+// Of the two branches' last layers.
+static enum block_group group_of(int weight) {
+    return weight == PARAM_ATTN_PROJ_WEIGHT ? GROUP_ATTN_PROJ : GROUP_FC_PROJ;
+}
+
 enum status linear_add(const struct unit_pass *u, int weight, const void *x, const void *residual,
                        void *out) {
     int OC = outputs(u, weight);
     RUN(u->runner, linear_forward, .out = out, .x = x, .weight = layer_weight(u, weight),
         .bias = layer_weight(u, weight + 1), .residual = u->dropout ? NULL : residual, .N = u->N,
         .IC = inputs(u, weight), .OC = OC, .out_stride = OC, .type = u->type, .out_type = u->type);
-    return drop(u, (int)layer_tensor(u, weight)->group, out, residual, out);
+    return drop(u, group_of(weight), out, residual, out);
 }
 
 enum status linear_add_gradient(const struct unit_pass *u, int weight, const void *dout,
                                 const void **gradient) {
     *gradient = u->dropout ? u->dropout->gradient : dout;
-    return u->dropout ? drop_backward(u, (int)layer_tensor(u, weight)->group, dout, u->dropout->gradient)
-                      : STATUS_OK;
+    return u->dropout ? drop_backward(u, group_of(weight), dout, u->dropout->gradient) : STATUS_OK;
 }
 
 enum status linear_activated(const struct unit_pass *u, int weight, const void *x, enum activation activation,

@@ -6,6 +6,15 @@
 
 #include "model/runner.h"
 
+// What a block computes, in order, each with its tensors.
+enum block_group {
+    GROUP_QKV,       // norm, queries, keys, values, attention
+    GROUP_ATTN_PROJ, // attention's output projection
+    GROUP_FC,        // norm, the MLP's first matrix
+    GROUP_FC_PROJ,   // its second
+    N_BLOCK_GROUPS
+};
+
 // ---- a unit in a pass
 
 // Dropout in a pass of training. Where it is applied, the mask depends on the seed, the unit, the block's
@@ -18,8 +27,7 @@ struct dropout {
     void *gradient; // (B, T, C): of what a branch adds, where its mask is applied
 };
 
-// The gradients of biases that wait in scratch to be added. With ZeRO-3's groups there are none: each group's
-// gradients are complete when it is released.
+// The gradients of a block's biases that wait in scratch to be added.
 struct bias_gradients {
     struct add_span spans[ADD_SPANS_MOST];
     int n;

@@ -114,7 +114,6 @@ static void add_layout(struct params *params, const struct unit_layout *unit, in
         param->std = std_of(config, layout);
         param->hf_transposed = layout->hf_transposed;
         param->hf_parts = layout->hf_parts;
-        param->group = layout->group;
         param->is_matrix =
             unit == &family_of(config)->block && layout->columns != SIZE_NONE && !layout->is_table;
         index[layout->tensor] = (signed char)n++;
@@ -197,12 +196,13 @@ size_t params_accessed(const struct params *params, int index, enum region_place
     return (size_t)params_lm_head_columns(params, place) * (size_t)param->shape[1];
 }
 
-size_t params_span_memory(const struct params *params, struct param_span span, enum region_place place) {
-    const int head = (int)(params_lm_head(params) - params->params);
-    size_t end = span.end;
-    if (head >= span.first_param && head < span.first_param + span.n_params)
-        end = larger(end, params->params[head].offset + params_accessed(params, head, place));
-    return end - span.begin;
+size_t params_unit_memory(const struct params *params, int unit, enum region_place place) {
+    const struct param *head = params_lm_head(params);
+    const size_t elements = params->units[unit].elements;
+    return head->unit != unit
+               ? elements
+               : larger(elements,
+                        head->offset + params_accessed(params, (int)(head - params->params), place));
 }
 
 size_t params_memory(const struct params *params, enum region_place place) {
@@ -211,31 +211,22 @@ size_t params_memory(const struct params *params, enum region_place place) {
                                           params_accessed(params, (int)(head - params->params), place));
 }
 
-size_t params_span_grad_memory(const struct params *params, struct param_span span, enum region_place place) {
-    return params->config.untied ? params_span_memory(params, span, place) : span.end - span.begin;
+size_t params_unit_grad_memory(const struct params *params, int unit, enum region_place place) {
+    return params->config.untied ? params_unit_memory(params, unit, place) : params->units[unit].elements;
 }
 
 size_t params_grad_memory(const struct params *params, enum region_place place) {
     return params->config.untied ? params_memory(params, place) : params->n_elements;
 }
 
-struct param_span params_unit(const struct params *params, int unit) {
-    const struct param_unit *u = &params->units[unit];
-    return (struct param_span){u->first_param, u->n_params, 0, u->elements};
-}
-
-struct param_span params_group(const struct params *params, int unit, enum block_group group) {
-    const struct param_unit *u = &params->units[unit];
-    const struct param *table = &params->params[u->first_param];
-    int first = 0, end;
-    while (first < u->n_params && table[first].group < group)
-        first++;
-    for (end = first; end < u->n_params && table[end].group == group;)
-        end++;
-    return (struct param_span){.first_param = u->first_param + first,
-                               .n_params = end - first,
-                               .begin = first < u->n_params ? table[first].offset : u->elements,
-                               .end = end < u->n_params ? table[end].offset : u->elements};
+bool params_same_layout(const struct params *params, int unit, int other) {
+    const struct param_unit *u = &params->units[unit], *v = &params->units[other];
+    bool same = u->n_params == v->n_params;
+    for (int i = 0; same && i < u->n_params; i++) {
+        const struct param *x = &params->params[u->first_param + i], *y = &params->params[v->first_param + i];
+        same = x->offset == y->offset && x->elements == y->elements;
+    }
+    return same;
 }
 
 static float initial_value(const struct param *param, uint64_t seed, int index, size_t element) {

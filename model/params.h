@@ -37,15 +37,6 @@ enum block_param {
     PARAM_VALUE_EMBEDDING,  // (V, K D): a table whose row of the token is added to the values
     N_BLOCK_PARAMS
 };
-// The tensors of a block that are used together, in order of use: those of one matrix product, with the norm
-// before it.
-enum block_group {
-    GROUP_QKV,       // norm, queries, keys and values
-    GROUP_ATTN_PROJ, // attention's output projection
-    GROUP_FC,        // norm, the MLP's first matrix
-    GROUP_FC_PROJ,   // its second
-    N_BLOCK_GROUPS
-};
 enum final_param { PARAM_LNF_WEIGHT, PARAM_LNF_BIAS, PARAM_LM_HEAD, N_FINAL_PARAMS };
 
 // Named rows of a fused tensor: one layer's weight or bias, which other formats and whole-matrix optimizers
@@ -64,8 +55,7 @@ struct param {
     int64_t shape[2];
     size_t elements;
     int unit;
-    enum block_group group; // of a block's tensor
-    size_t offset;          // in elements, from its unit's start; a multiple of PARAM_ALIGNMENT
+    size_t offset; // in elements, from its unit's start; a multiple of PARAM_ALIGNMENT
     enum param_init init;
     double std;                                // of INIT_NORMAL
     bool decay;                                // weight decay applies: tensors of two or more dimensions
@@ -84,13 +74,6 @@ struct param_unit {
     size_t elements;                   // with alignment padding: a multiple of PARAM_ALIGNMENT
     size_t offset;                     // of the unit in the concatenation of all units
     signed char index[N_BLOCK_PARAMS]; // of enum *_param: its row among the unit's, -1 where it has none
-};
-
-// Consecutive tensors of one unit, and the span of elements that they fill: [begin, end) within the unit,
-// padding included.
-struct param_span {
-    int first_param, n_params;
-    size_t begin, end;
 };
 
 struct params {
@@ -122,16 +105,17 @@ int params_lm_head_columns(const struct params *params, enum region_place place)
 // products have columns: the padding's rows are what follows the matrix in memory. No tensor is padded. What
 // is read there must be finite and changes no result.
 size_t params_accessed(const struct params *params, int index, enum region_place place);
-// The elements that memory for a span of a unit must have, from the span's begin; for all units one after the
-// other. More than the span, or the model, has where lm_head's padding is beyond its end.
-size_t params_span_memory(const struct params *params, struct param_span span, enum region_place place);
+// The elements that memory for a unit must have; for all units one after the other. More than the unit, or
+// the model, has where lm_head's padding is beyond its end.
+size_t params_unit_memory(const struct params *params, int unit, enum region_place place);
 size_t params_memory(const struct params *params, enum region_place place);
 // The same for gradients. Only of an lm_head of its own is the padding written, with zeros: those of a tied
 // one are followed by others that count.
-size_t params_span_grad_memory(const struct params *params, struct param_span span, enum region_place place);
+size_t params_unit_grad_memory(const struct params *params, int unit, enum region_place place);
 size_t params_grad_memory(const struct params *params, enum region_place place);
-struct param_span params_unit(const struct params *params, int unit); // the whole unit
-struct param_span params_group(const struct params *params, int unit, enum block_group group); // of a block
+
+// True if the tensors of two units begin and end at the same places.
+bool params_same_layout(const struct params *params, int unit, int other);
 
 // Writes the initial fp32 values of elements [begin, end) of a unit to out[0 ..]; padding gets zero. They are
 // a pure function of (seed, tensor, element), so any rank can initialize any span.

@@ -44,8 +44,8 @@ void *buffer_find(const struct region_table *table, int index) {
 
 // ---- the hooks of a dry run
 
-static enum status record(const struct dry_run *run, bool acquires, int unit, int group, enum gpt_pass pass) {
-    const struct trace_event event = {.acquires = acquires, .unit = unit, .group = group, .pass = pass};
+static enum status record(const struct dry_run *run, bool acquires, int unit, enum gpt_pass pass) {
+    const struct trace_event event = {.acquires = acquires, .unit = unit, .pass = pass};
     return run->trace ? trace_add(run->trace, &event) : STATUS_OK;
 }
 
@@ -66,30 +66,17 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
     *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : buffers,
                                .grads = pass == GPT_FORWARD ? NULL : buffers,
                                .beta_zero = run->beta_zero};
-    return record(run, true, unit, TRACE_WHOLE_UNIT, pass);
+    return record(run, true, unit, pass);
 }
 
 static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
     (void)stream;
-    return record(context, false, unit, TRACE_WHOLE_UNIT, pass);
+    return record(context, false, unit, pass);
 }
 
 static enum status ready(void *context, struct stream *stream, int unit) {
     (void)context, (void)stream, (void)unit;
     return STATUS_OK;
-}
-
-// The unit's view covers its groups.
-static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct unit_view *view) {
-    (void)stream, (void)view;
-    return record(context, true, unit, (int)group, pass);
-}
-
-static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass) {
-    (void)stream;
-    return record(context, false, unit, (int)group, pass);
 }
 
 _Static_assert(N_BLOCK_PARAMS <= UNIT_PARAMS_MOST, "a dry run has an address for each tensor of a unit");
@@ -99,7 +86,5 @@ struct unit_hooks dry_run_hooks(struct dry_run *run) {
                                .begin = begin,
                                .params_acquire = acquire,
                                .params_release = release,
-                               .grads_ready = ready,
-                               .group_acquire = acquire_group,
-                               .group_release = release_group};
+                               .grads_ready = ready};
 }

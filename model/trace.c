@@ -46,11 +46,8 @@ static struct event_text describe(const struct trace_event *event) {
     static const char *const passes[] = {
         [GPT_FORWARD] = "forward", [GPT_BACKWARD] = "backward", [GPT_BACKWARD_GRADS] = "its gradients"};
     struct event_text out;
-    char group[32] = "";
-    if (event->group != TRACE_WHOLE_UNIT)
-        snprintf(group, sizeof group, "group %d of ", event->group);
-    snprintf(out.text, sizeof out.text, "%s %sunit %d for %s", event->acquires ? "acquires" : "releases",
-             group, event->unit, passes[event->pass]);
+    snprintf(out.text, sizeof out.text, "%s unit %d for %s", event->acquires ? "acquires" : "releases",
+             event->unit, passes[event->pass]);
     return out;
 }
 
@@ -73,7 +70,7 @@ enum status trace_follow(struct trace_cursor *cursor, const struct trace_event *
                     describe(event).text, kind_name(cursor->trace->kind));
     const struct trace_event *expected = &cursor->trace->events[cursor->next];
     if (event->acquires != expected->acquires || event->unit != expected->unit ||
-        event->group != expected->group || event->pass != expected->pass)
+        event->pass != expected->pass)
         return FAIL(STATUS_FAILED,
                     "internal error: the model %s where the recorded pass of %s %s (event %d of %d)",
                     describe(event).text, kind_name(cursor->trace->kind), describe(expected).text,

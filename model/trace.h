@@ -1,17 +1,15 @@
-// Recorded traces: the order in which a pass acquires and releases units and groups, and the FLOPs in
-// between. A model's passes always go the same way, whatever the tokens, so a dry run records each of them
-// once (gpt_trace). A ZeRO stage plans its gathers, buffers and communication from the traces, and at run
-// time follows them: an acquire or release that a trace does not have at this place is an error.
+// Recorded traces: the order in which a pass acquires and releases units, and the FLOPs in between. A model's
+// passes always go the same way, whatever the tokens, so a dry run records each of them once (gpt_trace). A
+// ZeRO stage plans its gathers, buffers and communication from the traces, and at run time follows them: an
+// acquire or release that a trace does not have at this place is an error.
 #ifndef ZERO_MODEL_TRACE_H
 #define ZERO_MODEL_TRACE_H
 
 #include "model/hooks.h"
 
-#define TRACE_WHOLE_UNIT (-1)
-
 struct trace_event {
-    bool acquires;      // else releases
-    int unit, group;    // enum block_group, or TRACE_WHOLE_UNIT
+    bool acquires; // else releases
+    int unit;
     enum gpt_pass pass; // what it is acquired for
     double flops;       // of the operations after this event and before the next
 };

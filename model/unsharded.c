@@ -9,7 +9,7 @@ static enum status list_tensors(const struct params *params, const void *base, e
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
         const char *unit = (const char *)base + params->units[param->unit].offset * dtype_size(type);
-        (*out)[i] = tensor_at(param, unit, 0, type);
+        (*out)[i] = tensor_at(param, unit, type);
     }
     return STATUS_OK;
 }

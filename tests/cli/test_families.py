@@ -24,7 +24,6 @@ class Family:
         whole, state = self.curve('whole'), self.final_state('whole')
         for i, options in enumerate((['zero_optimization.stage=2', 'recompute=attention'],
                                      ['zero_optimization.stage=3', 'recompute=block',
-                                      'zero_optimization.stage3_max_live_parameters=1',
                                       'zero_optimization.stage3_param_persistence_threshold=10'])):
             with self.subTest(options):
                 self.run_train(config, *self.OPTIONS, *options, f'run.dir=run-{i}')

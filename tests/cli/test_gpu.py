@@ -429,7 +429,6 @@ RATIO = 'zero_optimization.offload_optimizer.ratio='
 SPECULATIVE = 'zero_optimization.offload_optimizer.speculative=true'
 PARAMS = 'zero_optimization.offload_param.device=cpu'
 STAGE = 'zero_optimization.stage='
-GROUPS = 'zero_optimization.stage3_max_live_parameters=0'  # gathers groups of tensors, never whole blocks
 
 
 def reordered(seed):

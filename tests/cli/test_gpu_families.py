@@ -25,8 +25,7 @@ class Family:
             whole = self.train(f'{compute}-whole', f'precision.compute={compute}', 'recompute=none')
             ways = [('recompute=attention', f'{STAGE}3'), ('recompute=block', 'cuda_graphs=false')]
             if harness.FULL:
-                ways += [('recompute=elementwise',), ('recompute=block', 'offload_activations=cpu', f'{STAGE}2'),
-                         (f'{STAGE}3', 'zero_optimization.stage3_max_live_parameters=1')]
+                ways += [('recompute=elementwise',), ('recompute=block', 'offload_activations=cpu', f'{STAGE}2')]
             for i, overrides in enumerate(ways):
                 with self.subTest(compute=compute, overrides=overrides):
                     found = self.train(f'{compute}-{i}', f'precision.compute={compute}', *overrides,

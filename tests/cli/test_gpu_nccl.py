@@ -73,7 +73,7 @@ class SameBits(NcclCase):
         if harness.FULL:
             runs += [(test_gpu.HOST, STAGE + '2', *self.SMALL), (test_gpu.HOST, test_gpu.SPECULATIVE, STAGE + '2'),
                      (test_gpu.HOST, test_gpu.SPECULATIVE, test_gpu.PARAMS, STAGE + '3'),
-                     (test_gpu.HOST, test_gpu.PARAMS, STAGE + '3', test_gpu.GROUPS, 'recompute=block')]
+                     (test_gpu.HOST, test_gpu.PARAMS, STAGE + '3', 'recompute=block')]
         self.same_bits(2, config, runs)
 
     def test_muon(self):

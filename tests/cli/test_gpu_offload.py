@@ -6,7 +6,7 @@ import unittest
 
 import harness
 from harness import pseudo_random_tokens, write_shard
-from test_gpu import GROUPS, GpuCase, HOST, PADDING, PARAMS, RATIO, SIMULATED, SPECULATIVE, STAGE, reordered
+from test_gpu import GpuCase, HOST, PADDING, PARAMS, RATIO, SIMULATED, SPECULATIVE, STAGE, reordered
 
 
 class Offload(GpuCase):
@@ -63,8 +63,8 @@ class Offload(GpuCase):
                 (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, PARAMS, SPECULATIVE, 'zero_optimization.stage=3'),
                 (2, HOST, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.stage3_param_persistence_threshold=0',
                  'zero_optimization.stage3_prefetch_bucket_size=0'),
-                (1, HOST, PARAMS, STAGE + '3', GROUPS, 'recompute=block'),
-                (3, HOST, PARAMS, SPECULATIVE, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0'),
+                (1, HOST, PARAMS, STAGE + '3', 'recompute=block'),
+                (3, HOST, PARAMS, SPECULATIVE, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
                 (1, HOST, RATIO + '0.01', STAGE + '2')))  # none of the last unit is on the host
             self.assertEqual(ahead, {False, True})  # some steps used the speculative update, others (that clip) did not
             self.assertLess(memory[1], memory[2])
@@ -75,7 +75,7 @@ class Offload(GpuCase):
         every = 'zero_optimization.reduce_every_micro_batch=true'
         self.same_bits(config, 1, (
             (0, every), (1, every, HOST), (2, HOST, 'zero_optimization.stage=2'),
-            (3, HOST, STAGE + '3', GROUPS), (1, HOST, RATIO + '0.6', STAGE + '3', GROUPS, 'recompute=attention'),
+            (3, HOST, STAGE + '3'), (1, HOST, RATIO + '0.6', STAGE + '3', 'recompute=attention'),
             (3, HOST, RATIO + '0.4', 'zero_optimization.stage=2'), (1, HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3'),
             (2, HOST, SPECULATIVE, RATIO + '0.7', 'zero_optimization.stage=1', every)))
 
@@ -90,9 +90,9 @@ class Offload(GpuCase):
                 (2, HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.overlap_comm=false'),
                 (3, HOST, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=100000'),
                 (4, HOST, SPECULATIVE, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
-                (3, STAGE + '3', GROUPS, 'recompute=block', *small),
-                (1, HOST, PARAMS, STAGE + '3', GROUPS, 'recompute=block'),
-                (3, HOST, SPECULATIVE, PARAMS, STAGE + '3', GROUPS, 'zero_optimization.stage3_param_persistence_threshold=0',
+                (3, STAGE + '3', 'recompute=block', *small),
+                (1, HOST, PARAMS, STAGE + '3', 'recompute=block'),
+                (3, HOST, SPECULATIVE, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0',
                  *small),
                 (3, HOST, SPECULATIVE, RATIO + '0.6', 'zero_optimization.stage=2', *small))[::every])
 

@@ -216,9 +216,8 @@ static void count_fetches(const char *options, uint64_t *all, uint64_t *prefetch
 }
 
 // The blocks here have 8,064 elements. Embeddings, three blocks and the final norm are fetched in forward,
-// embeddings and blocks again in backward. All but the first are prefetched. If two blocks exceed
-// stage3_max_live_parameters, each block is gathered in four groups.
-static void test_units_and_groups_are_prefetched(void **state) {
+// embeddings and blocks again in backward. All but the first are prefetched.
+static void test_units_are_prefetched(void **state) {
     (void)state;
     static const struct {
         const char *options;
@@ -228,9 +227,6 @@ static void test_units_and_groups_are_prefetched(void **state) {
         {", \"stage3_prefetch_bucket_size\": 1000", 9, 8},
         {", \"stage3_prefetch_bucket_size\": 0", 9, 0},
         {", \"overlap_comm\": false", 9, 0},
-        {", \"stage3_max_live_parameters\": 16128", 9, 8},
-        {", \"stage3_max_live_parameters\": 16127", 27, 26},
-        {", \"stage3_max_live_parameters\": 0, \"stage3_prefetch_bucket_size\": 0", 27, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t all, prefetched;
@@ -262,9 +258,9 @@ static void test_other_orders_are_refused(void **state) {
         together_true(
             comm, fails_naming(hooks->params_acquire(hooks->context, &fixture.stream, 1, GPT_FORWARD, &view),
                                "acquires unit 1 for forward", "acquires unit 0 for forward"));
-        together_true(comm, fails_naming(hooks->group_release(hooks->context, &fixture.stream, 1, GROUP_QKV,
-                                                              GPT_FORWARD),
-                                         "releases group 0 of unit 1", "acquires unit 0 for forward"));
+        together_true(comm,
+                      fails_naming(hooks->params_release(hooks->context, &fixture.stream, 1, GPT_FORWARD),
+                                   "releases unit 1", "acquires unit 0 for forward"));
         together_true(comm, fails_naming(hooks->begin(hooks->context, TRACE_TRAINING), "pass of training",
                                          "pass of evaluation"));
         fixture_free(&fixture);
@@ -310,24 +306,9 @@ static enum status note_ready(void *context, struct stream *stream, int unit) {
     return model->grads_ready(model->context, stream, unit);
 }
 
-static enum status note_group_acquire(void *context, struct stream *stream, int unit, enum block_group group,
-                                      enum gpt_pass pass, struct unit_view *view) {
-    const struct unit_hooks *model = ((struct places *)context)->model;
-    TRY(model->group_acquire(model->context, stream, unit, group, pass, view));
-    note_places(context, view);
-    return STATUS_OK;
-}
-
-static enum status note_group_release(void *context, struct stream *stream, int unit, enum block_group group,
-                                      enum gpt_pass pass) {
-    const struct unit_hooks *model = ((struct places *)context)->model;
-    return model->group_release(model->context, stream, unit, group, pass);
-}
-
 static void train_and_note(struct engine_fixture *fixture, struct places *places) {
     const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-    const struct unit_hooks hooks = {places,     note_begin,         note_acquire,      note_release,
-                                     note_ready, note_group_acquire, note_group_release};
+    const struct unit_hooks hooks = {places, note_begin, note_acquire, note_release, note_ready};
     struct model_states *states = &fixture->engine.state;
     double loss;
     *places = (struct places){.model = &states->hooks};
@@ -340,11 +321,10 @@ static void train_and_note(struct engine_fixture *fixture, struct places *places
 // CUDA graphs rely on it. Passes of another kind come between.
 static void test_tensors_are_at_the_same_places_in_each_pass(void **state) {
     (void)state;
-    static const char *const options[] = {"", ", \"stage3_max_live_parameters\": 0",
-                                          ", \"overlap_comm\": false"};
+    static const char *const options[] = {"", ", \"overlap_comm\": false"};
     const int32_t tokens[8] = {1, 2, 3, 4, 5, 6, 7, 8};
     for (int stage = 0; stage < N_STAGES; stage++)
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 2; i++) {
             struct engine_fixture fixture;
             struct places first, second;
             char zero[200];
@@ -369,7 +349,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_saving_right_after_loading),
         cmocka_unit_test(test_norm_is_equal_in_all_stages),
-        cmocka_unit_test(test_units_and_groups_are_prefetched),
+        cmocka_unit_test(test_units_are_prefetched),
         cmocka_unit_test(test_other_orders_are_refused),
         cmocka_unit_test(test_tensors_are_at_the_same_places_in_each_pass),
     };

@@ -125,29 +125,26 @@ static void test_prefetch_and_persistence(void **state) {
     }
 }
 
-// Blocks that are gathered and reduced group by group: the run is as planned and bitwise equal with every
-// recompute level (which gathers again), with and without prefetch, and with small buckets.
-static void test_blocks_by_group(void **state) {
+// Every recompute level, with and without prefetch, with small buckets and persistent tensors: the run is as
+// planned and bitwise equal.
+static void test_recompute_levels(void **state) {
     (void)state;
     static const struct {
-        int stage;
-        long long max_live, persistence;
+        int stage, persistence;
         const char *more;
     } variants[] = {
-        {2, 0, 0, ""},
-        {3, 1000000000, 0, "recompute=block"},
-        {3, 0, 0, ""},
-        {3, 0, 0, "recompute=none"},
-        {3, 0, 0, "recompute=attention"},
-        {3, 0, 0, "recompute=block"},
-        {3, 0, 0, "recompute=block zero_optimization.overlap_comm=false"},
-        {3, 0, 0, "recompute=block zero_optimization.stage3_prefetch_bucket_size=0"},
-        {3, 0, 0,
+        {2, 0, ""},
+        {3, 0, "recompute=none"},
+        {3, 0, "recompute=attention"},
+        {3, 0, "recompute=block"},
+        {3, 0, "recompute=block zero_optimization.overlap_comm=false"},
+        {3, 0, "recompute=block zero_optimization.stage3_prefetch_bucket_size=0"},
+        {3, 0,
          "recompute=block zero_optimization.reduce_bucket_size=777 "
          "zero_optimization.allgather_bucket_size=333"},
-        {3, 0, 400, "recompute=attention"},
-        {3, 0, 1300, "recompute=elementwise"},
-        {3, 0, 100000, "recompute=block"},
+        {3, 400, "recompute=attention"},
+        {3, 1300, "recompute=elementwise"},
+        {3, 100000, "recompute=block"},
     };
     for (int layers = 1; layers <= 3; layers += 2)
         for (int partition = 0; partition < N_PARTITIONS; partition++) {
@@ -159,11 +156,10 @@ static void test_blocks_by_group(void **state) {
                                   "model.n_layer=%d precision.compute=%s train.max_steps=4 "
                                   "train.train_batch_size=24 train.gradient_accumulation_steps=2 "
                                   "zero_optimization.partition=%s zero_optimization.stage=%d "
-                                  "zero_optimization.stage3_max_live_parameters=%lld "
-                                  "zero_optimization.stage3_param_persistence_threshold=%lld %s",
+                                  "zero_optimization.stage3_param_persistence_threshold=%d %s",
                                   layers, partition ? "fp32" : "bf16",
                                   partition_name((enum partition_kind)partition), variants[i].stage,
-                                  variants[i].max_live, variants[i].persistence, variants[i].more),
+                                  variants[i].persistence, variants[i].more),
                             variants[i].more);
             outcome_free(&first);
         }
@@ -297,7 +293,7 @@ int main(void) {
         cmocka_unit_test(test_stages_buckets_and_overlap),
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_prefetch_and_persistence),
-        cmocka_unit_test(test_blocks_by_group),
+        cmocka_unit_test(test_recompute_levels),
         cmocka_unit_test(test_communication_dtype),
         cmocka_unit_test(test_fp16),
         cmocka_unit_test(test_tiny_tensors_and_idle_ranks),

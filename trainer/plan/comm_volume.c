@@ -5,49 +5,44 @@
 #include "model/param_overlap.h"
 #include "zero/stages/adafactor.h"
 
-// Elements of one fetch: those gathered again for each use, and those of persistent tensors (smaller than
+// Elements of a unit: those gathered again for each use, and those of persistent tensors (smaller than
 // stage3_param_persistence_threshold), gathered once per step.
 struct fetch_elements {
     size_t fetched, persistent;
 };
 
-static void add_elements(const struct model_states *state, const struct fetch *fetch, size_t begin,
-                         size_t end, struct fetch_elements *sum) {
-    size_t from = begin > fetch->span.begin ? begin : fetch->span.begin;
-    size_t to = end < fetch->span.end ? end : fetch->span.end;
-    for (struct param_overlap it = {0}; params_next_overlap(state->params, fetch->unit, from, to, &it);) {
+static void add_elements(const struct model_states *state, int unit, size_t begin, size_t end,
+                         struct fetch_elements *sum) {
+    for (struct param_overlap it = {0}; params_next_overlap(state->params, unit, begin, end, &it);) {
         bool persists = state->params->params[it.param].elements < state->options.persistence_threshold;
         *(persists ? &sum->persistent : &sum->fetched) += it.end - it.begin;
     }
 }
 
 // The elements that this rank owns, and sends.
-static struct fetch_elements elements_of_rank(const struct model_states *state, const struct fetch *fetch) {
+static struct fetch_elements elements_of_rank(const struct model_states *state, int unit) {
     struct fetch_elements sum = {0};
-    for (int i = state->owned.first[fetch->unit]; i < state->owned.first[fetch->unit + 1]; i++)
-        add_elements(state, fetch, state->owned.spans[i].begin, state->owned.spans[i].end, &sum);
+    for (int i = state->owned.first[unit]; i < state->owned.first[unit + 1]; i++)
+        add_elements(state, unit, state->owned.spans[i].begin, state->owned.spans[i].end, &sum);
     return sum;
 }
 
-static struct fetch_elements elements_of_all(const struct model_states *state, const struct fetch *fetch) {
+static struct fetch_elements elements_of_all(const struct model_states *state, int unit) {
     struct fetch_elements sum = {0};
-    add_elements(state, fetch, fetch->span.begin, fetch->span.end, &sum);
+    add_elements(state, unit, 0, state->params->units[unit].elements, &sum);
     return sum;
 }
 
 // Reduce-scatter of gradients: a rank sends everything that it does not own, in the communication dtype.
 // After each micro-batch in stages 2 and 3 and with reduce_every_micro_batch, otherwise once per step. Stages
-// 0 and 1 use buckets of the whole model, 2 and 3 of a unit or a group of a block's tensors.
+// 0 and 1 use buckets of the whole model, 2 and 3 of a unit.
 static void add_reductions(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
     const struct params *params = state->params;
     const struct stage_options *options = &state->options;
-    const struct gradients *gradients = &state->gradients;
     uint64_t times = stage_reduces_to_shard(options) ? n_micro : 1, calls = 0;
     size_t owned = state->partition.rank_elements[state->rank];
-    for (int i = 0; options->stage >= 2 && i < gradients->first_reduction[params->n_units]; i++) {
-        struct param_span span = gradients->reductions[i].span;
-        calls += buckets_count(span.end - span.begin, options->reduce_bucket);
-    }
+    for (int unit = 0; options->stage >= 2 && unit < params->n_units; unit++)
+        calls += buckets_count(params->units[unit].elements, options->reduce_bucket);
     if (options->stage < 2)
         calls = buckets_count(params->n_elements, options->reduce_bucket);
     out->bytes[COMM_REDUCE_SCATTER] =
@@ -56,7 +51,7 @@ static void add_reductions(const struct model_states *state, uint64_t n_micro, s
 }
 
 // All-gather: a rank sends what it owns to each of the others. Once per step in stage 0 (reduced gradients)
-// and in stages 1 and 2 (updated parameters); in stage 3 for each use of a fetch, as the recorded trace has
+// and in stages 1 and 2 (updated parameters); in stage 3 for each use of a unit, as the recorded trace has
 // them.
 static void add_gathers(const struct model_states *state, uint64_t n_micro, struct comm_volume *out) {
     const struct params *params = state->params;
@@ -69,10 +64,9 @@ static void add_gathers(const struct model_states *state, uint64_t n_micro, stru
         return;
     }
     size_t persistent = 0;
-    for (int i = 0; i < state->parameters.first_fetch[params->n_units]; i++) {
-        const struct fetch *fetch = &state->parameters.fetches[i];
-        uint64_t times = n_micro * (uint64_t)fetch->uses;
-        struct fetch_elements mine = elements_of_rank(state, fetch), all = elements_of_all(state, fetch);
+    for (int unit = 0; unit < params->n_units; unit++) {
+        uint64_t times = n_micro * (uint64_t)state->parameters.fetches[unit].uses;
+        struct fetch_elements mine = elements_of_rank(state, unit), all = elements_of_all(state, unit);
         out->bytes[COMM_ALL_GATHER] += (times * mine.fetched + mine.persistent) * size * others;
         out->calls[COMM_ALL_GATHER] += times * buckets_count(all.fetched, options->allgather_bucket);
         persistent += all.persistent;

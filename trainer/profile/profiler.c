@@ -69,19 +69,6 @@ static enum status release(void *context, struct stream *stream, int unit, enum 
     return status;
 }
 
-// A group of a block's tensors adds no frame: its communication is recorded by the communicator.
-static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct unit_view *view) {
-    const struct unit_hooks *model = &((struct profiler *)context)->model;
-    return model->group_acquire(model->context, stream, unit, group, pass, view);
-}
-
-static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass) {
-    const struct unit_hooks *model = &((struct profiler *)context)->model;
-    return model->group_release(model->context, stream, unit, group, pass);
-}
-
 static enum status ready(void *context, struct stream *stream, int unit) {
     struct profiler *profiler = context;
     profile_begin(profiler->profile, PROFILE_SPAN, "gradients ready");
@@ -106,14 +93,11 @@ enum status profiler_start(struct profiler *profiler, const struct profiler_requ
     TRY(profile_watch(profile, request->comm_device, on_device ? "GPU, communication" : "communication"));
     if (request->host_device)
         TRY(profile_watch(profile, request->host_device, "host"));
-    *request->hooks =
-        (struct unit_hooks){.context = profiler,
-                            .begin = request->hooks->begin ? begin : NULL,
-                            .params_acquire = acquire,
-                            .params_release = release,
-                            .grads_ready = ready,
-                            .group_acquire = request->hooks->group_acquire ? acquire_group : NULL,
-                            .group_release = request->hooks->group_release ? release_group : NULL};
+    *request->hooks = (struct unit_hooks){.context = profiler,
+                                          .begin = request->hooks->begin ? begin : NULL,
+                                          .params_acquire = acquire,
+                                          .params_release = release,
+                                          .grads_ready = ready};
     request->comm->profile = profile;
     return STATUS_OK;
 }

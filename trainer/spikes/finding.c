@@ -306,20 +306,6 @@ static enum status ready(void *context, struct stream *stream, int unit) {
     return search->hooks->grads_ready(search->hooks->context, stream, unit);
 }
 
-static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct unit_view *view) {
-    struct search *search = context;
-    TRY(search->hooks->group_acquire(search->hooks->context, stream, unit, group, pass, view));
-    keep_view(search, unit, pass, view);
-    return STATUS_OK;
-}
-
-static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass) {
-    const struct search *search = context;
-    return search->hooks->group_release(search->hooks->context, stream, unit, group, pass);
-}
-
 enum status finding_train(struct gpt *gpt, const struct params *params, const struct optimizer_groups *groups,
                           struct device *device, struct stream *stream, const struct unit_hooks *hooks,
                           const struct gpt_loss *loss, struct finding *found) {
@@ -328,9 +314,7 @@ enum status finding_train(struct gpt *gpt, const struct params *params, const st
                                        .begin = hooks->begin ? begin : NULL,
                                        .params_acquire = acquire,
                                        .params_release = release,
-                                       .grads_ready = ready,
-                                       .group_acquire = hooks->group_acquire ? acquire_group : NULL,
-                                       .group_release = hooks->group_release ? release_group : NULL};
+                                       .grads_ready = ready};
     search.chunk = malloc(CHUNK_BYTES);
     // A rank without it takes part all the same: the others' collectives need it.
     if (search.chunk)

@@ -173,13 +173,8 @@ enum status partition_init(struct partition *partition, const struct params *par
 }
 
 bool partition_repeats(const struct partition *partition, const struct params *params, int unit) {
-    if (unit == 0 || params->units[unit].n_params != params->units[unit - 1].n_params)
+    if (unit == 0 || !params_same_layout(params, unit - 1, unit))
         return false;
-    const struct param *a = &params->params[params->units[unit - 1].first_param],
-                       *b = &params->params[params->units[unit].first_param];
-    for (int i = 0; i < params->units[unit].n_params; i++)
-        if (a[i].offset != b[i].offset || a[i].elements != b[i].elements)
-            return false;
     int before = partition->first_span[unit - 1], first = partition->first_span[unit];
     int n = partition->first_span[unit + 1] - first;
     for (int i = 0; i < n && n == first - before; i++) {

@@ -30,7 +30,6 @@ void stage_options_read(const struct config *config, enum region_place place, st
         .allgather_bucket = (size_t)config->zero_optimization.allgather_bucket_size,
         .prefetch_bucket = (size_t)config->zero_optimization.stage3_prefetch_bucket_size,
         .persistence_threshold = (size_t)config->zero_optimization.stage3_param_persistence_threshold,
-        .max_live = (size_t)config->zero_optimization.stage3_max_live_parameters,
         .overlap = config->zero_optimization.overlap_comm,
         .reduce_every_micro_batch = config->zero_optimization.reduce_every_micro_batch,
         .offload_optimizer = on_host,

@@ -19,8 +19,8 @@
 struct stage_options {
     int stage; // 0 to 3
     enum partition_kind partition;
-    size_t reduce_bucket, allgather_bucket;                  // elements of one collective
-    size_t prefetch_bucket, persistence_threshold, max_live; // stage3_*, elements
+    size_t reduce_bucket, allgather_bucket;        // elements of one collective
+    size_t prefetch_bucket, persistence_threshold; // stage3_*, elements
     bool overlap, reduce_every_micro_batch;
     enum dtype gradient_comm_dtype;
     // Offload to host memory. All false where the device is the host.
@@ -36,25 +36,6 @@ enum gpt_recompute stage_recompute(const struct config *config);
 // in full on every rank and are reduced in place after the last one.
 static inline bool stage_reduces_to_shard(const struct stage_options *options) {
     return options->stage >= 2 || options->reduce_every_micro_batch;
-}
-
-// Stage 3: true if a block is gathered, and its gradients reduced, one group of tensors (enum block_group) at
-// a time. That is so when two whole blocks, one in use and one prefetched, exceed stage3_max_live_parameters.
-// Other units are one matrix product, or small, and are always whole.
-static inline bool stage_by_group(const struct stage_options *options, const struct params *params,
-                                  int unit) {
-    return options->stage == 3 && unit > 0 && unit < params->n_units - 1 &&
-           params->units[unit].elements > options->max_live / 2;
-}
-// What is gathered, or reduced, at once: the unit, or one of its groups.
-static inline int stage_n_param_spans(const struct stage_options *options, const struct params *params,
-                                      int unit) {
-    return stage_by_group(options, params, unit) ? N_BLOCK_GROUPS : 1;
-}
-static inline struct param_span stage_param_span(const struct stage_options *options,
-                                                 const struct params *params, int unit, int i) {
-    return stage_by_group(options, params, unit) ? params_group(params, unit, (enum block_group)i)
-                                                 : params_unit(params, unit);
 }
 
 // Elements [begin, end) of a unit that this rank works on.

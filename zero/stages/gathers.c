@@ -9,7 +9,6 @@
 // What the slots hold at one time.
 struct occupancy {
     int fetches[GATHER_SLOTS_MOST]; // NO_FETCH: free
-    int n_in_use;
 };
 
 static int slot_holding(const struct occupancy *now, int fetch) {
@@ -41,14 +40,11 @@ static void grow(const struct occupancy *now, struct gather_slots *slots, size_t
     slots->elements[largest] = elements;
 }
 
-// The fetch to begin after event i; NO_FETCH: none, or it is not its time.
-static int next_fetch(const struct gather_pass *pass, int i, int n_in_use,
-                      const struct gather_options *options) {
+// The fetch to begin after event i; NO_FETCH: none.
+static int next_fetch(const struct gather_pass *pass, int i, const struct gather_options *options) {
     for (i++; options->prefetch && i < pass->n_events; i++)
-        if (pass->events[i].acquires && pass->events[i].fetch != NO_FETCH) {
-            const int fetch = pass->events[i].fetch;
-            return n_in_use > 1 && options->patient[fetch] ? NO_FETCH : fetch;
-        }
+        if (pass->events[i].acquires && pass->events[i].fetch != NO_FETCH)
+            return pass->events[i].fetch;
     return NO_FETCH;
 }
 
@@ -68,7 +64,7 @@ static void raise_slots(struct gather_slots *slots, size_t *sizes, int n) {
 }
 
 static struct occupancy nothing(void) {
-    struct occupancy now = {.n_in_use = 0};
+    struct occupancy now;
     for (int i = 0; i < GATHER_SLOTS_MOST; i++)
         now.fetches[i] = NO_FETCH;
     return now;
@@ -84,8 +80,7 @@ static void size_slots(const struct gather_pass *pass, const struct gather_optio
         const int at = slot_holding(&now, pass->events[i].acquires ? NO_FETCH : fetch);
         assert(at >= 0);
         now.fetches[at] = pass->events[i].acquires ? fetch : NO_FETCH;
-        now.n_in_use += pass->events[i].acquires ? 1 : -1;
-        const int next = next_fetch(pass, i, now.n_in_use, options);
+        const int next = next_fetch(pass, i, options);
         size_t sizes[GATHER_SLOTS_MOST + 1];
         int n = 0;
         for (int k = 0; k < GATHER_SLOTS_MOST; k++)
@@ -116,8 +111,7 @@ static bool place(const struct gather_pass *pass, const struct gather_options *o
             return false;
         }
         now.fetches[step->slot] = event.acquires ? event.fetch : NO_FETCH;
-        now.n_in_use += event.acquires ? 1 : -1;
-        const int next = next_fetch(pass, i, now.n_in_use, options);
+        const int next = next_fetch(pass, i, options);
         const int free_slot = next == NO_FETCH || slot_holding(&now, next) >= 0
                                   ? -1
                                   : smallest_free(&now, slots, options->elements[next]);

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define GATHER_SLOTS_MOST 4 // a model holds at most two units or groups at a time (model/hooks.h)
+#define GATHER_SLOTS_MOST 4 // a model holds at most two units at a time (model/hooks.h)
 #define NO_FETCH          (-1)
 
 // An event of a trace: what is acquired or released, if it is gathered.
@@ -42,8 +42,6 @@ struct gather_slots {
 struct gather_options {
     const size_t *elements; // of each fetch
     bool prefetch;
-    // Of each fetch: while two are in use it is not prefetched. True where memory is short (stage_by_group).
-    const bool *patient;
 };
 
 // Fills the steps of all passes, and the slots that serve them all. Begins the gather of the next fetch as

@@ -36,44 +36,22 @@ static enum status build_whole_model_buckets(struct gradients *gradients) {
     return STATUS_OK;
 }
 
-static enum status list_reductions(struct gradients *gradients) {
-    const struct params *params = gradients->params;
-    size_t n_units = (size_t)params->n_units;
-    int n = 0;
-    gradients->reductions = calloc(n_units * N_BLOCK_GROUPS, sizeof *gradients->reductions);
-    gradients->first_reduction = calloc(n_units + 1, sizeof *gradients->first_reduction);
-    if (!gradients->reductions || !gradients->first_reduction)
-        return FAIL(STATUS_FAILED, "out of memory for the reductions of %d units", params->n_units);
-    for (int unit = 0; unit < params->n_units; unit++) {
-        gradients->first_reduction[unit] = n;
-        for (int i = 0; i < stage_n_param_spans(gradients->options, params, unit); i++)
-            gradients->reductions[n++] = (struct reduction){
-                .unit = unit, .span = stage_param_span(gradients->options, params, unit, i)};
-    }
-    gradients->first_reduction[params->n_units] = n;
-    return STATUS_OK;
-}
-
-static enum status build_reduction_buckets(struct gradients *gradients, struct reduction *reduction) {
+static enum status build_reduction_buckets(struct gradients *gradients, int unit) {
+    struct reduction *reduction = &gradients->reductions[unit];
     reduction->buckets = &reduction->own_buckets;
     buckets_init(&reduction->own_buckets, gradients->options->reduce_bucket);
-    TRY(buckets_add(&reduction->own_buckets, gradients->partition, reduction->unit, reduction->span.begin,
-                    reduction->span.end, BUFFER_AT(0 - reduction->span.begin), BUFFER_UNIT_SHARD));
+    TRY(buckets_add(&reduction->own_buckets, gradients->partition, unit, 0,
+                    gradients->params->units[unit].elements, BUFFER_AT(0), BUFFER_UNIT_SHARD));
     return buckets_finish(&reduction->own_buckets);
 }
 
 static enum status build_all_reduction_buckets(struct gradients *gradients) {
     const struct params *params = gradients->params;
-    for (int unit = 0; unit < params->n_units; unit++) {
-        bool repeats = partition_repeats(gradients->partition, params, unit);
-        int first = gradients->first_reduction[unit], end = gradients->first_reduction[unit + 1];
-        for (int r = first; r < end; r++) {
-            if (repeats)
-                gradients->reductions[r].buckets = gradients->reductions[r - (end - first)].buckets;
-            else
-                TRY(build_reduction_buckets(gradients, &gradients->reductions[r]));
-        }
-    }
+    for (int unit = 0; unit < params->n_units; unit++)
+        if (partition_repeats(gradients->partition, params, unit))
+            gradients->reductions[unit].buckets = gradients->reductions[unit - 1].buckets;
+        else
+            TRY(build_reduction_buckets(gradients, unit));
     return STATUS_OK;
 }
 
@@ -97,7 +75,7 @@ static enum status check_calls(const struct gradients *gradients) {
 static enum status add_buffer(struct gradients *gradients, struct region_table *table, size_t elements,
                               const char *of, int number) {
     struct gradient_buffer *buffer = &gradients->buffers[gradients->n_buffers++];
-    *buffer = (struct gradient_buffer){.reduction = -1, .padded_for = -1};
+    *buffer = (struct gradient_buffer){.unit = -1, .padded_for = -1};
     return region_add(table, REGION_COMMUNICATION, gradients->device->place, DTYPE_F32, elements,
                       &buffer->region, "grads of %s%d", of, number);
 }
@@ -106,22 +84,20 @@ static enum status add_buffer(struct gradients *gradients, struct region_table *
 static void count_contributions(const struct trace *training, int *counts) {
     for (int i = 0; i < training->n_events; i++) {
         const struct trace_event *event = &training->events[i];
-        counts[event->unit] +=
-            event->acquires && event->group == TRACE_WHOLE_UNIT && event->pass != GPT_FORWARD;
+        counts[event->unit] += event->acquires && event->pass != GPT_FORWARD;
     }
 }
 
-// The pool, which serves all reductions of units with one contribution, and the buffers of the others.
+// The pool, which serves all units with one contribution, and the buffers of the others.
 // Without overlap a buffer of the pool is free again when its reduction returns, so one is enough.
 static enum status add_buffers(struct gradients *gradients, const int *contributions,
                                struct region_table *table) {
     const struct params *params = gradients->params;
     const enum region_place place = gradients->device->place;
     size_t largest = 0;
-    for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
-        const struct reduction *reduction = &gradients->reductions[r];
-        const size_t elements = params_span_grad_memory(params, reduction->span, place);
-        if (contributions[reduction->unit] == 1 && elements > largest)
+    for (int unit = 0; unit < params->n_units; unit++) {
+        const size_t elements = params_unit_grad_memory(params, unit, place);
+        if (contributions[unit] == 1 && elements > largest)
             largest = elements;
     }
     gradients->n_pool = gradients->options->overlap ? GRADIENT_POOL : 1;
@@ -129,10 +105,8 @@ static enum status add_buffers(struct gradients *gradients, const int *contribut
         TRY(add_buffer(gradients, table, largest, "a unit, ", i));
     for (int unit = 0; unit < params->n_units; unit++)
         if (contributions[unit] > 1) {
-            gradients->reductions[gradients->first_reduction[unit]].own =
-                &gradients->buffers[gradients->n_buffers];
-            const size_t elements = params_span_grad_memory(params, params_unit(params, unit), place);
-            TRY(add_buffer(gradients, table, elements, "unit ", unit));
+            gradients->reductions[unit].own = &gradients->buffers[gradients->n_buffers];
+            TRY(add_buffer(gradients, table, params_unit_grad_memory(params, unit, place), "unit ", unit));
         }
     return STATUS_OK;
 }
@@ -141,9 +115,10 @@ static enum status plan_buffers(struct gradients *gradients, const struct trace 
                                 struct region_table *table) {
     const size_t n_units = (size_t)gradients->params->n_units;
     int *contributions = calloc(n_units, sizeof *contributions);
+    gradients->reductions = calloc(n_units, sizeof *gradients->reductions);
     gradients->buffers = calloc(GRADIENT_POOL + n_units, sizeof *gradients->buffers);
     enum status status = STATUS_FAILED;
-    if (contributions && gradients->buffers) {
+    if (contributions && gradients->reductions && gradients->buffers) {
         count_contributions(training, contributions);
         status = add_buffers(gradients, contributions, table);
     } else
@@ -170,7 +145,6 @@ enum status gradients_init(struct gradients *gradients, const struct params *par
         TRY(region_add(table, REGION_GRADS, device->place, DTYPE_F32,
                        params_grad_memory(params, device->place), &gradients->whole_region, "grads"));
     } else {
-        TRY(list_reductions(gradients));
         TRY(plan_buffers(gradients, training, table));
     }
     if (stage_reduces_to_shard(options))
@@ -194,11 +168,8 @@ static enum status list_tensors(struct gradients *gradients) {
     for (size_t k = 0; k < n_lists && !has_all(gradients); k++) {
         struct gradient_buffer *buffer = &gradients->buffers[k];
         buffer->tensors = gradients->tensors + k * n;
-        for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
-            const struct param_span *span = &gradients->reductions[r].span;
-            for (int i = span->first_param; i < span->first_param + span->n_params; i++)
-                buffer->tensors[i] = tensor_at(&params->params[i], buffer->data, span->begin, DTYPE_F32);
-        }
+        for (size_t i = 0; i < n; i++)
+            buffer->tensors[i] = tensor_at(&params->params[i], buffer->data, DTYPE_F32);
     }
     return STATUS_OK;
 }
@@ -216,11 +187,9 @@ enum status gradients_bind(struct gradients *gradients, const struct region_tabl
 void gradients_free(struct gradients *gradients) {
     buckets_free(&gradients->reduce_buckets);
     buckets_free(&gradients->gather_buckets);
-    int n = gradients->first_reduction ? gradients->first_reduction[gradients->params->n_units] : 0;
-    for (int r = 0; r < n; r++)
-        buckets_free(&gradients->reductions[r].own_buckets);
+    for (int unit = 0; gradients->reductions && unit < gradients->params->n_units; unit++)
+        buckets_free(&gradients->reductions[unit].own_buckets);
     free(gradients->reductions);
-    free(gradients->first_reduction);
     free(gradients->tensors);
     free(gradients->buffers);
     *gradients = (struct gradients){0};
@@ -233,32 +202,21 @@ static enum status clear(struct gradients *gradients, struct stream *stream, flo
     return n > 0 ? gradients->device->ops->fill(stream, &fill) : STATUS_OK;
 }
 
-// Whether the tensors of two spans, of the same or of different units, begin and end at the same places.
-static bool same_layout(const struct params *params, struct param_span a, struct param_span b) {
-    bool same = a.n_params == b.n_params && a.end - a.begin == b.end - b.begin;
-    for (int i = 0; same && i < a.n_params; i++) {
-        const struct param *x = &params->params[a.first_param + i], *y = &params->params[b.first_param + i];
-        same = x->offset - a.begin == y->offset - b.begin && x->elements == y->elements;
-    }
-    return same;
-}
-
-// Zeroes the padding between the tensors of a reduction; backward overwrites the tensors (beta = 0). Buffers
-// keep it until they serve another layout.
+// Zeroes the padding between a unit's tensors; backward overwrites the tensors (beta = 0). Buffers keep it
+// until they serve another layout.
 static enum status clear_padding(struct gradients *gradients, struct stream *stream,
-                                 struct gradient_buffer *buffer, int index) {
-    struct param_span span = gradients->reductions[index].span;
-    if (buffer->padded_for >= 0 &&
-        same_layout(gradients->params, gradients->reductions[buffer->padded_for].span, span))
+                                 struct gradient_buffer *buffer, int unit) {
+    const struct params *params = gradients->params;
+    const struct param_unit *u = &params->units[unit];
+    if (buffer->padded_for >= 0 && params_same_layout(params, buffer->padded_for, unit))
         return STATUS_OK;
-    buffer->padded_for = index;
-    size_t done = span.begin;
-    for (int i = span.first_param; i < span.first_param + span.n_params; i++) {
-        const struct param *param = &gradients->params->params[i];
-        TRY(clear(gradients, stream, buffer->data + (done - span.begin), param->offset - done));
-        done = param->offset + param->elements;
+    buffer->padded_for = unit;
+    size_t done = 0;
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        TRY(clear(gradients, stream, buffer->data + done, params->params[i].offset - done));
+        done = params->params[i].offset + params->params[i].elements;
     }
-    return clear(gradients, stream, buffer->data + (done - span.begin), span.end - done);
+    return clear(gradients, stream, buffer->data + done, u->elements - done);
 }
 
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
@@ -275,12 +233,12 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     return comm_wait_all(gradients->comm, stream); // reductions of the last micro-batch may still read it
 }
 
-// The buffer that holds, or is for, this reduction; NULL: it has none yet.
-static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduction) {
-    if (gradients->reductions[reduction].own)
-        return gradients->reductions[reduction].own;
+// The buffer that holds, or is for, this unit; NULL: it has none yet.
+static struct gradient_buffer *buffer_of(struct gradients *gradients, int unit) {
+    if (gradients->reductions[unit].own)
+        return gradients->reductions[unit].own;
     for (int i = 0; i < gradients->n_pool; i++)
-        if (gradients->buffers[i].reduction == reduction)
+        if (gradients->buffers[i].unit == unit)
             return &gradients->buffers[i];
     return NULL;
 }
@@ -289,51 +247,27 @@ static struct gradient_buffer *buffer_of(struct gradients *gradients, int reduct
 // the same address each time. The next one's reduction was issued first, and is the most likely to be done.
 static struct gradient_buffer *next_buffer(struct gradients *gradients) {
     struct gradient_buffer *buffer = &gradients->buffers[gradients->n_taken++ % gradients->n_pool];
-    assert(buffer->reduction < 0); // a pass holds one reduction of the pool at a time
+    assert(buffer->unit < 0); // a pass holds one unit of the pool at a time
     return buffer;
-}
-
-static bool by_group(const struct gradients *gradients, int unit) {
-    return stage_by_group(gradients->options, gradients->params, unit);
-}
-
-static void *const *tensors_of(const struct gradients *gradients, void *const *tensors, int unit) {
-    return tensors + gradients->params->units[unit].first_param;
-}
-
-// *out: the addresses of the unit's gradients, of which those of the reduction are in the buffer.
-static enum status acquire_buffer(struct gradients *gradients, struct stream *stream, int index,
-                                  void *const **out) {
-    const struct reduction *reduction = &gradients->reductions[index];
-    struct gradient_buffer *buffer = buffer_of(gradients, index);
-    if (!buffer)
-        buffer = next_buffer(gradients);
-    *out = tensors_of(gradients, buffer->tensors, reduction->unit);
-    if (buffer->reduction == index) // a further contribution
-        return STATUS_OK;
-    buffer->reduction = index;
-    TRY(comm_wait(gradients->comm, stream, buffer->work));
-    return clear_padding(gradients, stream, buffer, index);
 }
 
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
                               struct unit_view *view) {
+    const int first = gradients->params->units[unit].first_param;
     view->beta_zero = gradients->beta_zero;
     if (has_all(gradients)) {
-        view->grads = tensors_of(gradients, gradients->tensors, unit);
+        view->grads = gradients->tensors + first;
         return STATUS_OK;
     }
-    return by_group(gradients, unit)
-               ? STATUS_OK
-               : acquire_buffer(gradients, stream, gradients->first_reduction[unit], &view->grads);
-}
-
-enum status gradients_acquire_group(struct gradients *gradients, struct stream *stream, int unit,
-                                    enum block_group group, struct unit_view *view) {
-    return by_group(gradients, unit)
-               ? acquire_buffer(gradients, stream, gradients->first_reduction[unit] + (int)group,
-                                &view->grads)
-               : STATUS_OK;
+    struct gradient_buffer *buffer = buffer_of(gradients, unit);
+    if (!buffer)
+        buffer = next_buffer(gradients);
+    view->grads = buffer->tensors + first;
+    if (buffer->unit == unit) // a further contribution
+        return STATUS_OK;
+    buffer->unit = unit;
+    TRY(comm_wait(gradients->comm, stream, buffer->work));
+    return clear_padding(gradients, stream, buffer, unit);
 }
 
 static enum status reduce_bucket(struct gradients *gradients, struct stream *stream,
@@ -361,39 +295,26 @@ static enum status reduce_full_buckets(struct gradients *gradients, struct strea
 }
 
 // Stages 2 and 3: reduces into this rank's unit shard, in the shard or in offload's staging buffer.
-static enum status reduce_span(struct gradients *gradients, struct stream *stream, int index,
-                               comm_work *work) {
-    const struct reduction *reduction = &gradients->reductions[index];
+static enum status reduce_unit(struct gradients *gradients, struct stream *stream, int unit) {
+    const struct buckets *buckets = gradients->reductions[unit].buckets;
     const struct stage_spans *owned = gradients->owned;
-    struct gradient_buffer *buffer = buffer_of(gradients, index);
+    struct gradient_buffer *buffer = buffer_of(gradients, unit);
     float *to = gradients->shard;
     if (offload_uses_staging(gradients->offload))
-        TRY(offload_staging(gradients->offload, stream, reduction->unit, &to));
-    else if (owned->first[reduction->unit] < owned->first[reduction->unit + 1])
-        to += owned->spans[owned->first[reduction->unit]].shard_offset;
-    for (int i = 0; i < reduction->buckets->n_calls; i++)
-        TRY(reduce_bucket(gradients, stream, &reduction->buckets->calls[i], buffer->data, to, &buffer->work));
-    buffer->reduction = -1;
-    *work = buffer->work;
-    return STATUS_OK;
+        TRY(offload_staging(gradients->offload, stream, unit, &to));
+    else if (owned->first[unit] < owned->first[unit + 1])
+        to += owned->spans[owned->first[unit]].shard_offset;
+    for (int i = 0; i < buckets->n_calls; i++)
+        TRY(reduce_bucket(gradients, stream, &buckets->calls[i], buffer->data, to, &buffer->work));
+    buffer->unit = -1;
+    return offload_reduced(gradients->offload, stream, unit, buffer->work);
 }
 
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
     if (!gradients->reducing)
         return STATUS_OK;
-    if (has_all(gradients))
-        return reduce_full_buckets(gradients, stream, unit);
-    if (!by_group(gradients, unit))
-        TRY(reduce_span(gradients, stream, gradients->first_reduction[unit], &gradients->latest));
-    return offload_reduced(gradients->offload, stream, unit, gradients->latest);
-}
-
-enum status gradients_ready_group(struct gradients *gradients, struct stream *stream, int unit,
-                                  enum block_group group) {
-    return by_group(gradients, unit)
-               ? reduce_span(gradients, stream, gradients->first_reduction[unit] + (int)group,
-                             &gradients->latest)
-               : STATUS_OK;
+    return has_all(gradients) ? reduce_full_buckets(gradients, stream, unit)
+                              : reduce_unit(gradients, stream, unit);
 }
 
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) {

@@ -5,10 +5,10 @@
 //                   each bucket is reduce-scattered in place as soon as its units are ready. Stage 0 then
 //                   all-gathers the sums, because every rank does the whole update.
 //                   (With reduce_every_micro_batch: after each micro-batch, and into a shard.)
-//   stages 2 and 3  Backward works in a pool of buffers, each for one unit, or one group of a large block
-//                   (stage_by_group). Each is reduce-scattered into the owners' shards as soon as it is
-//                   ready, in every micro-batch. A unit to which backward adds several times has a buffer of
-//                   its own: tied embeddings at its beginning (lm_head) and at its end.
+//   stages 2 and 3  Backward works in a pool of buffers, each for one unit. Each is reduce-scattered into
+//                   the owners' shards as soon as it is ready, in every micro-batch. A unit to which backward
+//                   adds several times has a buffer of its own: tied embeddings at its beginning (lm_head)
+//                   and at its end.
 //
 // With offload_optimizer, zero/offload/offload.h copies the sums of the host's spans from there.
 #ifndef ZERO_ZERO_STAGES_GRADIENTS_H
@@ -22,22 +22,20 @@
 
 #define GRADIENT_POOL 2
 
-// Stages 2 and 3: gradients that are reduced together, those of a unit or of one group.
+// Stages 2 and 3: how a unit's gradients are reduced.
 struct reduction {
-    int unit;
-    struct gradient_buffer *own; // only this reduction's; NULL: it takes one of the pool
-    struct param_span span;
+    struct gradient_buffer *own;   // only this unit's; NULL: it takes one of the pool
     struct buckets own_buckets;    // from the buffer to the owners' unit shards
     const struct buckets *buckets; // own_buckets, or those of an earlier unit that is divided alike
 };
 
-// A buffer for the gradients of one reduction.
+// A buffer for the gradients of one unit.
 struct gradient_buffer {
     int region;
     float *data;
-    void **tensors; // (n_params) the addresses of gradients whose reduction is here
-    int reduction;  // index of the reduction whose gradients it holds; -1: none
-    int padded_for; // index of the reduction whose padding between tensors holds zeros; -1: none
+    void **tensors; // (n_params) the addresses of gradients whose unit is here
+    int unit;       // whose gradients it holds; -1: none
+    int padded_for; // the unit whose padding between tensors holds zeros; -1: none
     comm_work work; // of the collective that still reads it
 };
 
@@ -50,16 +48,14 @@ struct gradients {
     int whole_region, shard_region;
     float *whole, *shard; // all gradients; those of this rank's shard. NULL if the stage has none
     void **tensors; // (n_params) the addresses of tensors' gradients in `whole`; or those of all buffers
-    struct gradient_buffer *buffers; // stages 2 and 3: (n_buffers) the pool, then the reductions' own
+    struct gradient_buffer *buffers; // stages 2 and 3: (n_buffers) the pool, then the units' own
     int n_pool, n_buffers;
     int n_taken;                   // from the pool, in this micro-batch
     struct buckets reduce_buckets; // stages 0 and 1: all units, the last first
     const struct partition *partition;
     const struct stage_spans *owned;
-    struct reduction *reductions;  // stages 2 and 3
-    int *first_reduction;          // (n_units + 1) reductions of unit u: first_reduction[u] and following
+    struct reduction *reductions;  // stages 2 and 3: (n_units)
     struct buckets gather_buckets; // stage 0: the sums, to every rank
-    comm_work latest;              // stages 2 and 3: the reduction that was issued last
     int next_call;                 // stages 0 and 1: the first of reduce_buckets that was not issued yet
     size_t n_issued;               // elements of the calls before it
     bool beta_zero;    // the first micro-batch in these buffers: matrix products write with beta = 0
@@ -84,17 +80,11 @@ void gradients_free(struct gradients *gradients);
 // Call before micro-batch k of n of a step.
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k,
                             int64_t n) MUST_CHECK;
-// Sets view->grads to the buffer to which a unit's gradients are added, or NULL if they are acquired by
-// group; and view->beta_zero.
+// Sets view->grads to the buffer to which a unit's gradients are added, and view->beta_zero.
 enum status gradients_acquire(struct gradients *gradients, struct stream *stream, int unit,
                               struct unit_view *view) MUST_CHECK;
 // A unit's gradients are complete: reduces them, or the buckets that are now full.
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) MUST_CHECK;
-// The same for a group. No-ops that leave `view` unchanged where the unit is acquired whole.
-enum status gradients_acquire_group(struct gradients *gradients, struct stream *stream, int unit,
-                                    enum block_group group, struct unit_view *view) MUST_CHECK;
-enum status gradients_ready_group(struct gradients *gradients, struct stream *stream, int unit,
-                                  enum block_group group) MUST_CHECK;
 // Call after the last micro-batch. Waits for all reductions; then gradients_at is valid.
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) MUST_CHECK;
 

@@ -12,9 +12,9 @@
 // ---- hooks
 
 // Every event of a pass is compared with its trace.
-static enum status follow(struct model_states *state, bool acquires, int unit, int group, enum gpt_pass pass,
+static enum status follow(struct model_states *state, bool acquires, int unit, enum gpt_pass pass,
                           int *event) {
-    TRY(trace_follow(&state->cursor, &(struct trace_event){acquires, unit, group, pass, 0}));
+    TRY(trace_follow(&state->cursor, &(struct trace_event){acquires, unit, pass, 0}));
     *event = state->cursor.next - 1;
     return STATUS_OK;
 }
@@ -31,43 +31,22 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
     int event;
     *view = (struct unit_view){0};
     comm_progress(state->comm);
-    TRY(follow(state, true, unit, TRACE_WHOLE_UNIT, pass, &event));
+    TRY(follow(state, true, unit, pass, &event));
     if (pass != GPT_BACKWARD_GRADS)
-        TRY(parameters_acquire(&state->parameters, stream, event, &view->params));
+        TRY(parameters_acquire(&state->parameters, stream, event, unit, &view->params));
     return pass != GPT_FORWARD ? gradients_acquire(&state->gradients, stream, unit, view) : STATUS_OK;
 }
 
 static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
     struct model_states *state = context;
     int event;
-    TRY(follow(state, false, unit, TRACE_WHOLE_UNIT, pass, &event));
+    TRY(follow(state, false, unit, pass, &event));
     return parameters_release(&state->parameters, stream, event);
 }
 
 static enum status ready(void *context, struct stream *stream, int unit) {
     struct model_states *state = context;
     return gradients_ready(&state->gradients, stream, unit);
-}
-
-static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct unit_view *view) {
-    struct model_states *state = context;
-    int event;
-    TRY(follow(state, true, unit, (int)group, pass, &event));
-    if (pass != GPT_BACKWARD_GRADS)
-        TRY(parameters_acquire(&state->parameters, stream, event, &view->params));
-    return pass != GPT_FORWARD ? gradients_acquire_group(&state->gradients, stream, unit, group, view)
-                               : STATUS_OK;
-}
-
-static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass) {
-    struct model_states *state = context;
-    int event;
-    TRY(follow(state, false, unit, (int)group, pass, &event));
-    if (pass != GPT_FORWARD)
-        TRY(gradients_ready_group(&state->gradients, stream, unit, group));
-    return parameters_release(&state->parameters, stream, event);
 }
 
 // ---- planning and binding
@@ -146,9 +125,7 @@ enum status model_states_init(struct model_states *state, const struct params *p
                                        .begin = begin,
                                        .params_acquire = acquire,
                                        .params_release = release,
-                                       .grads_ready = ready,
-                                       .group_acquire = acquire_group,
-                                       .group_release = release_group};
+                                       .grads_ready = ready};
     if (optimizer_traits_of_run(config).averages)
         state->schedule_free_beta = config->optimizer.betas.value[0];
     stage_options_read(config, device->place, &state->options);

@@ -12,15 +12,13 @@ size_t noise_probe_elements(const struct params *params) {
     return (size_t)params->n_params + 1 + most;
 }
 
-// Sums the squares of tensors [first, first + n) of the table, whose unit's gradients are at `grads`. Sums of
-// frozen tensors stay 0, as allocated.
-static enum status add_tensors(struct noise_probe *probe, struct stream *stream, void *const *grads,
-                               int first, int n) {
+// Sums the squares of a unit's gradients, tensor by tensor. Sums of frozen tensors stay 0, as allocated.
+static enum status add_unit(struct noise_probe *probe, struct stream *stream, void *const *grads,
+                            const struct param_unit *unit) {
     const struct ops *ops = stream->device->ops;
     double *scratch = probe->sums + probe->params->n_params + 1;
-    for (int i = first; i < first + n; i++) {
+    for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
         const struct param *param = &probe->params->params[i];
-        const struct param_unit *unit = &probe->params->units[param->unit];
         if (optimizer_groups_freeze(probe->optimizer, i))
             continue;
         TRY(ops->sum_squares(stream, &(struct sum_squares_args){.partial = scratch,
@@ -60,37 +58,9 @@ static enum status release(void *context, struct stream *stream, int unit, enum 
 
 static enum status ready(void *context, struct stream *stream, int unit) {
     struct noise_probe *probe = context;
-    const struct param_unit *tensors = &probe->params->units[unit];
-    void *const *grads = unit == 0 ? probe->embedding_grads : probe->unit_grads;
-    if (grads)
-        TRY(add_tensors(probe, stream, grads, tensors->first_param, tensors->n_params));
+    TRY(add_unit(probe, stream, unit == 0 ? probe->embedding_grads : probe->unit_grads,
+                 &probe->params->units[unit]));
     return probe->hooks->grads_ready(probe->hooks->context, stream, unit);
-}
-
-static enum status acquire_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass, struct unit_view *view) {
-    struct noise_probe *probe = context;
-    void *const *before = view->grads;
-    TRY(probe->hooks->group_acquire(probe->hooks->context, stream, unit, group, pass, view));
-    if (pass == GPT_FORWARD || view->grads == before)
-        return STATUS_OK;
-    const int slot = probe->groups[0].grads ? 1 : 0;
-    probe->groups[slot].grads = view->grads;
-    probe->groups[slot].unit = unit;
-    probe->groups[slot].group = (int)group;
-    return STATUS_OK;
-}
-
-static enum status release_group(void *context, struct stream *stream, int unit, enum block_group group,
-                                 enum gpt_pass pass) {
-    struct noise_probe *probe = context;
-    const struct param_span tensors = params_group(probe->params, unit, group);
-    for (int i = 0; i < 2 && pass != GPT_FORWARD; i++)
-        if (probe->groups[i].grads && probe->groups[i].unit == unit && probe->groups[i].group == (int)group) {
-            TRY(add_tensors(probe, stream, probe->groups[i].grads, tensors.first_param, tensors.n_params));
-            probe->groups[i].grads = NULL;
-        }
-    return probe->hooks->group_release(probe->hooks->context, stream, unit, group, pass);
 }
 
 struct unit_hooks noise_probe_hooks(struct noise_probe *probe) {
@@ -98,9 +68,7 @@ struct unit_hooks noise_probe_hooks(struct noise_probe *probe) {
                                .begin = probe->hooks->begin ? begin : NULL,
                                .params_acquire = acquire,
                                .params_release = release,
-                               .grads_ready = ready,
-                               .group_acquire = probe->hooks->group_acquire ? acquire_group : NULL,
-                               .group_release = probe->hooks->group_release ? release_group : NULL};
+                               .grads_ready = ready};
 }
 
 enum status noise_probe_finish(struct noise_probe *probe, struct stream *stream, double *sum) {

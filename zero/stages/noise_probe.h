@@ -15,12 +15,8 @@ struct noise_probe {
     const struct optimizer_groups *optimizer; // frozen tensors are left out
     const struct unit_hooks *hooks;           // of the stage
     double *sums;                 // (n_params) sums of squares, then their sum, then scratch; on the device
-    void *const *unit_grads;      // of the unit acquired last for backward; NULL: its groups have their own
+    void *const *unit_grads;      // of the unit acquired last for backward
     void *const *embedding_grads; // of unit 0
-    struct {
-        void *const *grads;
-        int unit, group;
-    } groups[2]; // acquired and not released; grads NULL: free
 };
 
 // The hooks of a pass whose gradients are to be summed: those of the stage, with the probe. In one

@@ -24,14 +24,6 @@ static void *kept_at(const struct parameters *parameters, const struct param *pa
     return kept == NOT_PERSISTENT ? NULL : at(parameters, base, kept);
 }
 
-static void list_in_slot(struct parameters *parameters, struct gather_slot *slot, const struct fetch *fetch) {
-    const int first = fetch->span.first_param;
-    for (int i = first; i < first + fetch->span.n_params; i++)
-        slot->tensors[i] = parameters->tensors[i] ? parameters->tensors[i]
-                                                  : tensor_at(&parameters->params->params[i], slot->data,
-                                                              fetch->span.begin, parameters->type);
-}
-
 static enum status list_tensors(struct parameters *parameters) {
     const struct params *params = parameters->params;
     const size_t n = (size_t)params->n_params, n_slots = (size_t)parameters->n_slots;
@@ -40,10 +32,13 @@ static enum status list_tensors(struct parameters *parameters) {
         return FAIL(STATUS_FAILED, "out of memory for the addresses of %zu tensors", n);
     for (size_t i = 0; i < n; i++)
         parameters->tensors[i] = kept_at(parameters, &params->params[i]);
-    for (size_t i = 0; i < n_slots; i++) {
-        parameters->slots[i].tensors = parameters->tensors + (1 + i) * n;
-        for (int f = 0; f < parameters->first_fetch[params->n_units]; f++)
-            list_in_slot(parameters, &parameters->slots[i], &parameters->fetches[f]);
+    for (size_t k = 0; k < n_slots; k++) {
+        struct gather_slot *slot = &parameters->slots[k];
+        slot->tensors = parameters->tensors + (1 + k) * n;
+        for (size_t i = 0; i < n; i++)
+            slot->tensors[i] = parameters->tensors[i]
+                                   ? parameters->tensors[i]
+                                   : tensor_at(&params->params[i], slot->data, parameters->type);
     }
     return STATUS_OK;
 }
@@ -76,15 +71,13 @@ void parameters_free(struct parameters *parameters) {
     buckets_free(&parameters->update_buckets);
     for (int i = 0; i < parameters->n_slots; i++)
         event_free(&parameters->slots[i].loaded);
-    int n_fetches = parameters->first_fetch ? parameters->first_fetch[parameters->params->n_units] : 0;
-    for (int f = 0; f < n_fetches; f++)
-        buckets_free(&parameters->fetches[f].own_buckets);
+    for (int unit = 0; parameters->fetches && unit < parameters->params->n_units; unit++)
+        buckets_free(&parameters->fetches[unit].own_buckets);
     for (int kind = 0; kind < N_TRACES; kind++) {
         free((void *)(uintptr_t)parameters->passes[kind].events);
         free(parameters->passes[kind].steps);
     }
     free(parameters->fetches);
-    free(parameters->first_fetch);
     free(parameters->persistent_offset);
     free(parameters->tensors);
     *parameters = (struct parameters){0};
@@ -98,16 +91,14 @@ void *parameters_at(const struct parameters *parameters, const struct stage_span
 
 // offload_param: copies this rank's spans of a unit from the host, either of its persistent tensors or of the
 // others.
-//   base   of the persistent tensors, or (for the others) the address of the unit's element 0
+//   base   of the persistent tensors, or (for the others) of the unit
 static enum status load_tensors(struct parameters *parameters, struct stream *stream, int unit,
-                                struct param_span wanted, bool persistent, void *base) {
+                                bool persistent, void *base) {
     const struct stage_spans *owned = parameters->owned;
     for (int k = owned->first[unit]; k < owned->first[unit + 1]; k++) {
         const struct stage_span *span = &owned->spans[k];
-        size_t first = span->begin > wanted.begin ? span->begin : wanted.begin;
-        size_t last = span->end < wanted.end ? span->end : wanted.end;
         for (struct param_overlap it = {0};
-             params_next_overlap(parameters->params, unit, first, last, &it);) {
+             params_next_overlap(parameters->params, unit, span->begin, span->end, &it);) {
             size_t offset = parameters->persistent_offset[it.param];
             if ((offset != NOT_PERSISTENT) != persistent)
                 continue;
@@ -129,22 +120,21 @@ static const void *unit_shard_at(const struct parameters *parameters, int unit) 
     return at(parameters, parameters->stored, any ? owned->spans[owned->first[unit]].shard_offset : 0);
 }
 
-static enum status start_fetch(struct parameters *parameters, struct stream *stream, int index,
+static enum status start_fetch(struct parameters *parameters, struct stream *stream, int unit,
                                struct gather_slot *slot) {
-    const struct fetch *fetch = &parameters->fetches[index];
-    const void *from = unit_shard_at(parameters, fetch->unit);
-    slot->fetch = index;
+    const struct buckets *buckets = parameters->fetches[unit].buckets;
+    const void *from = unit_shard_at(parameters, unit);
+    slot->fetch = unit;
     parameters->n_fetches++;
     if (parameters->options->offload_param) {
         TRY(offload_upload_stream(parameters->offload, stream, &stream));
-        TRY(load_tensors(parameters, stream, fetch->unit, fetch->span, false,
-                         at(parameters, slot->data, 0 - fetch->span.begin)));
+        TRY(load_tensors(parameters, stream, unit, false, slot->data));
         TRY(event_record(&slot->loaded, stream));
         from = slot->data;
     }
-    for (int i = 0; i < fetch->buckets->n_calls; i++)
-        TRY(comm_all_gather(parameters->comm, stream, &fetch->buckets->calls[i], from, slot->data,
-                            parameters->type, &slot->work));
+    for (int i = 0; i < buckets->n_calls; i++)
+        TRY(comm_all_gather(parameters->comm, stream, &buckets->calls[i], from, slot->data, parameters->type,
+                            &slot->work));
     return STATUS_OK;
 }
 
@@ -163,24 +153,21 @@ static enum status fetch_ahead(struct parameters *parameters, struct stream *str
 }
 
 void parameters_begin(struct parameters *parameters, enum trace_kind kind) {
-    parameters->trace = &parameters->traces[kind];
     parameters->pass = &parameters->passes[kind];
 }
 
-enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int event,
+enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int event, int unit,
                                void *const **out) {
-    const struct trace_event *acquired = &parameters->trace->events[event];
-    const int index = parameters_has_all(parameters) ? NO_FETCH : parameters_fetch_of(parameters, acquired);
-    if (parameters_has_all(parameters) || (index != NO_FETCH && parameters->fetches[index].persists))
-        *out = tensors_of(parameters, parameters->tensors, acquired->unit);
-    if (index == NO_FETCH || parameters->fetches[index].persists)
+    if (parameters_has_all(parameters) || parameters->fetches[unit].persists) {
+        *out = tensors_of(parameters, parameters->tensors, unit);
         return STATUS_OK;
+    }
     const struct gather_step *step = &parameters->pass->steps[event];
     struct gather_slot *slot = &parameters->slots[step->slot];
-    if (slot->fetch != index)
-        TRY(start_fetch(parameters, stream, index, slot));
+    if (slot->fetch != unit)
+        TRY(start_fetch(parameters, stream, unit, slot));
     TRY(finish_fetch(parameters, stream, slot));
-    *out = tensors_of(parameters, slot->tensors, acquired->unit);
+    *out = tensors_of(parameters, slot->tensors, unit);
     return fetch_ahead(parameters, stream, step);
 }
 
@@ -200,8 +187,7 @@ enum status parameters_gather_updated(struct parameters *parameters, struct stre
     if (parameters->options->offload_param) {
         TRY(offload_upload_stream(parameters->offload, stream, &in));
         for (int unit = 0; unit < parameters->params->n_units; unit++)
-            TRY(load_tensors(parameters, in, unit, params_unit(parameters->params, unit), true,
-                             parameters->persistent));
+            TRY(load_tensors(parameters, in, unit, true, parameters->persistent));
         from = parameters->persistent;
     }
     for (int i = 0; i < parameters->update_buckets.n_calls; i++)

@@ -3,14 +3,13 @@
 //
 //   stage 0         Every rank has all parameters and updates all of them.
 //   stages 1 and 2  Every rank has all parameters. After the update, all-gathers bring the owners' spans.
-//   stage 3         Every rank has its shard. A fetch all-gathers a unit, or one group of a large block
-//                   (stage_by_group), into a slot just before it is used, and the slot is freed after.
-//                   Meanwhile the next fetch is prefetched into another slot (overlap_comm; not with
-//                   stage3_prefetch_bucket_size 0). Slots, and which fetch is next, come from the recorded
-//                   traces (zero/stages/gathers.h).
-//                   Persistent tensors, of fewer elements than stage3_param_persistence_threshold (as in
-//                   DeepSpeed), are whole on every rank, gathered once per step, and used where they are. A
-//                   slot leaves a gap at their place in the unit.
+//   stage 3         Every rank has its shard. A fetch all-gathers a unit into a slot just before it is used,
+//                   and the slot is freed after. Meanwhile the next fetch is prefetched into another slot
+//                   (overlap_comm; not with stage3_prefetch_bucket_size 0). Slots, and which fetch is next,
+//                   come from the recorded traces (zero/stages/gathers.h). Persistent tensors, of fewer
+//                   elements than stage3_param_persistence_threshold (as in DeepSpeed), are whole on every
+//                   rank, gathered once per step, and used where they are. A slot leaves a gap at their place
+//                   in the unit.
 //
 // With offload_param (ZeRO-Infinity, arXiv 2104.07857) the shard is in host memory. A fetch first copies this
 // rank's spans into the slot, on the upload stream of zero/offload, and gathers them there.
@@ -24,10 +23,8 @@
 #include "zero/partition/buckets.h"
 #include "zero/stages/gathers.h"
 
-// Stage 3: what is gathered, and freed, together: a unit or one group of its tensors.
+// Stage 3: how a unit is gathered.
 struct fetch {
-    int unit;
-    struct param_span span;
     bool persists;                 // all its tensors are persistent: nothing to gather
     int uses;                      // how often a pass of training acquires it
     struct buckets own_buckets;    // of the other tensors, from the owners' unit shards
@@ -39,7 +36,7 @@ struct gather_slot {
     int region;
     void *data;
     void **tensors;      // (n_params) the addresses of tensors while their fetch is here
-    int fetch;           // index of the fetch that it holds; NO_FETCH: free
+    int fetch;           // the unit that it holds; NO_FETCH: free
     comm_work work;      // of its last all-gather
     struct event loaded; // offload_param: this rank's spans were copied from the host
 };
@@ -57,11 +54,9 @@ struct parameters {
     size_t *persistent_offset; // (n_params) a tensor's offset there, in elements, or NOT_PERSISTENT
     const struct partition *partition;
     const struct stage_spans *owned;
-    struct fetch *fetches;      // stage 3
-    int *first_fetch;           // (n_units + 1) fetches of unit u: first_fetch[u] and following
-    const struct trace *traces; // (N_TRACES)
+    struct fetch *fetches;                      // stage 3: (n_units)
+    const struct trace *traces;                 // (N_TRACES)
     struct gather_pass passes[N_TRACES], *pass; // stage 3: what to gather at each event; of the current pass
-    const struct trace *trace;                  // of the current pass
     struct gather_slot slots[GATHER_SLOTS_MOST];
     int n_slots;
     struct buckets update_buckets; // after an update: what every rank needs
@@ -89,18 +84,14 @@ void parameters_free(struct parameters *parameters);
 static inline bool parameters_has_all(const struct parameters *parameters) {
     return parameters->options->stage < 3;
 }
-// Stage 3: the fetch that the event acquires or releases; NO_FETCH if it is none, since the unit is gathered
-// by group and this is the unit, or the reverse, or since no parameters are wanted.
-int parameters_fetch_of(const struct parameters *parameters, const struct trace_event *event);
 // The address of a span of this rank in `stored`.
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span);
 
 // A pass of this kind begins.
 void parameters_begin(struct parameters *parameters, enum trace_kind kind);
-// Event `event` of its trace: acquires a unit or a group.
-//   *out   the addresses of the unit's parameters, of which those acquired are valid until their release; in
-//          stage 3 left alone unless this is a fetch
-enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int event,
+// Event `event` of its trace: acquires a unit.
+//   *out   the addresses of the unit's parameters, valid until its release
+enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int event, int unit,
                                void *const **out) MUST_CHECK;
 enum status parameters_release(struct parameters *parameters, struct stream *stream, int event) MUST_CHECK;
 // Call when every rank has updated (or loaded) the spans that it owns. All-gathers what ranks keep whole, and

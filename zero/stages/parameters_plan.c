@@ -29,33 +29,26 @@ static size_t place_persistent(struct parameters *parameters) {
 
 static void list_fetches(struct parameters *parameters) {
     const struct params *params = parameters->params;
-    int n = 0;
-    for (int unit = 0; unit < params->n_units; unit++) {
-        parameters->first_fetch[unit] = n;
-        for (int i = 0; i < stage_n_param_spans(parameters->options, params, unit); i++) {
-            struct fetch *fetch = &parameters->fetches[n++];
-            *fetch = (struct fetch){.unit = unit,
-                                    .span = stage_param_span(parameters->options, params, unit, i),
-                                    .persists = true};
-            for (int k = 0; k < fetch->span.n_params; k++)
-                fetch->persists =
-                    fetch->persists && persists(parameters, &params->params[fetch->span.first_param + k]);
-        }
-    }
-    parameters->first_fetch[params->n_units] = n;
+    for (int unit = 0; unit < params->n_units; unit++)
+        parameters->fetches[unit].persists = true;
+    for (int i = 0; i < params->n_params; i++)
+        if (!persists(parameters, &params->params[i]))
+            parameters->fetches[params->params[i].unit].persists = false;
 }
 
 // Offsets are in unit shards, so that units that are divided alike share one list: with thousands of ranks a
 // list has thousands of spans.
-static enum status build_fetch_buckets(struct parameters *parameters, struct fetch *fetch) {
-    struct buffer_layout slot = BUFFER_AT(0 - fetch->span.begin);
+static enum status build_fetch_buckets(struct parameters *parameters, int unit) {
+    struct fetch *fetch = &parameters->fetches[unit];
+    const struct param_unit *u = &parameters->params->units[unit];
+    struct buffer_layout slot = BUFFER_AT(0);
     struct buffer_layout from = parameters->options->offload_param ? slot : BUFFER_UNIT_SHARD;
     fetch->buckets = &fetch->own_buckets;
     buckets_init(&fetch->own_buckets, parameters->options->allgather_bucket);
-    for (int i = fetch->span.first_param; i < fetch->span.first_param + fetch->span.n_params; i++) {
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
         const struct param *param = &parameters->params->params[i];
         if (parameters->persistent_offset[i] == NOT_PERSISTENT)
-            TRY(buckets_add(&fetch->own_buckets, parameters->partition, fetch->unit, param->offset,
+            TRY(buckets_add(&fetch->own_buckets, parameters->partition, unit, param->offset,
                             param->offset + param->elements, from, slot));
     }
     return buckets_finish(&fetch->own_buckets);
@@ -64,14 +57,10 @@ static enum status build_fetch_buckets(struct parameters *parameters, struct fet
 static enum status build_all_fetch_buckets(struct parameters *parameters) {
     const struct params *params = parameters->params;
     for (int unit = 0; unit < params->n_units; unit++) {
-        bool repeats = partition_repeats(parameters->partition, params, unit);
-        int first = parameters->first_fetch[unit], end = parameters->first_fetch[unit + 1];
-        for (int f = first; f < end; f++) {
-            if (repeats)
-                parameters->fetches[f].buckets = parameters->fetches[f - (end - first)].buckets;
-            else
-                TRY(build_fetch_buckets(parameters, &parameters->fetches[f]));
-        }
+        if (partition_repeats(parameters->partition, params, unit))
+            parameters->fetches[unit].buckets = parameters->fetches[unit - 1].buckets;
+        else
+            TRY(build_fetch_buckets(parameters, unit));
     }
     return STATUS_OK;
 }
@@ -106,13 +95,6 @@ enum status parameters_build_buckets(struct parameters *parameters) {
     return buckets_finish(&parameters->update_buckets);
 }
 
-int parameters_fetch_of(const struct parameters *parameters, const struct trace_event *event) {
-    const bool by_group = stage_by_group(parameters->options, parameters->params, event->unit);
-    if (event->pass == GPT_BACKWARD_GRADS || by_group != (event->group != TRACE_WHOLE_UNIT))
-        return NO_FETCH;
-    return parameters->first_fetch[event->unit] + (by_group ? event->group : 0);
-}
-
 static enum status list_events(struct parameters *parameters, const struct trace *trace,
                                struct gather_pass *pass) {
     struct gather_event *events = calloc((size_t)trace->n_events + 1, sizeof *events);
@@ -122,37 +104,28 @@ static enum status list_events(struct parameters *parameters, const struct trace
     if (!events || !pass->steps)
         return FAIL(STATUS_FAILED, "out of memory for the gathers of %d events", trace->n_events);
     for (int i = 0; i < trace->n_events; i++) {
-        const int f = parameters_fetch_of(parameters, &trace->events[i]);
-        const bool gathers = f != NO_FETCH && !parameters->fetches[f].persists;
-        events[i] =
-            (struct gather_event){.fetch = gathers ? f : NO_FETCH, .acquires = trace->events[i].acquires};
-        if (gathers && events[i].acquires && trace->kind == TRACE_TRAINING)
-            parameters->fetches[f].uses++;
+        const struct trace_event *event = &trace->events[i];
+        struct fetch *fetch = &parameters->fetches[event->unit];
+        const bool gathers = event->pass != GPT_BACKWARD_GRADS && !fetch->persists;
+        events[i] = (struct gather_event){gathers ? event->unit : NO_FETCH, event->acquires};
+        if (gathers && event->acquires && trace->kind == TRACE_TRAINING)
+            fetch->uses++;
     }
     return STATUS_OK;
 }
 
 static enum status plan_slots(struct parameters *parameters, struct gather_slots *slots) {
-    const size_t n = (size_t)parameters->first_fetch[parameters->params->n_units];
-    size_t *elements = calloc(n, sizeof *elements);
-    bool *patient = calloc(n, sizeof *patient);
-    const struct gather_options options = {.elements = elements,
-                                           .patient = patient,
-                                           .prefetch = parameters->options->overlap &&
-                                                       parameters->options->prefetch_bucket > 0};
-    for (size_t f = 0; f < n && elements && patient; f++) {
-        const struct fetch *fetch = &parameters->fetches[f];
-        elements[f] = params_span_memory(parameters->params, fetch->span, parameters->device->place);
-        patient[f] = stage_by_group(parameters->options, parameters->params, fetch->unit);
-    }
-    enum status status = STATUS_OK;
-    if (elements && patient)
-        gathers_plan(parameters->passes, N_TRACES, &options, slots);
-    else
-        status = FAIL(STATUS_FAILED, "out of memory for the sizes of %zu fetches", n);
+    const int n = parameters->params->n_units;
+    size_t *elements = calloc((size_t)n, sizeof *elements);
+    const struct gather_options options = {elements, parameters->options->overlap &&
+                                                         parameters->options->prefetch_bucket > 0};
+    if (!elements)
+        return FAIL(STATUS_FAILED, "out of memory for the sizes of %d units", n);
+    for (int unit = 0; unit < n; unit++)
+        elements[unit] = params_unit_memory(parameters->params, unit, parameters->device->place);
+    gathers_plan(parameters->passes, N_TRACES, &options, slots);
     free(elements);
-    free(patient);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status add_slots(struct parameters *parameters, struct region_table *table) {
@@ -171,11 +144,9 @@ static enum status add_slots(struct parameters *parameters, struct region_table 
 
 static enum status init_stage3(struct parameters *parameters, struct region_table *table) {
     const struct params *params = parameters->params;
-    size_t n_units = (size_t)params->n_units;
     parameters->persistent_offset = calloc((size_t)params->n_params, sizeof *parameters->persistent_offset);
-    parameters->fetches = calloc(n_units * N_BLOCK_GROUPS, sizeof *parameters->fetches);
-    parameters->first_fetch = calloc(n_units + 1, sizeof *parameters->first_fetch);
-    if (!parameters->persistent_offset || !parameters->fetches || !parameters->first_fetch)
+    parameters->fetches = calloc((size_t)params->n_units, sizeof *parameters->fetches);
+    if (!parameters->persistent_offset || !parameters->fetches)
         return FAIL(STATUS_FAILED, "out of memory for the fetches of %d tensors", params->n_params);
     TRY(region_add(table, REGION_PARAMS, parameters->device->place, parameters->type,
                    place_persistent(parameters), &parameters->persistent_region, "persistent params"));

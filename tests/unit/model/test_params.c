@@ -213,18 +213,11 @@ static void test_known_llamas(void **state) {
     params_free(&params);
 }
 
-// Groups cover a unit, in order; parts cover the rows of a fused tensor.
-static void test_groups_and_parts(void **state) {
+// Parts cover the rows of a fused tensor.
+static void test_parts(void **state) {
     (void)state;
     struct params params;
     assert_int_equal(params_init(&params, &qwen3), STATUS_OK);
-    size_t at = 0;
-    for (int group = 0; group < N_BLOCK_GROUPS; group++) {
-        struct param_span span = params_group(&params, 1, (enum block_group)group);
-        assert_int_equal(span.begin, at);
-        at = span.end;
-    }
-    assert_int_equal(at, params.units[1].elements);
     const struct param *qkv = params_tensor(&params, 1, PARAM_QKV_WEIGHT);
     char name[64];
     params_part_name(qkv, 1, name, sizeof name);
@@ -248,7 +241,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_counts),
         cmocka_unit_test(test_known_llamas),
-        cmocka_unit_test(test_groups_and_parts),
+        cmocka_unit_test(test_parts),
         cmocka_unit_test(test_layout),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_initial_values_do_not_depend_on_the_partition),

@@ -18,22 +18,18 @@ static struct trace record(const struct params *params, enum gpt_recompute recom
     return trace;
 }
 
-// What is acquired is released, for the same, and never more than two units or two groups are held.
+// What is acquired is released, and never more than two units are held.
 static void check_balance(const struct params *params, const struct trace *trace) {
-    int held[8][1 + N_BLOCK_GROUPS] = {{0}}, n_units = 0, n_groups = 0;
+    int held[8] = {0}, n = 0;
     for (int i = 0; i < trace->n_events; i++) {
         const struct trace_event *event = &trace->events[i];
-        const bool is_unit = event->group == TRACE_WHOLE_UNIT, grads = event->pass == GPT_BACKWARD_GRADS;
-        int *times = &held[event->unit][1 + event->group], *n = is_unit ? &n_units : &n_groups;
         assert_in_range(event->unit, 0, params->n_units - 1);
-        *times += event->acquires ? 1 : -1;
-        *n += event->acquires ? 1 : -1;
-        assert_in_range(*times, 0, grads ? 2 : 1 + !is_unit);
-        assert_in_range(*n, 0, is_unit ? 2 : 3); // a held group, another, and the former's gradients
-        if (!is_unit)
-            assert_int_equal(held[event->unit][0], 1);
+        held[event->unit] += event->acquires ? 1 : -1;
+        n += event->acquires ? 1 : -1;
+        assert_in_range(held[event->unit], 0, 1);
+        assert_in_range(n, 0, 2);
     }
-    assert_int_equal(n_units + n_groups, 0);
+    assert_int_equal(n, 0);
 }
 
 // Units in order: embeddings, blocks, final norm and embeddings again (lm_head); in backward the reverse.
@@ -44,7 +40,7 @@ static void check_units(const struct params *params, const struct trace *trace) 
     int k = 0;
     for (int i = 0; i < trace->n_events; i++) {
         const struct trace_event *event = &trace->events[i];
-        if (!event->acquires || event->group != TRACE_WHOLE_UNIT)
+        if (!event->acquires)
             continue;
         const int unit = k <= L + 1 ? k : k == L + 2 ? 0 : 2 * L + 3 - k;
         const bool is_training = trace->kind == TRACE_TRAINING;
@@ -141,7 +137,7 @@ static void test_mismatches_are_refused(void **state) {
     assert_ok(params_init(&params, &config));
     struct trace trace = record(&params, RECOMPUTE_NONE, 8, TRACE_EVALUATION);
     struct trace prompt = record(&params, RECOMPUTE_NONE, 8, TRACE_PROMPT);
-    const struct trace_event first = {true, 0, TRACE_WHOLE_UNIT, GPT_FORWARD, 0};
+    const struct trace_event first = {true, 0, GPT_FORWARD, 0};
     expect_failure(trace_follow(&cursor, &first), "acquires unit 0 for forward", "before a pass began");
     assert_ok(trace_begin(&cursor, &trace));
     for (int i = 0; i < trace.n_events; i++) {
@@ -151,9 +147,6 @@ static void test_mismatches_are_refused(void **state) {
         other = trace.events[i];
         other.acquires = !other.acquires;
         expect_failure(trace_follow(&cursor, &other), "acquires", "releases");
-        other = trace.events[i];
-        other.group = other.group == 2 ? TRACE_WHOLE_UNIT : 2;
-        expect_failure(trace_follow(&cursor, &other), "group 2 of unit", "evaluation");
         other = trace.events[i];
         other.pass = GPT_BACKWARD;
         expect_failure(trace_follow(&cursor, &other), "for backward", "for forward");

@@ -38,7 +38,7 @@ static void place_tensors(const struct params *params, int unit, void *copy, enu
                           void **tensors) {
     const struct param_unit *u = &params->units[unit];
     for (int i = 0; i < u->n_params; i++)
-        tensors[i] = tensor_at(&params->params[u->first_param + i], copy, 0, type);
+        tensors[i] = tensor_at(&params->params[u->first_param + i], copy, type);
 }
 
 static enum status lend(void *context, struct stream *stream, int unit, enum gpt_pass pass,
@@ -50,7 +50,7 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
     assert_false(loan->held);
     assert_true(lender->n_held++ < MAX_HELD);
     assert_true(pass == GPT_FORWARD || !lender->ready[unit]);
-    TRY(trace_follow(&lender->cursor, &(struct trace_event){true, unit, TRACE_WHOLE_UNIT, pass, 0}));
+    TRY(trace_follow(&lender->cursor, &(struct trace_event){true, unit, pass, 0}));
     TRY(whole_acquire(lender->model, stream, unit, pass, view));
     size_t bytes = unit_bytes(lender, unit, lender->model->options.type);
     *loan = (struct loan){true, pass, loan->params ? loan->params : malloc(bytes), {NULL}};
@@ -66,7 +66,7 @@ static enum status lend(void *context, struct stream *stream, int unit, enum gpt
 static enum status take_back(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
     struct lender *lender = context;
     (void)stream;
-    TRY(trace_follow(&lender->cursor, &(struct trace_event){false, unit, TRACE_WHOLE_UNIT, pass, 0}));
+    TRY(trace_follow(&lender->cursor, &(struct trace_event){false, unit, pass, 0}));
     struct loan *loan = &lender->loans[unit];
     assert_true(loan->held);
     assert_int_equal(loan->pass, pass);
@@ -95,21 +95,6 @@ static enum status lender_begin(void *context, enum trace_kind kind) {
     struct lender *lender = context;
     assert_int_equal(kind, lender->trace.kind);
     return trace_begin(&lender->cursor, &lender->trace);
-}
-
-// The unit's view covers its groups.
-static enum status pass_group(void *context, struct stream *stream, int unit, enum block_group group,
-                              enum gpt_pass pass, struct unit_view *view) {
-    struct lender *lender = context;
-    (void)stream, (void)view;
-    return trace_follow(&lender->cursor, &(struct trace_event){true, unit, (int)group, pass, 0});
-}
-
-static enum status pass_group_back(void *context, struct stream *stream, int unit, enum block_group group,
-                                   enum gpt_pass pass) {
-    struct lender *lender = context;
-    (void)stream;
-    return trace_follow(&lender->cursor, &(struct trace_event){false, unit, (int)group, pass, 0});
 }
 
 static void lender_init(struct lender *lender, struct whole_model *model) {
@@ -144,9 +129,7 @@ static void check_lending(const struct gpt_config *config, struct device *device
                                .begin = lender_begin,
                                .params_acquire = lend,
                                .params_release = take_back,
-                               .grads_ready = take_grads,
-                               .group_acquire = pass_group,
-                               .group_release = pass_group_back};
+                               .grads_ready = take_grads};
     struct step_result plain = whole_model_step(&model, &model.hooks),
                        lent = whole_model_step(&model, &hooks);
     assert_same_step(&plain, &lent);
@@ -169,127 +152,6 @@ static void test_units_are_used_only_while_held(void **state) {
         for (int recompute = 0; recompute < N_RECOMPUTE; recompute++)
             check_lending(configs[i / N_COMPUTE_DTYPES], device, (enum dtype)(i % N_COMPUTE_DTYPES),
                           (enum gpt_recompute)recompute);
-    device_close(device);
-}
-
-// ---- hooks that lend groups
-
-// Hooks that lend a copy of one group of a block at a time; the rest of the block is NaN.
-struct group_lender {
-    struct whole_model *model;
-    void *loans[8][N_BLOCK_GROUPS]; // NULL: not lent
-    void *tensors[8][N_BLOCK_GROUPS][UNIT_PARAMS_MOST];
-    int uses[8][N_BLOCK_GROUPS], n_lent;
-    void *ready; // (n_elements) the gradients of each group as they were when it was released
-};
-
-static bool is_block(const struct group_lender *lender, int unit) {
-    return unit > 0 && unit < lender->model->params.n_units - 1;
-}
-
-static enum status lend_unit(void *context, struct stream *stream, int unit, enum gpt_pass pass,
-                             struct unit_view *view) {
-    struct group_lender *lender = context;
-    TRY(whole_acquire(lender->model, stream, unit, pass, view));
-    if (is_block(lender, unit))
-        *view = (struct unit_view){0};
-    return STATUS_OK;
-}
-
-static enum status lend_group(void *context, struct stream *stream, int unit, enum block_group group,
-                              enum gpt_pass pass, struct unit_view *view) {
-    struct group_lender *lender = context;
-    const struct params *params = &lender->model->params;
-    struct unit_view whole;
-    TRY(whole_acquire(lender->model, stream, unit, pass, &whole));
-    view->grads = whole.grads;
-    assert_true(is_block(lender, unit));
-    if (pass == GPT_BACKWARD_GRADS) {
-        assert_non_null(lender->loans[unit][group]);
-        return STATUS_OK;
-    }
-    assert_null(lender->loans[unit][group]);
-    assert_true(lender->n_lent++ < MAX_HELD);
-    lender->uses[unit][group]++;
-    size_t size = dtype_size(lender->model->options.type);
-    struct param_span span = params_group(params, unit, group);
-    char *loan = malloc(params->units[unit].elements * size);
-    assert_non_null(loan);
-    memset(loan, 0xff, params->units[unit].elements * size);
-    memcpy(loan + span.begin * size, (const char *)param_of(&whole, 0) + span.begin * size,
-           (span.end - span.begin) * size);
-    lender->loans[unit][group] = loan;
-    place_tensors(params, unit, loan, lender->model->options.type, lender->tensors[unit][group]);
-    view->params = lender->tensors[unit][group];
-    return STATUS_OK;
-}
-
-static enum status take_group_back(void *context, struct stream *stream, int unit, enum block_group group,
-                                   enum gpt_pass pass) {
-    struct group_lender *lender = context;
-    const struct params *params = &lender->model->params;
-    struct param_span span = params_group(params, unit, group);
-    (void)stream;
-    if (pass != GPT_FORWARD) {
-        size_t size = dtype_size(lender->model->state);
-        size_t begin = (params->units[unit].offset + span.begin) * size;
-        memcpy((char *)lender->ready + begin,
-               (char *)whole_data(lender->model, lender->model->grad_region) + begin,
-               (span.end - span.begin) * size);
-    }
-    if (pass != GPT_BACKWARD_GRADS) {
-        memset(lender->loans[unit][group], 0xff,
-               params->units[unit].elements * dtype_size(lender->model->options.type));
-        free(lender->loans[unit][group]);
-        lender->loans[unit][group] = NULL;
-        lender->n_lent--;
-    }
-    return STATUS_OK;
-}
-
-static void check_lending_by_group(const struct gpt_config *config, struct device *device, enum dtype type,
-                                   enum gpt_recompute recompute) {
-    struct whole_model model;
-    whole_model_init(
-        &model, config, device,
-        &(struct gpt_options){.type = type, .B = 2, .T = 7, .recompute = recompute, .training = true}, 0);
-    whole_model_perturb(&model);
-    size_t size = dtype_size(model.state);
-    struct group_lender lender = {.model = &model, .ready = calloc(model.params.n_elements, size)};
-    assert_non_null(lender.ready);
-    const struct unit_hooks hooks = {.context = &lender,
-                                     .params_acquire = lend_unit,
-                                     .params_release = model.hooks.params_release,
-                                     .grads_ready = model.hooks.grads_ready,
-                                     .group_acquire = lend_group,
-                                     .group_release = take_group_back};
-    struct step_result plain = whole_model_step(&model, &model.hooks),
-                       lent = whole_model_step(&model, &hooks);
-    assert_same_step(&plain, &lent);
-    assert_int_equal(lender.n_lent, 0);
-    // In forward, in backward, and a third time what is recomputed and released before backward needs it.
-    const int most_uses[N_BLOCK_GROUPS] = {
-        [GROUP_QKV] = 3, [GROUP_ATTN_PROJ] = 3, [GROUP_FC] = 2, [GROUP_FC_PROJ] = 2};
-    for (int unit = 1; unit < model.params.n_units - 1; unit++) {
-        const bool again = recompute == RECOMPUTE_BLOCK && unit < model.params.config.n_layer;
-        const struct param_unit *u = &model.params.units[unit];
-        assert_memory_equal((char *)lender.ready + u->offset * size, (char *)lent.grads + u->offset * size,
-                            u->elements * size);
-        for (int group = 0; group < N_BLOCK_GROUPS; group++)
-            assert_int_equal(lender.uses[unit][group], again ? most_uses[group] : 2);
-    }
-    free(lender.ready);
-    free(plain.grads);
-    free(lent.grads);
-    whole_model_free(&model);
-}
-
-static void test_groups_are_used_only_while_held(void **state) {
-    struct device *device = device_for_test(*state);
-    for (int i = 0; i < N_CONFIGS * N_COMPUTE_DTYPES; i++)
-        for (int recompute = 0; recompute < N_RECOMPUTE; recompute++)
-            check_lending_by_group(configs[i / N_COMPUTE_DTYPES], device, (enum dtype)(i % N_COMPUTE_DTYPES),
-                                   (enum gpt_recompute)recompute);
     device_close(device);
 }
 
@@ -520,7 +382,6 @@ static void test_bad_options_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON_ALL(test_units_are_used_only_while_held),
-        ON_ALL(test_groups_are_used_only_while_held),
         ON_ALL(test_gradients_with_beta_zero),
         ON_ALL(test_recompute_changes_no_bit),
         ON("portable", test_activation_memory_of_recompute_levels),

@@ -79,20 +79,18 @@ static struct list_sizes check_lists(const struct model_states *state) {
     const struct gradients *gradients = &state->gradients;
     const struct params *params = state->params;
     struct list_sizes lists = {spans_of(&parameters->update_buckets), spans_of(&parameters->update_buckets)};
-    for (int f = 0; f < parameters->first_fetch[params->n_units]; f++) {
-        const struct fetch *fetch = &parameters->fetches[f];
+    for (int unit = 0; unit < params->n_units; unit++) {
+        const struct fetch *fetch = &parameters->fetches[unit];
+        const struct param_unit *u = &params->units[unit];
         size_t elements = 0;
-        for (int i = fetch->span.first_param; i < fetch->span.first_param + fetch->span.n_params; i++)
+        for (int i = u->first_param; i < u->first_param + u->n_params; i++)
             if (parameters->persistent_offset[i] == NOT_PERSISTENT)
                 elements += params->params[i].elements;
-        check_calls(state, fetch->buckets, fetch->unit, elements, false);
+        check_calls(state, fetch->buckets, unit, elements, false);
         lists.n_spans += spans_of(&fetch->own_buckets);
         lists.n_unshared += spans_of(fetch->buckets);
-    }
-    for (int r = 0; r < gradients->first_reduction[params->n_units]; r++) {
-        const struct reduction *reduction = &gradients->reductions[r];
-        check_calls(state, reduction->buckets, reduction->unit, reduction->span.end - reduction->span.begin,
-                    true);
+        const struct reduction *reduction = &gradients->reductions[unit];
+        check_calls(state, reduction->buckets, unit, u->elements, true);
         lists.n_spans += spans_of(&reduction->own_buckets);
         lists.n_unshared += spans_of(reduction->buckets);
     }
@@ -130,10 +128,10 @@ static void check_units(const struct model_states *state, int rank, int world) {
     assert_true(first && owned);
     double began = clock_monotonic_s();
     for (int pass = 0; pass < 2; pass++)
-        for (int f = 0; f < parameters->first_fetch[state->params->n_units]; f++)
-            n += walk_list(parameters->fetches[f].buckets, world, first, owned);
-    for (int r = 0; r < gradients->first_reduction[state->params->n_units]; r++)
-        n += walk_list(gradients->reductions[r].buckets, world, first, owned);
+        for (int unit = 0; unit < state->params->n_units; unit++)
+            n += walk_list(parameters->fetches[unit].buckets, world, first, owned);
+    for (int unit = 0; unit < state->params->n_units; unit++)
+        n += walk_list(gradients->reductions[unit].buckets, world, first, owned);
     double seconds = clock_monotonic_s() - began;
     size_t links = comm_memory_bytes(world, 8, false);
     print_message(
@@ -158,7 +156,7 @@ static void plan_states(struct scale_fixture *fixture, int rank, int world) {
     double seconds = clock_monotonic_s() - began;
     struct list_sizes lists = check_lists(&state);
     // All blocks share their lists. So there is one list of gathers and one of reductions for the embeddings,
-    // for the final norm and for each of a block's four groups, and one of the persistent tensors. A list has
+    // for the final norm and for a block, and one of the persistent tensors. A list has
     // a span per owner, and one more wherever a tensor or a bucket ends.
     size_t n_cuts = (size_t)fixture->params.n_params * 2 + 200;
     assert_true(lists.n_spans <= 2 * 3 * (size_t)world + n_cuts);
@@ -189,7 +187,7 @@ static void plan_rank(struct scale_fixture *fixture, int rank, int world) {
     print_message("rank %d of %d: planned in %.3f s, %.1f GiB, sends %.2f TiB in %llu calls\n", rank, world,
                   seconds, (double)plan.total / 0x1p30, (double)comm_volume_bytes(&plan.volume) / 0x1p40,
                   (unsigned long long)comm_volume_calls(&plan.volume));
-    assert_true((double)(plan.total + plan.host) < 80e9);
+    assert_true((double)(plan.total + plan.host) < 141e9); // an H200
     assert_true(seconds < 30);
 }
 

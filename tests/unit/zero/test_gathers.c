@@ -21,7 +21,6 @@ struct plan {
     struct gather_step steps[MOST_EVENTS];
     struct gather_pass pass;
     size_t elements[MOST_FETCHES];
-    bool patient[MOST_FETCHES];
     struct gather_slots slots;
 };
 
@@ -72,7 +71,7 @@ static void check(const struct plan *plan, bool prefetch) {
 }
 
 static void make(struct plan *plan, bool prefetch) {
-    const struct gather_options options = {plan->elements, prefetch, plan->patient};
+    const struct gather_options options = {plan->elements, prefetch};
     gathers_plan(&plan->pass, 1, &options, &plan->slots);
     check(plan, prefetch);
 }
@@ -164,25 +163,6 @@ static void test_blocks_of_different_sizes(void **state) {
     }
 }
 
-// Groups of a large block: while one is held for recomputation and another in use, nothing is prefetched.
-static void test_groups_wait_while_two_are_in_use(void **state) {
-    (void)state;
-    struct plan plan;
-    for (int patient = 0; patient < 2; patient++) {
-        begin(&plan, 300);
-        for (int f = 0; f < MOST_FETCHES; f++)
-            plan.patient[f] = patient;
-        use(&plan, 0);
-        add(&plan, 1, true);
-        use(&plan, 2);
-        add(&plan, 1, false);
-        use(&plan, 3);
-        make(&plan, true);
-        expect_slots(&plan, patient ? 2 : 3, 300, 300, 300);
-        assert_int_equal(gathered_ahead(&plan), 3);
-    }
-}
-
 // Random passes, two in use at most, planned together.
 static void test_any_passes(void **state) {
     (void)state;
@@ -194,10 +174,8 @@ static void test_any_passes(void **state) {
         for (int k = 0; k < 3; k++) {
             struct plan *plan = &plans[k];
             begin(plan, 0);
-            for (int f = 0; f < MOST_FETCHES; f++) { // the same model in all passes
+            for (int f = 0; f < MOST_FETCHES; f++) // the same model in all passes
                 plan->elements[f] = rng_below(trial, 1, (uint64_t)f, 6) * 100 + 1;
-                plan->patient[f] = rng_below(trial, 2, (uint64_t)f, 2) > 0;
-            }
             int held[2] = {NO_FETCH, NO_FETCH};
             for (int i = 0; i < 60; i++) {
                 const int at = (int)rng_below(trial, 3, draw++, 2),
@@ -216,7 +194,7 @@ static void test_any_passes(void **state) {
                     add(plan, held[at], false);
             passes[k] = plan->pass;
         }
-        const struct gather_options options = {plans[0].elements, prefetch, plans[0].patient};
+        const struct gather_options options = {plans[0].elements, prefetch};
         gathers_plan(passes, 3, &options, &plans[0].slots);
         for (int k = 0; k < 3; k++) {
             plans[k].slots = plans[0].slots;
@@ -228,11 +206,8 @@ static void test_any_passes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slots_of_gpt2),
-        cmocka_unit_test(test_everything_is_prefetched),
-        cmocka_unit_test(test_large_last_unit),
-        cmocka_unit_test(test_blocks_of_different_sizes),
-        cmocka_unit_test(test_groups_wait_while_two_are_in_use),
+        cmocka_unit_test(test_slots_of_gpt2),   cmocka_unit_test(test_everything_is_prefetched),
+        cmocka_unit_test(test_large_last_unit), cmocka_unit_test(test_blocks_of_different_sizes),
         cmocka_unit_test(test_any_passes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
