@@ -179,38 +179,6 @@ enum status file_writer_open(struct file_writer *writer, const char *path) {
     return status;
 }
 
-enum status file_writer_continue(struct file_writer *writer, const char *path, uint64_t bytes) {
-    struct stat info = {0};
-    *writer = (struct file_writer){
-        .path = strdup(path), .temporary_path = file_path("%s" FILE_UNFINISHED, path), .bytes = bytes};
-    enum status status = STATUS_OK;
-    if (!writer->path || !writer->temporary_path)
-        status = FAIL(STATUS_FAILED, "out of memory for the path %s", path);
-    else
-        status = check_replaced(path);
-    if (status == STATUS_OK)
-        status = open_stream(writer->temporary_path, path, bytes > 0 ? "r+b" : "w+b",
-                             O_RDWR | (bytes > 0 ? 0 : O_CREAT | O_TRUNC), &writer->stream);
-    if (status == STATUS_OK && bytes > 0 && fstat(fileno(writer->stream), &info) == 0 &&
-        (uint64_t)info.st_size < bytes)
-        status = FAIL(STATUS_INVALID, "%s has %lld bytes, expected at least %llu", writer->temporary_path,
-                      (long long)info.st_size, (unsigned long long)bytes);
-    if (status == STATUS_OK && bytes > 0 &&
-        (ftruncate(fileno(writer->stream), (off_t)bytes) != 0 || fseeko(writer->stream, 0, SEEK_END) != 0))
-        status = FAIL(STATUS_FAILED, "cannot write %s: %s", path, strerror(errno));
-    if (status != STATUS_OK)
-        file_writer_keep(writer);
-    return status;
-}
-
-void file_writer_keep(struct file_writer *writer) {
-    if (writer->stream)
-        fclose(writer->stream);
-    free(writer->temporary_path);
-    free(writer->path);
-    *writer = (struct file_writer){0};
-}
-
 void file_write(struct file_writer *writer, const void *data, size_t bytes) {
     if (writer->error || bytes == 0)
         return;
@@ -226,26 +194,17 @@ void file_sync(struct file_writer *writer) {
         writer->error = errno;
 }
 
-enum status file_writer_status(const struct file_writer *writer) {
-    return writer->error ? FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error))
-                         : STATUS_OK;
-}
-
-enum status file_finish(struct file_writer *writer) {
+enum status file_commit(struct file_writer *writer) {
     if (!writer->error && (fflush(writer->stream) != 0 || fsync(fileno(writer->stream)) != 0))
         writer->error = errno;
     if (fclose(writer->stream) != 0 && !writer->error)
         writer->error = errno;
     writer->stream = NULL;
-    return file_writer_status(writer);
-}
-
-enum status file_commit(struct file_writer *writer) {
-    enum status status = writer->stream ? file_finish(writer) : file_writer_status(writer);
-    if (status == STATUS_OK && rename(writer->temporary_path, writer->path) != 0) {
+    if (!writer->error && rename(writer->temporary_path, writer->path) != 0)
         writer->error = errno;
-        status = file_writer_status(writer);
-    }
+    enum status status =
+        writer->error ? FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error))
+                      : STATUS_OK;
     if (status == STATUS_OK) { // file_discard has nothing left to remove
         free(writer->temporary_path);
         writer->temporary_path = NULL;

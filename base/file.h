@@ -41,20 +41,9 @@ enum status file_writer_open(struct file_writer *writer, const char *path) MUST_
 void file_write(struct file_writer *writer, const void *data, size_t bytes);
 // Flushes to disk what was written so far. Called now and then, it keeps the commit of a large file short.
 void file_sync(struct file_writer *writer);
-// STATUS_FAILED when a write has failed so far.
-enum status file_writer_status(const struct file_writer *writer) MUST_CHECK;
-// Opens a writer that a later process can go on with: its temporary file is PATH.unfinished. Keeps the first
-// `bytes` of an existing one (0: starts anew) and appends to them. STATUS_INVALID: it has fewer bytes.
-#define FILE_UNFINISHED ".unfinished"
-enum status file_writer_continue(struct file_writer *writer, const char *path, uint64_t bytes) MUST_CHECK;
-// Closes the writer and leaves its temporary file, for file_writer_continue.
-void file_writer_keep(struct file_writer *writer);
 // Flushes to disk and renames the temporary file to PATH. STATUS_FAILED: a write failed (disk full, I/O
 // error).
 enum status file_commit(struct file_writer *writer) MUST_CHECK;
-// The first half of file_commit: flushes and closes, but keeps the temporary name. When several files must
-// become visible together, finish them all first; then file_commit only renames.
-enum status file_finish(struct file_writer *writer) MUST_CHECK;
 // Removes the temporary file; no-op after a commit.
 void file_discard(struct file_writer *writer);
 // Writes a whole file atomically: open, write, commit.

@@ -34,7 +34,7 @@ enum {
     N_WORDS = WORD_TOKENIZER_NAME + TOKENIZER_NAME_BYTES / 4
 };
 
-// Anything that shard_writer_finish would not write counts as not recorded, because other programs may use
+// Anything that shard_writer_commit would not write counts as not recorded, because other programs may use
 // these words.
 static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_identity *tokenizer) {
     const int32_t n_ids = header[WORD_TOKENIZER_IDS], start = header[WORD_TOKENIZER_START];
@@ -221,19 +221,6 @@ enum status shard_writer_open(struct shard_writer *writer, const char *path, siz
     return STATUS_OK;
 }
 
-enum status shard_writer_continue(struct shard_writer *writer, const char *path, size_t token_bytes,
-                                  size_t n_tokens) {
-    static const char header[SHARD_HEADER_BYTES];
-    writer->n_tokens = n_tokens;
-    writer->token_bytes = token_bytes;
-    writer->tokenizer = (struct tokenizer_identity){0};
-    TRY(file_writer_continue(&writer->file, path,
-                             n_tokens > 0 ? SHARD_HEADER_BYTES + n_tokens * token_bytes : 0));
-    if (n_tokens == 0)
-        file_write(&writer->file, header, sizeof header);
-    return STATUS_OK;
-}
-
 static void add_downcast(struct shard_writer *writer, const int32_t *tokens, size_t n) {
     uint16_t stored[4096];
     for (size_t i = 0, now; i < n; i += now) {
@@ -252,7 +239,7 @@ void shard_writer_add(struct shard_writer *writer, const int32_t *tokens, size_t
     writer->n_tokens += n;
 }
 
-enum status shard_writer_finish(struct shard_writer *writer) {
+enum status shard_writer_commit(struct shard_writer *writer) {
     const bool is_32 = writer->token_bytes == sizeof(uint32_t);
     int32_t header[N_WORDS] = {is_32 ? SHARD_MAGIC_32 : SHARD_MAGIC, is_32 ? SHARD_VERSION_32 : SHARD_VERSION,
                                (int32_t)writer->n_tokens};
@@ -265,22 +252,17 @@ enum status shard_writer_finish(struct shard_writer *writer) {
         memcpy(&header[WORD_TOKENIZER_CHECKSUM], &tokenizer->checksum, sizeof tokenizer->checksum);
         memcpy(&header[WORD_TOKENIZER_NAME], tokenizer->name, sizeof tokenizer->name);
     }
-    if (writer->n_tokens > INT32_MAX)
-        return FAIL(STATUS_INVALID,
-                    "%s would hold %zu tokens, more than its format can count; use smaller shards",
-                    writer->file.path, writer->n_tokens);
+    if (writer->n_tokens > INT32_MAX) {
+        enum status status = FAIL(
+            STATUS_INVALID, "%s would hold %zu tokens, more than its format can count; use smaller shards",
+            writer->file.path, writer->n_tokens);
+        shard_writer_discard(writer);
+        return status;
+    }
     if (!writer->file.error && fseek(writer->file.stream, 0, SEEK_SET) != 0)
         writer->file.error = errno;
     file_write(&writer->file, header, sizeof header);
-    return file_finish(&writer->file);
-}
-
-enum status shard_writer_commit(struct shard_writer *writer) {
-    enum status status = writer->file.stream ? shard_writer_finish(writer) : STATUS_OK;
-    if (status == STATUS_OK)
-        return file_commit(&writer->file);
-    shard_writer_discard(writer);
-    return status;
+    return file_commit(&writer->file);
 }
 
 void shard_writer_discard(struct shard_writer *writer) {

@@ -51,8 +51,7 @@ enum status shard_read_stored(struct shard *shard, size_t first, size_t n, void 
 // Closes the file until the next read, to stay within the process's limit on open files.
 void shard_release(struct shard *shard);
 
-// Writes a shard atomically. shard_writer_finish writes the token count into the header and flushes to disk,
-// under a temporary name. shard_writer_commit finishes if needed, then renames the file to its path.
+// Writes a shard atomically, as a file_writer. shard_writer_commit writes the token count into the header.
 struct shard_writer {
     struct file_writer file;
     size_t n_tokens, token_bytes;
@@ -60,12 +59,8 @@ struct shard_writer {
 };
 //   token_bytes   of a stored token: 2 or 4
 enum status shard_writer_open(struct shard_writer *writer, const char *path, size_t token_bytes) MUST_CHECK;
-// The same for a shard that a later process can go on with (file_writer_continue): keeps its first n_tokens.
-enum status shard_writer_continue(struct shard_writer *writer, const char *path, size_t token_bytes,
-                                  size_t n_tokens) MUST_CHECK;
 // Adds ids, which must fit into token_bytes.
 void shard_writer_add(struct shard_writer *writer, const int32_t *tokens, size_t n);
-enum status shard_writer_finish(struct shard_writer *writer) MUST_CHECK;
 enum status shard_writer_commit(struct shard_writer *writer) MUST_CHECK;
 void shard_writer_discard(struct shard_writer *writer);
 

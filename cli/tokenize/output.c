@@ -1,12 +1,16 @@
-// See cli/tokenize/output.h.
-#include "cli/tokenize/output.h"
-
+// The token shards, and their meta.json.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "cli/tokenize/tokenize.h"
+#include "data/text/input.h"
+
+#define UNFINISHED "tokenize.unfinished"
 
 void output_init(struct output *output, const struct tokenize_options *options,
                  const struct tokenizer_identity *tokenizer) {
@@ -22,33 +26,33 @@ void output_init(struct output *output, const struct tokenize_options *options,
     output->val.name = "val";
 }
 
-char *output_shard_path(const struct split_writer *split, int index) {
-    return file_path("%s/%s-%05d.bin", split->folder, split->name, index);
+char *output_unfinished_path(const char *folder, const char *name) {
+    return file_path("%s/" UNFINISHED "%s", folder, name);
 }
 
-static char *unfinished_path(const struct split_writer *split, int index) {
-    return file_path("%s/%s-%05d.bin" FILE_UNFINISHED, split->folder, split->name, index);
+//   finished   in the folder itself
+static char *shard_path(const struct split_writer *split, int index, bool finished) {
+    return file_path("%s/%s%s-%05d.bin", split->folder, finished ? "" : UNFINISHED "/", split->name, index);
 }
 
-int output_shard_index(const char *name, const char *split, const char *suffix) {
+int output_shard_index(const char *name, const char *split) {
     const size_t length = strlen(split);
     int index, end = 0;
     const bool is_shard = strncmp(name, split, length) == 0 &&
                           sscanf(name + length, "-%9d.bin%n", &index, &end) == 1 && end > 0 && index >= 0 &&
-                          strcmp(name + length + (size_t)end, suffix) == 0;
+                          name[length + (size_t)end] == '\0';
     return is_shard ? index : -1;
 }
 
-int split_n_shards(const struct split_writer *split) {
-    return (int)((split->n_tokens + split->shard_tokens - 1) / split->shard_tokens);
+static int n_shards_of(const struct split_writer *split, uint64_t n_tokens) {
+    return (int)((n_tokens + split->shard_tokens - 1) / split->shard_tokens);
 }
 
 // ---- writing
 
-static enum status open_shard(struct split_writer *split, int index, size_t n_tokens) {
-    char *path = output_shard_path(split, index);
-    enum status status =
-        path ? shard_writer_continue(&split->shard, path, split->token_bytes, n_tokens) : STATUS_FAILED;
+static enum status open_shard(struct split_writer *split) {
+    char *path = shard_path(split, (int)(split->counts.n_tokens / split->shard_tokens), false);
+    enum status status = path ? shard_writer_open(&split->shard, path, split->token_bytes) : STATUS_FAILED;
     free(path);
     split->is_open = status == STATUS_OK;
     split->shard.tokenizer = split->tokenizer;
@@ -59,74 +63,81 @@ static enum status finish_shard(struct split_writer *split) {
     if (!split->is_open)
         return STATUS_OK;
     split->is_open = false;
-    enum status status = shard_writer_finish(&split->shard);
-    file_writer_keep(&split->shard.file);
-    return status;
+    split->counts.n_kept = split->counts.n_tokens;
+    return shard_writer_commit(&split->shard);
 }
 
 enum status split_add(struct split_writer *split, const int32_t *ids, size_t n) {
+    struct split_counts *counts = &split->counts;
     for (size_t i = 0, now; i < n; i += now) {
-        if (!split->is_open)
-            TRY(open_shard(split, (int)(split->n_tokens / split->shard_tokens), 0));
-        const size_t room = split->shard_tokens - split->shard.n_tokens;
+        const bool kept = counts->n_tokens < counts->n_kept;
+        const size_t room = kept ? (size_t)(counts->n_kept - counts->n_tokens)
+                                 : split->shard_tokens - (size_t)(counts->n_tokens % split->shard_tokens);
         now = n - i < room ? n - i : room;
-        shard_writer_add(&split->shard, ids + i, now);
-        split->n_tokens += now;
-        if (now == room)
+        if (!kept && !split->is_open)
+            TRY(open_shard(split));
+        if (!kept)
+            shard_writer_add(&split->shard, ids + i, now);
+        counts->n_tokens += now;
+        if (!kept && now == room)
             TRY(finish_shard(split));
     }
     return STATUS_OK;
 }
 
-static enum status continue_split(struct split_writer *split) {
-    const size_t in_last = split->n_tokens % split->shard_tokens;
-    const int last = (int)(split->n_tokens / split->shard_tokens);
-    if (in_last == 0)
-        return STATUS_OK;
-    char *unfinished = unfinished_path(split, last);
-    enum status status = unfinished ? STATUS_OK : STATUS_FAILED;
-    if (unfinished && !file_exists(unfinished))
-        status = FAIL(STATUS_INVALID,
-                      "%s of the unfinished run is missing; restore it, or begin again with --restart",
-                      unfinished);
-    free(unfinished);
-    return status == STATUS_OK ? open_shard(split, last, in_last) : status;
+enum status split_end(struct split_writer *split) {
+    split->counts.is_ended = true;
+    return finish_shard(split);
 }
 
-enum status output_continue(struct output *output) {
-    TRY(continue_split(&output->train));
-    return continue_split(&output->val);
+bool split_is_kept(const struct split_writer *split) {
+    const uint64_t n_kept = split->counts.n_kept;
+    bool kept = true;
+    for (int i = 0; kept && i < n_shards_of(split, n_kept); i++) {
+        const uint64_t left = n_kept - (uint64_t)i * split->shard_tokens;
+        struct shard shard;
+        char *path = shard_path(split, i, false);
+        kept = path && shard_open(&shard, path) == STATUS_OK;
+        if (kept) {
+            kept = shard.n_tokens == (left < split->shard_tokens ? left : split->shard_tokens);
+            shard_close(&shard);
+        } else
+            status_clear();
+        free(path);
+    }
+    return kept;
 }
 
-static enum status sync_split(struct split_writer *split) {
-    if (!split->is_open)
-        return STATUS_OK;
-    file_sync(&split->shard.file);
-    return file_writer_status(&split->shard.file);
+void split_report(const struct split_writer *split) {
+    const struct split_counts *counts = &split->counts;
+    const int n_shards = n_shards_of(split, counts->n_tokens);
+    const char *plural = n_shards == 1 ? "" : "s";
+    if (counts->n_tokens > 0 && counts->n_bytes > 0)
+        log_info("%s: %llu bytes, %llu tokens in %d shard%s, %.2f bytes per token", split->name,
+                 (unsigned long long)counts->n_bytes, (unsigned long long)counts->n_tokens, n_shards, plural,
+                 (double)counts->n_bytes / (double)counts->n_tokens);
+    else if (counts->n_tokens > 0)
+        log_info("%s: %llu tokens in %d shard%s", split->name, (unsigned long long)counts->n_tokens, n_shards,
+                 plural);
 }
 
-enum status output_sync(struct output *output) {
-    TRY(sync_split(&output->train));
-    return sync_split(&output->val);
-}
-
-enum status output_finish(struct output *output) {
-    TRY(finish_shard(&output->train));
-    return finish_shard(&output->val);
-}
-
-void output_keep(struct output *output) {
+void output_abandon(struct output *output, bool keep) {
     struct split_writer *const splits[] = {&output->train, &output->val};
     for (int i = 0; i < 2; i++) {
         if (splits[i]->is_open)
-            file_writer_keep(&splits[i]->shard.file);
+            shard_writer_discard(&splits[i]->shard);
         splits[i]->is_open = false;
     }
+    char *folder = keep ? NULL : output_unfinished_path(output->folder, "");
+    // What was wrong before is what is reported.
+    const enum status removed = folder ? file_remove_tree(folder) : STATUS_OK;
+    (void)removed;
+    free(folder);
 }
 
 // ---- what is held out at the end
 
-// All tokens of a split whose shards are finished and unpublished, as one array.
+// All tokens of a split that has ended, as one array.
 struct token_reader {
     const struct split_writer *split;
     struct shard shard;
@@ -139,7 +150,7 @@ static enum status read_tokens(struct token_reader *reader, uint64_t first, size
     const size_t shard_tokens = reader->split->shard_tokens;
     const int index = (int)(first / shard_tokens);
     if (reader->index != index) {
-        char *path = unfinished_path(reader->split, index);
+        char *path = shard_path(reader->split, index, false);
         if (reader->index >= 0)
             shard_close(&reader->shard);
         reader->index = -1;
@@ -159,7 +170,7 @@ enum { READ_TOKENS = 1 << 16 };
 static enum status find_document(struct token_reader *reader, uint64_t from, int32_t start_id,
                                  int32_t *tokens, uint64_t *at) {
     size_t n;
-    for (*at = from; *at < reader->split->n_tokens; *at += n) {
+    for (*at = from; *at < reader->split->counts.n_tokens; *at += n) {
         TRY(read_tokens(reader, *at, READ_TOKENS, tokens, &n));
         for (size_t i = 0; i < n; i++)
             if (tokens[i] == start_id) {
@@ -174,7 +185,7 @@ static enum status find_document(struct token_reader *reader, uint64_t from, int
 static enum status find_cut(struct token_reader *reader, uint64_t target, int32_t start_id, int32_t *tokens,
                             uint64_t *cut) {
     TRY(find_document(reader, target, start_id, tokens, cut));
-    if (*cut < reader->split->n_tokens)
+    if (*cut < reader->split->counts.n_tokens)
         return STATUS_OK;
     *cut = target;
     for (uint64_t last = target; last > 0;) {
@@ -194,34 +205,42 @@ static enum status find_cut(struct token_reader *reader, uint64_t target, int32_
 
 static enum status move_tokens(struct output *output, struct token_reader *reader, uint64_t cut,
                                const struct tokenizer *tokenizer, int32_t *tokens) {
-    struct split_writer *train = &output->train, *val = &output->val;
+    struct split_counts *train = &output->train.counts, *val = &output->val.counts;
     const int32_t start_id = tokenizer_document_start(tokenizer);
     uint64_t n_documents = 0, n_bytes = 0; // of what is moved
     size_t n;
     for (uint64_t at = cut; at < train->n_tokens; at += n) {
         TRY(read_tokens(reader, at, READ_TOKENS, tokens, &n));
         if (at == cut && tokens[0] != start_id) { // in the middle of a document
-            TRY(split_add(val, &start_id, 1));
+            TRY(split_add(&output->val, &start_id, 1));
             val->n_documents++;
         }
         for (size_t i = 0; i < n; i++) {
             n_bytes += tokenizer_text_bytes(tokenizer, tokens[i]);
             n_documents += tokens[i] == start_id;
         }
-        TRY(split_add(val, tokens, n));
+        TRY(split_add(&output->val, tokens, n));
     }
     if (tokenizer_adds_space(tokenizer)) // one is no text
         n_bytes -= n_documents;
     val->n_bytes = n_bytes < train->n_bytes ? n_bytes : train->n_bytes;
-    train->n_tokens = cut;
     train->n_bytes -= val->n_bytes;
     train->n_documents -= n_documents;
     val->n_documents += n_documents;
-    return output_finish(output);
+    TRY(split_end(&output->val));
+    // The shard of the cut is replaced by its start, read from the one that is still open.
+    train->n_tokens = train->n_kept = cut - cut % output->train.shard_tokens;
+    while (train->n_tokens < cut) {
+        const uint64_t left = cut - train->n_tokens;
+        TRY(read_tokens(reader, train->n_tokens, left < READ_TOKENS ? (size_t)left : READ_TOKENS, tokens,
+                        &n));
+        TRY(split_add(&output->train, tokens, n));
+    }
+    return split_end(&output->train);
 }
 
 enum status output_hold_out(struct output *output, double held_out, const struct tokenizer *tokenizer) {
-    const uint64_t n = output->train.n_tokens, target = (uint64_t)((double)n * (1 - held_out));
+    const uint64_t n = output->train.counts.n_tokens, target = (uint64_t)((double)n * (1 - held_out));
     struct token_reader reader = {.split = &output->train, .index = -1};
     int32_t *tokens = malloc(READ_TOKENS * sizeof *tokens);
     uint64_t cut = n;
@@ -237,39 +256,108 @@ enum status output_hold_out(struct output *output, double held_out, const struct
     return status;
 }
 
+// ---- meta.json
+
+static void add_tokenizer(const struct meta *meta, struct text *json) {
+    if (!meta->tokenizer) {
+        text_add(json, "null,\n  \"ids\": null");
+        return;
+    }
+    char *absolute = realpath(meta->tokenizer_path, NULL); // NULL for "bytes"
+    json_add_string(json, meta->tokenizer_path);
+    text_add(json, ",\n  \"tokenizer_path\": ");
+    json_add_string(json, absolute ? absolute : meta->tokenizer_path);
+    text_add(json, ",\n  \"ids\": %d,\n  \"tokenizer_xxh3\": \"%016llx\"", tokenizer_n_ids(meta->tokenizer),
+             (unsigned long long)tokenizer_checksum(meta->tokenizer));
+    free(absolute);
+}
+
+static void add_split(const struct split_writer *split, struct text *json) {
+    text_add(json, ",\n  \"%s\": {\"bytes\": %llu, \"tokens\": %llu, \"documents\": %llu, \"shards\": %d}",
+             split->name, (unsigned long long)split->counts.n_bytes,
+             (unsigned long long)split->counts.n_tokens, (unsigned long long)split->counts.n_documents,
+             n_shards_of(split, split->counts.n_tokens));
+}
+
+static void add_sources(const struct meta *meta, struct text *json) {
+    text_add(json, ",\n  \"sources\": [");
+    for (int i = 0; i < meta->n_sources; i++) {
+        const struct source_counts *counts = &meta->sources[i];
+        text_add(json, "%s\n    {\"path\": ", i ? "," : "");
+        json_add_string(json, meta->paths[i]);
+        text_add(json,
+                 ", \"bytes\": %llu, \"xxh3\": \"%016llx\", \"documents\": %llu, \"text_bytes\": %llu, "
+                 "\"tokens\": %llu}",
+                 (unsigned long long)counts->bytes, (unsigned long long)counts->checksum,
+                 (unsigned long long)counts->documents, (unsigned long long)counts->text_bytes,
+                 (unsigned long long)counts->tokens);
+    }
+    text_add(json, "\n  ]");
+}
+
+enum status meta_checksum(const char *path, uint64_t *checksum) {
+    static char block[1 << 18];
+    struct text_input *input;
+    TRY(text_input_open(path, &input));
+    enum status status = STATUS_OK;
+    for (size_t n = 1; n > 0 && status == STATUS_OK;)
+        status = text_input_read(input, block, sizeof block, &n);
+    *checksum = text_input_checksum(input);
+    text_input_close(input);
+    return status;
+}
+
+static enum status add_shards(const struct split_writer *split, bool *is_first, struct text *json) {
+    for (int i = 0; i < n_shards_of(split, split->counts.n_tokens); i++) {
+        char *path = shard_path(split, i, true);
+        uint64_t checksum;
+        enum status status = path ? meta_checksum(path, &checksum) : STATUS_FAILED;
+        free(path);
+        TRY(status);
+        text_add(json, "%s\n    {\"file\": \"%s-%05d.bin\", \"xxh3\": \"%016llx\"}", *is_first ? "" : ",",
+                 split->name, i, (unsigned long long)checksum);
+        *is_first = false;
+    }
+    return STATUS_OK;
+}
+
+static enum status write_meta(const struct output *output, const struct meta *meta, const char *path) {
+    struct text json = {0};
+    bool is_first = true;
+    text_add(&json, "{\n  \"tokenizer\": ");
+    add_tokenizer(meta, &json);
+    add_split(&output->train, &json);
+    add_split(&output->val, &json);
+    add_sources(meta, &json);
+    text_add(&json, ",\n  \"files\": [");
+    enum status status = add_shards(&output->train, &is_first, &json);
+    if (status == STATUS_OK)
+        status = add_shards(&output->val, &is_first, &json);
+    text_add(&json, "\n  ]\n}\n");
+    if (status == STATUS_OK)
+        status = text_status(&json);
+    if (status == STATUS_OK)
+        status = file_write_all(path, json.data, json.length);
+    text_free(&json);
+    return status;
+}
+
 // ---- publishing
 
-// Renames one shard, unless an interrupted run has done so; the last one may hold tokens that were moved.
-static enum status publish_shard(struct split_writer *split, int index) {
-    const uint64_t before = (uint64_t)index * split->shard_tokens, left = split->n_tokens - before;
-    const size_t n_tokens = left < split->shard_tokens ? (size_t)left : split->shard_tokens;
-    char *path = output_shard_path(split, index), *unfinished = path ? unfinished_path(split, index) : NULL;
-    struct shard shard = {.descriptor = -1};
-    enum status status = unfinished ? STATUS_OK : STATUS_FAILED;
-    const bool is_published = status == STATUS_OK && !file_exists(unfinished);
-    if (status == STATUS_OK)
-        status = shard_open(&shard, is_published ? path : unfinished);
-    const size_t found = shard.n_tokens;
-    if (status == STATUS_OK)
-        shard_close(&shard);
-    if (status == STATUS_OK && !is_published && found > n_tokens)
-        status = open_shard(split, index, n_tokens);
-    if (status == STATUS_OK)
-        status = finish_shard(split);
-    if (status == STATUS_OK && !is_published)
-        status = file_rename(unfinished, path);
-    free(unfinished);
-    free(path);
+static enum status publish_shard(const struct split_writer *split, int index) {
+    char *from = shard_path(split, index, false), *to = shard_path(split, index, true);
+    enum status status = from && to ? file_rename(from, to) : STATUS_FAILED;
+    free(from);
+    free(to);
     return status;
 }
 
 // Removes the split's shards from `first` on, and counts them.
-static enum status remove_shards(const struct split_writer *split, const char *suffix, int first,
-                                 int *n_removed) {
+static enum status remove_shards(const struct split_writer *split, int first, int *n_removed) {
     struct file_list names = {0};
     enum status status = file_list_folder(&names, split->folder);
     for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
-        if (output_shard_index(names.paths[i], split->name, suffix) < first)
+        if (output_shard_index(names.paths[i], split->name) < first)
             continue;
         char *path = file_path("%s/%s", split->folder, names.paths[i]);
         status = path ? file_remove_tree(path) : STATUS_FAILED;
@@ -280,48 +368,28 @@ static enum status remove_shards(const struct split_writer *split, const char *s
     return status;
 }
 
-enum status output_discard(struct output *output) {
-    int n_removed = 0;
-    output_keep(output);
-    TRY(remove_shards(&output->train, FILE_UNFINISHED, 0, &n_removed));
-    return remove_shards(&output->val, FILE_UNFINISHED, 0, &n_removed);
-}
-
-static enum status write_meta(const char *path, enum status (*add_meta)(void *context, struct text *json),
-                              void *context) {
-    struct text json = {0};
-    enum status status = add_meta(context, &json);
-    if (status == STATUS_OK)
-        status = text_status(&json);
-    if (status == STATUS_OK)
-        status = file_write_all(path, json.data, json.length);
-    text_free(&json);
-    return status;
-}
-
 // meta.json is removed first and written last, so that it always describes the shards next to it.
-static enum status publish(struct output *output, const char *meta_path,
-                           enum status (*add_meta)(void *context, struct text *json), void *context) {
-    struct split_writer *const splits[] = {&output->train, &output->val};
+static enum status publish(struct output *output, const struct meta *meta, const char *meta_path) {
+    const struct split_writer *const splits[] = {&output->train, &output->val};
     int n_removed = 0;
     if (unlink(meta_path) != 0 && errno != ENOENT)
         return FAIL(STATUS_FAILED, "cannot replace %s: %s", meta_path, strerror(errno));
     for (int i = 0; i < 2; i++) {
-        for (int k = 0; k < split_n_shards(splits[i]); k++)
+        const int n_shards = n_shards_of(splits[i], splits[i]->counts.n_tokens);
+        for (int k = 0; k < n_shards; k++)
             TRY(publish_shard(splits[i], k));
-        TRY(remove_shards(splits[i], "", split_n_shards(splits[i]), &n_removed));
+        TRY(remove_shards(splits[i], n_shards, &n_removed));
     }
     if (n_removed > 0)
         log_info("removed %d older shard%s of %s", n_removed, n_removed == 1 ? "" : "s", output->folder);
-    TRY(output_discard(output));
-    TRY(write_meta(meta_path, add_meta, context));
+    TRY(write_meta(output, meta, meta_path));
+    output_abandon(output, false);
     return file_sync_folder(output->folder);
 }
 
-enum status output_publish(struct output *output, enum status (*add_meta)(void *context, struct text *json),
-                           void *context) {
+enum status output_publish(struct output *output, const struct meta *meta) {
     char *meta_path = file_path("%s/meta.json", output->folder);
-    enum status status = meta_path ? publish(output, meta_path, add_meta, context) : STATUS_FAILED;
+    enum status status = meta_path ? publish(output, meta, meta_path) : STATUS_FAILED;
     free(meta_path);
     return status;
 }

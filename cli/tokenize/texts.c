@@ -1,42 +1,217 @@
-// See cli/tokenize/texts.h. Two batches take turns: while one is encoded, the next is read.
-#include "cli/tokenize/texts.h"
-
+// Reads texts, encodes their chunks in parallel and adds the tokens to the shards. Two batches take turns:
+// while one is encoded, the next is read. A restart reads the chunks again that are in finished shards, but
+// encodes none of them.
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parallel.h"
-#include "cli/tokenize/encode.h"
-#include "cli/tokenize/show.h"
+#include "base/text.h"
+#include "cli/tokenize/tokenize.h"
+#include "cli/version.h"
 #include "data/corpus.h"
-#include "trainer/signals.h"
+#include "data/text/json_line.h"
+#include "data/text/reader.h"
 
 #define BATCH_PER_THREAD ((size_t)2 << 20)
 #define SMALLEST_BATCH   ((size_t)8 << 20)
 #define LARGEST_BATCH    ((size_t)256 << 20)
-#define SAVE_S           2  // between two saves of the state, and at least
-#define SAVE_SHARE       20 // times as long as a save takes
+#define LIVE_S           0.5 // between two updates of the progress line
+#define LINE_S           60  // between two messages where there is no such line
 
+// What a chunk has become, which follows from the chunk alone.
+struct encoded {
+    struct token_list ids; // each document is preceded by tokenizer_add_separator; empty ones are left out
+    uint64_t n_documents;  // that begin in the chunk
+    uint64_t n_bytes;      // of their text
+    uint64_t n_markers;    // that were encoded as text
+    size_t bad_at;         // of plain text: the first byte that is not text; the chunk's length when all are
+    enum status status;
+};
+// Of one part of parallel_run.
+struct part {
+    struct token_encoder *encoder;
+    struct text line;
+};
+// What a restart needs, besides the counts of the sources, which follow it in the record.
+struct progress {
+    uint64_t target;   // bytes of a batch, on which the chunks depend
+    uint64_t n_chunks; // that were added
+    uint64_t n_markers;
+    struct split_counts train, val;
+};
 struct run {
     const struct tokenize_options *options;
     const struct tokenizer *tokenizer;
     const struct text_sources *sources;
-    struct state state;
-    struct output output;
+    const char *field;  // of JSON Lines
+    struct part *parts; // (n_parts)
+    int n_parts;
+    struct encoded *encoded; // (capacity) of the batch
+    int capacity;
     struct text_reader *reader;
-    struct encoders *encoders;
     struct text_batch batches[2];
-    struct show show;
+    struct text_split split;
+    struct source_counts *counts; // (sources->n)
+    struct output output;
+    struct text settings; // of this run, as at the start of the record; empty where no run can go on
+    struct progress progress;
+    uint64_t n_seen; // chunks so far; those before progress.n_chunks are in finished shards
+    bool has_record;
     int warned_source;
-    bool has_begun;    // the unfinished shards are of this run, or of one that it continues
-    bool can_continue; // a state is saved
-    double saved_s, save_cost_s;
+    double began_s, shown_s;
+    uint64_t began_bytes, total_bytes; // total_bytes 0: not known
 };
+
+// ---- one chunk
+
+static uint64_t count_markers(const char *text, size_t n) {
+    const size_t length = sizeof CORPUS_END_OF_TEXT - 1;
+    uint64_t markers = 0;
+    for (const char *at = text, *end = text + n;
+         (at = memmem(at, (size_t)(end - at), CORPUS_END_OF_TEXT, length)); at += length)
+        markers++;
+    return markers;
+}
+
+//   starts   a document begins with the text
+static enum status encode_text(const struct run *run, struct part *part, const char *text, size_t bytes,
+                               bool starts, struct encoded *out) {
+    const char *at = text, *document;
+    for (size_t n; corpus_next_document(&at, text + bytes, run->options->end_of_text, &document, &n);) {
+        if (starts && n > 0) {
+            TRY(tokenizer_add_separator(run->tokenizer, false, &out->ids));
+            out->n_documents++;
+        }
+        TRY(token_encoder_add(part->encoder, document, n, starts, &out->ids));
+        out->n_bytes += n;
+        starts = true;
+    }
+    out->n_markers += run->options->end_of_text ? 0 : count_markers(text, bytes);
+    return STATUS_OK;
+}
+
+static enum status encode_lines(const struct run *run, struct part *part, const char *path, const char *lines,
+                                const struct text_chunk *chunk, struct encoded *out) {
+    uint64_t number = chunk->line;
+    for (const char *line = lines, *end = lines + chunk->n, *newline; line < end;
+         line = newline + 1, number++) {
+        newline = memchr(line, '\n', (size_t)(end - line));
+        newline = newline ? newline : end;
+        const size_t n = (size_t)(newline - line);
+        if (text_is_blank(line, n))
+            continue;
+        TRY(json_line_read(line, n, run->field, path, number, &part->line));
+        TRY(encode_text(run, part, part->line.data, part->line.length, true, out));
+    }
+    return STATUS_OK;
+}
+
+static enum status encode_chunk(const struct run *run, struct part *part, const struct text_batch *batch,
+                                int i) {
+    const struct text_chunk *chunk = &batch->chunks[i];
+    const struct text_source *source = &run->sources->list[chunk->source];
+    const char *text = batch->bytes + chunk->at;
+    struct encoded *out = &run->encoded[i];
+    const struct token_list ids = {out->ids.ids, 0, out->ids.capacity};
+    *out = (struct encoded){.ids = ids, .bad_at = chunk->n};
+    if (source->format == TEXT_JSON_LINES)
+        return encode_lines(run, part, strcmp(source->path, "-") ? source->path : "standard input", text,
+                            chunk, out);
+    out->bad_at = corpus_text_bytes(text, chunk->n);
+    return encode_text(run, part, text, chunk->n, chunk->starts_document, out);
+}
+
+// ---- a batch
+
+struct batch_work {
+    const struct run *run;
+    const struct text_batch *batch;
+    struct text_batch *next;
+    enum status *next_status;
+    atomic_int *taken;
+};
+
+static void run_part(const void *context, int part, int n_parts) {
+    (void)n_parts;
+    const struct batch_work *work = context;
+    if (part == 0)
+        *work->next_status = text_reader_next(work->run->reader, work->next);
+    for (int i; (i = atomic_fetch_add(work->taken, 1)) < work->batch->n_chunks;)
+        work->run->encoded[i].status = encode_chunk(work->run, &work->run->parts[part], work->batch, i);
+}
+
+// Encodes the chunks of a batch from `first` on, and meanwhile reads the next one: of several threads, one
+// reads first. STATUS_INVALID: the first chunk in the order of the text that is malformed.
+static enum status encode_batch(struct run *run, const struct text_batch *batch, int first,
+                                struct text_batch *next, enum status *next_status) {
+    if (run->capacity < batch->n_chunks) {
+        struct encoded *grown = realloc(run->encoded, (size_t)batch->n_chunks * sizeof *grown);
+        if (!grown)
+            return FAIL(STATUS_FAILED, "out of memory for %d chunks of text", batch->n_chunks);
+        memset(grown + run->capacity, 0, (size_t)(batch->n_chunks - run->capacity) * sizeof *grown);
+        run->encoded = grown;
+        run->capacity = batch->n_chunks;
+    }
+    atomic_int taken = first;
+    parallel_run(run->n_parts, run_part, &(struct batch_work){run, batch, next, next_status, &taken});
+    // Threads record the failure that comes first in time; the one that comes first in the text is wanted.
+    for (int i = first; i < batch->n_chunks; i++)
+        if (run->encoded[i].status != STATUS_OK) {
+            status_clear();
+            return encode_chunk(run, &run->parts[0], batch, i);
+        }
+    return STATUS_OK;
+}
+
+// ---- progress on the screen
+
+enum { N_FIELDS = 5 };
+
+static void describe(const struct run *run, double now_s, uint64_t done, uint64_t tokens,
+                     struct log_field fields[N_FIELDS]) {
+    char number[32], of[32];
+    const double elapsed_s = now_s - run->began_s,
+                 rate = elapsed_s > 0 ? (double)(done - run->began_bytes) / elapsed_s : 0;
+    static const int ranks[N_FIELDS] = {0, 2, 3, 4, 1};
+    for (int i = 0; i < N_FIELDS; i++)
+        fields[i] = (struct log_field){.rank = ranks[i]};
+    text_bytes(number, sizeof number, (double)done);
+    if (run->total_bytes > 0) {
+        snprintf(fields[0].text, sizeof fields[0].text, "%3.0f %%",
+                 100 * (double)done / (double)run->total_bytes);
+        snprintf(fields[1].text, sizeof fields[1].text, "%s of %s", number,
+                 text_bytes(of, sizeof of, (double)run->total_bytes));
+    } else
+        snprintf(fields[1].text, sizeof fields[1].text, "%s", number);
+    snprintf(fields[2].text, sizeof fields[2].text, "%s tokens", text_count(of, sizeof of, (double)tokens));
+    snprintf(fields[3].text, sizeof fields[3].text, "%.1f MB/s", rate / 1e6);
+    if (run->total_bytes >= done && rate > 0 && run->total_bytes > 0)
+        snprintf(fields[4].text, sizeof fields[4].text, "%s left",
+                 text_duration(of, sizeof of, (double)(run->total_bytes - done) / rate));
+}
+
+static void show_progress(struct run *run, uint64_t done, uint64_t tokens) {
+    const double now_s = clock_monotonic_s();
+    const bool live = log_is_terminal();
+    struct log_field fields[N_FIELDS];
+    char line[256];
+    if (now_s - run->shown_s < (live ? LIVE_S : LINE_S))
+        return;
+    run->shown_s = now_s;
+    describe(run, now_s, done, tokens, fields);
+    if (live)
+        log_live(fields, N_FIELDS);
+    else
+        log_info("%s", log_join_fields(fields, N_FIELDS, sizeof line - 1, line, sizeof line));
+}
 
 // ---- the split by bytes
 
@@ -69,7 +244,7 @@ static enum status find_split(struct run *run) {
     const struct text_sources *sources = run->sources;
     const double held_out = run->options->held_out;
     uint64_t bytes = 0, point = 0;
-    run->state.split.source = -1;
+    run->split.source = -1;
     if (held_out == 0 || !all_sized(sources))
         return STATUS_OK;
     for (int i = 0; i < sources->n; i++)
@@ -79,7 +254,7 @@ static enum status find_split(struct run *run) {
         const struct text_source *source = &sources->list[i];
         TRY(split_point(source, wanted, run->options->end_of_text, &point));
         if (point < source->bytes) {
-            run->state.split = (struct text_split){i, point};
+            run->split = (struct text_split){i, point};
             return STATUS_OK;
         }
         wanted -= wanted < point ? wanted : point;
@@ -87,22 +262,90 @@ static enum status find_split(struct run *run) {
     return STATUS_OK;
 }
 
-// ---- batches
+// ---- the record of an unfinished run
 
-static enum status save(struct run *run) {
-    const double began_s = clock_monotonic_s();
-    TRY(output_sync(&run->output));
-    TRY(state_save(&run->state, &run->output));
-    run->can_continue = true;
-    run->saved_s = clock_monotonic_s();
-    run->save_cost_s = run->saved_s - began_s;
+static enum status describe_settings(struct run *run, const struct tokenizer_identity *tokenizer) {
+    const struct tokenize_options *options = run->options;
+    struct text *settings = &run->settings;
+    char number[32], name[TOKENIZER_DESCRIPTION_BYTES];
+    text_add(settings, "%s\n%s, %d, %s, %d, %s, %" PRId64 "\n", version_text(),
+             tokenizer_identity_describe(tokenizer, name), (int)run->output.train.token_bytes,
+             text_double(number, options->held_out), options->end_of_text, run->field, options->shard_tokens);
+    for (int i = 0; i < run->sources->n; i++) {
+        const struct text_source *source = &run->sources->list[i];
+        text_add(settings, "%s, %" PRIu64 ", %" PRId64 "\n", source->path, source->bytes,
+                 source->modified_ns);
+    }
+    text_add_bytes(settings, "", 1);
+    TRY(text_status(settings));
+    if (run->total_bytes == 0) // a pipe gives no text twice
+        settings->length = 0;
     return STATUS_OK;
 }
 
-static bool save_is_due(const struct run *run) {
-    const double since_s = clock_monotonic_s() - run->saved_s;
-    return since_s > SAVE_S && since_s > SAVE_SHARE * run->save_cost_s;
+// A record with the counts as they are now, and of `split` as they will be once it has n_kept tokens in
+// finished shards.
+static void add_record(const struct run *run, const struct split_writer *split, uint64_t n_kept,
+                       struct text *record) {
+    struct progress progress = run->progress;
+    progress.train = run->output.train.counts;
+    progress.val = run->output.val.counts;
+    (split == &run->output.train ? &progress.train : &progress.val)->n_kept = n_kept;
+    text_add_bytes(record, run->settings.data, run->settings.length);
+    text_add_bytes(record, &progress, sizeof progress);
+    text_add_bytes(record, run->counts, (size_t)run->sources->n * sizeof *run->counts);
 }
+
+static enum status write_record(struct run *run, const struct text *record) {
+    char *path = output_unfinished_path(run->options->out, "/record");
+    enum status status = path ? text_status(record) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        status = file_write_all(path, record->data, record->length);
+    run->has_record = run->has_record || status == STATUS_OK;
+    free(path);
+    return status;
+}
+
+// Takes over what a record says, if it is of the same settings and its shards are there.
+static bool restore(struct run *run, const char *record, size_t bytes) {
+    const size_t settings = run->settings.length, counts = (size_t)run->sources->n * sizeof *run->counts;
+    if (settings == 0 || bytes != settings + sizeof run->progress + counts ||
+        memcmp(record, run->settings.data, settings) != 0)
+        return false;
+    struct progress progress;
+    memcpy(&progress, record + settings, sizeof progress);
+    struct output output = run->output;
+    output.train.counts = progress.train;
+    output.val.counts = progress.val;
+    if (!split_is_kept(&output.train) || !split_is_kept(&output.val))
+        return false;
+    run->progress = progress;
+    run->output = output;
+    memcpy(run->counts, record + settings + sizeof progress, counts);
+    return true;
+}
+
+// Keeps the finished shards of an unfinished run with the same settings, or removes what one has left.
+static enum status begin(struct run *run) {
+    char *path = output_unfinished_path(run->options->out, "/record"), *record = NULL;
+    size_t bytes = 0;
+    if (path && file_exists(path) && file_read(path, SIZE_MAX, &record, &bytes) != STATUS_OK)
+        status_clear();
+    run->has_record = record && restore(run, record, bytes);
+    free(record);
+    free(path);
+    if (run->has_record)
+        log_info("%s: keeping the finished shards of an unfinished run, %llu tokens", run->options->out,
+                 (unsigned long long)(run->output.train.counts.n_kept + run->output.val.counts.n_kept));
+    else
+        output_abandon(&run->output, false);
+    path = output_unfinished_path(run->options->out, "");
+    enum status status = path ? file_make_folders(path) : STATUS_FAILED;
+    free(path);
+    return status;
+}
+
+// ---- batches
 
 static void warn_of_encoding(struct run *run, const struct text_batch *batch, const struct text_chunk *chunk,
                              size_t bad_at) {
@@ -119,74 +362,87 @@ static void warn_of_encoding(struct run *run, const struct text_batch *batch, co
 // split.
 static size_t n_left_out(const struct run *run, const struct split_writer *split,
                          const struct token_list *ids) {
-    return tokenizer_has_bos(run->tokenizer) && split->n_tokens == 0 && ids->n > 0 &&
+    return tokenizer_has_bos(run->tokenizer) && split->counts.n_tokens == 0 && ids->n > 0 &&
                    ids->ids[0] == tokenizer_end_of_text(run->tokenizer)
                ? 1
                : 0;
 }
 
-// The end of the last document of a split.
+// The end of a split, and of its last document.
 static enum status end_split(const struct run *run, struct split_writer *split) {
     const int32_t end = tokenizer_end_of_text(run->tokenizer);
-    return tokenizer_has_bos(run->tokenizer) && split->n_tokens > 0 ? split_add(split, &end, 1) : STATUS_OK;
+    if (split->counts.is_ended)
+        return STATUS_OK;
+    if (tokenizer_has_bos(run->tokenizer) && split->counts.n_tokens > 0)
+        TRY(split_add(split, &end, 1));
+    return split_end(split);
 }
 
-static enum status add_chunk(struct run *run, const struct text_batch *batch, int i,
-                             const struct encoded *encoded) {
+static enum status add_chunk(struct run *run, const struct text_batch *batch, int i) {
     const struct text_chunk *chunk = &batch->chunks[i];
+    const struct encoded *encoded = &run->encoded[i];
     struct split_writer *split = chunk->held_out ? &run->output.val : &run->output.train;
-    struct source_counts *counts = &run->state.counts[chunk->source];
+    struct source_counts *counts = &run->counts[chunk->source];
     const size_t first = n_left_out(run, split, &encoded->ids), n_ids = encoded->ids.n - first;
-    TRY(split_add(split, encoded->ids.ids + first, n_ids));
-    split->n_bytes += encoded->n_bytes;
-    split->n_documents += encoded->n_documents;
+    struct text record = {0};
+    if (chunk->held_out)
+        TRY(end_split(run, &run->output.train));
+    const uint64_t n_kept =
+        (split->counts.n_tokens + n_ids) / split->shard_tokens * split->shard_tokens; // after this chunk
+    const bool finishes = run->settings.length > 0 && n_kept > split->counts.n_kept;
+    if (finishes)
+        add_record(run, split, n_kept, &record);
+    enum status status = split_add(split, encoded->ids.ids + first, n_ids);
+    if (status == STATUS_OK && finishes)
+        status = write_record(run, &record);
+    text_free(&record);
+    TRY(status);
+    split->counts.n_bytes += encoded->n_bytes;
+    split->counts.n_documents += encoded->n_documents;
     counts->tokens += n_ids;
     counts->text_bytes += encoded->n_bytes;
     counts->documents += encoded->n_documents;
-    run->state.n_markers += encoded->n_markers;
+    run->progress.n_markers += encoded->n_markers;
+    run->progress.n_chunks++;
     if (encoded->bad_at < chunk->n)
         warn_of_encoding(run, batch, chunk, encoded->bad_at);
     return STATUS_OK;
 }
 
-static enum status add_batch(struct run *run, const struct text_batch *batch, const struct encoded *encoded) {
-    for (int i = 0; i < batch->n_chunks; i++)
-        TRY(add_chunk(run, batch, i, &encoded[i]));
+static enum status add_batch(struct run *run, const struct text_batch *batch, int first) {
+    for (int i = first; i < batch->n_chunks; i++)
+        TRY(add_chunk(run, batch, i));
     for (int i = 0; i < batch->n_ends; i++) {
-        struct source_counts *counts = &run->state.counts[batch->ends[i].source];
-        counts->bytes = batch->ends[i].bytes;
-        counts->checksum = batch->ends[i].checksum;
-        counts->done = true;
+        run->counts[batch->ends[i].source].bytes = batch->ends[i].bytes;
+        run->counts[batch->ends[i].source].checksum = batch->ends[i].checksum;
     }
-    run->state.position = batch->end;
-    show_progress(&run->show, batch->file_bytes, run->output.train.n_tokens + run->output.val.n_tokens);
+    show_progress(run, batch->file_bytes,
+                  run->output.train.counts.n_tokens + run->output.val.counts.n_tokens);
     return STATUS_OK;
 }
 
 static enum status tokenize_batches(struct run *run) {
     int now = 0;
-    const enum status first = text_reader_next(run->reader, &run->batches[now]);
-    if (first == STATUS_STOPPED)
-        TRY(save(run));
-    TRY(first);
+    TRY(text_reader_next(run->reader, &run->batches[now]));
     // The last batch may have ends of sources only.
-    while (run->batches[now].n_chunks + run->batches[now].n_ends > 0) {
-        const struct encoded *encoded;
+    for (; run->batches[now].n_chunks + run->batches[now].n_ends > 0; now = 1 - now) {
+        struct text_batch *batch = &run->batches[now];
+        const uint64_t n_done = run->progress.n_chunks - run->n_seen; // of a restart
+        const int first = n_done < (uint64_t)batch->n_chunks ? (int)n_done : batch->n_chunks;
         enum status next_status;
-        TRY(encoders_run(run->encoders, run->sources, &run->batches[now], run->reader, &run->batches[1 - now],
-                         &encoded, &next_status));
-        TRY(add_batch(run, &run->batches[now], encoded));
-        if (signals_stop_requested()) {
-            TRY(save(run));
-            return STATUS_STOPPED;
+        run->n_seen += (uint64_t)batch->n_chunks;
+        if (first > 0) {
+            run->began_s = clock_monotonic_s();
+            run->began_bytes = batch->file_bytes;
         }
+        TRY(encode_batch(run, batch, first, &run->batches[1 - now], &next_status));
+        TRY(add_batch(run, batch, first));
         TRY(next_status);
-        if (save_is_due(run))
-            TRY(save(run));
-        now = 1 - now;
     }
     return STATUS_OK;
 }
+
+// ---- a run
 
 static uint64_t total_bytes(const struct text_sources *sources) {
     uint64_t bytes = 0;
@@ -198,40 +454,26 @@ static uint64_t total_bytes(const struct text_sources *sources) {
     return bytes;
 }
 
-static uint64_t bytes_before(const struct run *run) {
-    uint64_t bytes = 0;
-    for (int i = 0; i < run->state.position.source && i < run->sources->n; i++)
-        bytes += run->sources->list[i].bytes;
-    return bytes;
-}
-
-// ---- a run
-
 static enum status tokenize(struct run *run) {
-    size_t target = BATCH_PER_THREAD * (size_t)parallel_threads();
-    target = target < SMALLEST_BATCH ? SMALLEST_BATCH : target > LARGEST_BATCH ? LARGEST_BATCH : target;
-    TRY(encoders_new(run->tokenizer, run->options->field ? run->options->field : "text",
-                     run->options->end_of_text, &run->encoders));
-    TRY(text_reader_new(run->sources, tokenizer_rules(run->tokenizer), run->state.split,
-                        run->options->end_of_text, target, signals_stop_requested, &run->reader));
-    show_begin(&run->show, bytes_before(run), total_bytes(run->sources));
-    if (run->can_continue) {
-        TRY(text_reader_seek(run->reader, &run->state.position));
-        TRY(output_continue(&run->output));
-    }
-    run->saved_s = clock_monotonic_s();
+    TRY(find_split(run));
+    TRY(begin(run));
+    for (int i = 0; i < run->n_parts; i++)
+        TRY(token_encoder_new(run->tokenizer, &run->parts[i].encoder));
+    TRY(text_reader_new(run->sources, tokenizer_rules(run->tokenizer), run->split, run->options->end_of_text,
+                        run->progress.target, &run->reader));
+    run->began_s = run->shown_s = clock_monotonic_s();
     enum status status = tokenize_batches(run);
-    show_end();
+    log_live_end();
     TRY(status);
-    TRY(end_split(run, &run->output.train));
-    TRY(end_split(run, &run->output.val));
-    TRY(output_finish(&run->output));
-    if (run->output.train.n_bytes + run->output.val.n_bytes == 0)
+    struct output *output = &run->output;
+    TRY(end_split(run, &output->train));
+    TRY(end_split(run, &output->val));
+    if (output->train.counts.n_bytes + output->val.counts.n_bytes == 0)
         return FAIL(STATUS_INVALID, "train tokenize: %s contains no text", run->sources->list[0].path);
-    if (run->options->held_out > 0 && !all_sized(run->sources))
-        TRY(output_hold_out(&run->output, run->options->held_out, run->tokenizer));
-    run->state.is_complete = true;
-    return save(run);
+    if (run->options->held_out == 0 || all_sized(run->sources))
+        return STATUS_OK;
+    run->has_record = false; // what is moved to val was in the finished shards
+    return output_hold_out(output, run->options->held_out, run->tokenizer);
 }
 
 static enum status publish(struct run *run) {
@@ -240,99 +482,65 @@ static enum status publish(struct run *run) {
         return FAIL(STATUS_FAILED, "out of memory for %d paths", run->sources->n);
     for (int i = 0; i < run->sources->n; i++)
         paths[i] = run->sources->list[i].path;
-    struct meta meta = {run->tokenizer, run->options->tokenizer_path, &run->output, paths, run->state.counts,
-                        run->sources->n};
-    enum status status = output_publish(&run->output, meta_add, &meta);
-    if (status == STATUS_OK)
-        status = state_remove(run->options->out);
+    const struct meta meta = {run->tokenizer, run->options->tokenizer_path, paths, run->counts,
+                              run->sources->n};
+    enum status status = output_publish(&run->output, &meta);
     free(paths);
     return status;
 }
 
-void texts_report(const struct split_writer *split, bool has_text) {
-    const int n_shards = split_n_shards(split);
-    const char *plural = n_shards == 1 ? "" : "s";
-    if (split->n_tokens > 0 && has_text)
-        log_info("%s: %llu bytes, %llu tokens in %d shard%s, %.2f bytes per token", split->name,
-                 (unsigned long long)split->n_bytes, (unsigned long long)split->n_tokens, n_shards, plural,
-                 (double)split->n_bytes / (double)split->n_tokens);
-    else if (split->n_tokens > 0)
-        log_info("%s: %llu tokens in %d shard%s", split->name, (unsigned long long)split->n_tokens, n_shards,
-                 plural);
-}
-
-// Goes on with an unfinished run, or removes what one without a state has left.
-static enum status begin(struct run *run) {
-    bool found;
-    if (run->options->restart)
-        TRY(state_remove(run->options->out));
-    TRY(state_load(&run->state, &run->output, &found));
-    run->has_begun = true;
-    run->can_continue = found;
-    if (!found)
-        return output_discard(&run->output);
-    log_info("%s: going on with an unfinished run, after %llu tokens", run->options->out,
-             (unsigned long long)(run->output.train.n_tokens + run->output.val.n_tokens));
-    return STATUS_OK;
-}
-
-static enum status tokenize_and_publish(struct run *run) {
-    TRY(find_split(run));
-    TRY(begin(run));
-    if (!run->state.is_complete)
-        TRY(tokenize(run));
-    TRY(publish(run));
-    corpus_warn_of_markers(run->state.n_markers, "encoded");
-    texts_report(&run->output.train, true);
-    texts_report(&run->output.val, true);
-    return STATUS_OK;
-}
-
-// What becomes of a run that did not finish. The first failure is the one that is reported.
-static void leave(struct run *run, enum status status) {
-    output_keep(&run->output);
-    if (run->can_continue) {
-        log_info("%s: repeat the same command to go on after %s", run->options->out,
-                 status == STATUS_STOPPED ? "this stop" : "the cause is removed");
-    } else if (run->has_begun) {
-        const enum status discarded = output_discard(&run->output);
-        (void)discarded;
+static void free_run(struct run *run) {
+    for (int i = 0; run->parts && i < run->n_parts; i++) {
+        token_encoder_delete(run->parts[i].encoder);
+        text_free(&run->parts[i].line);
     }
-}
-
-// Two processes must not write the same shards. The lock is on the folder, so that no file stays behind;
-// where the file system has no locks there is none.
-static enum status lock_folder(const char *folder, int *descriptor) {
-    *descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*descriptor >= 0 && flock(*descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return FAIL(STATUS_INVALID, "another ./train tokenize is writing to %s; wait for it to end", folder);
-    return STATUS_OK;
+    for (int i = 0; i < run->capacity; i++)
+        token_list_free(&run->encoded[i].ids);
+    text_reader_delete(run->reader);
+    text_batch_free(&run->batches[0]);
+    text_batch_free(&run->batches[1]);
+    text_free(&run->settings);
+    free(run->parts);
+    free(run->encoded);
+    free(run->counts);
 }
 
 enum status texts_tokenize(const struct tokenize_options *options, const struct tokenizer *tokenizer,
                            const struct text_sources *sources) {
     const struct tokenizer_identity identity = tokenizer_identify(tokenizer, options->tokenizer_path);
-    struct run run = {.options = options, .tokenizer = tokenizer, .sources = sources, .warned_source = -1};
-    int lock = -1;
-    signals_catch();
-    run.state = (struct state){.options = options, .tokenizer = &identity, .sources = sources};
-    run.state.counts = calloc((size_t)sources->n + 1, sizeof *run.state.counts);
+    const size_t target = BATCH_PER_THREAD * (size_t)parallel_threads();
+    struct run run = {.options = options,
+                      .tokenizer = tokenizer,
+                      .sources = sources,
+                      .field = options->field ? options->field : "text",
+                      .n_parts = parallel_threads(),
+                      .split = {.source = -1},
+                      .progress.target = target < SMALLEST_BATCH  ? SMALLEST_BATCH
+                                         : target > LARGEST_BATCH ? LARGEST_BATCH
+                                                                  : target,
+                      .total_bytes = total_bytes(sources),
+                      .warned_source = -1};
+    run.parts = calloc((size_t)run.n_parts, sizeof *run.parts);
+    run.counts = calloc((size_t)sources->n + 1, sizeof *run.counts);
     output_init(&run.output, options, &identity);
-    enum status status = run.state.counts ? file_make_folders(options->out)
-                                          : FAIL(STATUS_FAILED, "out of memory for %d files", sources->n);
-    if (status == STATUS_OK)
-        status = lock_folder(options->out, &lock);
+    enum status status = run.parts && run.counts
+                             ? describe_settings(&run, &identity)
+                             : FAIL(STATUS_FAILED, "out of memory for %d files", sources->n);
     if (status == STATUS_OK) {
-        status = tokenize_and_publish(&run);
+        status = tokenize(&run);
+        if (status == STATUS_OK)
+            status = publish(&run);
         if (status != STATUS_OK)
-            leave(&run, status);
+            output_abandon(&run.output, run.has_record);
+        if (status != STATUS_OK && run.has_record)
+            log_info("%s: the same command keeps the finished shards once the cause is removed",
+                     options->out);
     }
-    if (lock >= 0)
-        close(lock);
-    text_reader_delete(run.reader);
-    encoders_delete(run.encoders);
-    text_batch_free(&run.batches[0]);
-    text_batch_free(&run.batches[1]);
-    free(run.state.counts);
+    if (status == STATUS_OK) {
+        corpus_warn_of_markers(run.progress.n_markers, "encoded");
+        split_report(&run.output.train);
+        split_report(&run.output.val);
+    }
+    free_run(&run);
     return status;
 }

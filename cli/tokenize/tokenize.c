@@ -1,15 +1,19 @@
 // ./train tokenize TEXT... --out DIR
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/overwrite.h"
-#include "cli/tokenize/meta.h"
-#include "cli/tokenize/raw.h"
-#include "cli/tokenize/texts.h"
-#include "data/shard.h"
+#include "cli/tokenize/tokenize.h"
+#include "data/file_kind.h"
 
 static struct tokenize_options options = {.shard_tokens = SHARD_MAX_TOKENS};
 
@@ -29,24 +33,145 @@ static const struct arg flags[] = {
      "the files hold token ids without a header (nanoGPT's .bin); val in a file's name: for validation"},
     {"--dtype", ARG_STRING, &options.dtype, 0, 0,
      "uint16 or uint32: of the ids of --raw (uint16); else of the shards (uint16 up to 65536 ids)"},
-    {"--restart", ARG_FLAG, &options.restart, 0, 0,
-     "begin again where an unfinished run in --out would be continued"},
     {"--force", ARG_FLAG, &options.force, 0, 0, "overwrite files of --out that tokenize did not write"},
     {"--shard-tokens", ARG_INTEGER, &options.shard_tokens, 1, 1e9, "tokens per shard (100000000)"},
 };
 
+// ---- token ids without a header
+
+struct raw {
+    const struct tokenizer *tokenizer; // NULL: not known
+    const char *tokenizer_path;
+    size_t token_bytes; // 2 or 4
+};
+
+// Ids of 4 bytes without a tokenizer must be some that a model can have: other files then fail early.
+static enum status check_ids(const struct raw *raw, const char *path, const int32_t *tokens, size_t n,
+                             uint64_t first) {
+    const uint32_t n_ids = (uint32_t)(raw->tokenizer ? tokenizer_n_ids(raw->tokenizer) : TOKENIZER_MAX_IDS);
+    for (size_t i = 0; i < n; i++)
+        if ((uint32_t)tokens[i] >= n_ids)
+            return FAIL(STATUS_INVALID, "%s: token %llu is %u, but %s has the ids 0 to %u: it is %s", path,
+                        (unsigned long long)(first + i), (unsigned)tokens[i],
+                        raw->tokenizer ? raw->tokenizer_path : "the largest vocabulary", (unsigned)n_ids - 1,
+                        raw->tokenizer ? "another tokenizer's" : "no file of ids of this --dtype");
+    return STATUS_OK;
+}
+
+static size_t read_ids(const struct raw *raw, const char *bytes, size_t n, int32_t *ids) {
+    for (size_t i = 0; i < n / raw->token_bytes; i++) {
+        uint32_t id = 0; // little-endian
+        memcpy(&id, bytes + i * raw->token_bytes, raw->token_bytes);
+        ids[i] = (int32_t)id;
+    }
+    return n / raw->token_bytes;
+}
+
+// Ids have no header: any file of an even size could be some.
+static enum status refuse_other_kinds(const struct raw *raw, const char *path, const char *start, size_t n) {
+    const enum file_kind kind = file_kind_of(start, n);
+    if (kind == FILE_KIND_SHARD)
+        return FAIL(STATUS_INVALID, "%s has a header already: it is a token shard and needs no --raw", path);
+    return kind == FILE_KIND_UNKNOWN
+               ? STATUS_OK
+               : file_kind_refuse(kind, path, "",
+                                  raw->token_bytes == 2 ? "token ids of 2 bytes without a header"
+                                                        : "token ids of 4 bytes without a header");
+}
+
+static enum status add_stream(const struct raw *raw, struct split_writer *split, const char *path,
+                              FILE *stream, struct source_counts *counts) {
+    char bytes[8192];
+    int32_t ids[sizeof bytes / 2];
+    size_t n;
+    while ((n = fread(bytes, 1, sizeof bytes, stream)) > 0) {
+        if (counts->tokens == 0)
+            TRY(refuse_other_kinds(raw, path, bytes, n));
+        if (n % raw->token_bytes != 0)
+            return FAIL(STATUS_INVALID,
+                        "%s has %llu bytes, which is no multiple of %zu: expected tokens of %zu bytes", path,
+                        (unsigned long long)(counts->bytes + n), raw->token_bytes, raw->token_bytes);
+        const size_t n_ids = read_ids(raw, bytes, n, ids);
+        TRY(check_ids(raw, path, ids, n_ids, counts->tokens));
+        TRY(split_add(split, ids, n_ids));
+        counts->tokens += n_ids;
+        counts->bytes += n;
+    }
+    return ferror(stream) ? FAIL(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno)) : STATUS_OK;
+}
+
+static enum status add_files(const struct raw *raw, struct output *output, const char *const *paths,
+                             int n_paths, struct source_counts *counts) {
+    for (int i = 0; i < n_paths; i++) {
+        const char *slash = strrchr(paths[i], '/'), *name = slash ? slash + 1 : paths[i];
+        FILE *stream = fopen(paths[i], "rb");
+        if (!stream)
+            return FAIL(STATUS_INVALID, "cannot open %s: %s", paths[i], strerror(errno));
+        enum status status = add_stream(raw, strstr(name, "val") ? &output->val : &output->train, paths[i],
+                                        stream, &counts[i]);
+        fclose(stream);
+        TRY(status);
+        TRY(meta_checksum(paths[i], &counts[i].checksum));
+    }
+    if (output->train.counts.n_tokens + output->val.counts.n_tokens == 0)
+        return FAIL(STATUS_INVALID, "train tokenize: %s contains no tokens", paths[0]);
+    TRY(split_end(&output->train));
+    return split_end(&output->val);
+}
+
+static enum status tokenize_raw(const struct tokenizer *tokenizer, const char *const *paths, int n_paths) {
+    const bool is_32 = options.dtype && strcmp(options.dtype, "uint32") == 0;
+    const struct raw raw = {tokenizer, options.tokenizer_path, is_32 ? sizeof(uint32_t) : sizeof(uint16_t)};
+    struct tokenizer_identity identity = {0};
+    struct output output;
+    if (tokenizer)
+        identity = tokenizer_identify(tokenizer, options.tokenizer_path);
+    output_init(&output, &options, &identity);
+    output_abandon(&output, false); // what a process that was killed has left
+    struct source_counts *counts = calloc((size_t)n_paths + 1, sizeof *counts);
+    char *folder = output_unfinished_path(options.out, "");
+    enum status status = !folder  ? STATUS_FAILED
+                         : counts ? file_make_folders(folder)
+                                  : FAIL(STATUS_FAILED, "out of memory for %d files", n_paths);
+    if (status == STATUS_OK)
+        status = add_files(&raw, &output, paths, n_paths, counts);
+    if (status == STATUS_OK)
+        status = output_publish(&output,
+                                &(struct meta){tokenizer, options.tokenizer_path, paths, counts, n_paths});
+    if (status == STATUS_OK) {
+        split_report(&output.train);
+        split_report(&output.val);
+    } else
+        output_abandon(&output, false);
+    free(folder);
+    free(counts);
+    return status;
+}
+
+// ---- the command
+
+static bool is_meta(const char *path) {
+    cJSON *json = NULL;
+    const bool is_ours = json_read_file(path, &json) == STATUS_OK &&
+                         cJSON_GetObjectItemCaseSensitive(json, "ids") &&
+                         cJSON_GetObjectItemCaseSensitive(json, "tokenizer");
+    cJSON_Delete(json);
+    if (!is_ours)
+        status_clear();
+    return is_ours;
+}
+
 // Every file that tokenize may replace or remove.
 static enum status check_overwritten(const char *const *paths, int n_paths) {
     const struct overwrite shards = {"tokenize", paths, n_paths, "a token shard", shard_is_file},
-                           meta = {"tokenize", paths, n_paths, "the meta.json of token shards", meta_is_file};
+                           meta = {"tokenize", paths, n_paths, "the meta.json of token shards", is_meta};
     struct file_list names = {0};
     if (options.force || !file_is_folder(options.out))
         return STATUS_OK;
     enum status status = file_list_folder(&names, options.out);
     for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
         const char *name = names.paths[i];
-        const bool is_shard =
-            output_shard_index(name, "train", "") >= 0 || output_shard_index(name, "val", "") >= 0;
+        const bool is_shard = output_shard_index(name, "train") >= 0 || output_shard_index(name, "val") >= 0;
         if (!is_shard && strcmp(name, "meta.json") != 0)
             continue;
         char *path = file_path("%s/%s", options.out, name);
@@ -91,8 +216,20 @@ static enum status tokenize_texts(const char *const *paths, int n_paths, const s
     return status;
 }
 
+// Two processes must not write the same shards. The lock is on the folder, so that no file stays behind;
+// where the file system has no locks there is none.
+static enum status lock_folder(int *descriptor) {
+    TRY(file_make_folders(options.out));
+    *descriptor = open(options.out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*descriptor >= 0 && flock(*descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        return FAIL(STATUS_INVALID, "another ./train tokenize is writing to %s; wait for it to end",
+                    options.out);
+    return STATUS_OK;
+}
+
 static enum status tokenize(const char *const *paths, int n_paths) {
     struct tokenizer *tokenizer = NULL;
+    int lock = -1;
     TRY(check_arguments(n_paths));
     TRY(check_overwritten(paths, n_paths));
     if (options.tokenizer_path)
@@ -103,8 +240,12 @@ static enum status tokenize(const char *const *paths, int n_paths) {
                     "programs that use it",
                     options.tokenizer_path, tokenizer_n_lost_bytes(tokenizer));
     if (status == STATUS_OK)
-        status = options.raw ? raw_tokenize(&options, tokenizer, paths, n_paths)
-                             : tokenize_texts(paths, n_paths, tokenizer);
+        status = lock_folder(&lock);
+    if (status == STATUS_OK)
+        status =
+            options.raw ? tokenize_raw(tokenizer, paths, n_paths) : tokenize_texts(paths, n_paths, tokenizer);
+    if (lock >= 0)
+        close(lock);
     tokenizer_delete(tokenizer);
     return status;
 }
@@ -134,7 +275,7 @@ const struct command command_tokenize = {
                "documents.\n"
                "Files named .jsonl, .ndjson or .json, and all with --field, hold one JSON object per line: a "
                "document\n"
-               "each. After an interruption the same command goes on where it stopped.",
+               "each. After an interruption the same command keeps the shards that were finished.",
     .examples = "Make shards of a text, with the last 5 % for validation.\n"
                 "./train tokenize book.txt --tokenizer book.tiktoken --split 0.05 --out shards\n"
                 "Read the field of packed JSON Lines.\n"

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,14 +13,11 @@
 #include <zstd_errors.h>
 
 #define BLOCK_BYTES ((size_t)1 << 18)
-#define POLL_MS     200 // between two questions whether to stop
 
 struct text_input {
     char *path;
     const char *name;
     int descriptor;
-    bool (*is_stopping)(void);
-    bool can_wait; // a pipe or a device
     enum file_kind kind;
     char *block; // (BLOCK_BYTES) [at, n) is not used yet
     size_t at, n;
@@ -36,18 +32,9 @@ struct text_input {
 
 // ---- the file
 
-static enum status wait_for_bytes(struct text_input *input) {
-    struct pollfd pipe = {.fd = input->descriptor, .events = POLLIN};
-    while (input->can_wait && input->is_stopping && poll(&pipe, 1, POLL_MS) == 0)
-        if (input->is_stopping())
-            return STATUS_STOPPED;
-    return STATUS_OK;
-}
-
 static enum status read_block(struct text_input *input) {
     input->at = input->n = 0;
     while (!input->at_end && input->n < FILE_KIND_START_BYTES) { // a pipe gives what it has
-        TRY(wait_for_bytes(input));
         const ssize_t got = read(input->descriptor, input->block + input->n, BLOCK_BYTES - input->n);
         if (got < 0 && errno == EINTR)
             continue;
@@ -75,7 +62,6 @@ static enum status open_file(struct text_input *input) {
         return FAIL(STATUS_INVALID, "cannot open %s: %s", input->name, strerror(errno));
     if (fstat(input->descriptor, &info) != 0)
         return FAIL(STATUS_FAILED, "cannot stat %s: %s", input->name, strerror(errno));
-    input->can_wait = !S_ISREG(info.st_mode);
     if (S_ISDIR(info.st_mode))
         return FAIL(STATUS_INVALID, "%s is a folder, expected a file", input->name);
     return STATUS_OK;
@@ -94,13 +80,12 @@ static enum status open_unpacker(struct text_input *input) {
     return STATUS_OK;
 }
 
-enum status text_input_open(const char *path, bool (*is_stopping)(void), struct text_input **out) {
+enum status text_input_open(const char *path, struct text_input **out) {
     struct text_input *input = calloc(1, sizeof *input);
     *out = input;
     if (!input)
         return FAIL(STATUS_FAILED, "out of memory to read %s", path);
     input->descriptor = -1;
-    input->is_stopping = is_stopping;
     input->path = strdup(path);
     input->block = malloc(BLOCK_BYTES);
     input->checksum = XXH3_createState();

@@ -12,10 +12,9 @@
 
 struct text_input;
 
-//   path          "-" is standard input; pipes and devices are read too
-//   is_stopping   asked while a pipe gives nothing: if true, STATUS_STOPPED is returned. NULL: wait
+//   path   "-" is standard input; pipes and devices are read too
 // STATUS_INVALID: the file is absent or a folder.
-enum status text_input_open(const char *path, bool (*is_stopping)(void), struct text_input **out) MUST_CHECK;
+enum status text_input_open(const char *path, struct text_input **out) MUST_CHECK;
 void text_input_close(struct text_input *input); // NULL does nothing
 // Reads up to `room` bytes of text. n: [out] 0 at the end only. STATUS_INVALID: the packed data is damaged or
 // ends early; the message has the file and the offset in it.

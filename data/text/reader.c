@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/text.h"
 #include "base/utf8.h"
@@ -25,35 +24,30 @@ struct text_reader {
     struct text_split split;
     bool documents;
     size_t target;
-    bool (*is_stopping)(void);
     struct text_input *input; // of the source of `at`; NULL: not open yet
-    struct text_position at;  // of what is not in a chunk yet
-    XXH3_state_t *checksum;   // of the source's text before it
-    struct text carry;        // the text from there on that was read
-    uint64_t file_bytes;      // of the sources before
+    // Of what is not in a chunk yet.
+    struct position {
+        int source;             // index; sources->n at the end
+        uint64_t offset, lines; // in the source's text (unpacked)
+        bool starts_document;   // `offset` is the start of a document
+    } at;
+    struct text carry;   // the text from there on that was read
+    uint64_t file_bytes; // of the sources before
 };
 
 enum status text_reader_new(const struct text_sources *sources, struct token_rules rules,
-                            struct text_split split, bool documents, size_t target, bool (*is_stopping)(void),
+                            struct text_split split, bool documents, size_t target,
                             struct text_reader **out) {
     struct text_reader *reader = calloc(1, sizeof *reader);
     *out = reader;
-    if (reader) {
-        *reader = (struct text_reader){.sources = sources,
-                                       .rules = rules,
-                                       .split = split,
-                                       .documents = documents,
-                                       .target = target,
-                                       .is_stopping = is_stopping};
-        reader->checksum = XXH3_createState();
-    }
-    if (!reader || !reader->checksum) {
-        text_reader_delete(reader);
-        *out = NULL;
+    if (!reader)
         return FAIL(STATUS_FAILED, "out of memory to read text");
-    }
-    XXH3_64bits_reset(reader->checksum);
-    reader->at.starts_document = true;
+    *reader = (struct text_reader){.sources = sources,
+                                   .rules = rules,
+                                   .split = split,
+                                   .documents = documents,
+                                   .target = target,
+                                   .at.starts_document = true};
     return STATUS_OK;
 }
 
@@ -61,7 +55,6 @@ void text_reader_delete(struct text_reader *reader) {
     if (!reader)
         return;
     text_input_close(reader->input);
-    XXH3_freeState(reader->checksum);
     text_free(&reader->carry);
     free(reader);
 }
@@ -122,7 +115,7 @@ static enum status add_chunk(struct text_reader *reader, struct text_batch *batc
         reserve_one(batch->chunks, batch->n_chunks, &batch->chunks_capacity, sizeof *chunks);
     if (!chunks)
         return FAIL(STATUS_FAILED, "out of memory for chunks of text");
-    struct text_position *position = &reader->at;
+    struct position *position = &reader->at;
     batch->chunks = chunks;
     chunks[batch->n_chunks++] = (struct text_chunk){.at = at,
                                                     .n = n,
@@ -134,7 +127,6 @@ static enum status add_chunk(struct text_reader *reader, struct text_batch *batc
     position->offset += n;
     position->lines += count_lines(batch->bytes + at, n);
     position->starts_document = reader->documents && ends_with_marker(batch->bytes + at, n);
-    XXH3_64bits_update(reader->checksum, batch->bytes + at, n);
     return STATUS_OK;
 }
 
@@ -206,8 +198,7 @@ static enum status cut_chunks(struct text_reader *reader, struct text_batch *bat
 // ---- sources
 
 static enum status open_source(struct text_reader *reader) {
-    return text_input_open(reader->sources->list[reader->at.source].path, reader->is_stopping,
-                           &reader->input);
+    return text_input_open(reader->sources->list[reader->at.source].path, &reader->input);
 }
 
 static enum status end_source(struct text_reader *reader, struct text_batch *batch) {
@@ -221,8 +212,7 @@ static enum status end_source(struct text_reader *reader, struct text_batch *bat
     reader->file_bytes += text_input_file_bytes(reader->input);
     text_input_close(reader->input);
     reader->input = NULL;
-    reader->at = (struct text_position){.source = reader->at.source + 1, .starts_document = true};
-    XXH3_64bits_reset(reader->checksum);
+    reader->at = (struct position){.source = reader->at.source + 1, .starts_document = true};
     return STATUS_OK;
 }
 
@@ -278,40 +268,6 @@ enum status text_reader_next(struct text_reader *reader, struct text_batch *batc
         if (batch->n == before && reader->at.source == source && batch->n_chunks > 0)
             break;
     }
-    batch->end = reader->at;
-    batch->end.checksum = XXH3_64bits_digest(reader->checksum);
     batch->file_bytes = reader->file_bytes + (reader->input ? text_input_file_bytes(reader->input) : 0);
     return STATUS_OK;
-}
-
-static enum status other_text(const struct text_reader *reader, uint64_t offset) {
-    return FAIL(STATUS_INVALID,
-                "%s has changed in its first %llu bytes of text, which were tokenized already; restore it, "
-                "or begin again with --restart",
-                text_input_name(reader->input), (unsigned long long)offset);
-}
-
-enum status text_reader_seek(struct text_reader *reader, const struct text_position *position) {
-    char *block = malloc(CHUNK_BYTES);
-    if (!block)
-        return FAIL(STATUS_FAILED, "out of memory to read text");
-    reader->at = *position;
-    for (int i = 0; i < position->source; i++)
-        reader->file_bytes += reader->sources->list[i].bytes;
-    enum status status = STATUS_OK;
-    if (position->source < reader->sources->n && position->offset > 0)
-        status = open_source(reader);
-    for (uint64_t left = position->offset; status == STATUS_OK && left > 0;) {
-        size_t n = left < CHUNK_BYTES ? (size_t)left : CHUNK_BYTES;
-        status = text_input_read(reader->input, block, n, &n);
-        if (status == STATUS_OK && n == 0)
-            status = other_text(reader, position->offset);
-        XXH3_64bits_update(reader->checksum, block, n);
-        left -= n;
-    }
-    if (status == STATUS_OK && position->offset > 0 &&
-        XXH3_64bits_digest(reader->checksum) != position->checksum)
-        status = other_text(reader, position->offset);
-    free(block);
-    return status;
 }

@@ -7,14 +7,6 @@
 #include "data/text/sources.h"
 #include "data/tokenizer.h"
 
-// Where reading goes on: after a whole number of chunks. No pointers, so that it can be saved.
-struct text_position {
-    int source;             // index; sources->n at the end
-    uint64_t offset, lines; // in the source's text (unpacked)
-    uint64_t checksum;      // XXH3 of the text of the source before `offset`
-    bool starts_document;   // `offset` is the start of a document
-};
-
 struct text_chunk {
     size_t at, n; // in batch.bytes
     int source;
@@ -36,8 +28,7 @@ struct text_batch {
     int n_chunks, chunks_capacity;
     struct text_source_end *ends; // sources that end in this batch
     int n_ends, ends_capacity;
-    struct text_position end; // after this batch
-    uint64_t file_bytes;      // of all files, packed, read so far
+    uint64_t file_bytes; // of all files, packed, read so far
 };
 void text_batch_free(struct text_batch *batch);
 
@@ -52,14 +43,10 @@ struct text_reader;
 //   rules         of the tokenizer that will encode the chunks
 //   documents     CORPUS_END_OF_TEXT ends a document
 //   target        bytes of a batch; of many small sources a batch has fewer, as its chunks are limited too
-//   is_stopping   as for text_input_open
 enum status text_reader_new(const struct text_sources *sources, struct token_rules rules,
-                            struct text_split split, bool documents, size_t target, bool (*is_stopping)(void),
+                            struct text_split split, bool documents, size_t target,
                             struct text_reader **out) MUST_CHECK;
 void text_reader_delete(struct text_reader *reader); // NULL does nothing
-// Goes on from a position of an earlier reader of the same sources. STATUS_INVALID: the text before it is
-// another.
-enum status text_reader_seek(struct text_reader *reader, const struct text_position *position) MUST_CHECK;
 // Reads the next batch; n_chunks is 0 at the end. STATUS_INVALID: a source cannot be read or is damaged, or a
 // line or a word is too long.
 enum status text_reader_next(struct text_reader *reader, struct text_batch *batch) MUST_CHECK;

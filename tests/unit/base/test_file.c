@@ -110,33 +110,6 @@ static void test_write(void **state) {
 }
 
 // Disk full at the flush (/dev/full), and during a write (a limit on file size).
-static void test_write_that_another_process_continues(void **state) {
-    (void)state;
-    const char *path = in_folder("f"), *unfinished = in_folder("f" FILE_UNFINISHED);
-    struct file_writer writer;
-    EXPECT_OK(file_write_all(path, "old", 3));
-    EXPECT_OK(file_writer_continue(&writer, path, 0));
-    file_write(&writer, "0123456789", 10);
-    file_sync(&writer);
-    EXPECT_OK(file_writer_status(&writer));
-    file_writer_keep(&writer);
-    expect_content(path, "old");
-    expect_content(unfinished, "0123456789");
-    EXPECT_FAILURE(STATUS_INVALID, file_writer_continue(&writer, path, 11), unfinished, "10 bytes", "11");
-    EXPECT_OK(file_writer_continue(&writer, path, 4)); // what follows was not recorded
-    assert_int_equal(writer.bytes, 4);
-    file_write(&writer, "ab", 2);
-    EXPECT_OK(file_finish(&writer)); // closed, with its temporary name
-    expect_content(unfinished, "0123ab");
-    EXPECT_OK(file_commit(&writer));
-    expect_content(path, "0123ab");
-    assert_false(file_exists(unfinished));
-    EXPECT_FAILURE(STATUS_FAILED, file_writer_continue(&writer, path, 4), path);
-    EXPECT_OK(file_writer_continue(&writer, path, 0));
-    file_discard(&writer);
-    assert_false(file_exists(unfinished));
-}
-
 static void test_disk_full(void **state) {
     (void)state;
     struct file_writer writer;
@@ -321,11 +294,9 @@ static void test_read_stream(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_read),        TEST(test_read_at),
-        TEST(test_write),       TEST(test_write_that_another_process_continues),
-        TEST(test_disk_full),   TEST(test_folders),
-        TEST(test_remove_tree), TEST(test_glob),
-        TEST(test_lock),        TEST(test_regular_files_only),
+        TEST(test_read),        TEST(test_read_at), TEST(test_write),
+        TEST(test_disk_full),   TEST(test_folders), TEST(test_remove_tree),
+        TEST(test_glob),        TEST(test_lock),    TEST(test_regular_files_only),
         TEST(test_read_stream),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

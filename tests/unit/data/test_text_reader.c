@@ -56,13 +56,12 @@ static char *random_text(const char *const words[10], uint64_t seed, size_t *n) 
 
 // Encodes the chunks from the reader on, as documents, and expects the ids of `list` from *at on.
 static void expect_chunks(struct text_reader *reader, const struct tokenizer *tokenizer, bool documents,
-                          const struct token_list *list, size_t *at, struct text_position *middle,
-                          size_t *at_middle) {
+                          const struct token_list *list, size_t *at) {
     struct text_batch batch = {0};
     struct token_encoder *encoder;
     struct token_list ids = {0};
     EXPECT_OK(token_encoder_new(tokenizer, &encoder));
-    for (int n_batches = 0;; n_batches++) {
+    for (;;) {
         EXPECT_OK(text_reader_next(reader, &batch));
         if (batch.n_chunks == 0)
             break;
@@ -82,10 +81,6 @@ static void expect_chunks(struct text_reader *reader, const struct tokenizer *to
         assert_memory_equal(ids.ids, list->ids + *at, ids.n * sizeof *ids.ids);
         *at += ids.n;
         ids.n = 0;
-        if (n_batches == 1 && middle) {
-            *middle = batch.end;
-            *at_middle = *at;
-        }
     }
     token_list_free(&ids);
     token_encoder_delete(encoder);
@@ -110,8 +105,7 @@ static void expect_as_whole(const char *text, size_t n, bool documents, size_t t
     struct tokenizer *tokenizer;
     struct token_list list = {0};
     struct text_reader *reader;
-    struct text_position middle = {0};
-    size_t at = 0, at_middle = 0;
+    size_t at = 0;
     EXPECT_OK(file_write_all(path, text, n));
     EXPECT_OK(file_write_all(other_path, "", 0));
     EXPECT_OK(tokenizer_train(text, 20000, 300, &tokenizer));
@@ -120,24 +114,10 @@ static void expect_as_whole(const char *text, size_t n, bool documents, size_t t
     encode_documents(tokenizer, text, n, documents, &list);
     EXPECT_OK(text_sources_find(names, 3, false, &sources));
     const struct text_split at_split = {split ? 0 : -1, split};
-    EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, at_split, documents, target, NULL, &reader));
-    expect_chunks(reader, tokenizer, documents, &list, &at, &middle, &at_middle);
+    EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, at_split, documents, target, &reader));
+    expect_chunks(reader, tokenizer, documents, &list, &at);
     assert_int_equal(at, list.n);
     text_reader_delete(reader);
-    // another reader goes on in the middle
-    assert_true(at_middle > 0);
-    EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, at_split, documents, target, NULL, &reader));
-    EXPECT_OK(text_reader_seek(reader, &middle));
-    expect_chunks(reader, tokenizer, documents, &list, &at_middle, NULL, NULL);
-    assert_int_equal(at_middle, list.n);
-    text_reader_delete(reader);
-    middle.checksum++;
-    if (middle.offset > 0) {
-        EXPECT_OK(
-            text_reader_new(&sources, (struct token_rules){0}, at_split, documents, target, NULL, &reader));
-        EXPECT_FAILURE(STATUS_INVALID, text_reader_seek(reader, &middle), path, "has changed", "--restart");
-        text_reader_delete(reader);
-    }
     text_sources_free(&sources);
     token_list_free(&list);
     tokenizer_delete(tokenizer);
@@ -178,7 +158,7 @@ static void test_words_without_an_end(void **state) {
         EXPECT_OK(file_write_all(path, text, n));
         EXPECT_OK(text_sources_find(names, 1, false, &sources));
         EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, (struct text_split){-1, 0}, false, n,
-                                  NULL, &reader));
+                                  &reader));
         EXPECT_FAILURE(STATUS_INVALID, text_reader_next(reader, &batch), path,
                        ":1:", "a word of more than 4 MiB");
         text_reader_delete(reader);
@@ -201,7 +181,7 @@ static void test_small_files(void **state) {
         names[i] = path;
     EXPECT_OK(text_sources_find(names, 500, false, &sources));
     EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, (struct text_split){-1, 0}, false, 1 << 20,
-                              NULL, &reader));
+                              &reader));
     do {
         EXPECT_OK(text_reader_next(reader, &batch));
         assert_true(batch.n_chunks <= 20);
@@ -276,7 +256,7 @@ static void add_zstd(struct bytes *bytes, const char *text) {
 static enum status unpack(const char *name, size_t room, char *text, size_t capacity, size_t *n) {
     struct text_input *input;
     *n = 0;
-    TRY(text_input_open(name, NULL, &input));
+    TRY(text_input_open(name, &input));
     enum status status = STATUS_OK;
     for (size_t got = 1; got > 0 && status == STATUS_OK; *n += got) {
         got = 0;
