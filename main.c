@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/version.h"
+#include "configs/foreign.h"
 #include "zero/checkpoint/checkpoint.h"
 
 // These two are about the list of all commands.
@@ -68,6 +69,7 @@ static enum status dispatch(int n_args, char **args) {
         version_print();
         return STATUS_OK;
     }
+    TRY(gone_command(n_args, args));
     if (!command)
         return names_config(args[0]) ? command_train.run(n_args, args) : help_unknown(&list, args[0]);
     for (int i = 1; i < n_args && strcmp(args[i], "--") != 0; i++)

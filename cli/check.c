@@ -155,6 +155,8 @@ static enum status run_check(int n_args, char **args) {
             "train check: no configuration named; usage: train check CONFIG.json [section.key=value ...]");
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
     if (status == STATUS_OK)
+        config_log_dropped(&config);
+    if (status == STATUS_OK)
         status = find_sizes(&config);
     if (status == STATUS_OK)
         status = data_defaults_apply(&config);

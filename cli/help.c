@@ -1,11 +1,13 @@
 // The texts of `train help`. Manual pages are in help_man.c, scripts for shells in completion.c.
 #include "cli/help.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "cli/help_man.h"
 #include "cli/version.h"
+#include "configs/foreign.h"
 
 const struct command *help_find(const struct command_list *list, const char *name) {
     for (int i = 0; i < list->n; i++)
@@ -16,6 +18,7 @@ const struct command *help_find(const struct command_list *list, const char *nam
 
 enum status help_unknown(const struct command_list *list, const char *name) {
     const char *names[64];
+    TRY(gone_command(1, (char *[]){(char *)(uintptr_t)name}));
     int n = list->n < 64 ? list->n : 64;
     for (int i = 0; i < n; i++)
         names[i] = list->commands[i]->name;

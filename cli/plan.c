@@ -103,6 +103,8 @@ static enum status read_sizes(struct planner *planner) {
     struct plan_report *report = &planner->report;
     enum status status = config_read(&config, planner->path, planner->n_overrides, planner->overrides);
     if (status == STATUS_OK)
+        config_log_dropped(&config);
+    if (status == STATUS_OK)
         status = data_defaults_vocabulary(&config);
     if (status == STATUS_OK)
         status = find_sizes(planner, &config);

@@ -61,6 +61,8 @@ static enum status run_train(int n_args, char **args) {
         status = status == STATUS_OK ? STATUS_FAILED : status;
     if (comm && comm->rank > 0)
         log_set_level(LOG_QUIET); // only rank 0 prints
+    if (status == STATUS_OK)
+        config_log_dropped(&config);
     if (comm)
         status = comm_agree(comm, status);
     add_command(&command, comm ? comm->world : 1, n_args, args);

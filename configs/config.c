@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "configs/faults.h"
 #include "configs/foreign.h"
 #include "configs/model_rules.h"
@@ -71,6 +72,10 @@ static enum status read_choice(struct config *config, const struct option *optio
         }
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", option->choices[i]);
     }
+    const char *instead = word ? gone_word(option_full_name(option), word) : NULL;
+    if (instead)
+        return FAIL(STATUS_INVALID, "%s: %s=%s is not there any more; %s", source, option_full_name(option),
+                    word, instead);
     option_what_is(value, found, sizeof found);
     const char *nearest = cJSON_IsString(value) ? unknown_word(option, value->valuestring) : NULL;
     if (nearest)
@@ -178,6 +183,11 @@ static enum status read_value(struct config *config, const struct option *option
 
 enum status config_set(struct config *config, const char *source, const char *full_name, const cJSON *value) {
     const struct option *option = option_find(full_name);
+    const struct gone *gone = option ? NULL : gone_option(full_name);
+    if (gone && gone_is_default(gone, value)) {
+        text_add(&config->dropped, "%s%s", config->dropped.length ? ", " : "", full_name);
+        return text_status(&config->dropped);
+    }
     if (!option)
         return unknown_option(source, full_name, value);
     config->given[option - options] = true;
@@ -214,6 +224,10 @@ static const char *place_of(const struct reader *reader, const cJSON *item, char
     return buffer;
 }
 
+static bool is_section(const char *name) {
+    return section_exists(name, strlen(name)) || gone_is_section(name);
+}
+
 // name: the section's full name, such as "zero_optimization.offload_param".
 static enum status read_section(struct reader *reader, const char *name, const cJSON *section) {
     const cJSON *item;
@@ -230,7 +244,7 @@ static enum status read_section(struct reader *reader, const char *name, const c
         char full_name[160];
         snprintf(full_name, sizeof full_name, "%s.%s", name, item->string);
         place_of(reader, item, place, sizeof place);
-        if (section_exists(full_name, strlen(full_name)))
+        if (is_section(full_name))
             TRY(read_section(reader, full_name, item));
         else if (cJSON_IsObject(item) && !option_find(full_name))
             TRY(faults_take(&reader->faults, unknown_section(place, full_name, item)));
@@ -271,7 +285,7 @@ static enum status read_tree(struct reader *reader) {
         const char *name = item->string, *dot = strchr(name, '.');
         char place[PATH_MAX + 32];
         place_of(reader, item, place, sizeof place);
-        if (!dot && section_exists(name, strlen(name)))
+        if (!dot && is_section(name))
             TRY(read_section(reader, name, item));
         else if (dot && option_find(name))
             TRY(faults_take(&reader->faults, name_for_command_line(place, name)));
@@ -417,7 +431,13 @@ void config_free(struct config *config) {
     }
     free(config->given);
     free(config->source);
+    text_free(&config->dropped);
     *config = (struct config){0};
+}
+
+void config_log_dropped(const struct config *config) {
+    if (config->dropped.length)
+        log_info("%s: dropped options that are not there any more: %s", config->source, config->dropped.data);
 }
 
 bool config_given(const struct config *config, const char *name) {

@@ -95,6 +95,8 @@ struct config {
     int64_t rank_sequences;
     bool *given;  // (number of options) whether the file or an override sets it
     char *source; // path of the file, for messages
+    // Options that were read at the default that they had, and are not there any more; with commas.
+    struct text dropped;
 };
 
 // Reads the file, then applies the overrides in order: "section.key=value", where the value is JSON or a bare
@@ -113,6 +115,8 @@ struct cJSON;
 enum status config_set(struct config *config, const char *source, const char *full_name,
                        const struct cJSON *value) MUST_CHECK;
 void config_free(struct config *config);
+// Logs config->dropped, if it names any, in a line.
+void config_log_dropped(const struct config *config);
 void config_sources_free(struct config_sources *sources);
 void config_groups_free(struct config_groups *groups);
 

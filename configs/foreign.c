@@ -1,4 +1,4 @@
-// The table of other trainers' names, and its lookups.
+// The tables of other trainers' names and of what is gone, and their lookups.
 #include "configs/foreign.h"
 
 #include <stdio.h>
@@ -104,4 +104,59 @@ void foreign_add_programs(const struct foreign *row, struct text *out) {
         text_add(out, "%.*s or%s", (int)(last - row->program), row->program, last + 1);
     else
         text_add(out, "%s", row->program);
+}
+
+// ---- what is gone
+
+const struct gone gones[] = {
+#define GONE(name, initial, instead)     {GONE_OPTION, name, initial, instead},
+#define GONE_WORDS(name, words, instead) {GONE_VALUES, name, words, instead},
+#define GONE_COMMAND(name, use)          {GONE_COMMANDS, name, NULL, "use " use},
+#include "configs/foreign.def"
+};
+const int n_gones = sizeof gones / sizeof *gones;
+
+const struct gone *gone_option(const char *full_name) {
+    for (int i = 0; i < n_gones; i++)
+        if (gones[i].kind == GONE_OPTION && strcmp(gones[i].name, full_name) == 0)
+            return &gones[i];
+    return NULL;
+}
+
+bool gone_is_section(const char *name) {
+    const size_t length = strlen(name);
+    for (int i = 0; i < n_gones; i++)
+        if (gones[i].kind == GONE_OPTION && strncmp(gones[i].name, name, length) == 0 &&
+            gones[i].name[length] == '.')
+            return !section_exists(name, length);
+    return false;
+}
+
+bool gone_is_default(const struct gone *row, const cJSON *value) {
+    cJSON *initial = cJSON_Parse(row->was);
+    const bool equal = cJSON_Compare(initial, value, true);
+    cJSON_Delete(initial);
+    return equal;
+}
+
+const char *gone_word(const char *full_name, const char *word) {
+    const size_t length = strlen(word);
+    for (int i = 0; i < n_gones; i++)
+        if (gones[i].kind == GONE_VALUES && strcmp(gones[i].name, full_name) == 0)
+            for (const char *p = gones[i].was; *p; p += strcspn(p, " "), p += *p == ' ')
+                if (strcspn(p, " ") == length && memcmp(p, word, length) == 0)
+                    return gones[i].instead;
+    return NULL;
+}
+
+enum status gone_command(int n_args, char *const *args) {
+    for (int i = 0; i < n_gones; i++) {
+        const char *name = gones[i].name;
+        const size_t first = strcspn(name, " ");
+        if (gones[i].kind == GONE_COMMANDS && n_args > (name[first] != '\0') &&
+            strncmp(args[0], name, first) == 0 && !args[0][first] &&
+            (!name[first] || strcmp(args[1], name + first + 1) == 0))
+            return FAIL(STATUS_INVALID, "train %s is not there any more; %s", name, gones[i].instead);
+    }
+    return STATUS_OK;
 }

@@ -1,9 +1,11 @@
-// Option names of other trainers, and what they are here: the rows of foreign.def.
+// Option names of other trainers, and what they are here; options, values and commands that this program had,
+// and what takes their place: the rows of foreign.def.
 #ifndef ZERO_CONFIGS_FOREIGN_H
 #define ZERO_CONFIGS_FOREIGN_H
 
 #include <stdbool.h>
 
+#include "base/json.h"
 #include "base/text.h"
 
 enum foreign_kind {
@@ -38,5 +40,26 @@ bool foreign_is_deepspeed(const struct foreign *row);
 void foreign_add_advice(const struct foreign *row, bool off, struct text *out);
 // Appends the row's programs: "nanoGPT, Hugging Face or Megatron". Each has one of the row's names.
 void foreign_add_programs(const struct foreign *row, struct text *out);
+
+enum gone_kind { GONE_OPTION, GONE_VALUES, GONE_COMMANDS };
+struct gone {
+    enum gone_kind kind;
+    const char *name;    // "section.key"; a command's words
+    const char *was;     // of an option: its default as JSON; of values: these, separated by blanks
+    const char *instead; // follows "... is not there any more; "
+};
+extern const struct gone gones[];
+extern const int n_gones;
+
+// The row of an option that is gone, or NULL.
+const struct gone *gone_option(const char *full_name);
+// Whether no option is left of the section, but some are gone.
+bool gone_is_section(const char *name);
+// Whether the value is the option's old default.
+bool gone_is_default(const struct gone *row, const cJSON *value);
+// What takes the place of an option's value that is gone; NULL if this one never was one.
+const char *gone_word(const char *full_name, const char *word);
+// STATUS_INVALID if the first argument, or the first two, are a command that is gone.
+enum status gone_command(int n_args, char *const *args) MUST_CHECK;
 
 #endif

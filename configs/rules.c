@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "configs/batches.h"
+#include "configs/foreign.h"
 #include "configs/model_rules.h"
 #include "configs/option.h"
 #include "configs/rules.h"
@@ -301,7 +302,7 @@ static enum status check_resume_with(const struct config *c) {
                 "%s: checkpoint.resume_with lists %s, which cannot change in a run; start a new run from its "
                 "weights with model.init_from=RUN and another run.dir",
                 c->source, name);
-        if (option)
+        if (option || gone_option(name)) // of a run that changed what is gone
             continue;
         if (section_exists(name, strlen(name)))
             return FAIL(STATUS_INVALID,

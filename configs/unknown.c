@@ -180,7 +180,20 @@ static const char *nearest_section(const char *name) {
     return text_nearest(name, names, n);
 }
 
+// Fails for an option that is gone.
+static enum status gone_name(const char *source, const struct gone *row, const cJSON *value) {
+    char *text = value && !cJSON_IsString(value) ? cJSON_PrintUnformatted(value) : NULL;
+    const char *shown = text ? text : cJSON_GetStringValue(value);
+    enum status status = FAIL(STATUS_INVALID, "%s: %s%s%.60s is not there any more; %s", source, row->name,
+                              shown ? "=" : "", shown ? shown : "", row->instead);
+    cJSON_free(text);
+    return status;
+}
+
 enum status unknown_option(const char *source, const char *full_name, const cJSON *value) {
+    const struct gone *gone = gone_option(full_name);
+    if (gone)
+        return gone_name(source, gone, value);
     const char *dot = strrchr(full_name, '.'), *key = dot ? dot + 1 : full_name;
     if (section_exists(full_name, strlen(full_name)))
         return section_as_option(source, full_name, value);

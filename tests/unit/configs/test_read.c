@@ -303,6 +303,82 @@ static void test_table_of_others(void **state) {
     }
 }
 
+// Options, values and commands that this program had.
+static void test_gone(void **state) {
+    (void)state;
+    struct config config;
+    EXPECT_OK(parse(&config, "{\"train\": {\"seq_len_schedule\": [ ], \"seed\": 7}}"));
+    assert_string_equal(config.dropped.data, "train.seq_len_schedule");
+    assert_int_equal(config.train.seed, 7);
+    config_free(&config);
+    EXPECT_OK(override(&config, (const char *const[]){"train.seq_len_schedule=[]", NULL}));
+    assert_string_equal(config.dropped.data, "train.seq_len_schedule");
+    config_free(&config);
+    EXPECT_OK(
+        override(&config, (const char *const[]){"checkpoint.resume_with=train.seq_len_schedule", NULL}));
+    EXPECT_OK(config_resolve(&config, 1));
+    config_free(&config);
+    EXPECT_FAILURE(STATUS_INVALID, parse_only("{\n\"train\": {\n\"seq_len_schedule\": [[0, 64]]}}"),
+                   "c.json:3: train.seq_len_schedule=[[0,64]] is not there any more; all steps");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("train.seq_len_schedule=x", "train.on_spike=rewind"),
+                   "override: train.seq_len_schedule=x is not there any more; ",
+                   "override: train.on_spike=rewind is not there any more; skip leaves");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("--train.seq_len_schedule"),
+                   "command line: train.seq_len_schedule is not there any more; ");
+}
+
+// An option that is gone: its old default is dropped from a file, and any other value is refused.
+static void check_gone_option(const struct gone *row) {
+    char whole[256], name[128], *section = name;
+    struct config config;
+    struct text text = {0};
+    assert_null(option_find(row->name));
+    snprintf(name, sizeof name, "%s", row->name);
+    for (char *dot; (dot = strchr(section, '.')); section = dot + 1) {
+        *dot = '\0';
+        text_add(&text, "{\"%s\": ", section);
+    }
+    text_add(&text, "{\"%s\": %s}", section, row->was);
+    for (const char *p = row->name; (p = strchr(p, '.')); p++)
+        text_add(&text, "}");
+    EXPECT_OK(parse(&config, text.data));
+    assert_string_equal(config.dropped.data, row->name);
+    config_free(&config);
+    text_free(&text);
+    snprintf(whole, sizeof whole, "%s=never a value", row->name);
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE(whole), row->instead);
+}
+
+// Each row of what is gone answers, and is there once.
+static void test_table_of_gone(void **state) {
+    (void)state;
+    for (int i = 0; i < n_gones; i++) {
+        const struct gone *row = &gones[i];
+        char whole[256], was[256], *rest;
+        assert_true(strlen(row->instead) > 5 && row->instead[strlen(row->instead) - 1] != '.');
+        for (int k = 0; k < i; k++)
+            assert_false(gones[k].kind == row->kind && strcmp(gones[k].name, row->name) == 0);
+        if (row->kind == GONE_OPTION) {
+            check_gone_option(row);
+        } else if (row->kind == GONE_VALUES) {
+            assert_true(option_find(row->name) && option_find(row->name)->type == OPTION_CHOICE);
+            snprintf(was, sizeof was, "%s", row->was);
+            for (char *word = strtok_r(was, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+                snprintf(whole, sizeof whole, "%s=%s", row->name, word);
+                EXPECT_FAILURE(STATUS_INVALID, OVERRIDE(whole), row->instead);
+            }
+        } else {
+            snprintf(was, sizeof was, "%s", row->name);
+            char *second = strchr(was, ' ');
+            if (second)
+                *second++ = '\0';
+            EXPECT_FAILURE(STATUS_INVALID, gone_command(second ? 2 : 1, (char *[]){was, second}), row->name,
+                           row->instead);
+        }
+    }
+    EXPECT_OK(gone_command(1, (char *[]){(char[]){"train"}}));
+}
+
 // All faults of a file and of the overrides, each with its place, in one message.
 static void test_several_faults(void **state) {
     (void)state;
@@ -474,6 +550,8 @@ int main(void) {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_unknown_keys),
+        cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_table_of_gone),
         cmocka_unit_test(test_hints),
         cmocka_unit_test(test_subsections),
         cmocka_unit_test(test_names_of_others),
