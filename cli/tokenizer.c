@@ -26,7 +26,7 @@ static const struct arg flags[] = {
      "train, encode: read <|endoftext|> as the end of a document, not as text"},
     {"--force", ARG_FLAG, &force, 0, 0, "train: overwrite --out whatever it is"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
-     "encode, decode: a tiktoken file, vocab.bpe, tokenizer.json, vocab.json, a folder with one, or "
+     "encode, decode: a tiktoken file, vocab.bpe, tokenizer.json, a folder with one, or "
      "\"bytes\""},
 };
 

@@ -64,8 +64,7 @@ struct token_merge {
 //          - "bytes"
 //          - a tiktoken file (lines of base64 and rank): one that tokenizer_save wrote, GPT-2's, Llama 3's
 //            tokenizer.model, qwen.tiktoken
-//          - vocab.bpe or merges.txt ("#version", then merges), with the ids of a vocab.json beside
-//            merges.txt, else GPT-2's; or GPT-2's vocab.json, with merges.txt beside it
+//          - GPT-2's vocab.bpe ("#version", then merges)
 //          - a Hugging Face tokenizer.json of one of the kinds above
 //          - a GGUF model of one of the kinds above, with a tokenizer inside
 // End-of-text of a tokenizer.json is its added token <|endoftext|>, <|end_of_text|> or </s>, else what
@@ -74,9 +73,9 @@ struct token_merge {
 // STATUS_INVALID: the file is absent or malformed, or works in another way than these; the message has file,
 // line and what was expected.
 enum status tokenizer_load(const char *path, struct tokenizer **out) MUST_CHECK;
-// Walks over the tokenizer files of a folder: tokenizer.json, vocab.json, vocab.bpe, merges.txt,
-// tokenizer.tiktoken, qwen.tiktoken, tokenizer.model (if it is a tiktoken file), model.gguf (if it has one
-// inside).
+// Walks over the tokenizer files of a folder: tokenizer.json, vocab.bpe, tokenizer.tiktoken, qwen.tiktoken,
+// tokenizer.model (if it is a tiktoken file), model.gguf (if it has one inside), and last vocab.json, which
+// tokenizer_load refuses with the way to make a tokenizer.json of it.
 //   next   0 at first; advanced
 //   path   [out] of the next one, to be freed; NULL when there is no other
 enum status tokenizer_next_file(const char *folder, int *next, char **path) MUST_CHECK;

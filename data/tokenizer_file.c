@@ -181,8 +181,8 @@ static enum status refuse_absent(const char *path, int error) {
     return FAIL(
         STATUS_INVALID,
         "cannot open the tokenizer %s: %s; expected \"bytes\", a .tiktoken file "
-        "(./train tokenizer train makes one), tokenizer.json, vocab.json with merges.txt beside it, "
-        "vocab.bpe, a GGUF model, or a folder that holds one of these%s",
+        "(./train tokenizer train makes one), tokenizer.json, vocab.bpe, a GGUF model, or a folder that "
+        "holds one of these%s",
         path, strerror(error),
         strncmp(name, "gpt2", 4) == 0 || strncmp(name, "gpt-2", 5) == 0
             ? ". GPT-2's: hf download openai-community/gpt2 tokenizer.json --local-dir gpt2, then name "
@@ -256,9 +256,9 @@ static bool is_in_folder(const char *name, const char *path) {
 }
 
 enum status tokenizer_next_file(const char *folder, int *next, char **path) {
-    static const char *const names[] = {"tokenizer.json",  "vocab.json",         "vocab.bpe",
-                                        "merges.txt",      "tokenizer.tiktoken", "qwen.tiktoken",
-                                        "tokenizer.model", "model.gguf"};
+    static const char *const names[] = {"tokenizer.json", "vocab.bpe",       "tokenizer.tiktoken",
+                                        "qwen.tiktoken",  "tokenizer.model", "model.gguf",
+                                        "vocab.json"};
     for (*path = NULL; *next < (int)(sizeof names / sizeof *names) && !*path;) {
         const char *name = names[(*next)++];
         char *inside = file_path("%s/%s", folder, name);
@@ -272,35 +272,48 @@ enum status tokenizer_next_file(const char *folder, int *next, char **path) {
     return STATUS_OK;
 }
 
+// vocab.json and merges.txt do not say how text is split. A merges.txt alone is taken for GPT-2's, whose ids
+// it implies.
+static bool lacks_settings(const char *path) {
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    char *vocabulary = file_path("%.*svocab.json", (int)(name - path), path);
+    const bool has_vocabulary = vocabulary && file_exists(vocabulary);
+    free(vocabulary);
+    return has_vocabulary && (strcmp(name, "vocab.json") == 0 || strcmp(name, "merges.txt") == 0);
+}
+
+static enum status refuse_without_settings(const char *path) {
+    char *line = file_kind_fill(
+        "python3 -c 'from transformers import AutoTokenizer; AutoTokenizer.from_pretrained(\"{folder}\")"
+        ".save_pretrained(\"{folder}\")', then use {folder}/tokenizer.json",
+        path);
+    enum status status =
+        line ? FAIL(STATUS_INVALID,
+                    "%s: vocab.json and merges.txt are not read any more, as they do not say how text is "
+                    "split. Write tokenizer.json beside them: %s",
+                    path, line)
+             : STATUS_FAILED;
+    free(line);
+    return status;
+}
+
+static enum status load_named(const char *path, struct tokenizer **out) {
+    return lacks_settings(path) ? refuse_without_settings(path) : load_file(path, out);
+}
+
 static enum status load_folder(const char *folder, struct tokenizer **out) {
     int next = 0;
     char *path;
     TRY(tokenizer_next_file(folder, &next, &path));
     if (path) {
-        enum status status = load_file(path, out);
+        enum status status = load_named(path, out);
         free(path);
         return status;
     }
     return FAIL(STATUS_INVALID,
-                "the folder %s holds no tokenizer: expected tokenizer.json, vocab.json with merges.txt, "
-                "vocab.bpe, tokenizer.tiktoken, Llama 3's tokenizer.model or model.gguf "
-                "in it",
+                "the folder %s holds no tokenizer: expected tokenizer.json, vocab.bpe, "
+                "tokenizer.tiktoken, Llama 3's tokenizer.model or model.gguf in it",
                 folder);
-}
-
-// merges.txt has no ids. GPT-2's are implied, but another tokenizer's are in the vocab.json beside it.
-static enum status load_merges_txt(const char *path, struct tokenizer **out) {
-    const char *slash = strrchr(path, '/');
-    char *vocabulary = file_path("%.*svocab.json", slash ? (int)(slash - path) + 1 : 0, path);
-    enum status status =
-        !vocabulary ? STATUS_FAILED : load_file(file_exists(vocabulary) ? vocabulary : path, out);
-    free(vocabulary);
-    return status;
-}
-
-static bool is_merges_txt(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return strcmp(slash ? slash + 1 : path, "merges.txt") == 0;
 }
 
 enum status tokenizer_load(const char *path, struct tokenizer **out) {
@@ -309,9 +322,7 @@ enum status tokenizer_load(const char *path, struct tokenizer **out) {
         return load_bytes(out);
     if (!file_exists(path))
         return refuse_absent(path, errno);
-    return file_is_folder(path)  ? load_folder(path, out)
-           : is_merges_txt(path) ? load_merges_txt(path, out)
-                                 : load_file(path, out);
+    return file_is_folder(path) ? load_folder(path, out) : load_named(path, out);
 }
 
 const char *tokenizer_file_name(const struct tokenizer *tokenizer) {

@@ -76,13 +76,13 @@ struct token_ends {
     int32_t ids[TOKENIZER_MOST_ENDS];
     int n;
 };
-// Reads a Hugging Face tokenizer.json; or a vocab.json, with the merges.txt beside it.
+// Reads a Hugging Face tokenizer.json.
 //   json   NUL-terminated
 //   ends   for tokenizer_choose_ends
 // STATUS_INVALID: malformed, or no tokenizer of a known kind (the message has the first difference).
 enum status tokenizer_read_json(const char *path, const char *json, size_t length,
                                 const struct token_ends *ends, struct tokenizer **out) MUST_CHECK;
-// Whether the file is one of these. False when it cannot be read.
+// Whether the file is one. False when it cannot be read.
 bool tokenizer_is_json(const char *path);
 
 // Reads the tokenizer of a GGUF file. STATUS_INVALID: malformed, or of a kind that is not known.

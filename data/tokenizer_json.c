@@ -1,6 +1,5 @@
-// Hugging Face's tokenizer files: tokenizer.json, and GPT-2's vocab.json with merges.txt. Both have a
-// vocabulary (token -> id, in GPT-2's alphabet of bytes or, for Llama 2, as text with U+2581 for spaces) and
-// a list of merges. tokenizer_settings.c says which kinds there are.
+// Hugging Face's tokenizer.json: a vocabulary (token -> id, in GPT-2's alphabet of bytes or, for Llama 2, as
+// text with U+2581 for spaces) and a list of merges. tokenizer_settings.c says which kinds there are.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +8,6 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "data/tokenizer_internal.h"
-
-#define LARGEST_FILE ((size_t)256 << 20)
 
 struct vocabulary {
     const char *path;
@@ -228,22 +225,6 @@ static enum status add_merge_item(struct vocabulary *vocabulary, const cJSON *it
     return add_merge(vocabulary, left, strlen(left), right, strlen(right));
 }
 
-static enum status add_merges_text(struct vocabulary *vocabulary, const char *text) {
-    for (const char *line = text; *line;) {
-        const size_t length = strcspn(line, "\r\n");
-        const char *space = memchr(line, ' ', length);
-        const bool is_merge = length > 0 && !(line == text && strncmp(line, "#version", 8) == 0);
-        if (is_merge && !space)
-            return FAIL(STATUS_INVALID, "%s: merges.txt: a merge is not two tokens", vocabulary->path);
-        if (is_merge)
-            TRY(add_merge(vocabulary, line, (size_t)(space - line), space + 1,
-                          length - (size_t)(space - line) - 1));
-        line += length;
-        line += strspn(line, "\r\n");
-    }
-    return STATUS_OK;
-}
-
 // ---- the tokenizer
 
 // Whether it works like GPT-2's: end-of-text, the last id, is the only token that is no text, and each token
@@ -355,38 +336,6 @@ static enum status read_tokenizer_json(struct vocabulary *vocabulary, const cJSO
     return finish(vocabulary);
 }
 
-// ---- vocab.json and merges.txt
-
-static enum status read_merges_beside(struct vocabulary *vocabulary) {
-    const char *slash = strrchr(vocabulary->path, '/');
-    char *path =
-        file_path("%.*smerges.txt", slash ? (int)(slash - vocabulary->path) + 1 : 0, vocabulary->path);
-    char *text = NULL;
-    size_t length;
-    enum status status = path ? file_read(path, LARGEST_FILE, &text, &length) : STATUS_FAILED;
-    if (status == STATUS_OK)
-        status = add_merges_text(vocabulary, text);
-    free(text);
-    free(path);
-    return status;
-}
-
-// GPT-2's: end-of-text is in the vocabulary, and there are no settings.
-static enum status read_vocab_json(struct vocabulary *vocabulary, const cJSON *root) {
-    TRY(read_ids(vocabulary, root, NULL));
-    for (int id = 0; id < vocabulary->n; id++)
-        if (strcmp(vocabulary->tokens[id], END_OF_TEXT) == 0)
-            vocabulary->types[id] = TOKEN_CONTROL;
-    TRY(make_tokenizer(vocabulary));
-    TRY(read_merges_beside(vocabulary));
-    TRY(set_settings(vocabulary));
-    return finish(vocabulary);
-}
-
-static bool is_vocabulary(const cJSON *root) {
-    return cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(root, END_OF_TEXT));
-}
-
 static bool is_tokenizer(const cJSON *root) {
     return cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(root, "model")) &&
            cJSON_HasObjectItem(root, "pre_tokenizer");
@@ -399,14 +348,10 @@ enum status tokenizer_read_json(const char *path, const char *json, size_t lengt
     *out = NULL;
     TRY(json_parse(json, length, path, &root));
     token_alphabet_init(&vocabulary.alphabet);
-    const bool is_whole = is_tokenizer(root);
-    enum status status =
-        is_vocabulary(root) ? read_vocab_json(&vocabulary, root)
-        : is_whole
-            ? read_tokenizer_json(&vocabulary, root)
-            : FAIL(STATUS_INVALID,
-                   "%s is JSON, but neither a Hugging Face tokenizer.json nor GPT-2's vocab.json", path);
-    if (status == STATUS_OK && is_whole) {
+    enum status status = is_tokenizer(root)
+                             ? read_tokenizer_json(&vocabulary, root)
+                             : FAIL(STATUS_INVALID, "%s is JSON, but no Hugging Face tokenizer.json", path);
+    if (status == STATUS_OK) {
         vocabulary.tokenizer->json = strdup(json);
         if (!vocabulary.tokenizer->json)
             status = FAIL(STATUS_FAILED, "out of memory reading %s", path);
@@ -426,7 +371,7 @@ enum status tokenizer_read_json(const char *path, const char *json, size_t lengt
 
 bool tokenizer_is_json(const char *path) {
     cJSON *root = NULL;
-    bool is_one = json_read_file(path, &root) == STATUS_OK && (is_vocabulary(root) || is_tokenizer(root));
+    bool is_one = json_read_file(path, &root) == STATUS_OK && is_tokenizer(root);
     if (!root)
         status_clear();
     cJSON_Delete(root);

@@ -21,7 +21,7 @@ static const struct arg flags[] = {
     {"--out", ARG_STRING, &options.out, 0, 0,
      "the folder for train-*.bin, val-*.bin and meta.json (required)"},
     {"--tokenizer", ARG_STRING, &options.tokenizer_path, 0, 0,
-     "a tiktoken file, vocab.bpe, tokenizer.json, vocab.json, a folder with one, or \"bytes\" (required; "
+     "a tiktoken file, vocab.bpe, tokenizer.json, a folder with one, or \"bytes\" (required; "
      "with --raw optional: the one that made the ids)"},
     {"--split", ARG_NUMBER, &options.held_out, 0, 0.99,
      "fraction of the text, from its end, to hold out for validation (0)"},

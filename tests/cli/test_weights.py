@@ -102,7 +102,7 @@ def byte_alphabet():
 
 
 class Tokenizers(WeightsCase):
-    """The tokenizer in a model's folder: tokenizer.json, or vocab.json and merges.txt."""
+    """The tokenizer in a model's folder: tokenizer.json, not vocab.json and merges.txt."""
 
     def setUp(self):
         super().setUp()
@@ -145,9 +145,19 @@ class Tokenizers(WeightsCase):
         self.assertEqual(self.encode('hf/tokenizer.json'), self.expected)
         self.assertIn('byte-pair tokenizer, 290 ids', self.run_train('inspect', 'hf/tokenizer.json').out)
         (self.model / 'vocab.json').write_text(json.dumps(self.vocab))
-        self.refuses('tokenizer', 'encode', '--tokenizer', 'hf/vocab.json', text='x', says=['hf/merges.txt'])
         (self.model / 'merges.txt').write_text('#version: 0.2\n' + '\n'.join(map(' '.join, self.merges)) + '\n')
-        self.assertEqual(self.encode('hf/vocab.json'), self.expected)
+        self.assertEqual(self.encode('hf'), self.expected)
+
+    def test_vocab_json(self):
+        """The vocabulary and merges alone are refused, with the line that makes a tokenizer.json of them."""
+        (self.model / 'merges.txt').write_text('#version: 0.2\n' + '\n'.join(map(' '.join, self.merges)) + '\n')
+        shutil.copy(self.model / 'merges.txt', self.folder / 'vocab.bpe')
+        self.assertEqual(self.encode('hf/merges.txt'), self.encode('vocab.bpe'))
+        (self.model / 'vocab.json').write_text(json.dumps(self.vocab))
+        line = 'AutoTokenizer.from_pretrained("hf").save_pretrained("hf")'
+        for path in 'hf', 'hf/vocab.json', 'hf/merges.txt':
+            self.refuses('tokenizer', 'encode', '--tokenizer', path, text='x', says=['are not read any more', line])
+        self.write_json()
         self.assertEqual(self.encode('hf'), self.expected)
 
     def test_what_works_otherwise_is_refused(self):

@@ -31,19 +31,15 @@ static void check_round_trip(const struct tokenizer *tokenizer, const char *text
 }
 
 static void check_export(const struct tokenizer *tokenizer, const char *path) {
-    static const char *const names[] = {"tokenizer.json", "vocab.json", "merges.txt"};
     char *folder = file_path("%.*s/exported", (int)(strrchr(path, '/') - path), path);
     struct tokenizer *again = NULL;
     FUZZ_REQUIRE(folder && file_make_folders(folder) == STATUS_OK);
     if (fuzz_accepted(tokenizer_save_huggingface(tokenizer, folder))) {
-        const size_t n = tokenizer_has_vocab_files(tokenizer) ? sizeof names / sizeof *names : 1;
-        for (size_t i = 0; i < n; i++) {
-            char *file = file_path("%s/%s", folder, names[i]);
-            FUZZ_REQUIRE(file && tokenizer_load(file, &again) == STATUS_OK);
-            FUZZ_REQUIRE(tokenizer_checksum(again) == tokenizer_checksum(tokenizer));
-            tokenizer_delete(again);
-            free(file);
-        }
+        char *file = file_path("%s/tokenizer.json", folder);
+        FUZZ_REQUIRE(file && tokenizer_load(file, &again) == STATUS_OK);
+        FUZZ_REQUIRE(tokenizer_checksum(again) == tokenizer_checksum(tokenizer));
+        tokenizer_delete(again);
+        free(file);
     }
     FUZZ_REQUIRE(file_remove_tree(folder) == STATUS_OK);
     free(folder);
