@@ -1,18 +1,14 @@
 // ./train inspect PATH: recognizes a file or folder, and describes its contents.
-#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/gguf.h"
 #include "base/text.h"
-#include "base/utf8.h"
 #include "cli/commands.h"
-#include "cli/inspect_data.h"
 #include "data/file_kind.h"
 #include "data/shard.h"
 #include "data/tokenizer.h"
@@ -24,36 +20,7 @@
 #define SHOWN_TOKENS 16
 #define READ_TOKENS  8192
 
-#define LONGEST_CHARACTER 4 // bytes in UTF-8
-#define EXPECTED          "a token shard, a safetensors file, a GGUF model, a tokenizer, JSON or text"
-
-static const char *tokenizer_path = NULL;
-static const struct arg flags[] = {
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "also print a shard's first tokens as text"},
-};
-
 // ---- shards
-
-static enum status show_tokens(const int32_t *tokens, size_t n) {
-    struct tokenizer *tokenizer = NULL;
-    if (tokenizer_path)
-        TRY(tokenizer_load(tokenizer_path, &tokenizer));
-    printf("  begins:");
-    for (size_t i = 0; i < n; i++)
-        printf(" %u", (unsigned)tokens[i]);
-    printf("\n");
-    if (tokenizer) {
-        printf("  as text: ");
-        for (size_t i = 0; i < n; i++) {
-            size_t n_bytes;
-            const char *bytes = tokenizer_bytes(tokenizer, tokens[i], &n_bytes);
-            fwrite(bytes ? bytes : "?", 1, bytes ? n_bytes : 1, stdout);
-        }
-        printf("\n");
-    }
-    tokenizer_delete(tokenizer);
-    return STATUS_OK;
-}
 
 static enum status find_range(struct shard *shard, uint32_t *lowest, uint32_t *highest) {
     int32_t tokens[READ_TOKENS];
@@ -84,7 +51,11 @@ static enum status describe_shard(struct shard *shard) {
     printf("\n");
     if (shard->tokenizer.n_ids > 0)
         printf("  tokenizer: %s\n", tokenizer_identity_describe(&shard->tokenizer, tokenizer));
-    return show_tokens(shown, n);
+    printf("  begins:");
+    for (size_t i = 0; i < n; i++)
+        printf(" %u", (unsigned)shown[i]);
+    printf("\n");
+    return STATUS_OK;
 }
 
 static enum status inspect_shard(const char *path) {
@@ -92,6 +63,65 @@ static enum status inspect_shard(const char *path) {
     TRY(shard_open(&shard, path));
     enum status status = describe_shard(&shard);
     shard_close(&shard);
+    return status;
+}
+
+struct split {
+    const char *name;
+    int n_shards;
+    size_t n_tokens;
+};
+
+struct shard_set {
+    struct split splits[2]; // training, validation
+    struct tokenizer_identity tokenizer;
+    bool mixed; // shards of several tokenizers
+};
+
+static enum status count_shard(struct shard_set *set, const char *path, const char *name) {
+    struct shard shard;
+    TRY(shard_open(&shard, path));
+    struct split *split = &set->splits[strstr(name, "val") != NULL];
+    split->n_shards++;
+    split->n_tokens += shard.n_tokens;
+    set->mixed = set->mixed || tokenizer_identity_differs(&set->tokenizer, &shard.tokenizer);
+    if (shard.tokenizer.n_ids > 0)
+        set->tokenizer = shard.tokenizer;
+    shard_close(&shard);
+    return STATUS_OK;
+}
+
+static void print_set(const struct shard_set *set, const char *folder) {
+    char tokenizer[TOKENIZER_DESCRIPTION_BYTES];
+    printf("%s: token shards\n", folder);
+    for (int i = 0; i < 2; i++)
+        if (set->splits[i].n_shards > 0)
+            printf("  %s: %zu tokens in %d shard%s\n", set->splits[i].name, set->splits[i].n_tokens,
+                   set->splits[i].n_shards, set->splits[i].n_shards == 1 ? "" : "s");
+    printf("  tokenizer: %s\n", set->mixed ? "several; data.train needs shards of one"
+                                : set->tokenizer.n_ids == 0
+                                    ? "not recorded"
+                                    : tokenizer_identity_describe(&set->tokenizer, tokenizer));
+}
+
+// The splits of a folder of token shards (*.bin), and their tokenizer.
+//   described   [out] false when it holds none; nothing was printed then
+static enum status inspect_shards(const char *folder, bool *described) {
+    struct shard_set set = {.splits = {{.name = "training"}, {.name = "validation"}}};
+    struct file_list names = {0};
+    enum status status = file_list_folder(&names, folder);
+    for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
+        char *path = file_path("%s/%s", folder, names.paths[i]);
+        if (!path)
+            status = STATUS_FAILED;
+        else if (shard_is_file(path))
+            status = count_shard(&set, path, names.paths[i]);
+        free(path);
+    }
+    file_list_free(&names);
+    *described = set.splits[0].n_shards + set.splits[1].n_shards > 0;
+    if (status == STATUS_OK && *described)
+        print_set(&set, folder);
     return status;
 }
 
@@ -164,16 +194,6 @@ static enum status inspect_tokenizer(const char *path) {
     return STATUS_OK;
 }
 
-// A file of a kind that no command reads.
-static enum status inspect_kind(const char *path, enum file_kind kind) {
-    char *advice = file_kind_advice(kind, path);
-    if (!advice)
-        return STATUS_FAILED;
-    printf("%s: %s\n  %s\n", path, file_kind_name(kind), advice);
-    free(advice);
-    return STATUS_OK;
-}
-
 // ---- checkpoints
 
 // The sources of a mixture in data.train.
@@ -235,12 +255,7 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
     return status;
 }
 
-static bool holds_parts(const char *folder) {
-    char *index = file_path("%s/model.safetensors.index.json", folder);
-    bool found = index && file_exists(index);
-    free(index);
-    return found;
-}
+// ---- files and folders
 
 // A Hugging Face model in several files.
 static enum status inspect_parts(const char *folder) {
@@ -254,199 +269,91 @@ static enum status inspect_parts(const char *folder) {
     return status;
 }
 
-// A GGUF model as ./train export writes it.
-static enum status inspect_gguf_in(const char *folder, bool *described) {
-    char *path = file_path("%s/model.gguf", folder);
-    enum status status = path ? STATUS_OK : STATUS_FAILED;
-    *described = path && file_kind_of_path(path) == FILE_KIND_GGUF;
-    if (*described)
-        status = inspect_gguf(path);
+static char *file_in(const char *folder, const char *name) {
+    char *path = file_path("%s/%s", folder, name);
+    if (path && file_exists(path))
+        return path;
     free(path);
-    return status;
+    return NULL;
 }
 
+// A model or tokenizer whose file has one of the usual names, or token shards.
 static enum status inspect_other_folder(const char *path) {
-    bool described;
-    TRY(inspect_gguf_in(path, &described));
-    if (described)
-        return STATUS_OK;
-    char *pickles = file_path("%s/pytorch_model.bin", path);
-    if (!pickles)
-        return STATUS_FAILED;
-    const bool has_pickles = file_exists(pickles);
-    enum status status = has_pickles ? inspect_kind(pickles, FILE_KIND_PYTORCH) : STATUS_OK;
-    free(pickles);
-    if (has_pickles)
-        return status;
-    TRY(inspect_shards(path, &described));
-    if (described)
-        return STATUS_OK;
+    char *file = file_in(path, "model.gguf");
+    enum status status = STATUS_OK;
+    bool described = file != NULL;
     int next = 0;
-    char *inside;
-    TRY(tokenizer_next_file(path, &next, &inside));
-    if (inside) {
-        status = inspect_tokenizer(inside);
-        free(inside);
-        return status;
-    }
-    return FAIL(
-        STATUS_INVALID,
-        "%s is not recognized: expected a run (with checkpoints/), a folder of checkpoints (with "
-        "step-N), a checkpoint (with manifest.json), a Hugging Face model (with model.safetensors), a "
-        "GGUF model (model.gguf), a tokenizer (as tokenizer.json) or token "
-        "shards (*.bin)",
-        path);
+    if (file)
+        status = inspect_gguf(file);
+    else
+        status = inspect_shards(path, &described);
+    if (status == STATUS_OK && !described)
+        status = tokenizer_next_file(path, &next, &file);
+    if (status == STATUS_OK && !described)
+        status = file ? inspect_tokenizer(file) : weights_refuse(path);
+    free(file);
+    return status;
 }
 
 static enum status inspect_folder(const char *path) {
     if (checkpoint_is_folder(path))
         return inspect_checkpoint(path);
-    char *checkpoints = file_path("%s/checkpoints", path), *tensors = file_path("%s/model.safetensors", path);
-    enum checkpoint_path_kind kind = CHECKPOINT_PATH_ABSENT;
-    enum status status = checkpoints && tensors ? checkpoint_path_look(checkpoints, &kind) : STATUS_FAILED;
-    if (status == STATUS_OK && kind == CHECKPOINT_PATH_FOLDER)
-        status = inspect_run(path, checkpoints);
-    else if (status == STATUS_OK && checkpoint_holds_steps(path))
-        status = inspect_run(path, path);
-    else if (status == STATUS_OK && file_exists(tensors))
-        status = inspect_safetensors(tensors);
-    else if (status == STATUS_OK && holds_parts(path))
-        status = inspect_parts(path);
-    else if (status == STATUS_OK)
-        status = inspect_other_folder(path);
+    char *checkpoints = file_in(path, "checkpoints"), *tensors = file_in(path, "model.safetensors"),
+         *index = file_in(path, "model.safetensors.index.json"),
+         *pickles = file_in(path, "pytorch_model.bin");
+    enum status status = checkpoints && file_is_folder(checkpoints) ? inspect_run(path, checkpoints)
+                         : checkpoint_holds_steps(path)             ? inspect_run(path, path)
+                         : tensors                                  ? inspect_safetensors(tensors)
+                         : index                                    ? inspect_parts(path)
+                         : pickles                                  ? weights_refuse(path)
+                                                                    : inspect_other_folder(path);
     free(checkpoints);
     free(tensors);
+    free(index);
+    free(pickles);
     return status;
 }
 
-// ---- files
-
-// The start of a file, and its size.
-struct start {
-    char bytes[FILE_KIND_START_BYTES];
-    size_t n;
-    uint64_t file_bytes;
-};
-
-static enum status read_start(const char *path, struct start *start) {
-    int descriptor;
-    struct stat info;
-    *start = (struct start){0};
-    TRY(file_open_regular(path, O_RDONLY, &descriptor));
-    ssize_t n = pread(descriptor, start->bytes, sizeof start->bytes, 0);
-    enum status status = n >= 0 && fstat(descriptor, &info) == 0
-                             ? STATUS_OK
-                             : FAIL(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno));
-    if (status == STATUS_OK) {
-        start->n = (size_t)n;
-        start->file_bytes = (uint64_t)info.st_size;
-    }
-    close(descriptor);
-    return status;
-}
-
-// *offset: of the first byte that is not UTF-8; UINT64_MAX when there is none. Reads in pieces, of which the
-// last bytes of each may be a character that the next one completes.
-static enum status find_invalid(const char *path, uint64_t file_bytes, uint64_t *offset) {
-    static char piece[1 << 16];
-    int descriptor, error = 0;
-    *offset = UINT64_MAX;
-    TRY(file_open_regular(path, O_RDONLY, &descriptor));
-    for (uint64_t at = 0; at < file_bytes && *offset == UINT64_MAX && !error;) {
-        const size_t n = file_bytes - at < sizeof piece ? (size_t)(file_bytes - at) : sizeof piece;
-        error = file_read_at(descriptor, at, n, piece);
-        const size_t valid = error ? 0 : utf8_valid_bytes(piece, n);
-        if (valid < n && (valid == 0 || at + n == file_bytes || n - valid >= LONGEST_CHARACTER))
-            *offset = at + valid;
-        at += valid;
-    }
-    close(descriptor);
-    return error ? FAIL(STATUS_FAILED, "cannot read %s: %s", path,
-                        error == FILE_READ_SHORT ? "it was truncated" : strerror(error))
-                 : STATUS_OK;
-}
-
-static enum status inspect_text(const char *path, const struct start *start) {
-    char bytes[32];
-    size_t first_line = 0;
-    uint64_t invalid;
-    TRY(find_invalid(path, start->file_bytes, &invalid));
-    while (first_line < start->n && first_line < 60 && (unsigned char)start->bytes[first_line] >= ' ')
-        first_line++;
-    printf("%s: text, %s\n", path, text_bytes(bytes, sizeof bytes, (double)start->file_bytes));
-    printf("  begins: %.*s\n", (int)first_line, start->bytes);
-    if (invalid != UINT64_MAX)
-        printf("  not UTF-8 at offset %llu; convert it first, from Latin-1: iconv -f LATIN1 -t UTF-8 %s > "
-               "utf8.txt\n",
-               (unsigned long long)invalid, path);
-    printf("  to train on it, make token shards: ./train tokenize %s --tokenizer FILE --out DIR\n", path);
-    return STATUS_OK;
-}
-
-static enum status refuse_unknown(const char *path, const struct start *start) {
-    uint64_t first = 0;
-    char *advice =
-        file_path("; perhaps it holds token ids of 2 bytes without a header, as nanoGPT's train.bin: "
-                  "./train tokenize --raw %s --out DIR",
-                  path);
-    memcpy(&first, start->bytes, start->n < sizeof first ? start->n : sizeof first);
-    enum status status = FAIL(
-        STATUS_INVALID, "%s is not recognized: it starts with the bytes %016llx, expected " EXPECTED "%s",
-        path, (unsigned long long)__builtin_bswap64(first),
-        start->file_bytes % sizeof(uint16_t) == 0 && advice ? advice : "");
-    free(advice);
-    return status;
-}
+#define EXPECTED "a token shard, a safetensors file, a GGUF model or a tokenizer"
 
 static enum status inspect_file(const char *path) {
-    struct start start;
-    bool described = false;
-    TRY(read_start(path, &start));
-    if (start.file_bytes == 0)
-        return FAIL(STATUS_INVALID, "%s is empty (0 bytes), expected " EXPECTED, path);
-    const enum file_kind kind = file_kind_of(start.bytes, start.n);
+    int descriptor;
+    TRY(file_open_regular(path, O_RDONLY, &descriptor));
+    close(descriptor);
+    const enum file_kind kind = file_kind_of_path(path);
     if (kind == FILE_KIND_SHARD)
         return inspect_shard(path);
     if (kind == FILE_KIND_SAFETENSORS)
         return inspect_safetensors(path);
     if (kind == FILE_KIND_GGUF)
         return inspect_gguf(path);
-    if (kind == FILE_KIND_UNKNOWN)
-        return refuse_unknown(path, &start);
     if (kind == FILE_KIND_TEXT && tokenizer_is_file(path))
         return inspect_tokenizer(path);
-    if (kind == FILE_KIND_TEXT && start.bytes[0] == '{')
-        TRY(inspect_json(path, &described));
-    if (described)
-        return STATUS_OK;
-    return kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT ? inspect_text(path, &start)
-                                                                  : inspect_kind(path, kind);
-}
-
-static enum status inspect(const char *path) {
-    if (file_is_folder(path))
-        return inspect_folder(path);
-    if (!file_exists(path) && weights_is_hub_name(path))
-        return weights_refuse(path);
-    return inspect_file(path);
+    if (kind != FILE_KIND_UNKNOWN)
+        return file_kind_refuse(kind, path, "", EXPECTED);
+    return FAIL(STATUS_INVALID,
+                "%s is not recognized, expected " EXPECTED
+                "; perhaps it holds token ids without a header, as "
+                "nanoGPT's train.bin: ./train tokenize --raw %s --out DIR",
+                path, path);
 }
 
 static enum status run_inspect(int n_args, char **args) {
     const char *path;
     int n_paths;
-    TRY(args_parse("inspect", flags, sizeof flags / sizeof *flags, n_args, args, &path, 1, &n_paths));
+    TRY(args_parse("inspect", NULL, 0, n_args, args, &path, 1, &n_paths));
     if (n_paths == 0)
         return FAIL(STATUS_INVALID, "train inspect: expected a file or folder; see: train help inspect");
-    return inspect(path);
+    return !file_exists(path)     ? weights_refuse(path)
+           : file_is_folder(path) ? inspect_folder(path)
+                                  : inspect_file(path);
 }
 
 const struct command command_inspect = {
     .name = "inspect",
-    .synopsis = "FILE_OR_FOLDER [--tokenizer FILE]",
+    .synopsis = "FILE_OR_FOLDER",
     .examples = "What a checkpoint, a shard or a folder of weights holds.\n"
                 "./train inspect runs/quickstart\n",
-    .summary = "describe a token shard, tokenizer, safetensors file, text, checkpoint or run",
-    .flags = flags,
-    .n_flags = sizeof flags / sizeof *flags,
+    .summary = "describe a token shard, tokenizer, safetensors file, GGUF model, checkpoint or run",
     .run = run_inspect,
 };

@@ -212,9 +212,9 @@ const char *file_kind_name(enum file_kind kind) {
     return verb_end + 1;
 }
 
-char *file_kind_fill(const char *advice, const char *path) {
+char *file_kind_advice(enum file_kind kind, const char *path) {
     struct text out = {0};
-    const char *slash = strrchr(path, '/'), *at = advice;
+    const char *slash = strrchr(path, '/'), *at = kinds[kind].advice;
     for (const char *brace; (brace = strchr(at, '{')); at = strchr(brace, '}') + 1) {
         text_add_bytes(&out, at, (size_t)(brace - at));
         if (strncmp(brace, "{file}", 6) == 0)
@@ -227,10 +227,6 @@ char *file_kind_fill(const char *advice, const char *path) {
         return out.data;
     text_free(&out);
     return NULL;
-}
-
-char *file_kind_advice(enum file_kind kind, const char *path) {
-    return file_kind_fill(kinds[kind].advice, path);
 }
 
 enum status file_kind_refuse(enum file_kind kind, const char *path, const char *more, const char *expected) {

@@ -46,8 +46,6 @@ enum file_kind file_kind_of_path(const char *path);
 
 // What a file of this kind is, as a noun: "PyTorch's pickled weights".
 const char *file_kind_name(enum file_kind kind);
-// `advice` with {file} replaced by the path, {folder} by its folder. A new string, NULL when out of memory.
-char *file_kind_fill(const char *advice, const char *path);
 // What to do with a file of this kind, with its path and folder filled in; "" when there is nothing to say. A
 // new string, NULL when out of memory.
 char *file_kind_advice(enum file_kind kind, const char *path);

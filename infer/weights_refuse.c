@@ -45,7 +45,7 @@ static bool has_extension(const char *path) {
 }
 
 // "gpt2", "openai-community/gpt2"
-bool weights_is_hub_name(const char *path) {
+static bool is_hub_name(const char *path) {
     const char *slash = strchr(path, '/');
     if (path[strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")] != '\0' ||
         path[0] == '.' || path[0] == '/' || path[0] == '\0' || has_extension(path))
@@ -61,7 +61,7 @@ bool weights_is_hub_name(const char *path) {
 static enum status refuse_absent(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     const char *owner = slash || strncmp(path, "gpt2", 4) != 0 ? "" : "openai-community/";
-    if (!weights_is_hub_name(path))
+    if (!is_hub_name(path))
         return FAIL(STATUS_INVALID,
                     "%s does not exist; expected the folder of a run, a checkpoint or a model", path);
     return FAIL(

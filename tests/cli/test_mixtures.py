@@ -144,7 +144,7 @@ class Errors(MixtureCase):
             self.refused(self.mixture(1, weight), 'data.train[1].weight', says)
         config = self.config().read_text().replace('"weight": 1}', '"weight": NaN}')
         (self.folder / 'tiny.json').write_text(config)
-        self.refuses(self.folder / 'tiny.json', says=['tiny.json', 'no such number: "NaN'])
+        self.refuses(self.folder / 'tiny.json', says=['tiny.json', '(only numbers, true, false and null have none): "NaN'])
         missing = self.mixture()
         del missing[0]['weight']
         self.refused(missing, 'data.train[0]', 'has no weight, but [1] has')

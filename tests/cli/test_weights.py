@@ -88,7 +88,7 @@ class Formats(WeightsCase):
                 f'{name} does not exist here', "hf download openai-community/gpt2 '*config.json' tokenizer.json 'model*.safetensors*'",
                 '--local-dir gpt2, then use the folder gpt2'])
             self.refuses('inspect', name, says=[f'{name} does not exist here', 'hf download'])
-        self.assertIn("hf/pytorch_model.bin: PyTorch's pickled weights", self.run_train('inspect', 'hf').out)
+        self.refuses('inspect', 'hf', says=["hf holds PyTorch's pickled weights", 'python3 -c'])
         for path in 'hf/nothere', 'nothere.bin':
             self.assertNotIn('hf download', self.refuses('eval', path, '--data', 'tokens.bin', says=[f'{path} does not exist']).error)
         self.refuses('generate', './gpt2', says=['./gpt2 does not exist; expected the folder of a run'])

@@ -63,11 +63,14 @@ static void test_ids_are_unknown(void **state) {
 
 static void test_advice_has_the_path(void **state) {
     (void)state;
-    char *advice = file_kind_fill("read {file} in {folder}.", "a/b.bin");
-    assert_string_equal(advice, "read a/b.bin in a.");
+    char *advice = file_kind_advice(FILE_KIND_ZIP, "a/b.bin");
+    assert_string_equal(advice, "unpack it first: unzip a/b.bin");
     free(advice);
-    advice = file_kind_fill("{folder}", "b.bin");
-    assert_string_equal(advice, ".");
+    advice = file_kind_advice(FILE_KIND_PYTORCH, "a/b.bin");
+    assert_non_null(strstr(advice, "(\"a\")"));
+    free(advice);
+    advice = file_kind_advice(FILE_KIND_PYTORCH, "b.bin");
+    assert_non_null(strstr(advice, "(\".\")"));
     free(advice);
     for (enum file_kind kind = FILE_KIND_UNKNOWN; kind < N_FILE_KINDS; kind++) {
         assert_non_null(file_kind_name(kind));
