@@ -153,10 +153,13 @@ enum status gone_command(int n_args, char *const *args) {
     for (int i = 0; i < n_gones; i++) {
         const char *name = gones[i].name;
         const size_t first = strcspn(name, " ");
-        if (gones[i].kind == GONE_COMMANDS && n_args > (name[first] != '\0') &&
-            strncmp(args[0], name, first) == 0 && !args[0][first] &&
-            (!name[first] || strcmp(args[1], name + first + 1) == 0))
-            return FAIL(STATUS_INVALID, "train %s is not there any more; %s", name, gones[i].instead);
+        const char *second = name[first] ? name + first + 1 : NULL; // a flag may be anywhere
+        const int last = second && *second == '-' ? n_args : n_args < 2 ? n_args : 2;
+        if (gones[i].kind != GONE_COMMANDS || strncmp(args[0], name, first) != 0 || args[0][first])
+            continue;
+        for (int k = second ? 1 : 0; k < last; k++)
+            if (!second || strcmp(args[k], second) == 0)
+                return FAIL(STATUS_INVALID, "train %s is not there any more; %s", name, gones[i].instead);
     }
     return STATUS_OK;
 }
