@@ -10,6 +10,7 @@
 #include "base/processors.h"
 #include "cli/commands.h"
 #include "data/tokenizer.h"
+#include "trainer/attention.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"
 #include "trainer/initial_weights.h"
@@ -257,7 +258,8 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     TRY(open_device(planner, config, one));
     TRY(choose_type(planner, config));
     TRY(params_init(&params, &sizes));
-    enum status status = plan_attention(planner->device, config, &params, report->type, &report->attention);
+    enum status status =
+        attention_plan(planner->device, config, &params.config, report->type, &report->attention);
     report->n_weights = params.n_weights;
     report->n_elements = params.n_elements;
     struct engine_options request = {.config = config,

@@ -51,7 +51,6 @@ enum attention_kernel {
 struct attention_shape {
     int B, T, H, K, D;
     int window; // 0: none
-    bool rope;  // q and k are rotated, and not normalized before
     enum dtype type;
 };
 
@@ -70,6 +69,7 @@ struct device {
     enum region_place place; // where its memory is: REGION_HOST for the CPU
     int n_threads;           // host threads that its operations use
     int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
+    int capability;          // a GPU's compute capability, 90 for 9.0; 0: a CPU
     bool has_matrix_units;   // a CPU's (AMX): bf16 products are many times as fast as other work
     int rotating_attention;  // the widest heads of device_attention_rotates, in elements; 0: it never does
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
@@ -231,18 +231,6 @@ struct gemm_rate {
 };
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
                                      double seconds, struct gemm_rate *rate) MUST_CHECK;
-// Times attention forward and backward of a shape by flash and by cuDNN, which must support it. With
-// shape->rope RoPE is part of both: as passes of its own, but for what flash rotates itself
-// (device_attention_rotates).
-//   reproducible   [out] whether cuDNN gave the same bits each time, and flash's numbers up to rounding
-// The choice of device->attention is left as it was. Errors: STATUS_FAILED when the memory, about
-// 12 (B, T, H D) tensors and the workspace, is not available.
-struct attention_times {
-    double flash_s, cudnn_s;
-    bool reproducible;
-};
-enum status device_measure_attention(struct device *device, const struct attention_shape *shape,
-                                     struct attention_times *out) MUST_CHECK;
 // Measures memory bandwidth: bytes/s of a += k b (two reads and a write), the best of a few passes over
 // arrays several times the size of the caches, at most an eighth of the available memory. Takes a fraction of
 // a second.

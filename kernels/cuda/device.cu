@@ -315,6 +315,7 @@ enum status open_gpu(cuda_device *cuda) {
             "device \"cuda\": %s has compute capability %d.%d, and the kernels need 8.0 (Ampere) or newer; "
             "use device=cpu",
             properties.name, properties.major, properties.minor);
+    cuda->device.capability = capability;
     cuda->device.rotating_attention = CUDA_ATTENTION_TENSOR_WIDTH;
     cuda->properties.n_processors = properties.multiProcessorCount;
     cuda->properties.max_product_workspace = cuda_max_product_workspace(properties.major);

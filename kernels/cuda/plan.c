@@ -79,6 +79,7 @@ enum status cuda_device_plan(struct device **out) {
                               .ops = &plan_ops,
                               .place = REGION_DEVICE,
                               .n_threads = 1,
+                              .capability = 90, // where attention=auto takes cuDNN
                               .rotating_attention = CUDA_ATTENTION_TENSOR_WIDTH,
                               .attention = ATTENTION_CUDNN, // takes the larger workspace
                               .memory_new = refuse_memory,

@@ -111,7 +111,7 @@ struct calls {
 constexpr size_t enough = size_t(1) << 20;
 
 void test_which_calls_are_cudnns(void **) {
-    const attention_shape shape = {B, T, H, H, D, 0, false, DTYPE_BF16};
+    const attention_shape shape = {B, T, H, H, D, 0, DTYPE_BF16};
     cudnn_support support;
     require(gpu->cudnn_support(gpu, &shape, &support));
     assert_true(support.usable);
@@ -156,10 +156,8 @@ void test_workspace(void **) {
 }
 
 void test_shapes_that_are_refused(void **) {
-    const attention_shape wide = {1, 8, 1, 1, 256, 0, false, DTYPE_BF16},
-                          odd = {1, 8, 1, 1, 20, 0, false, DTYPE_BF16},
-                          single = {1, 1, 1, 1, 16, 0, false, DTYPE_BF16},
-                          fp32 = {1, 8, 1, 1, 16, 0, false, DTYPE_F32};
+    const attention_shape wide = {1, 8, 1, 1, 256, 0, DTYPE_BF16}, odd = {1, 8, 1, 1, 20, 0, DTYPE_BF16},
+                          single = {1, 1, 1, 1, 16, 0, DTYPE_BF16}, fp32 = {1, 8, 1, 1, 16, 0, DTYPE_F32};
     cudnn_support support;
     require(gpu->cudnn_support(gpu, &wide, &support));
     assert_false(support.usable);
@@ -170,79 +168,6 @@ void test_shapes_that_are_refused(void **) {
         assert_non_null(strstr(support.reason, "multiples of 8"));
     }
     assert_int_equal(cudasim_findings(), 0);
-}
-
-void test_measuring(void **) {
-    const attention_shape shape = {B, T, H, 1, D, 16, false, DTYPE_F16};
-    cudnn_support support;
-    attention_times times;
-    require(gpu->cudnn_support(gpu, &shape, &support));
-    require(device_measure_attention(gpu, &shape, &times));
-    assert_true(times.reproducible);
-    assert_true(times.flash_s > 0 && times.cudnn_s > 0);
-    assert_int_equal(gpu->attention, ATTENTION_FLASH);
-}
-
-// ---- RoPE, measured along
-
-struct rotations { // of one kernel
-    int attended, tables, keys_only, both, back;
-} seen[2];
-const ops *plain;
-
-enum status count_forward(stream *s, const attention_forward_args *args) {
-    seen[gpu->attention].attended++;
-    seen[gpu->attention].tables += args->table != nullptr;
-    return plain->attention_forward(s, args);
-}
-
-enum status count_backward(stream *s, const attention_backward_args *args) {
-    seen[gpu->attention].tables += args->table != nullptr;
-    return plain->attention_backward(s, args);
-}
-
-enum status count_rope(stream *s, const rope_forward_args *args) {
-    (args->H == 0 ? seen[gpu->attention].keys_only : seen[gpu->attention].both)++;
-    return plain->rope_forward(s, args);
-}
-
-enum status count_rope_back(stream *s, const rope_backward_args *args) {
-    seen[gpu->attention].back++;
-    return plain->rope_backward(s, args);
-}
-
-void measure_counting(bool rope) {
-    const attention_shape shape = {B, T, H, 1, D, 0, rope, DTYPE_BF16};
-    cudnn_support support;
-    attention_times times;
-    ops counting = *(plain = gpu->ops);
-    counting.attention_forward = count_forward;
-    counting.attention_backward = count_backward;
-    counting.rope_forward = count_rope;
-    counting.rope_backward = count_rope_back;
-    seen[ATTENTION_FLASH] = seen[ATTENTION_CUDNN] = {};
-    require(gpu->cudnn_support(gpu, &shape, &support));
-    gpu->ops = &counting;
-    const enum status status = device_measure_attention(gpu, &shape, &times);
-    gpu->ops = plain;
-    require(status);
-    assert_true(times.reproducible);
-    assert_true(seen[ATTENTION_FLASH].attended > 0 && seen[ATTENTION_CUDNN].attended > 0);
-}
-
-// Flash is timed with a pass over the keys alone, cuDNN with passes over queries and keys and both gradients.
-void test_measuring_with_rope(void **) {
-    const rotations &flash = seen[ATTENTION_FLASH], &cudnn = seen[ATTENTION_CUDNN];
-    measure_counting(false);
-    for (const rotations &one : {flash, cudnn})
-        assert_int_equal(one.tables + one.keys_only + one.both + one.back, 0);
-    measure_counting(true);
-    assert_int_equal(flash.tables, 2 * flash.attended);
-    assert_int_equal(flash.keys_only, flash.attended);
-    assert_int_equal(flash.both + flash.back, 0);
-    assert_int_equal(cudnn.both, cudnn.attended);
-    assert_int_equal(cudnn.back, cudnn.attended);
-    assert_int_equal(cudnn.tables + cudnn.keys_only, 0);
 }
 
 void test_loading(void **) {
@@ -439,8 +364,7 @@ void test_wrong_executions(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_which_calls_are_cudnns),  cmocka_unit_test(test_workspace),
-        cmocka_unit_test(test_shapes_that_are_refused), cmocka_unit_test(test_measuring),
-        cmocka_unit_test(test_measuring_with_rope),     cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_shapes_that_are_refused), cmocka_unit_test(test_loading),
         cmocka_unit_test(test_wrong_attributes),        cmocka_unit_test(test_wrong_graphs),
         cmocka_unit_test(test_wrong_executions),
     };

@@ -9,35 +9,6 @@
 #include "model/param_overlap.h"
 #include "trainer/profile/profiler.h"
 
-// ---- attention
-
-enum status plan_attention(struct device *device, const struct config *config, const struct params *params,
-                           enum dtype type, const char **name) {
-    const enum config_attention named = config->top.attention;
-    const struct attention_shape shape = {.B = (int)config->train.micro_batch_size,
-                                          .T = (int)config->train.seq_len,
-                                          .H = params->config.n_head,
-                                          .K = params->config.n_kv_head,
-                                          .D = params->config.head_dim,
-                                          .type = type};
-    const bool on_gpu = device->place == REGION_DEVICE && type != DTYPE_F32;
-    struct cudnn_support support = {.usable = on_gpu, .reason = "it computes bf16 and fp16 on a GPU"};
-    device->attention = ATTENTION_FLASH;
-    *name = config_attention_name(CONFIG_ATTENTION_FLASH);
-    if (named == CONFIG_ATTENTION_FLASH || config->data.mask_documents)
-        return STATUS_OK;
-    if (on_gpu && device->cudnn_support)
-        TRY(device->cudnn_support(device, &shape, &support));
-    if (support.usable) {
-        device->attention = ATTENTION_CUDNN;
-        *name = config_attention_name(named);
-    } else if (named == CONFIG_ATTENTION_CUDNN)
-        return FAIL(STATUS_UNSUPPORTED,
-                    "%s: attention is cudnn, and cuDNN cannot be used: %s; set attention=auto",
-                    config->source, support.reason);
-    return STATUS_OK;
-}
-
 // ---- one rank
 
 static enum status add_profile(const struct engine_options *options, struct region_table *table,

@@ -13,13 +13,6 @@
 // MPI. An estimate, from runs on CPUs that took 12 to 38 MiB (each run logs its own). CUDA takes more.
 #define PLAN_PROGRAM_BYTES ((size_t)32 << 20)
 
-// Sets device->attention for plans of a config, and names it: "flash", "cudnn", or "auto" where the choice is
-// the run's, which measures: workspaces are then planned for cuDNN's, the larger one, wherever a run could
-// choose it. STATUS_UNSUPPORTED when the config asks for cuDNN and the device, which is a GPU in this
-// machine, cannot use it.
-enum status plan_attention(struct device *device, const struct config *config, const struct params *params,
-                           enum dtype type, const char **name) MUST_CHECK;
-
 // Plans the memory of a run: adds the regions of the engine to the table and, with run.profile, those of the
 // profiler.
 //   engine           free with engine_free, also after a failure

@@ -309,9 +309,10 @@ static void add_report(struct text *out, const struct plan_report *report) {
         text_add(out,
                  "For a GPU that is not in this machine: the workspace is an upper bound over GPU models.\n");
     if (report->attention && strcmp(report->attention, "auto") == 0)
-        text_add(out,
-                 "attention: auto; the workspace has room for cuDNN's, which a run takes only if that is "
-                 "faster.\n");
+        text_add(
+            out,
+            "attention: auto; the workspace has room for cuDNN's, which a run takes on GPUs where that is "
+            "faster.\n");
     for (int i = 0; i < report->n_cases; i++)
         add_case(out, report, &report->cases[i]);
     text_add(out, "\n* the config's zero_optimization.stage\n");

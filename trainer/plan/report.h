@@ -25,7 +25,7 @@ struct plan_report {
     enum dtype type;
     bool type_measured;    // "auto" in the config: the faster one on this machine
     bool gpu_is_planned;   // for a GPU that this machine does not have
-    const char *attention; // plan_attention's name
+    const char *attention; // attention_plan's name
     int stage;             // zero_optimization.stage of the config
     const char *partition;
     size_t n_weights, n_elements;      // as in struct params
