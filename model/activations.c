@@ -8,7 +8,7 @@
 
 enum status activations_init(struct activation_checkpoints *activations, struct device *device,
                              struct region_table *table, int n_layer, enum dtype type, size_t elements,
-                             enum activations_place place, bool keeps_first) {
+                             enum activations_place place, bool keeps_first, const char *prefix) {
     bool moves = place == ACTIVATIONS_ON_HOST && device->place != REGION_HOST;
     int all = n_layer + 1;
     *activations = (struct activation_checkpoints){
@@ -24,17 +24,18 @@ enum status activations_init(struct activation_checkpoints *activations, struct 
     activations->moved = activations->buffers + activations->n_buffers;
     for (int i = 0; i < activations->n_buffers; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, device->place, type, elements, &activations->regions[i],
-                       "residual.%d", i));
+                       "%sresidual.%d", prefix, i));
     int *moved = activations->regions + activations->n_buffers, *first = moved + activations->n_moved;
     for (int i = 0; i < activations->n_moved; i++) {
         moved[i] = -1;
         if (i > 0 || !keeps_first)
             TRY(region_add(table, REGION_ACTIVATIONS, REGION_HOST, type, elements, &moved[i],
-                           "residual.%d on host", i));
+                           "%sresidual.%d on host", prefix, i));
     }
     *first = -1;
     if (keeps_first && activations->n_buffers < all)
-        TRY(region_add(table, REGION_ACTIVATIONS, device->place, type, elements, first, "embedding"));
+        TRY(region_add(table, REGION_ACTIVATIONS, device->place, type, elements, first, "%sembedding",
+                       prefix));
     return STATUS_OK;
 }
 

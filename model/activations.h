@@ -43,9 +43,10 @@ struct activation_checkpoints {
 
 // Adds the buffers to the table: each has `elements` elements of `type`.
 //   keeps_first  checkpoint 0 stays on the device throughout, for blocks that mix it in
+//   prefix       of the buffers' names
 enum status activations_init(struct activation_checkpoints *activations, struct device *device,
                              struct region_table *table, int n_layer, enum dtype type, size_t elements,
-                             enum activations_place place, bool keeps_first) MUST_CHECK;
+                             enum activations_place place, bool keeps_first, const char *prefix) MUST_CHECK;
 // Looks up the buffers once the table is bound, and opens the copy stream. table NULL: a dry run's buffers.
 enum status activations_bind(struct activation_checkpoints *activations,
                              const struct region_table *table) MUST_CHECK;

@@ -54,6 +54,31 @@ static enum status ready(struct model_pass *pass, int unit) {
 
 // ---- forward
 
+// With T = 1, the positions that the rows see in a block, their own included.
+static size_t keys_seen(const struct gpt *gpt, int block) {
+    const struct gpt_cache *cache = &gpt->cache;
+    const int window = gpt_window(&gpt->params->config, block);
+    size_t n = 0;
+    for (int i = 0; i < gpt->options.B && gpt->options.T == 1; i++) {
+        int length = cache->host_lengths[i] + 1 - (cache->host_first ? cache->host_first[i] : 0);
+        n += (size_t)(window > 0 && window < length ? window : length);
+    }
+    return n;
+}
+
+static struct block_cache cache_of(const struct gpt *gpt, int block) {
+    const struct gpt_cache *cache = &gpt->cache;
+    if (!cache->blocks)
+        return (struct block_cache){0};
+    return (struct block_cache){.keys_values = cache->blocks[block],
+                                .stride = cache->stride,
+                                .sequence = cache->sequence,
+                                .length = cache->length,
+                                .sequences = cache->sequences,
+                                .lengths = cache->lengths,
+                                .n_keys = keys_seen(gpt, block)};
+}
+
 static struct block_pass block_of(struct model_pass *pass, int block, struct unit_view view) {
     const struct gpt *gpt = pass->gpt;
     return (struct block_pass){.unit = unit_of(pass, 1 + block, view),
@@ -67,6 +92,7 @@ static struct block_pass block_of(struct model_pass *pass, int block, struct uni
                                .tokens = gpt->buffers.tokens,
                                .first = gpt->buffers.first,
                                .rope = gpt->rope.data,
+                               .cache = cache_of(gpt, block),
                                .scratch = &gpt->buffers.scratch};
 }
 
@@ -76,6 +102,7 @@ static enum status embed(struct model_pass *pass, struct unit_view view) {
     RUN(&pass->runner, embedding_forward, .out = activations_at(&gpt->activations, 0),
         .wte = layer_weight(&u, PARAM_WTE), .wpe = layer_weight(&u, PARAM_WPE), .tokens = gpt->buffers.tokens,
         .B = gpt->options.B, .T = gpt->options.T, .C = u.config->n_embd, .V = u.config->vocab_size,
+        .position = gpt->cache.length, .positions = gpt->cache.lengths,
         .out_stride = (size_t)u.config->n_embd, .type = u.type);
     void *out = activations_at(&gpt->activations, 0);
     return drop(&u, 0, out, NULL, out);
@@ -154,7 +181,7 @@ static enum status logits_tile(struct model_pass *pass, const struct head *head,
     return STATUS_OK;
 }
 
-// What the loss sees of the logits, for gpt_logits.
+// What the loss sees of the logits, for gpt_logits and generation.
 static enum status cap_tile(struct model_pass *pass, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -372,6 +399,28 @@ static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
         TRY(predict(pass, &head));
     TRY(head_release_matrix(pass, GPT_FORWARD));
     return release(pass, gpt->params->n_units - 1, GPT_FORWARD);
+}
+
+static enum status run_cached(struct model_pass *pass, enum trace_kind kind) {
+    const int B = pass->gpt->options.B;
+    struct head head;
+    TRY(begin(pass, kind));
+    TRY(forward(pass, false));
+    if (kind == TRACE_PROMPT)
+        return STATUS_OK;
+    TRY(head_acquire(pass, GPT_FORWARD, &head));
+    TRY(logits_tile(pass, &head, 0, B));
+    TRY(cap_tile(pass, B));
+    TRY(head_release_matrix(pass, GPT_FORWARD));
+    return release(pass, pass->gpt->params->n_units - 1, GPT_FORWARD);
+}
+
+enum status gpt_run_cached(struct gpt *gpt, struct runner *runner, const struct unit_hooks *hooks,
+                           enum trace_kind kind) {
+    struct model_pass pass = {.gpt = gpt, .runner = *runner, .hooks = hooks};
+    enum status status = run_cached(&pass, kind);
+    *runner = pass.runner;
+    return status;
 }
 
 static enum status sum_losses(struct model_pass *pass, double *sum, bool accumulate) {

@@ -138,7 +138,7 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
                         "rotary embedding"));
     TRY(activations_init(&gpt->activations, gpt->device, table, gpt->params->config.n_layer, type, rows * C,
                          activations_place_of(&gpt->options),
-                         gpt_mixes(&gpt->params->config, gpt->params->config.n_layer - 1)));
+                         gpt_mixes(&gpt->params->config, gpt->params->config.n_layer - 1), ""));
     TRY(add_blocks(gpt, table));
     TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
     size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;

@@ -1,4 +1,5 @@
-// What a gpt holds: shared by its passes (gpt.c) and its memory (gpt_memory.c). Internal to model/.
+// What a gpt holds: shared by its passes (gpt.c), its memory (gpt_memory.c) and generation (generate.c).
+// Internal to model/.
 #ifndef ZERO_MODEL_GPT_MEMORY_H
 #define ZERO_MODEL_GPT_MEMORY_H
 
@@ -9,6 +10,17 @@
 
 #define GPT_INPUT_SLOTS     2  // of pinned memory for inputs
 #define GPT_PREDICTION_ROWS 32 // whose logits gpt_score computes at once for predictions
+
+// The key-value caches of a pass of generation (generate.c). B or T is 1.
+struct gpt_cache {
+    void **blocks; // (n_layer), each (sequences, positions, 2 K D): keys, then values
+    size_t stride; // elements from one sequence to the next
+    int sequence;  // the first row's, and the positions that it holds before the pass
+    int length;
+    // With T = 1, (B): in the device's memory, and `lengths` and `first` (as gpt_buffers.first, or NULL) in
+    // the host's.
+    const int32_t *sequences, *lengths, *host_lengths, *host_first;
+};
 
 struct gpt {
     const struct params *params;
@@ -53,10 +65,16 @@ struct gpt {
         struct activation_gradients scratch;
     } buffers;
     struct rope_table rope;
+    struct gpt_cache cache;               // of generation; blocks NULL: none
     struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
     int64_t n_loads;
     size_t n_inputs; // tokens of a slot: B * T of gpt_new
 };
+
+// A pass with caches: TRACE_PROMPT, which ends with the last block, or TRACE_DECODING, which leaves the
+// logits of its B rows in buffers.logits. The runner may be one of a dry run.
+enum status gpt_run_cached(struct gpt *gpt, struct runner *runner, const struct unit_hooks *hooks,
+                           enum trace_kind kind) MUST_CHECK;
 
 // gpt_load, for any pass (gpt_inputs.c).
 //   targets      may be NULL
