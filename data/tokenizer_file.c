@@ -283,18 +283,15 @@ static bool lacks_settings(const char *path) {
 }
 
 static enum status refuse_without_settings(const char *path) {
-    char *line = file_kind_fill(
-        "python3 -c 'from transformers import AutoTokenizer; AutoTokenizer.from_pretrained(\"{folder}\")"
-        ".save_pretrained(\"{folder}\")', then use {folder}/tokenizer.json",
-        path);
-    enum status status =
-        line ? FAIL(STATUS_INVALID,
-                    "%s: vocab.json and merges.txt are not read any more, as they do not say how text is "
-                    "split. Write tokenizer.json beside them: %s",
-                    path, line)
-             : STATUS_FAILED;
-    free(line);
-    return status;
+    const char *slash = strrchr(path, '/'), *folder = slash ? path : ".";
+    const int n = slash ? (int)(slash - path) : 1;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: vocab.json and merges.txt are not read any more, as they do not say how text is "
+        "split. Write tokenizer.json beside them: python3 -c 'from transformers import AutoTokenizer; "
+        "AutoTokenizer.from_pretrained(\"%.*s\").save_pretrained(\"%.*s\")', then use "
+        "%.*s/tokenizer.json",
+        path, n, folder, n, folder, n, folder);
 }
 
 static enum status load_named(const char *path, struct tokenizer **out) {
