@@ -102,7 +102,7 @@ folders := base configs data data/text kernels model model/formats \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer infer/tasks infer/export trainer/data trainer/plan trainer/profile trainer/runs trainer/schedule \
            trainer/spikes trainer \
-           cli cli/bench cli/eval cli/report cli/serve cli/tokenize cli/watch
+           cli cli/bench cli/eval cli/report cli/serve cli/tokenize
 needs_base :=
 needs_configs := base
 needs_data := base
@@ -129,8 +129,7 @@ needs_trainer := trainer/data trainer/plan trainer/runs trainer/schedule trainer
 needs_cli := trainer trainer/runs infer/export $(needs_trainer)
 needs_cli/eval := cli infer/tasks infer $(needs_infer)
 needs_cli/bench := cli trainer/plan zero/stages zero/partition configs data model kernels base
-needs_cli/report := cli trainer/runs configs base
-needs_cli/watch := cli trainer/runs base
+needs_cli/report := cli trainer trainer/runs configs base
 needs_cli/serve := cli trainer infer model/formats data model kernels base
 needs_cli/tokenize := cli trainer data/text $(needs_trainer)
 

@@ -70,7 +70,7 @@ class Chart {
       for (const one of [values.low, values.high, values.mean]) collect(one, begin, end);
       if (this.overlay && overlays()) collect(run.evals.loss && run.evals.loss.mean, 0, run.evals.step.length - 1);
     }
-    if (low > high) return [0, 1];
+    if (low > high) return isLog ? [1, 10] : [0, 1];  // no values
     if (state.clip) {
       const sorted = Float64Array.from(found).sort(), cut = Math.floor(sorted.length * 0.01);
       low = sorted[cut];

@@ -21,7 +21,8 @@ function figures() {
   return table('Final figures of each run', columns, shown().map(run => {
     const {figures: f} = run;
     const total = run.total > run.step ? `${grouped(run.step)} of ${grouped(run.total)}` : grouped(run.step);
-    return [runLabel(run), {content: run.state, class: 'state-' + run.state.replace(' ', '-')}, total, short(f.tokens), duration(f.hours),
+    const left = isNumber(run.seconds_left) ? `, ${duration(run.seconds_left / 3600)} left` : '';
+    return [runLabel(run), {content: run.state + left, class: 'state-' + run.state.replace(' ', '-')}, total, short(f.tokens), duration(f.hours),
             cell(f.loss, fixed(4)(f.loss), best.loss), cell(f.best_val_loss, fixed(4)(f.best_val_loss), best.val),
             f.best_val_step ? grouped(f.best_val_step) : '–', fixed(4)(f.val_loss), fixed(4)(f.bits_per_byte), short(f.tokens_per_s), percent(f.mfu),
             bytes(run.totals.device ? run.totals.device + run.totals.host : run.totals.host)];
@@ -256,7 +257,34 @@ function controls() {
   window.addEventListener('scroll', () => { byId('tooltip').hidden = true; }, {passive: true});
 }
 
-setTheme('auto');
+// ---- following a run: the page loads itself again, and history keeps what the reader chose
+
+function keep() {
+  history.replaceState({state: {...state, cursor: null}, sampleStep, hidden: runs.filter(run => !run.shown).map(run => run.path),
+                        open: [...document.querySelectorAll('details')].map(one => one.open), y: window.scrollY}, '');
+}
+
+function follow() {
+  // Not under the reader's hands: a pressed pointer, a selection; nor in a tab that nobody sees.
+  if (document.hidden || document.querySelector(':active') || !getSelection().isCollapsed) return;
+  keep();
+  location.reload();
+}
+
+const kept = history.state;
+if (kept) {
+  Object.assign(state, kept.state);
+  sampleStep = kept.sampleStep;
+  for (const run of runs) run.shown = !kept.hidden.includes(run.path);
+  document.querySelector(`input[value="${state.axis}"]`).checked = true;
+  byId('smoothing').value = state.smoothing;
+  byId('smoothing-value').textContent = state.smoothing.toFixed(2);
+  byId('log').checked = state.log;
+  byId('outliers').checked = state.clip;
+  byId('reset').disabled = !state.zoom;
+}
+
+setTheme(state.theme);
 byId('subtitle').textContent = `${runs.length === 1 ? runs[0].path : runs.length + ' runs'} · ${date(data.made)} · zero.c ${data.version}`;
 controls();
 curves();
@@ -271,3 +299,9 @@ section('samples-view', samples);
 section('configuration-table', configuration);
 section('machine-table', machine);
 redraw();
+if (kept) {
+  document.querySelectorAll('details').forEach((one, i) => { one.open = kept.open[i] || false; });
+  history.scrollRestoration = 'manual';
+  window.scrollTo(0, kept.y);
+}
+if (data.follow > 0) setInterval(follow, 1000 * data.follow);

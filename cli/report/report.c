@@ -1,18 +1,22 @@
 // ./train report RUN...: one self-contained HTML page with the curves and figures of one or more runs. Its
-// parts (page.html, page.css and the scripts) are embedded in the program.
+// parts (page.html, page.css and the scripts) are embedded in the program. With --follow it is written again
+// while the runs write, and loads itself again.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/embedded.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/output.h"
 #include "cli/clean_text.h"
 #include "cli/commands.h"
 #include "cli/report/run_json.h"
 #include "cli/version.h"
 #include "configs/config.h"
+#include "trainer/signals.h"
 
 EMBEDDED_FILE(cli_report_page_html);
 EMBEDDED_FILE(cli_report_page_css);
@@ -29,8 +33,19 @@ EMBEDDED_FILE(cli_report_page_js);
 #define LEAST_POINTS       400
 
 static const char *out_path = NULL;
+static bool follows = false;
+static double every_s = 5;
 static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_path, 0, 0, "the file to write (report.html in the first RUN)"},
+    {"--follow", ARG_FLAG, &follows, 0, 0, "write it again while a run goes on; the open page follows"},
+    {"--every", ARG_NUMBER, &every_s, 0.1, 3600, "--follow: seconds between two looks (5)"},
+};
+
+struct report {
+    const char *file;
+    int n;
+    const char *paths[MOST_RUNS];
+    struct run_record runs[MOST_RUNS];
 };
 
 // ---- the data
@@ -65,29 +80,17 @@ static enum status add_defaults(struct text *json) {
     return status;
 }
 
-static enum status add_run(struct text *json, const char *path, int capacity) {
-    struct run_record record;
-    enum status status = run_record_open(&record, path, capacity);
-    if (status == STATUS_OK)
-        status = run_record_update(&record, NULL);
-    if (status == STATUS_OK)
-        status = run_json_add(json, &record);
-    run_record_close(&record);
-    return status;
-}
-
-static enum status add_data(struct text *json, const char *const *paths, int n) {
-    int capacity = POINTS_OF_ALL_RUNS / n / 2 * 2;
-    capacity = capacity > MOST_POINTS ? MOST_POINTS : capacity < LEAST_POINTS ? LEAST_POINTS : capacity;
+//   reloads   the page loads itself again
+static enum status add_data(struct text *json, const struct report *report, bool reloads) {
     char number[32];
     text_add(json, "{\"made\": %s, \"version\": ", text_double(number, clock_wall_s()));
     run_json_add_string(json, version_text(), strlen(version_text()));
-    text_add(json, ", \"defaults\": ");
+    text_add(json, ", \"follow\": %s, \"defaults\": ", text_double(number, reloads ? every_s : 0));
     TRY(add_defaults(json));
     text_add(json, ", \"runs\": [\n");
-    for (int i = 0; i < n; i++) {
-        TRY(add_run(json, paths[i], capacity));
-        text_add(json, i < n - 1 ? ",\n" : "");
+    for (int i = 0; i < report->n; i++) {
+        TRY(run_json_add(json, &report->runs[i]));
+        text_add(json, i < report->n - 1 ? ",\n" : "");
     }
     text_add(json, "]}");
     return text_status(json);
@@ -140,28 +143,85 @@ static void add_page(struct text *page, const struct text *json, const char *con
     text_add(page, "%s", at);
 }
 
-static enum status write_page(const char *const *paths, int n, const char *file) {
+//   bytes   [out] of the page
+static enum status write_page(const struct report *report, bool reloads, size_t *bytes) {
     struct text json = {0}, page = {0};
-    enum status status = add_data(&json, paths, n);
+    enum status status = add_data(&json, report, reloads);
     if (status == STATUS_OK) {
-        add_page(&page, &json, paths, n);
+        add_page(&page, &json, report->paths, report->n);
         status = text_status(&page);
     }
     if (status == STATUS_OK)
-        status = file_write_all(file, page.data, page.length);
-    if (status == STATUS_OK) {
-        char bytes[32];
-        printf("report of %d run%s: %s (%s)\n", n, n == 1 ? "" : "s", file,
-               text_bytes(bytes, sizeof bytes, (double)page.length));
-    }
+        status = file_write_all(report->file, page.data, page.length);
+    *bytes = page.length;
     text_free(&json);
     text_free(&page);
     return status;
 }
 
+// ---- the runs
+
+static enum status open_runs(struct report *report) {
+    int capacity = POINTS_OF_ALL_RUNS / report->n / 2 * 2;
+    capacity = capacity > MOST_POINTS ? MOST_POINTS : capacity < LEAST_POINTS ? LEAST_POINTS : capacity;
+    for (int i = 0; i < report->n; i++) {
+        TRY(run_record_open(&report->runs[i], report->paths[i], capacity));
+        TRY(run_record_update(&report->runs[i], NULL));
+    }
+    return STATUS_OK;
+}
+
+static bool is_running(const struct report *report) {
+    for (int i = 0; i < report->n; i++)
+        if (report->runs[i].state == RUN_RUNNING)
+            return true;
+    return false;
+}
+
+static void wait_for(double seconds) {
+    const struct timespec nap = {.tv_nsec = 50000000};
+    for (const double until = clock_monotonic_s() + seconds;
+         clock_monotonic_s() < until && !signals_stop_requested();)
+        nanosleep(&nap, NULL);
+}
+
+// Until no run is under way, or a signal comes. The last page does not load itself again.
+static enum status follow(struct report *report) {
+    size_t bytes;
+    while (is_running(report) && !signals_stop_requested()) {
+        bool any = false;
+        wait_for(every_s);
+        for (int i = 0; i < report->n; i++) {
+            bool changed;
+            TRY(run_record_update(&report->runs[i], &changed));
+            any |= changed;
+        }
+        if (any && is_running(report))
+            TRY(write_page(report, true, &bytes));
+    }
+    return write_page(report, false, &bytes);
+}
+
+static enum status write_report(struct report *report) {
+    char text[32];
+    size_t bytes;
+    TRY(open_runs(report));
+    const bool goes_on = follows && is_running(report);
+    TRY(write_page(report, goes_on, &bytes));
+    printf("report of %d run%s: %s (%s)%s\n", report->n, report->n == 1 ? "" : "s", report->file,
+           text_bytes(text, sizeof text, (double)bytes),
+           goes_on ? "; it follows until the end, or Ctrl-C, which the run does not notice" : "");
+    if (!goes_on)
+        return STATUS_OK;
+    TRY(output_flush());
+    signals_catch();
+    return follow(report);
+}
+
 static enum status check_runs(const char *const *paths, int n) {
     if (n == 0)
-        return FAIL(STATUS_INVALID, "no run named; usage: train report RUN [RUN ...] [--out FILE]");
+        return FAIL(STATUS_INVALID,
+                    "no run named; usage: train report RUN [RUN ...] [--out FILE] [--follow]");
     for (int i = 0; i < n; i++) {
         if (!file_is_folder(paths[i]))
             return FAIL(STATUS_INVALID, "%s is not a folder, expected that of a run, such as runs/quickstart",
@@ -176,24 +236,41 @@ static enum status check_runs(const char *const *paths, int n) {
 }
 
 static enum status run_report(int n_args, char **args) {
-    const char *paths[MOST_RUNS];
-    int n;
-    TRY(args_parse("report", flags, sizeof flags / sizeof *flags, n_args, args, paths, MOST_RUNS, &n));
-    TRY(check_runs(paths, n));
-    char *file = out_path ? file_path("%s", out_path)
-                          : file_path("%.*s/report.html", run_path_length(paths[0]), paths[0]);
-    enum status status = file ? write_page(paths, n, file) : STATUS_FAILED;
+    struct report *report = calloc(1, sizeof *report);
+    if (!report)
+        return FAIL(STATUS_FAILED, "out of memory for a report");
+    enum status status = args_parse("report", flags, sizeof flags / sizeof *flags, n_args, args,
+                                    report->paths, MOST_RUNS, &report->n);
+    for (int i = 0; i < MOST_RUNS; i++)
+        report->runs[i].reader.descriptor = -1;
+    if (status == STATUS_OK)
+        status = check_runs(report->paths, report->n);
+    char *file = status != STATUS_OK ? NULL
+                 : out_path
+                     ? file_path("%s", out_path)
+                     : file_path("%.*s/report.html", run_path_length(report->paths[0]), report->paths[0]);
+    report->file = file;
+    if (status == STATUS_OK)
+        status = file ? write_report(report) : STATUS_FAILED;
+    for (int i = 0; i < MOST_RUNS; i++)
+        run_record_close(&report->runs[i]);
     free(file);
+    free(report);
     return status;
 }
 
 const struct command command_report = {
     .name = "report",
-    .synopsis = "RUN [RUN ...] [--out FILE]",
+    .synopsis = "RUN [RUN ...] [--out FILE] [--follow [--every SECONDS]]",
     .summary = "write a self-contained HTML page with the curves and figures of runs, side by side",
-    .details = "Runs may be under way. The page loads nothing from a network; open it in any browser.",
+    .details =
+        "Runs may be under way. The page loads nothing from a network; open it in any browser.\n"
+        "--follow writes it again until the runs end, or Ctrl-C; the runs do not notice. The open page\n"
+        "loads itself again and keeps its place and what is hidden.",
     .examples = "Put two runs side by side.\n"
-                "./train report runs/a runs/b --out report.html\n",
+                "./train report runs/a runs/b --out report.html\n"
+                "Follow a run in a browser.\n"
+                "./train report runs/quickstart --follow\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_report,

@@ -1,13 +1,15 @@
 #include "cli/report/run_json.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/clean_text.h"
-#include "trainer/runs/run_samples.h"
 
 #define MOST_SAMPLES    40
 #define SAMPLE_BYTES    ((size_t)4000) // of each sample
@@ -309,19 +311,77 @@ static void add_profile(struct text *out, const char *folder) {
     free(path);
 }
 
-// ---- samples
+// ---- samples: RUN/samples/step-N.txt, what the model wrote after N steps
+
+// The step in "step-00000123.txt"; -1 for other names.
+static int64_t step_of(const char *name) {
+    long long step;
+    int end = 0;
+    if (sscanf(name, "step-%18lld.txt%n", &step, &end) != 1 || end == 0 || name[end] != '\0' || step < 0)
+        return -1;
+    return step;
+}
+
+static int ascending(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+// The steps of the samples in RUN/samples, ascending; none for a folder that is absent or cannot be listed.
+// Free *steps with free().
+static enum status list_samples(const char *run, int64_t **steps, int *n) {
+    struct file_list names = {0};
+    char *folder = file_path("%s/samples", run);
+    *n = 0;
+    *steps = NULL;
+    if (folder && file_is_folder(folder) && file_list_folder(&names, folder) != STATUS_OK)
+        status_clear();
+    if (folder)
+        *steps = malloc(((size_t)names.n_paths + 1) * sizeof **steps);
+    for (int i = 0; *steps && i < names.n_paths; i++) {
+        (*steps)[*n] = step_of(names.paths[i]);
+        *n += (*steps)[*n] >= 0;
+    }
+    if (*n > 0)
+        qsort(*steps, (size_t)*n, sizeof **steps, ascending);
+    file_list_free(&names);
+    free(folder);
+    return *steps ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the samples of %s", run);
+}
+
+// The first `most` bytes of one, without a character that is cut at the end; NULL if it cannot be read.
+static char *read_sample(const char *run, int64_t step, size_t most, size_t *length) {
+    int descriptor = -1;
+    char *path = file_path("%s/samples/step-%08lld.txt", run, (long long)step), *text = malloc(most + 1);
+    ssize_t n = -1;
+    if (path && text && file_open_regular(path, O_RDONLY, &descriptor) == STATUS_OK) {
+        n = read(descriptor, text, most);
+        close(descriptor);
+    } else
+        status_clear();
+    free(path);
+    if (n < 0) {
+        free(text);
+        return NULL;
+    }
+    *length = (size_t)n;
+    if (*length == most) // probably cut: go back to where a character begins
+        while (*length > 0 && ((unsigned char)text[--*length] & 0xC0) == 0x80)
+            ;
+    return text;
+}
 
 // MOST_SAMPLES, evenly spaced, the last one included.
 static enum status add_samples(struct text *out, const char *run) {
     int64_t *steps;
     int n;
-    TRY(run_samples_list(run, &steps, &n));
+    TRY(list_samples(run, &steps, &n));
     const int every = n / MOST_SAMPLES + 1;
     const char *comma = "";
     text_add(out, ",\n \"samples\": [");
     for (int i = 0; i < n; i++) {
         size_t length;
-        char *text = (n - 1 - i) % every == 0 ? run_samples_read(run, steps[i], SAMPLE_BYTES, &length) : NULL;
+        char *text = (n - 1 - i) % every == 0 ? read_sample(run, steps[i], SAMPLE_BYTES, &length) : NULL;
         if (!text)
             continue;
         text_add(out, "%s{\"step\": %lld, \"text\": ", comma, (long long)steps[i]);
@@ -407,6 +467,7 @@ enum status run_json_add(struct text *out, const struct run_record *record) {
              record->n_sessions);
     add_string(out, "message", last && record->state == RUN_FAILED ? last->message : "");
     add_string(out, "mfu_of", record->last.mfu_of_dense_peak ? "dense peak" : "measured GEMM rate");
+    add_number(out, "seconds_left", record->state == RUN_RUNNING ? run_record_seconds_left(record) : NAN);
     add_number(out, "began", record->n_sessions > 0 ? record->sessions[0].began : NAN);
     add_number(out, "last_wall", record->n_steps > 0 ? record->last.values[METRIC_WALL_TIME] : NAN);
     add_session(out, record);

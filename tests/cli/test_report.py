@@ -1,14 +1,18 @@
 """./train report: the page, what is in it, and how a browser shows it."""
+import fcntl
 import html.parser
 import json
+import pathlib
 import shutil
+import signal
 import statistics
 import subprocess
+import time
 import unittest
 
 import chromium
 import harness
-from harness import CommandCase
+from harness import CommandCase, restore_signals
 from python_env import python_with
 from runs_written import KINDS, smooth_loss, step_line, write_run
 
@@ -40,6 +44,77 @@ class Page(html.parser.HTMLParser):
             self.data += text
         if self.open and self.open[-1][0] == 'title':
             self.title += text
+
+
+class FollowedCase(CommandCase):
+    def run_under_way(self, name, steps):
+        """A run folder whose lock this process holds, as a run does."""
+        run = write_run(self.folder / name, steps, every=0, end=None, config={'train': {'max_steps': 2 * steps}})
+        self.lock = open(run / 'lock', 'w')
+        self.addCleanup(self.lock.close)
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        return run
+
+    def follow(self, *runs, every=0.2):
+        process = self.start('report', *runs, '--out', 'page.html', '--follow', '--every', every, preexec_fn=restore_signals)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.page(lambda page: page['follow'] == every)
+        return process
+
+    def page(self, is_wanted):
+        """The data of the first page that is so."""
+        until = time.monotonic() + 60
+        while True:
+            if (self.folder / 'page.html').exists():
+                page = Page((self.folder / 'page.html').read_text()).data
+                if is_wanted(page):
+                    return page
+            self.assertLess(time.monotonic(), until)
+            time.sleep(0.05)
+
+
+def append_steps(run, *steps, **figures):
+    with open(run / 'metrics.jsonl', 'a') as file:
+        for step in steps:
+            file.write(step_line(step, smooth_loss(step), **figures) + '\n')
+
+
+class Follow(FollowedCase):
+    def test_until_the_run_ends(self):
+        run = self.run_under_way('run', 3000)
+        process = self.follow('run')
+
+        def read():
+            return int(pathlib.Path(f'/proc/{process.pid}/io').read_text().split()[1])
+        before = read()
+        append_steps(run, 3001)
+        (page,) = self.page(lambda page: page['runs'][0]['step'] == 3001)['runs']
+        self.assertLess(read() - before, 200000)  # of a file of 3 MB
+        self.assertEqual(page['state'], 'running')
+        self.assertGreater(page['seconds_left'], 0)
+        (run / 'new').write_text(step_line(1, 4.5) + '\n')  # a resumed run replaces the file
+        (run / 'new').rename(run / 'metrics.jsonl')
+        self.page(lambda page: page['runs'][0]['points']['step'] == [1])
+        with open(run / 'sessions.jsonl', 'a') as file:
+            file.write('{"event": "end", "wall_time": 1.7e9, "step": 1, "total": 6000, "state": "failed", "message": "disk full"}\n')
+        self.lock.close()
+        self.assertEqual(process.wait(60), 0)
+        page = self.page(lambda page: True)
+        self.assertEqual((page['follow'], page['runs'][0]['state'], page['runs'][0]['message']), (0, 'failed', 'disk full'))
+        self.assertIn('report of 1 run: page.html', process.stdout.read())
+        # A run that has ended is not followed.
+        self.run_train('report', 'run', '--follow', '--out', 'page.html')
+        self.refuses('report', 'run', '--follow', '--every', '0', says=['--every'])
+
+    def test_signals(self):
+        self.run_under_way('run', 30)
+        write_run(self.folder / 'other', 30)
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+            process = self.follow('run', 'other')
+            process.send_signal(number)
+            self.assertEqual(process.wait(60), 0)
+            self.assertEqual(self.page(lambda page: True)['follow'], 0)
 
 
 class Report(CommandCase):
@@ -170,7 +245,7 @@ class Report(CommandCase):
 @unittest.skipUnless(harness.FULL, 'a browser: the full run only')
 @unittest.skipUnless(chromium.PROGRAM, 'chromium is not installed (Debian: apt-get install chromium)')
 @unittest.skipIf(harness.SANITIZERS, 'the page is the same')
-class InABrowser(CommandCase):
+class InABrowser(FollowedCase):
     def open(self, page, width=1400, height=900):
         browser = chromium.Browser(self.folder / 'profile', width, height)
         self.addCleanup(browser.close)
@@ -223,6 +298,39 @@ class InABrowser(CommandCase):
         self.assertIn('two after 1000', browser.value('document.getElementById("samples-view").innerText'))
         self.assertEqual(browser.complaints, [])
         self.assertEqual(browser.requests, [(self.folder / 'page.html').as_uri()])
+
+    def test_a_run_that_is_followed(self):
+        """The page loads itself again, and keeps its place, its controls and what is hidden."""
+        run = self.run_under_way('run', 300)
+        write_run(self.folder / 'other', 300)
+        process = self.follow('run', 'other', every=1)
+        browser = self.open('page.html')
+
+        def wait_for(expression):
+            """Its value, once that is true and the page whole."""
+            found = None
+            while not found:
+                time.sleep(0.05)
+                try:
+                    found = browser.value(f'document.readyState === "complete" && ({expression})')
+                except RuntimeError as error:  # it loads itself again just then
+                    self.assertIn('navigated', str(error))
+            return found
+        wait_for('(runs[1].shown && document.querySelectorAll("#legend button")[1].click(), document.querySelector("input[value=tokens]").click(), '
+                 'state.log || document.getElementById("log").click(), document.querySelector("details").open = true, setZoom([20000, 90000]), '
+                 'scrollTo(0, 700), true)')
+        for step in 400, 500:
+            append_steps(run, step)
+            kept = wait_for(f'runs[0].step === {step} && [document.getElementById("figures-table").innerText, runs.map(run => run.shown), state.axis, '
+                            'state.log, state.zoom, document.querySelector("input[value=tokens]").checked, document.getElementById("log").checked, '
+                            'document.querySelector("details").open, scrollY]')
+            self.assertRegex(kept[0], r'running, \d+:\d\d left')
+            self.assertEqual(kept[1:], [[True, False], 'tokens', True, [20000, 90000], True, True, True, 700])
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 0)
+        self.assertEqual(wait_for('data.follow === 0 && scrollY'), 700)
+        self.assertEqual(browser.complaints, [])
+        self.assertEqual(set(browser.requests), {(self.folder / 'page.html').as_uri()})
 
     def test_charts_of_a_batch_that_grows(self):
         write_run(self.folder / 'grown', 40, every=0, config={'train': {'max_steps': 40, 'label_smoothing': 0.1, 'z_loss': 0}},
