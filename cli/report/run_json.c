@@ -196,8 +196,7 @@ static void add_figures(struct text *out, const struct run_record *record) {
 }
 
 // Only the numbers of {"params": bytes, ...}, as anything could be there.
-static void add_kinds(struct text *out, const char *name, const char *json) {
-    cJSON *kinds = json ? cJSON_Parse(json) : NULL;
+static void add_kinds(struct text *out, const char *name, const cJSON *kinds) {
     const cJSON *kind;
     const char *comma = "";
     text_add(out, "\"%s\": {", name);
@@ -209,20 +208,23 @@ static void add_kinds(struct text *out, const char *name, const char *json) {
         comma = ", ";
     }
     text_add(out, "}");
-    cJSON_Delete(kinds);
 }
 
-static void add_memory(struct text *out, const struct run_record *record) {
-    text_add(out, ",\n \"memory\": ");
-    if (!record->memory && !record->memory_planned) {
-        text_add(out, "null");
-        return;
+// What the last step's line has that is no number.
+static void add_last(struct text *out, const struct run_record *record) {
+    cJSON *line = record->last_text.length > 0 ? cJSON_Parse(record->last_text.data) : NULL;
+    const cJSON *mfu_of = cJSON_GetObjectItemCaseSensitive(line, "mfu_of"),
+                *planned = cJSON_GetObjectItemCaseSensitive(line, "model_memory_planned"),
+                *measured = cJSON_GetObjectItemCaseSensitive(line, "model_memory");
+    add_string(out, "mfu_of", cJSON_IsString(mfu_of) ? mfu_of->valuestring : "measured GEMM rate");
+    text_add(out, ",\n \"memory\": %s", planned || measured ? "{" : "null");
+    if (planned || measured) {
+        add_kinds(out, "planned", planned);
+        text_add(out, ", ");
+        add_kinds(out, "measured", measured);
+        text_add(out, "}");
     }
-    text_add(out, "{");
-    add_kinds(out, "planned", record->memory_planned);
-    text_add(out, ", ");
-    add_kinds(out, "measured", record->memory);
-    text_add(out, "}");
+    cJSON_Delete(line);
 }
 
 static void add_session(struct text *out, const struct run_record *record) {
@@ -466,13 +468,12 @@ enum status run_json_add(struct text *out, const struct run_record *record) {
              run_state_name(record->state), (long long)record->last.step, (long long)record->total,
              record->n_sessions);
     add_string(out, "message", last && record->state == RUN_FAILED ? last->message : "");
-    add_string(out, "mfu_of", record->last.mfu_of_dense_peak ? "dense peak" : "measured GEMM rate");
     add_number(out, "seconds_left", record->state == RUN_RUNNING ? run_record_seconds_left(record) : NAN);
     add_number(out, "began", record->n_sessions > 0 ? record->sessions[0].began : NAN);
     add_number(out, "last_wall", record->n_steps > 0 ? record->last.values[METRIC_WALL_TIME] : NAN);
     add_session(out, record);
     add_figures(out, record);
-    add_memory(out, record);
+    add_last(out, record);
     add_curves(out, record);
     add_profile(out, record->path);
     TRY(add_samples(out, record->path));

@@ -1,5 +1,5 @@
 // A buffer slides over the file. The scanner knows JSON's tokens, not its grammar in full: a line of metrics
-// is a flat object, whose nested values are skipped.
+// is a flat object, whose nested values are skipped. cJSON would take twice the time of a whole report.
 #include "trainer/runs/metrics_reader.h"
 
 #include <errno.h>
@@ -14,139 +14,84 @@
 
 #define BUFFER_BYTES ((size_t)1 << 20) // the longest line, with its newline
 
-struct name {
-    const char *text;
-    size_t length;
-};
-#define METRIC_KEY(constant, name) [constant] = {name, sizeof name - 1},
-static const struct name metric_keys[N_METRICS] = {METRICS(METRIC_KEY)},
-                         json_keys[N_METRICS_JSON] = {METRICS_JSON(METRIC_KEY)};
-#undef METRIC_KEY
+#define BLANKS " \t\r"
 
 // ---- a line
 
-static const char *skip_blanks(const char *p, const char *end) {
-    while (p < end && (*p == ' ' || *p == '\t' || *p == '\r'))
-        p++;
-    return p;
-}
-
 // p is at the opening quote. Returns what follows the closing one, or NULL.
-static const char *skip_string(const char *p, const char *end) {
-    for (p++; p < end && *p != '"'; p++)
-        if (*p == '\\')
+static const char *skip_string(const char *p) {
+    for (p++; *p && *p != '"'; p++)
+        if (*p == '\\' && p[1])
             p++;
-    return p < end ? p + 1 : NULL;
+    return *p ? p + 1 : NULL;
 }
 
-// Returns what follows a value, or NULL.
-static const char *skip_value(const char *p, const char *end) {
-    int depth = 0;
-    const char *const begin = p;
-    while (p && p < end) {
+// Returns what follows a value: a comma, a brace or a blank; NULL if the line ends in it.
+static const char *skip_value(const char *p) {
+    for (int depth = 0; *p; p++) {
         if (*p == '"') {
-            p = skip_string(p, end);
-            if (depth == 0)
-                return p;
-            continue;
-        }
-        if (depth == 0 && (*p == ',' || *p == '}' || *p == ' '))
-            return p > begin ? p : NULL;
-        if (*p == '{' || *p == '[')
+            p = skip_string(p);
+            if (!p)
+                return NULL;
+            p--;
+        } else if (*p == '{' || *p == '[') {
             depth++;
-        else if ((*p == '}' || *p == ']') && --depth == 0)
-            return p + 1;
-        p++;
+        } else if (depth == 0 && (*p == ',' || *p == '}' || *p == ']' || *p == ' ' || *p == '\t')) {
+            return p;
+        } else if (*p == '}' || *p == ']') {
+            depth--;
+        }
     }
     return NULL;
 }
 
-struct member {
-    const char *key, *value;
-    size_t key_length, value_length;
-};
-
-static bool is_key(const struct member *member, const char *key) {
-    return member->key_length == strlen(key) && memcmp(member->key, key, member->key_length) == 0;
-}
-
-static bool has_name(const struct member *member, const struct name *name) {
-    return member->key_length == name->length && memcmp(member->key, name->text, name->length) == 0;
-}
-
-static bool is_value(const struct member *member, const char *value) {
-    return member->value_length == strlen(value) && memcmp(member->value, value, member->value_length) == 0;
-}
-
-// *p is at a member. Moves it to the next one, or to `end` after the closing brace. False: not JSON.
-static bool read_member(const char **p, const char *end, struct member *member) {
-    const char *at = skip_blanks(*p, end);
-    if (at >= end || *at != '"')
-        return false;
-    member->key = at + 1;
-    at = skip_string(at, end);
-    if (!at)
-        return false;
-    member->key_length = (size_t)(at - member->key) - 1;
-    at = skip_blanks(at, end);
-    if (at >= end || *at != ':')
-        return false;
-    member->value = skip_blanks(at + 1, end);
-    at = skip_value(member->value, end);
-    if (!at)
-        return false;
-    member->value_length = (size_t)(at - member->value);
-    at = skip_blanks(at, end);
-    if (at >= end || (*at != ',' && *at != '}'))
-        return false;
-    *p = *at == ',' ? at + 1 : end;
-    return *at == ',' || skip_blanks(at + 1, end) == end;
-}
-
-// NaN for what is not a number of JSON. A newline or bracket follows each value, so strtod ends in the line.
-static double number_of(const struct member *member) {
-    const char first = member->value[0];
-    if (first != '-' && (first < '0' || first > '9'))
-        return NAN;
+// NaN for what is not a number of JSON.
+static double number_of(const char *value, const char *end) {
     char *after;
-    const double value = strtod(member->value, &after);
-    return after == member->value + member->value_length ? value : NAN;
+    const double number = *value == '-' || (*value >= '0' && *value <= '9') ? strtod(value, &after) : NAN;
+    return !isnan(number) && after == end ? number : NAN;
 }
 
-static void read_known(const struct member *member, struct metrics_line *line, double *step) {
-    if (is_key(member, "step"))
-        *step = number_of(member);
-    else if (is_key(member, "final"))
-        line->is_final = is_value(member, "true");
-    else if (is_key(member, "mfu_of"))
-        line->mfu_of_dense_peak = is_value(member, "\"dense peak\"");
+static void read_member(const char *key, size_t length, const char *value, const char *end,
+                        struct metrics_line *line, double *step) {
+#define METRIC_KEY(constant, name) [constant] = {name, sizeof name - 1},
+    static const struct {
+        const char *text;
+        size_t length;
+    } keys[N_METRICS] = {METRICS(METRIC_KEY)};
+#undef METRIC_KEY
+    if (length == 4 && memcmp(key, "step", 4) == 0)
+        *step = number_of(value, end);
     for (int i = 0; i < N_METRICS; i++)
-        if (has_name(member, &metric_keys[i])) {
-            line->values[i] = number_of(member);
+        if (keys[i].length == length && memcmp(keys[i].text, key, length) == 0) {
+            line->values[i] = number_of(value, end);
             line->is_step |= i == METRIC_LOSS;
             line->is_eval |= i == METRIC_VAL_LOSS;
             return;
         }
-    for (int i = 0; i < N_METRICS_JSON; i++)
-        if (has_name(member, &json_keys[i]))
-            line->json[i] = (struct metrics_json){member->value, member->value_length};
 }
 
-static bool read_line(const char *p, const char *end, struct metrics_line *line) {
-    struct member member;
+static bool read_line(const char *p, struct metrics_line *line) {
     double step = NAN;
-    *line = (struct metrics_line){0};
+    *line = (struct metrics_line){.text = p};
     for (int i = 0; i < N_METRICS; i++)
         line->values[i] = NAN;
-    p = skip_blanks(p, end);
-    if (p >= end || *p != '{')
+    p += strspn(p, BLANKS);
+    if (*p != '{')
         return false;
-    for (p++; p < end;) {
-        if (!read_member(&p, end, &member))
+    do {
+        const char *key = p + 1 + strspn(p + 1, BLANKS), *end = *key == '"' ? skip_string(key) : NULL,
+                   *value = end ? end + strspn(end, BLANKS) : "";
+        if (*value != ':')
             return false;
-        read_known(&member, line, &step);
-    }
-    if (!(step >= 0 && step <= 9007199254740992.0))
+        value += 1 + strspn(value + 1, BLANKS);
+        p = skip_value(value);
+        if (!p || p == value)
+            return false;
+        read_member(key + 1, (size_t)(end - key) - 2, value, p, line, &step);
+        p += strspn(p, BLANKS);
+    } while (*p == ',');
+    if (*p != '}' || p[1 + strspn(p + 1, BLANKS)] != '\0' || !(step >= 0 && step <= 9007199254740992.0))
         return false;
     // Versions before 0.3 counted losses from 0.
     line->step = (int64_t)step + (line->is_step && isnan(line->values[METRIC_WALL_TIME]));
@@ -243,7 +188,8 @@ enum status metrics_reader_next(struct metrics_reader *reader, struct metrics_li
             continue;
         }
         reader->begin = (size_t)(newline + 1 - reader->buffer);
-        const bool is_line = !reader->skips && read_line(begin, newline, line);
+        *newline = '\0';
+        const bool is_line = !reader->skips && read_line(begin, line);
         reader->skips = false;
         if (is_line) {
             *event = METRICS_LINE;

@@ -1,7 +1,7 @@
 // Reads a run's metrics.jsonl (trainer/metrics.h writes it), also while the run writes: a line is read once
-// it is complete, and reading goes on where it ended. Lines are scanned without building a tree, as a run of
-// 100,000 steps has about 100 MB of them. Reading trusts nothing: what is not such a line is counted and
-// skipped.
+// it is complete, and reading goes on where it ended. The numbers of a line are scanned without building a
+// tree, as a run of 100,000 steps has about 100 MB of them. Reading trusts nothing: what is not such a line
+// is counted and skipped.
 #ifndef ZERO_TRAINER_RUNS_METRICS_READER_H
 #define ZERO_TRAINER_RUNS_METRICS_READER_H
 
@@ -42,27 +42,11 @@
 enum metric { METRICS(METRIC_ENUM) N_METRICS };
 #undef METRIC_ENUM
 
-// The values that are read as JSON text, which is in the reader's buffer until the next call.
-#define METRICS_JSON(X)                                                                                      \
-    X(METRICS_MEMORY_PLANNED, "model_memory_planned") /* {"params": bytes, ...} */                           \
-    X(METRICS_MEMORY, "model_memory")                                                                        \
-    X(METRICS_TASKS, "tasks")             /* {"hellaswag": {"acc": 0.3, ...}, ...} */                        \
-    X(METRICS_VAL_SOURCES, "val_sources") /* of a mixture: [{"path": ..., "val_loss": ...}, ...] */
-#define METRICS_JSON_ENUM(constant, key) constant,
-enum metrics_json_value { METRICS_JSON(METRICS_JSON_ENUM) N_METRICS_JSON };
-#undef METRICS_JSON_ENUM
-struct metrics_json {
-    const char *text; // without a NUL; NULL: absent
-    size_t length;
-};
-
 struct metrics_line {
     int64_t step;             // steps done
     bool is_step, is_eval;    // it has "loss", or "val_loss"
-    bool is_final;            // of the evaluation at the end of the run
-    bool mfu_of_dense_peak;   // else of the measured GEMM rate
     double values[N_METRICS]; // by enum metric
-    struct metrics_json json[N_METRICS_JSON];
+    const char *text;         // all of it, for what is no number; valid until the next call
 };
 
 struct metrics_reader {

@@ -107,9 +107,7 @@ static void free_score(struct run_score *score) {
 }
 
 static void forget_metrics(struct run_record *record) {
-    free(record->memory_planned);
-    free(record->memory);
-    record->memory_planned = record->memory = NULL;
+    text_free(&record->last_text);
     series_clear(&record->steps);
     series_clear(&record->evals);
     series_clear(&record->noise);
@@ -151,15 +149,6 @@ static double hours_at(struct run_record *record, const struct metrics_line *lin
     return fmax(record->hours, record->session_hours_before + (wall_time - record->session_began) / 3600);
 }
 
-static enum status keep_json(char **kept, const struct metrics_json *json) {
-    if (!json->text ||
-        (*kept && strlen(*kept) == json->length && memcmp(*kept, json->text, json->length) == 0))
-        return STATUS_OK;
-    free(*kept);
-    *kept = strndup(json->text, json->length);
-    return *kept ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a line of metrics");
-}
-
 static double or_zero(double value) {
     return isfinite(value) ? value : 0;
 }
@@ -193,8 +182,6 @@ static enum status add_step(struct run_record *record, const struct metrics_line
                                           [STEP_LOSS_SCALE] = v[METRIC_LOSS_SCALE],
                                           [STEP_COMM_SHARE] = seconds > 0 ? exposed / seconds : NAN,
                                           [STEP_BATCH_SIZE] = v[METRIC_BATCH_SIZE]};
-    TRY(keep_json(&record->memory_planned, &line->json[METRICS_MEMORY_PLANNED]));
-    TRY(keep_json(&record->memory, &line->json[METRICS_MEMORY]));
     record->hours = hours_at(record, line);
     series_add(&record->steps, line->step, or_zero(v[METRIC_TOKENS]), record->hours, values);
     add_noise(record, line);
@@ -205,18 +192,20 @@ static enum status add_step(struct run_record *record, const struct metrics_line
     record->tokens_sum += or_zero(v[METRIC_TOKENS_PER_S]) * seconds;
     record->mfu_seconds += or_zero(v[METRIC_MFU]) * seconds;
     record->last = *line;
-    memset(record->last.json, 0, sizeof record->last.json);
-    return STATUS_OK;
+    record->last.text = NULL;
+    record->last_text.length = 0;
+    text_add_bytes(&record->last_text, line->text, strlen(line->text));
+    return text_status(&record->last_text);
 }
 
-static void add_eval(struct run_record *record, const struct metrics_line *line) {
+static void add_eval(struct run_record *record, const struct metrics_line *line, bool is_final) {
     double values[SERIES_VALUES];
     series_values_one(line->values[METRIC_VAL_LOSS], values);
     values[EVAL_BITS] = line->values[METRIC_VAL_BITS];
     record->last_val = values[EVAL_LOSS];
     record->last_bits = values[EVAL_BITS];
     // The final one is on other sequences than those before it, so it is no point of their curve.
-    if (line->is_final && record->n_evals > 0)
+    if (is_final && record->n_evals > 0)
         return;
     record->n_evals++;
     if (!(record->best_loss <= values[EVAL_LOSS])) {
@@ -258,32 +247,39 @@ static bool is_measure(const cJSON *item) {
            !(length > n && strcmp(item->string + length - n, error) == 0);
 }
 
-static enum status add_tasks(struct run_record *record, const struct metrics_line *line) {
-    cJSON *tasks = cJSON_ParseWithLength(line->json[METRICS_TASKS].text, line->json[METRICS_TASKS].length);
+static enum status add_tasks(struct run_record *record, int64_t step, const cJSON *tasks) {
     const cJSON *task, *measure;
     enum status status = STATUS_OK;
-    cJSON_ArrayForEach(task, tasks) cJSON_ArrayForEach(
-        measure, task) if (status == STATUS_OK && cJSON_IsObject(task) && task->string && is_measure(measure))
-        status = add_score(record, line->step, file_path("%s %s", task->string, measure->string),
-                           measure->valuedouble);
-    cJSON_Delete(tasks);
+    cJSON_ArrayForEach(task, tasks)
+        cJSON_ArrayForEach(measure, task) if (status == STATUS_OK && cJSON_IsObject(task) && task->string &&
+                                              is_measure(measure)) status =
+            add_score(record, step, file_path("%s %s", task->string, measure->string), measure->valuedouble);
     return status;
 }
 
-// The final ones are on other sequences, as in add_eval.
-static enum status add_sources(struct run_record *record, const struct metrics_line *line) {
-    const struct metrics_json *json = &line->json[METRICS_VAL_SOURCES];
-    cJSON *sources = line->is_final ? NULL : cJSON_ParseWithLength(json->text, json->length);
+static enum status add_sources(struct run_record *record, int64_t step, const cJSON *sources) {
     const cJSON *source;
     enum status status = STATUS_OK;
     cJSON_ArrayForEach(source, sources) {
         const cJSON *path = cJSON_GetObjectItemCaseSensitive(source, "path"),
                     *loss = cJSON_GetObjectItemCaseSensitive(source, "val_loss");
         if (status == STATUS_OK && cJSON_IsString(path) && cJSON_IsNumber(loss))
-            status = add_score(record, line->step, file_path("validation loss of %s", path->valuestring),
+            status = add_score(record, step, file_path("validation loss of %s", path->valuestring),
                                loss->valuedouble);
     }
-    cJSON_Delete(sources);
+    return status;
+}
+
+// A line that is not of a step.
+static enum status add_other(struct run_record *record, const struct metrics_line *line) {
+    cJSON *json = cJSON_Parse(line->text);
+    const bool is_final = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "final"));
+    if (line->is_eval)
+        add_eval(record, line, is_final);
+    enum status status = add_tasks(record, line->step, cJSON_GetObjectItemCaseSensitive(json, "tasks"));
+    if (status == STATUS_OK && !is_final) // the final ones are on other sequences, as in add_eval
+        status = add_sources(record, line->step, cJSON_GetObjectItemCaseSensitive(json, "val_sources"));
+    cJSON_Delete(json);
     return status;
 }
 
@@ -297,14 +293,8 @@ static enum status read_metrics(struct run_record *record, bool *changed) {
         *changed = true;
         if (event == METRICS_RESTARTED)
             forget_metrics(record);
-        else if (line.is_step)
-            TRY(add_step(record, &line));
-        else if (line.is_eval)
-            add_eval(record, &line);
-        if (event == METRICS_LINE && line.json[METRICS_TASKS].text)
-            TRY(add_tasks(record, &line));
-        if (event == METRICS_LINE && line.json[METRICS_VAL_SOURCES].text)
-            TRY(add_sources(record, &line));
+        else
+            TRY(line.is_step ? add_step(record, &line) : add_other(record, &line));
     }
 }
 

@@ -6,6 +6,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "base/text.h"
 #include "trainer/runs/metrics_reader.h"
 #include "trainer/runs/series.h"
 #include "trainer/runs/sessions.h"
@@ -68,9 +69,9 @@ struct run_record {
     struct series steps, evals, noise;    // noise: of the steps that measured the gradient noise scale
     struct run_score scores[MOST_SCORES]; // those beyond are left out
     int n_scores;
-    struct metrics_line last;              // of a step; its JSON is NULL. step 0: none yet
+    struct metrics_line last;              // of a step; its text is NULL. step 0: none yet
+    struct text last_text;                 // which is this; length 0: none yet
     double hours;                          // of training until then, without the time between sessions
-    char *memory_planned, *memory;         // JSON objects of the last step; NULL: none
     double recent[RECENT_STEPS];           // losses of the last steps, a ring
     int64_t n_steps, not_finite;           // lines read; those whose loss is not finite
     double step_s, exposed_comm_s;         // sums over the steps
