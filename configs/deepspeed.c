@@ -158,11 +158,10 @@ static bool take_offload_device(struct translator *t, const char *section, const
 static void take_offload(struct translator *t) {
     const char *optimizer = "zero_optimization.offload_optimizer.device",
                *param = "zero_optimization.offload_param.device",
-               *ratio_path = "zero_optimization.offload_optimizer.ratio",
-               *super = "zero_optimization.offload_optimizer.super_offload";
+               *ratio_path = "zero_optimization.offload_optimizer.ratio";
     const bool whole = t->out->config.zero_optimization.stage == 3;
     bool host = take_offload_device(t, "offload_optimizer", "zero_optimization.cpu_offload", NULL);
-    const cJSON *ratio = deepspeed_take(t, ratio_path), *speculative = deepspeed_take(t, super);
+    const cJSON *ratio = deepspeed_take(t, ratio_path);
     bool params = false;
     if (whole)
         params = take_offload_device(t, "offload_param", "zero_optimization.cpu_offload_param",
@@ -185,11 +184,6 @@ static void take_offload(struct translator *t) {
         deepspeed_set(t, &t->out->translated, ratio_path, ratio, ratio_path, ratio, "");
     else if (ratio)
         deepspeed_answer(t, &t->out->off, ratio_path, ratio, "off");
-    if (cJSON_IsTrue(speculative) && host)
-        deepspeed_set_word(t, &t->out->translated, super, speculative,
-                           "zero_optimization.offload_optimizer.speculative", "true", "");
-    else if (speculative)
-        deepspeed_answer(t, &t->out->off, super, speculative, "off");
 }
 
 static void take_activation_checkpointing(struct translator *t) {

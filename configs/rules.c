@@ -114,16 +114,6 @@ static enum status check_offload_param(const struct config *c) {
         c->zero_optimization.offload_optimizer.ratio);
 }
 
-static enum status check_speculative(const struct config *c) {
-    if (!c->zero_optimization.offload_optimizer.speculative ||
-        c->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU)
-        return STATUS_OK;
-    return FAIL(STATUS_INVALID,
-                "%s: zero_optimization.offload_optimizer.speculative updates on the host, but "
-                "offload_optimizer.device is none; set device=cpu, or speculative=false",
-                c->source);
-}
-
 static enum status check_comm(const struct config *c) {
     if (c->comm.reduce != CONFIG_COMM_REDUCE_NCCL || c->comm.backend != CONFIG_COMM_BACKEND_MPI)
         return STATUS_OK;
@@ -143,12 +133,6 @@ static enum status check_adafactor(const struct config *c) {
                     "%s: optimizer.state_dtype is %s, but optimizer.type=adafactor keeps only row and column "
                     "second moments, which are small, in fp32; set state_dtype=fp32",
                     c->source, config_state_dtype_name(c->optimizer.state_dtype));
-    if (c->zero_optimization.offload_optimizer.speculative)
-        return FAIL(STATUS_INVALID,
-                    "%s: zero_optimization.offload_optimizer.speculative updates each unit on its own, but "
-                    "optimizer.type=adafactor needs sums over all ranks' gradients, clipped by their norm; "
-                    "set speculative=false",
-                    c->source);
     return STATUS_OK;
 }
 
@@ -239,12 +223,6 @@ static enum status check_lamb(const struct config *c) {
             "%s: optimizer.trust_ratio is [%g, %g], but the first is the smallest ratio and the second "
             "the largest; exchange them",
             c->source, ratio[0], ratio[1]);
-    if (c->zero_optimization.offload_optimizer.speculative)
-        return FAIL(
-            STATUS_INVALID,
-            "%s: zero_optimization.offload_optimizer.speculative updates each unit on its own, but "
-            "optimizer.type=lamb needs the norms of whole layers over all ranks; set speculative=false",
-            c->source);
     return STATUS_OK;
 }
 
@@ -351,12 +329,7 @@ static const struct {
      false,
      {"zero_optimization.offload_param.device", "zero_optimization.stage",
       "zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.ratio"}},
-    {check_speculative,
-     false,
-     {"zero_optimization.offload_optimizer.speculative", "zero_optimization.offload_optimizer.device"}},
-    {check_adafactor,
-     false,
-     {"optimizer.type", "optimizer.state_dtype", "zero_optimization.offload_optimizer.speculative"}},
+    {check_adafactor, false, {"optimizer.type", "optimizer.state_dtype"}},
     {check_matrices,
      false,
      {"optimizer.type", "optimizer.lr", "optimizer.adamw_lr", "zero_optimization.offload_optimizer.device"}},
@@ -364,9 +337,7 @@ static const struct {
     {check_schedule_free,
      false,
      {"optimizer.type", "optimizer.state_dtype", "optimizer.betas", "scheduler.type", "train.ema.type"}},
-    {check_lamb,
-     false,
-     {"optimizer.type", "optimizer.trust_ratio", "zero_optimization.offload_optimizer.speculative"}},
+    {check_lamb, false, {"optimizer.type", "optimizer.trust_ratio"}},
     {check_unused, false, {"optimizer.type", "train.ema.type"}},
     {check_comm, false, {"comm.reduce", "comm.backend"}},
     {check_resume_with, false, {"checkpoint.resume_with"}},

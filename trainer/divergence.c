@@ -57,8 +57,6 @@ static enum status repeat_step(struct trainer *trainer, const struct trainer_ste
         const bool was_found = found->finding.is_found;
         TRY(trainer_agree(trainer, loader_batch(trainer->train, data_step, (int)trainer_first_row(trainer, k),
                                                 &tokens, &targets)));
-        if (k == 0 && !optimizer_decides_on_device(&engine->optimizer))
-            optimizer_expect(&engine->optimizer, plan->step, plan->lr, plan->loss_scale);
         TRY(gpt_load(engine->gpt, &trainer->stream, tokens, targets,
                      trainer_first_token(trainer, tokens_before, k)));
         TRY(gradients_begin(&engine->state.gradients, &trainer->stream, k, n_micro));

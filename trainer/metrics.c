@@ -157,8 +157,6 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "loss_scale", step->loss_scale);
     text_add(&line, ", \"skipped_steps\": %" PRId64, step->skipped_steps);
     text_add(&line, ", \"spikes\": %" PRId64, step->spikes);
-    if (step->speculates)
-        text_add(&line, ", \"stepped_ahead\": %s", step->stepped_ahead ? "true" : "false");
     text_add(&line, ", \"tokens\": %lld", (long long)step->tokens);
     for (int i = 0; i < step->n_sources; i++)
         text_add(&line, "%s%" PRId64 "%s", i ? ", " : ", \"source_tokens\": [", step->source_tokens[i],

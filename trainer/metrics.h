@@ -22,8 +22,6 @@ struct step_metrics {
     double loss_scale;     // 1: no loss scaling
     int64_t skipped_steps; // so far
     int64_t spikes;        // steps so far whose loss or norm spiked, or was not finite
-    bool speculates;       // offload_optimizer.speculative
-    bool stepped_ahead;    // the speculative update was kept
     double lr;
     int64_t batch_size; // sequences of the step
     bool measures_noise;

@@ -133,7 +133,6 @@ static enum status begin_update(struct trainer *trainer, const struct trainer_st
     if (optimizer_decides_on_device(optimizer))
         return optimizer_begin(optimizer, &trainer->stream, step->slot, step->plans);
     optimizer_set_average_weight(optimizer, plan->average_weight);
-    optimizer_expect(optimizer, plan->step, plan->lr, plan->loss_scale);
     return STATUS_OK;
 }
 
@@ -356,8 +355,6 @@ enum status trainer_issue_step(struct trainer *trainer) {
         return give_up_step(trainer, batch_status);
     TRY(issue_update(trainer, step, loss_sum));
     measure_traffic(trainer, &before, &step->now);
-    step->now.speculates = trainer->engine.optimizer.speculation != NULL;
-    step->now.stepped_ahead = trainer->engine.optimizer.stepped_ahead;
     trainer->n_issued++;
     trainer->step++;
     trainer->tokens += step->batch_size * trainer->config->train.seq_len;

@@ -402,7 +402,7 @@ class Profile(test_profile.ProfileCase):
 
     def test_operations_on_streams(self):
         config = self.ranks_config(device='cuda', train={'max_steps': 3, 'train_batch_size': 4})
-        offload = (HOST, SPECULATIVE, f'{STAGE}3')
+        offload = (HOST, f'{STAGE}3')
         for ranks, overrides in (1, ()), (2, offload):
             with self.subTest(ranks=ranks):
                 run = f'run-{ranks}'
@@ -426,7 +426,6 @@ class Profile(test_profile.ProfileCase):
 
 HOST = 'zero_optimization.offload_optimizer.device=cpu'
 RATIO = 'zero_optimization.offload_optimizer.ratio='
-SPECULATIVE = 'zero_optimization.offload_optimizer.speculative=true'
 PARAMS = 'zero_optimization.offload_param.device=cpu'
 STAGE = 'zero_optimization.stage='
 

@@ -13,7 +13,7 @@ class Averaging(AveragingCase):
                                        train={'max_steps': 5, 'eval_every': 3}, checkpoint={'every': 0})
         for name, average in (('ema', EMA), ('schedule_free', SCHEDULE_FREE))[:2 if harness.FULL else 1]:
             first = None
-            for way in (), (HOST_DECIDES,), ('cuda_graphs=false', HOST_DECIDES, 'zero_optimization.offload_optimizer.speculative=true'):
+            for way in (), (HOST_DECIDES,), ('cuda_graphs=false', HOST_DECIDES):
                 run = f'{name}-{len(way)}'
                 self.run_train(config, f'run.dir={self.folder / run}', *average, *way, environment=gradients((2, 'inf')))
                 self.assertEqual(self.manifest(self.checkpoints(run)[-1])['average']['updates'], 4)

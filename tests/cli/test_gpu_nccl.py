@@ -71,8 +71,7 @@ class SameBits(NcclCase):
         config = self.config(train={'max_steps': 3}, precision={'compute': 'bf16'})
         runs = [(test_gpu.HOST, test_gpu.RATIO + '0.3', STAGE + '1'), (test_gpu.HOST, test_gpu.PARAMS, STAGE + '3')]
         if harness.FULL:
-            runs += [(test_gpu.HOST, STAGE + '2', *self.SMALL), (test_gpu.HOST, test_gpu.SPECULATIVE, STAGE + '2'),
-                     (test_gpu.HOST, test_gpu.SPECULATIVE, test_gpu.PARAMS, STAGE + '3'),
+            runs += [(test_gpu.HOST, STAGE + '2', *self.SMALL),
                      (test_gpu.HOST, test_gpu.PARAMS, STAGE + '3', 'recompute=block')]
         self.same_bits(2, config, runs)
 

@@ -6,7 +6,7 @@ import unittest
 
 import harness
 from harness import pseudo_random_tokens, write_shard
-from test_gpu import GpuCase, HOST, PADDING, PARAMS, RATIO, SIMULATED, SPECULATIVE, STAGE, reordered
+from test_gpu import GpuCase, HOST, PADDING, PARAMS, RATIO, SIMULATED, STAGE, reordered
 
 
 class Offload(GpuCase):
@@ -27,14 +27,13 @@ class Offload(GpuCase):
 
     def same_bits(self, config, ranks, variants):
         """Each variant (a seed for reordered(), then overrides) gives the results of the first."""
-        first, memory, ahead = None, [], set()
+        first, memory = None, []
         for seed, *overrides in variants:
             with self.subTest(ranks=ranks, overrides=overrides, seed=seed):
                 self.run_ranks(ranks, config, *overrides, environment=reordered(seed))
                 here = self.results()
                 first = first or here
                 self.assertEqual(here, first)
-                ahead.update(step['stepped_ahead'] for step in self.metrics() if 'stepped_ahead' in step)
                 for step in self.metrics():
                     self.assertEqual(step['comm_bytes'], step['comm_planned_bytes'])
                     self.assertEqual(step['comm_calls'], step['comm_planned_calls'])
@@ -42,7 +41,7 @@ class Offload(GpuCase):
                     self.assertLess(abs(step['device_bytes'] - step['device_planned_bytes']), PADDING)
                 memory.append(self.metrics()[-1]['device_planned_bytes'])
             shutil.rmtree(self.folder / 'run', ignore_errors=True)
-        return memory, ahead
+        return memory
 
     def test_average(self):
         """train.ema and schedule-free AdamW: evaluated weights replace the latest ones wherever those are."""
@@ -52,23 +51,22 @@ class Offload(GpuCase):
                                   ('fp32', {}))[:3 if harness.FULL else 1]:
             config = self.config(precision={'compute': compute}, train={**train, **averages}, data={'val': str(self.folder / 'val.bin')},
                                  optimizer={'type': 'adamw' if averages else 'schedulefree_adamw'}, model={'n_layer': 1, 'n_embd': 32})
-            self.same_bits(config, 1, ((0,), (1, HOST, SPECULATIVE, RATIO + '0.5'), (3, HOST, PARAMS, STAGE + '3')))
+            self.same_bits(config, 1, ((0,), (1, HOST, RATIO + '0.5'), (3, HOST, PARAMS, STAGE + '3')))
 
     def test_one_rank(self):
         for compute in ('fp32', 'bf16') if harness.FULL else ('fp32',):  # test_ranks has bf16
             config = self.config(precision={'compute': compute})
-            memory, ahead = self.same_bits(config, 1, (
-                (0,), (1, HOST), (2, HOST, RATIO + '0.3'), (3, HOST, SPECULATIVE), (0, HOST, RATIO + '0'),
-                (1, HOST, 'zero_optimization.stage=2'), (2, HOST, SPECULATIVE, RATIO + '0.5', 'zero_optimization.stage=2'),
-                (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, PARAMS, SPECULATIVE, 'zero_optimization.stage=3'),
+            memory = self.same_bits(config, 1, (
+                (0,), (1, HOST), (2, HOST, RATIO + '0.3'), (0, HOST, RATIO + '0'),
+                (1, HOST, 'zero_optimization.stage=2'), (2, HOST, RATIO + '0.5', 'zero_optimization.stage=2'),
+                (3, HOST, PARAMS, 'zero_optimization.stage=3'),
                 (2, HOST, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.stage3_param_persistence_threshold=0',
                  'zero_optimization.stage3_prefetch_bucket_size=0'),
                 (1, HOST, PARAMS, STAGE + '3', 'recompute=block'),
-                (3, HOST, PARAMS, SPECULATIVE, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
+                (3, HOST, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
                 (1, HOST, RATIO + '0.01', STAGE + '2')))  # none of the last unit is on the host
-            self.assertEqual(ahead, {False, True})  # some steps used the speculative update, others (that clip) did not
             self.assertLess(memory[1], memory[2])
-            self.assertLess(memory[2], memory[4])
+            self.assertLess(memory[2], memory[3])
 
     def test_accumulated_micro_batches(self):
         config = self.config(train={'micro_batch_size': 1, 'gradient_accumulation_steps': 0})
@@ -76,8 +74,8 @@ class Offload(GpuCase):
         self.same_bits(config, 1, (
             (0, every), (1, every, HOST), (2, HOST, 'zero_optimization.stage=2'),
             (3, HOST, STAGE + '3'), (1, HOST, RATIO + '0.6', STAGE + '3', 'recompute=attention'),
-            (3, HOST, RATIO + '0.4', 'zero_optimization.stage=2'), (1, HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3'),
-            (2, HOST, SPECULATIVE, RATIO + '0.7', 'zero_optimization.stage=1', every)))
+            (3, HOST, RATIO + '0.4', 'zero_optimization.stage=2'), (1, HOST, PARAMS, 'zero_optimization.stage=3'),
+            (2, HOST, RATIO + '0.7', 'zero_optimization.stage=1', every)))
 
     def test_ranks(self):
         small = ('zero_optimization.reduce_bucket_size=5001', 'zero_optimization.allgather_bucket_size=7001')
@@ -87,21 +85,21 @@ class Offload(GpuCase):
                 (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1', *small),
                 (3, HOST, 'zero_optimization.stage=2'),
                 (1, HOST, PARAMS, 'zero_optimization.stage=3', *small),
-                (2, HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.overlap_comm=false'),
+                (2, HOST, PARAMS, 'zero_optimization.stage=3', 'zero_optimization.overlap_comm=false'),
                 (3, HOST, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=100000'),
-                (4, HOST, SPECULATIVE, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
+                (4, HOST, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0'),
                 (3, STAGE + '3', 'recompute=block', *small),
                 (1, HOST, PARAMS, STAGE + '3', 'recompute=block'),
-                (3, HOST, SPECULATIVE, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0',
+                (3, HOST, PARAMS, STAGE + '3', 'zero_optimization.stage3_param_persistence_threshold=0',
                  *small),
-                (3, HOST, SPECULATIVE, RATIO + '0.6', 'zero_optimization.stage=2', *small))[::every])
+                (3, HOST, RATIO + '0.6', 'zero_optimization.stage=2', *small))[::every])
 
     def test_optimizers_and_state_dtypes(self):
         for optimizer, state in ('lion', 'fp32'), ('sgd', 'bf16'), ('adam', 'int8'), ('adamw', 'int8'):
             config = self.config(optimizer={'type': optimizer, 'state_dtype': state}, precision={'compute': 'bf16'})
             with self.subTest(optimizer=optimizer, state=state):
                 self.same_bits(config, 1, ((0,), (1, HOST, 'zero_optimization.stage=1'),
-                                           (2, HOST, SPECULATIVE, RATIO + '0.3', 'zero_optimization.stage=2')))
+                                           (2, HOST, RATIO + '0.3', 'zero_optimization.stage=2')))
 
     def test_adafactor(self):
         """Its second moments are sums over tensors of which spans are on the GPU, on the host and on other ranks."""
@@ -120,27 +118,26 @@ class Offload(GpuCase):
                 (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, RATIO + '0.6', 'zero_optimization.stage=2')))
 
     def test_frozen_tensors(self):
-        """No step writes them: not on the GPU, not in either copy of the host's states."""
+        """No step writes them, on the GPU or on the host."""
         frozen = [{'match': ['wte.*', 'h.1.mlp.*', '*.attn.c_proj.weight'], 'freeze': True}, {'match': '*.bias', 'lr': 1e-3}]
         config = self.config(optimizer={'groups': frozen}, precision={'compute': 'bf16'}, train={'gradient_clipping': 1.6})
-        memory, ahead = self.same_bits(config, 1, (
-            (0,), (1, HOST, SPECULATIVE, PARAMS, STAGE + '3'), (2, HOST, RATIO + '0.4', STAGE + '1'),
-            (3, HOST, SPECULATIVE, RATIO + '0.7', STAGE + '2')))
-        self.assertEqual(ahead, {False, True})
+        memory = self.same_bits(config, 1, (
+            (0,), (1, HOST, PARAMS, STAGE + '3'), (2, HOST, RATIO + '0.4', STAGE + '1'),
+            (3, HOST, RATIO + '0.7', STAGE + '2')))
         self.assertLess(memory[1], memory[0])
 
     def test_steps_that_overflow_are_discarded(self):
         config = self.config(precision={'compute': 'fp16'}, fp16={'initial_scale_power': 30},
                              train={'max_steps': 12, 'overfit_one_batch': True})
         self.same_bits(config, 1, (
-            (0,), (3, HOST), (1, HOST, SPECULATIVE), (2, HOST, SPECULATIVE, PARAMS, STAGE + '3')))
+            (0,), (3, HOST), (2, HOST, PARAMS, STAGE + '3')))
 
     def test_resuming_with_another_placement(self):
         for state in 'fp32', 'int8':
             config = self.config(optimizer={'state_dtype': state}, precision={'compute': 'bf16'},
                                  checkpoint={'every': 1, 'keep': 0})
             self.run_train(config, 'run.dir=whole')
-            for overrides in (HOST,), (HOST, SPECULATIVE, PARAMS, 'zero_optimization.stage=3'):
+            for overrides in (HOST,), (HOST, PARAMS, 'zero_optimization.stage=3'):
                 run = self.copy_until(2, 'whole', 'resumed')
                 self.run_train(config, f'run.dir={run}', *overrides)
                 self.assertEqual(self.curve(run.name), self.curve('whole'))
@@ -152,22 +149,21 @@ class Offload(GpuCase):
         """Partition "layer": three whole units on four ranks."""
         config = self.config(model={'n_layer': 1}, zero_optimization={'partition': 'layer'}, precision={'compute': 'bf16'})
         self.same_bits(config, 4, (
-            (0,), (1, HOST, STAGE + '1'), (2, HOST, SPECULATIVE, RATIO + '0.5', STAGE + '2'),
-            (3, HOST, SPECULATIVE, PARAMS, STAGE + '3')))
+            (0,), (1, HOST, STAGE + '1'), (2, HOST, RATIO + '0.5', STAGE + '2'),
+            (3, HOST, PARAMS, STAGE + '3')))
 
     def test_evaluations_and_samples_between_steps(self):
         config = self.config(data={'tokenizer': 'bytes', 'val': str(self.folder / 'tokens.bin')},
                              train={'eval_every': 1, 'eval_steps': 3, 'sample_every': 2, 'sample_tokens': 6})
         for ranks in (1, 2) if harness.FULL else (2,):
             self.same_bits(config, ranks, (
-                (0,), (1, HOST, SPECULATIVE), (3, HOST, SPECULATIVE, PARAMS, STAGE + '3'),
-                (2, HOST, PARAMS, STAGE + '3'))[:None if harness.FULL else 3])
+                (0,), (1, HOST), (3, HOST, PARAMS, STAGE + '3')))
 
     def test_stopping_and_resuming_with_another_placement(self):
         config = self.config(train={'max_steps': 1000000, 'micro_batch_size': 1, 'gradient_accumulation_steps': 0},
                              scheduler={'type': 'constant'})
         steps = 0
-        for seed, *overrides in (1, HOST, SPECULATIVE, PARAMS, STAGE + '3'), (2, HOST, SPECULATIVE, RATIO + '0.5', STAGE + '2'):
+        for seed, *overrides in (1, HOST, PARAMS, STAGE + '3'), (2, HOST, RATIO + '0.5', STAGE + '2'):
             process = self.start(config, *overrides, environment=reordered(seed))
             self.wait_for_steps(steps + 2)
             process.send_signal(signal.SIGTERM)
@@ -191,7 +187,7 @@ class Offload(GpuCase):
         write_shard(self.folder / 'tokens.bin', tokens)
         config = self.config(data={'shuffle': False}, train={'micro_batch_size': 1, 'gradient_accumulation_steps': 0})
         first = None
-        for seed, *overrides in (0, STAGE + '2'), (3, HOST, STAGE + '2'), (6, HOST, SPECULATIVE, PARAMS, STAGE + '3'):
+        for seed, *overrides in (0, STAGE + '2'), (3, HOST, STAGE + '2'), (6, HOST, PARAMS, STAGE + '3'):
             with self.subTest(overrides=overrides):
                 self.fails_cleanly(2, 'outside the vocabulary', 1, config, *overrides, seed=seed)
                 self.assertEqual(self.checkpoints()[-1].name, 'step-00000002')
@@ -200,19 +196,19 @@ class Offload(GpuCase):
             self.remove_run()
 
     def test_runs_that_diverge(self):
-        """The norm is not finite while gradient copies and speculative updates are in flight."""
+        """The norm is not finite while gradient copies are in flight."""
         config = self.config(optimizer={'lr': 1e6}, scheduler={'type': 'constant', 'warmup_steps': 0}, train={'max_steps': 40})
-        for ranks, seed, *overrides in (1, 3, HOST), (1, 6, HOST, SPECULATIVE), (2, 3, HOST, SPECULATIVE, PARAMS, STAGE + '3'):
+        for ranks, seed, *overrides in (1, 3, HOST), (2, 3, HOST, PARAMS, STAGE + '3'):
             with self.subTest(ranks=ranks, overrides=overrides):
                 self.fails_cleanly(1, 'the run has diverged', ranks, config, *overrides, seed=seed)
             self.remove_run()
 
     @unittest.skipUnless(SIMULATED, 'faults of the GPU are simulated')
     def test_faults_of_the_gpu(self):
-        """One of two ranks fails within a step, with copies, reductions and speculative updates in flight."""
+        """One of two ranks fails within a step, with copies and reductions in flight."""
         config = self.config()
-        for seed, at, *overrides in ((1, 300, HOST, STAGE + '2'), (3, 450, HOST, SPECULATIVE, RATIO + '0.5', STAGE + '1'),
-                                     (2, 600, HOST, SPECULATIVE, PARAMS, STAGE + '3')):
+        for seed, at, *overrides in ((1, 300, HOST, STAGE + '2'), (3, 450, HOST, RATIO + '0.5', STAGE + '1'),
+                                     (2, 600, HOST, PARAMS, STAGE + '3')):
             with self.subTest(overrides=overrides):
                 rank = ['-n', 1, '-x', f'CUDASIM_REORDER={seed}']
                 process = self.start_mpirun(*rank, harness.TRAIN, config, *overrides, ':',
@@ -228,7 +224,7 @@ class Offload(GpuCase):
         for ranks in 1, 2:
             for kibibytes in 100, 500, 800:
                 with self.subTest(ranks=ranks, kibibytes=kibibytes):
-                    process = self.run_ranks(ranks, config, HOST, SPECULATIVE, PARAMS, STAGE + '3', code=1,
+                    process = self.run_ranks(ranks, config, HOST, PARAMS, STAGE + '3', code=1,
                                              environment={'CUDASIM_MEMORY': f'{kibibytes}K', **reordered(1)})
                     self.assertIn('GPU memory', process.error)
                     self.assertNotIn('cudasim:', process.error)

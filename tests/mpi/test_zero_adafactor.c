@@ -176,7 +176,7 @@ static struct adafactor_states run_alone(enum dtype type, int64_t steps) {
                                       .n_norms = UPDATE_NORMS * (size_t)fixture.params.n_params};
     // In stage 0 placement spans are contiguous.
     states.weights =
-        copy_of(model_states_optimizer_at(&fixture.state, &fixture.state.placement.spans[0], 0, 0).master,
+        copy_of(model_states_optimizer_at(&fixture.state, &fixture.state.placement.spans[0], 0).master,
                 states.n_weights * sizeof(float));
     states.second_moments = copy_of(moments->values, states.n_moments * sizeof(float));
     states.sums = copy_of(moments->host.sums, states.n_sums * sizeof(double));
@@ -294,7 +294,7 @@ static bool has_bits(const struct adafactor_fixture *fixture, const struct adafa
         size_t n = placed->span.end - placed->span.begin;
         const float *weights =
             wanted->weights + fixture->params.units[placed->span.unit].offset + placed->span.begin;
-        right = memcmp(model_states_optimizer_at(&fixture->state, placed, 0, 0).master, weights,
+        right = memcmp(model_states_optimizer_at(&fixture->state, placed, 0).master, weights,
                        n * sizeof(float)) == 0;
         const uint16_t *narrow = model_states_params_at(&fixture->state, placed, 0);
         for (size_t k = 0; k < n && right && fixture->state.type == DTYPE_BF16; k++)

@@ -80,8 +80,6 @@ static struct config config_with(const struct search *search, const struct setti
     config.zero_optimization.offload_optimizer.device = offload_choice(setting->ratio > 0);
     if (setting->ratio > 0)
         config.zero_optimization.offload_optimizer.ratio = setting->ratio / (double)RATIO_STEPS;
-    else
-        config.zero_optimization.offload_optimizer.speculative = false; // a step on the host
     return config;
 }
 

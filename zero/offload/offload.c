@@ -20,11 +20,9 @@ static size_t largest_unit_shard(const struct offload *offload) {
 }
 
 // Parameters need a buffer on the host only between rounding and copy. With fp32 the master weights are
-// copied; with offload_param, and while a speculative step waits for the norm, the placement stores the
-// rounded ones.
+// copied; with offload_param the placement stores the rounded ones.
 static bool has_upload_buffers(const struct offload *offload) {
-    return offload_is_on(offload) && offload->type != DTYPE_F32 && !offload->options->offload_param &&
-           !offload->options->offload_speculative;
+    return offload_is_on(offload) && offload->type != DTYPE_F32 && !offload->options->offload_param;
 }
 
 enum status offload_init(struct offload *offload, const struct params *params,
@@ -147,10 +145,7 @@ static enum status send_unit(struct offload *offload, int unit) {
             TRY(offload->device->copy(&offload->to_host, to, reduced_gradients_at(offload, &placed->span),
                                       span_bytes(placed)));
     }
-    TRY(event_record(&offload->copied[unit], &offload->to_host));
-    if (offload->on_sent && offload->last)
-        offload->on_sent(offload->on_sent_context, unit);
-    return STATUS_OK;
+    return event_record(&offload->copied[unit], &offload->to_host);
 }
 
 // Sends the units whose reduction was issued by the previous offload_reduced.
@@ -253,9 +248,9 @@ enum status offload_wait(struct offload *offload, int unit) {
 // ---- parameters
 
 enum status offload_params_buffer(struct offload *offload, const struct placement_span *placed, size_t offset,
-                                  int copy, void **out) {
+                                  void **out) {
     int slot = (int)(offload->n_uploads % OFFLOAD_BUFFERS);
-    *out = placement_params_at(offload->placement, placed, offset, copy);
+    *out = placement_array_at(offload->placement, placed, STATE_PARAMS, offset);
     if (!has_upload_buffers(offload))
         return STATUS_OK;
     *out = offload->upload_buffers[slot];
@@ -263,13 +258,11 @@ enum status offload_params_buffer(struct offload *offload, const struct placemen
 }
 
 enum status offload_params_send(struct offload *offload, const struct placement_span *placed, size_t offset,
-                                size_t n, int copy, void *to) {
+                                size_t n, void *to) {
     int slot = (int)(offload->n_uploads % OFFLOAD_BUFFERS);
     const void *from = offload->type == DTYPE_F32
-                           ? placement_array_at(offload->placement, placed, STATE_MASTER, offset, copy)
-                       : has_upload_buffers(offload)
-                           ? offload->upload_buffers[slot]
-                           : placement_params_at(offload->placement, placed, offset, copy);
+                           ? placement_array_at(offload->placement, placed, STATE_MASTER, offset)
+                           : offload->upload_buffers[slot];
     if (!to)
         return STATUS_OK;
     TRY(offload->device->copy(&offload->to_device, to, from, n * dtype_size(offload->type)));

@@ -54,10 +54,7 @@ struct offload {
     struct event reduced[OFFLOAD_BUFFERS], loaded[OFFLOAD_BUFFERS], sent[OFFLOAD_BUFFERS];
     struct event summed; // squares of the last unit
     struct event reached, requested;
-    struct event *copied; // (n_units) the unit's gradients are where they are kept until the update
-    // Called, if not NULL, when the copy of a unit of the last micro-batch was issued.
-    void (*on_sent)(void *context, int unit);
-    void *on_sent_context;
+    struct event *copied;         // (n_units) the unit's gradients are where they are kept until the update
     bool last;                    // this micro-batch is the step's last
     bool accumulating;            // this micro-batch adds to earlier ones
     int pending_from, pending_to; // units whose reduction was issued last, downwards; from < 0: none
@@ -116,12 +113,11 @@ static inline float *offload_gradients_at(const struct offload *offload,
 
 // The buffer to which the host writes parameters of a span, from its element `offset` on: at most
 // OFFLOAD_CHUNK. *out is NULL if the master weights themselves are sent (fp32).
-//   copy   of the host's states, the one that the step writes
 enum status offload_params_buffer(struct offload *offload, const struct placement_span *placed, size_t offset,
-                                  int copy, void **out) MUST_CHECK;
+                                  void **out) MUST_CHECK;
 // Copies n of them to `to` on the device; a no-op with NULL (offload_param).
 enum status offload_params_send(struct offload *offload, const struct placement_span *placed, size_t offset,
-                                size_t n, int copy, void *to) MUST_CHECK;
+                                size_t n, void *to) MUST_CHECK;
 // The stream that copies parameters to the device, after it was made to wait for the work issued on `stream`
 // so far. With offload_param, stage 3 copies and gathers on it, so that both overlap with compute.
 enum status offload_upload_stream(struct offload *offload, struct stream *stream,

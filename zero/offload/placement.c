@@ -2,7 +2,6 @@
 #include "zero/offload/placement.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "kernels/moments.h"
 #include "model/param_overlap.h"
@@ -115,10 +114,8 @@ static size_t array_position(enum state_array array, size_t element) {
 }
 
 static bool stores(const struct placement *placement, const struct stage_options *options, bool on_host,
-                   int copy, enum state_array array) {
+                   enum state_array array) {
     bool mixed = placement->type != DTYPE_F32, scaled = placement->moment_type == DTYPE_I8;
-    if (copy > 0 && !(on_host && options->offload_speculative))
-        return false;
     switch (array) {
     case STATE_MASTER:
         return mixed || on_host;
@@ -129,28 +126,25 @@ static bool stores(const struct placement *placement, const struct stage_options
     case STATE_V_SCALES:
         return placement->n_kinds > 2 && (array == STATE_V || scaled);
     case STATE_AVERAGE:
-        return placement->has_average && copy == 0;
-    // STATE_PARAMS. With offload_param: all of this rank's parameters, in each copy. Otherwise one copy for
-    // the parameters of a speculative step, until it takes effect.
-    default:
-        return on_host && mixed && (options->offload_param || (options->offload_speculative && copy == 0));
+        return placement->has_average;
+    default: // STATE_PARAMS: all of this rank's parameters
+        return on_host && mixed && options->offload_param;
     }
 }
 
 static enum status add_side(struct placement *placement, const struct stage_options *options, bool on_host,
                             enum region_place place, struct region_table *table) {
     struct placement_side *side = on_host ? &placement->host : &placement->device;
-    for (int copy = 0; copy < STATE_COPIES; copy++)
-        for (int i = 0; i < N_STATE_ARRAYS; i++) {
-            enum state_array array = (enum state_array)i;
-            const int moment = moment_of(array);
-            const size_t elements = moment < 0 ? side->elements : side->with_moment[moment];
-            side->regions[copy][i] = -1;
-            if (elements > 0 && stores(placement, options, on_host, copy, array))
-                TRY(region_add(table, arrays[i].kind, place, array_type(placement, array),
-                               array_position(array, elements), &side->regions[copy][i], "%s%s%s",
-                               arrays[i].name, on_host ? " on the host" : "", copy ? ", other copy" : ""));
-        }
+    for (int i = 0; i < N_STATE_ARRAYS; i++) {
+        enum state_array array = (enum state_array)i;
+        const int moment = moment_of(array);
+        const size_t elements = moment < 0 ? side->elements : side->with_moment[moment];
+        side->regions[i] = -1;
+        if (elements > 0 && stores(placement, options, on_host, array))
+            TRY(region_add(table, arrays[i].kind, place, array_type(placement, array),
+                           array_position(array, elements), &side->regions[i], "%s%s", arrays[i].name,
+                           on_host ? " on the host" : ""));
+    }
     return STATUS_OK;
 }
 
@@ -165,18 +159,15 @@ enum status placement_init(struct placement *placement, const struct config *con
                                     .moment_type = moment_types[config->optimizer.state_dtype],
                                     .groups = groups,
                                     .n_kinds = 1 + groups->n_moments,
-                                    .has_average = config->train.ema.type != CONFIG_EMA_NONE,
-                                    .double_buffered = options->offload_speculative};
+                                    .has_average = config->train.ema.type != CONFIG_EMA_NONE};
     TRY(list_spans(placement, options, params, spans, n_spans));
     TRY(add_side(placement, options, false, device->place, table));
     return add_side(placement, options, true, REGION_HOST, table);
 }
 
 static void bind_side(struct placement_side *side, const struct region_table *table) {
-    for (int copy = 0; copy < STATE_COPIES; copy++)
-        for (int i = 0; i < N_STATE_ARRAYS; i++)
-            side->arrays[copy][i] =
-                side->regions[copy][i] < 0 ? NULL : region_data(table, side->regions[copy][i]);
+    for (int i = 0; i < N_STATE_ARRAYS; i++)
+        side->arrays[i] = side->regions[i] < 0 ? NULL : region_data(table, side->regions[i]);
 }
 
 void placement_bind(struct placement *placement, const struct region_table *table) {
@@ -208,36 +199,16 @@ struct group_span placement_next_group_span(const struct placement *placement, c
 }
 
 void *placement_array_at(const struct placement *placement, const struct placement_span *placed,
-                         enum state_array array, size_t offset, int copy) {
+                         enum state_array array, size_t offset) {
     const struct placement_side *side = placed->on_host ? &placement->host : &placement->device;
     const int moment = moment_of(array);
     const size_t at = moment < 0 ? placed->at : placed->moment_at[moment];
-    char *base = side->arrays[placed->on_host && array != STATE_AVERAGE ? copy : 0][array];
+    char *base = side->arrays[array];
     return base && moment < placed->n_moments
                ? base + array_position(array, at + offset) * dtype_size(array_type(placement, array))
                : NULL;
 }
 
-void placement_copy_frozen(const struct placement *placement, const struct placement_span *placed) {
-    static const enum state_array kept[] = {STATE_MASTER, STATE_PARAMS};
-    const size_t n = placed->span.end - placed->span.begin;
-    if (!placed->is_frozen || !placed->on_host || !placement->double_buffered)
-        return;
-    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
-        void *to = placement_array_at(placement, placed, kept[i], 0, 1 - placement->current);
-        const void *from = placement_array_at(placement, placed, kept[i], 0, placement->current);
-        if (to && from)
-            memcpy(to, from, n * dtype_size(array_type(placement, kept[i])));
-    }
-}
-
-void *placement_params_at(const struct placement *placement, const struct placement_span *placed,
-                          size_t offset, int copy) {
-    bool one_copy = placement->host.regions[1][STATE_PARAMS] < 0;
-    return placement_array_at(placement, placed, STATE_PARAMS, offset, one_copy ? 0 : copy);
-}
-
 void *placement_host_params(const struct placement *placement) {
-    return placement->host
-        .arrays[placement->current][placement->type == DTYPE_F32 ? STATE_MASTER : STATE_PARAMS];
+    return placement->host.arrays[placement->type == DTYPE_F32 ? STATE_MASTER : STATE_PARAMS];
 }

@@ -34,7 +34,6 @@ void stage_options_read(const struct config *config, enum region_place place, st
         .reduce_every_micro_batch = config->zero_optimization.reduce_every_micro_batch,
         .offload_optimizer = on_host,
         .offload_ratio = config->zero_optimization.offload_optimizer.ratio,
-        .offload_speculative = on_host && config->zero_optimization.offload_optimizer.speculative,
         // Other stages keep parameters on the device. Plans show their memory without the option.
         .offload_param = apart && config->zero_optimization.stage == 3 &&
                          config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU};

@@ -24,7 +24,7 @@ struct stage_options {
     bool overlap, reduce_every_micro_batch;
     enum dtype gradient_comm_dtype;
     // Offload to host memory. All false where the device is the host.
-    bool offload_optimizer, offload_speculative, offload_param;
+    bool offload_optimizer, offload_param;
     double offload_ratio; // fraction of each span that the host updates
 };
 // place: where the device has its memory.

@@ -193,7 +193,7 @@ static struct adafactor_direction direction_of(const struct adafactor_pass *pass
 }
 
 static float *master_at(const struct model_states *state, const struct tensor_slice *slice) {
-    return model_states_optimizer_at(state, slice->placed, slice->offset, state->placement.current).master;
+    return model_states_optimizer_at(state, slice->placed, slice->offset).master;
 }
 
 static enum status norm_span(const struct adafactor_pass *pass, struct stream *stream,
@@ -234,7 +234,6 @@ static struct adafactor_step_args step_args(const struct adafactor_pass *pass,
 static enum status step_on_host(const struct adafactor_pass *pass, struct stream *stream,
                                 const struct second_moments_place *place, const struct tensor_slice *slice) {
     struct model_states *state = pass->state;
-    int copy = state->placement.current;
     for (size_t done = 0; done < slice->span.n; done += OFFLOAD_CHUNK) {
         size_t left = slice->span.n - done;
         struct tensor_slice now = *slice;
@@ -242,9 +241,9 @@ static enum status step_on_host(const struct adafactor_pass *pass, struct stream
         now.span.begin += done;
         now.span.n = left < OFFLOAD_CHUNK ? left : OFFLOAD_CHUNK;
         struct adafactor_step_args args = step_args(pass, place, &now);
-        TRY(offload_params_buffer(&state->offload, now.placed, now.offset, copy, &args.param));
+        TRY(offload_params_buffer(&state->offload, now.placed, now.offset, &args.param));
         TRY(stream->device->ops->adafactor_step(stream, &args));
-        TRY(offload_params_send(&state->offload, now.placed, now.offset, now.span.n, copy,
+        TRY(offload_params_send(&state->offload, now.placed, now.offset, now.span.n,
                                 model_states_params_at(state, now.placed, now.offset)));
     }
     return STATUS_OK;

@@ -7,7 +7,7 @@
 
 static struct optimizer_state states_at(const struct model_states *state, const struct placement_span *placed,
                                         size_t offset) {
-    return model_states_optimizer_at(state, placed, offset, state->placement.current);
+    return model_states_optimizer_at(state, placed, offset);
 }
 
 static size_t elements_of(const struct placement_span *placed) {
@@ -22,7 +22,7 @@ enum status average_update(const struct model_states *state, struct stream *stre
     for (int i = 0; i < placement->n_spans; i++) {
         const struct placement_span *placed = &placement->spans[i];
         struct stream host = {.device = state->host}, *on = placed->on_host ? &host : stream;
-        float *average = placement_array_at(placement, placed, STATE_AVERAGE, 0, 0);
+        float *average = placement_array_at(placement, placed, STATE_AVERAGE, 0);
         TRY(on->device->ops->lerp(on, &(struct lerp_args){.out = average,
                                                           .x = average,
                                                           .y = states_at(state, placed, 0).master,
@@ -46,7 +46,7 @@ static struct lerp_args shown(const struct model_states *state, const struct pla
     struct lerp_args args = {
         .x = at.master, .y = at.master, .n = n, .weight = 1, .type = DTYPE_F32, .out_type = state->type};
     if (average && state->placement.has_average) {
-        args.x = args.y = placement_array_at(&state->placement, placed, STATE_AVERAGE, offset, 0);
+        args.x = args.y = placement_array_at(&state->placement, placed, STATE_AVERAGE, offset);
     } else if (average && state->schedule_free_beta > 0 && at.m) {
         args.y = at.m;
         args.weight = schedule_free_weight(state->schedule_free_beta);
@@ -83,16 +83,14 @@ static enum status show_on_device(const struct model_states *state, struct strea
 // As after an update: through the buffers of the parameters on their way to the device.
 static enum status show_on_host(struct model_states *state, const struct placement_span *placed,
                                 bool average) {
-    const int copy = state->placement.current;
     struct stream host = {.device = state->host};
     for (size_t at = 0, n; at < elements_of(placed); at += n) {
         n = elements_of(placed) - at < OFFLOAD_CHUNK ? elements_of(placed) - at : OFFLOAD_CHUNK;
         struct lerp_args args = shown(state, placed, at, n, average);
-        TRY(offload_params_buffer(&state->offload, placed, at, copy, &args.out));
+        TRY(offload_params_buffer(&state->offload, placed, at, &args.out));
         TRY(args.out ? host.device->ops->lerp(&host, &args)
                      : show_in_place(state, &host, placed, at, n, average));
-        TRY(offload_params_send(&state->offload, placed, at, n, copy,
-                                model_states_params_at(state, placed, at)));
+        TRY(offload_params_send(&state->offload, placed, at, n, model_states_params_at(state, placed, at)));
     }
     return STATUS_OK;
 }

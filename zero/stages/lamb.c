@@ -139,7 +139,7 @@ static double *sums_at(double *sums, const struct lamb *lamb, const struct layer
 }
 
 static float *master_at(const struct model_states *state, const struct layer_slice *slice) {
-    return model_states_optimizer_at(state, slice->placed, slice->offset, state->placement.current).master;
+    return model_states_optimizer_at(state, slice->placed, slice->offset).master;
 }
 
 static enum status add_norms(const struct lamb_pass *pass, struct stream *stream,
@@ -224,7 +224,6 @@ static enum status step_on_host(const struct lamb_pass *pass, struct stream *str
                                 const struct layer_slice *slice) {
     static const struct update_result done_by_host;
     struct model_states *state = pass->lamb->state;
-    const int copy = state->placement.current;
     for (size_t done = 0; done < slice->n; done += OFFLOAD_CHUNK) {
         struct layer_slice now = *slice;
         now.offset += done;
@@ -232,9 +231,9 @@ static enum status step_on_host(const struct lamb_pass *pass, struct stream *str
         struct muon_step_args args = step_args(pass, &now);
         args.plan = pass->plan;
         args.result = &done_by_host;
-        TRY(offload_params_buffer(&state->offload, now.placed, now.offset, copy, &args.param));
+        TRY(offload_params_buffer(&state->offload, now.placed, now.offset, &args.param));
         TRY(stream->device->ops->muon_step(stream, &args));
-        TRY(offload_params_send(&state->offload, now.placed, now.offset, now.n, copy,
+        TRY(offload_params_send(&state->offload, now.placed, now.offset, now.n,
                                 model_states_params_at(state, now.placed, now.offset)));
     }
     return STATUS_OK;

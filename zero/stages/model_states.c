@@ -161,8 +161,6 @@ enum status model_states_bind(struct model_states *state, const struct region_ta
     second_moments_bind(&state->second_moments, table);
     soap_states_bind(&state->soap, table);
     TRY(parameters_bind(&state->parameters, table, comm));
-    if (state->options.offload_param)
-        parameters_set_shard(&state->parameters, placement_host_params(&state->placement));
     TRY(gradients_bind(&state->gradients, table, comm));
     TRY(offload_bind(&state->offload, table, comm, &state->norm, gradients_source(&state->gradients),
                      state->gradients.shard));
@@ -204,23 +202,22 @@ const struct placement_span *model_states_span_at(const struct model_states *sta
 }
 
 // With fp32 the device's master weights are the parameters themselves.
-static float *master_at(const struct model_states *state, const struct placement_span *placed, size_t offset,
-                        int copy) {
+static float *master_at(const struct model_states *state, const struct placement_span *placed,
+                        size_t offset) {
     if (!placed->on_host && state->type == DTYPE_F32)
         return (float *)parameters_at(&state->parameters, &placed->span) + offset;
-    return placement_array_at(&state->placement, placed, STATE_MASTER, offset, copy);
+    return placement_array_at(&state->placement, placed, STATE_MASTER, offset);
 }
 
 struct optimizer_state model_states_optimizer_at(const struct model_states *state,
-                                                 const struct placement_span *placed, size_t offset,
-                                                 int copy) {
+                                                 const struct placement_span *placed, size_t offset) {
     const struct placement *placement = &state->placement;
-    return (struct optimizer_state){
-        .master = master_at(state, placed, offset, copy),
-        .m = placement_array_at(placement, placed, STATE_M, offset, copy),
-        .v = placement_array_at(placement, placed, STATE_V, offset, copy),
-        .m_scales = placement_array_at(placement, placed, STATE_M_SCALES, offset, copy),
-        .v_scales = placement_array_at(placement, placed, STATE_V_SCALES, offset, copy)};
+    return (struct optimizer_state){.master = master_at(state, placed, offset),
+                                    .m = placement_array_at(placement, placed, STATE_M, offset),
+                                    .v = placement_array_at(placement, placed, STATE_V, offset),
+                                    .m_scales = placement_array_at(placement, placed, STATE_M_SCALES, offset),
+                                    .v_scales =
+                                        placement_array_at(placement, placed, STATE_V_SCALES, offset)};
 }
 
 float *model_states_gradients_at(const struct model_states *state, const struct placement_span *placed) {

@@ -84,10 +84,8 @@ void model_states_free(struct model_states *state);
 const struct placement_span *model_states_span_at(const struct model_states *state, int unit, size_t element);
 
 // What an optimizer step reads and writes of a span from its element `offset` on.
-//   copy   of the host's states: placement.current or the other. Ignored on the device.
 struct optimizer_state model_states_optimizer_at(const struct model_states *state,
-                                                 const struct placement_span *placed, size_t offset,
-                                                 int copy);
+                                                 const struct placement_span *placed, size_t offset);
 // The span's gradients, summed over micro-batches and ranks, in the place that updates them. An update may
 // overwrite them: nothing reads them after it.
 float *model_states_gradients_at(const struct model_states *state, const struct placement_span *placed);

@@ -22,9 +22,8 @@ static enum status copy_array(const struct model_states *state, struct stream *s
 // The kinds that every element has, in fp32: master weights, and the average.
 static float *whole_array(const struct model_states *state, const struct placement_span *placed, int kind,
                           size_t offset) {
-    return kind == CHECKPOINT_AVERAGE
-               ? placement_array_at(&state->placement, placed, STATE_AVERAGE, offset, 0)
-               : model_states_optimizer_at(state, placed, offset, state->placement.current).master;
+    return kind == CHECKPOINT_AVERAGE ? placement_array_at(&state->placement, placed, STATE_AVERAGE, offset)
+                                      : model_states_optimizer_at(state, placed, offset).master;
 }
 
 static void moments_of_kind(const struct optimizer_state *at, int kind, enum moment *moment, void **codes,
@@ -42,8 +41,7 @@ static size_t blocks_of(size_t n) {
 // Stores state->values as elements [offset, offset + n) of a span, in the moments' type.
 static enum status store_chunk(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed, int kind, size_t offset, size_t n) {
-    const struct optimizer_state at =
-        model_states_optimizer_at(state, placed, offset, state->placement.current);
+    const struct optimizer_state at = model_states_optimizer_at(state, placed, offset);
     enum dtype type = state->placement.moment_type;
     enum moment moment;
     void *codes;
@@ -66,8 +64,7 @@ static enum status store_chunk(struct model_states *state, struct stream *stream
 static enum status read_chunk(struct model_states *state, struct stream *stream,
                               const struct placement_span *placed, int kind, size_t offset, size_t n,
                               float *out) {
-    const struct optimizer_state at =
-        model_states_optimizer_at(state, placed, offset, state->placement.current);
+    const struct optimizer_state at = model_states_optimizer_at(state, placed, offset);
     enum dtype type = state->placement.moment_type;
     enum moment moment;
     void *codes;
@@ -92,20 +89,19 @@ static enum status read_chunk(struct model_states *state, struct stream *stream,
 // Rounds n loaded master weights of a span to the compute type, as parameters.
 static enum status round_chunk(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed, size_t offset, size_t n) {
-    int copy = state->placement.current;
     void *param = model_states_params_at(state, placed, offset);
     struct stream host = {.device = state->host};
     struct cast_args cast = {.out = param,
-                             .x = model_states_optimizer_at(state, placed, offset, copy).master,
+                             .x = model_states_optimizer_at(state, placed, offset).master,
                              .n = n,
                              .type = DTYPE_F32,
                              .out_type = state->type};
     if (!placed->on_host)
         return state->type == DTYPE_F32 ? STATUS_OK : state->device->ops->cast(stream, &cast);
-    TRY(offload_params_buffer(&state->offload, placed, offset, copy, &cast.out));
+    TRY(offload_params_buffer(&state->offload, placed, offset, &cast.out));
     if (cast.out)
         TRY(state->host->ops->cast(&host, &cast));
-    return offload_params_send(&state->offload, placed, offset, n, copy, param);
+    return offload_params_send(&state->offload, placed, offset, n, param);
 }
 
 // NUMA: memory is allocated on the node that touches it first, so each thread zeroes what it will update. The
@@ -118,8 +114,7 @@ static enum status touch_first(struct model_states *state, struct stream *stream
     if (device->place != REGION_HOST || !numa_has_nodes())
         return STATUS_OK;
     while ((span = placement_next_group_span(&state->placement, state->params, placed, &span)).n > 0) {
-        const struct optimizer_state at =
-            model_states_optimizer_at(state, placed, span.offset, state->placement.current);
+        const struct optimizer_state at = model_states_optimizer_at(state, placed, span.offset);
         const size_t size = dtype_size(state->placement.moment_type);
         const struct fill_args fills[] = {
             {.out = at.master, .n = span.n, .type = DTYPE_F32},
@@ -180,7 +175,6 @@ static enum status load_span(struct model_states *state, struct stream *stream,
             TRY(load_kind(state, stream, source, placed, CHECKPOINT_AVERAGE, begin, end));
         TRY(round_chunk(state, stream, placed, offset, n));
     }
-    placement_copy_frozen(&state->placement, placed);
     return STATUS_OK;
 }
 

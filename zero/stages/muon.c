@@ -140,7 +140,7 @@ static struct optimizer_span span_of_slice(const struct muon *muon, const struct
     const struct placement_span *placed = model_states_span_at(state, unit, slice->begin);
     const size_t offset = slice->begin - placed->span.begin;
     const bool discarded = muon->rounds.whole && muon->rounds.tensors[slice->tensor].worker != state->rank;
-    struct optimizer_state at = model_states_optimizer_at(state, placed, offset, state->placement.current);
+    struct optimizer_state at = model_states_optimizer_at(state, placed, offset);
     at.master = NULL;
     return (struct optimizer_span){.state = at,
                                    .param = discarded ? NULL : slice_at(muon, slice),
@@ -247,7 +247,7 @@ static enum status step_matrix(const struct muon *muon, struct stream *stream, c
     const size_t offset = begin - placed->span.begin;
     const struct muon_step_args args = {
         .param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, offset),
-        .master = model_states_optimizer_at(state, placed, offset, state->placement.current).master,
+        .master = model_states_optimizer_at(state, placed, offset).master,
         .update = (char *)slice_at(muon, slice) + (begin - slice->begin) * dtype_size(muon->type),
         .n = end - begin,
         .group = group_of_slice(muon, slice),

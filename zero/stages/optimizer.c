@@ -95,7 +95,7 @@ static struct optimizer_span span_at(const struct optimizer *optimizer, const st
     const size_t offset = at->span.offset;
     float *grad = model_states_gradients_at(state, placed) + offset;
     return (struct optimizer_span){
-        .state = model_states_optimizer_at(state, placed, offset, state->placement.current),
+        .state = model_states_optimizer_at(state, placed, offset),
         .param = group->traits.method == METHOD_LAYERWISE ? grad
                  : state->type == DTYPE_F32               ? NULL
                                                           : model_states_params_at(state, placed, offset),
@@ -179,8 +179,7 @@ static enum status step_span(const struct optimizer *optimizer, const struct opt
     const struct model_states *state = optimizer->state;
     struct optimizer_step_args args =
         optimizer_group_step(optimizer->config, &state->groups.groups[span->group], call->step, call->lr);
-    args.from = model_states_optimizer_at(state, placed, span->offset, call->from);
-    args.to = model_states_optimizer_at(state, placed, span->offset, call->to);
+    args.from = args.to = model_states_optimizer_at(state, placed, span->offset);
     args.param = param;
     args.grad = grad + span->offset;
     args.n = span->n;
@@ -201,10 +200,9 @@ static enum status direction_on_host(const struct optimizer *optimizer, const st
     return step_span(optimizer, call, stream, placed, span, grad, grad + span->offset);
 }
 
-// Each chunk is copied to the device while the next is updated. send: false for a speculative step, whose
-// parameters are sent only when it is accepted.
+// Each chunk is copied to the device while the next is updated.
 static enum status step_on_host(const struct optimizer *optimizer, const struct optimizer_call *call,
-                                const struct placement_span *placed, bool send) {
+                                const struct placement_span *placed) {
     struct model_states *state = optimizer->state;
     struct offload *offload = &state->offload;
     struct stream host = {.device = state->host};
@@ -220,117 +218,55 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
                                        .n = left < OFFLOAD_CHUNK ? left : OFFLOAD_CHUNK,
                                        .group = span.group};
             void *param;
-            TRY(offload_params_buffer(offload, placed, chunk.offset, call->to, &param));
+            TRY(offload_params_buffer(offload, placed, chunk.offset, &param));
             TRY(step_span(optimizer, call, &host, placed, &chunk, model_states_gradients_at(state, placed),
                           param));
-            if (send)
-                TRY(offload_params_send(offload, placed, chunk.offset, chunk.n, call->to,
-                                        model_states_params_at(state, placed, chunk.offset)));
+            TRY(offload_params_send(offload, placed, chunk.offset, chunk.n,
+                                    model_states_params_at(state, placed, chunk.offset)));
         }
     }
     return STATUS_OK;
 }
 
-static enum status step_unit(const struct optimizer *optimizer, const struct optimizer_call *call, int unit,
-                             bool send) {
+static enum status step_unit(const struct optimizer *optimizer, const struct optimizer_call *call, int unit) {
     struct model_states *state = optimizer->state;
     const struct placement *placement = &state->placement;
     TRY(offload_wait(&state->offload, unit));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++)
         if (placement->spans[i].on_host && !placement->spans[i].is_frozen)
-            TRY(step_on_host(optimizer, call, &placement->spans[i], send));
+            TRY(step_on_host(optimizer, call, &placement->spans[i]));
     return STATUS_OK;
 }
 
-// ---- speculative steps
-
-static enum status step_ahead(void *context, int unit) {
-    const struct optimizer *optimizer = context;
-    return step_unit(optimizer, &optimizer->expected, unit, false);
-}
-
-static void unit_sent(void *context, int unit) {
-    struct optimizer *optimizer = context;
-    speculation_give(optimizer->speculation, unit);
-}
+// ---- binding
 
 enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) {
-    struct model_states *state = optimizer->state;
     TRY(step_control_bind(&optimizer->control, table));
     TRY(bind_spans(optimizer, table));
     TRY(muon_bind(&optimizer->muon, table, optimizer->control.memory));
     TRY(soap_bind(&optimizer->soap, table, optimizer->control.memory));
     lamb_bind(&optimizer->lamb, table, optimizer->control.memory);
-    if (!state->options.offload_speculative)
-        return STATUS_OK;
-    TRY(speculation_new(step_ahead, optimizer, state->params->n_units, &optimizer->speculation));
-    state->offload.on_sent = unit_sent;
-    state->offload.on_sent_context = optimizer;
     return STATUS_OK;
 }
 
 void optimizer_free(struct optimizer *optimizer) {
-    speculation_delete(optimizer->speculation);
     muon_free(&optimizer->muon);
     lamb_free(&optimizer->lamb);
     step_control_free(&optimizer->control);
     *optimizer = (struct optimizer){0};
 }
 
-static struct optimizer_call call_of(const struct optimizer *optimizer, int64_t step, double lr,
-                                     double factor) {
-    const struct placement *placement = &optimizer->state->placement;
-    return (struct optimizer_call){.step = step,
-                                   .lr = lr,
-                                   .grad_scale = (float)factor,
-                                   .average_weight = optimizer->average_weight,
-                                   .from = placement->current,
-                                   .to = placement->double_buffered ? 1 - placement->current
-                                                                    : placement->current};
-}
-
 void optimizer_set_average_weight(struct optimizer *optimizer, float weight) {
     optimizer->average_weight = weight;
-}
-
-void optimizer_expect(struct optimizer *optimizer, int64_t step, double lr, double loss_scale) {
-    optimizer->expected = call_of(optimizer, step, lr, 1 / loss_scale);
-}
-
-static bool is_as_expected(const struct optimizer *optimizer, const struct optimizer_call *call) {
-    const struct optimizer_call *expected = &optimizer->expected;
-    return call->step == expected->step && call->lr == expected->lr &&
-           call->grad_scale == expected->grad_scale && call->average_weight == expected->average_weight &&
-           call->to == expected->to;
-}
-
-// Makes the copy that was written the current one, and sends its parameters.
-static enum status accept(struct optimizer *optimizer, const struct optimizer_call *call) {
-    struct model_states *state = optimizer->state;
-    struct placement *placement = &state->placement;
-    for (int i = 0; i < placement->n_spans; i++) {
-        const struct placement_span *placed = &placement->spans[i];
-        if (placed->on_host && !placed->is_frozen)
-            TRY(offload_params_send(&state->offload, placed, 0, placed->span.end - placed->span.begin,
-                                    call->to, model_states_params_at(state, placed, 0)));
-    }
-    placement->current = call->to;
-    if (state->options.offload_param)
-        parameters_set_shard(&state->parameters, placement_host_params(placement));
-    return STATUS_OK;
 }
 
 // ---- a step
 
 // Units in the order in which their gradients arrive.
-static enum status step_host(struct optimizer *optimizer, const struct optimizer_call *call) {
-    int n_units = optimizer->state->params->n_units, n_done = 0;
-    if (optimizer->speculation)
-        TRY(speculation_wait(optimizer->speculation, &n_done));
-    optimizer->stepped_ahead = n_done == n_units && is_as_expected(optimizer, call);
-    for (int unit = n_units - 1; unit >= 0 && !optimizer->stepped_ahead; unit--)
-        TRY(step_unit(optimizer, call, unit, !optimizer->speculation));
-    return optimizer->speculation ? accept(optimizer, call) : STATUS_OK;
+static enum status step_host(const struct optimizer *optimizer, const struct optimizer_call *call) {
+    for (int unit = optimizer->state->params->n_units - 1; unit >= 0; unit--)
+        TRY(step_unit(optimizer, call, unit));
+    return STATUS_OK;
 }
 
 struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
@@ -378,7 +314,7 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
     struct model_states *state = optimizer->state;
     double clip = optimizer->config->train.gradient_clipping;
     double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
-    const struct optimizer_call call = call_of(optimizer, step, lr, clipping / loss_scale);
+    const struct optimizer_call call = {step, lr, (float)(clipping / loss_scale), optimizer->average_weight};
     if (optimizer->factored)
         TRY(adafactor_update(state, stream,
                              &(struct adafactor_call){.config = optimizer->config,
@@ -396,10 +332,6 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
 
 // Nothing changed, but plans count the same communication in every step.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
-    int n_done;
-    optimizer->stepped_ahead = false;
-    if (optimizer->speculation)
-        TRY(speculation_wait(optimizer->speculation, &n_done));
     if (optimizer->factored)
         TRY(adafactor_skip(optimizer->state));
     TRY(muon_skip(&optimizer->muon, stream));

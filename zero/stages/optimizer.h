@@ -3,7 +3,6 @@
 #ifndef ZERO_ZERO_STAGES_OPTIMIZER_H
 #define ZERO_ZERO_STAGES_OPTIMIZER_H
 
-#include "zero/offload/speculation.h"
 #include "zero/stages/lamb.h"
 #include "zero/stages/model_states.h"
 #include "zero/stages/muon.h"
@@ -15,17 +14,13 @@ struct optimizer_call {
     int64_t step; // from 1
     double lr;
     float grad_scale, average_weight;
-    int from, to; // copies of the host's states that are read and written
 };
 
 struct optimizer {
     const struct config *config;
     struct model_states *state;
-    bool factored;                   // Adafactor
-    struct speculation *speculation; // NULL: the host updates once the norm is known
-    struct optimizer_call expected;  // what the speculative step assumes
-    bool stepped_ahead;              // the last update used the speculative step
-    float average_weight;            // of the next update; see optimizer_set_average_weight
+    bool factored;        // Adafactor
+    float average_weight; // of the next update; see optimizer_set_average_weight
     struct step_control control;
     int spans_region, n_spans;                            // that the device updates, but for Adafactor
     struct optimizer_spans_args spans[N_OPTIMIZER_RULES]; // by their rules
@@ -44,28 +39,23 @@ void optimizer_free(struct optimizer *optimizer); // before model_states_free
 // ---- where the host decides on overflow and clipping
 
 // The weight with which the next update's weights enter the average (zero/stages/averaging.h); 0: they do
-// not. Call before optimizer_expect.
+// not.
 void optimizer_set_average_weight(struct optimizer *optimizer, float weight);
-
-// Call before a step's first micro-batch: the update that will happen if gradients neither overflow nor are
-// clipped. With offload_optimizer.speculative the host computes it while gradients arrive.
-void optimizer_expect(struct optimizer *optimizer, int64_t step, double lr, double loss_scale);
 
 // The global norm of the gradients, in double, before unscaling: if losses were scaled, so is the norm. The
 // bits are the same on every rank and in every stage. It is a pass of its own, with or without clipping,
-// because no state may change (except speculatively) before gradients are known to be finite.
+// because no state may change before gradients are known to be finite.
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) MUST_CHECK;
 // This rank's sum of losses at optimizer_loss_sum, on the host. Waits for the stream.
 enum status optimizer_losses(struct optimizer *optimizer, struct stream *stream, double *sum) MUST_CHECK;
 // Updates the spans of this rank and makes the new parameters visible to every rank. Gradients are divided by
 // loss_scale and multiplied by min(1, clip / (norm + 1e-6)), as by torch.nn.utils.clip_grad_norm_. Weight
-// decay applies to tensors of two or more dimensions. A speculative step is accepted if it assumed exactly
-// this update; otherwise the host repeats the step from the states before it, which are still there.
+// decay applies to tensors of two or more dimensions.
 //   step         counts updates, from 1
 //   norm         of the gradients divided by loss_scale
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
                              double norm, double loss_scale) MUST_CHECK;
-// Call instead of optimizer_update to skip a step. Discards the speculative step.
+// Call instead of optimizer_update to skip a step.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;
 
 // ---- where the device decides, and the host issues the next step meanwhile

@@ -50,8 +50,9 @@ static void *const *tensors_of(const struct parameters *parameters, void *const 
 enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
                             struct comm *comm) {
     parameters->comm = comm;
-    if (!parameters->options->offload_param)
-        parameters->stored = region_data(table, parameters->stored_region);
+    parameters->stored = parameters->options->offload_param
+                             ? placement_host_params(parameters->offload->placement)
+                             : region_data(table, parameters->stored_region);
     TRY(parameters_build_buckets(parameters));
     if (parameters_has_all(parameters))
         return list_tensors(parameters);
@@ -61,10 +62,6 @@ enum status parameters_bind(struct parameters *parameters, const struct region_t
         TRY(event_init(&parameters->slots[i].loaded, parameters->device));
     }
     return list_tensors(parameters);
-}
-
-void parameters_set_shard(struct parameters *parameters, void *shard) {
-    parameters->stored = shard;
 }
 
 void parameters_free(struct parameters *parameters) {

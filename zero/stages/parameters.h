@@ -76,8 +76,6 @@ enum status parameters_init(struct parameters *parameters, const struct params *
 enum status parameters_build_buckets(struct parameters *parameters) MUST_CHECK;
 enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
                             struct comm *comm) MUST_CHECK;
-// With offload_param: the address of the shard on the host, from now on.
-void parameters_set_shard(struct parameters *parameters, void *shard);
 void parameters_free(struct parameters *parameters);
 
 // True if the stage keeps all parameters on every rank.

@@ -136,7 +136,7 @@ static enum status step_slice(const struct soap *soap, struct stream *stream, co
     const size_t offset = slice->begin - placed->span.begin;
     const struct muon_step_args args = {
         .param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, offset),
-        .master = model_states_optimizer_at(state, placed, offset, state->placement.current).master,
+        .master = model_states_optimizer_at(state, placed, offset).master,
         .update = soap->slices + slice->at,
         .n = slice->end - slice->begin,
         .group = group,

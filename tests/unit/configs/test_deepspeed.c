@@ -284,10 +284,10 @@ static void test_other_values(void **state) {
     assert_true(c->scheduler.min_lr_ratio == 1e-4 && c->scheduler.warmup_steps == 50);
     assert_int_equal(c->optimizer.state_dtype, CONFIG_STATE_DTYPE_BF16);
     assert_int_equal(c->top.communication_data_type, CONFIG_COMMUNICATION_DTYPE_BF16);
-    assert_true(c->zero_optimization.offload_optimizer.speculative);
     assert_true(c->zero_optimization.offload_optimizer.ratio == 0.5);
     assert_false(config_given(c, "zero_optimization.offload_param.device"));
     expect_line(&out.needless, "  zero_optimization.offload_param: it is valid only with stage 3");
+    expect_line(&out.needless, "  zero_optimization.offload_optimizer.super_offload true: ");
     expect_line(&out.alters, "  scheduler.params.warmup_min_ratio 0.1: warm-up starts from 0 here");
     expect_line(&out.alters, "  bf16.bf16_master_weights_and_grads true: ");
     expect_line(&out.alters, "  steps_per_print 1e+300: left out, because run.log_every is");

@@ -199,13 +199,12 @@ static void test_unlimited_memory(void **state) {
     fixture_init(
         &fixture, true, 1,
         "\"recompute\": \"block\", \"offload_activations\": \"cpu\", \"zero_optimization\": {\"stage\": 3, "
-        "\"offload_optimizer\": {\"device\": \"cpu\", \"speculative\": true}, \"offload_param\": "
+        "\"offload_optimizer\": {\"device\": \"cpu\"}, \"offload_param\": "
         "{\"device\": "
         "\"cpu\"}}");
     EXPECT_OK(fit_search(&fixture.request, &fit));
     assert_string_equal(fit.proposals[0].overrides, "recompute=elementwise offload_activations=none "
                                                     "zero_optimization.offload_optimizer.device=none "
-                                                    "zero_optimization.offload_optimizer.speculative=false "
                                                     "zero_optimization.offload_param.device=none");
     fit_free(&fit);
     fixture_free(&fixture);

@@ -23,7 +23,7 @@ static const struct gpt_config sizes = {
 // One kind of state of the whole model, contiguous in stage 0. NULL: the optimizer has none.
 static const float *states_of(const struct fixture *fixture, enum checkpoint_kind kind) {
     const struct optimizer_state first =
-        model_states_optimizer_at(&fixture->state, &fixture->state.placement.spans[0], 0, 0);
+        model_states_optimizer_at(&fixture->state, &fixture->state.placement.spans[0], 0);
     return kind == CHECKPOINT_MASTER ? first.master : kind == CHECKPOINT_M ? first.m : first.v;
 }
 
