@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "trainer/schedule/learning_rate.h"
+#include "trainer/schedule.h"
 #include "trainer/trainer_internal.h"
 
 #define FEW_STEPS       8 // with fewer left, their length is not looked at again

@@ -4,8 +4,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "trainer/schedule/averaging.h"
-#include "trainer/schedule/learning_rate.h"
+#include "trainer/schedule.h"
 #include "trainer/trainer_internal.h"
 
 static enum status find_checkpoint(struct trainer *trainer) {

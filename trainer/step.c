@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "kernels/update.h"
-#include "trainer/schedule/averaging.h"
+#include "trainer/schedule.h"
 #include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
 #include "zero/comm/sum_tree.h"

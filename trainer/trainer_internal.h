@@ -19,8 +19,7 @@
 #include "trainer/progress.h"
 #include "trainer/run_folder.h"
 #include "trainer/runs/sessions.h"
-#include "trainer/schedule/batch_sizes.h"
-#include "trainer/schedule/noise_scale.h"
+#include "trainer/schedule.h"
 #include "trainer/spikes/spikes.h"
 
 // The state of train.max_minutes (pacing.c).

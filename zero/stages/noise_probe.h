@@ -1,5 +1,5 @@
 // The sum of squares of a rank's gradients of one micro-batch, for the gradient noise scale
-// (trainer/schedule/noise_scale.h). The gradients are read when the model says that they are ready, before
+// (trainer/schedule.h). The gradients are read when the model says that they are ready, before
 // they are reduced, and squares are added tensor by tensor: the same bits in every stage.
 #ifndef ZERO_ZERO_STAGES_NOISE_PROBE_H
 #define ZERO_ZERO_STAGES_NOISE_PROBE_H

@@ -274,7 +274,7 @@ static void test_several_rules(void **state) {
 
 static void test_other_rules(void **state) {
     (void)state;
-    // A run that is shorter than its warm-up shortens it (trainer/schedule/learning_rate.h).
+    // A run that is shorter than its warm-up shortens it (trainer/schedule.h).
     EXPECT_OK(resolve("{\"train\": {\"max_steps\": 50}, \"scheduler\": {\"warmup_steps\": 51}}", 1));
     EXPECT_OK(resolve("{\"train\": {\"max_steps\": 0}, \"scheduler\": {\"warmup_steps\": 51}}", 1));
     EXPECT_FAILURE(STATUS_INVALID, resolve("{\"train\": {\"sample_every\": 5}}", 1),

@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "kernels/optimizer_constants.h"
 #include "tests/support/expect.h"
-#include "trainer/schedule/averaging.h"
+#include "trainer/schedule.h"
 
 #define GOLDEN "tests/golden/optimizers/schedule_free.json"
 

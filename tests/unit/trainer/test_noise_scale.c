@@ -10,7 +10,7 @@
 
 #include "base/json.h"
 #include "tests/support/expect.h"
-#include "trainer/schedule/noise_scale.h"
+#include "trainer/schedule.h"
 
 // E |g|^2 of a mean gradient of n sequences, where |G|^2 = 2 and tr(Sigma) = 96.
 static double square_of(double n) {

@@ -10,7 +10,7 @@
 
 #include "tests/support/expect.h"
 #include "trainer/pacing.h"
-#include "trainer/schedule/learning_rate.h"
+#include "trainer/schedule.h"
 
 #define PEAK 0.01
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "tests/support/expect.h"
-#include "trainer/schedule/learning_rate.h"
+#include "trainer/schedule.h"
 
 #define PEAK 0.01
 
