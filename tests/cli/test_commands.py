@@ -126,7 +126,7 @@ class FromDeepSpeed(CommandCase):
         config = json.loads(self.run_train('from-deepspeed', 'ds.hjson').out)
         self.assertEqual((config['train']['train_batch_size'], config['zero_optimization']['stage']), (8, 1))
         (self.folder / 'ds.hjson').write_text('{ // one\n "train_batch_size" 8}')
-        self.refuses('from-deepspeed', 'ds.hjson', says=['ds.hjson:2:21: expected :'])
+        self.refuses('from-deepspeed', 'ds.hjson', says=['ds.hjson:2:21: a comma, colon or quote is missing'])
 
     def test_refusals(self):
         self.refuses('from-deepspeed', says=['usage: train from-deepspeed'])
