@@ -101,7 +101,7 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 folders := base configs data data/text kernels model model/formats \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer infer/tasks infer/export trainer/data trainer/plan trainer/profile trainer/runs \
-           trainer/spikes trainer \
+           trainer \
            cli cli/bench cli/eval cli/report cli/serve cli/tokenize
 needs_base :=
 needs_configs := base
@@ -123,8 +123,7 @@ needs_trainer/profile := zero/comm model kernels base
 needs_trainer/plan := zero trainer/profile $(needs_zero)
 needs_trainer/runs := base
 needs_trainer/data := data configs base
-needs_trainer/spikes := zero/checkpoint $(needs_zero/checkpoint)
-needs_trainer := trainer/data trainer/plan trainer/runs trainer/spikes infer/tasks infer model/formats $(needs_trainer/plan)
+needs_trainer := trainer/data trainer/plan trainer/runs infer/tasks infer model/formats $(needs_trainer/plan)
 needs_cli := trainer trainer/runs infer/export $(needs_trainer)
 needs_cli/eval := cli infer/tasks infer $(needs_infer)
 needs_cli/bench := cli trainer/plan zero/stages zero/partition configs data model kernels base

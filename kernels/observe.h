@@ -1,5 +1,5 @@
 // Watches a device's operations: a function is called after each has run, and may read what it wrote. For
-// looking into a pass after the fact (trainer/spikes/finding.h). Slow: it waits for each operation.
+// looking into a pass after the fact (trainer/spikes.h). Slow: it waits for each operation.
 #ifndef ZERO_KERNELS_OBSERVE_H
 #define ZERO_KERNELS_OBSERVE_H
 

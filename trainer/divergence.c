@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "trainer/spikes/finding.h"
+#include "trainer/spikes.h"
 #include "trainer/trainer_internal.h"
 
 // ---- what to say

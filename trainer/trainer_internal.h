@@ -20,7 +20,7 @@
 #include "trainer/run_folder.h"
 #include "trainer/runs/sessions.h"
 #include "trainer/schedule.h"
-#include "trainer/spikes/spikes.h"
+#include "trainer/spikes.h"
 
 // The state of train.max_minutes (pacing.c).
 struct trainer_pacing {

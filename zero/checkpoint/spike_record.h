@@ -1,4 +1,4 @@
-// What a run keeps of its losses and gradient norms to find spikes by (trainer/spikes/spikes.h), and how
+// What a run keeps of its losses and gradient norms to find spikes by (trainer/spikes.h), and how
 // often it diverged. A member of the manifest, "spikes", absent where there is nothing to record, as in
 // checkpoints of earlier versions.
 #ifndef ZERO_ZERO_CHECKPOINT_SPIKE_RECORD_H

@@ -1,7 +1,7 @@
 // The first tensor of a pass that is not finite, by name; and gradients that nothing uses.
 #include "base/json.h"
 #include "tests/support/whole_model.h"
-#include "trainer/spikes/finding.h"
+#include "trainer/spikes.h"
 
 static const struct gpt_config sizes = {
     .n_layer = 1, .n_head = 1, .n_embd = 8, .vocab_size = 11, .n_positions = 4};

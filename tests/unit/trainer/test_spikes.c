@@ -10,7 +10,7 @@
 
 #include "base/json.h"
 #include "tests/support/expect.h"
-#include "trainer/spikes/spikes.h"
+#include "trainer/spikes.h"
 
 static struct config config;
 

@@ -1,5 +1,17 @@
-// Spikes of the loss and of the gradient norm, by which a run that diverges is noticed (train.on_spike).
-//
+// Steps that diverge: spikes of the loss and of the gradient norm, by which they are noticed
+// (train.on_spike), and the first tensor that is not finite. trainer/divergence.c does what follows.
+#ifndef ZERO_TRAINER_SPIKES_H
+#define ZERO_TRAINER_SPIKES_H
+
+#include <stdbool.h>
+
+#include "configs/config.h"
+#include "model/gpt.h"
+#include "zero/checkpoint/spike_record.h"
+#include "zero/partition/optimizer_groups.h"
+
+// ---- spikes
+
 // A figure is a spike if it is above median + k * max(1.4826 MAD, f median), where median and MAD (the median
 // of the absolute deviations) are over the figures of the last train.spike_window steps, k is
 // train.spike_threshold, and f is SPIKE_FLOOR_LOSS or SPIKE_FLOOR_NORM: a run whose figures hardly vary has
@@ -8,11 +20,6 @@
 // The step before the one that is judged is not in the window. So where the device decides (kernels/ops.h:
 // update_decide), the host can issue a step before it knows how the one before ended, and the limits are the
 // same wherever the decision is made. All ranks know the same figures to the bit, and decide alike.
-#ifndef ZERO_TRAINER_SPIKES_SPIKES_H
-#define ZERO_TRAINER_SPIKES_SPIKES_H
-
-#include "configs/config.h"
-#include "zero/checkpoint/spike_record.h"
 
 #define SPIKE_FEWEST     20 // steps in the window, before which nothing is a spike
 #define SPIKE_FLOOR_LOSS 0.01
@@ -32,5 +39,25 @@ struct spike_limits spikes_limits(const struct config *config, const struct spik
 // Takes up how a step ended. NULL: it does not count, as it was skipped; NaN has no place in a window.
 void spikes_add(const struct config *config, struct spike_record *record,
                 const struct spike_figures *figures);
+
+// ---- the first tensor that is not finite
+
+// Finds the first tensor of a training pass that is not finite. The pass is run again; after each operation
+// its parameters, its result and its gradients are copied to the host and read. For a run whose loss or
+// gradient norm is not finite: slow, and done once.
+
+// What was found. Has no pointers, so that ranks can exchange it.
+struct finding {
+    bool is_found;
+    int64_t n_operations; // before the one that was found
+    char what[160];       // "the output of h.3.mlp.c_fc, in the forward pass"
+};
+
+// gpt_train of the micro-batch that gpt_load brought, on a device that nothing else uses meanwhile. Gradients
+// of frozen tensors, which nothing uses, are not looked at.
+//   found   [in, out] kept if it is found already
+enum status finding_train(struct gpt *gpt, const struct params *params, const struct optimizer_groups *groups,
+                          struct device *device, struct stream *stream, const struct unit_hooks *hooks,
+                          const struct gpt_loss *loss, struct finding *found) MUST_CHECK;
 
 #endif
