@@ -18,15 +18,16 @@ static const struct {
     {"Adam", "adamw", NULL}, // with adam_w_mode, which is its default
     {"Lion", "lion", NULL},
     {"SGD", "sgd", NULL},
-    {"Adafactor", "adafactor", NULL},
+    {"Adafactor", "adamw",
+     "there is no Adafactor here; adamw is written, whose moments take a quarter of the memory with "
+     "optimizer.state_dtype=int8"},
     {"OneBitAdam", "adamw",
      "there are no 1-bit optimizers; adamw is written, whose gradients are sent whole"},
     {"ZeroOneAdam", "adamw",
      "there are no 1-bit optimizers; adamw is written, whose gradients are sent whole"},
-    {"OneBitLamb", "lamb", "there are no 1-bit optimizers; lamb is written, whose gradients are sent whole"},
-    {"Lamb", "lamb",
-     "here an update's norm is that with the moments' bias corrected, as published, and tensors without "
-     "weight decay have a trust ratio of 1; DeepSpeed corrects the bias later and scales every tensor"},
+    {"Lamb", "adamw", "there is no LAMB here; adamw is written, whose learning rate is smaller: set yours"},
+    {"OneBitLamb", "adamw",
+     "there is no LAMB here; adamw is written, whose learning rate is smaller: set yours"},
     {"Muon", "muon",
      "set optimizer.lr, and adamw_lr for the tensors that adamw updates: they are muon_lr and adam_lr"},
 };
@@ -54,12 +55,10 @@ static const char *take_type(struct translator *t) {
             deepspeed_answer(t, &t->out->alters, "optimizer.type", type, "%s", optimizers[i].alters);
         return word;
     }
-    deepspeed_set_word(
-        t, &t->out->alters, "optimizer.type", type, "optimizer.type", "adamw",
-        type
-            ? "there is no such optimizer here; choose one of adamw, adam, sgd, lion, adafactor, muon, soap, "
-              "lamb"
-            : "choose one of adamw, adam, sgd, lion, adafactor, muon, soap, lamb");
+    deepspeed_set_word(t, &t->out->alters, "optimizer.type", type, "optimizer.type", "adamw",
+                       type ? "there is no such optimizer here; choose one of adamw, adam, sgd, lion, muon, "
+                              "schedulefree_adamw"
+                            : "choose one of adamw, adam, sgd, lion, muon, schedulefree_adamw");
     return "adamw";
 }
 
@@ -76,17 +75,6 @@ static void take_betas(struct translator *t, const char *word) {
     else
         deepspeed_set(t, &t->out->translated, "optimizer.params.betas", betas, "optimizer.betas", betas, "");
     cJSON_Delete(usual);
-}
-
-static void take_trust_ratio(struct translator *t) {
-    const cJSON *low = deepspeed_take(t, "optimizer.params.min_coeff"),
-                *high = deepspeed_take(t, "optimizer.params.max_coeff");
-    const double limits[] = {cJSON_IsNumber(low) ? low->valuedouble : 0.01,
-                             cJSON_IsNumber(high) ? high->valuedouble : 10};
-    cJSON *pair = cJSON_CreateDoubleArray(limits, 2);
-    deepspeed_set(t, &t->out->translated, "optimizer.params.max_coeff", high, "optimizer.trust_ratio", pair,
-                  low || high ? "min_coeff and max_coeff" : "DeepSpeed's default");
-    cJSON_Delete(pair);
 }
 
 // torch: PyTorch's Adam, whose default differs from DeepSpeed's own.
@@ -128,8 +116,7 @@ void deepspeed_take_optimizer(struct translator *t) {
         deepspeed_answer(t, &t->out->needless, "optimizer.params.torch_adam", torch,
                          "the optimizer step is always one fused pass");
     const char *word = take_type(t);
-    const bool lamb = strcmp(word, "lamb") == 0;
-    const bool moments = lamb || (word[0] == 'a' && word[3] == 'm'); // adamw, adam
+    const bool moments = word[0] == 'a'; // adamw, adam
     deepspeed_take_number(
         t, &(struct deepspeed_number){"optimizer.params.lr", "optimizer.lr", 1e-3, "learning_rate", 5e-5});
     if (moments || strcasecmp(word, "lion") == 0)
@@ -137,8 +124,6 @@ void deepspeed_take_optimizer(struct translator *t) {
     if (moments)
         deepspeed_take_number(t, &(struct deepspeed_number){"optimizer.params.eps", "optimizer.eps", 1e-8,
                                                             "adam_epsilon", 1e-8});
-    if (lamb)
-        take_trust_ratio(t);
     if (strcasecmp(word, "sgd") == 0)
         deepspeed_take_number(t, &(struct deepspeed_number){"optimizer.params.momentum", "optimizer.momentum",
                                                             0, "sgd's momentum", 0});

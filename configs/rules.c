@@ -123,26 +123,12 @@ static enum status check_comm(const struct config *c) {
                 c->source);
 }
 
-// Adafactor has no moments to store in a narrower type, and each update needs sums over whole tensors of
-// clipped gradients.
-static enum status check_adafactor(const struct config *c) {
-    if (c->optimizer.type != CONFIG_OPTIMIZER_ADAFACTOR)
-        return STATUS_OK;
-    if (c->optimizer.state_dtype != CONFIG_STATE_DTYPE_FP32)
-        return FAIL(STATUS_INVALID,
-                    "%s: optimizer.state_dtype is %s, but optimizer.type=adafactor keeps only row and column "
-                    "second moments, which are small, in fp32; set state_dtype=fp32",
-                    c->source, config_state_dtype_name(c->optimizer.state_dtype));
-    return STATUS_OK;
-}
-
 // Matrices are gathered and multiplied by devices; none is split between a device and the host.
 static enum status check_matrices(const struct config *c) {
-    const bool soap = c->optimizer.type == CONFIG_OPTIMIZER_SOAP;
-    if (c->optimizer.type != CONFIG_OPTIMIZER_MUON && !soap) {
+    if (c->optimizer.type != CONFIG_OPTIMIZER_MUON) {
         if (c->optimizer.adamw_lr > 0)
             return FAIL(STATUS_INVALID,
-                        "%s: optimizer.adamw_lr is of the tensors that optimizer.type=muon and soap leave to "
+                        "%s: optimizer.adamw_lr is of the tensors that optimizer.type=muon leaves to "
                         "adamw, but the type is %s; leave it out (its default is 0), and set optimizer.lr",
                         c->source, config_optimizer_name(c->optimizer.type));
         return STATUS_OK;
@@ -150,9 +136,9 @@ static enum status check_matrices(const struct config *c) {
     if (c->zero_optimization.offload_optimizer.device != CONFIG_OFFLOAD_NONE)
         return FAIL(STATUS_INVALID,
                     "%s: zero_optimization.offload_optimizer updates elements on the host, but "
-                    "optimizer.type=%s multiplies whole matrices on the device; set "
+                    "optimizer.type=muon multiplies whole matrices on the device; set "
                     "offload_optimizer.device=none",
-                    c->source, config_optimizer_name(c->optimizer.type));
+                    c->source);
     if (c->optimizer.adamw_lr > 0 && c->optimizer.lr == 0)
         return FAIL(STATUS_INVALID,
                     "%s: optimizer.adamw_lr follows the schedule of optimizer.lr, which is 0; set an "
@@ -161,7 +147,7 @@ static enum status check_matrices(const struct config *c) {
     return STATUS_OK;
 }
 
-// A group's rate follows the schedule of optimizer.lr; only muon, soap and lamb leave tensors to adamw.
+// A group's rate follows the schedule of optimizer.lr; only muon leaves tensors to adamw.
 static enum status check_groups(const struct config *c) {
     for (int i = 0; i < c->optimizer.groups.n; i++) {
         const struct config_group *group = &c->optimizer.groups.list[i];
@@ -172,11 +158,10 @@ static enum status check_groups(const struct config *c) {
                 "optimizer.lr above 0, and freeze the tensors that are not to change",
                 c->source, i);
         if (group->by_adamw && c->optimizer.type != CONFIG_OPTIMIZER_MUON &&
-            c->optimizer.type != CONFIG_OPTIMIZER_SOAP && c->optimizer.type != CONFIG_OPTIMIZER_LAMB &&
             c->optimizer.type != CONFIG_OPTIMIZER_ADAMW)
             return FAIL(STATUS_INVALID,
                         "%s: optimizer.groups[%d].type is adamw, but optimizer.type=%s updates all tensors; "
-                        "leave the group's type out, or set optimizer.type to muon, soap, lamb or adamw",
+                        "leave the group's type out, or set optimizer.type to muon or adamw",
                         c->source, i, config_optimizer_name(c->optimizer.type));
     }
     return STATUS_OK;
@@ -212,37 +197,17 @@ static enum status check_schedule_free(const struct config *c) {
     return STATUS_OK;
 }
 
-// Each update needs the norms of whole layers, of clipped gradients.
-static enum status check_lamb(const struct config *c) {
-    const double *ratio = c->optimizer.trust_ratio.value;
-    if (c->optimizer.type != CONFIG_OPTIMIZER_LAMB)
-        return STATUS_OK;
-    if (ratio[0] > ratio[1])
-        return FAIL(
-            STATUS_INVALID,
-            "%s: optimizer.trust_ratio is [%g, %g], but the first is the smallest ratio and the second "
-            "the largest; exchange them",
-            c->source, ratio[0], ratio[1]);
-    return STATUS_OK;
-}
-
 // Options that one choice of optimizer uses, or an average. A resolved config has the others at their
 // defaults. train.ema.type=none on the command line switches off what the file sets.
 static enum status check_unused(const struct config *c) {
-    enum { SOAP = 1 << CONFIG_OPTIMIZER_SOAP, ADAFACTOR = 1 << CONFIG_OPTIMIZER_ADAFACTOR };
     const unsigned averages = option_given("train.ema.type", c) ? ~0u : ~(1u << CONFIG_EMA_NONE);
     const struct {
         const char *option, *type;
         unsigned types; // choices of `type` with which it is accepted
         const char *named;
-    } all[] = {{"optimizer.precondition_frequency", "optimizer.type", SOAP, "soap"},
-               {"optimizer.max_precond_dim", "optimizer.type", SOAP, "soap"},
-               {"optimizer.momentum", "optimizer.type", 1 << CONFIG_OPTIMIZER_SGD, "sgd"},
+    } all[] = {{"optimizer.momentum", "optimizer.type", 1 << CONFIG_OPTIMIZER_SGD, "sgd"},
                {"optimizer.muon_momentum", "optimizer.type", 1 << CONFIG_OPTIMIZER_MUON, "muon"},
                {"optimizer.muon_scale", "optimizer.type", 1 << CONFIG_OPTIMIZER_MUON, "muon"},
-               {"optimizer.beta2_decay", "optimizer.type", ADAFACTOR, "adafactor"},
-               {"optimizer.clip_threshold", "optimizer.type", ADAFACTOR, "adafactor"},
-               {"optimizer.trust_ratio", "optimizer.type", 1 << CONFIG_OPTIMIZER_LAMB, "lamb"},
                {"train.ema.decay", "train.ema.type", averages, "exponential"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         const struct option *option = option_find(all[i].option), *type = option_find(all[i].type);
@@ -329,7 +294,6 @@ static const struct {
      false,
      {"zero_optimization.offload_param.device", "zero_optimization.stage",
       "zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.ratio"}},
-    {check_adafactor, false, {"optimizer.type", "optimizer.state_dtype"}},
     {check_matrices,
      false,
      {"optimizer.type", "optimizer.lr", "optimizer.adamw_lr", "zero_optimization.offload_optimizer.device"}},
@@ -337,7 +301,6 @@ static const struct {
     {check_schedule_free,
      false,
      {"optimizer.type", "optimizer.state_dtype", "optimizer.betas", "scheduler.type", "train.ema.type"}},
-    {check_lamb, false, {"optimizer.type", "optimizer.trust_ratio"}},
     {check_unused, false, {"optimizer.type", "train.ema.type"}},
     {check_comm, false, {"comm.reduce", "comm.backend"}},
     {check_resume_with, false, {"checkpoint.resume_with"}},

@@ -176,7 +176,7 @@ static double moment_bytes(const struct optimizer_step_args *a) {
 
 static struct operation_cost optimizer_step_work(const struct optimizer_step_args *a) {
     double moments = (a->from.m ? 2 : 0) + (a->from.v ? 2 : 0);
-    const int weights = a->rule == OPTIMIZER_MUON ? 0 : a->rule == OPTIMIZER_LAMB ? 1 : 2;
+    const int weights = a->rule == OPTIMIZER_MUON ? 0 : 2;
     double element = weights * wide_size(a->type) + moments * moment_bytes(a) +
                      (a->type == DTYPE_F64 ? 8 : size_of(a->grad_type)) + (a->param ? size_of(a->type) : 0);
     return (struct operation_cost){.bytes = (double)a->n * element};
@@ -203,25 +203,6 @@ static struct operation_cost update_choose_work(const struct update_choose_args 
 static struct operation_cost update_decide_work(const struct update_decide_args *a) {
     return (struct operation_cost){.bytes = (double)(sizeof *a->result + sizeof *a->plan) +
                                             2.0 * a->ranks * sizeof *a->sums};
-}
-
-static struct operation_cost adafactor_sums_work(const struct adafactor_sums_args *a) {
-    return (struct operation_cost){.bytes = (double)a->span.n * size_of(a->grad_type)};
-}
-
-static struct operation_cost adafactor_norms_work(const struct adafactor_norms_args *a) {
-    return (struct operation_cost){.bytes = (double)a->span.n *
-                                            (size_of(a->direction.grad_type) + wide_size(a->type))};
-}
-
-static struct operation_cost adafactor_step_work(const struct adafactor_step_args *a) {
-    return (struct operation_cost){.bytes = (double)a->span.n *
-                                            (size_of(a->direction.grad_type) + 2 * wide_size(a->type) +
-                                             (a->param ? size_of(a->type) : 0))};
-}
-
-static struct operation_cost exact_squares_work(const struct exact_squares_args *a) {
-    return (struct operation_cost){.bytes = (double)a->n * wide_size(a->type)};
 }
 
 static struct operation_cost matrix_normalize_work(const struct matrix_normalize_args *a) {

@@ -61,10 +61,6 @@
     OP(optimizer_spans)                                                                                      \
     OP(update_choose)                                                                                        \
     OP(update_decide)                                                                                        \
-    OP(adafactor_sums)                                                                                       \
-    OP(adafactor_norms)                                                                                      \
-    OP(adafactor_step)                                                                                       \
-    OP(exact_squares)                                                                                        \
     OP(matrix_normalize)                                                                                     \
     OP(matrix_product)                                                                                       \
     OP(matrix_add_diagonal)                                                                                  \
@@ -94,10 +90,6 @@
 //   Muon (Jordan 2024), the part that is elementwise: Nesterov momentum beta1
 //       m = beta1 m + (1 - beta1) g; param = beta1 m + (1 - beta1) g, rounded to `type`: the direction that
 //       is then orthogonalized (zero/stages/newton_schulz.h). master is neither read nor written
-//   LAMB (You et al., arXiv 1904.00962), the part that is elementwise
-//       m, v, mhat and vhat as AdamW; param = mhat / (sqrt(vhat) + epsilon) + weight_decay master: the
-//       direction, whose norm then scales the step (zero/stages/lamb.h). `type` is fp32, and param may be
-//       grad itself. master is read and not written
 //   Schedule-free AdamW (Defazio et al., arXiv 2405.15682), as facebookresearch/schedule_free computes it:
 //   master holds y, at which gradients are taken, m holds z, and x, the average, follows from both (lerp)
 //       z = y on the first step; v = beta2 v + (1 - beta2) g^2; vhat = v / (1 - beta2^step); d = g /
@@ -114,7 +106,6 @@ enum optimizer_rule {
     OPTIMIZER_LION,
     OPTIMIZER_MUON,
     OPTIMIZER_SCHEDULE_FREE,
-    OPTIMIZER_LAMB,
     N_OPTIMIZER_RULES
 };
 
@@ -122,8 +113,8 @@ enum optimizer_rule {
 // block of MOMENT_BLOCK elements. kernels/moments.h defines the encodings and the rounding.
 struct optimizer_state {
     void *master;              // (n) fp32
-    void *m, *v;               // (n) state_type; v for Adam, AdamW, LAMB and schedule-free AdamW only, the
-                               // last in fp32 alone; m NULL for SGD without momentum
+    void *m, *v;               // (n) state_type; v for Adam, AdamW and schedule-free AdamW only, the last in
+                               // fp32 alone; m NULL for SGD without momentum
     void *m_scales, *v_scales; // (ceil(n / MOMENT_BLOCK)) fp32, for int8 only
 };
 
@@ -134,8 +125,7 @@ struct optimizer_step_args {
                                  // memory that does not overlap it. Then `from` still holds the states
                                  // before, and the step can be undone exactly.
     void *param;                 // [w] (n) type, or NULL when master is the parameter (fp32 compute). Muon:
-                                 // the direction, or NULL when this rank does not need it. LAMB: the
-                                 // direction
+                                 // the direction, or NULL when this rank does not need it
     const void *grad;            // [r] (n) grad_type
     size_t n;
     uint64_t first; // number of the span's first element within the model: it seeds the stochastic rounding
@@ -158,9 +148,9 @@ struct optimizer_constants {
     float lr;             //
     float step_size;      // lr / (1 - beta1^step)
     float root_scale;     // 1 / sqrt(1 - beta2^step)
-    float epsilon, decay; // decay: lr * weight_decay, decoupled (AdamW, Lion); LAMB: 0
+    float epsilon, decay; // decay: lr * weight_decay, decoupled (AdamW, Lion)
     float coupled_decay;  // weight_decay, added to the gradient (Adam, SGD) or to the direction
-                          // (schedule-free AdamW, LAMB)
+                          // (schedule-free AdamW)
     uint32_t noise_key;
 };
 
@@ -234,91 +224,6 @@ struct optimizer_spans_args {
     const struct update_result *result; // [r]
     double beta1, beta2, epsilon;
     enum dtype type, grad_type, state_type;
-};
-
-// Adafactor (Shazeer and Stern, arXiv 1804.04235) as in torch.optim.Adafactor, in three operations. Between
-// them, kernels/adafactor.h turns the sums into the row and column second moments and into scales.
-//   1. adafactor_sums   row and column sums of g^2
-//   2. adafactor_norms  sums of squares of the update and of the weights
-//   3. adafactor_step   the update of the weights
-// with g = grad * grad_scale in fp32. Each call handles a span: elements [begin, begin + n) of a (rows,
-// columns) tensor. Pointers to elements point to the span's first one. A one-dimensional tensor is a single
-// row.
-// Determinism: the sums over a whole tensor have the same bits however it is split into spans, over devices
-// and ranks, and in whatever order those are added. Each square is split into a multiple of a coarse unit
-// and a multiple of a fine unit, whose sums are exact (kernels/exact_sum.h).
-struct adafactor_span {
-    size_t begin, n;
-    int columns;
-};
-
-// Adds g^2 to the sums of its row and of its column. Both arrays hold the coarse sums first, then the fine
-// ones.
-//   bound  upper bound of the sum of squares over the whole tensor; the units follow from it. A sum has at
-//          most 2^32 terms
-// With DTYPE_F64 nothing is rounded to units: everything is added to the coarse sums.
-struct adafactor_sums_args {
-    double *row_sums;    // [+] (2, rows), or NULL where the tensor has one dimension
-    double *column_sums; // [+] (2, columns)
-    const void *grad;    // [r] (n) grad_type
-    struct adafactor_span span;
-    int rows;
-    double bound;
-    float grad_scale;
-    enum dtype type, grad_type; // type: fp32 (or F64 in ref)
-};
-
-// The update of one element: u = g min(row_scales[row] column_scales[column], largest_scale).
-struct adafactor_direction {
-    const void *grad;          // [r] (n) grad_type
-    const void *row_scales;    // [r] (rows) fp32, or NULL for 1
-    const void *column_scales; // [r] (columns) fp32
-    float largest_scale, grad_scale;
-    enum dtype grad_type;
-};
-
-// Adds to sums[0] and sums[1] the squares of u, coarse and fine; to sums[2] and sums[3] those of the master
-// weights.
-//   update_bound  upper bound of the tensor's sum of u^2: with the tensor's size it determines the units
-// The weights' sum is capped at ADAFACTOR_WEIGHTS_BOUND.
-#define ADAFACTOR_WEIGHTS_BOUND  0x1p40
-#define ADAFACTOR_LARGEST_WEIGHT 0x1p20f // sqrt(ADAFACTOR_WEIGHTS_BOUND)
-struct adafactor_norms_args {
-    double *sums;       // [+] (4)
-    const void *master; // [r] (n) fp32
-    struct adafactor_direction direction;
-    struct adafactor_span span;
-    size_t elements; // of the tensor
-    double update_bound;
-    enum dtype type; // fp32 (or F64 in ref)
-};
-
-// master -= step_size u + decay master; param = master, rounded to `type`.
-struct adafactor_step_args {
-    void *param;  // [w] (n) type, or NULL when master is the parameter (fp32 compute)
-    void *master; // [rw] (n) fp32
-    struct adafactor_direction direction;
-    struct adafactor_span span;
-    double step_size, decay;
-    enum dtype type;
-};
-
-// Adds the squares of x, part of an array of at most `elements` numbers: the norm of a layer in LAMB.
-//   sums   the total is sums[0] + sums[1] + sums[2]: multiples of a coarse unit of 2^-10, of a fine one of
-//          N 2^-53 coarse ones, and of a finest one of N 2^-53 fine ones, with N the power of two above
-//          `elements`. Squares are rounded to the finest: for 2^26 elements 2^-62
-// The total is capped at EXACT_SQUARES_BOUND: a caller takes what is above it for the bound itself.
-// Determinism: as Adafactor's sums, whatever the spans and their order.
-// With DTYPE_F64 nothing is rounded to units: all is added to sums[0].
-#define EXACT_SQUARES_SUMS    3
-#define EXACT_SQUARES_BOUND   0x1p40
-#define EXACT_SQUARES_LARGEST 0x1p20f // sqrt(EXACT_SQUARES_BOUND); larger numbers count as this one
-struct exact_squares_args {
-    double *sums;  // [+] (EXACT_SQUARES_SUMS)
-    const void *x; // [r] (n) fp32
-    size_t n;
-    size_t elements; // at most 2^32
-    enum dtype type; // fp32 (or F64 in ref)
 };
 
 // matrix_normalize, matrix_product and matrix_add_diagonal work on a batch: n_matrices (at least 1) of one

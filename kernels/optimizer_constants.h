@@ -10,17 +10,15 @@
 
 static inline struct optimizer_constants optimizer_constants_of(const struct optimizer_step_args *args) {
     double step = (double)args->step;
-    // LAMB's rate and decay follow the norm of its direction, which has neither.
-    const bool scaled_later = args->rule == OPTIMIZER_LAMB;
     struct optimizer_constants constants;
     constants.take1 = (float)(1.0 - args->beta1);
     constants.take2 = (float)(1.0 - args->beta2);
     constants.momentum = (float)args->beta1;
     constants.lr = (float)args->lr;
-    constants.step_size = (float)((scaled_later ? 1 : args->lr) / (1.0 - pow(args->beta1, step)));
+    constants.step_size = (float)(args->lr / (1.0 - pow(args->beta1, step)));
     constants.root_scale = (float)(1.0 / sqrt(1.0 - pow(args->beta2, step)));
     constants.epsilon = (float)args->epsilon;
-    constants.decay = (float)(scaled_later ? 0 : args->lr * args->weight_decay);
+    constants.decay = (float)(args->lr * args->weight_decay);
     constants.coupled_decay = (float)args->weight_decay;
     constants.noise_key = moment_noise_key(args->step);
     return constants;

@@ -59,7 +59,7 @@ struct param {
     enum param_init init;
     double std;                                // of INIT_NORMAL
     bool decay;                                // weight decay applies: tensors of two or more dimensions
-    bool is_matrix;                            // of a linear layer inside a block: Muon, SOAP
+    bool is_matrix;                            // of a linear layer inside a block: Muon
     bool hf_transposed;                        // Hugging Face stores it as (in, out), as its Conv1D does
     bool hf_parts;                             // and keeps the parts apart, each a tensor of its own
     int n_parts;                               // 0: the tensor is one layer's

@@ -48,8 +48,6 @@ enum status trainer_save(struct trainer *trainer) {
                                                  .device = trainer->device->arithmetic,
                                                  .attention = trainer->attention,
                                                  .kinds = kinds_to_save(trainer),
-                                                 .matrices = state->soap.matrices,
-                                                 .n_matrices = state->soap.rounds.n_tensors,
                                                  .loss_scale = trainer->loss_scale,
                                                  .data = &trainer->data,
                                                  .history = &trainer->history,

@@ -7,12 +7,6 @@ static const char *obstacle(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     if (trainer->comm->world > 1)
         return "several ranks communicate within a step";
-    if (trainer->engine.optimizer.factored)
-        return "the host computes Adafactor's scales";
-    if (soap_is_used(&trainer->engine.optimizer.soap))
-        return "the host computes SOAP's bases";
-    if (trainer->engine.optimizer.lamb.is_used)
-        return "the host computes LAMB's trust ratios";
     if (!optimizer_decides_on_device(&trainer->engine.optimizer))
         return "the host updates with offload_optimizer";
     if (config->top.offload_activations == CONFIG_OFFLOAD_CPU)

@@ -129,21 +129,9 @@ static void warn_of_new_moments(const struct trainer *trainer, const struct chec
 }
 
 // States that would not mean the same are refused.
-static enum status check_states(const struct trainer *trainer, const struct checkpoint *from,
-                                const struct optimizer_groups *written_by) {
-    const struct optimizer_groups *groups = &trainer->engine.state.groups;
+static enum status check_states(const struct trainer *trainer, const struct checkpoint *from) {
     const double beta_before = from->config.optimizer.betas.value[0],
                  beta = trainer->config->optimizer.betas.value[0];
-    for (int i = 0; i < trainer->params.n_params; i++) {
-        const bool had = optimizer_group_of(written_by, i)->traits.method == METHOD_ROTATED,
-                   has = optimizer_group_of(groups, i)->traits.method == METHOD_ROTATED;
-        if (had != has)
-            return FAIL(
-                STATUS_INVALID,
-                "optimizer.groups makes %s %s SOAP's matrices, but the states in %s are of the same matrices "
-                "as before; leave them as they were, or begin a new run with model.init_from",
-                trainer->params.params[i].name, has ? "one of" : "none of", from->path);
-    }
     if (optimizer_traits_of_run(trainer->config).averages && beta != beta_before)
         return FAIL(
             STATUS_INVALID,
@@ -163,7 +151,7 @@ enum status trainer_load_states(struct trainer *trainer, struct checkpoint *from
     const struct checkpoint_source source = {from, read_checkpoint, from->kinds.has_average, &written_by};
     enum status status = optimizer_groups_init(&written_by, &from->config, &from->params);
     if (status == STATUS_OK)
-        status = check_states(trainer, from, &written_by);
+        status = check_states(trainer, from);
     status = trainer_agree(trainer, status);
     if (status == STATUS_OK) {
         warn_of_new_moments(trainer, from, &written_by);

@@ -327,44 +327,6 @@ static enum status sum(struct operation_bench *b, struct operation_cost *cost) {
          .type = DTYPE_F32);
 }
 
-// Adafactor: three passes over a (B T, 4 C) tensor.
-static struct adafactor_span whole_tensor(const struct operation_bench *b) {
-    return (struct adafactor_span){.n = (size_t)b->B * (size_t)b->T * 4 * C, .columns = 4 * C};
-}
-
-static struct adafactor_direction direction_of(const struct operation_bench *b) {
-    return (struct adafactor_direction){.grad = b->buffers[0],
-                                        .row_scales = b->buffers[2],
-                                        .column_scales = b->buffers[3],
-                                        .largest_scale = 1,
-                                        .grad_scale = 1,
-                                        .grad_type = DTYPE_F32};
-}
-
-static enum status adafactor_sums(struct operation_bench *b, struct operation_cost *cost) {
-    CALL(b, adafactor_sums, .row_sums = b->buffers[2], .column_sums = b->buffers[3], .grad = b->buffers[0],
-         .span = whole_tensor(b), .rows = b->B * b->T, .bound = 1, .grad_scale = 1, .type = DTYPE_F32,
-         .grad_type = DTYPE_F32);
-}
-
-static enum status adafactor_norms(struct operation_bench *b, struct operation_cost *cost) {
-    CALL(b, adafactor_norms, .sums = b->buffers[4], .master = b->buffers[1], .direction = direction_of(b),
-         .span = whole_tensor(b), .elements = whole_tensor(b).n, .update_bound = 1, .type = DTYPE_F32);
-}
-
-static enum status adafactor_step(struct operation_bench *b, struct operation_cost *cost) {
-    bool narrow = b->type != DTYPE_F32;
-    CALL(b, adafactor_step, .param = narrow ? b->buffers[4] : NULL, .master = b->buffers[1],
-         .direction = direction_of(b), .span = whole_tensor(b), .step_size = 1e-4, .decay = 1e-4,
-         .type = b->type);
-}
-
-static enum status exact_squares(struct operation_bench *b, struct operation_cost *cost) {
-    const size_t n = whole_tensor(b).n;
-    CALL(b, exact_squares, .sums = b->buffers[1], .x = b->buffers[0], .n = n, .elements = n,
-         .type = DTYPE_F32);
-}
-
 static enum status sum_squares(struct operation_bench *b, struct operation_cost *cost) {
     size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     CALL(b, sum_squares, .partial = b->buffers[1], .x = b->buffers[0], .n = n, .type = DTYPE_F32);
@@ -487,10 +449,6 @@ const struct operation_case operation_cases[] = {
     {"cross_entropy", cross_entropy, false, ATTENTION_FLASH},
     {"adamw", adamw, false, ATTENTION_FLASH},
     {"adamw, spans", adamw_spans, false, ATTENTION_FLASH},
-    {"adafactor_sums", adafactor_sums, false, ATTENTION_FLASH},
-    {"adafactor_norms", adafactor_norms, false, ATTENTION_FLASH},
-    {"adafactor_step", adafactor_step, false, ATTENTION_FLASH},
-    {"exact_squares", exact_squares, false, ATTENTION_FLASH},
     {"sum", sum, false, ATTENTION_FLASH},
     {"sum_squares", sum_squares, false, ATTENTION_FLASH},
     {"matrix_normalize", matrix_normalize, false, ATTENTION_FLASH},

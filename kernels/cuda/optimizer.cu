@@ -32,8 +32,7 @@ struct call {
 // ---- arithmetic
 
 // Whether the step writes a direction in the place of the parameter, and not the master weight.
-template <class Rule>
-constexpr bool makes_direction = Rule::rule == OPTIMIZER_MUON || Rule::rule == OPTIMIZER_LAMB;
+template <class Rule> constexpr bool makes_direction = Rule::rule == OPTIMIZER_MUON;
 
 // Returns the new weight (or the direction) from the old one and the unscaled gradient g; updates m and v.
 template <class Rule> __device__ float update(const call &call, float g, float weight, float &m, float &v) {
@@ -68,8 +67,6 @@ template <class Rule> __device__ float update(const call &call, float g, float w
     v = __fmaf_rn(__fmaf_rn(g, g, -v), c.take2, v);
     float denominator = __fmaf_rn(__fsqrt_rn(v), c.root_scale, c.epsilon);
     float direction = __fdiv_rn(__fmul_rn(m, c.step_size), denominator);
-    if (Rule::rule == OPTIMIZER_LAMB)
-        return __fmaf_rn(weight, c.coupled_decay, direction);
     return __fsub_rn(weight,
                      Rule::rule == OPTIMIZER_ADAMW ? __fmaf_rn(weight, c.decay, direction) : direction);
 }
@@ -411,8 +408,6 @@ extern "C" enum status cuda_optimizer_spans(struct stream *stream, const struct 
         return launch_spans<rule_of<OPTIMIZER_MUON, 1>>(stream, args);
     case OPTIMIZER_SCHEDULE_FREE:
         return launch_spans<rule_of<OPTIMIZER_SCHEDULE_FREE, 2>>(stream, args);
-    case OPTIMIZER_LAMB:
-        return launch_spans<rule_of<OPTIMIZER_LAMB, 2>>(stream, args);
     default:
         return launch_spans<rule_of<OPTIMIZER_LION, 1>>(stream, args);
     }
@@ -437,8 +432,6 @@ extern "C" enum status cuda_optimizer_step(struct stream *stream, const struct o
         return step<rule_of<OPTIMIZER_MUON, 1>>(stream, args, call);
     case OPTIMIZER_SCHEDULE_FREE:
         return step<rule_of<OPTIMIZER_SCHEDULE_FREE, 2>>(stream, args, call);
-    case OPTIMIZER_LAMB:
-        return step<rule_of<OPTIMIZER_LAMB, 2>>(stream, args, call);
     default:
         return step<rule_of<OPTIMIZER_LION, 1>>(stream, args, call);
     }

@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/optimizers/{muon,groups,schedule_free,lamb}.json: figures of optimizers in float64, computed by PyTorch as the
+"""Writes tests/golden/optimizers/{muon,groups,schedule_free}.json: figures of optimizers in float64, computed by PyTorch as the
 published implementations do. Needs PyTorch, and schedulefree 1.4.1 from PyPI.
 
 Muon: K. Jordan's reference (https://kellerjordan.github.io/posts/muon, github.com/KellerJordan/Muon) with every cast to
 bfloat16 left out; its scale, or the one of Moonlight (arXiv 2502.16982), both as in torch.optim.Muon.
 
-Groups: parameter groups of torch.optim.AdamW and torch.optim.Adafactor over the tensors of a small GPT-2, with clipping
-and a learning rate that changes; frozen tensors have requires_grad=False.
-
-LAMB: algorithm 2 of arXiv 1904.00962 as a plain torch.optim.Optimizer, in a model with groups like those.
+Groups: parameter groups of torch.optim.AdamW over the tensors of a small GPT-2, with clipping and a learning rate that
+changes; frozen tensors have requires_grad=False.
 
 Schedule-free AdamW: the package itself (github.com/facebookresearch/schedule_free).
 
@@ -137,17 +135,18 @@ def group_of(name):
     return {}
 
 
-def groups_case(optimizer, make, lr, clip, zeros=(), **options):
-    weights = {name: torch.nn.Parameter(random(shape, 0 if name in zeros else 0.5)) for name, shape in gpt2_shapes().items()}
+def groups_case(lr, clip):
+    weights = {name: torch.nn.Parameter(random(shape, 0.5)) for name, shape in gpt2_shapes().items()}
     start = {name: numbers(w.detach()) for name, w in weights.items()}
     settings = []
     for name, w in weights.items():
         group = group_of(name)
         w.requires_grad = 'freeze' not in group
         if w.requires_grad:
-            settings.append({'params': [w], 'lr': group.get('lr', lr), 'layers': 3 if 'c_attn' in name else 1,
+            settings.append({'params': [w], 'lr': group.get('lr', lr),
                              'weight_decay': group.get('weight_decay', DECAY if w.dim() > 1 else 0)})
-    rule, trained, gradients, norms = make(settings), [w for w in weights.values() if w.requires_grad], [], []
+    rule = torch.optim.AdamW(settings, betas=(0.9, 0.95), eps=1e-8)
+    trained, gradients, norms = [w for w in weights.values() if w.requires_grad], [], []
     rates = [group['lr'] for group in rule.param_groups]
     for factor in FACTORS:
         gradients.append({name: random(w.shape, 0.2) for name, w in weights.items()})
@@ -157,55 +156,20 @@ def groups_case(optimizer, make, lr, clip, zeros=(), **options):
         for group, rate in zip(rule.param_groups, rates):
             group['lr'] = rate * factor
         rule.step()
-    config = {'optimizer': {'type': optimizer, 'lr': lr, 'betas': [0.9, 0.95], 'eps': 1e-8, 'weight_decay': DECAY,
-                            'groups': GROUPS, **options}, 'train': {'gradient_clipping': clip}}
+    config = {'optimizer': {'type': 'adamw', 'lr': lr, 'betas': [0.9, 0.95], 'eps': 1e-8, 'weight_decay': DECAY,
+                            'groups': GROUPS}, 'train': {'gradient_clipping': clip}}
     return {'config': config, 'norms': norms,
             'tensors': [{'name': name, 'weight': start[name], 'gradients': [numbers(g[name]) for g in gradients],
                          'result': numbers(w.detach())} for name, w in weights.items()]}
 
 
-def write_groups_cases(path, cases):
+def write_groups(path):
+    torch.manual_seed(11)
+    case = groups_case(0.02, 2.5)
     with open(path, 'w') as out:
         out.write('{"torch": ' + json.dumps(torch.__version__) + ', "model": ' + json.dumps(MODEL) +
                   ', "factors": ' + json.dumps(FACTORS) + ',\n "cases": [\n')
-        out.write(',\n'.join(json.dumps(case) for case in cases) + '\n]}\n')
-
-
-def write_groups(path):
-    torch.manual_seed(11)
-    write_groups_cases(path, [
-        groups_case('adamw', lambda groups: torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8), 0.02, 2.5),
-        groups_case('adafactor', lambda groups: torch.optim.Adafactor(groups, eps=(2**-23, 1e-3)), 0.02, 2.5)])
-
-
-# ---- LAMB
-
-class Lamb(torch.optim.Optimizer):
-    """`layers` parts of a tensor, by rows, have a trust ratio each; tensors without weight decay one of 1."""
-    def __init__(self, groups, limits, betas=(0.9, 0.95), eps=1e-8):
-        self.limits = limits
-        super().__init__(groups, {'betas': betas, 'eps': eps})
-
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            (b1, b2), w = group['betas'], group['params'][0]
-            state = self.state[w]
-            t = state['step'] = state.get('step', 0) + 1
-            m = state['m'] = b1 * state.get('m', torch.zeros_like(w)) + (1 - b1) * w.grad
-            v = state['v'] = b2 * state.get('v', torch.zeros_like(w)) + (1 - b2) * w.grad ** 2
-            u = (m / (1 - b1 ** t)) / ((v / (1 - b2 ** t)).sqrt() + group['eps']) + group['weight_decay'] * w
-            for layer, update in zip(w.chunk(group['layers']), u.chunk(group['layers'])):
-                norms = float(layer.norm()), float(update.norm())
-                ratio = min(max(norms[0] / norms[1], self.limits[0]), self.limits[1]) if all(norms) else 1
-                layer -= group['lr'] * (ratio if group['weight_decay'] else 1) * update
-
-
-def write_lamb(path):
-    torch.manual_seed(13)
-    write_groups_cases(path, [
-        groups_case('lamb', lambda groups: Lamb(groups, limits), 0.02, 2.5, zeros, trust_ratio=limits)
-        for limits, zeros in (([0, 10], ()), ([0.45, 0.52], ('h.1.mlp.c_proj.weight',)))])
+        out.write(json.dumps(case) + '\n]}\n')
 
 
 def main():
@@ -214,7 +178,6 @@ def main():
     write_muon(folder / 'muon.json')
     write_schedule_free(folder / 'schedule_free.json')
     write_groups(folder / 'groups.json')
-    write_lamb(folder / 'lamb.json')
 
 
 if __name__ == '__main__':

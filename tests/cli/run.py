@@ -30,8 +30,7 @@ parser.add_argument('names', nargs='*')
 
 LONGEST = ('test_quickstart.Quickstart.test_from_a_clean_clone_to_samples_and_again',
            'test_docs.Commands.test_commands', 'test_random_faults.Faults.test_draws', 'test_ranks.Together.test_memory_is_what_was_planned',
-           'test_ranks.Failures.test_a_rank_that_hangs', 'test_gpu_offload.Offload.test_adafactor',
-           'test_gpu_offload.Offload.test_ranks', 'test_gpu_offload.Offload.test_one_rank',
+           'test_ranks.Failures.test_a_rank_that_hangs', 'test_gpu_offload.Offload.test_ranks', 'test_gpu_offload.Offload.test_one_rank',
            'test_gpu.Fitting.test_proposals_train_on_a_gpu_of_that_size',
            'test_kill_loop.KillLoop.test_every_start_resumes_and_the_end_has_the_same_bits',
            'test_runner.WholeRun.test_each_command_broken_in_turn')

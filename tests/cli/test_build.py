@@ -58,7 +58,7 @@ class Build(CommandCase):
         nvcc = self.program('nvcc', NVCC)
         prints = f"printf '{gpus}'" if gpus else 'echo no devices were found; exit 6'
         self.program('nvidia-smi', f'#!/bin/sh\n{prints}\n')
-        out = self.make(f'NVCC={nvcc}', 'CUDA=yes', '-B', self.folder / 'build' / 'kernels' / 'cuda' / 'adafactor.o', **variables)
+        out = self.make(f'NVCC={nvcc}', 'CUDA=yes', '-B', self.folder / 'build' / 'kernels' / 'cuda' / 'optimizer.o', **variables)
         call = (self.folder / 'bin' / 'calls').read_text().splitlines()[-1]
         return re.findall(r'code=(\w+)', call), out
 
@@ -79,7 +79,7 @@ class Build(CommandCase):
         found = {str(path.relative_to(folder)): ptx_of(path) for path in sorted(folder.rglob('*.o'))}
         if not any(found.values()):
             self.skipTest('built without nvcc')
-        for name in ('adafactor.o', 'attention_forward.o', 'cublaslt/matmul_measure.o', 'optimizer.o'):
+        for name in ('attention_forward.o', 'cublaslt/matmul_measure.o', 'optimizer.o'):
             self.assertIn(80, found[name], name)
 
     def test_without_a_gpu(self):
@@ -124,7 +124,7 @@ class Build(CommandCase):
     def test_the_cpu_program_shares_the_objects_of_the_release(self):
         out = self.make('VARIANT=cpu', 'OBJECTS=objects', '-n', self.folder / 'build' / 'train')
         self.assertIn('objects/kernels/cuda/stub.o', out)
-        self.assertNotIn('kernels/cuda/adafactor', out)
+        self.assertNotIn('kernels/cuda/optimizer', out)
         self.assertNotIn(f'{self.folder}/build/main.o', out)
 
     def test_benchmarks_of_the_cpu_build_no_cuda(self):

@@ -292,9 +292,7 @@ class Graphs(GpuCase):
 
     def test_said_where_they_cannot_be_used(self):
         config = self.ranks_config(device='cuda', train={'max_steps': 2, 'train_batch_size': 4})
-        for says, ranks, *overrides in (('several ranks', 2), ('offload_optimizer', 1, HOST), ('Adafactor', 1, 'optimizer.type=adafactor'),
-                                        ('SOAP', 1, 'optimizer.type=soap'), ('LAMB', 1, 'optimizer.type=lamb'),
-                                        ('run.debug_sync', 1, 'run.debug_sync=true'),
+        for says, ranks, *overrides in (('several ranks', 2), ('offload_optimizer', 1, HOST), ('run.debug_sync', 1, 'run.debug_sync=true'),
                                         ('offload_activations', 1, 'recompute=block', 'offload_activations=cpu')):
             with self.subTest(overrides=overrides):
                 log = self.log(config, *overrides, ranks=ranks)
@@ -343,17 +341,6 @@ class Ranks(GpuCase):
         if SIMULATED:
             self.assertRegex(ranks('CUDASIM_CAPABILITY=8.6', code=0),
                              r'warning: rank 0 computes by .*sm_\d+, .*, and rank 1 by .*sm_86')
-
-    def test_soap(self):
-        """Its gradients and directions are exchanged by GPUs; bases are made on the host."""
-        config = self.config(optimizer={'type': 'soap', 'precondition_frequency': 2})
-        first = None
-        for stage in 0, 3:
-            self.run_ranks(2, config, f'zero_optimization.stage={stage}', environment=REORDERED[0] if SIMULATED else {})
-            first = first or self.curve()
-            self.assertEqual(self.curve(), first)
-            self.check_plan()
-            self.remove_run()
 
     def test_the_vocabulary_is_padded_by_whatever_follows_it(self):
         """lm_head's products read a row beyond wte: wpe, a gap in stage 3's slot, or other persistent tensors."""

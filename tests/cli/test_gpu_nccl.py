@@ -83,12 +83,6 @@ class SameBits(NcclCase):
             for partition in 'layer', 'tensor':
                 self.same_bits(3, config, [(STAGE + str(stage), PARTITION + partition) for stage in range(4)])
 
-    def test_soap(self):
-        """Gradients go to the ranks that have a matrix's states. These ranks are others in stage 0, so its checkpoints are, too."""
-        config = self.config(train={'max_steps': 3}, optimizer={'type': 'soap', 'precondition_frequency': 2})
-        for stage in range(4) if harness.FULL else (0, 3):
-            self.same_bits(2, config, [(STAGE + str(stage), *self.VARIANTS[stage % 2])])
-
     @unittest.skipUnless(harness.FULL, 'every stage and partition on 1 to 4 ranks: --full only')
     def test_every_stage_and_partition(self):
         self.run_ranks(1, self.config(), environment=GPUS)

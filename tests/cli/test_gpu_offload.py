@@ -101,22 +101,6 @@ class Offload(GpuCase):
                 self.same_bits(config, 1, ((0,), (1, HOST, 'zero_optimization.stage=1'),
                                            (2, HOST, RATIO + '0.3', 'zero_optimization.stage=2')))
 
-    def test_adafactor(self):
-        """Its second moments are sums over tensors of which spans are on the GPU, on the host and on other ranks."""
-        for ranks, compute in ((1, 'fp32'), (2, 'bf16'))[0 if harness.FULL else 1:]:
-            config = self.config(optimizer={'type': 'adafactor', 'lr': 0.01}, precision={'compute': compute})
-            self.same_bits(config, ranks, (
-                (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1'), (2, HOST, PARAMS, 'zero_optimization.stage=3'),
-                (3, 'zero_optimization.stage=3'), (1, HOST, RATIO + '0.6', 'zero_optimization.stage=2'))[:None if harness.FULL else 4])
-
-    def test_lamb(self):
-        """The norms of its layers are sums over the GPU, the host and other ranks."""
-        for ranks, compute, state in ((1, 'fp32', 'int8'), (2, 'bf16', 'fp32'))[0 if harness.FULL else 1:]:
-            config = self.config(optimizer={'type': 'lamb', 'lr': 0.01, 'state_dtype': state}, precision={'compute': compute})
-            self.same_bits(config, ranks, (
-                (0,), (1, HOST), (2, HOST, RATIO + '0.3', 'zero_optimization.stage=1'),
-                (3, HOST, PARAMS, 'zero_optimization.stage=3'), (1, HOST, RATIO + '0.6', 'zero_optimization.stage=2')))
-
     def test_frozen_tensors(self):
         """No step writes them, on the GPU or on the host."""
         frozen = [{'match': ['wte.*', 'h.1.mlp.*', '*.attn.c_proj.weight'], 'freeze': True}, {'match': '*.bias', 'lr': 1e-3}]

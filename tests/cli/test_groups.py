@@ -35,7 +35,7 @@ class Groups(CommandCase):
         others = ['w*', 'ln_f.*', 'h.0.*', 'h.1.ln_?.*', 'h.1.attn.*', 'h.1.mlp.c_proj.*', '*.bias']
         freeze = groups({'match': others, 'freeze': True})
         before = self.tensors('start')
-        for optimizer in 'adamw', 'muon', 'adafactor', 'lamb', 'schedulefree_adamw':
+        for optimizer in 'adamw', 'muon', 'schedulefree_adamw':
             with self.subTest(optimizer=optimizer):
                 run = self.folder / optimizer
                 process = self.run_train(self.config(), f'model.init_from={self.folder}/start', f'run.dir={run}', freeze,
@@ -101,20 +101,16 @@ class Groups(CommandCase):
         self.run_train(config, *options, 'optimizer.momentum=0')
         self.run_train(config, *options, 'train.max_steps=6', 'checkpoint.resume_with=optimizer.momentum')
 
-    def test_states_of_other_matrices_are_refused(self):
+    def test_states_that_would_not_mean_the_same_are_refused(self):
         config = self.config(train={'max_steps': 2})
-        options = f'run.dir={self.folder}/soap', 'optimizer.type=soap', NAMED
-        self.run_train(config, *options, 'checkpoint.every=1')
-        folder = self.folder / 'soap' / 'checkpoints'
-        before = sorted(path.name for path in folder.iterdir())
-        freeze = groups({'match': 'h.0.attn.*', 'freeze': True}), 'train.max_steps=3'
-        first = f'checkpoint.resume={folder}/step-00000001'
-        for resume in 'checkpoint.resume=auto', first:
-            self.refuses(config, *options, *freeze, resume, says=["h.0.attn.c_attn.weight none of SOAP's matrices"])
-        self.assertEqual(sorted(path.name for path in folder.iterdir()), before)  # no later one was set aside
         options = f'run.dir={self.folder}/free', 'optimizer.type=schedulefree_adamw', 'checkpoint.resume_with=optimizer.betas'
-        self.run_train(config, *options)
-        self.refuses(config, *options, 'optimizer.betas=[0.5,0.95]', 'train.max_steps=3', says=['optimizer.betas begin with 0.5'])
+        self.run_train(config, *options, 'checkpoint.every=1')
+        folder = self.folder / 'free' / 'checkpoints'
+        before = sorted(path.name for path in folder.iterdir())
+        for resume in 'checkpoint.resume=auto', f'checkpoint.resume={folder}/step-00000001':
+            self.refuses(config, *options, 'optimizer.betas=[0.5,0.95]', 'train.max_steps=3', resume,
+                         says=['optimizer.betas begin with 0.5'])
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), before)  # no later one was set aside
 
     def test_the_noise_scale_leaves_frozen_tensors_out(self):
         write_shard(self.folder / 'pattern.bin', [i * i % 61 for i in range(1000)])

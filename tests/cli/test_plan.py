@@ -204,7 +204,7 @@ class Plan(CommandCase):
 
     def test_no_line_is_wider_than_100_columns(self):
         """Tables fold between columns, prose and commands between words; folded commands are still commands."""
-        for words in (['--ranks', '8', '--per-machine', '4', 'optimizer.type=adafactor', 'zero_optimization.partition=layer',
+        for words in (['--ranks', '8', '--per-machine', '4', 'train.ema.type=exponential', 'zero_optimization.partition=layer',
                        'zero_optimization.offload_optimizer.device=cpu'], ['--paper'], ['--fit', '--ranks', '1,3']):
             out = self.run_train('plan', ROOT / 'configs' / 'gpt2-small.json', 'device=cuda', '--device-memory', '6G',
                                  'precision.compute=bf16', *words, cwd=ROOT).out

@@ -32,8 +32,7 @@ static void test_optimizers(void **state) {
     (void)state;
     static const char *const variants[] = {
         "optimizer.type=lion", "optimizer.type=adam optimizer.state_dtype=bf16",
-        "optimizer.type=sgd optimizer.state_dtype=int8", "optimizer.type=adamw optimizer.state_dtype=int8",
-        "optimizer.type=adafactor"};
+        "optimizer.type=sgd optimizer.state_dtype=int8", "optimizer.type=adamw optimizer.state_dtype=int8"};
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
         char overrides[128];
         snprintf(overrides, sizeof overrides, "%s precision.compute=bf16", variants[i]);
@@ -61,40 +60,11 @@ static void test_groups(void **state) {
     static const char *const variants[N_PARTITIONS] = {
         "precision.compute=bf16 optimizer.groups=[{\"match\":\"h.0.attn.*\",\"freeze\":true},"
         "{\"match\":[\"*.bias\",\"*ln_*\"],\"lr\":0.004,\"weight_decay\":0.2}]",
-        "optimizer.type=adafactor optimizer.groups=[{\"match\":\"w*\",\"freeze\":true},"
+        "optimizer.type=lion optimizer.groups=[{\"match\":\"w*\",\"freeze\":true},"
         "{\"match\":[\"h.0.*\",\"ln_f.*\"],\"freeze\":true},{\"match\":\"*.bias\",\"lr\":0.004}]",
         "optimizer.type=muon precision.compute=fp16 fp16.initial_scale_power=26 optimizer.state_dtype=int8 "
         "optimizer.groups=[{\"match\":\"h.?.mlp.c_fc.*\",\"freeze\":true},"
         "{\"match\":\"h.0.attn.*\",\"type\":\"adamw\",\"lr\":0.002}]",
-    };
-    learn_in_every_partition(variants);
-}
-
-// SOAP: each matrix has one rank with all its states, which differs by stage and partition. Refreshes of both
-// kinds of bases, with and without a longest side, and steps that are skipped (fp16).
-static void test_soap(void **state) {
-    (void)state;
-    static const char *const variants[N_PARTITIONS] = {
-        "optimizer.type=soap optimizer.precondition_frequency=2 precision.compute=fp32",
-        "optimizer.type=soap optimizer.precondition_frequency=2 precision.compute=bf16 "
-        "optimizer.state_dtype=int8 optimizer.max_precond_dim=20",
-        "optimizer.type=soap optimizer.precondition_frequency=2 precision.compute=fp16 "
-        "fp16.initial_scale_power=24 fp16.hysteresis=1 optimizer.adamw_lr=0.002",
-    };
-    learn_in_every_partition(variants);
-}
-
-// LAMB: norms of layers of which each rank has a part, q, k and v apart. Tensors without decay, frozen ones,
-// those that AdamW updates, and steps that are skipped (fp16).
-static void test_lamb(void **state) {
-    (void)state;
-    static const char *const variants[N_PARTITIONS] = {
-        "optimizer.type=lamb precision.compute=fp32 optimizer.trust_ratio=[0.5,1]",
-        "optimizer.type=lamb precision.compute=bf16 optimizer.state_dtype=int8 "
-        "optimizer.groups=[{\"match\":\"wpe*\",\"freeze\":true},"
-        "{\"match\":\"h.0.attn.*\",\"weight_decay\":0.2},{\"match\":\"h.1.mlp.*\",\"type\":\"adamw\"}]",
-        ("optimizer.type=lamb precision.compute=fp16 fp16.initial_scale_power=24 fp16.hysteresis=1 "
-         "optimizer.state_dtype=bf16"),
     };
     learn_in_every_partition(variants);
 }
@@ -134,9 +104,8 @@ static void test_averages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_optimizers), cmocka_unit_test(test_muon), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_soap),       cmocka_unit_test(test_lamb), cmocka_unit_test(test_schedule_free),
-        cmocka_unit_test(test_averages),
+        cmocka_unit_test(test_optimizers),    cmocka_unit_test(test_muon),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_schedule_free), cmocka_unit_test(test_averages),
     };
     return runs_main(tests);
 }

@@ -72,12 +72,9 @@ static void read_weights(const char *run, struct run_outcome *outcome) {
     struct checkpoint *checkpoint;
     if (checkpoint_open_path(NULL, run, &checkpoint) != STATUS_OK)
         return;
-    const struct checkpoint_layout *layout = &checkpoint->layout;
     const int n_kinds = checkpoint->kinds.n + checkpoint->kinds.has_average;
     outcome->has_average = checkpoint->kinds.has_average;
     outcome->n_weights = checkpoint->params.n_elements * (size_t)n_kinds;
-    for (int i = 0; i < layout->n_matrices; i++)
-        outcome->n_weights += layout->matrices[i].values;
     outcome->weights = calloc(outcome->n_weights, sizeof(float));
     float *to = outcome->weights;
     for (int unit = 0; unit < checkpoint->params.n_units; unit++)
@@ -89,15 +86,6 @@ static void read_weights(const char *run, struct run_outcome *outcome) {
                 outcome->n_weights = 0;
             to += elements;
         }
-    size_t begin = 0; // of a matrix's preconditioners among those of its unit
-    for (int i = 0; i < layout->n_matrices; to += layout->matrices[i++].values) {
-        const int unit = checkpoint->params.params[layout->matrices[i].param].unit;
-        const bool next = i > 0 && checkpoint->params.params[layout->matrices[i - 1].param].unit == unit;
-        begin = next ? begin + layout->matrices[i - 1].values : 0;
-        if (checkpoint_read_span(checkpoint, CHECKPOINT_PRECONDITIONERS, unit, begin,
-                                 begin + layout->matrices[i].values, to) != STATUS_OK)
-            outcome->n_weights = 0;
-    }
     checkpoint_close(checkpoint);
 }
 

@@ -242,7 +242,6 @@ void check_optimizer_step(struct op_bench *bench) {
     op_check_small_moments(bench);
     op_check_muon_momentum(bench);
     op_check_schedule_free(bench);
-    op_check_lamb(bench);
 }
 
 // ---- one long span

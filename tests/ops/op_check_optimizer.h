@@ -29,9 +29,6 @@ void op_check_muon_momentum(struct op_bench *bench);
 // Schedule-free AdamW, whose states are fp32 alone; see op_check_schedule_free.c.
 void op_check_schedule_free(struct op_bench *bench);
 void op_check_same_schedule_free(struct op_bench *bench, struct op_bench *other);
-// LAMB, whose rule makes a direction; see op_check_lamb.c.
-void op_check_lamb(struct op_bench *bench);
-void op_check_same_lamb(struct op_bench *bench, struct op_bench *other);
 // Checks a step over ten million elements in fp32, on a device that works in host memory.
 void op_check_long_span(struct op_bench *bench, const struct op_optimizer *optimizer);
 // Checks that steps on two devices give the same bits, for all rules and types.

@@ -39,57 +39,6 @@ static void test_updates_are_bitwise_equal_to_the_cpu(void **state) {
         skip();
 }
 
-// ---- the step of Adafactor (its sums: op_check_adafactor.c)
-
-struct adafactor_arrays {
-    float grad[37 * 64], weights[37 * 64], row_scales[37], column_scales[64];
-};
-
-static void adafactor_step(struct device *device, size_t begin, const struct adafactor_arrays *arrays,
-                           float *weights) {
-    struct stream stream;
-    struct adafactor_arrays *there;
-    void *memory;
-    EXPECT_OK(stream_init(&stream, device));
-    EXPECT_OK(device->memory_new(device, sizeof *there, "tests", &memory));
-    EXPECT_OK(device->copy(&stream, memory, arrays, sizeof *there));
-    there = memory;
-    const struct adafactor_step_args args = {.master = there->weights + begin,
-                                             .direction = {.grad = there->grad + begin,
-                                                           .row_scales = there->row_scales,
-                                                           .column_scales = there->column_scales,
-                                                           .largest_scale = 3,
-                                                           .grad_scale = 0.37f},
-                                             .span = {begin, 37 * 64 - begin, 64},
-                                             .step_size = 0.0123,
-                                             .decay = 1e-3};
-    EXPECT_OK(device->ops->adafactor_step(&stream, &args));
-    EXPECT_OK(device->copy(&stream, weights, there->weights, sizeof arrays->weights));
-    EXPECT_OK(device->synchronize(&stream));
-    device->memory_delete(device, memory, sizeof *there);
-    stream_free(&stream);
-}
-
-static void test_adafactor_is_bitwise_equal_to_the_cpu(void **state) {
-    static struct adafactor_arrays arrays;
-    static float on_gpu[37 * 64], on_cpu[37 * 64];
-    struct device *gpu = op_device_or_skip("cuda", 1), *cpu = op_device_or_skip("avx2", 1);
-    (void)state;
-    for (int i = 0; i < 37 * 64; i++) {
-        arrays.grad[i] = (float)(rng_normal(33, 0, (uint64_t)i) * (i % 11 == 3 ? 1e-20 : 1));
-        arrays.weights[i] = (float)rng_normal(33, 1, (uint64_t)i);
-        arrays.row_scales[i % 37] = i % 5 == 1 ? INFINITY : (float)(1 + i % 3);
-        arrays.column_scales[i % 64] = (float)(0.3 + i % 7);
-    }
-    for (size_t begin = 0; begin < 300; begin += 67) { // aligned and unaligned
-        adafactor_step(gpu, begin, &arrays, on_gpu);
-        adafactor_step(cpu, begin, &arrays, on_cpu);
-        assert_memory_equal(on_gpu, on_cpu, sizeof on_gpu);
-    }
-    device_close(cpu);
-    device_close(gpu);
-}
-
 static void sums_of_squares(struct device *device, const float *x, size_t n, double *partial,
                             size_t n_blocks) {
     struct stream stream;
@@ -198,13 +147,11 @@ static void test_attention_backward_by_cudnn(void **state) {
 
 #define CASE_CUDA(name) OP_CASE("cuda", 1, name)
 
-static const struct CMUnitTest tests[] = {OPERATIONS(CASE_CUDA)
-                                              cmocka_unit_test(test_updates_are_bitwise_equal_to_the_cpu),
-                                          cmocka_unit_test(test_adafactor_is_bitwise_equal_to_the_cpu),
-                                          cmocka_unit_test(test_sums_of_squares_are_bitwise_equal_to_the_cpu),
-                                          cmocka_unit_test(test_heads_too_wide_or_many_are_refused),
-                                          cmocka_unit_test(test_attention_forward_by_cudnn),
-                                          cmocka_unit_test(test_attention_backward_by_cudnn)};
+static const struct CMUnitTest tests[] = {
+    OPERATIONS(CASE_CUDA) cmocka_unit_test(test_updates_are_bitwise_equal_to_the_cpu),
+    cmocka_unit_test(test_sums_of_squares_are_bitwise_equal_to_the_cpu),
+    cmocka_unit_test(test_heads_too_wide_or_many_are_refused),
+    cmocka_unit_test(test_attention_forward_by_cudnn), cmocka_unit_test(test_attention_backward_by_cudnn)};
 
 // The only test, skipped, when there is no GPU.
 static void test_operations_on_a_gpu(void **state) {

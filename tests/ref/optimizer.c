@@ -39,7 +39,7 @@ static double sign(double x) {
     return x > 0 ? 1 : x < 0 ? -1 : x; // zero and NaN
 }
 
-// Returns the new weight (Muon, LAMB: the direction), from the old one and the unscaled gradient, and updates
+// Returns the new weight (Muon: the direction), from the old one and the unscaled gradient, and updates
 // m and v. correction: 1 -
 // beta^step for both betas.
 static double step(const struct optimizer_step_args *a, const double correction[2], double g, double weight,
@@ -66,10 +66,6 @@ static double step(const struct optimizer_step_args *a, const double correction[
         *m = z - a->lr * d;
         return weight + c * (z - weight) + a->lr * (a->beta1 * (1 - c) - 1) * d;
     }
-    case OPTIMIZER_LAMB:
-        *m = a->beta1 * *m + (1 - a->beta1) * g;
-        *v = a->beta2 * *v + (1 - a->beta2) * g * g;
-        return *m / correction[0] / (sqrt(*v / correction[1]) + a->epsilon) + a->weight_decay * weight;
     default:
         *m = a->beta1 * *m + (1 - a->beta1) * g;
         *v = a->beta2 * *v + (1 - a->beta2) * g * g;
@@ -80,7 +76,7 @@ static double step(const struct optimizer_step_args *a, const double correction[
 enum status ref_optimizer_step(struct stream *stream, const struct optimizer_step_args *a) {
     enum dtype wide = ref_wide(a->type), grad_type = a->type == DTYPE_F64 ? DTYPE_F64 : a->grad_type;
     const double correction[2] = {1 - pow(a->beta1, (double)a->step), 1 - pow(a->beta2, (double)a->step)};
-    const bool makes_direction = a->rule == OPTIMIZER_MUON || a->rule == OPTIMIZER_LAMB;
+    const bool makes_direction = a->rule == OPTIMIZER_MUON;
     (void)stream;
     for (size_t begin = 0; begin < a->n; begin += MOMENT_BLOCK) {
         size_t n = a->n - begin < MOMENT_BLOCK ? a->n - begin : MOMENT_BLOCK;

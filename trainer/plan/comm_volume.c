@@ -3,7 +3,6 @@
 #include "trainer/plan/comm_volume.h"
 
 #include "model/param_overlap.h"
-#include "zero/stages/adafactor.h"
 
 // Elements of a unit: those gathered again for each use, and those of persistent tensors (smaller than
 // stage3_param_persistence_threshold), gathered once per step.
@@ -81,18 +80,13 @@ void comm_volume_make(const struct engine *engine, int64_t n_micro_batches, stru
         return;
     add_reductions(state, (uint64_t)n_micro_batches, out);
     add_gathers(state, (uint64_t)n_micro_batches, out);
-    adafactor_traffic(state, &out->bytes[COMM_ALL_REDUCE], &out->calls[COMM_ALL_REDUCE]);
-    lamb_traffic(&engine->optimizer.lamb, &out->bytes[COMM_ALL_REDUCE], &out->calls[COMM_ALL_REDUCE]);
     muon_traffic(&engine->optimizer.muon, &out->bytes[COMM_EXCHANGE], &out->calls[COMM_EXCHANGE]);
-    soap_traffic(&engine->optimizer.soap, &out->bytes[COMM_EXCHANGE], &out->calls[COMM_EXCHANGE]);
 }
 
 uint64_t comm_volume_bytes(const struct comm_volume *volume) {
-    return volume->bytes[COMM_REDUCE_SCATTER] + volume->bytes[COMM_ALL_GATHER] +
-           volume->bytes[COMM_ALL_REDUCE] + volume->bytes[COMM_EXCHANGE];
+    return volume->bytes[COMM_REDUCE_SCATTER] + volume->bytes[COMM_ALL_GATHER] + volume->bytes[COMM_EXCHANGE];
 }
 
 uint64_t comm_volume_calls(const struct comm_volume *volume) {
-    return volume->calls[COMM_REDUCE_SCATTER] + volume->calls[COMM_ALL_GATHER] +
-           volume->calls[COMM_ALL_REDUCE] + volume->calls[COMM_EXCHANGE];
+    return volume->calls[COMM_REDUCE_SCATTER] + volume->calls[COMM_ALL_GATHER] + volume->calls[COMM_EXCHANGE];
 }

@@ -106,27 +106,18 @@ void step_work_count(const struct gpt_work *model, struct step_work *out) {
         }
 }
 
-// Of an update of one matrix: Muon's, or SOAP's without a refresh.
-static double matrix_flops(const struct engine_options *options, enum optimizer_method method,
-                           struct matrix_shape shape) {
-    if (method == METHOD_MATRIX)
-        return newton_schulz_flops(shape,
-                                   options->device->symmetric_strips[newton_schulz_type(options->type)]);
-    return soap_flops(soap_shape_of(shape.rows, shape.columns, options->config->optimizer.max_precond_dim));
-}
-
 enum status update_flops_estimate(const struct engine_options *options, double *out) {
+    const int strip = options->device->symmetric_strips[newton_schulz_type(options->type)];
     struct optimizer_groups groups;
     enum status status = optimizer_groups_init(&groups, options->config, options->params);
     *out = 0;
     for (int i = 0; i < options->params->n_params && status == STATUS_OK; i++) {
         struct matrix_shape shapes[PARAM_PARTS_MOST];
         int64_t first_row[PARAM_PARTS_MOST];
-        const enum optimizer_method method = optimizer_group_of(&groups, i)->traits.method;
-        if (method != METHOD_MATRIX && method != METHOD_ROTATED)
+        if (optimizer_group_of(&groups, i)->traits.method != METHOD_MATRIX)
             continue;
         for (int part = muon_matrices(&options->params->params[i], shapes, first_row) - 1; part >= 0; part--)
-            *out += matrix_flops(options, method, shapes[part]) / options->world;
+            *out += newton_schulz_flops(shapes[part], strip) / options->world;
     }
     optimizer_groups_free(&groups);
     return status;

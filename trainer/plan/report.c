@@ -95,11 +95,9 @@ void plan_add_prose(struct text *out, struct text *line) {
 
 // ---- the plans
 
-// The collectives of a plan, in the order of the columns. Only Adafactor and LAMB all-reduce, only Muon and
-// SOAP exchange; those columns are left out when nothing is sent by them. So is the average's memory without
-// train.ema.
-static const enum comm_operation collectives[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_ALL_REDUCE,
-                                                  COMM_EXCHANGE};
+// The collectives of a plan, in the order of the columns. Only Muon exchanges; its column is left out when
+// nothing is sent by it. So is the average's memory without train.ema.
+static const enum comm_operation collectives[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_EXCHANGE};
 enum { N_COLLECTIVES = sizeof collectives / sizeof *collectives };
 
 struct columns {

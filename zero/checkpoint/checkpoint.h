@@ -1,8 +1,8 @@
 // Checkpoints: the whole state of a run in a folder, RUN/checkpoints/step-00000123/.
 //   manifest.json    format, step, tokens, config, model sizes, tensors, partition, a checksum of every file
 //   rank-00000.bin   one file per rank: little-endian fp32 values of the spans that the rank owns. For each
-//                    span: master weights, then moments, the average of the weights, and Adafactor's second
-//                    moments (zero/checkpoint/layout.h)
+//                    span: master weights, then moments, and the average of the weights
+//                    (zero/checkpoint/layout.h)
 //   tokenizer.tiktoken   a copy, so that text can be generated from the folder alone (absent for "bytes" and
 //                        without a tokenizer); tokenizer.json of one that does not work like GPT-2's
 //

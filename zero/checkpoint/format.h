@@ -26,8 +26,8 @@
 
 // The source of the values. `read` copies fp32 values [begin, end) of a kind of a unit to host memory: a
 // device copy and its synchronization, or a memcpy. For a checkpoint that is written, the values are within
-// one span that this rank owns, or second moments, or preconditioners of one tensor of this rank's. They are
-// asked for in file order, at most CHECKPOINT_CHUNK elements at a time.
+// one span that this rank owns. They are asked for in file order, at most CHECKPOINT_CHUNK elements at a
+// time.
 struct optimizer_groups;
 struct checkpoint_source {
     void *context;
@@ -57,8 +57,6 @@ struct checkpoint_contents {
     const char *device;                // what rounds the results (device's arithmetic); NULL: not recorded
     struct checkpoint_attention attention;
     struct checkpoint_kinds kinds;
-    const struct checkpoint_matrix *matrices; // preconditioners, by the ranks that have them
-    int n_matrices;
     struct loss_scale loss_scale;
     const struct data_record *data;       // NULL: nothing is recorded
     const struct history *history;        // likewise

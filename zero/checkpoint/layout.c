@@ -6,24 +6,13 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "zero/partition/second_moments.h"
-
 const char *checkpoint_kind_name(enum checkpoint_kind kind) {
-    static const char *const names[N_CHECKPOINT_KINDS] = {"master",  "m",       "v",
-                                                          "factors", "average", "preconditioners"};
+    static const char *const names[N_CHECKPOINT_KINDS] = {"master", "m", "v", "average"};
     return names[kind];
 }
 
-size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kind kind, int unit) {
-    return kind == CHECKPOINT_SECOND_MOMENTS ? second_moments_of_unit(params, unit)
-                                             : params->units[unit].elements;
-}
-
 bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind) {
-    return (kind >= 0 && kind < layout->kinds.n) ||
-           (kind == CHECKPOINT_SECOND_MOMENTS && layout->kinds.has_factors) ||
-           (kind == CHECKPOINT_AVERAGE && layout->kinds.has_average) ||
-           (kind == CHECKPOINT_PRECONDITIONERS && layout->n_matrices > 0);
+    return (kind >= 0 && kind < layout->kinds.n) || (kind == CHECKPOINT_AVERAGE && layout->kinds.has_average);
 }
 
 // ---- moments that do not exist
@@ -77,57 +66,7 @@ static uint64_t count_stored(const struct checkpoint_layout *layout, int kind, i
     return n;
 }
 
-// ---- preconditioners
-
-enum status checkpoint_layout_add_matrices(struct checkpoint_layout *layout,
-                                           const struct checkpoint_matrix *matrices, int n) {
-    if (n == 0)
-        return STATUS_OK;
-    layout->matrices = malloc((size_t)n * sizeof *matrices);
-    if (!layout->matrices)
-        return FAIL(STATUS_FAILED, "out of memory for the preconditioners of %d tensors", n);
-    memcpy(layout->matrices, matrices, (size_t)n * sizeof *matrices);
-    layout->n_matrices = n;
-    for (int i = 0; i < n && layout->file_bytes; i++) {
-        uint64_t *bytes = &layout->file_bytes[matrices[i].file];
-        layout->matrices[i].offset = *bytes;
-        *bytes += matrices[i].values * sizeof(float);
-    }
-    return STATUS_OK;
-}
-
-static struct checkpoint_span matrix_span(const struct checkpoint_layout *layout, int i) {
-    const struct checkpoint_matrix *matrix = &layout->matrices[i];
-    const int unit = layout->params->params[matrix->param].unit;
-    size_t begin = 0;
-    for (int k = i - 1; k >= 0 && layout->params->params[layout->matrices[k].param].unit == unit; k--)
-        begin += layout->matrices[k].values;
-    return (struct checkpoint_span){.unit = unit,
-                                    .kind = CHECKPOINT_PRECONDITIONERS,
-                                    .begin = begin,
-                                    .end = begin + matrix->values,
-                                    .file = matrix->file,
-                                    .offset = matrix->offset};
-}
-
-static bool find_matrix(const struct checkpoint_layout *layout, int unit, size_t value,
-                        struct checkpoint_span *out) {
-    for (int i = 0; i < layout->n_matrices; i++) {
-        if (layout->params->params[layout->matrices[i].param].unit != unit)
-            continue;
-        *out = matrix_span(layout, i);
-        if (out->begin <= value && value < out->end)
-            return true;
-    }
-    return false;
-}
-
 // ---- regular
-
-static bool holds_factors_of_unit(const struct checkpoint_layout *layout, int span) {
-    const struct partition *partition = layout->partition;
-    return layout->kinds.has_factors && partition->first_span[partition->spans[span].unit] == span;
-}
 
 // The kinds that a span has values of, one after another.
 static int kinds_of_span(const struct checkpoint_layout *layout) {
@@ -164,8 +103,6 @@ enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struc
         uint64_t *bytes = &layout->file_bytes[owned->owner];
         layout->offsets[i] = *bytes;
         *bytes += span_bytes(layout, i, kinds_of_span(layout));
-        if (holds_factors_of_unit(layout, i))
-            *bytes += second_moments_of_unit(params, owned->unit) * sizeof(float);
     }
     return STATUS_OK;
 }
@@ -184,16 +121,6 @@ enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struc
     layout->own_partition = own;
     layout->partition = &layout->own_partition;
     return STATUS_OK;
-}
-
-static struct checkpoint_span factors_span(const struct checkpoint_layout *layout, int span) {
-    const struct partition_span *owned = &layout->partition->spans[span];
-    return (struct checkpoint_span){.unit = owned->unit,
-                                    .kind = CHECKPOINT_SECOND_MOMENTS,
-                                    .end = second_moments_of_unit(layout->params, owned->unit),
-                                    .file = owned->owner,
-                                    .offset = layout->offsets[span] +
-                                              span_bytes(layout, span, kinds_of_span(layout))};
 }
 
 // The elements of a partition's span from `element` on that are stored one after another, or not at all.
@@ -239,17 +166,6 @@ bool checkpoint_layout_next(const struct checkpoint_layout *layout, int rank,
         for (; cursor->kind < n_kinds; cursor->kind++, cursor->element = 0)
             if (next_of_kind(layout, cursor, out))
                 return true;
-        if (cursor->kind++ == n_kinds && holds_factors_of_unit(layout, cursor->span)) {
-            *out = factors_span(layout, cursor->span);
-            return true;
-        }
-    }
-    for (int i; (i = cursor->span - n_spans) < layout->n_matrices;) {
-        cursor->span++;
-        if (rank >= 0 && layout->matrices[i].file != rank)
-            continue;
-        *out = matrix_span(layout, i);
-        return true;
     }
     return false;
 }
@@ -309,8 +225,7 @@ static enum status check_cover(struct checkpoint_layout *layout, const char *sou
             layout->first_span[kind * n_units + unit] = i;
             if (!checkpoint_layout_holds(layout, kind))
                 continue;
-            const size_t elements =
-                checkpoint_kind_elements(layout->params, (enum checkpoint_kind)kind, unit);
+            const size_t elements = layout->params->units[unit].elements;
             const size_t covered = follow_spans(layout, kind, unit, elements, &i);
             if (covered != elements)
                 return FAIL(STATUS_INVALID,
@@ -378,20 +293,12 @@ static bool find_listed(const struct checkpoint_layout *layout, enum checkpoint_
 
 bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
                             size_t element, struct checkpoint_span *out) {
-    const bool of_matrix = kind == CHECKPOINT_PRECONDITIONERS;
-    if (!checkpoint_layout_holds(layout, (int)kind) ||
-        (!of_matrix && element >= checkpoint_kind_elements(layout->params, kind, unit)))
+    if (!checkpoint_layout_holds(layout, (int)kind) || element >= layout->params->units[unit].elements)
         return false;
-    if (of_matrix) {
-        if (!find_matrix(layout, unit, element, out))
-            return false;
-    } else if (!layout->partition) {
-        if (!find_absent(layout, kind, unit, element, out) && !find_listed(layout, kind, unit, element, out))
-            return false;
-    } else if (kind == CHECKPOINT_SECOND_MOMENTS)
-        *out = factors_span(layout, layout->partition->first_span[unit]);
-    else
+    if (layout->partition)
         *out = kind_span(layout, find_partition_span(layout->partition, unit, element), (int)kind, element);
+    else if (!find_absent(layout, kind, unit, element, out) && !find_listed(layout, kind, unit, element, out))
+        return false;
     out->offset += (element - out->begin) * sizeof(float);
     out->begin = element;
     return true;
@@ -399,7 +306,6 @@ bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpo
 
 void checkpoint_layout_free(struct checkpoint_layout *layout) {
     partition_free(&layout->own_partition);
-    free(layout->matrices);
     free(layout->offsets);
     free(layout->file_bytes);
     free(layout->spans);

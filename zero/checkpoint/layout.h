@@ -1,7 +1,7 @@
 // The layout of a checkpoint's data files: which file holds an element of a unit, and where. Two forms:
 //   regular   computed from the partition. A rank's file has its spans in order: for each span all kinds in
-//             turn, the average last, and after the first span of a unit the second moments of the unit; then
-//             preconditioners. Of moments only those that exist take place: those of tensors that have them
+//             turn, the average last. Of moments only those that exist take place: those of tensors that have
+//             them
 //   listed    each span where a manifest says
 // Lookups are logarithmic in the number of spans of a unit. Used by the checkpoint modules only.
 #ifndef ZERO_ZERO_CHECKPOINT_LAYOUT_H
@@ -15,30 +15,23 @@
 #include "model/params.h"
 #include "zero/partition/partition.h"
 
-// What a checkpoint keeps of each unit, in file order. AdamW has the first three, SGD with momentum the first
-// two. Adafactor has master weights and row and column second moments, which are not elements of the unit:
-// zero/partition/second_moments.h says how many there are. Any optimizer may have an average of the weights.
-// The states of SOAP's matrices (zero/stages/soap_states.h) are no elements either; they follow one another
-// in the order of the unit's tensors.
+// What a checkpoint keeps of each element, in file order. AdamW has the first three, SGD with momentum the
+// first two. Any optimizer may have an average of the weights.
 enum checkpoint_kind {
     CHECKPOINT_MASTER,
     CHECKPOINT_M,
     CHECKPOINT_V,
-    CHECKPOINT_SECOND_MOMENTS,
     CHECKPOINT_AVERAGE,
-    CHECKPOINT_PRECONDITIONERS, // the last: not in the manifest's list of kinds
     N_CHECKPOINT_KINDS
 };
-const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "v", "factors", ...
-// How many values of a kind a unit has. Not of preconditioners, whose number only the checkpoint knows.
-size_t checkpoint_kind_elements(const struct params *params, enum checkpoint_kind kind, int unit);
+const char *checkpoint_kind_name(enum checkpoint_kind kind); // "master", "m", "v", "average"
 
-// Which kinds a checkpoint has of elements.
+// Which kinds a checkpoint has.
 struct checkpoint_kinds {
-    int n;                         // the first n of master, m, v
-    bool has_factors, has_average; // and second moments; and the average of the weights
-    // (n_params) How many moments each tensor has, at most n - 1: Muon's matrices have m alone, SOAP's and
-    // frozen tensors none. Padding has those of the tensor before it. NULL: all have n - 1.
+    int n;            // the first n of master, m, v
+    bool has_average; // and the average of the weights
+    // (n_params) How many moments each tensor has, at most n - 1: Muon's matrices have m alone, frozen
+    // tensors none. Padding has those of the tensor before it. NULL: all have n - 1.
     const unsigned char *n_moments;
 };
 
@@ -52,18 +45,9 @@ struct checkpoint_span {
     uint64_t offset; // bytes
 };
 
-// The preconditioners of one tensor: consecutive values in one file.
-struct checkpoint_matrix {
-    int param, file;
-    size_t values;
-    uint64_t offset; // bytes; set by checkpoint_layout_add_matrices where the layout is regular
-};
-
 struct checkpoint_layout {
     const struct params *params;
     struct checkpoint_kinds kinds;
-    struct checkpoint_matrix *matrices; // in the order of parameters
-    int n_matrices;
     // Regular:
     const struct partition *partition; // NULL where spans are listed
     struct partition own_partition;    // backs `partition` if the layout computed it
@@ -88,10 +72,6 @@ enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struc
 enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struct params *params,
                                    const struct checkpoint_kinds *kinds, struct checkpoint_span *spans,
                                    int n_spans, const char *source) MUST_CHECK;
-// Adds preconditioners, listed in the order of parameters. In a regular layout a rank's file has those of its
-// tensors after everything else, in that order.
-enum status checkpoint_layout_add_matrices(struct checkpoint_layout *layout,
-                                           const struct checkpoint_matrix *matrices, int n) MUST_CHECK;
 void checkpoint_layout_free(struct checkpoint_layout *layout); // a zeroed layout is fine
 
 bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind);

@@ -132,33 +132,25 @@ static enum status parse_loss_scale(struct checkpoint *checkpoint, const cJSON *
     return json_get_integer(object, "consecutive", 0, loss_scale->skipped, source, &loss_scale->consecutive);
 }
 
-// Whether the last of n entries is this kind.
-static bool ends_with_kind(const cJSON *array, int n, enum checkpoint_kind kind) {
-    const cJSON *last = cJSON_GetArrayItem(array, n - 1);
-    return n > 1 && cJSON_IsString(last) && strcmp(last->valuestring, checkpoint_kind_name(kind)) == 0;
+static bool is_kind(const cJSON *item, enum checkpoint_kind kind) {
+    return cJSON_IsString(item) && strcmp(item->valuestring, checkpoint_kind_name(kind)) == 0;
 }
 
-// The kinds are in the order of their enum. None is missing, except that the moments may be when there are
-// second moments, and that there may be no average. Preconditioners, the last kind, are listed elsewhere.
+// The kinds are in the order of their enum: the first of them, and maybe the average.
 static enum status parse_state(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *array;
     TRY(json_get_array(root, "state", source, &array));
     int n = cJSON_GetArraySize(array);
-    if (n < 1 || n > CHECKPOINT_PRECONDITIONERS)
+    if (n < 1 || n > N_CHECKPOINT_KINDS)
         return FAIL(STATUS_INVALID, "%s: state has %d entries, expected 1 to %d", source, n,
-                    CHECKPOINT_PRECONDITIONERS);
+                    N_CHECKPOINT_KINDS);
     struct checkpoint_kinds *kinds = &checkpoint->kinds;
-    kinds->has_average = ends_with_kind(array, n, CHECKPOINT_AVERAGE);
+    kinds->has_average = n > 1 && is_kind(cJSON_GetArrayItem(array, n - 1), CHECKPOINT_AVERAGE);
     n -= kinds->has_average;
-    kinds->has_factors = ends_with_kind(array, n, CHECKPOINT_SECOND_MOMENTS);
-    n -= kinds->has_factors;
-    for (int kind = 0; kind < n; kind++) {
-        const cJSON *item = cJSON_GetArrayItem(array, kind);
-        if (!cJSON_IsString(item) ||
-            strcmp(item->valuestring, checkpoint_kind_name((enum checkpoint_kind)kind)) != 0)
+    for (int kind = 0; kind < n; kind++)
+        if (!is_kind(cJSON_GetArrayItem(array, kind), (enum checkpoint_kind)kind))
             return FAIL(STATUS_INVALID, "%s: entry %d of state is not \"%s\"", source, kind,
                         checkpoint_kind_name((enum checkpoint_kind)kind));
-    }
     kinds->n = n;
     return STATUS_OK;
 }
@@ -276,11 +268,6 @@ static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root,
     return STATUS_OK;
 }
 
-static bool holds_kind(const struct checkpoint_kinds *kinds, int kind) {
-    return kind < kinds->n || (kind == CHECKPOINT_SECOND_MOMENTS && kinds->has_factors) ||
-           (kind == CHECKPOINT_AVERAGE && kinds->has_average);
-}
-
 static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, const char *source,
                               struct checkpoint_span *span) {
     const char *kind;
@@ -290,10 +277,10 @@ static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, 
     int k = 0;
     while (k < N_CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_name((enum checkpoint_kind)k)) != 0)
         k++;
-    if (!holds_kind(&checkpoint->kinds, k))
+    if (k >= checkpoint->kinds.n && !(k == CHECKPOINT_AVERAGE && checkpoint->kinds.has_average))
         return FAIL(STATUS_INVALID, "%s: a span's kind \"%.40s\" is not in state", source, kind);
     span->kind = (enum checkpoint_kind)k;
-    int64_t elements = (int64_t)checkpoint_kind_elements(&checkpoint->params, span->kind, span->unit);
+    int64_t elements = (int64_t)checkpoint->params.units[span->unit].elements;
     TRY(get_size(item, "begin", elements, source, &span->begin));
     TRY(get_size(item, "end", elements, source, &span->end));
     TRY(get_int(item, "file", 0, checkpoint->n_files - 1, source, &span->file));
@@ -349,67 +336,6 @@ static enum status check_units(const struct checkpoint *checkpoint, const cJSON 
                       source, PARAM_ALIGNMENT, checkpoint->params.n_units);
 }
 
-// In the order of parameters, each within its file.
-static enum status parse_matrix(const struct checkpoint *checkpoint, const cJSON *item, const char *source,
-                                int last_param, struct checkpoint_matrix *out) {
-    const char *tensor;
-    size_t offset;
-    TRY(json_get_string(item, "tensor", source, &tensor));
-    out->param = params_find(&checkpoint->params, tensor);
-    if (out->param <= last_param)
-        return FAIL(
-            STATUS_INVALID,
-            "%s: preconditioners name \"%.60s\", which is no tensor of the model, or not in its order",
-            source, tensor);
-    TRY(get_int(item, "file", 0, checkpoint->n_files - 1, source, &out->file));
-    TRY(get_size(item, "offset", MAX_WHOLE, source, &offset));
-    const uint64_t room = checkpoint->files[out->file].bytes;
-    TRY(get_size(item, "values", MAX_WHOLE, source, &out->values));
-    out->offset = offset;
-    if (out->values < 1 || offset > room || out->values > (room - offset) / sizeof(float))
-        return FAIL(STATUS_INVALID,
-                    "%s: %zu preconditioners of %s at byte %zu do not fit %s of %" PRIu64 " bytes", source,
-                    out->values, tensor, offset, checkpoint->files[out->file].name, room);
-    return STATUS_OK;
-}
-
-static enum status add_matrices(struct checkpoint *checkpoint, const cJSON *array, const char *source,
-                                struct checkpoint_matrix *matrices, int n) {
-    struct checkpoint_layout *layout = &checkpoint->layout;
-    const cJSON *item;
-    int i = 0;
-    cJSON_ArrayForEach(item, array) {
-        TRY(parse_matrix(checkpoint, item, source, i ? matrices[i - 1].param : -1, &matrices[i]));
-        if (layout->partition && matrices[i].file >= checkpoint->world)
-            return FAIL(STATUS_INVALID, "%s: preconditioners are in file %d, which is of no rank", source,
-                        matrices[i].file);
-        i++;
-    }
-    TRY(checkpoint_layout_add_matrices(layout, matrices, n));
-    for (i = 0; i < n; i++)
-        if (layout->matrices[i].offset != matrices[i].offset)
-            return FAIL(STATUS_INVALID, "%s: the preconditioners of %s are not where its file has them",
-                        source, checkpoint->params.params[matrices[i].param].name);
-    return STATUS_OK;
-}
-
-static enum status parse_matrices(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
-    const cJSON *array;
-    if (!cJSON_GetObjectItemCaseSensitive(root, "preconditioners"))
-        return STATUS_OK;
-    TRY(json_get_array(root, "preconditioners", source, &array));
-    const int n = cJSON_GetArraySize(array);
-    if (n > checkpoint->params.n_params)
-        return FAIL(STATUS_INVALID, "%s: has preconditioners of %d tensors, the model has %d", source, n,
-                    checkpoint->params.n_params);
-    struct checkpoint_matrix *matrices = calloc((size_t)n + 1, sizeof *matrices);
-    if (!matrices)
-        return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
-    enum status status = add_matrices(checkpoint, array, source, matrices, n);
-    free(matrices);
-    return status;
-}
-
 static enum status make_regular_layout(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     uint64_t digest = 0;
     struct checkpoint_layout *layout = &checkpoint->layout;
@@ -422,7 +348,6 @@ static enum status make_regular_layout(struct checkpoint *checkpoint, const cJSO
                     "%s: was written by another version of the program, which divides units among %d ranks "
                     "differently (partition %s)",
                     source, checkpoint->world, partition_name(checkpoint->partition));
-    TRY(parse_matrices(checkpoint, root, source));
     for (int rank = 0; rank < checkpoint->world; rank++)
         if (checkpoint->files[rank].bytes != layout->file_bytes[rank])
             return FAIL(STATUS_INVALID,
@@ -434,10 +359,8 @@ static enum status make_regular_layout(struct checkpoint *checkpoint, const cJSO
 static enum status parse_layout(struct checkpoint *checkpoint, const cJSON *root, const char *source,
                                 int format_version) {
     bool is_listed = format_version == 1 || cJSON_GetObjectItemCaseSensitive(root, "spans");
-    if (!is_listed)
-        return make_regular_layout(checkpoint, root, source);
-    TRY(parse_listed_spans(checkpoint, root, source));
-    return parse_matrices(checkpoint, root, source);
+    return is_listed ? parse_listed_spans(checkpoint, root, source)
+                     : make_regular_layout(checkpoint, root, source);
 }
 
 // A copy of the tokenizer is used only if the manifest lists it, with its checksum.

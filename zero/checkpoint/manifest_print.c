@@ -71,9 +71,7 @@ static void print_spans(const struct checkpoint_layout *layout, struct text *out
     struct checkpoint_layout_cursor cursor = {0};
     struct checkpoint_span span;
     text_add(out, "  \"spans\": [");
-    for (bool first = true; checkpoint_layout_next(layout, -1, &cursor, &span) &&
-                            span.kind != CHECKPOINT_PRECONDITIONERS; // which come last
-         first = false)
+    for (bool first = true; checkpoint_layout_next(layout, -1, &cursor, &span); first = false)
         text_add(out,
                  "%s\n    {\"unit\": %d, \"kind\": \"%s\", \"begin\": %zu, \"end\": %zu, \"file\": %d, "
                  "\"offset\": %" PRIu64 "}",
@@ -99,20 +97,6 @@ static enum status print_partition(const struct checkpoint_contents *contents,
     else
         print_spans(layout, out);
     return STATUS_OK;
-}
-
-// Nothing where there are none.
-static void print_matrices(const struct checkpoint_layout *layout, struct text *out) {
-    if (layout->n_matrices == 0)
-        return;
-    text_add(out, "  \"preconditioners\": [");
-    for (int i = 0; i < layout->n_matrices; i++) {
-        const struct checkpoint_matrix *matrix = &layout->matrices[i];
-        text_add(out, "%s\n    {\"tensor\": \"%s\", \"values\": %zu, \"file\": %d, \"offset\": %" PRIu64 "}",
-                 i ? "," : "", layout->params->params[matrix->param].name, matrix->values, matrix->file,
-                 matrix->offset);
-    }
-    text_add(out, "\n  ],\n");
 }
 
 static void print_files(const struct checkpoint_file *files, int n_files, int world, struct text *out) {
@@ -149,13 +133,10 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     text_add(out, "  \"state\": [");
     for (int kind = 0; kind < kinds->n; kind++)
         text_add(out, "%s\"%s\"", kind ? ", " : "", checkpoint_kind_name((enum checkpoint_kind)kind));
-    if (kinds->has_factors)
-        text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_SECOND_MOMENTS));
     if (kinds->has_average)
         text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_AVERAGE));
     text_add(out, "],\n");
     TRY(print_partition(contents, layout, out));
-    print_matrices(layout, out);
     print_loss_scale(&contents->loss_scale, out);
     data_record_print(contents->data, out);
     history_print(contents->history, out);

@@ -78,25 +78,20 @@ static enum status refuse_values(const struct writing *writing, const struct che
     size_t i = 0;
     while (is_all_finite(&values[i], 1, infinity_bits(contents, span->kind)))
         i++;
-    char where[80], before[80] = "there is none before it";
-    if (span->kind == CHECKPOINT_SECOND_MOMENTS || span->kind == CHECKPOINT_PRECONDITIONERS)
-        snprintf(where, sizeof where, "unit %d", span->unit);
-    else
-        snprintf(where, sizeof where, "unit %d, %s", span->unit,
-                 tensor_name(contents->params, span->unit, begin + i));
+    char before[80] = "there is none before it";
     int64_t *steps;
     int n_steps;
     if (checkpoint_list(writing->folder, &steps, &n_steps) == STATUS_OK && n_steps > 0)
         snprintf(before, sizeof before, "the last good one is that of step %" PRId64, steps[n_steps - 1]);
     free(steps);
-    return FAIL(
-        STATUS_FAILED,
-        "no checkpoint of step %" PRId64
-        " was written: %s would hold %g in \"%s\" (%s, element %zu), which is not finite as %s; the run has "
-        "diverged, lower optimizer.lr or use a dynamic fp16.loss_scale; %s",
-        contents->step, writing->files[contents->comm->rank].name, (double)values[i],
-        checkpoint_kind_name(span->kind), where, begin + i,
-        dtype_name(span->kind == CHECKPOINT_MASTER ? contents->compute : DTYPE_F32), before);
+    return FAIL(STATUS_FAILED,
+                "no checkpoint of step %" PRId64 " was written: %s would hold %g in \"%s\" (unit %d, %s, "
+                "element %zu), which is not finite as %s; the run has "
+                "diverged, lower optimizer.lr or use a dynamic fp16.loss_scale; %s",
+                contents->step, writing->files[contents->comm->rank].name, (double)values[i],
+                checkpoint_kind_name(span->kind), span->unit,
+                tensor_name(contents->params, span->unit, begin + i), begin + i,
+                dtype_name(span->kind == CHECKPOINT_MASTER ? contents->compute : DTYPE_F32), before);
 }
 
 static enum status write_span(const struct writing *writing, struct file_writer *writer, XXH3_state_t *hash,
@@ -253,8 +248,7 @@ static enum status writing_init(struct writing *writing, const char *folder,
     }
     if (contents->tokenizer)
         writing->files[world].name = (char *)(uintptr_t)tokenizer_file_name(contents->tokenizer);
-    TRY(checkpoint_layout_init(&writing->layout, contents->params, contents->partition, &contents->kinds));
-    return checkpoint_layout_add_matrices(&writing->layout, contents->matrices, contents->n_matrices);
+    return checkpoint_layout_init(&writing->layout, contents->params, contents->partition, &contents->kinds);
 }
 
 static void writing_free(struct writing *writing) {

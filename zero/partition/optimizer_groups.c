@@ -7,21 +7,17 @@
 
 #include "model/param_overlap.h"
 
-// AdamW, Adam and LAMB have two moments per element, Lion one. Schedule-free AdamW keeps z in the place of m.
-// Adafactor's moments are per row and column (zero/partition/second_moments.h).
+// AdamW and Adam have two moments per element, Lion one. Schedule-free AdamW keeps z in the place of m.
 static const struct optimizer_traits table[] = {
     [CONFIG_OPTIMIZER_ADAMW] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_ADAMW, .n_moments = 2},
     [CONFIG_OPTIMIZER_ADAM] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_ADAM, .n_moments = 2},
     [CONFIG_OPTIMIZER_SGD] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_SGD, .n_moments = 1},
     [CONFIG_OPTIMIZER_LION] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_LION, .n_moments = 1},
-    [CONFIG_OPTIMIZER_ADAFACTOR] = {.method = METHOD_FACTORED},
-    [CONFIG_OPTIMIZER_LAMB] = {.method = METHOD_LAYERWISE, .rule = OPTIMIZER_LAMB, .n_moments = 2},
     [CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW] = {.method = METHOD_ELEMENTWISE,
                                              .rule = OPTIMIZER_SCHEDULE_FREE,
                                              .n_moments = 2,
                                              .averages = true},
     [CONFIG_OPTIMIZER_MUON] = {.method = METHOD_MATRIX, .rule = OPTIMIZER_MUON, .n_moments = 1},
-    [CONFIG_OPTIMIZER_SOAP] = {.method = METHOD_ROTATED, .rule = OPTIMIZER_ADAMW},
 };
 
 struct optimizer_traits optimizer_traits_of(const struct config *config, enum config_optimizer type) {
@@ -181,18 +177,13 @@ static enum status put(struct optimizer_groups *groups, const struct config *con
     return STATUS_OK;
 }
 
-// The others are AdamW's.
-static bool is_for_matrices(enum optimizer_method method) {
-    return method == METHOD_MATRIX || method == METHOD_ROTATED;
-}
-
-// Without its entry of optimizer.groups. Muon and SOAP are for matrices inside blocks.
+// Without its entry of optimizer.groups. Muon is for matrices inside blocks; other tensors are AdamW's.
 static struct optimizer_group default_group(const struct config *config, const struct param *param,
                                             bool by_adamw) {
     struct optimizer_group group = {.traits = optimizer_traits_of(config, config->optimizer.type),
                                     .lr_scale = 1,
                                     .weight_decay = param->decay ? config->optimizer.weight_decay : 0};
-    const bool is_matrix_rule = is_for_matrices(group.traits.method);
+    const bool is_matrix_rule = group.traits.method == METHOD_MATRIX;
     if (!by_adamw && (!is_matrix_rule || param->is_matrix))
         return group;
     group.traits = optimizer_traits_of(config, CONFIG_OPTIMIZER_ADAMW);
@@ -222,7 +213,7 @@ enum status optimizer_groups_init(struct optimizer_groups *groups, const struct 
                                   const struct params *params) {
     const struct optimizer_traits traits = optimizer_traits_of(config, config->optimizer.type);
     *groups = (struct optimizer_groups){
-        .n_moments = is_for_matrices(traits.method)
+        .n_moments = traits.method == METHOD_MATRIX
                          ? optimizer_traits_of(config, CONFIG_OPTIMIZER_ADAMW).n_moments
                          : traits.n_moments,
         .of_param = calloc((size_t)params->n_params + 1, sizeof *groups->of_param),
@@ -264,9 +255,7 @@ bool optimizer_groups_keep(const struct optimizer_groups *was, const struct opti
                            int moment) {
     const struct optimizer_traits before = optimizer_group_of(was, param)->traits,
                                   now = optimizer_group_of(is, param)->traits;
-    const enum optimizer_rule rules[] = {before.rule == OPTIMIZER_LAMB ? OPTIMIZER_ADAMW : before.rule,
-                                         now.rule == OPTIMIZER_LAMB ? OPTIMIZER_ADAMW : now.rule};
-    return rules[0] == rules[1] && moment <= before.n_moments && moment <= now.n_moments;
+    return before.rule == now.rule && moment <= before.n_moments && moment <= now.n_moments;
 }
 
 bool optimizer_groups_next_trained(const struct optimizer_groups *groups, const struct params *params,

@@ -11,10 +11,7 @@
 // How an update works, beyond the elementwise rule.
 enum optimizer_method {
     METHOD_ELEMENTWISE, // each element by itself: optimizer_step, optimizer_spans
-    METHOD_FACTORED,    // second moments per row and column, with sums over tensors (zero/stages/adafactor.h)
-    METHOD_LAYERWISE,   // a direction, whose norm over a layer scales the step (zero/stages/lamb.h)
     METHOD_MATRIX,      // a momentum, whose direction is orthogonalized matrix by matrix (zero/stages/muon.h)
-    METHOD_ROTATED,     // Adam in a basis of each matrix, which has all states of it (zero/stages/soap.h)
     METHOD_FROZEN,      // none: the tensors do not change, and are no part of the gradient norm
 };
 

@@ -146,9 +146,6 @@ enum status model_states_init(struct model_states *state, const struct params *p
     TRY(gradients_init(&state->gradients, params, &state->options, &state->traces[TRACE_TRAINING],
                        &state->partition, &state->owned, shard, &state->offload, device, table));
     TRY(norm_init(&state->norm, state->owned.spans, state->owned.n, &state->groups, params, device, table));
-    TRY(second_moments_init(&state->second_moments, config, params, device, table));
-    TRY(soap_states_init(&state->soap, config, params, &state->groups, &state->partition,
-                         state->options.stage == 0, rank, device, table));
     return add_chunk_regions(state, table);
 }
 
@@ -158,8 +155,6 @@ enum status model_states_bind(struct model_states *state, const struct region_ta
     state->host = host;
     placement_bind(&state->placement, table);
     norm_bind(&state->norm, table);
-    second_moments_bind(&state->second_moments, table);
-    soap_states_bind(&state->soap, table);
     TRY(parameters_bind(&state->parameters, table, comm));
     TRY(gradients_bind(&state->gradients, table, comm));
     TRY(offload_bind(&state->offload, table, comm, &state->norm, gradients_source(&state->gradients),
@@ -177,8 +172,6 @@ void model_states_free(struct model_states *state) {
     gradients_free(&state->gradients);
     offload_free(&state->offload);
     norm_free(&state->norm);
-    second_moments_free(&state->second_moments);
-    soap_states_free(&state->soap);
     placement_free(&state->placement);
     optimizer_groups_free(&state->groups);
     for (int kind = 0; kind < N_TRACES; kind++)

@@ -27,10 +27,8 @@
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/offload/placement.h"
 #include "zero/partition/norm.h"
-#include "zero/partition/second_moments.h"
 #include "zero/stages/gradients.h"
 #include "zero/stages/parameters.h"
-#include "zero/stages/soap_states.h"
 
 struct model_states {
     const struct params *params;
@@ -47,11 +45,9 @@ struct model_states {
     struct gradients gradients;
     struct offload offload;
     struct norm norm;
-    struct second_moments second_moments; // Adafactor's
-    struct soap_states soap;              // SOAP's, of the matrices that this rank works on
-    struct comm *comm;                    // from model_states_bind on
-    struct trace traces[N_TRACES];        // of the model's passes
-    struct trace_cursor cursor;           // of the current one
+    struct comm *comm;             // from model_states_bind on
+    struct trace traces[N_TRACES]; // of the model's passes
+    struct trace_cursor cursor;    // of the current one
     // Host memory for CHECKPOINT_CHUNK elements on their way between states and files (model_states_io.c).
     int values_region, codes_region, scales_region;
     float *values; // fp32

@@ -183,12 +183,6 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
     state->shows_average = false;
     for (int i = 0; i < state->placement.n_spans; i++)
         TRY(load_span(state, stream, source, all_kinds, &state->placement.spans[i]));
-    for (int unit = 0; unit < state->params->n_units && all_kinds && state->second_moments.n > 0; unit++)
-        TRY(source->read(source->context, CHECKPOINT_SECOND_MOMENTS, unit, 0,
-                         second_moments_of_unit(state->params, unit),
-                         second_moments_at(&state->second_moments, unit)));
-    if (all_kinds)
-        TRY(soap_states_load(&state->soap, stream, source, state->values));
     if (state->options.offload_optimizer)
         TRY(offload_params_wait(&state->offload, stream));
     TRY(state->device->synchronize(stream));
@@ -201,12 +195,6 @@ static enum status read_state(void *context, enum checkpoint_kind kind, int unit
     struct state_reader *reader = context;
     struct model_states *state = reader->state;
     comm_progress(state->comm);
-    if (kind == CHECKPOINT_SECOND_MOMENTS) {
-        memcpy(out, second_moments_at(&state->second_moments, unit) + begin, (end - begin) * sizeof *out);
-        return STATUS_OK;
-    }
-    if (kind == CHECKPOINT_PRECONDITIONERS)
-        return soap_states_read(&state->soap, reader->stream, unit, begin, end, out);
     for (size_t at = begin; at < end;) {
         const struct placement_span *placed = model_states_span_at(state, unit, at);
         if (!placed)
@@ -227,7 +215,6 @@ struct checkpoint_source model_states_source(struct state_reader *reader) {
 
 struct checkpoint_kinds model_states_kinds(const struct model_states *state) {
     return (struct checkpoint_kinds){.n = state->placement.n_kinds,
-                                     .has_factors = state->second_moments.n > 0,
                                      .has_average = state->placement.has_average,
                                      .n_moments = state->groups.n_moments_of};
 }

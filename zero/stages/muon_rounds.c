@@ -245,34 +245,20 @@ static enum status fill_buffers(struct muon_rounds *rounds, const struct partiti
                           : FAIL(STATUS_FAILED, "out of memory for %d of Muon's slices", rounds->n_slices);
 }
 
-enum status muon_rounds_list(struct muon_rounds *rounds, const struct params *params, const double *flops,
-                             const struct partition *partition, bool whole, size_t most_elements) {
+enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
+                             const struct optimizer_groups *groups, const struct partition *partition,
+                             bool whole, size_t most_elements) {
     *rounds = (struct muon_rounds){
         .params = params, .world = partition->world, .whole = whole, .most_elements = most_elements};
     rounds->tensors = calloc((size_t)params->n_params + 1, sizeof *rounds->tensors);
     if (!rounds->tensors)
         return FAIL(STATUS_FAILED, "out of memory for a list of %d tensors", params->n_params);
     for (int i = 0; i < params->n_params; i++)
-        if (flops[i] != 0)
-            rounds->tensors[rounds->n_tensors++] =
-                (struct muon_tensor){.param = i, .rows = params->params[i].shape[0], .flops = flops[i]};
+        if (optimizer_group_of(groups, i)->traits.method == METHOD_MATRIX)
+            rounds->tensors[rounds->n_tensors++] = (struct muon_tensor){
+                .param = i, .rows = params->params[i].shape[0], .flops = flops_of(&params->params[i])};
     TRY(assign_workers(rounds, partition));
     return fill_buffers(rounds, partition);
-}
-
-enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
-                             const struct optimizer_groups *groups, const struct partition *partition,
-                             bool whole, size_t most_elements) {
-    double *flops = calloc((size_t)params->n_params + 1, sizeof *flops);
-    *rounds = (struct muon_rounds){0};
-    if (!flops)
-        return FAIL(STATUS_FAILED, "out of memory for a list of %d tensors", params->n_params);
-    for (int i = 0; i < params->n_params; i++)
-        if (optimizer_group_of(groups, i)->traits.method == METHOD_MATRIX)
-            flops[i] = flops_of(&params->params[i]);
-    enum status status = muon_rounds_list(rounds, params, flops, partition, whole, most_elements);
-    free(flops);
-    return status;
 }
 
 void muon_rounds_free(struct muon_rounds *rounds) {

@@ -1,6 +1,5 @@
-// Who works on which matrix, and what ranks exchange for it: for Muon, which orthogonalizes directions, and
-// for SOAP (zero/stages/soap.h), which turns gradients into directions. A pure function of the parameters,
-// the partition and the stage: the same on every rank.
+// Who orthogonalizes which matrix for Muon, and what ranks exchange for it. A pure function of the
+// parameters, the partition and the stage: the same on every rank.
 //
 // A tensor is worked on whole (a fused one part by part) by one rank, its worker:
 //   - a rank that owns all of it, if there is one: then nothing is sent
@@ -11,8 +10,8 @@
 // in one buffer.
 //
 // A rank's slices of a tensor are the elements that it updates: in stage 0 all, else those that it owns. The
-// slices of a round lie one after another in one buffer. Two exchanges make a round: directions (gradients)
-// from the slices to the workers, and what they make of them back to the slices.
+// slices of a round lie one after another in one buffer. Two exchanges make a round: directions from the
+// slices to the workers, and what they make of them back to the slices.
 #ifndef ZERO_ZERO_STAGES_MUON_ROUNDS_H
 #define ZERO_ZERO_STAGES_MUON_ROUNDS_H
 
@@ -65,12 +64,8 @@ struct muon_rounds {
 int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PARTS_MOST],
                   int64_t first_row[PARAM_PARTS_MOST]);
 
-// Lists the rounds of some tensors. Call muon_rounds_free also after a failure.
-//   flops          (n_params) the cost of working on each tensor; 0: nothing is done with it
-//   most_elements  of a rank in a round; 0: rounds of one tensor
-enum status muon_rounds_list(struct muon_rounds *rounds, const struct params *params, const double *flops,
-                             const struct partition *partition, bool whole, size_t most_elements) MUST_CHECK;
-// The rounds of Muon's tensors.
+// Lists the rounds. Call muon_rounds_free also after a failure.
+//   most_elements  of a rank in a round
 enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
                              const struct optimizer_groups *groups, const struct partition *partition,
                              bool whole, size_t most_elements) MUST_CHECK;

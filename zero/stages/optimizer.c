@@ -6,7 +6,6 @@
 #include <stdlib.h>
 
 #include "kernels/optimizer_constants.h"
-#include "zero/stages/adafactor.h"
 #include "zero/stages/averaging.h"
 
 // ---- planning and binding
@@ -15,11 +14,6 @@ static bool is_next_on_device(const struct placement *placement, int *i) {
     while (*i < placement->n_spans && placement->spans[*i].on_host)
         ++*i;
     return *i < placement->n_spans;
-}
-
-// By a rule of optimizer_spans, which is all of the update or makes its direction.
-static bool is_by_element(const struct optimizer_group *group) {
-    return group->traits.method == METHOD_ELEMENTWISE || group->traits.method == METHOD_LAYERWISE;
 }
 
 // A span that the device updates element by element.
@@ -36,7 +30,7 @@ static bool next_device_span(const struct optimizer *optimizer, struct device_sp
         while ((at->span =
                     placement_next_group_span(placement, state->params, &placement->spans[at->i], &at->span))
                    .n > 0)
-            if (is_by_element(&state->groups.groups[at->span.group]))
+            if (state->groups.groups[at->span.group].traits.method == METHOD_ELEMENTWISE)
                 return true;
     return false;
 }
@@ -50,18 +44,17 @@ static void init_rules(struct optimizer *optimizer) {
     const struct model_states *state = optimizer->state;
     for (int i = 0; i < state->groups.n; i++) {
         const struct optimizer_group *group = &state->groups.groups[i];
-        const bool makes_direction = group->traits.method == METHOD_LAYERWISE;
-        if (!is_by_element(group))
+        if (group->traits.method != METHOD_ELEMENTWISE)
             continue;
         const struct optimizer_step_args step = optimizer_group_step(optimizer->config, group, 1, 0);
         optimizer->spans[group->traits.rule] =
             (struct optimizer_spans_args){.rule = step.rule,
                                           .n_moments = group->traits.n_moments,
-                                          .has_param = makes_direction || state->type != DTYPE_F32,
+                                          .has_param = state->type != DTYPE_F32,
                                           .beta1 = step.beta1,
                                           .beta2 = step.beta2,
                                           .epsilon = step.epsilon,
-                                          .type = makes_direction ? DTYPE_F32 : state->type,
+                                          .type = state->type,
                                           .grad_type = DTYPE_F32,
                                           .state_type = state->placement.moment_type};
     }
@@ -71,13 +64,10 @@ static void init_rules(struct optimizer *optimizer) {
 
 enum status optimizer_init(struct optimizer *optimizer, const struct config *config,
                            struct model_states *state, struct region_table *table) {
-    *optimizer = (struct optimizer){
-        .config = config, .state = state, .factored = optimizer_groups_use(&state->groups, METHOD_FACTORED)};
+    *optimizer = (struct optimizer){.config = config, .state = state};
     TRY(step_control_plan(&optimizer->control, state->world, state->device, table));
     TRY(muon_init(&optimizer->muon, config, state, table));
-    TRY(soap_init(&optimizer->soap, config, state, table));
-    TRY(lamb_init(&optimizer->lamb, config, state, table));
-    if (!optimizer_groups_use(&state->groups, METHOD_ELEMENTWISE) && !optimizer->lamb.is_used)
+    if (!optimizer_groups_use(&state->groups, METHOD_ELEMENTWISE))
         return STATUS_OK;
     init_rules(optimizer);
     // A rank's spans of a unit are apart or contiguous, so no tensor begins two. Sized alike on all ranks, as
@@ -93,13 +83,10 @@ static struct optimizer_span span_at(const struct optimizer *optimizer, const st
     const struct placement_span *placed = &state->placement.spans[at->i];
     const struct optimizer_group *group = &state->groups.groups[at->span.group];
     const size_t offset = at->span.offset;
-    float *grad = model_states_gradients_at(state, placed) + offset;
     return (struct optimizer_span){
         .state = model_states_optimizer_at(state, placed, offset),
-        .param = group->traits.method == METHOD_LAYERWISE ? grad
-                 : state->type == DTYPE_F32               ? NULL
-                                                          : model_states_params_at(state, placed, offset),
-        .grad = grad,
+        .param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, offset),
+        .grad = model_states_gradients_at(state, placed) + offset,
         .n = at->span.n,
         .first = state->params->units[placed->span.unit].offset + placed->span.begin + offset,
         .lr_scale = group->lr_scale,
@@ -175,29 +162,21 @@ enum status optimizer_losses(struct optimizer *optimizer, struct stream *stream,
 
 static enum status step_span(const struct optimizer *optimizer, const struct optimizer_call *call,
                              struct stream *stream, const struct placement_span *placed,
-                             const struct group_span *span, const float *grad, void *param) {
+                             const struct group_span *span, void *param) {
     const struct model_states *state = optimizer->state;
     struct optimizer_step_args args =
         optimizer_group_step(optimizer->config, &state->groups.groups[span->group], call->step, call->lr);
     args.from = args.to = model_states_optimizer_at(state, placed, span->offset);
     args.param = param;
-    args.grad = grad + span->offset;
+    args.grad = model_states_gradients_at(state, placed) + span->offset;
     args.n = span->n;
     args.first = state->params->units[placed->span.unit].offset + placed->span.begin + span->offset;
     args.grad_scale = call->grad_scale;
     args.average_weight = call->average_weight;
-    args.type = args.rule == OPTIMIZER_LAMB ? DTYPE_F32 : state->type;
+    args.type = state->type;
     args.grad_type = DTYPE_F32;
     args.state_type = state->placement.moment_type;
     return stream->device->ops->optimizer_step(stream, &args);
-}
-
-// LAMB: the direction, in the place of the gradients.
-static enum status direction_on_host(const struct optimizer *optimizer, const struct optimizer_call *call,
-                                     struct stream *stream, const struct placement_span *placed,
-                                     const struct group_span *span) {
-    float *grad = model_states_gradients_at(optimizer->state, placed);
-    return step_span(optimizer, call, stream, placed, span, grad, grad + span->offset);
 }
 
 // Each chunk is copied to the device while the next is updated.
@@ -208,10 +187,6 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
     struct stream host = {.device = state->host};
     struct group_span span = {0};
     while ((span = placement_next_group_span(&state->placement, state->params, placed, &span)).n > 0) {
-        if (state->groups.groups[span.group].traits.method == METHOD_LAYERWISE) {
-            TRY(direction_on_host(optimizer, call, &host, placed, &span));
-            continue;
-        }
         for (size_t done = 0; done < span.n; done += OFFLOAD_CHUNK) {
             size_t left = span.n - done;
             struct group_span chunk = {.offset = span.offset + done,
@@ -219,8 +194,7 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
                                        .group = span.group};
             void *param;
             TRY(offload_params_buffer(offload, placed, chunk.offset, &param));
-            TRY(step_span(optimizer, call, &host, placed, &chunk, model_states_gradients_at(state, placed),
-                          param));
+            TRY(step_span(optimizer, call, &host, placed, &chunk, param));
             TRY(offload_params_send(offload, placed, chunk.offset, chunk.n,
                                     model_states_params_at(state, placed, chunk.offset)));
         }
@@ -243,15 +217,11 @@ static enum status step_unit(const struct optimizer *optimizer, const struct opt
 enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) {
     TRY(step_control_bind(&optimizer->control, table));
     TRY(bind_spans(optimizer, table));
-    TRY(muon_bind(&optimizer->muon, table, optimizer->control.memory));
-    TRY(soap_bind(&optimizer->soap, table, optimizer->control.memory));
-    lamb_bind(&optimizer->lamb, table, optimizer->control.memory);
-    return STATUS_OK;
+    return muon_bind(&optimizer->muon, table, optimizer->control.memory);
 }
 
 void optimizer_free(struct optimizer *optimizer) {
     muon_free(&optimizer->muon);
-    lamb_free(&optimizer->lamb);
     step_control_free(&optimizer->control);
     *optimizer = (struct optimizer){0};
 }
@@ -284,29 +254,11 @@ struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t ste
     return plan;
 }
 
-// By the rules that update each element by itself (LAMB: that make its direction), and by Muon.
 static enum status update_on_device(const struct optimizer *optimizer, struct stream *stream) {
     for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++)
         if (optimizer->spans[rule].n_spans > 0)
             TRY(optimizer->state->device->ops->optimizer_spans(stream, &optimizer->spans[rule]));
     return muon_update(&optimizer->muon, stream);
-}
-
-static enum status update_elementwise(struct optimizer *optimizer, struct stream *stream,
-                                      const struct optimizer_call *call) {
-    struct model_states *state = optimizer->state;
-    struct update_plan plan = optimizer_plan(optimizer, call->step, call->lr, 1, 1);
-    if (optimizer->n_spans > 0 || optimizer->muon.rounds.n_rounds > 0 || soap_is_used(&optimizer->soap)) {
-        const struct update_result result = {.grad_scale = call->grad_scale};
-        plan.average_weight = call->average_weight;
-        TRY(step_control_set(&optimizer->control, stream, &plan, &result));
-        TRY(update_on_device(optimizer, stream));
-        TRY(soap_update(&optimizer->soap, stream,
-                        &(struct soap_call){call->step, call->lr, call->grad_scale}));
-    }
-    if (state->options.offload_optimizer)
-        TRY(step_host(optimizer, call));
-    return lamb_update(&optimizer->lamb, stream, &plan);
 }
 
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
@@ -315,28 +267,24 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
     double clip = optimizer->config->train.gradient_clipping;
     double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
     const struct optimizer_call call = {step, lr, (float)(clipping / loss_scale), optimizer->average_weight};
-    if (optimizer->factored)
-        TRY(adafactor_update(state, stream,
-                             &(struct adafactor_call){.config = optimizer->config,
-                                                      .step = call.step,
-                                                      .lr = call.lr,
-                                                      .norm = norm * clipping,
-                                                      .grad_scale = call.grad_scale}));
-    else
-        TRY(update_elementwise(optimizer, stream, &call));
-    if (state->options.offload_optimizer)
+    if (optimizer->n_spans > 0 || optimizer->muon.rounds.n_rounds > 0) {
+        const struct update_result result = {.grad_scale = call.grad_scale};
+        struct update_plan plan = optimizer_plan(optimizer, step, lr, 1, 1);
+        plan.average_weight = call.average_weight;
+        TRY(step_control_set(&optimizer->control, stream, &plan, &result));
+        TRY(update_on_device(optimizer, stream));
+    }
+    if (state->options.offload_optimizer) {
+        TRY(step_host(optimizer, &call));
         TRY(offload_params_wait(&state->offload, stream));
+    }
     TRY(average_update(state, stream, NULL, NULL, optimizer->average_weight));
     return parameters_gather_updated(&state->parameters, stream);
 }
 
 // Nothing changed, but plans count the same communication in every step.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
-    if (optimizer->factored)
-        TRY(adafactor_skip(optimizer->state));
     TRY(muon_skip(&optimizer->muon, stream));
-    TRY(soap_skip(&optimizer->soap, stream));
-    TRY(lamb_skip(&optimizer->lamb));
     return parameters_gather_updated(&optimizer->state->parameters, stream);
 }
 
@@ -344,8 +292,7 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
 
 bool optimizer_decides_on_device(const struct optimizer *optimizer) {
     const struct model_states *state = optimizer->state;
-    return comm_on_device(state->comm) && !state->options.offload_optimizer && !optimizer->factored &&
-           !soap_is_used(&optimizer->soap) && !optimizer->lamb.is_used;
+    return comm_on_device(state->comm) && !state->options.offload_optimizer;
 }
 
 enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,

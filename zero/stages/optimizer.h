@@ -3,10 +3,8 @@
 #ifndef ZERO_ZERO_STAGES_OPTIMIZER_H
 #define ZERO_ZERO_STAGES_OPTIMIZER_H
 
-#include "zero/stages/lamb.h"
 #include "zero/stages/model_states.h"
 #include "zero/stages/muon.h"
-#include "zero/stages/soap.h"
 #include "zero/stages/step_control.h"
 
 // What all calls of a step have in common.
@@ -19,14 +17,11 @@ struct optimizer_call {
 struct optimizer {
     const struct config *config;
     struct model_states *state;
-    bool factored;        // Adafactor
     float average_weight; // of the next update; see optimizer_set_average_weight
     struct step_control control;
-    int spans_region, n_spans;                            // that the device updates, but for Adafactor
+    int spans_region, n_spans;                            // that the device updates element by element
     struct optimizer_spans_args spans[N_OPTIMIZER_RULES]; // by their rules
     struct muon muon;                                     // no rounds without Muon
-    struct soap soap;
-    struct lamb lamb;
 };
 
 // Adds regions to `table`, after model_states_init. Call optimizer_free also after a failure.
@@ -63,8 +58,7 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) M
 // A step is optimizer_begin, its micro-batches, optimizer_decide, optimizer_send; and at any time later
 // optimizer_receive. Slots alternate (zero/stages/step_control.h).
 
-// True unless ranks communicate through the host (comm_on_device), the host holds optimizer states, or the
-// optimizer is one of which the host computes a part: Adafactor's scales, SOAP's bases, LAMB's trust ratios.
+// True unless ranks communicate through the host (comm_on_device) or the host holds optimizer states.
 bool optimizer_decides_on_device(const struct optimizer *optimizer);
 // The plan of an update, without its weight in the average, which the caller sets.
 //   step       counts updates, from 1

@@ -48,7 +48,6 @@ VF_INLINE vf update_moments(enum optimizer_rule rule, const struct step_call *ca
     return vf_sqrt(at->v);
 }
 
-// LAMB: the direction.
 VF_INLINE vf finish_weights(enum optimizer_rule rule, const struct step_call *call, vf weight, vf m,
                             vf begun) {
     const struct optimizer_constants *c = &call->constants;
@@ -57,8 +56,6 @@ VF_INLINE vf finish_weights(enum optimizer_rule rule, const struct step_call *ca
     vf direction = begun;
     if (rule != OPTIMIZER_LION)
         direction = m * c->step_size / vf_fma(begun, vf_set1(c->root_scale), vf_set1(c->epsilon));
-    if (rule == OPTIMIZER_LAMB)
-        return vf_fma(weight, vf_set1(c->coupled_decay), direction);
     return weight - (rule == OPTIMIZER_ADAM ? direction : vf_fma(weight, vf_set1(c->decay), direction));
 }
 
@@ -82,8 +79,7 @@ VF_INLINE void finish_step(enum optimizer_rule rule, const struct step_call *cal
     }
     vf weight = vf_get_part(DTYPE_F32, args->from.master, i, lanes);
     weight = finish_weights(rule, call, weight, m, begun);
-    if (rule != OPTIMIZER_LAMB)
-        vf_put_part(DTYPE_F32, args->to.master, i, weight, lanes);
+    vf_put_part(DTYPE_F32, args->to.master, i, weight, lanes);
     if (args->param)
         vf_put_part(args->type, args->param, i, weight, lanes);
 }
@@ -443,7 +439,6 @@ STEP(adam, OPTIMIZER_ADAM, 2)
 STEP(momentum, OPTIMIZER_SGD, 1)
 STEP(lion, OPTIMIZER_LION, 1)
 STEP(muon, OPTIMIZER_MUON, 1)
-STEP(lamb, OPTIMIZER_LAMB, 2)
 
 static __attribute__((noinline)) void sgd(const struct step_call *shared, struct parallel_span range) {
     const struct step_call call = *shared;
@@ -465,7 +460,6 @@ static step_function *step_of(const struct optimizer_step_args *args) {
         [OPTIMIZER_SGD] = {momentum_fp32, momentum_bf16, momentum_int8},
         [OPTIMIZER_LION] = {lion_fp32, lion_bf16, lion_int8},
         [OPTIMIZER_MUON] = {muon_fp32, muon_bf16, muon_int8},
-        [OPTIMIZER_LAMB] = {lamb_fp32, lamb_bf16, lamb_int8},
     };
     if (args->rule == OPTIMIZER_SGD && !args->from.m)
         return sgd;

@@ -235,7 +235,7 @@ static void test_optimizers(void **state) {
         {"\"type\": \"OneBitAdam\", \"params\": {\"lr\": 1e-4, \"freeze_step\": 400}", CONFIG_OPTIMIZER_ADAMW,
          1e-4, 0, "there are no 1-bit optimizers"},
         {"\"type\": \"Lamb\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1, \"max_coeff\": 5}",
-         CONFIG_OPTIMIZER_LAMB, 0.01, 0.1, "moments' bias corrected"},
+         CONFIG_OPTIMIZER_ADAMW, 0.01, 0.1, "there is no LAMB here"},
         {"\"type\": \"Muon\", \"params\": {\"lr\": -1, \"muon_lr\": 3}", CONFIG_OPTIMIZER_MUON, 6e-4, 0,
          "  optimizer.params.lr -1: left out, because optimizer.lr is -1, expected from 0"},
         {"\"type\": \"RMSprop\"", CONFIG_OPTIMIZER_ADAMW, 1e-3, 0, "no such optimizer here"},
@@ -248,9 +248,6 @@ static void test_optimizers(void **state) {
         assert_int_equal(out.config.optimizer.type, cases[i].type);
         assert_true(out.config.optimizer.lr == cases[i].lr);
         assert_true(out.config.optimizer.weight_decay == cases[i].weight_decay);
-        const double *ratio = out.config.optimizer.trust_ratio.value;
-        const bool lamb = cases[i].type == CONFIG_OPTIMIZER_LAMB;
-        assert_true(ratio[0] == (lamb ? 0.01 : 0) && ratio[1] == (lamb ? 5 : 10));
         if (cases[i].alters)
             expect_line(&out.alters, cases[i].alters);
         else

@@ -159,45 +159,6 @@ static void test_moments_that_do_not_exist(void **state) {
     checkpoint_close(checkpoint);
 }
 
-// Adafactor's second moments: one per row and column of each tensor, or per element of a vector.
-static void test_adafactor_second_moments(void **state) {
-    (void)state;
-    const struct checkpoint_contents contents =
-        contents_of(7, (struct checkpoint_kinds){.n = 1, .has_factors = true},
-                    (struct checkpoint_source){.read = read_values});
-    struct checkpoint *checkpoint;
-    EXPECT_OK(checkpoint_write(folder, &contents));
-    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
-    assert_int_equal(checkpoint->kinds.n, 1);
-    assert_true(checkpoint->kinds.has_factors);
-    float *values = malloc((params.n_elements + 1) * sizeof *values);
-    assert_non_null(values);
-    for (int unit = 0; unit < params.n_units; unit++) {
-        size_t n = 0;
-        for (int i = 0; i < params.n_params; i++)
-            if (params.params[i].unit == unit)
-                n += (size_t)params.params[i].shape[0] +
-                     (params.params[i].n_dims > 1 ? (size_t)params.params[i].shape[1] : 0);
-        assert_int_equal(checkpoint_kind_elements(&params, CHECKPOINT_SECOND_MOMENTS, unit), n);
-        EXPECT_OK(checkpoint_read_span(checkpoint, CHECKPOINT_SECOND_MOMENTS, unit, 0, n, values));
-        for (size_t i = 0; i < n; i++)
-            assert_true(values[i] == value_of(CHECKPOINT_SECOND_MOMENTS, unit, i));
-        EXPECT_FAILURE(
-            STATUS_FAILED,
-            checkpoint_read_span(checkpoint, CHECKPOINT_SECOND_MOMENTS, unit, n - 1, n + 1, values), "unit");
-    }
-    EXPECT_FAILURE(STATUS_INVALID, checkpoint_read_span(checkpoint, CHECKPOINT_M, 0, 0, 1, values),
-                   "holds no \"m\"");
-    checkpoint_close(checkpoint);
-    EXPECT_OK(write_step(7)); // with m and v
-    EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
-    EXPECT_FAILURE(STATUS_INVALID,
-                   checkpoint_read_span(checkpoint, CHECKPOINT_SECOND_MOMENTS, 0, 0, 1, values),
-                   "holds no \"factors\"");
-    checkpoint_close(checkpoint);
-    free(values);
-}
-
 // Damages a file with `change`, expects opening to fail and to name the file, and restores it.
 static void expect_found(const char *name, void (*change)(char *data, size_t *bytes, size_t at), size_t at) {
     char path[600], *data, *good;
@@ -476,7 +437,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_reading_returns_what_was_written, set_up),
         cmocka_unit_test_setup(test_moments_that_do_not_exist, set_up),
-        cmocka_unit_test_setup(test_adafactor_second_moments, set_up),
         cmocka_unit_test_setup(test_all_damage_is_found, set_up),
         cmocka_unit_test_setup(test_a_damaged_checkpoint_is_skipped, set_up),
         cmocka_unit_test_setup(test_an_unreadable_checkpoint_is_an_error, set_up),

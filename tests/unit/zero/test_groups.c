@@ -14,7 +14,6 @@
 #include "tests/support/optimizer_fixture.h"
 
 #define GOLDEN "tests/golden/optimizers/groups.json"
-#define LAMB   "tests/golden/optimizers/lamb.json"
 
 static const struct gpt_config sizes = {
     .n_layer = 2, .n_head = 1, .n_embd = 4, .vocab_size = 5, .n_positions = 3};
@@ -186,15 +185,6 @@ static void test_examples_of_names_exist(void **state) {
 
 // ---- over a model
 
-// The CPU as it is (NULL), "ref", or an instruction set; NULL where this machine lacks it.
-static struct device *open_device(const char *name) {
-    struct device *device;
-    const enum status status = !name                      ? device_open("cpu", 2, 0, &device)
-                               : strcmp(name, "ref") == 0 ? ref_device_open(&device)
-                                                          : cpu_device_open(name, 2, &device);
-    return status == STATUS_OK ? device : NULL;
-}
-
 // With fp32 parameters these are the master weights.
 static float *floats_of(struct fixture *fixture, float *base, const struct param *param) {
     return base + fixture->params.units[param->unit].offset + param->offset;
@@ -234,13 +224,13 @@ static void check_result(struct fixture *fixture, const cJSON *tensor, float *we
     }
 }
 
-static void run_case(const cJSON *of, const cJSON *factors, struct device *device) {
+static void run_case(const cJSON *of, const cJSON *factors) {
     char *json = cJSON_PrintUnformatted(cJSON_GetObjectItem(of, "config"));
     struct fixture fixture;
     const cJSON *tensors = cJSON_GetObjectItem(of, "tensors"), *norms = cJSON_GetObjectItem(of, "norms"),
                 *tensor;
     assert_non_null(json);
-    fixture_open_on(&fixture, &sizes, json, DTYPE_F32, device);
+    fixture_open(&fixture, &sizes, json);
     cJSON_free(json);
     assert_int_equal(cJSON_GetArraySize(tensors), fixture.params.n_params);
     float *weights = fixture.state.parameters.stored, *grads = fixture.state.gradients.whole;
@@ -267,38 +257,20 @@ static void run_case(const cJSON *of, const cJSON *factors, struct device *devic
     fixture_close(&fixture);
 }
 
-// name: as of open_device.
-static void run_cases(const char *path, const char *name) {
-    cJSON *tree;
-    const cJSON *of, *cases;
-    EXPECT_OK(json_read_file(path, &tree));
-    EXPECT_OK(json_get_array(tree, "cases", path, &cases));
-    cJSON_ArrayForEach(of, cases) {
-        struct device *device = open_device(name);
-        if (device)
-            run_case(of, cJSON_GetObjectItem(tree, "factors"), device);
-    }
-    cJSON_Delete(tree);
-}
-
 static void test_against_pytorch(void **state) {
     (void)state;
-    run_cases(GOLDEN, NULL);
-}
-
-// On every device of this machine, as LAMB has operations of its own. q, k and v have a ratio each; so do
-// biases that decay. Ratios below and above their limits, and a tensor that begins with zeros.
-static void test_lamb_against_pytorch(void **state) {
-    (void)state;
-    static const char *const devices[] = {"ref", "portable", "avx2", "avx512"};
-    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
-        run_cases(LAMB, devices[i]);
+    cJSON *tree;
+    const cJSON *of, *cases;
+    EXPECT_OK(json_read_file(GOLDEN, &tree));
+    EXPECT_OK(json_get_array(tree, "cases", GOLDEN, &cases));
+    cJSON_ArrayForEach(of, cases) run_case(of, cJSON_GetObjectItem(tree, "factors"));
+    cJSON_Delete(tree);
 }
 
 // Frozen tensors have no moments, and their gradients may be anything: not even the norm reads them.
 static void test_frozen_tensors(void **state) {
     (void)state;
-    static const char *const types[] = {"adamw", "adam", "sgd", "lion", "adafactor", "muon", "lamb"};
+    static const char *const types[] = {"adamw", "adam", "sgd", "lion", "muon"};
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
         char json[256];
         struct fixture fixture;
@@ -343,7 +315,7 @@ int main(void) {
         cmocka_unit_test(test_the_first_entry_applies), cmocka_unit_test(test_muon_leaves_a_matrix_to_adamw),
         cmocka_unit_test(test_what_is_refused),         cmocka_unit_test(test_parts_and_too_many_groups),
         cmocka_unit_test(test_examples_of_names_exist), cmocka_unit_test(test_against_pytorch),
-        cmocka_unit_test(test_lamb_against_pytorch),    cmocka_unit_test(test_frozen_tensors),
+        cmocka_unit_test(test_frozen_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

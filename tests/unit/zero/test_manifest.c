@@ -31,9 +31,8 @@ struct sample {
     struct text text;
 };
 
-// What the optimizer keeps: two moments of each element; second moments of rows and columns; or 0, 1 and 2
-// moments of the tensors in turn.
-enum variant { PLAIN, FACTORS, VARIED, N_VARIANTS };
+// What the optimizer keeps: two moments of each element; none; or 0, 1 and 2 moments of the tensors in turn.
+enum variant { PLAIN, NO_MOMENTS, VARIED, N_VARIANTS };
 
 static void sample_init(struct sample *sample, const struct params *of, enum partition_kind kind, int world) {
     *sample = (struct sample){0};
@@ -46,27 +45,11 @@ static void sample_init(struct sample *sample, const struct params *of, enum par
         sample->n_moments[i] = (unsigned char)(i % 3);
 }
 
-// Preconditioners of every tensor of two dimensions, on the ranks in turn; some ranks have none.
-static void add_matrices(struct sample *sample, const struct params *of, int n_params) {
-    struct checkpoint_matrix *matrices = calloc((size_t)of->n_params, sizeof *matrices);
-    int n = 0;
-    assert_non_null(matrices);
-    for (int i = 0; i < n_params; i++)
-        if (of->params[i].n_dims == 2) {
-            matrices[n] = (struct checkpoint_matrix){
-                .param = i, .file = 2 * n % sample->partition.world, .values = 5 + 3 * (size_t)n};
-            n++;
-        }
-    EXPECT_OK(checkpoint_layout_add_matrices(&sample->layout, matrices, n));
-    free(matrices);
-}
-
 static bool has_average(const struct sample *sample) {
     return sample->partition.world > 1;
 }
 
 static void sample_print(struct sample *sample, const struct params *of, enum variant variant) {
-    const bool has_factors = variant == FACTORS;
     const struct average_record average = {.n = 5, .weight_sum = 0.0625, .lr_max = 0.25};
     const struct checkpoint_contents contents = {
         .partition = &sample->partition,
@@ -77,14 +60,12 @@ static void sample_print(struct sample *sample, const struct params *of, enum va
         .compute = DTYPE_BF16,
         .device = "avx2, oneDNN 2.6.3",
         .attention = {CONFIG_ATTENTION_CUDNN, "9.19.0"},
-        .kinds = {.n = has_factors ? 1 : 3,
-                  .has_factors = has_factors,
+        .kinds = {.n = variant == NO_MOMENTS ? 1 : 3,
                   .has_average = has_average(sample),
                   .n_moments = variant == VARIED ? sample->n_moments : NULL},
         .average = has_average(sample) ? &average : NULL};
     int world = sample->partition.world;
     EXPECT_OK(checkpoint_layout_init(&sample->layout, of, &sample->partition, &contents.kinds));
-    add_matrices(sample, of, has_factors ? 0 : of->n_params);
     for (int rank = 0; rank < world; rank++) {
         snprintf(sample->names[rank], sizeof *sample->names, MANIFEST_RANK_FILE, rank);
         sample->files[rank] = (struct checkpoint_file){.name = sample->names[rank],
@@ -131,19 +112,10 @@ static void expect_places(const struct checkpoint *checkpoint, const struct samp
     for (int rank = 0; rank < sample->partition.world; rank++)
         assert_int_equal(ends[rank], checkpoint->files[rank].bytes);
     free(ends);
-    for (int unit = 0; unit < checkpoint->params.n_units; unit++) {
-        size_t values = 0;
-        for (int i = 0; i < sample->layout.n_matrices; i++)
-            if (checkpoint->params.params[sample->layout.matrices[i].param].unit == unit)
-                values += sample->layout.matrices[i].values;
-        assert_false(
-            checkpoint_layout_find(&checkpoint->layout, CHECKPOINT_PRECONDITIONERS, unit, values, &found));
-    }
-    for (int kind = 0; kind < CHECKPOINT_PRECONDITIONERS; kind++)
+    for (int kind = 0; kind < N_CHECKPOINT_KINDS; kind++)
         for (int unit = 0; unit < checkpoint->params.n_units; unit++)
-            assert_false(checkpoint_layout_find(
-                &checkpoint->layout, (enum checkpoint_kind)kind, unit,
-                checkpoint_kind_elements(&checkpoint->params, (enum checkpoint_kind)kind, unit), &found));
+            assert_false(checkpoint_layout_find(&checkpoint->layout, (enum checkpoint_kind)kind, unit,
+                                                checkpoint->params.units[unit].elements, &found));
 }
 
 // Elements whose tensors lack the moment are in no file, and the others are.
@@ -270,9 +242,9 @@ static void test_moments_that_do_not_exist(void **state) {
         EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"moments\": 2", "\"moments\": -1"), "moments");
         EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"moments\": 2", "\"momentum\": 2"), "moments");
         EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"moments\": 0", "\"moments\": 1"),
-                       listed ? "gap or overlap" : "are not where its file has them");
+                       listed ? "gap or overlap" : "its spans need");
         EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"moments\": 2", "\"moments\": 1"),
-                       listed ? "unit" : "are not where its file has them");
+                       listed ? "unit" : "its spans need");
         sample_free(&sample);
         sample_free(&plain);
     }
@@ -344,48 +316,6 @@ static void test_forged_members(void **state) {
     sample_free(&sample);
 }
 
-// What a manifest says of preconditioners, beside regular and beside listed spans.
-static void test_forged_preconditioners(void **state) {
-    (void)state;
-    for (int listed = 0; listed < 2; listed++) {
-        struct sample sample;
-        char first[200], offset[100], forged[200];
-        sample_init(&sample, &params, PARTITION_EVEN, RANKS);
-        for (int i = 0; i < sample.partition.n_spans && listed; i++)
-            sample.partition.spans[i].owner = RANKS - 1 - sample.partition.spans[i].owner;
-        sample_print(&sample, &params, PLAIN);
-        const struct text *text = &sample.text;
-        const struct checkpoint_matrix *matrix = &sample.layout.matrices[0];
-        snprintf(offset, sizeof offset, "\"file\": %d, \"offset\": %llu}", matrix->file,
-                 (unsigned long long)matrix->offset);
-        snprintf(first, sizeof first, "\"values\": %zu, %s", matrix->values, offset);
-        EXPECT_OK(forge(text, first, first));
-        EXPECT_FAILURE(STATUS_INVALID, forge(text, "{\"tensor\": \"", "{\"tensor\": \"x"),
-                       "which is no tensor of the model");
-        EXPECT_FAILURE(STATUS_INVALID,
-                       forge(text, "{\"tensor\": \"wte.weight\"", "{\"tensor\": \"wpe.weight\""),
-                       "not in its order");
-        snprintf(forged, sizeof forged, "\"values\": 0, %s", offset);
-        EXPECT_FAILURE(STATUS_INVALID, forge(text, first, forged), "0 preconditioners of wte.weight");
-        snprintf(forged, sizeof forged, "\"values\": 9007199254740991, %s", offset);
-        EXPECT_FAILURE(STATUS_INVALID, forge(text, first, forged), "do not fit rank-00000.bin");
-        snprintf(forged, sizeof forged, "\"values\": %zu, \"file\": 3, \"offset\": 0}", matrix->values);
-        EXPECT_FAILURE(STATUS_INVALID, forge(text, first, forged), "\"file\"");
-        snprintf(forged, sizeof forged, "\"values\": %zu, \"file\": 0, \"offset\": 9999999}", matrix->values);
-        EXPECT_FAILURE(STATUS_INVALID, forge(text, first, forged), "do not fit rank-00000.bin");
-        if (!listed) {
-            snprintf(forged, sizeof forged, "\"values\": %zu, \"file\": 0, \"offset\": 4}", matrix->values);
-            EXPECT_FAILURE(STATUS_INVALID, forge(text, first, forged), "not where its file has them");
-            EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"preconditioners\"", "\"other\""), "its spans need");
-        }
-        EXPECT_FAILURE(STATUS_INVALID,
-                       forge(text, "\"state\": [\"master\", \"m\", \"v\"",
-                             "\"state\": [\"master\", \"m\", \"v\", \"factors\", \"preconditioners\""),
-                       "expected 1 to 5");
-        sample_free(&sample);
-    }
-}
-
 // Spans must cover each element exactly once.
 static void test_forged_spans(void **state) {
     (void)state;
@@ -400,7 +330,7 @@ static void test_forged_spans(void **state) {
                    "gap or overlap");
     EXPECT_FAILURE(STATUS_INVALID,
                    forge(text, "\"unit\": 0, \"kind\": \"m\"", "\"unit\": 9, \"kind\": \"m\""), "\"unit\"");
-    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"kind\": \"m\"", "\"kind\": \"factors\""), "not in state");
+    EXPECT_FAILURE(STATUS_INVALID, forge(text, "\"kind\": \"m\"", "\"kind\": \"n\""), "not in state");
     EXPECT_FAILURE(STATUS_INVALID,
                    forge(text, "\"file\": 2, \"offset\": 0", "\"file\": 2, \"offset\": 99999"),
                    "does not fit");
@@ -416,7 +346,7 @@ static void make_damaged(int i, struct bytes *bytes) {
     sample_init(&sample, &params, i % 2 ? PARTITION_TENSOR : PARTITION_EVEN, RANKS);
     for (int k = 0; i % 3 == 0 && k < sample.partition.n_spans; k++) // listed spans
         sample.partition.spans[k].owner = RANKS - 1 - sample.partition.spans[k].owner;
-    sample_print(&sample, &params, i % 5 == 0 ? FACTORS : i % 5 == 1 ? VARIED : PLAIN);
+    sample_print(&sample, &params, i % 5 == 0 ? NO_MOMENTS : i % 5 == 1 ? VARIED : PLAIN);
     bytes->n = sample.text.length - MANIFEST_SEAL_BYTES;
     assert_true(bytes->n < sizeof bytes->data);
     memcpy(bytes->data, sample.text.data, bytes->n);
@@ -533,7 +463,6 @@ int main(void) {
         cmocka_unit_test(test_moments_that_do_not_exist),
         cmocka_unit_test(test_forged_members),
         cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_forged_preconditioners),
         cmocka_unit_test(test_forged_spans),
         cmocka_unit_test(test_sealed_damage),
         cmocka_unit_test(test_thousands_of_ranks),

@@ -41,17 +41,15 @@ static void start(struct fixture *fixture, const char *json) {
 // Writes FOLDER/step-N. kinds: as the run has them, or as earlier versions of the program wrote them.
 static void save(struct fixture *fixture, int64_t step, const struct checkpoint_kinds *kinds) {
     struct state_reader reader = {&fixture->state, &fixture->stream};
-    EXPECT_OK(checkpoint_write(
-        temporary.folder, &(struct checkpoint_contents){.comm = fixture->comm,
-                                                        .partition = &fixture->state.partition,
-                                                        .step = step,
-                                                        .config = &fixture->config,
-                                                        .params = &fixture->params,
-                                                        .compute = DTYPE_F32,
-                                                        .kinds = *kinds,
-                                                        .matrices = fixture->state.soap.matrices,
-                                                        .n_matrices = fixture->state.soap.rounds.n_tensors,
-                                                        .source = model_states_source(&reader)}));
+    EXPECT_OK(checkpoint_write(temporary.folder,
+                               &(struct checkpoint_contents){.comm = fixture->comm,
+                                                             .partition = &fixture->state.partition,
+                                                             .step = step,
+                                                             .config = &fixture->config,
+                                                             .params = &fixture->params,
+                                                             .compute = DTYPE_F32,
+                                                             .kinds = *kinds,
+                                                             .source = model_states_source(&reader)}));
 }
 
 static enum status read_values(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
@@ -119,11 +117,6 @@ static void test_muon(void **state) {
         "[{\"match\": \"h.0.attn.*\", \"type\": \"adamw\"}, {\"match\": \"h.1.mlp.*\", \"freeze\": true}]}}");
 }
 
-static void test_soap(void **state) {
-    (void)state;
-    check("{\"optimizer\": {\"type\": \"soap\", \"max_precond_dim\": 50}}");
-}
-
 static void test_frozen_tensors(void **state) {
     (void)state;
     check("{\"optimizer\": {\"type\": \"adamw\", \"groups\": [{\"match\": \"h.0.*\", \"freeze\": true}]}}");
@@ -143,7 +136,6 @@ static int remove_folder(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_muon),
-        cmocka_unit_test(test_soap),
         cmocka_unit_test(test_frozen_tensors),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
