@@ -25,7 +25,7 @@ static const struct arg flags[] = {
     {"--max-shard-size", ARG_BYTES, &max_shard_bytes, 1, 0x1p53,
      "hf: size of a file of weights; larger models get several and an index (5 GB)"},
     {"--force", ARG_FLAG, &force, 0, 0,
-     "write into DIR even if it has files that no export wrote; only those of the same names are replaced"},
+     "replace DIR even if it has files that no export wrote; those of other names are kept"},
 };
 enum { N_FLAGS = sizeof flags / sizeof *flags };
 
@@ -92,7 +92,7 @@ const struct command command_export = {
     .summary = "write weights and tokenizer for transformers or llama.cpp",
     .details = "The weights may also be a Hugging Face folder (GPT-2, Llama, Qwen2, Qwen3) or a "
                "GGUF model.\n"
-               "Of a run, the newest checkpoint is exported. The files appear in DIR when all are complete; "
+               "Of a run, the newest checkpoint is exported. DIR appears when all of its files are complete; "
                "DIR/" EXPORT_RECORD " lists them.",
     .examples = "A folder for transformers.\n"
                 "./train export runs/quickstart --to hf my-model\n"

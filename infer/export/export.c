@@ -1,17 +1,24 @@
 // See infer/export/export.h. Formats are in files of their own.
 #include "infer/export/export.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "data/tokenizer_export.h"
 #include "data/tokenizer_identity.h"
-#include "infer/export/internal.h"
 
 #define LIVE_S   0.2  // between two updates of the progress line
 #define REPORT_S 30.0 // between two messages where there is no such line
+
+const char *export_format_name(enum export_format format) {
+    static const char *const names[N_EXPORT_FORMATS] = {"hf", "gguf"};
+    return names[format];
+}
 
 // ---- the source
 
@@ -33,7 +40,7 @@ static enum status read_param(void *context, int index, size_t first, size_t n, 
     struct exporter *exporter = context;
     const struct param *param = &exporter->params.params[index];
     if (exporter->options->is_stopped && exporter->options->is_stopped())
-        return FAIL(STATUS_FAILED, "stopped by a signal; no file of %s has changed", exporter->folder);
+        return FAIL(STATUS_FAILED, "stopped by a signal; %s is as it was", exporter->folder);
     TRY(weights_read_span(&exporter->weights, param->unit, param->offset + first, param->offset + first + n,
                           out));
     exporter->done += n;
@@ -91,6 +98,196 @@ static enum status open_tokenizer(struct exporter *exporter) {
     return STATUS_OK;
 }
 
+// ---- the folder
+
+#define TEMPORARY    ".export-unfinished"
+#define REPLACED     ".export-replaced"
+#define FILES_LISTED 3 // in messages
+
+static bool is_same(const char *a, const char *b) {
+    struct stat x, y;
+    return a && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+// Whether the folder is that of the weights.
+static bool is_source(const struct exporter *exporter) {
+    const struct checkpoint *checkpoint = exporter->weights.checkpoint;
+    return is_same(exporter->path, exporter->target) || is_same(exporter->weights.folder, exporter->target) ||
+           is_same(checkpoint ? checkpoint->path : NULL, exporter->target);
+}
+
+static bool is_listed(const cJSON *files, const char *name) {
+    const cJSON *item;
+    cJSON_ArrayForEach(item,
+                       files) if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) return true;
+    return false;
+}
+
+// The files in a folder that no export wrote.
+static enum status list_others(const char *folder, struct file_list *others) {
+    cJSON *record = NULL;
+    char *path = file_path("%s/" EXPORT_RECORD, folder);
+    if (path && file_exists(path) && json_read_file(path, &record) != STATUS_OK)
+        status_clear(); // it counts as absent
+    const cJSON *files = cJSON_GetObjectItemCaseSensitive(record, "files");
+    enum status status = path ? file_list_folder(others, folder) : STATUS_FAILED;
+    int n = 0;
+    for (int i = 0; i < others->n_paths; i++) {
+        char *name = others->paths[i];
+        if (is_listed(files, name) || (cJSON_IsArray(files) && strcmp(name, EXPORT_RECORD) == 0))
+            free(name);
+        else
+            others->paths[n++] = name;
+    }
+    others->n_paths = n;
+    cJSON_Delete(record);
+    free(path);
+    return status;
+}
+
+static enum status check_others(const struct exporter *exporter) {
+    struct file_list others = {0};
+    struct text names = {0};
+    enum status status = list_others(exporter->target, &others);
+    for (int i = 0; i < others.n_paths && i < FILES_LISTED; i++)
+        text_add(&names, "%s%s", i > 0 ? ", " : "", others.paths[i]);
+    if (status == STATUS_OK)
+        status = text_status(&names);
+    if (status == STATUS_OK && others.n_paths > 0)
+        status = FAIL(STATUS_INVALID,
+                      "train export: %s has files that no export wrote: %s%s; choose another folder, or add "
+                      "--force, which replaces only files of the same names",
+                      exporter->folder, names.data, others.n_paths > FILES_LISTED ? ", ..." : "");
+    text_free(&names);
+    file_list_free(&others);
+    return status;
+}
+
+static enum status check_folder(const struct exporter *exporter) {
+    char *replaced = file_path("%s" REPLACED, exporter->target);
+    enum status status = replaced ? STATUS_OK : STATUS_FAILED;
+    if (replaced && file_exists(replaced))
+        status = FAIL(STATUS_INVALID,
+                      "train export: %s is what an export that was killed has replaced; rename or remove it",
+                      replaced);
+    free(replaced);
+    if (status != STATUS_OK || !file_exists(exporter->target))
+        return status;
+    if (!file_is_folder(exporter->target))
+        return FAIL(STATUS_INVALID, "train export: %s is a file, expected a folder to write to",
+                    exporter->folder);
+    if (exporter->options->force)
+        return STATUS_OK;
+    if (is_source(exporter))
+        return FAIL(
+            STATUS_INVALID,
+            "train export: %s would be written into its own folder; choose another one, or add --force",
+            exporter->path);
+    return check_others(exporter);
+}
+
+// Checks that the folder may be written, and creates the temporary one.
+static enum status make_folder(struct exporter *exporter) {
+    exporter->target = realpath(exporter->folder, NULL);
+    if (!exporter->target)
+        exporter->target = file_path("%s", exporter->folder);
+    for (size_t n = exporter->target ? strlen(exporter->target) : 0; n > 1 && exporter->target[n - 1] == '/';
+         n--)
+        exporter->target[n - 1] = '\0';
+    char *temporary = exporter->target ? file_path("%s" TEMPORARY, exporter->target) : NULL;
+    enum status status = temporary ? check_folder(exporter) : STATUS_FAILED;
+    if (status == STATUS_OK && file_exists(temporary))
+        status = file_remove_tree(temporary); // what a process that was killed has left
+    if (status == STATUS_OK)
+        status = file_make_folders(temporary);
+    if (status == STATUS_OK)
+        exporter->temporary = temporary;
+    else
+        free(temporary);
+    return status;
+}
+
+char *export_new_file(struct exporter *exporter, const char *name) {
+    char **grown =
+        realloc(exporter->files.paths, ((size_t)exporter->files.n_paths + 1) * sizeof *exporter->files.paths);
+    if (grown)
+        exporter->files.paths = grown;
+    char *copy = grown ? file_path("%s", name) : NULL;
+    if (!copy) {
+        (void)FAIL(STATUS_FAILED, "out of memory for the name %s", name);
+        return NULL;
+    }
+    exporter->files.paths[exporter->files.n_paths++] = copy;
+    return file_path("%s/%s", exporter->temporary, name);
+}
+
+static enum status write_record(struct exporter *exporter) {
+    struct text record = {0};
+    char *path = file_path("%s/" EXPORT_RECORD, exporter->temporary);
+    text_add(&record, "{\n  \"program\": \"zero.c\",\n  \"format\": \"%s\",\n  \"dtype\": \"%s\",\n",
+             export_format_name(exporter->options->format), value_type_name(exporter->options->type));
+    if (exporter->weights.checkpoint)
+        text_add(&record, "  \"step\": %lld,\n  \"tokens\": %lld,\n",
+                 (long long)exporter->weights.checkpoint->step,
+                 (long long)exporter->weights.checkpoint->tokens);
+    text_add(&record, "  \"files\": [");
+    for (int i = 0; i < exporter->files.n_paths; i++) {
+        char *file = file_path("%s/%s", exporter->temporary, exporter->files.paths[i]);
+        struct stat info;
+        if (file && stat(file, &info) == 0)
+            exporter->bytes += (uint64_t)info.st_size;
+        free(file);
+        text_add(&record, i > 0 ? ", " : "");
+        json_add_string(&record, exporter->files.paths[i]);
+    }
+    text_add(&record, "]\n}\n");
+    enum status status = path ? text_status(&record) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        status = file_write_all(path, record.data, record.length);
+    text_free(&record);
+    free(path);
+    return status;
+}
+
+// With --force: what no export wrote moves from the folder that was replaced, but what has a name of this
+// one.
+static enum status keep_others(const struct exporter *exporter, const char *replaced, bool all) {
+    struct file_list others = {0};
+    enum status status = all ? file_list_folder(&others, replaced) : list_others(replaced, &others);
+    for (int i = 0; i < others.n_paths && status == STATUS_OK; i++) {
+        char *from = file_path("%s/%s", replaced, others.paths[i]),
+             *to = file_path("%s/%s", exporter->target, others.paths[i]);
+        status = !from || !to ? STATUS_FAILED : file_exists(to) ? STATUS_OK : file_rename(from, to);
+        free(from);
+        free(to);
+    }
+    file_list_free(&others);
+    return status;
+}
+
+static enum status replace_folder(struct exporter *exporter, const char *replaced) {
+    const bool is_there = file_exists(exporter->target), of_weights = is_source(exporter);
+    if (is_there)
+        TRY(file_rename(exporter->target, replaced));
+    enum status status = file_rename(exporter->temporary, exporter->target);
+    if (status != STATUS_OK && is_there)
+        rename(replaced, exporter->target);
+    TRY(status);
+    if (is_there && exporter->options->force)
+        TRY(keep_others(exporter, replaced, of_weights));
+    TRY(file_sync_folder(exporter->target));
+    return is_there ? file_remove_tree(replaced) : STATUS_OK;
+}
+
+static enum status commit(struct exporter *exporter) {
+    char *replaced = file_path("%s" REPLACED, exporter->target);
+    enum status status = replaced ? write_record(exporter) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        status = replace_folder(exporter, replaced);
+    free(replaced);
+    return status;
+}
+
 // ---- the export
 
 static enum status check_type(const struct export_options *options) {
@@ -116,14 +313,17 @@ enum status export_run(struct exporter *exporter, const char *path, const char *
     exporter->total = exporter->params.n_weights;
     exporter->reported = clock_monotonic_s();
     exporter->source = (struct param_source){&exporter->params, path, exporter, read_param};
-    TRY(export_make_folder(exporter));
+    TRY(make_folder(exporter));
     enum status status = options->format == EXPORT_HF ? export_huggingface(exporter) : export_gguf(exporter);
     log_live_end();
-    return status == STATUS_OK ? export_commit(exporter) : status;
+    return status == STATUS_OK ? commit(exporter) : status;
 }
 
 void export_free(struct exporter *exporter) {
-    export_remove_temporary(exporter);
+    if (exporter->temporary && file_remove_tree(exporter->temporary) != STATUS_OK)
+        status_clear(); // what failed before is reported
+    free(exporter->temporary);
+    free(exporter->target);
     file_list_free(&exporter->files);
     tokenizer_delete(exporter->tokenizer);
     weights_close(&exporter->weights);

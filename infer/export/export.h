@@ -4,6 +4,8 @@
 #ifndef ZERO_INFER_EXPORT_EXPORT_H
 #define ZERO_INFER_EXPORT_EXPORT_H
 
+#include "base/file.h"
+#include "base/text.h"
 #include "data/tokenizer.h"
 #include "infer/weights.h"
 #include "model/param_values.h"
@@ -24,7 +26,7 @@ struct export_options {
     uint64_t max_shard_bytes; // EXPORT_HF: of one safetensors file, unless one tensor is larger
     const char *tokenizer; // NULL: the one that belongs to the weights; "none"; or a path for tokenizer_load
     const char *weights;   // "average", "latest" or NULL, as for weights_choose
-    bool force;            // write into a folder that has other files, and keep those
+    bool force;            // into a folder that no export wrote; its other files are kept
     bool (*is_stopped)(void); // asked now and then; once true, the export fails. NULL: never
 };
 
@@ -36,20 +38,28 @@ struct exporter {
     struct params params;
     struct tokenizer *tokenizer; // NULL: none
     struct param_source source;  // reads `weights`
-    char *temporary;             // folder below `folder`, where the files are written first
-    bool made_folder;            // `folder` was not there before
+    char *target;                // `folder` without links and a "/" at its end
+    char *temporary;             // folder beside it, where the files are written first
     struct file_list files;      // names of those written
     uint64_t bytes;              // of them
     uint64_t done, total;        // elements read so far, and of all tensors
     double reported;             // when progress was last reported
 };
 
-// Exports the weights at `path` (infer/weights.h) to `folder`, which is created. The files get their names
-// when all are complete; a failure leaves the folder as it was. STATUS_INVALID: the format has no such type;
-// the tokenizer does not fit; the folder has files that no export wrote, and `force` is not set; a value does
-// not fit the type. STATUS_FAILED: a read or a write failed, or the export was stopped.
+// Exports the weights at `path` (infer/weights.h) to `folder`, which is created, or replaced where an earlier
+// export wrote all of its files. It appears when all files are complete; a failure leaves it as it was.
+// STATUS_INVALID: the format has no such type; the tokenizer does not fit; the folder has files that no
+// export wrote, and `force` is not set; a value does not fit the type. STATUS_FAILED: a read or a write
+// failed, or the export was stopped.
 enum status export_run(struct exporter *exporter, const char *path, const char *folder,
                        const struct export_options *options) MUST_CHECK;
 void export_free(struct exporter *exporter); // also after a failure
+
+// ---- what the formats share
+
+// The path of a new file of the export, to be freed; it is listed. NULL: out of memory, recorded.
+char *export_new_file(struct exporter *exporter, const char *name);
+enum status export_huggingface(struct exporter *exporter) MUST_CHECK;
+enum status export_gguf(struct exporter *exporter) MUST_CHECK;
 
 #endif

@@ -8,7 +8,17 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "data/tokenizer_export.h"
-#include "infer/export/internal.h"
+#include "infer/export/export.h"
+
+// Writes a small file.
+static enum status write_text(struct exporter *exporter, const char *name, struct text *text) {
+    char *path = export_new_file(exporter, name);
+    enum status status = path ? text_status(text) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        status = file_write_all(path, text->data, text->length);
+    free(path);
+    return status;
+}
 
 // ---- weights
 
@@ -139,7 +149,7 @@ static enum status write_shards(struct exporter *exporter, const struct shards *
         TRY(status);
     }
     text_add(index, "  }\n}\n");
-    return shards->n == 1 ? STATUS_OK : export_write_text(exporter, "model.safetensors.index.json", index);
+    return shards->n == 1 ? STATUS_OK : write_text(exporter, "model.safetensors.index.json", index);
 }
 
 static enum status write_weights(struct exporter *exporter) {
@@ -352,6 +362,28 @@ static void add_special_tokens(const struct exporter *exporter, struct text *out
     tokenizer_add_special_map(exporter->tokenizer, out);
 }
 
+// The model card.
+static void add_card(const struct exporter *exporter, struct text *out) {
+    const struct gpt_config *config = &exporter->params.config;
+    const struct checkpoint *checkpoint = exporter->weights.checkpoint;
+    const char *slash = strrchr(exporter->target, '/'), *name = slash ? slash + 1 : exporter->target;
+    const bool gpt2 = config->family == FAMILY_GPT2;
+    char count[32], steps[96] = "converted";
+    if (checkpoint)
+        snprintf(steps, sizeof steps, "trained for %lld steps on %lld tokens", (long long)checkpoint->step,
+                 (long long)checkpoint->tokens);
+    text_add(out,
+             "---\nlibrary_name: transformers\npipeline_tag: text-generation\ntags:\n- %s\n---\n\n# %s\n\n"
+             "A %s model of %s parameters, %s by zero.c.\n\n| | |\n|---|---|\n| layers | %d |\n"
+             "| attention heads | %d |\n| width | %d |\n| context | %d tokens |\n| vocabulary | %d |\n"
+             "| weights | %s |\n\n```python\nfrom transformers import pipeline\n\n"
+             "print(pipeline(\"text-generation\", \"%s\")(\"Once upon a time\"))\n```\n",
+             gpt2 ? "gpt2" : "llama", name, gpt2 ? "GPT-2" : "Llama-family",
+             text_count(count, sizeof count, (double)exporter->params.n_weights), steps, config->n_layer,
+             config->n_head, config->n_embd, config->n_positions, config->vocab_size,
+             value_type_name(exporter->options->type), name);
+}
+
 static enum status write_settings(struct exporter *exporter) {
     static const struct {
         const char *name;
@@ -359,7 +391,7 @@ static enum status write_settings(struct exporter *exporter) {
         bool of_tokenizer;
     } files[] = {{"config.json", add_config, false},
                  {"generation_config.json", add_generation_config, false},
-                 {"README.md", export_add_card, false},
+                 {"README.md", add_card, false},
                  {"tokenizer_config.json", add_tokenizer_config, true},
                  {"special_tokens_map.json", add_special_tokens, true}};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
@@ -367,7 +399,7 @@ static enum status write_settings(struct exporter *exporter) {
             continue;
         struct text text = {0};
         files[i].add(exporter, &text);
-        enum status status = export_write_text(exporter, files[i].name, &text);
+        enum status status = write_text(exporter, files[i].name, &text);
         text_free(&text);
         TRY(status);
     }

@@ -160,15 +160,11 @@ class Layouts(ExportCase):
         self.train_a_run()
         self.export('run', 'hf', 'out')
         card = (self.folder / 'out' / 'README.md').read_text()
-        loss = self.metrics()[-1]['loss']
-        evaluations = [json.loads(line) for line in (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines() if 'val_loss' in line]
-        for line in ('# run', 'library_name: transformers', '| training data | `my/train-*.bin` |', '| steps | 4 |',
-                     f'| tokens | {4 * 4 * 64} |', f'| training loss | {loss:.4f} nats per token |',
-                     f'| validation loss | {evaluations[-1]["val_loss"]:.4f} nats per token |', '| layers | 2 |'):
+        for line in '# out', 'library_name: transformers', f'trained for 4 steps on {4 * 4 * 64} tokens by zero.c', '| layers | 2 |':
             self.assertIn(line, card)
         self.export('hf', 'hf', 'plain', '--tokenizer', 'none')
         card = (self.folder / 'plain' / 'README.md').read_text()
-        self.assertIn('converted by zero.c', card)
+        self.assertIn('parameters, converted by zero.c', card)
         self.assertNotIn('steps', card)
 
 
@@ -433,9 +429,17 @@ class Refusals(ExportCase):
             self.refuses_export('hf', 'out', '--to', 'hf', says=['files that no export wrote'])
             self.export('hf', 'gguf', 'out', '--tokenizer', 'none', '--force')
         self.assertTrue((self.model / 'config.json').exists())
-        (self.folder / 'out' / '.export-999999999').mkdir()  # of a process that was killed
+        (self.folder / 'out.export-unfinished').mkdir()  # of a process that was killed
         (self.folder / 'out' / 'notes.txt').unlink()
         self.export('hf', 'gguf', 'out', '--tokenizer', 'none')
+        (self.folder / 'out').rename(self.folder / 'out.export-replaced')  # of one that was killed between its two renames
+        self.refuses_export('hf', 'out', '--to', 'gguf', says=['out.export-replaced is what an export that was killed has replaced'])
+        (self.folder / 'out.export-replaced').rename(self.folder / 'out')
+        self.assertEqual([p.name for p in self.folder.glob('out*')], ['out'])
+        self.run_train('export', '../hf', '--to', 'gguf', '.', '--tokenizer', 'none', cwd=self.folder / 'out')
+        os.symlink('out', self.folder / 'link')
+        self.export('hf', 'gguf', 'link/', '--tokenizer', 'none')
+        self.assertTrue((self.folder / 'link').is_symlink())
         self.assertEqual(sorted(p.name for p in (self.folder / 'out').iterdir()), ['export.json', 'model.gguf'])
 
     def test_a_full_disk(self):
@@ -457,13 +461,13 @@ class Refusals(ExportCase):
         self.make_zeros(n_layer=48, n_head=25, n_embd=1600, vocab_size=50257, n_positions=1024)
         process = self.start('export', 'zeros', '--to', 'gguf', 'out', '--tokenizer', 'none', preexec_fn=harness.restore_signals)
         for _ in range(1200):
-            if list(self.folder.glob('out/.export-*/model.gguf.tmp-*')) or process.poll() is not None:
+            if list(self.folder.glob('out.export-unfinished/model.gguf.tmp-*')) or process.poll() is not None:
                 break
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         self.finish(process, 1)
-        self.assertIn('stopped by a signal; no file of out has changed', process.error)
-        self.assertFalse((self.folder / 'out').exists())
+        self.assertIn('stopped by a signal; out is as it was', process.error)
+        self.assertEqual(list(self.folder.glob('out*')), [])
 
 
 if __name__ == '__main__':
