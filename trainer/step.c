@@ -125,6 +125,58 @@ bool trainer_may_be_ahead(const struct trainer *trainer) {
            optimizer_decides_on_device(&trainer->engine.optimizer);
 }
 
+// ---- the gradient noise scale, and the batch size that follows from it
+
+void trainer_take_batches(struct trainer *trainer) {
+    trainer->batches = batch_sizes_of(trainer->config);
+    if (trainer->noise.grown.n > 0)
+        trainer->batches.stages = trainer->noise.grown;
+}
+
+// Whether the step after so many is measured.
+static bool measures_noise(const struct trainer *trainer, int64_t batch_size) {
+    const struct config *config = trainer->config;
+    return config->train.noise_scale_every > 0 &&
+           (trainer->step + 1) % config->train.noise_scale_every == 0 &&
+           batch_size > config->train.micro_batch_size;
+}
+
+// The step after this one may be issued already, wherever the decision is made: the one after that is the
+// first.
+static void grow(struct trainer *trainer, const struct trainer_step *step) {
+    struct config_stages *grown = &trainer->noise.grown;
+    const int64_t batch = step->batch_size;
+    if (grown->n == CONFIG_SCHEDULE_MOST ||
+        batch != batch_sizes_at(&trainer->batches, step->now.step + 1) || // it has grown since
+        !noise_wants_more(&trainer->noise, batch, trainer->config->train.max_batch_size))
+        return;
+    grown->stages[grown->n++] = (struct config_stage){step->now.step + 1, 2 * batch};
+    trainer->noise.n_since = 0;
+    trainer_take_batches(trainer);
+    log_live_end();
+    log_info("step %lld: the gradient noise scale is %.4g sequences; from step %lld on, the batch has %lld",
+             (long long)step->now.step, noise_scale(&trainer->noise), (long long)step->now.step + 2,
+             (long long)(2 * batch));
+}
+
+// Once a measured step has ended and its update was not skipped: takes up the measurement, and decides on the
+// batch size of the steps after the next one. The same on all ranks.
+static void note_noise(struct trainer *trainer, struct trainer_step *step, const struct update_plan *plan) {
+    const double n_small = (double)trainer->config->train.micro_batch_size,
+                 n_large = (double)step->batch_size,
+                 to_mean = (double)plan->loss_factor * n_small * (double)trainer->config->train.seq_len;
+    noise_record_add(&trainer->noise, step->small_square / (to_mean * to_mean), n_small,
+                     step->now.grad_norm * step->now.grad_norm, n_large);
+    step->now.measures_noise = true;
+    step->now.noise_scale = noise_scale(&trainer->noise);
+    if (!isnan(step->now.noise_scale)) {
+        log_live_end();
+        log_info("step %lld: gradient noise scale %.4g sequences, batch %lld", (long long)step->now.step,
+                 step->now.noise_scale, (long long)step->batch_size);
+    }
+    grow(trainer, step);
+}
+
 // ---- gradients
 
 static enum status begin_update(struct trainer *trainer, const struct trainer_step *step) {
@@ -194,7 +246,7 @@ static enum status accumulate(struct trainer *trainer, struct trainer_step *step
             TRY(begin_update(trainer, step));
         TRY(gpt_load(trainer->engine.gpt, &trainer->stream, tokens, targets,
                      trainer_first_token(trainer, trainer->tokens, k)));
-        if (k == 0 && trainer_measures_noise(trainer, step->batch_size))
+        if (k == 0 && measures_noise(trainer, step->batch_size))
             TRY(measure_micro_batch(&micro, &step->small_square));
         else
             TRY(trainer_graph_run(trainer, &trainer->graphs.micro_batches[kind], train_micro_batch, &micro));
@@ -409,7 +461,7 @@ static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     TRY(loss_scale_update(&trainer->loss_scale, config, now->step - 1, overflow));
     // A spike's gradients say nothing about the noise of others, and would stay in the average for long.
     if (step->small_square >= 0 && !step->result.skipped && trainer->spikes.seen == spikes_before)
-        trainer_note_noise(trainer, step, plan);
+        note_noise(trainer, step, plan);
     now->skipped_steps = trainer->loss_scale.skipped + trainer->spikes.skipped;
     if (overflow) {
         log_live_end();

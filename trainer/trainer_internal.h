@@ -187,13 +187,6 @@ static inline uint64_t trainer_first_token(const struct trainer *trainer, int64_
     return (uint64_t)(tokens + trainer_first_row(trainer, k) * trainer->config->train.seq_len);
 }
 
-// ---- noise scale (noise.c)
-
-// Whether the step after so many is measured.
-bool trainer_measures_noise(const struct trainer *trainer, int64_t batch_size);
-// Once a measured step has ended and its update was not skipped: takes up the measurement, and decides on the
-// batch size of the steps after the next one. The same on all ranks.
-void trainer_note_noise(struct trainer *trainer, struct trainer_step *step, const struct update_plan *plan);
 // The batch sizes of steps, by the config and by what was decided.
 void trainer_take_batches(struct trainer *trainer);
 
