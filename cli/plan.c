@@ -14,7 +14,7 @@
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"
 #include "trainer/initial_weights.h"
-#include "trainer/plan/fit_report.h"
+#include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/plan/report.h"
 
@@ -31,7 +31,7 @@ static const struct arg flags[] = {
     {"--per-machine", ARG_INTEGER, &per_machine, 0, MOST_RANKS,
      "ranks per machine; 0: all on one machine (0)"},
     {"--fit", ARG_FLAG, &fits, 0, 0,
-     "find the fastest settings that fit in memory, and print the command to run"},
+     "find the cheapest settings that fit in memory, and print the command to run"},
     {"--device-memory", ARG_BYTES, &device_memory, 1, MOST_MEMORY,
      "plan for one GPU per rank with this much memory, such as 24G"},
     {"--host-memory", ARG_BYTES, &host_memory, 1, MOST_MEMORY,
@@ -227,19 +227,12 @@ static enum status choose_micro_batch(const struct planner *planner, struct engi
 
 // ---- planning
 
-// The settings that fit. If there are none: the largest preset that fits, and whether narrower optimizer
-// state would.
-static enum status find_fit(struct planner *planner, const struct engine_options *plan,
-                            struct fit_case *out) {
+static enum status find_fit(struct planner *planner, const struct engine_options *plan, struct fit *out) {
     struct config given = *plan->config; // a shallow copy, which is not freed
     if (given.micro_batch_is_open && plan->device->place == REGION_DEVICE) // so that proposals always name it
         given.train.micro_batch_size = given.train.gradient_accumulation_steps = 0;
     const struct fit_request request = {.plan = *plan, .given = &given, .machine = planner->fit.machine};
-    TRY(fit_search(&request, &out->fit));
-    if (out->fit.n_proposals > 0)
-        return STATUS_OK;
-    TRY(fit_preset(&request, &out->preset, &out->of_preset));
-    return fit_narrow_state(&request, &out->narrow, &out->of_narrow);
+    return fit_find(&request, out);
 }
 
 static enum status plan_resolved(struct planner *planner, struct config *config, struct plan_case *one) {
@@ -344,30 +337,16 @@ static enum status plan_all(struct planner *planner) {
     return FAIL(STATUS_INVALID, "%s: %s", report->source, report->cases[0].refused);
 }
 
-static enum status print_fit(const struct fit_report *fit) {
-    TRY(as_json ? fit_report_print_json(fit) : fit_report_print(fit));
-    for (int i = 0; i < fit->plans->n_cases; i++)
-        if (fit->cases[i].fit.n_proposals > 0)
-            return STATUS_OK;
-    struct text message = {0};
-    fit_report_add_failure(fit, &message);
-    enum status status = text_status(&message);
-    if (status == STATUS_OK)
-        status = FAIL(STATUS_FAILED, "%s: %s", fit->plans->source, message.data);
-    text_free(&message);
-    return status;
-}
-
 static enum status print(const struct planner *planner) {
     const struct plan_report *report = planner ? &planner->report : NULL;
     if (planner && fits)
-        return print_fit(&planner->fit);
+        return fit_report_print(&planner->fit, as_json);
     return as_json ? plan_report_print_json(report, with_paper) : plan_report_print(report, with_paper);
 }
 
 static void planner_free(struct planner *planner) {
     for (int i = 0; planner->fit.cases && i < planner->report.n_cases; i++)
-        fit_case_free(&planner->fit.cases[i]);
+        fit_free(&planner->fit.cases[i]);
     free(planner->fit.cases);
     device_close(planner->device);
     plan_report_free(&planner->report);
@@ -416,11 +395,11 @@ const struct command command_plan = {
         "device=cuda or --device-memory.\n\n"
         "--fit varies only what keeps the run's results the same, to the bit or up to rounding: ZeRO stage,\n"
         "recompute, offload, and micro-batches of the same batch (smaller ones, unless\n"
-        "train.micro_batch_size is left open for a GPU). It prints the fastest settings\n"
+        "train.micro_batch_size is left open for a GPU). It prints the cheapest settings\n"
         "that fit, as a command. Exit code 1 if nothing fits; it then names the largest preset that does.",
     .examples = "What GPT-2 1.5B needs on 1, 4 and 8 GPUs of 80 GB, at every stage.\n"
                 "./train plan configs/gpt2-xl.json --ranks 1,4,8 --device-memory 80GB\n"
-                "The fastest settings that fit a smaller one.\n"
+                "The cheapest settings that fit a smaller one.\n"
                 "./train plan configs/gpt2-xl.json --fit --ranks 1 --device-memory 24GB\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,

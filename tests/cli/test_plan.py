@@ -351,7 +351,7 @@ class Fit(CommandCase):
         self.assertEqual([word for word in words if word.startswith('recompute')], ['recompute=elementwise'])
         out = self.run_train('plan', config, 'recompute=block', '--fit', '--ranks', 1).out
         self.assertIn(f'./train {config} recompute=elementwise\n', out)
-        self.assertRegex(out, r'fastest: nothing offloaded or recomputed for memory, \d+ x \d+ sequences per rank\n')
+        self.assertRegex(out, r'\n  \d+ x \d+ sequences per rank\n')
 
     def test_an_absent_gpu(self):
         """Plans for a GPU do not need CUDA in the build."""
@@ -360,7 +360,9 @@ class Fit(CommandCase):
         first = case['proposals'][0]
         self.assertIn('zero_optimization.offload_optimizer.device=cpu', first['overrides'])
         self.assertLessEqual(first['device_bytes'], 23.5 * 2**30)
-        self.assertEqual([p['relative_time'] >= 1 for p in case['proposals']], [True] * 3)
+        self.assertEqual(len(case['proposals']), 3)
+        for one, other in zip(case['proposals'], case['proposals'][1:]):
+            self.assertLessEqual(other['device_bytes'], 0.9 * one['device_bytes'])
         report = json.loads(self.run_train('plan', xl, 'device=cuda', '--device-memory', '24G', '--ranks', '1,8', '--json').out)
         self.assertEqual((report['gpu_is_planned'], report['compute']), (True, 'bf16'))
         alone, eight = report['plans']
@@ -368,6 +370,15 @@ class Fit(CommandCase):
         self.assertEqual([stage['fits'] for stage in eight['stages']], [False, True, True, True])
         out = self.run_train('plan', xl, 'device=cuda', '--device-memory', '24G', '--ranks', '8').out
         self.assertIn('Stages that fit into 23.5 GiB of GPU memory per rank: 1, 2, 3\n', out)
+
+    def test_flash_where_the_workspace_of_cudnn_is_too_large(self):
+        config = self.tiny_config(device='cuda', precision={'compute': 'bf16'}, train={'micro_batch_size': 1},
+                                  model={'n_layer': 1, 'n_head': 8, 'n_embd': 512, 'n_positions': 4096})
+        limits = '--ranks', 1, '--host-memory', '8G', '--device-memory'
+        self.assertNotIn('attention', self.proposals(config, *limits, '8G')[0]['overrides'])
+        flash = self.proposals(config, 'attention=flash', *limits, '8G')[0]['device_bytes']
+        first = self.proposals(config, *limits, flash + (16 << 20))[0]
+        self.assertEqual((first['overrides'], first['device_bytes']), ('attention=flash', flash))
 
     def test_the_host_has_room_for_the_program_too(self):
         config = self.tiny_config()
@@ -402,30 +413,14 @@ class Fit(CommandCase):
         big = ROOT / 'configs' / 'gpt3-13b.json'
         limits = ('--device-memory', '8G', '--host-memory', '32G')
         case, = self.fit(big, *limits, '--ranks', 1, code=1)
-        self.assertEqual((case['proposals'], case['preset']['path']), ([], 'configs/gpt2-xl.json'))
-        self.assertLessEqual(case['preset']['host_bytes'], 32 << 30)
-        self.assertIn('train.train_batch_size=2048', case['preset']['overrides'])  # sequences are half as long
+        self.assertEqual((case['proposals'], case['preset']), ([], 'configs/gpt2-xl.json'))
         run = self.refuses('plan', big, '--fit', *limits, '--ranks', '1,2', code=1,
                            says=['no setting fits', 'configs/gpt2-xl.json'])
-        self.assertIn('./train configs/gpt2-xl.json ', run.out)
+        self.assertIn('nothing fits; the largest preset that fits is configs/gpt2-xl.json\n', run.out)
         self.refuses('plan', big, '--fit', '--device-memory', '1M', '--ranks', 1, code=1, says=['no preset'])
         # Exit code 0 if the run fits on one of the numbers of ranks.
         cases = self.fit(big, '--device-memory', '80G', '--host-memory', '64G', '--ranks', '1,64')
         self.assertEqual([bool(case['proposals']) for case in cases], [False, True])
-
-    def test_a_smaller_state_dtype_is_only_suggested(self):
-        """bf16 and int8 moments change rounding, so they are mentioned only if nothing else fits."""
-        config = self.tiny_config(model={'n_layer': 4, 'n_embd': 256}, train={'max_steps': 2, 'micro_batch_size': 1})
-        limit = 1 << 40
-        while (case := self.fit_within(config, 1, limit))['proposals']:
-            limit = case['proposals'][0]['host_bytes'] + PROGRAM - 1
-        self.assertEqual(case['narrow_state']['state_dtype'], 'bf16')
-        self.assertLessEqual(case['narrow_state']['host_bytes'] + PROGRAM, limit)
-        self.run_train(config, *case['narrow_state']['overrides'].split())
-        out = self.run_train('plan', config, '--fit', '--ranks', 1, '--host-memory', limit, code=1).out
-        self.assertIn('it fits with optimizer.state_dtype=bf16, which changes rounding', out)
-        self.assertRegex(out, r'model memory \S+ MiB, program about 32.0 MiB, total \S+ MiB\n')
-        self.assertLessEqual(max(map(len, out.splitlines())), 100)
 
     def test_ranks_that_the_batch_does_not_divide_by(self):
         config = self.tiny_config(train={'train_batch_size': 8})

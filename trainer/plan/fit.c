@@ -1,369 +1,154 @@
-// A plan is the sum of two halves, model states and model (plan_add_states, plan_add_model). Each half is
-// planned once for all settings that share it.
+// The ladder: rungs are taken one after the other, those that save memory, until the plan fits. Then rungs
+// that turn out not to be needed are given back, the dearest first.
 #include "trainer/plan/fit.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "trainer/plan/cost_model.h"
+#include "base/json.h"
+#include "configs/presets.h"
 #include "trainer/plan/micro_batch.h"
+#include "trainer/plan/model_sizes.h"
 
-// ---- settings
+// ---- the rungs
 
-enum { RATIO_STEPS = 20, MOST_MICRO_SIZES = 64 };
+enum dimension { STAGE, MICRO_BATCH, RECOMPUTE, ATTENTION, OFFLOAD };
+enum { INPUTS_ON_HOST = CONFIG_RECOMPUTE_BLOCK + 1, ALL_OFFLOADED = 4, PARAMS_OFFLOADED };
 
-enum { N_RECOMPUTATIONS = CONFIG_RECOMPUTE_BLOCK + 1 };
-
-struct setting {
-    int stage, recompute; // enum config_recompute
-    int ratio;            // of the optimizer on the host, of RATIO_STEPS
-    bool host_params, host_activations;
-    int micro; // index into the search's micro_sizes
+// Each raises a dimension to a level, but for MICRO_BATCH, where it halves. In the order of their prices: how
+// much longer a step takes, in percent.
+static const struct rung {
+    enum dimension dimension;
+    int level;
+    const char *words; // or NULL
+} rungs[] = {
+    // Below 1: 33.81 and 34.02 ms, benchmarks/gpu_step.md.
+    {RECOMPUTE, CONFIG_RECOMPUTE_ELEMENTWISE, NULL},
+    // 1 and 4, on 2 and 4 ranks: benchmarks/zero.md. Stage 1 costs nothing, stage 0 would cost 12.
+    {STAGE, 2, NULL},
+    {STAGE, 3, NULL},
+    // 4 each: 551,277 tokens/s with 64 sequences of 1024 and 465,611 with 4 (benchmarks/gpu.md).
+    {MICRO_BATCH, 0, NULL},
+    {MICRO_BATCH, 0, NULL},
+    // 9 and 12: benchmarks/cpu.md, "Recomputation".
+    {RECOMPUTE, CONFIG_RECOMPUTE_ATTENTION, "attention recomputed in backward"},
+    // 10: 140.8 ms by cuDNN and 154.6 by flash, which needs less workspace (benchmarks/gpu.md).
+    {ATTENTION, 1, "attention by flash"},
+    {MICRO_BATCH, 0, NULL},
+    {MICRO_BATCH, 0, NULL},
+    // 14 and 21: benchmarks/cpu.md, "Recomputation".
+    {RECOMPUTE, CONFIG_RECOMPUTE_BLOCK, "blocks recomputed in backward"},
+    // Copies are not measured, but counted for PCIe 4.0 x16 (25 GB/s) and steps of 65,536 tokens per rank.
+    // Little is copied behind recomputed blocks.
+    {RECOMPUTE, INPUTS_ON_HOST, "blocks recomputed in backward, their inputs on the host"},
+    // 6 each: per parameter 6 bytes are copied, and 28 read and written by the host.
+    {OFFLOAD, 1, "a quarter of the optimizer on the host"},
+    {OFFLOAD, 2, "half of the optimizer on the host"},
+    {OFFLOAD, 3, "three quarters of the optimizer on the host"},
+    {OFFLOAD, ALL_OFFLOADED, "the optimizer on the host"},
+    {STAGE, 2, NULL}, // where the gradients of what is offloaded are not kept either
+    // More than 10 each: so few tokens do not fill a device.
+    {MICRO_BATCH, 0, NULL},
+    {MICRO_BATCH, 0, NULL},
+    {MICRO_BATCH, 0, NULL},
+    {MICRO_BATCH, 0, NULL},
+    // Parameters are copied for both passes of each micro-batch.
+    {OFFLOAD, PARAMS_OFFLOADED, "the optimizer and parameters on the host"},
 };
+enum { N_RUNGS = sizeof rungs / sizeof *rungs };
 
-struct memory_use {
-    size_t bytes[N_REGION_PLACES];
-};
+typedef uint32_t setting; // a bit for each rung that is taken
 
-// Memory of the model states: of rank 0, which may write samples, and the most of any other rank.
-struct states_plan {
-    bool known;
-    struct memory_use first, others;
-};
-// Memory of the model on a rank with a generator of samples, and without; and its work.
-struct model_plan {
-    bool known;
-    struct memory_use with_samples, without_samples;
-    struct step_work work; // but for the update
-};
-
-struct fit_candidate {
-    struct setting setting;
-    struct memory_use taken;
-    double step_s;
-    int n_changes;
-};
-
-struct search {
+struct ladder {
     const struct fit_request *request;
-    int *ranks, n_ranks; // the ranks to plan (plan_ranks)
-    int64_t micro_sizes[MOST_MICRO_SIZES];
-    int n_micro_sizes;
-    struct states_plan states[N_STAGES][2][RATIO_STEPS + 1]; // [host_params]
-    struct model_plan *models;                               // [micro][recompute][host_activations]
-    uint64_t *volume;                                        // [micro][stage]; 0: not known yet
-    double update_flops;                                     // of a rank (struct step_work)
-    size_t limits[N_REGION_PLACES];                          // bytes per rank
-    struct fit_candidate best;                               // within the current limits
-    bool found;                                              // `best` is valid
+    enum region_place place; // whose memory is short: the GPU's, or the host's without a GPU
+    int *ranks, n_ranks;     // the ranks to plan (plan_ranks)
+    size_t limits[N_REGION_PLACES];
 };
 
-static bool on_gpu(const struct search *search) {
-    return search->request->plan.device->place == REGION_DEVICE;
+static int level_of(setting taken, enum dimension dimension) {
+    int level = 0;
+    for (int i = 0; i < N_RUNGS; i++)
+        if (rungs[i].dimension == dimension && taken >> i & 1 && rungs[i].level > level)
+            level = rungs[i].level;
+    return level;
 }
 
 static enum config_offload offload_choice(bool on_host) {
     return on_host ? CONFIG_OFFLOAD_CPU : CONFIG_OFFLOAD_NONE;
 }
 
-static struct config config_with(const struct search *search, const struct setting *setting) {
-    struct config config = *search->request->plan.config; // a shallow copy, which is not freed
-    int64_t sequences = config.train.micro_batch_size * config.train.gradient_accumulation_steps;
-    config.train.micro_batch_size = search->micro_sizes[setting->micro];
-    config.train.gradient_accumulation_steps = sequences / config.train.micro_batch_size;
-    config.top.recompute = (enum config_recompute)setting->recompute;
-    config.zero_optimization.stage = setting->stage;
-    if (!on_gpu(search))
+// Before the first rung: the fastest. A micro-batch that the config leaves open for a GPU is the largest that
+// a run would choose.
+static struct config config_of(const struct ladder *ladder, setting taken) {
+    const struct engine_options *run = &ladder->request->plan;
+    struct config config = *run->config; // a shallow copy, which is not freed
+    const bool on_gpu = ladder->place == REGION_DEVICE;
+    const int stage = level_of(taken, STAGE), offload = level_of(taken, OFFLOAD),
+              recompute = level_of(taken, RECOMPUTE);
+    const int64_t sequences = config_rank_sequences(run->config);
+    int64_t micro = config.micro_batch_is_open && on_gpu
+                        ? config_largest_divisor(sequences, MICRO_BATCH_MOST_TOKENS / config.train.seq_len)
+                        : config.train.micro_batch_size;
+    for (int i = 0; i < N_RUNGS; i++)
+        if (rungs[i].dimension == MICRO_BATCH && taken >> i & 1 && micro > 1)
+            micro = config_largest_divisor(sequences, micro / 2);
+    config_set_micro_batch(&config, micro);
+    config.zero_optimization.stage = stage > 0 ? stage : run->world > 1 || config.zero_optimization.stage > 0;
+    if (recompute > 0)
+        config.top.recompute =
+            recompute < INPUTS_ON_HOST ? (enum config_recompute)recompute : CONFIG_RECOMPUTE_BLOCK;
+    else if (config.top.recompute > CONFIG_RECOMPUTE_ELEMENTWISE)
+        config.top.recompute = CONFIG_RECOMPUTE_ELEMENTWISE;
+    if (!on_gpu)
         return config;
-    config.top.offload_activations = offload_choice(setting->host_activations);
-    config.zero_optimization.offload_param.device = offload_choice(setting->host_params);
-    config.zero_optimization.offload_optimizer.device = offload_choice(setting->ratio > 0);
-    if (setting->ratio > 0)
-        config.zero_optimization.offload_optimizer.ratio = setting->ratio / (double)RATIO_STEPS;
+    if (level_of(taken, ATTENTION) && config.top.attention == CONFIG_ATTENTION_AUTO)
+        config.top.attention = CONFIG_ATTENTION_FLASH;
+    config.top.offload_activations = offload_choice(recompute == INPUTS_ON_HOST);
+    config.zero_optimization.offload_optimizer.device = offload_choice(offload > 0);
+    if (offload > 0)
+        config.zero_optimization.offload_optimizer.ratio =
+            offload < ALL_OFFLOADED ? offload / (double)ALL_OFFLOADED : 1;
+    config.zero_optimization.offload_param.device = offload_choice(offload == PARAMS_OFFLOADED);
+    if (offload == PARAMS_OFFLOADED)
+        config.zero_optimization.stage = 3;
     return config;
 }
 
-static int count_changes(const struct config *a, const struct config *b) {
-    bool offloads = b->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU;
-    return (a->zero_optimization.stage != b->zero_optimization.stage) +
-           (a->top.recompute != b->top.recompute) +
-           (a->top.offload_activations != b->top.offload_activations) +
-           (a->zero_optimization.offload_param.device != b->zero_optimization.offload_param.device) +
-           (a->zero_optimization.offload_optimizer.device != b->zero_optimization.offload_optimizer.device) +
-           (offloads &&
-            a->zero_optimization.offload_optimizer.ratio != b->zero_optimization.offload_optimizer.ratio) +
-           (a->train.micro_batch_size != b->train.micro_batch_size);
-}
+// ---- the climb
 
-// ---- memory
-
-static void raise_to(struct memory_use *most, const struct plan *plan) {
-    for (int place = 0; place < N_REGION_PLACES; place++)
-        if (plan->taken[place] > most->bytes[place])
-            most->bytes[place] = plan->taken[place];
-}
-
-static enum status plan_states(struct search *search, const struct setting *setting,
-                               struct states_plan *out) {
-    const struct config config = config_with(search, setting);
-    struct engine_options options = search->request->plan;
+// Plans a setting: bytes and FLOPs of a proposal. SIZE_MAX bytes where the plan refuses it.
+static enum status plan_setting(const struct ladder *ladder, setting taken, struct fit_proposal *out) {
+    const struct config config = config_of(ladder, taken);
+    struct engine_options options = ladder->request->plan;
+    const enum attention_kernel attention = options.device->attention;
+    enum status status = STATUS_OK;
+    *out = (struct fit_proposal){.overrides = NULL};
     options.config = &config;
-    for (int i = 0; i < search->n_ranks; i++) {
-        struct plan plan = {.total = 0};
-        options.rank = search->ranks[i];
-        TRY(plan_add_states(&options, &plan));
-        raise_to(i == 0 ? &out->first : &out->others, &plan);
+    if (config.top.attention == CONFIG_ATTENTION_FLASH)
+        options.device->attention = ATTENTION_FLASH;
+    for (int i = 0; i < ladder->n_ranks && status == STATUS_OK; i++) {
+        struct plan plan;
+        options.rank = ladder->ranks[i];
+        status = plan_make(&options, &plan);
+        for (int place = 0; place < N_REGION_PLACES; place++)
+            if (plan.taken[place] > out->taken[place])
+                out->taken[place] = plan.taken[place];
+        out->flops = step_work_count(&plan.work[0]) * (double)config.train.gradient_accumulation_steps;
     }
-    out->known = true;
-    return STATUS_OK;
-}
-
-// Rank 0 writes samples if any rank does; train.sample_every=0 gives the plan of a rank without.
-static enum status plan_model(struct search *search, const struct setting *setting, struct model_plan *out) {
-    struct config config = config_with(search, setting);
-    struct engine_options options = search->request->plan;
-    options.config = &config;
-    options.rank = 0;
-    struct plan with_samples = {.total = 0}, without_samples = {.total = 0};
-    TRY(plan_add_model(&options, &with_samples));
-    config.train.sample_every = 0;
-    TRY(plan_add_model(&options, &without_samples));
-    raise_to(&out->with_samples, &with_samples);
-    raise_to(&out->without_samples, &without_samples);
-    step_work_count(&without_samples.work[0], &out->work);
-    out->known = true;
-    return STATUS_OK;
-}
-
-static struct memory_use sum(const struct memory_use *states, const struct memory_use *model) {
-    struct memory_use taken;
-    for (int place = 0; place < N_REGION_PLACES; place++)
-        taken.bytes[place] = states->bytes[place] + model->bytes[place];
-    return taken;
-}
-
-static struct model_plan *model_plan_of(const struct search *search, const struct setting *setting) {
-    return &search->models[(setting->micro * N_RECOMPUTATIONS + setting->recompute) * 2 +
-                           setting->host_activations];
-}
-
-// The memory of the rank that needs most.
-static enum status plan_setting(struct search *search, const struct setting *setting,
-                                struct memory_use *out) {
-    struct states_plan *states = &search->states[setting->stage][setting->host_params][setting->ratio];
-    struct model_plan *model = model_plan_of(search, setting);
-    if (!states->known)
-        TRY(plan_states(search, setting, states));
-    if (!model->known)
-        TRY(plan_model(search, setting, model));
-    bool all_sample = setting->stage == N_STAGES - 1; // see engine_has_generator
-    *out = sum(&states->first, &model->with_samples);
-    struct memory_use other =
-        sum(&states->others, all_sample ? &model->with_samples : &model->without_samples);
-    for (int place = 0; place < N_REGION_PLACES && search->n_ranks > 1; place++)
-        if (other.bytes[place] > out->bytes[place])
-            out->bytes[place] = other.bytes[place];
-    return STATUS_OK;
-}
-
-static bool holds(const struct search *search, const struct memory_use *taken, enum region_place place) {
-    return taken->bytes[place] <= search->limits[place];
-}
-
-// ---- candidates
-
-static enum status find_volume(struct search *search, const struct setting *setting,
-                               const struct config *config, uint64_t *bytes) {
-    uint64_t *known = &search->volume[setting->micro * N_STAGES + setting->stage];
-    struct engine_options options = search->request->plan;
-    struct plan plan = {.total = 0};
-    options.config = config;
-    options.rank = 0;
-    if (*known == 0 && options.world > 1)
-        TRY(plan_add_states(&options, &plan));
-    if (*known == 0)
-        *known = comm_volume_bytes(&plan.volume);
-    *bytes = *known;
-    return STATUS_OK;
-}
-
-// True if x is faster; if equally fast, changes fewer options; then, takes less memory.
-static bool is_better(const struct fit_candidate *x, const struct fit_candidate *y) {
-    if (x->step_s != y->step_s)
-        return x->step_s < y->step_s;
-    if (x->n_changes != y->n_changes)
-        return x->n_changes < y->n_changes;
-    for (int place = N_REGION_PLACES - 1; place >= 0; place--)
-        if (x->taken.bytes[place] != y->taken.bytes[place])
-            return x->taken.bytes[place] < y->taken.bytes[place];
-    return false;
-}
-
-static enum status add_candidate(struct search *search, const struct setting *setting,
-                                 const struct memory_use *taken) {
-    const struct config config = config_with(search, setting);
-    struct engine_options options = search->request->plan;
-    uint64_t volume;
-    options.config = &config;
-    TRY(find_volume(search, setting, &config, &volume));
-    struct step_work work = model_plan_of(search, setting)->work;
-    work.update_flops = search->update_flops;
-    const struct fit_candidate candidate = {.setting = *setting,
-                                            .taken = *taken,
-                                            .step_s = step_time_estimate(&options, &work, volume),
-                                            .n_changes = count_changes(search->request->given, &config)};
-    if (!search->found || is_better(&candidate, &search->best))
-        search->best = candidate;
-    search->found = true;
-    return STATUS_OK;
-}
-
-// Binary search for the smallest offload ratio with which the device holds the rest; its need falls as the
-// ratio grows. RATIO_STEPS + 1: not even with the whole optimizer on the host.
-static enum status find_ratio(struct search *search, struct setting setting, int *ratio) {
-    int low = 0, high = RATIO_STEPS + 1; // low does not fit
-    while (high - low > 1) {
-        struct memory_use taken;
-        setting.ratio = high == RATIO_STEPS + 1 ? RATIO_STEPS : (low + high) / 2;
-        TRY(plan_setting(search, &setting, &taken));
-        if (holds(search, &taken, REGION_DEVICE))
-            high = setting.ratio;
-        else
-            low = setting.ratio;
-    }
-    *ratio = high;
-    return STATUS_OK;
-}
-
-// Offloads the optimizer only if the setting does not fit otherwise, and no more of it than needed.
-static enum status consider(struct search *search, struct setting setting) {
-    struct memory_use taken;
-    setting.ratio = setting.host_params ? RATIO_STEPS : 0;
-    TRY(plan_setting(search, &setting, &taken));
-    if (!holds(search, &taken, REGION_DEVICE)) {
-        if (setting.host_params)
-            return STATUS_OK;
-        TRY(find_ratio(search, setting, &setting.ratio));
-        if (setting.ratio > RATIO_STEPS)
-            return STATUS_OK;
-        TRY(plan_setting(search, &setting, &taken));
-    }
-    return holds(search, &taken, REGION_HOST) ? add_candidate(search, &setting, &taken) : STATUS_OK;
-}
-
-// Skips a setting that a plan refuses, for example because its buckets would make too many calls.
-static enum status consider_or_skip(struct search *search, struct setting setting) {
-    enum status status = consider(search, setting);
+    options.device->attention = attention;
     if (status != STATUS_INVALID && status != STATUS_UNSUPPORTED)
         return status;
-    status_clear();
+    out->taken[REGION_HOST] = out->taken[REGION_DEVICE] = SIZE_MAX;
+    status_clear(); // for example because its buckets would make too many calls
     return STATUS_OK;
 }
 
-// On one rank without a GPU, a higher stage only adds buffers.
-static bool stage_is_worth_it(const struct search *search, int stage) {
-    const struct engine_options *plan = &search->request->plan;
-    return plan->world > 1 || on_gpu(search) || stage == (int)plan->config->zero_optimization.stage;
-}
-
-static enum status consider_stages(struct search *search, struct setting setting) {
-    for (setting.stage = 0; setting.stage < N_STAGES; setting.stage++) {
-        if (!stage_is_worth_it(search, setting.stage))
-            continue;
-        bool may_host_params = on_gpu(search) && setting.stage == 3;
-        for (int host_params = 0; host_params <= may_host_params; host_params++) {
-            setting.host_params = host_params;
-            TRY(consider_or_skip(search, setting));
-        }
-    }
-    return STATUS_OK;
-}
-
-static enum status consider_all(struct search *search) {
-    for (int micro = 0; micro < search->n_micro_sizes; micro++)
-        for (int recompute = 0; recompute < N_RECOMPUTATIONS; recompute++) {
-            bool may_host = on_gpu(search) && recompute == CONFIG_RECOMPUTE_BLOCK;
-            for (int host = 0; host <= may_host; host++)
-                TRY(consider_stages(
-                    search,
-                    (struct setting){.micro = micro, .recompute = recompute, .host_activations = host}));
-        }
-    return STATUS_OK;
-}
-
-// ---- the search
-
-// Micro-batch sizes that divide a rank's sequences per step, from the config's size down or, where the config
-// leaves it open for a GPU, from the largest that a run would choose.
-static void list_micro_sizes(struct search *search) {
-    const struct config *config = search->request->plan.config;
-    const bool open = config->micro_batch_is_open && on_gpu(search);
-    const int64_t sequences = config_rank_sequences(config),
-                  most = open ? config_largest_divisor(sequences,
-                                                       MICRO_BATCH_MOST_TOKENS / config->train.seq_len)
-                              : config->train.micro_batch_size;
-    for (int64_t size = most; size > 0 && search->n_micro_sizes < MOST_MICRO_SIZES; size--)
-        if (sequences % size == 0)
-            search->micro_sizes[search->n_micro_sizes++] = size;
-}
-
-// Host memory that a rank has for the model.
-static uint64_t host_limit(const struct fit_request *request) {
-    const struct fit_machine *machine = &request->machine;
-    const uint64_t per_rank = machine->host / (uint64_t)request->plan.local_world;
-    const uint64_t left = per_rank > machine->program ? per_rank - machine->program : 0;
-    return machine->process > 0 && machine->process < left ? machine->process : left;
-}
-
-static enum status search_init(struct search *search, const struct fit_request *request) {
-    search->request = request;
-    search->limits[REGION_HOST] = host_limit(request);
-    search->limits[REGION_DEVICE] = on_gpu(search) ? request->machine.device : SIZE_MAX;
-    list_micro_sizes(search);
-    size_t n = (size_t)search->n_micro_sizes;
-    search->models = calloc(n * N_RECOMPUTATIONS * 2, sizeof *search->models);
-    search->volume = calloc(n * N_STAGES, sizeof *search->volume);
-    if (!search->models || !search->volume)
-        return FAIL(STATUS_FAILED, "out of memory for the settings to try");
-    TRY(update_flops_estimate(&request->plan, &search->update_flops));
-    return plan_ranks(&request->plan, &search->ranks, &search->n_ranks);
-}
-
-static void search_free(struct search *search) {
-    free(search->models);
-    free(search->volume);
-    free(search->ranks);
-    free(search);
-}
-
-// ---- proposals
-
-static void add_phrase(struct text *words, const char *phrase) {
-    text_add(words, "%s%s", words->length ? ", " : "", phrase);
-}
-
-static void describe(const struct config *config, int world, bool gpu, struct text *words) {
-    const double ratio = config->zero_optimization.offload_optimizer.ratio;
-    if (world > 1 || config->zero_optimization.stage > 0)
-        text_add(words, "ZeRO stage %lld", (long long)config->zero_optimization.stage);
-    if (config->top.recompute == CONFIG_RECOMPUTE_NONE)
-        add_phrase(words, "all activations kept");
-    else if (config->top.recompute != CONFIG_RECOMPUTE_ELEMENTWISE)
-        text_add(words, "%s%s recomputed in backward", words->length ? ", " : "",
-                 config->top.recompute == CONFIG_RECOMPUTE_BLOCK ? "blocks" : "attention");
-    if (gpu && config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU) {
-        add_phrase(words, ratio < 1 ? "" : "the optimizer on the host");
-        if (ratio < 1)
-            text_add(words, "%g of the optimizer on the host", ratio);
-    }
-    if (gpu && config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU)
-        add_phrase(words, "parameters on the host");
-    if (gpu && config->top.offload_activations == CONFIG_OFFLOAD_CPU)
-        add_phrase(words, "activations on the host");
-    if (words->length == 0) // as a run is by default
-        add_phrase(words, "nothing offloaded or recomputed for memory");
-    text_add(words, "%s%lld x %lld sequences per rank", words->length ? ", " : "",
-             (long long)config->train.gradient_accumulation_steps, (long long)config->train.micro_batch_size);
+static bool fits(const struct ladder *ladder, const struct fit_proposal *one) {
+    return one->taken[REGION_HOST] <= ladder->limits[REGION_HOST] &&
+           one->taken[REGION_DEVICE] <= ladder->limits[REGION_DEVICE];
 }
 
 // True if both configs round and sum gradients in the same order: the same micro-batch size and, with several
@@ -375,69 +160,349 @@ static bool sums_alike(const struct config *a, const struct config *b) {
             (a->zero_optimization.stage >= 2) == (b->zero_optimization.stage >= 2));
 }
 
-static enum status propose(const struct search *search, const struct fit_candidate *candidate,
-                           struct fit_proposal *out) {
-    const struct fit_request *request = search->request;
-    const struct config config = config_with(search, &candidate->setting);
+static enum status describe(const struct ladder *ladder, setting taken, struct fit_proposal *out) {
+    const struct engine_options *run = &ladder->request->plan;
+    const struct config config = config_of(ladder, taken);
     struct text overrides = {0}, words = {0};
+    double update_flops;
+    TRY(update_flops_estimate(run, &update_flops));
+    out->flops += update_flops;
     text_add(&overrides, "%s", ""); // so that data is not NULL without overrides
-    config_print_overrides(request->given, &config, &overrides);
-    describe(&config, request->plan.world, on_gpu(search), &words);
-    *out = (struct fit_proposal){.overrides = overrides.data,
-                                 .description = words.data,
-                                 .step_s = candidate->step_s,
-                                 .same_bits = sums_alike(request->plan.config, &config)};
-    memcpy(out->taken, candidate->taken.bytes, sizeof out->taken);
+    config_print_overrides(ladder->request->given, &config, &overrides);
+    if (run->world > 1 || config.zero_optimization.stage > 0)
+        text_add(&words, "ZeRO stage %d, ", (int)config.zero_optimization.stage);
+    for (int i = 0; i < N_RUNGS; i++)
+        if (taken >> i & 1 && rungs[i].words && rungs[i].level == level_of(taken, rungs[i].dimension))
+            text_add(&words, "%s, ", rungs[i].words);
+    text_add(&words, "%lld x %lld sequences per rank", (long long)config.train.gradient_accumulation_steps,
+             (long long)config.train.micro_batch_size);
+    out->overrides = overrides.data;
+    out->description = words.data;
+    out->same_bits = sums_alike(run->config, &config) && !level_of(taken, ATTENTION);
     TRY(text_status(&overrides));
     return text_status(&words);
 }
 
-// See FIT_MOST_PROPOSALS.
-static enum status choose(struct search *search, struct fit *out) {
-    int place = on_gpu(search) ? REGION_DEVICE : REGION_HOST;
-    while (out->n_proposals < FIT_MOST_PROPOSALS) {
-        search->found = false;
-        TRY(consider_all(search));
-        if (!search->found)
-            break;
-        TRY(propose(search, &search->best, &out->proposals[out->n_proposals++]));
-        search->limits[place] = search->best.taken.bytes[place] / 10 * 9;
+// Proposes a setting that fits, without the rungs that it does not need. Its memory limits the next one.
+static enum status propose(struct ladder *ladder, setting taken, struct fit_proposal one, struct fit *out) {
+    for (int i = N_RUNGS - 1; i >= 0; i--) {
+        struct fit_proposal without;
+        if (!(taken >> i & 1))
+            continue;
+        TRY(plan_setting(ladder, taken ^ (setting)1 << i, &without));
+        if (fits(ladder, &without)) {
+            taken ^= (setting)1 << i;
+            one = without;
+        }
     }
-    return STATUS_OK;
+    ladder->limits[ladder->place] = one.taken[ladder->place] / 10 * 9;
+    out->proposals[out->n_proposals] = one;
+    return describe(ladder, taken, &out->proposals[out->n_proposals++]);
 }
 
-// Reports an error of the config itself, which the search would skip in every setting.
-static enum status check_config(const struct fit_request *request) {
-    struct engine_options options = request->plan;
-    struct plan plan;
-    options.rank = 0;
-    return plan_make(&options, &plan);
+static enum status climb(struct ladder *ladder, int most, struct fit *out) {
+    const enum region_place place = ladder->place;
+    setting taken = 0;
+    struct fit_proposal now, next;
+    TRY(plan_setting(ladder, taken, &now));
+    for (int i = 0;; i++) {
+        while (fits(ladder, &now) && out->n_proposals < most)
+            TRY(propose(ladder, taken, now, out));
+        if (i == N_RUNGS || out->n_proposals == most)
+            return STATUS_OK;
+        TRY(plan_setting(ladder, taken | (setting)1 << i, &next));
+        if (next.taken[place] < now.taken[place] &&
+            (place == REGION_HOST || next.taken[REGION_HOST] <= ladder->limits[REGION_HOST])) {
+            taken |= (setting)1 << i;
+            now = next;
+        }
+    }
 }
 
-enum status fit_search(const struct fit_request *request, struct fit *out) {
+static enum status find(const struct fit_request *request, int most, struct fit *out) {
+    const struct fit_machine *machine = &request->machine;
+    const uint64_t per_rank = machine->host / (uint64_t)request->plan.local_world;
+    const uint64_t host = per_rank > machine->program ? per_rank - machine->program : 0;
+    struct ladder ladder = {.request = request, .place = request->plan.device->place};
     *out = (struct fit){.n_proposals = 0};
-    struct search *search = calloc(1, sizeof *search);
-    if (!search)
-        return FAIL(STATUS_FAILED, "out of memory for the settings to try");
-    enum status status = check_config(request);
-    if (status == STATUS_OK)
-        status = search_init(search, request);
-    if (status == STATUS_OK)
-        status = choose(search, out);
-    search_free(search);
-    if (status != STATUS_OK)
-        fit_free(out);
+    ladder.limits[REGION_HOST] = machine->process > 0 && machine->process < host ? machine->process : host;
+    ladder.limits[REGION_DEVICE] = ladder.place == REGION_DEVICE ? machine->device : SIZE_MAX;
+    TRY(plan_ranks(&request->plan, &ladder.ranks, &ladder.n_ranks));
+    enum status status = climb(&ladder, most, out);
+    free(ladder.ranks);
     return status;
 }
 
-void fit_proposal_free(struct fit_proposal *proposal) {
-    free(proposal->overrides);
-    free(proposal->description);
-    *proposal = (struct fit_proposal){0};
+// ---- a smaller preset
+
+// The preset's model with the run's device, precision, ranks, ZeRO and optimizer options, and as many tokens
+// per step (rounded down to whole sequences per rank).
+static bool take_over(const struct fit_request *request, const struct config *preset, struct config *out) {
+    const struct config *run = request->plan.config;
+    const int world = request->plan.world;
+    const int64_t sequences =
+        run->train.train_batch_size * run->train.seq_len / preset->train.seq_len / world;
+    *out = *preset;
+    out->top = run->top;
+    out->precision = run->precision;
+    out->zero_optimization = run->zero_optimization;
+    out->comm = run->comm;
+    out->optimizer.type = run->optimizer.type;
+    out->optimizer.momentum = run->optimizer.momentum;
+    out->optimizer.state_dtype = run->optimizer.state_dtype;
+    out->run.threads = run->run.threads;
+    out->train.train_batch_size = sequences * world;
+    if (sequences > 0)
+        config_set_micro_batch(out, config_largest_divisor(sequences, preset->train.micro_batch_size));
+    return sequences > 0;
+}
+
+// Whether a preset fits that is smaller than the run and larger than the `best` so far, in parameters.
+static enum status try_preset(const struct fit_request *request, const struct preset *preset, size_t *best,
+                              const char **path) {
+    struct config given, config;
+    struct params params = {0};
+    struct fit found = {.n_proposals = 0};
+    struct fit_request changed = *request;
+    TRY(config_parse(&given, preset->json, strlen(preset->json), preset->path));
+    enum status status = config_resolve(&given, request->plan.world);
+    if (status != STATUS_OK) { // its batch does not divide; take_over sets another
+        status_clear();
+        status = config_resolve(&given, 1);
+    }
+    const struct gpt_config sizes = model_sizes(&given);
+    if (status == STATUS_OK)
+        status = params_init(&params, &sizes);
+    changed.plan.config = changed.given = &config;
+    changed.plan.params = &params;
+    if (status == STATUS_OK && params.n_weights < request->plan.params->n_weights &&
+        params.n_weights > *best && take_over(request, &given, &config))
+        status = find(&changed, 1, &found);
+    if (found.n_proposals > 0) {
+        *path = preset->path;
+        *best = params.n_weights;
+    }
+    fit_free(&found);
+    params_free(&params);
+    config_free(&given);
+    return status;
+}
+
+enum status fit_find(const struct fit_request *request, struct fit *out) {
+    struct engine_options options = request->plan;
+    struct plan plan;
+    size_t best = 0;
+    *out = (struct fit){.n_proposals = 0};
+    options.rank = 0;
+    TRY(plan_make(&options, &plan)); // an error of the config itself would refuse every setting
+    enum status status = find(request, FIT_MOST_PROPOSALS, out);
+    for (int i = 0; i < n_presets && status == STATUS_OK && out->n_proposals == 0; i++)
+        status = try_preset(request, &presets[i], &best, &out->preset);
+    return status;
 }
 
 void fit_free(struct fit *fit) {
-    for (int i = 0; i < FIT_MOST_PROPOSALS; i++)
-        fit_proposal_free(&fit->proposals[i]);
+    for (int i = 0; i < fit->n_proposals; i++) {
+        free(fit->proposals[i].overrides);
+        free(fit->proposals[i].description);
+    }
     fit->n_proposals = 0;
+}
+
+enum status fit_advise(const struct engine_options *run, const struct fit_machine *machine,
+                       struct text *out) {
+    const enum region_place place = run->device->place;
+    struct fit_request request = {.plan = *run, .given = run->config, .machine = *machine};
+    struct fit fit = {.n_proposals = 0};
+    struct device *device = NULL;
+    char bytes[32];
+    enum status status = STATUS_OK;
+    if (place == REGION_DEVICE) // the GPU would measure the GEMMs of every setting
+        status = cuda_device_plan(&device);
+    if (device) {
+        device->attention = run->device->attention;
+        request.plan.device = device;
+    }
+    if (status == STATUS_OK)
+        status = fit_find(&request, &fit);
+    if (fit.n_proposals > 0)
+        text_add(out, "; it would fit (%s per rank) with %s",
+                 text_bytes(bytes, sizeof bytes, (double)fit.proposals[0].taken[place]),
+                 fit.proposals[0].overrides);
+    else
+        text_add(out, "; use a smaller model (%s%s), a shorter train.seq_len, or more ranks",
+                 fit.preset ? "the largest preset that fits is " : "no preset fits either",
+                 fit.preset ? fit.preset : "");
+    fit_free(&fit);
+    device_close(device);
+    return status == STATUS_OK ? text_status(out) : status;
+}
+
+// ---- the report
+
+// True if one of the overrides (which contain no blanks or quotes) sets the same option as the word.
+static bool is_replaced(const char *overrides, const char *word) {
+    size_t length = strcspn(word, "=") + 1;
+    for (const char *at = overrides; *at; at += strcspn(at, " "), at += strspn(at, " "))
+        if (strncmp(at, word, length) == 0)
+            return true;
+    return false;
+}
+
+// Appends the user's command, with the overrides in place of those for the same options.
+static void add_command(struct text *out, const struct fit_report *report, int world, const char *overrides) {
+    if (world > 1)
+        text_add(out, "mpirun -n %d ", world);
+    text_add(out, "./train ");
+    text_add_shell_word(out, report->words[0]);
+    for (int i = 1; i < report->n_words; i++)
+        if (!is_replaced(overrides, report->words[i])) {
+            text_add(out, " ");
+            text_add_shell_word(out, report->words[i]);
+        }
+    text_add(out, "%s%s", *overrides ? " " : "", overrides);
+}
+
+static void add_machine(struct text *out, const struct fit_report *report) {
+    char device[32], gpu[32], host[32];
+    text_bytes(device, sizeof device, (double)report->machine.device);
+    text_bytes(gpu, sizeof gpu, (double)report->gpu_memory);
+    text_bytes(host, sizeof host, (double)report->machine.host);
+    if (report->on_gpu)
+        text_add(out, "%s of GPU memory per rank", device);
+    if (report->on_gpu && report->gpu_memory != report->machine.device)
+        text_add(out, " (%s minus the memory that CUDA itself uses)", gpu);
+    text_add(out, "%s%s per machine%s", report->on_gpu ? " and " : "", host,
+             report->host_is_here ? " (available on this one)" : "");
+    if (report->machine.process > 0)
+        text_add(out, ", of which ulimit -v leaves %s to each process",
+                 text_bytes(host, sizeof host, (double)report->machine.process));
+}
+
+// Appends a key and its string to JSON.
+static void add_string(struct text *out, const char *key, const char *value) {
+    text_add(out, "\"%s\": ", key);
+    json_add_string(out, value ? value : "");
+}
+
+static void add_proposal(struct text *out, const struct fit_report *report, int world,
+                         const struct fit_proposal *one) {
+    char device[32], host[32], program[32], flops[32];
+    struct text line = {0};
+    text_add(&line, "  %s", one->description);
+    plan_add_folded(out, &line, "      ", "");
+    text_add(&line, "    ");
+    add_command(&line, report, world, one->overrides);
+    plan_add_folded(out, &line, "        ", " \\");
+    text_add(&line, "    takes per rank: ");
+    if (report->on_gpu)
+        text_add(&line, "%s of GPU memory, ",
+                 text_bytes(device, sizeof device, (double)one->taken[REGION_DEVICE]));
+    text_add(&line, "%s of host memory and about %s for the program, %sFLOP per step; the same losses to %s",
+             text_bytes(host, sizeof host, (double)one->taken[REGION_HOST]),
+             text_bytes(program, sizeof program, (double)report->machine.program),
+             text_count(flops, sizeof flops, one->flops), one->same_bits ? "the bit" : "rounding");
+    plan_add_folded(out, &line, "      ", "");
+}
+
+static void add_case(struct text *out, const struct fit_report *report, int i) {
+    const struct plan_case *plan = &report->plans->cases[i];
+    const struct fit *fit = &report->cases[i];
+    struct text line = {0};
+    text_add(&line, "%d rank%s", plan->world, plan->world == 1 ? "" : "s");
+    if (plan->refused)
+        text_add(&line, ": %s", plan->refused);
+    else if (plan->world > 1)
+        text_add(&line, ", %d per machine", plan->local_world);
+    text_add(out, "\n");
+    plan_add_prose(out, &line);
+    for (int k = 0; k < fit->n_proposals; k++)
+        add_proposal(out, report, plan->world, &fit->proposals[k]);
+    if (!plan->refused && fit->n_proposals == 0)
+        text_add(out, "  nothing fits; %s%s\n",
+                 fit->preset ? "the largest preset that fits is " : "no preset fits either",
+                 fit->preset ? fit->preset : "");
+}
+
+static void add_case_json(struct text *out, const struct fit_report *report, int i) {
+    const struct plan_case *plan = &report->plans->cases[i];
+    const struct fit *fit = &report->cases[i];
+    text_add(out, "%s\n    {\"ranks\": %d, ", i ? "," : "", plan->world);
+    if (plan->refused) {
+        add_string(out, "refused", plan->refused);
+    } else
+        text_add(out, "\"ranks_per_machine\": %d, \"proposals\": [", plan->local_world);
+    for (int k = 0; k < fit->n_proposals; k++) {
+        const struct fit_proposal *one = &fit->proposals[k];
+        struct text command = {0};
+        add_command(&command, report, plan->world, one->overrides);
+        text_add(out, "%s\n      {", k ? "," : "");
+        add_string(out, "setting", one->description);
+        text_add(out, ", ");
+        add_string(out, "overrides", one->overrides);
+        text_add(out, ", ");
+        add_string(out, "command", command.data);
+        text_add(out, ", \"device_bytes\": %zu, \"host_bytes\": %zu, \"flops\": %.10g, \"same_bits\": %s}",
+                 one->taken[REGION_DEVICE], one->taken[REGION_HOST], one->flops,
+                 one->same_bits ? "true" : "false");
+        out->failed |= command.failed;
+        text_free(&command);
+    }
+    text_add(out, "%s", plan->refused ? "" : "]");
+    if (fit->preset) {
+        text_add(out, ", ");
+        add_string(out, "preset", fit->preset);
+    }
+    text_add(out, "}");
+}
+
+static void add_report(struct text *out, const struct fit_report *report, bool as_json) {
+    const struct plan_report *plans = report->plans;
+    struct text line = {0};
+    char weights[32];
+    if (as_json) {
+        text_add(out, "{\n  ");
+        add_string(out, "config", plans->source);
+        text_add(out, ",\n  \"parameters\": %zu,\n  \"compute\": \"%s\",\n", plans->n_weights,
+                 dtype_name(plans->type));
+        if (report->on_gpu)
+            text_add(out, "  \"device_memory\": %" PRIu64 ",\n  \"device_memory_free\": %" PRIu64 ",\n",
+                     report->gpu_memory, report->machine.device);
+        text_add(out, "  \"host_memory\": %" PRIu64 ",\n  \"program_bytes\": %" PRIu64 ",\n  \"fits\": [",
+                 report->machine.host, report->machine.program);
+    } else {
+        text_add(&line, "%s: %s parameters, %s%s, into ", plans->source,
+                 text_count(weights, sizeof weights, (double)plans->n_weights), dtype_name(plans->type),
+                 plans->type_measured ? " (measured: the faster type on this machine)" : "");
+        add_machine(&line, report);
+        plan_add_prose(out, &line);
+        text_add(out, "The cheapest setting that fits comes first, then those that take less memory.\n");
+    }
+    for (int i = 0; i < plans->n_cases; i++)
+        as_json ? add_case_json(out, report, i) : add_case(out, report, i);
+    text_add(out, "%s", as_json ? "\n  ]\n}\n" : "");
+}
+
+enum status fit_report_print(const struct fit_report *report, bool as_json) {
+    struct text out = {0}, machine = {0};
+    const char *preset = NULL;
+    int n_proposals = 0;
+    add_report(&out, report, as_json);
+    add_machine(&machine, report);
+    for (int i = 0; i < report->plans->n_cases; i++) {
+        n_proposals += report->cases[i].n_proposals;
+        preset = preset ? preset : report->cases[i].preset;
+    }
+    enum status status = text_status(&out);
+    if (status == STATUS_OK)
+        status = text_status(&machine);
+    if (status == STATUS_OK)
+        fwrite(out.data, 1, out.length, stdout);
+    if (status == STATUS_OK && n_proposals == 0)
+        status =
+            FAIL(STATUS_FAILED, "%s: no setting fits into %s; %s%s", report->plans->source, machine.data,
+                 preset ? "the largest preset that fits is " : "no preset fits either", preset ? preset : "");
+    text_free(&out);
+    text_free(&machine);
+    return status;
 }

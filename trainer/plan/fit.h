@@ -1,11 +1,10 @@
-// Finds the fastest setting of a run that fits into a machine. The search covers the settings that do not
-// change what is trained: ZeRO stage, recomputation, offload, and micro-batches of the same batch: smaller
-// ones or, where train.micro_batch_size is open for a GPU (configs/config.h), all that a run may choose.
-// Each is planned exactly (trainer/plan/plan.h); those that fit are ranked by trainer/plan/cost_model.h.
+// Settings with which a run fits into memory, and that leave what it trains as it is: micro-batches of the
+// same batch, recomputation, ZeRO stage, offload. They form a ladder in the order of what they cost (fit.c).
+// Each is planned exactly (trainer/plan/plan.h), and the first that fit are proposed.
 #ifndef ZERO_TRAINER_PLAN_FIT_H
 #define ZERO_TRAINER_PLAN_FIT_H
 
-#include "trainer/plan/plan.h"
+#include "trainer/plan/report.h"
 
 // The memory to fit into.
 struct fit_machine {
@@ -33,35 +32,39 @@ struct fit_proposal {
     char *overrides;               // "section.key=value ..." to add to the command; "" for no change
     char *description;             // the setting in words
     size_t taken[N_REGION_PLACES]; // bytes of the rank that needs most
-    double step_s;                 // nominal time (step_time_estimate), to compare proposals
+    double flops;                  // of a rank's matrix products in a step, recomputed ones included
     bool same_bits; // true: the same losses to the bit; false: to rounding, as sums have another order
 };
-void fit_proposal_free(struct fit_proposal *proposal);
 
-// Proposals: the fastest; then the fastest that takes at least a tenth less memory than the one before, of
-// the GPU's memory or, without a GPU, the host's.
+// The first that fits, and the next two that each take at least a tenth less memory than the one before: of
+// the GPU's or, without a GPU, the host's.
 #define FIT_MOST_PROPOSALS 3
 struct fit {
     struct fit_proposal proposals[FIT_MOST_PROPOSALS];
-    int n_proposals; // 0: nothing fits
+    int n_proposals;
+    // If nothing fits: path of the largest preset with fewer parameters that fits on as many ranks, with as
+    // many tokens per step. NULL: none does.
+    const char *preset;
 };
-enum status fit_search(const struct fit_request *request, struct fit *out) MUST_CHECK;
+enum status fit_find(const struct fit_request *request, struct fit *out) MUST_CHECK;
 void fit_free(struct fit *fit);
 
-// For a run that does not fit: the largest preset with fewer parameters that fits on as many ranks, with as
-// many tokens per step (rounded down to whole sequences per rank).
-//   path   [out] of the preset; NULL: none fits, and `out` is not written
-enum status fit_preset(const struct fit_request *request, const char **path,
-                       struct fit_proposal *out) MUST_CHECK;
-
-// For a run that does not fit: the widest narrower optimizer.state_dtype with which it fits.
-//   name   [out] of the dtype; NULL: none fits, and `out` is not written
-enum status fit_narrow_state(const struct fit_request *request, const char **name,
-                             struct fit_proposal *out) MUST_CHECK;
-
-// Appends advice for a run that does not fit to an error message: the fastest setting that fits on this
-// number of ranks or, if there is none, on 2, 4, 8 ... times as many. The batch stays.
-enum status fit_advise(const struct engine_options *request, const struct fit_machine *machine,
+// Appends advice for a run that does not fit to an error message: the first proposal, or the preset.
+enum status fit_advise(const struct engine_options *run, const struct fit_machine *machine,
                        struct text *out) MUST_CHECK;
+
+// The output of `./train plan --fit`: for each number of ranks the proposals as commands to run.
+struct fit_report {
+    const struct plan_report *plans; // numbers of ranks and refusals; the cases' stages are not used
+    struct fit *cases;               // (plans->n_cases)
+    bool on_gpu;
+    uint64_t gpu_memory; // bytes per GPU as given; machine.device of them are free
+    struct fit_machine machine;
+    bool host_is_here;        // machine.host was not given: it is the memory available on this machine
+    const char *const *words; // the command line from the path of the config on
+    int n_words;
+};
+// Prints it as text or JSON. STATUS_FAILED when nothing fits on any number of ranks.
+enum status fit_report_print(const struct fit_report *report, bool as_json) MUST_CHECK;
 
 #endif

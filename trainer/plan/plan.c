@@ -79,6 +79,42 @@ enum status plan_make(const struct engine_options *options, struct plan *out) {
     return plan_add_model(options, out);
 }
 
+// ---- FLOPs
+
+double step_work_count(const struct gpt_work *model) {
+    double flops = 0;
+    for (int i = 0; i < model->n_rows; i++)
+        switch (model->rows[i].operation) {
+        case OP_linear_forward:
+        case OP_linear_backward:
+        case OP_qkv_forward:
+        case OP_attention_forward:
+        case OP_attention_backward:
+            flops += model->rows[i].cost.flops;
+            break;
+        default: // elementwise
+            break;
+        }
+    return flops;
+}
+
+enum status update_flops_estimate(const struct engine_options *options, double *out) {
+    const int strips = options->device->symmetric_strips[newton_schulz_type(options->type)];
+    struct optimizer_groups groups;
+    enum status status = optimizer_groups_init(&groups, options->config, options->params);
+    *out = 0;
+    for (int i = 0; i < options->params->n_params && status == STATUS_OK; i++) {
+        struct matrix_shape shapes[PARAM_PARTS_MOST];
+        int64_t first_row[PARAM_PARTS_MOST];
+        if (optimizer_group_of(&groups, i)->traits.method != METHOD_MATRIX)
+            continue;
+        for (int part = muon_matrices(&options->params->params[i], shapes, first_row) - 1; part >= 0; part--)
+            *out += newton_schulz_flops(shapes[part], strips) / options->world;
+    }
+    optimizer_groups_free(&groups);
+    return status;
+}
+
 // ---- every stage, and the ranks that need most and least
 
 // What makes one rank's memory differ from another's, samples aside. More of either never takes less memory.

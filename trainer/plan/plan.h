@@ -34,6 +34,12 @@ enum status plan_make(const struct engine_options *options, struct plan *out) MU
 enum status plan_add_states(const struct engine_options *options, struct plan *plan) MUST_CHECK;
 enum status plan_add_model(const struct engine_options *options, struct plan *plan) MUST_CHECK;
 
+// FLOPs of a micro-batch in linear layers and attention, with what the setting recomputes in backward, as a
+// dry run counts them (model/work.h).
+double step_work_count(const struct gpt_work *model);
+// FLOPs of an update in matrix products: Muon's of all its matrices, which the ranks share.
+enum status update_flops_estimate(const struct engine_options *options, double *out) MUST_CHECK;
+
 // The few ranks that have to be planned to find the largest and the smallest plan of any rank, in every
 // stage. Rank 0, which may write samples, comes first. Free *ranks with free().
 enum status plan_ranks(const struct engine_options *options, int **ranks, int *n_ranks) MUST_CHECK;

@@ -85,12 +85,16 @@ static void add_table(struct text *out, const struct table *table) {
     }
 }
 
-void plan_add_prose(struct text *out, struct text *line) {
+void plan_add_folded(struct text *out, struct text *line, const char *indent, const char *tail) {
     if (line->data)
-        text_add_folded(out, line->data, PLAN_COLUMNS, "  ", "");
+        text_add_folded(out, line->data, PLAN_COLUMNS, indent, tail);
     text_add(out, "\n");
     out->failed |= line->failed;
     text_free(line);
+}
+
+void plan_add_prose(struct text *out, struct text *line) {
+    plan_add_folded(out, line, "  ", "");
 }
 
 // ---- the plans

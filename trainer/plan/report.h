@@ -37,8 +37,9 @@ void plan_report_free(struct plan_report *report);
 
 // The most columns of what is printed, where words allow.
 enum { PLAN_COLUMNS = 100 };
-// Appends the line, folded, and a newline. Frees `line`.
-void plan_add_prose(struct text *out, struct text *line);
+// Appends the line, folded (text_add_folded), and a newline. Frees `line`.
+void plan_add_folded(struct text *out, struct text *line, const char *indent, const char *tail);
+void plan_add_prose(struct text *out, struct text *line); // indented by two
 
 // Appends why a case has its micro_batch_size, where the config leaves it open; otherwise nothing.
 void plan_add_choice(struct text *out, const struct plan_case *one);
