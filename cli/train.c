@@ -43,8 +43,7 @@ static struct comm_options comm_options_of(const struct config *config) {
     options.for_gpu = config->top.device == CONFIG_DEVICE_CUDA ||
                       (config->top.device == CONFIG_DEVICE_AUTO && cuda_device_present());
     options.hang_timeout_s = config->run.hang_timeout_s;
-    options.reduce_by_nccl = config->comm.reduce == CONFIG_COMM_REDUCE_NCCL;
-    options.path = options.reduce_by_nccl ? COMM_PATH_NCCL : paths[config->comm.backend];
+    options.path = paths[config->comm.backend];
     return options;
 }
 

@@ -114,15 +114,6 @@ static enum status check_offload_param(const struct config *c) {
         c->zero_optimization.offload_optimizer.ratio);
 }
 
-static enum status check_comm(const struct config *c) {
-    if (c->comm.reduce != CONFIG_COMM_REDUCE_NCCL || c->comm.backend != CONFIG_COMM_BACKEND_MPI)
-        return STATUS_OK;
-    return FAIL(STATUS_INVALID,
-                "%s: comm.reduce=nccl sums by NCCL, but comm.backend is mpi; set comm.backend=nccl, or "
-                "comm.reduce=exact",
-                c->source);
-}
-
 // Matrices are gathered and multiplied by devices; none is split between a device and the host.
 static enum status check_matrices(const struct config *c) {
     if (c->optimizer.type != CONFIG_OPTIMIZER_MUON) {
@@ -302,7 +293,6 @@ static const struct {
      false,
      {"optimizer.type", "optimizer.state_dtype", "optimizer.betas", "scheduler.type", "train.ema.type"}},
     {check_unused, false, {"optimizer.type", "train.ema.type"}},
-    {check_comm, false, {"comm.reduce", "comm.backend"}},
     {check_resume_with, false, {"checkpoint.resume_with"}},
 };
 enum { N_RULES = sizeof rules / sizeof *rules };

@@ -21,9 +21,6 @@
 #include <unistd.h>
 #include <vector>
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "cudasim.h"
 #include "tests/cudasim/finding.h"
 #include "tests/cudasim/memory.h"
@@ -37,11 +34,11 @@ namespace cudasim {
 namespace {
 
 enum { UNHANDLED_CUDA = 1, SYSTEM = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
-enum call_kind : uint32_t { CALL_SEND = 1, CALL_ALL_GATHER, CALL_REDUCE_SCATTER };
+enum call_kind : uint32_t { CALL_SEND = 1, CALL_ALL_GATHER };
 
 const char *call_name(uint32_t kind) {
-    static const char *const names[] = {"?", "ncclSend", "ncclAllGather", "ncclReduceScatter"};
-    return names[kind <= CALL_REDUCE_SCATTER ? kind : 0];
+    static const char *const names[] = {"?", "ncclSend", "ncclAllGather"};
+    return names[kind <= CALL_ALL_GATHER ? kind : 0];
 }
 
 size_t type_size(int type) {
@@ -79,20 +76,10 @@ struct copy {
     size_t bytes;
 };
 
-// A reduce-scatter's last part: the sum of this rank's shard, in the order of a ring.
-struct reduction {
-    char *out;
-    const char *own;
-    int type;
-    size_t count;
-    std::vector<std::vector<char>> received; // (world), by rank
-};
-
 struct job {
     cudaStream_t stream;
     std::vector<piece> sends, receives;
     std::vector<copy> copies;
-    std::vector<std::unique_ptr<reduction>> reductions;
 };
 
 } // namespace
@@ -210,52 +197,16 @@ bool exchange(ncclComm *comm, job &j) {
     }
 }
 
-float number_at(const char *data, int type, size_t i) {
-    switch (type) {
-    case NCCL_FLOAT16:
-        return __half2float(reinterpret_cast<const __half *>(data)[i]);
-    case NCCL_BFLOAT16:
-        return __bfloat162float(reinterpret_cast<const __nv_bfloat16 *>(data)[i]);
-    default:
-        return reinterpret_cast<const float *>(data)[i];
-    }
-}
-
-void put_number(char *data, int type, size_t i, float value) {
-    if (type == NCCL_FLOAT16)
-        reinterpret_cast<__half *>(data)[i] = __float2half_rn(value);
-    else if (type == NCCL_BFLOAT16)
-        reinterpret_cast<__nv_bfloat16 *>(data)[i] = __float2bfloat16_rn(value);
-    else
-        reinterpret_cast<float *>(data)[i] = value;
-}
-
-// From the rank after this one around the ring to this one, rounded to the type at each hop.
-void reduce(const ncclComm *comm, reduction &r) {
-    std::vector<char> sum = r.received[size_t((comm->rank + 1) % comm->world)];
-    for (int hop = 2; hop <= comm->world; hop++) {
-        const int rank = (comm->rank + hop) % comm->world;
-        const char *x = rank == comm->rank ? r.own : r.received[size_t(rank)].data();
-        for (size_t i = 0; i < r.count; i++)
-            put_number(sum.data(), r.type, i, number_at(sum.data(), r.type, i) + number_at(x, r.type, i));
-    }
-    memcpy(r.out, sum.data(), sum.size());
-}
-
 bool memory_is_there(const job &j) {
     for (const piece &p : j.sends)
         if (p.bytes() && !check_device_memory(call_name(p.head.kind), p.data, p.bytes()))
             return false;
     for (const piece &p : j.receives)
-        if (p.head.kind != CALL_REDUCE_SCATTER && p.bytes() &&
-            !check_device_memory(p.head.kind == CALL_SEND ? "ncclRecv" : call_name(p.head.kind), p.data,
-                                 p.bytes()))
+        if (p.bytes() && !check_device_memory(p.head.kind == CALL_SEND ? "ncclRecv" : call_name(p.head.kind),
+                                              p.data, p.bytes()))
             return false;
     for (const copy &c : j.copies)
         if (!check_device_memory("ncclAllGather", c.to, c.bytes))
-            return false;
-    for (const auto &r : j.reductions)
-        if (!check_device_memory("ncclReduceScatter", r->out, r->count * type_size(r->type)))
             return false;
     return true;
 }
@@ -268,8 +219,6 @@ void run(ncclComm *comm, job &j) {
     else if (exchange(comm, j)) {
         for (const copy &c : j.copies)
             memmove(c.to, c.from, c.bytes);
-        for (auto &r : j.reductions)
-            reduce(comm, *r);
     }
     close_device_memory();
     {
@@ -402,7 +351,7 @@ extern "C" {
 
 // Prototypes, as in zero/comm/nccl_api.h.
 #define DECLARE(name, result, parameters) result nccl##name parameters;
-NCCL_FUNCTIONS(DECLARE, int, nccl_comm, nccl_id, int, int, nccl_stream)
+NCCL_FUNCTIONS(DECLARE, int, nccl_comm, nccl_id, int, nccl_stream)
 #undef DECLARE
 
 int ncclGetVersion(int *version) {
@@ -548,30 +497,6 @@ int ncclAllGather(const void *from, void *to, size_t count, int type, nccl_comm 
         j->sends.push_back(make_piece(CALL_ALL_GATHER, type, count, from, rank));
         j->receives.push_back(make_piece(CALL_ALL_GATHER, type, count, out + size_t(rank) * bytes, rank));
     }
-    return end_call();
-}
-
-int ncclReduceScatter(const void *from, void *to, size_t count, int type, int operation, nccl_comm comm,
-                      nccl_stream stream) {
-    job *j;
-    if (operation != NCCL_SUM)
-        return fail(INVALID_ARGUMENT, text("ncclReduceScatter: operation %d is not simulated", operation));
-    if (int result = add_call("ncclReduceScatter", comm, type, stream, 0, &j))
-        return result;
-    const size_t bytes = count * type_size(type);
-    const char *in = static_cast<const char *>(from);
-    auto r = std::make_unique<reduction>();
-    *r = {static_cast<char *>(to), in + size_t(comm->rank) * bytes, type, count, {}};
-    r->received.resize(size_t(comm->world));
-    for (int rank = 0; rank < comm->world; rank++) {
-        if (rank == comm->rank)
-            continue;
-        r->received[size_t(rank)].resize(bytes);
-        j->sends.push_back(make_piece(CALL_REDUCE_SCATTER, type, count, in + size_t(rank) * bytes, rank));
-        j->receives.push_back(
-            make_piece(CALL_REDUCE_SCATTER, type, count, r->received[size_t(rank)].data(), rank));
-    }
-    j->reductions.push_back(std::move(r));
     return end_call();
 }
 

@@ -83,7 +83,6 @@ struct comm {
     pthread_mutex_t watch_lock; // held while the watchdog uses device_data, and while that is changed
     bool for_gpu;               // comm_options, as rank 0 has them
     enum comm_path path;
-    bool reduces_by_nccl;
     char path_text[512]; // how GPUs exchange, and why, in words for the log; from comm_attach; "": no GPUs
     struct profile *profile; // records the time spent here; NULL: none
     bool eager;              // the caller waits for the bulk collective that is running: spin, then sleep
@@ -100,9 +99,7 @@ struct comm_options {
     double hang_timeout_s; // 0: none
     bool for_gpu;          // bulk collectives are of GPU memory: larger chunks
     enum comm_path path;
-    bool reduce_by_nccl; // sums over ranks by NCCL's own reduce-scatter, where shards are equal: not along
-                         // the tree, and rounded to the communication dtype
-    bool ends_process;   // comm_close may end the process after a failure, so that the launcher adds no text
+    bool ends_process; // comm_close may end the process after a failure, so that the launcher adds no text
 };
 // Opens a communicator: of all ranks where an MPI launcher started this process, else of one rank.
 // STATUS_UNSUPPORTED when the launcher belongs to another MPI than the one that the program was built with.

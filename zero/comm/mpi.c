@@ -308,7 +308,6 @@ static void agree_on_options(struct comm *comm, const struct comm_options *optio
     mpi->ends_process = agreed.ends_process;
     comm->path = agreed.path;
     comm->for_gpu = agreed.for_gpu;
-    comm->reduces_by_nccl = agreed.reduce_by_nccl;
     atomic_store(&comm->hang_ms, (long long)(agreed.hang_timeout_s * 1e3));
 }
 

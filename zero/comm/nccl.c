@@ -111,10 +111,7 @@ static bool find_obstacle(const struct introduction *all, int world, char reason
 static enum status go_without(struct comm *comm, const char *reason, bool any_gpu) {
     if (comm->path == COMM_PATH_NCCL)
         return FAIL(STATUS_UNSUPPORTED,
-                    comm->reduces_by_nccl
-                        ? "comm.reduce=nccl: %s. comm.reduce=exact needs no NCCL"
-                        : "comm.backend=nccl: %s. comm.backend=auto exchanges through the host instead",
-                    reason);
+                    "comm.backend=nccl: %s. comm.backend=auto exchanges through the host instead", reason);
     if (any_gpu)
         snprintf(comm->path_text, sizeof comm->path_text, "through host memory, not by NCCL: %.450s", reason);
     return STATUS_OK;
@@ -224,12 +221,8 @@ static enum status open_nccl(struct comm *comm, struct nccl *nccl) {
     if (status == STATUS_OK)
         status = open_links(comm, nccl);
     if (status == STATUS_OK) {
-        snprintf(comm->path_text, sizeof comm->path_text, "by NCCL %s, one GPU each%s",
-                 nccl_version_text(nccl->version, version),
-                 comm->reduces_by_nccl
-                     ? "; comm.reduce=nccl: sums are in NCCL's order, so results may differ "
-                       "between stages, topologies and versions"
-                     : "");
+        snprintf(comm->path_text, sizeof comm->path_text, "by NCCL %s, one GPU each",
+                 nccl_version_text(nccl->version, version));
         return STATUS_OK;
     }
     snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, status_message());

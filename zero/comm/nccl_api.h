@@ -8,7 +8,6 @@
 #define NCCL_SO          "libnccl.so.2"
 #define NCCL_OLDEST      21400 // the oldest that is used: 2.14, with ncclGetLastError and ncclInProgress
 #define NCCL_ID_BYTES    128
-#define NCCL_SUM         0 // ncclRedOp_t
 #define NCCL_SUCCESS     0 // ncclResult_t
 #define NCCL_IN_PROGRESS 7
 
@@ -21,7 +20,7 @@ typedef struct {
 } nccl_id;
 
 // F(name without the prefix nccl, type of the result, parameters). NCCL's enums are ints here.
-#define NCCL_FUNCTIONS(F, result, comm, id, type, op, stream)                                                \
+#define NCCL_FUNCTIONS(F, result, comm, id, type, stream)                                                    \
     F(GetVersion, result, (int *))                                                                           \
     F(GetUniqueId, result, (id *))                                                                           \
     F(CommInitRank, result, (comm *, int, id, int))                                                          \
@@ -34,13 +33,12 @@ typedef struct {
     F(GroupEnd, result, (void))                                                                              \
     F(Send, result, (const void *, size_t, type, int, comm, stream))                                         \
     F(Recv, result, (void *, size_t, type, int, comm, stream))                                               \
-    F(AllGather, result, (const void *, void *, size_t, type, comm, stream))                                 \
-    F(ReduceScatter, result, (const void *, void *, size_t, type, op, comm, stream))
+    F(AllGather, result, (const void *, void *, size_t, type, comm, stream))
 
 // The library's functions, as nccl_load finds them.
 struct nccl_api {
 #define NCCL_FIELD(name, result, parameters) result(*name) parameters;
-    NCCL_FUNCTIONS(NCCL_FIELD, int, nccl_comm, nccl_id, int, int, nccl_stream)
+    NCCL_FUNCTIONS(NCCL_FIELD, int, nccl_comm, nccl_id, int, nccl_stream)
 #undef NCCL_FIELD
 };
 

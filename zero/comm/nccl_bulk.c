@@ -1,6 +1,6 @@
 // See zero/comm/nccl_bulk.h.
 //
-// Exact reduce-scatter: each rank sends every owner the owner's slice, rounded to the communication dtype.
+// Reduce-scatter: each rank sends every owner the owner's slice, rounded to the communication dtype.
 // The owner adds the slices of all ranks along the tree (sum_tree.h), in one pass. As many bytes are sent as
 // by a ring's reduce-scatter, and the order of sums does not depend on the topology. Large collectives
 // proceed in rounds of one chunk per owner, which bounds the staging memory.
@@ -126,7 +126,7 @@ static enum status run_round(const struct rounds *rounds, size_t round, struct c
     return sum_chunks(rounds, mine, n, packed[comm->rank]);
 }
 
-static enum status reduce_scatter_exact(struct comm *comm, const struct comm_call *call) {
+static enum status reduce_scatter(struct comm *comm, const struct comm_call *call) {
     size_t owned[comm->world], most = 0;
     int first[comm->world];
     struct comm_cursor cursors[comm->world];
@@ -143,67 +143,20 @@ static enum status reduce_scatter_exact(struct comm *comm, const struct comm_cal
     return STATUS_OK;
 }
 
-// ---- shards of equal size
+// ---- all-gather
 
-// True where the next `world` spans are one of each rank, in order, of equal size, and consecutive in the
-// buffer that holds all of them: `in` of a reduce-scatter, `out` of an all-gather.
+// True where the next `world` spans are one of each rank, in order, of equal size, and consecutive in `out`.
 static bool is_even(const struct comm *comm, const struct comm_call *call, int first) {
     const struct comm_span *spans = call->transfer->spans + first;
-    const bool gathers = call->operation == COMM_ALL_GATHER;
-    const size_t n = spans->elements, begin = gathers ? spans->out : spans->in;
+    const size_t n = spans->elements;
     if (n == 0 || first + comm->world > call->transfer->n_spans)
         return false;
     for (int rank = 0; rank < comm->world; rank++)
         if (spans[rank].owner != rank || spans[rank].elements != n ||
-            (gathers ? spans[rank].out : spans[rank].in) != begin + (size_t)rank * n)
+            spans[rank].out != spans->out + (size_t)rank * n)
             return false;
     return true;
 }
-
-// comm.reduce = "nccl": sums in NCCL's order, in the communication dtype. The shards [done, done + n) of all
-// ranks, through staging where they are rounded or added.
-static enum status reduce_shards(struct comm *comm, const struct comm_call *call,
-                                 const struct comm_span *spans, size_t done, size_t n) {
-    const struct nccl *nccl = nccl_of(comm);
-    const size_t size = dtype_size(call->type);
-    float *out = (float *)call->out + spans[comm->rank].out + done;
-    for (int rank = 0; rank < comm->world; rank++)
-        TRY(pack_span(comm, call, nccl->send + (size_t)rank * n * size, spans[rank].in + done, n));
-    TRY_NCCL(comm, ReduceScatter(nccl->send, nccl->receive, n, (int)nccl_type_of(call->type), NCCL_SUM,
-                                 nccl->handle, nccl_queue(&comm->stream)));
-    const struct add_args add = {.out = out, .x = out, .y = nccl->receive, .n = n, .type = call->type};
-    const struct cast_args cast = {
-        .out = out, .x = nccl->receive, .n = n, .type = call->type, .out_type = DTYPE_F32};
-    return call->accumulate ? comm->device->ops->add(&comm->stream, &add)
-                            : comm->device->ops->cast(&comm->stream, &cast);
-}
-
-static enum status reduce_scatter_by_nccl(struct comm *comm, const struct comm_call *call) {
-    const struct nccl *nccl = nccl_of(comm);
-    const size_t chunk = nccl->chunk_bytes / dtype_size(call->type);
-    for (int i = 0; i < call->transfer->n_spans; i += comm->world) {
-        const struct comm_span *spans = call->transfer->spans + i;
-        const size_t n = spans->elements;
-        if (call->type == DTYPE_F32 && !call->accumulate) {
-            TRY_NCCL(comm, ReduceScatter((const float *)call->in + spans->in,
-                                         (float *)call->out + spans[comm->rank].out, n, NCCL_FLOAT32,
-                                         NCCL_SUM, nccl->handle, nccl_queue(&comm->stream)));
-            continue;
-        }
-        for (size_t done = 0; done < n; done += chunk)
-            TRY(reduce_shards(comm, call, spans, done, n - done < chunk ? n - done : chunk));
-    }
-    return STATUS_OK;
-}
-
-static bool is_even_throughout(const struct comm *comm, const struct comm_call *call) {
-    for (int i = 0; i < call->transfer->n_spans; i += comm->world)
-        if (!is_even(comm, call, i))
-            return false;
-    return true;
-}
-
-// ---- all-gather
 
 // From its owner to all other ranks.
 static int gather_span(struct comm *comm, const struct comm_call *call, const struct comm_span *span) {
@@ -336,6 +289,5 @@ enum status nccl_run(struct comm *comm, const struct comm_call *call) {
         return all_gather(comm, call);
     if (call->operation == COMM_EXCHANGE)
         return exchange_spans(comm, call);
-    return comm->reduces_by_nccl && is_even_throughout(comm, call) ? reduce_scatter_by_nccl(comm, call)
-                                                                   : reduce_scatter_exact(comm, call);
+    return reduce_scatter(comm, call);
 }

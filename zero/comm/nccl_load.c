@@ -34,7 +34,7 @@ enum status nccl_load(struct nccl_api *api, int *version) {
                     NCCL_SO, dlerror());
 #define NCCL_FIND(name, result, parameters)                                                                  \
     TRY(find_function(library, "nccl" #name, &api->name, sizeof api->name));
-    NCCL_FUNCTIONS(NCCL_FIND, int, nccl_comm, nccl_id, int, int, nccl_stream)
+    NCCL_FUNCTIONS(NCCL_FIND, int, nccl_comm, nccl_id, int, nccl_stream)
 #undef NCCL_FIND
     const int result = api->GetVersion(version);
     if (result != NCCL_SUCCESS)

@@ -23,7 +23,7 @@ static void test_loading(void **state) {
     if (status == STATUS_OK) {
         assert_true(version >= NCCL_OLDEST);
 #define EXPECT_FUNCTION(name, result, parameters) assert_true(api.name != NULL);
-        NCCL_FUNCTIONS(EXPECT_FUNCTION, int, nccl_comm, nccl_id, int, int, nccl_stream)
+        NCCL_FUNCTIONS(EXPECT_FUNCTION, int, nccl_comm, nccl_id, int, nccl_stream)
 #undef EXPECT_FUNCTION
         assert_string_not_equal(nccl_found_version(text), "not found");
         return;
