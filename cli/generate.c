@@ -4,11 +4,13 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "cli/commands.h"
 #include "cli/interactive.h"
-#include "cli/prompts.h"
+#include "infer/prompt.h"
 #include "infer/text_json.h"
 
 static const char *prompt = NULL, *prompts_path = NULL, *device_name = "auto", *tokenizer_path = "",
@@ -50,6 +52,87 @@ static const struct arg flags[] = {
     {"--threads", ARG_INTEGER, &threads, 0, 4096,
      "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
 };
+
+// ---- prompts: one from the command line, or a file of them
+
+struct prompts {
+    char *file;             // the text that the prompts point into; NULL for one of the command line
+    struct prompt *prompts; // (n)
+    char **strings;         // (n) of a jsonl file's prompts, or NULL
+    int64_t n;
+};
+
+static enum status reserve(struct prompts *prompts, int64_t n) {
+    prompts->prompts = calloc((size_t)n, sizeof *prompts->prompts);
+    if (!prompts->prompts)
+        return FAIL(STATUS_FAILED, "out of memory for %lld prompts", (long long)n);
+    return STATUS_OK;
+}
+
+static enum status prompts_set_one(struct prompts *prompts, const char *text) {
+    *prompts = (struct prompts){0};
+    TRY(reserve(prompts, 1));
+    prompts->prompts[prompts->n++] = (struct prompt){text, strlen(text)};
+    return STATUS_OK;
+}
+
+// Replaces the prompts, which are whole lines, by their objects' "prompt".
+static enum status parse_objects(struct prompts *prompts, const char *path) {
+    prompts->strings = calloc((size_t)prompts->n, sizeof *prompts->strings);
+    if (!prompts->strings)
+        return FAIL(STATUS_FAILED, "out of memory for %lld prompts", (long long)prompts->n);
+    for (int64_t i = 0; i < prompts->n; i++) {
+        struct prompt *one = &prompts->prompts[i];
+        char source[512];
+        const char *string;
+        cJSON *object = NULL;
+        snprintf(source, sizeof source, "%s, line %lld", path, (long long)i + 1);
+        TRY(json_parse(one->bytes, one->n_bytes, source, &object));
+        enum status status = STATUS_OK;
+        if (!cJSON_IsObject(object))
+            status = FAIL(STATUS_INVALID, "%s is not a JSON object; expected {\"prompt\": \"...\"}", source);
+        if (status == STATUS_OK)
+            status = json_get_string(object, "prompt", source, &string);
+        if (status == STATUS_OK && !(prompts->strings[i] = strdup(string)))
+            status = FAIL(STATUS_FAILED, "out of memory for the prompts of %s", path);
+        cJSON_Delete(object);
+        TRY(status);
+        *one = (struct prompt){prompts->strings[i], strlen(prompts->strings[i])};
+    }
+    return STATUS_OK;
+}
+
+// Reads a file with one prompt per line, or, where its name ends in .jsonl, a JSON object per line with the
+// string "prompt". "-" reads lines from standard input. STATUS_INVALID: it cannot be read, holds no prompt,
+// or a line is not as expected; the message names the line.
+static enum status prompts_read(struct prompts *prompts, const char *path) {
+    size_t bytes = 0, length = strlen(path);
+    int64_t n = 0;
+    *prompts = (struct prompts){0};
+    TRY(file_read_stream(strcmp(path, "-") == 0 ? "/dev/stdin" : path, SIZE_MAX / 2, &prompts->file, &bytes));
+    for (size_t i = 0; i < bytes; i++)
+        n += prompts->file[i] == '\n' || i + 1 == bytes;
+    if (n == 0)
+        return FAIL(STATUS_INVALID, "%s contains no prompt, expected one per line", path);
+    TRY(reserve(prompts, n));
+    for (const char *line = prompts->file; prompts->n < n;) {
+        const char *end = memchr(line, '\n', (size_t)(prompts->file + bytes - line));
+        size_t line_bytes = end ? (size_t)(end - line) : (size_t)(prompts->file + bytes - line);
+        prompts->prompts[prompts->n++] = (struct prompt){line, line_bytes};
+        line += line_bytes + 1;
+    }
+    bool jsonl = length > 6 && strcmp(path + length - 6, ".jsonl") == 0;
+    return jsonl ? parse_objects(prompts, path) : STATUS_OK;
+}
+
+static void prompts_free(struct prompts *prompts) {
+    for (int64_t i = 0; prompts->strings && i < prompts->n; i++)
+        free(prompts->strings[i]);
+    free(prompts->strings);
+    free(prompts->prompts);
+    free(prompts->file);
+    *prompts = (struct prompts){0};
+}
 
 // ---- plain output
 

@@ -2,7 +2,8 @@
 #ifndef ZERO_CLI_EVAL_MODEL_H
 #define ZERO_CLI_EVAL_MODEL_H
 
-#include "cli/eval/data.h"
+#include "base/file.h"
+#include "infer/session.h"
 #include "infer/tasks/score.h"
 
 struct eval_options {
@@ -12,6 +13,12 @@ struct eval_options {
     int64_t limit, batch_size, threads;
     int64_t seq_len; // of a window or request, at most the model's n_positions; 0: that
     const char *device, *tokenizer, *weights; // as in struct session_options
+};
+
+// Sums over the predicted tokens: all but the first of each file.
+struct eval_totals {
+    double loss;           // nats
+    int64_t tokens, bytes; // bytes of the text that they encode; 0 without a tokenizer
 };
 
 struct eval_result {
@@ -28,5 +35,10 @@ struct eval_result {
 enum status eval_model(const char *path, const struct eval_options *options,
                        struct eval_result *result) MUST_CHECK;
 void eval_result_free(struct eval_result *result);
+
+// Which of several runs is being evaluated: "runs/a (1 of 3)". NULL: only one.
+void eval_progress_run(const char *path, int number, int n);
+// Ends the progress line, if there is one.
+void eval_progress_end(void);
 
 #endif
