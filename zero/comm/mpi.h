@@ -49,8 +49,7 @@
 //      prints at once, because mpirun kills all ranks soon after one died. Of several ranks on a machine, the
 //      first that claims `speaker` prints. It is in shared memory: in a mailbox, or in a word of its own.
 //   4. comm_close: ranks wait 5 s at most for each other to finish; watchdogs end processes that do not
-//      return from their collective. With ends_process, rank 0 then ends all with a silenced MPI_Abort:
-//      mpirun would print two banners below the message. It still prints one about a process that was killed.
+//      return from their collective. mpirun may print texts of its own below the message.
 #ifndef ZERO_ZERO_COMM_MPI_H
 #define ZERO_ZERO_COMM_MPI_H
 

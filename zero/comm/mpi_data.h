@@ -88,7 +88,6 @@ struct mpi_data {
     pthread_mutex_t mpi_lock;    // around calls of MPI while several threads run
     pthread_mutex_t fail_lock;   // guards the following
     bool failed;                 // some rank failed
-    bool ends_process;           // comm_options.ends_process
     bool printed;                // this rank has decided whether it prints the failure
     struct failure_note failure; // the first that became known here. Written once: it may be being sent
     MPI_Request *note_requests;  // (world)
