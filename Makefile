@@ -126,7 +126,7 @@ needs_trainer/data := data configs base
 needs_trainer := trainer/data trainer/plan trainer/runs infer/tasks infer model/formats $(needs_trainer/plan)
 needs_cli := trainer trainer/runs infer/export $(needs_trainer)
 needs_cli/eval := cli infer/tasks infer $(needs_infer)
-needs_cli/bench := cli trainer/plan zero/stages zero/partition configs data model kernels base
+needs_cli/bench := cli trainer/plan configs data model kernels base
 needs_cli/report := cli trainer trainer/runs configs base
 needs_cli/serve := cli trainer infer model/formats data model kernels base
 needs_cli/tokenize := cli trainer data/text $(needs_trainer)
@@ -352,6 +352,13 @@ $(BUILD)/$(1): $(OBJECTS)/$(1).o $(patsubst %.c,$(OBJECTS)/%.o,$(filter-out $(te
 endef
 $(foreach t,$(test_sources:%.c=%),$(eval $(call test_rule,$(t))))
 
+# Benchmarks of what no command of the program measures: tests/bench/bench_*.c.
+benches := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
+$(benches): $(BUILD)/%: $(OBJECTS)/%.o $(foreach f,$(folders),$(call library,$(f))) $(cuda_library)
+	@mkdir -p $(@D)
+	$(call announce,link-$(@D),"  link $(@D)")
+	$(quiet)$(link) $(LDLIBS)
+
 $(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call library,kernels) $(call library,base)
 	$(call announce,link-$(@D),"  link $(@D)")
 	$(quiet)$(link) $(LDLIBS) -lcmocka
@@ -379,7 +386,7 @@ new_c := $(call never_compiled,$(OBJECTS)/main.o $(foreach f,$(folders),$(call o
 new_cuda := $(call never_compiled,$(cuda_objects) $(simulator_objects))
 
 # scripts/run_tests.sh runs every program of this list, and fails if one is missing.
-tests: $(BUILD)/train $(tests)
+tests: $(BUILD)/train $(benches) $(tests)
 	$(quiet)printf '%s\n' $(tests:$(BUILD)/tests/%=%) >$(BUILD)/tests/list
 fuzz: $(fuzzers)
 test: tests

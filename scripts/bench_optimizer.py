@@ -20,7 +20,7 @@ from bench_zero_report import plural, rows_to_markdown
 HERE = pathlib.Path(__file__).resolve().parent
 UNITS = {'K': 10**3, 'M': 10**6, 'G': 10**9}
 
-# Cases of ./train bench --optimizer in the order of the table, and the bytes per element that each reads and writes: 4 of
+# Cases of tests/bench/bench_optimizer.c in the order of the table, and the bytes per element that each reads and writes: 4 of
 # gradient (2 in bf16), 8 of weight, 8 per moment (4 in bf16; in int8, 2 and a scale per 128), 2 of bf16 parameter.
 SCALES = 8 / 128
 LIMITS = {'add': 12, 'triad': 12, 'scale': 8}
@@ -86,8 +86,8 @@ def parse_arguments():
                         help="use huge pages for PyTorch's memory too; zero.c always does")
     parser.add_argument('--output', type=pathlib.Path, default=HERE.parent / 'runs' / 'bench-optimizer', metavar='FOLDER',
                         help='folder of the results (runs/bench-optimizer)')
-    parser.add_argument('--train', type=pathlib.Path, default=HERE.parent / 'train', metavar='PROGRAM',
-                        help=argparse.SUPPRESS)
+    parser.add_argument('--program', type=pathlib.Path, metavar='PROGRAM', help=argparse.SUPPRESS,
+                        default=HERE.parent / 'build' / 'release' / 'tests' / 'bench' / 'bench_optimizer')
     arguments = parser.parse_args()
     if arguments.rounds < 1 or arguments.threads < 0 or arguments.sizes[0] < 1:
         parser.error('expected at least one round, and sizes of at least 1')
@@ -138,7 +138,7 @@ class Worker:
 
 def start(arguments, n, about):
     """[(worker, its cases)]. Fills `about` with devices, versions and what is missing."""
-    ours = Worker(arguments.train, 'bench', '--optimizer', n, '--threads', arguments.threads)
+    ours = Worker(arguments.program, '--elements', n, '--threads', arguments.threads)
     about['device'] = ours.first.removeprefix('ready ')
     workers = [(ours, [*LIMITS, *OURS])]
     if not arguments.python:

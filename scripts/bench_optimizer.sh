@@ -13,5 +13,5 @@ for argument in "$@"; do
 done
 "$here/install.sh" --benchmarks
 # Without CUDA: its kernels take minutes to compile.
-make -C "$here/.." --no-print-directory -j"$(nproc)" VARIANT=cpu build/cpu/train
-exec python3 "$here/bench_optimizer.py" --train "$here/../build/cpu/train" "$@"
+make -C "$here/.." --no-print-directory -j"$(nproc)" VARIANT=cpu build/cpu/tests/bench/bench_optimizer
+exec python3 "$here/bench_optimizer.py" --program "$here/../build/cpu/tests/bench/bench_optimizer" "$@"

@@ -19,6 +19,7 @@ done
 if [ -z "$build" ]; then
   "$here/install.sh" --tests --benchmarks
   make -C "$here/.." --no-print-directory -j"$(nproc)" build/release/train build/release/tests/ops/test_kernels_cuda \
-    build/release/tests/ops/test_kernels_rotation build/release/tests/ops/test_kernels_training_sizes
+    build/release/tests/ops/test_kernels_rotation build/release/tests/ops/test_kernels_training_sizes \
+    build/release/tests/bench/bench_muon
 fi
 exec python3 "$here/gpu_check.py" "$@"

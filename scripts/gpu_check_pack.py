@@ -7,7 +7,7 @@ import subprocess
 import tarfile
 import tempfile
 
-PROGRAMS = ('train', *(f'tests/ops/test_kernels_{name}' for name in ('cuda', 'rotation', 'training_sizes')))
+PROGRAMS = ('train', 'tests/bench/bench_muon', *(f'tests/ops/test_kernels_{name}' for name in ('cuda', 'rotation', 'training_sizes')))
 # Of the C library and the driver, which must be the machine's own.
 OF_THE_MACHINE = re.compile(r'^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|cuda|nvidia-.*))\.so')
 WRAPPER = '''#!/bin/sh

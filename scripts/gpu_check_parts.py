@@ -144,7 +144,10 @@ def bench(check, figures):
 def newton_schulz(check, figures):
     """The matrices of the small model, in a graph."""
     config = config_of(check, check.sizes.small, 'newton-schulz', 1)
-    process = check.run(check.train, 'bench', '--muon', config, '--device', 'cuda', '--json', '--quick')
+    program = check.build / 'tests' / 'bench' / 'bench_muon'
+    if not program.exists():
+        raise Skipped(f'{program} does not exist; build it with: make tests')
+    process = check.run(program, config, '--device', 'cuda', '--json', '--quick')
     if process.code:
         raise Failed(process.last_line())
     figures['matrices'] = list(map(json.loads, process.out.splitlines()))

@@ -9,16 +9,14 @@
 
 #include "base/clock.h"
 #include "cli/bench/generate.h"
-#include "cli/bench/muon.h"
 #include "cli/bench/operations.h"
-#include "cli/bench/optimizer.h"
 #include "cli/bench/requests.h"
 #include "cli/commands.h"
 #include "kernels/cost.h"
 #include "kernels/region_memory.h"
 
-static const char *device_name = "auto", *generate_config = NULL, *muon_config = NULL;
-static int64_t threads = 0, optimizer_elements = 0;
+static const char *device_name = "auto", *generate_config = NULL;
+static int64_t threads = 0;
 static bool as_json = false, quick = false, gemm = false;
 
 static const struct arg flags[] = {
@@ -29,15 +27,9 @@ static const struct arg flags[] = {
      "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
     {"--generate", ARG_STRING, &generate_config, 0, 0,
      "benchmark generation instead: a model of this configuration's sizes, on the CPU"},
-    {"--muon", ARG_STRING, &muon_config, 0, 0,
-     "benchmark Muon's Newton-Schulz iterations instead: on the matrices of this configuration's "
-     "model, in turn with GEMM"},
     {"--gemm", ARG_FLAG, &gemm, 0, 0,
      "benchmark matrix products instead: reads lines TYPE ROWS N_EMBD SECONDS, prints the FLOP/s over that "
      "time for each (used by scripts/bench_cpu.sh)"},
-    {"--optimizer", ARG_INTEGER, &optimizer_elements, 0, 1e12,
-     "benchmark optimizer steps on this many elements instead, on the CPU: reads names of cases, "
-     "prints the seconds of each (used by scripts/bench_optimizer.sh)"},
 };
 
 struct machine_bench {
@@ -265,12 +257,8 @@ static enum status bench_operations(void) {
 static enum status run_bench(int n_args, char **args) {
     int n_positional;
     TRY(args_parse("bench", flags, sizeof flags / sizeof *flags, n_args, args, NULL, 0, &n_positional));
-    if (optimizer_elements > 0)
-        return bench_optimizer((int)threads, (size_t)optimizer_elements);
     if (gemm)
         return bench_gemm();
-    if (muon_config)
-        return bench_muon(muon_config, device_name, (int)threads, quick, as_json);
     if (generate_config)
         return bench_generate(generate_config, (int)threads, quick, as_json);
     return bench_operations();

@@ -1,4 +1,4 @@
-"""scripts/bench_optimizer.py on few elements: its figures are consistent, and it rejects bad arguments."""
+"""scripts/bench_optimizer.py on few elements: its figures are consistent, and it rejects bad arguments. And bench_muon."""
 import json
 import subprocess
 import sys
@@ -7,11 +7,13 @@ import unittest
 import harness
 from harness import CommandCase, ROOT
 
+PROGRAM = harness.TRAIN.parent / 'tests' / 'bench' / 'bench_optimizer'
+
 
 @unittest.skipIf(harness.SANITIZERS, 'a benchmark of the release program')
 class BenchOptimizer(CommandCase):
     def bench(self, *arguments, code=0):
-        command = [sys.executable, ROOT / 'scripts' / 'bench_optimizer.py', '--train', harness.TRAIN, '--output',
+        command = [sys.executable, ROOT / 'scripts' / 'bench_optimizer.py', '--program', PROGRAM, '--output',
                    self.folder / 'bench', *map(str, arguments)]
         process = subprocess.run(command, text=True, capture_output=True, timeout=300)
         self.assertEqual(process.returncode, code, process.stdout + process.stderr)
@@ -65,10 +67,26 @@ for line in sys.stdin:
         self.assertIn('- not compared with PyTorch: no torch here\n- not compared with DeepSpeed: needs PyTorch\n', out)
 
     def test_an_unknown_case_lists_the_cases(self):
-        run = subprocess.run([harness.TRAIN, 'bench', '--optimizer', '100'], input='adamw\nadamwx\n', text=True,
+        run = subprocess.run([PROGRAM, '--elements', '100'], input='adamw\nadamwx\n', text=True,
                              capture_output=True)
         self.assertEqual((run.returncode, len(run.stdout.splitlines())), (2, 2))
         self.assertIn('there is no case "adamwx"; there are: add;', run.stderr)
+
+    def test_muon(self):
+        config = self.tiny_config()
+        sizes = json.loads(config.read_text())['model']
+        width, blocks = sizes['n_embd'], sizes['n_layer']
+
+        def bench_muon(path):
+            return subprocess.run([PROGRAM.parent / 'bench_muon', path, '--quick', '--json', '--threads', '1'], text=True,
+                                  capture_output=True)
+        lines = map(json.loads, bench_muon(config).stdout.splitlines())
+        found = {(line['rows'], line['columns']): line['matrices'] for line in lines if line['seconds'] > 0 and line['of_gemm'] > 0}
+        # q, k and v are matrices of their own.
+        self.assertEqual(found, {(width, width): 4 * blocks, (4 * width, width): blocks, (width, 4 * width): blocks})
+        run = bench_muon(self.tiny_config(optimizer={'type': 'muon', 'groups': [{'match': 'h.*', 'type': 'adamw'}]}))
+        self.assertEqual(run.returncode, 2)
+        self.assertIn('leaves no matrix to Muon', run.stderr)
 
     def test_help(self):
         process = subprocess.run([ROOT / 'scripts' / 'bench_optimizer.sh', '--help'], capture_output=True, text=True)

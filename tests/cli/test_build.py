@@ -132,15 +132,15 @@ class Build(CommandCase):
         for name in 'make', 'python3':
             self.program(name, f'#!/bin/sh\necho {name} "$@"\n')
         environment = dict(os.environ, PATH=f'{self.folder / "bin"}:{os.environ["PATH"]}')
-        for script, gpu, words, program in (('bench_cpu', True, [], 'cpu'), ('bench_optimizer', True, [], 'cpu'),
-                                            ('bench_zero', False, [], 'cpu'), ('bench_zero', True, [], 'release'),
-                                            ('bench_zero', False, ['--mpirun', 'mpirun -hostfile hosts'], 'release')):
+        for script, gpu, words, program in (('bench_cpu', True, [], 'cpu/train'), ('bench_optimizer', True, [], 'cpu/tests/bench/bench_optimizer'),
+                                            ('bench_zero', False, [], 'cpu/train'), ('bench_zero', True, [], 'release/train'),
+                                            ('bench_zero', False, ['--mpirun', 'mpirun -hostfile hosts'], 'release/train')):
             with self.subTest(script=script, gpu=gpu, words=words):
                 self.program('nvidia-smi', f'#!/bin/sh\nexit {0 if gpu else 6}\n')
                 out = subprocess.run([ROOT / 'scripts' / f'{script}.sh', *words], env=environment, text=True, capture_output=True,
                                      timeout=60).stdout
-                self.assertRegex(out, rf'(?m)^make .* VARIANT={program} build/{program}/train$')
-                self.assertRegex(out, rf'(?m)^python3 \S+/{script}\.py --train \S+/build/{program}/train')
+                self.assertRegex(out, rf'(?m)^make .* VARIANT={program.split(chr(47))[0]} build/{program}$')
+                self.assertRegex(out, rf'(?m)^python3 \S+/{script}\.py --\w+ \S+/build/{program}')
 
 
 if __name__ == '__main__':

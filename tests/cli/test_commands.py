@@ -271,17 +271,6 @@ class Bench(CommandCase):
                 self.assertAlmostEqual(one['tokens_per_s'] * one['step_s'] / one['batch'], 1, 4)
         self.refuses('bench', '--generate', self.tiny_config(model={'n_positions': 5}), says=['model.n_positions is 5'])
 
-    def test_bench_of_muon(self):
-        config = self.tiny_config()
-        sizes = json.loads(config.read_text())['model']
-        width, blocks = sizes['n_embd'], sizes['n_layer']
-        lines = map(json.loads, self.run_train('bench', '--muon', config, '--quick', '--json', '--threads', 1).out.splitlines())
-        found = {(line['rows'], line['columns']): line['matrices'] for line in lines if line['seconds'] > 0 and line['of_gemm'] > 0}
-        # q, k and v are matrices of their own.
-        self.assertEqual(found, {(width, width): 4 * blocks, (4 * width, width): blocks, (width, 4 * width): blocks})
-        none = self.tiny_config(optimizer={'type': 'muon', 'groups': [{'match': 'h.*', 'type': 'adamw'}]})
-        self.refuses('bench', '--muon', none, says=['leaves no matrix to Muon'])
-
     def test_bench_measures_positive_rates(self):
         report = json.loads(self.run_train('bench', '--quick', '--json').out)
         for name in 'gemm_fp32_flops_per_s', 'gemm_bf16_flops_per_s', 'bandwidth_bytes_per_s':

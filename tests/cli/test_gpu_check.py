@@ -24,8 +24,6 @@ if words[0] == 'devices':
 elif words[0] == 'options':
     for name in '' if 'old' in fake else ('cuda_graphs', 'attention', 'comm.backend', 'model.family', 'model.value_embeddings'):
         print('| `' + name + '` | choice |')
-elif '--muon' in words:
-    print(json.dumps(dict(rows=768, columns=768, matrices=48, seconds=1e-3, flops=2e11, of_gemm=0.25)))
 elif words[0] == 'bench':
     print(json.dumps(dict(device='GPU', gemm_fp32_flops_per_s=5e13, gemm_bf16_flops_per_s=7e14, gemm_fp16_flops_per_s=7e14,
                           dense_peak_bf16_flops_per_s=1e15, bandwidth_bytes_per_s=3e12,
@@ -84,6 +82,8 @@ class CheckCase(CommandCase):
     def fake_build(self, operations=OPERATIONS):
         build = self.folder / 'build'
         self.script(build / 'train', TRAIN.replace('{python}', sys.executable))
+        matrices = json.dumps(dict(rows=768, columns=768, matrices=48, seconds=1e-3, flops=2e11, of_gemm=0.25))
+        self.script(build / 'tests' / 'bench' / 'bench_muon', f"#!/bin/sh\necho '{matrices}'\n")
         for name in 'test_kernels_cuda', 'test_kernels_rotation', 'test_kernels_training_sizes':
             self.script(build / 'tests' / 'ops' / name, operations)
         return build
@@ -248,7 +248,7 @@ class OnTheSimulator(CheckCase):
                                   capture_output=True, text=True)
         process = pack(self.folder / 'packed')
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
-        self.assertRegex(process.stdout, r'4 programs, \d+ libraries, \d+ MiB')
+        self.assertRegex(process.stdout, r'5 programs, \d+ libraries, \d+ MiB')
         shutil.move(self.folder / 'packed', self.folder / 'carried')
         libraries = {path.name for path in (self.folder / 'carried' / 'lib').iterdir()}
         self.assertTrue(any(name.startswith('libmpi') for name in libraries), libraries)

@@ -1,5 +1,8 @@
 """Muon on a GPU: graphs, stages, partitions and resuming change no bit, memory and bytes are as planned, losses are the CPU's."""
+import json
 import re
+import subprocess
+import unittest
 
 import harness
 import test_gpu
@@ -32,6 +35,15 @@ class Muon(test_gpu.GpuCase):
                 self.assertTrue(0 < skipped < 4 if compute == 'fp16' else skipped == 0, skipped)
                 resumed = self.copy_until(1, compute, f'{compute}-resumed')
                 self.assertEqual(self.train(config, resumed.name, option, environment=test_gpu.reordered(2))[1], whole)
+
+    @unittest.skipIf(test_gpu.SIMULATED and not harness.FULL, 'times GEMM again and again: in the full run only')
+    def test_benchmark(self):
+        """Batches of matrices in graphs, in turn with GEMM: q, k, v and proj are one shape, fc and its proj two."""
+        process = subprocess.run([harness.TRAIN.parent / 'tests' / 'bench' / 'bench_muon', self.tiny_config(), '--device', 'cuda',
+                                  '--quick', '--json'], text=True, capture_output=True)
+        found = list(map(json.loads, process.stdout.splitlines()))
+        self.assertEqual((process.returncode, len(found)), (0, 3), process.stderr)
+        self.assertGreater(min(line['seconds'] for line in found), 0)
 
     def test_losses_of_the_cpu(self):
         """In fp32, where neither a narrower type nor another order of sums hides a wrong product."""

@@ -1,9 +1,14 @@
-#include "cli/bench/muon.h"
-
+// Times Newton-Schulz iterations on the matrices of a model, in turn with a matrix product, in bf16. Of each
+// shape among the matrices that Muon would update it prints their number, the time of one, FLOP/s (of the
+// products as they are computed: with symmetric ones halved, where the device does so) and their median part
+// of the FLOP/s of the device's GEMM, measured before and after.
+// usage: bench_muon CONFIG [--device cuda] [--threads N] [--quick] [--json]
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/args.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "cli/bench/median.h"
 #include "configs/config.h"
 #include "kernels/ops.h"
@@ -43,7 +48,7 @@ static enum status count_matrix(struct muon_bench *bench, struct matrix_shape sh
     while (at < end && (at->shape.rows != shape.rows || at->shape.columns != shape.columns))
         at++;
     if (at == bench->shapes + MOST_SHAPES)
-        return FAIL(STATUS_UNSUPPORTED, "bench --muon: more than %d shapes of matrices", MOST_SHAPES);
+        return FAIL(STATUS_UNSUPPORTED, "more than %d shapes of matrices", MOST_SHAPES);
     if (at == end)
         *at = (struct shape_bench){.shape = shape}, bench->n_shapes++;
     at->n++;
@@ -210,7 +215,7 @@ static enum status report(struct muon_bench *bench, bool quick, bool as_json) {
     return STATUS_OK;
 }
 
-static enum status run(struct muon_bench *bench, bool quick, bool as_json) {
+static enum status run_on_device(struct muon_bench *bench, bool quick, bool as_json) {
     region_memory_init(&bench->memory, bench->device);
     enum status status = stream_init(&bench->stream, bench->device);
     if (status == STATUS_OK)
@@ -222,12 +227,32 @@ static enum status run(struct muon_bench *bench, bool quick, bool as_json) {
     return status;
 }
 
-enum status bench_muon(const char *config_path, const char *device_name, int n_threads, bool quick,
-                       bool as_json) {
+static enum status run(int n_args, char **args) {
+    const char *device = "auto", *config = NULL;
+    int64_t threads = 0;
+    bool quick = false, as_json = false;
+    const struct arg flags[] = {
+        {"--device", ARG_STRING, &device, 0, 0, ""},
+        {"--threads", ARG_INTEGER, &threads, 0, 4096, ""},
+        {"--quick", ARG_FLAG, &quick, 0, 0, ""},
+        {"--json", ARG_FLAG, &as_json, 0, 0, ""},
+    };
     struct muon_bench bench = {0};
-    TRY(read_model(&bench, config_path));
-    TRY(device_open(device_name, n_threads, 0, &bench.device));
-    const enum status status = run(&bench, quick, as_json);
+    int n_positional;
+    TRY(args_parse("bench_muon", flags, sizeof flags / sizeof *flags, n_args, args, &config, 1,
+                   &n_positional));
+    if (n_positional != 1)
+        return FAIL(STATUS_INVALID, "expected the configuration whose matrices are orthogonalized");
+    TRY(read_model(&bench, config));
+    TRY(device_open(device, (int)threads, 0, &bench.device));
+    const enum status status = run_on_device(&bench, quick, as_json);
     device_close(bench.device);
     return status;
+}
+
+int main(int argc, char **argv) {
+    const enum status status = run(argc - 1, argv + 1);
+    if (status_exit_code(status) != 0)
+        log_error("%s", status_message());
+    return status_exit_code(status);
 }

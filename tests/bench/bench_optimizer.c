@@ -1,13 +1,16 @@
-// Each array is an allocation of its own, with huge pages where the system has them. Besides optimizer steps
-// there are plain loops, whose bandwidth is the limit for the steps, and the separate passes that a step
-// fuses.
-#include "cli/bench/optimizer.h"
-
+// Times optimizer steps on the CPU on request (cli/bench/requests.h), so that a script can alternate them
+// with other programs under the same conditions. A request names a case, which runs once; the answer is its
+// seconds. Each array is an allocation of its own, with huge pages where the system has them. Besides
+// optimizer steps there are plain loops, whose bandwidth is the limit for the steps, and the separate passes
+// that a step fuses.
+// usage: bench_optimizer --elements N [--threads N]
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/args.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "cli/bench/requests.h"
 #include "kernels/moments.h"
@@ -181,7 +184,7 @@ static enum status measure_case(void *context, const char *name, double *seconds
     char names[512] = "";
     for (int i = 0; i < N_CASES; i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? "; " : "", cases[i].name);
-    return FAIL(STATUS_INVALID, "bench --optimizer: there is no case \"%s\"; there are: %s", name, names);
+    return FAIL(STATUS_INVALID, "there is no case \"%s\"; there are: %s", name, names);
 }
 
 static enum status make_arrays(struct optimizer_bench *bench) {
@@ -194,10 +197,20 @@ static enum status make_arrays(struct optimizer_bench *bench) {
     return STATUS_OK;
 }
 
-enum status bench_optimizer(int n_threads, size_t n) {
-    n = (n + LINE - 1) / LINE * LINE;
-    struct optimizer_bench bench = {.n = n, .kept = DTYPE_F32};
-    TRY(device_open("cpu", n_threads, 0, &bench.device));
+static enum status run(int n_args, char **args) {
+    int64_t elements = 0, threads = 0;
+    const struct arg flags[] = {
+        {"--elements", ARG_INTEGER, &elements, 1, 1e12, ""},
+        {"--threads", ARG_INTEGER, &threads, 0, 4096, ""},
+    };
+    int n_positional;
+    TRY(args_parse("bench_optimizer", flags, sizeof flags / sizeof *flags, n_args, args, NULL, 0,
+                   &n_positional));
+    // Whole cache lines.
+    struct optimizer_bench bench = {.n = ((size_t)elements + LINE - 1) / LINE * LINE, .kept = DTYPE_F32};
+    if (bench.n == 0)
+        return FAIL(STATUS_INVALID, "expected --elements N");
+    TRY(device_open("cpu", (int)threads, 0, &bench.device));
     enum status status = stream_init(&bench.stream, bench.device);
     if (status == STATUS_OK)
         status = make_arrays(&bench);
@@ -205,8 +218,15 @@ enum status bench_optimizer(int n_threads, size_t n) {
         status = bench_answer_requests(bench.device->description, measure_case, &bench);
     for (int array = 0; array < N_ARRAYS; array++)
         if (bench.arrays[array])
-            bench.device->memory_delete(bench.device, bench.arrays[array], array_bytes(n, array));
+            bench.device->memory_delete(bench.device, bench.arrays[array], array_bytes(bench.n, array));
     stream_free(&bench.stream);
     device_close(bench.device);
     return status;
+}
+
+int main(int argc, char **argv) {
+    const enum status status = run(argc - 1, argv + 1);
+    if (status_exit_code(status) != 0)
+        log_error("%s", status_message());
+    return status_exit_code(status);
 }
