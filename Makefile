@@ -33,7 +33,7 @@ DEBUG ?= -g
 warnings := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Werror
 CPPFLAGS += -I. -D_GNU_SOURCE
 CFLAGS += -std=c17 $(DEBUG) $(warnings) -fno-math-errno -fno-trapping-math -fno-omit-frame-pointer
-# oneDNN comes with an OpenMP library, which kernels/cpu/product.c keeps to one thread.
+# oneDNN comes with an OpenMP library, which kernels/cpu/onednn.c keeps to one thread.
 LDFLAGS += -fopenmp
 LDLIBS += -ldnnl -lcjson -lutf8proc -lxxhash -lz -lzstd -lhwloc -lmicrohttpd -ledit -lm -lpthread -ldl
 

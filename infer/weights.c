@@ -11,7 +11,7 @@
 #include "data/file_kind.h"
 #include "data/tokenizer.h"
 #include "infer/weights_refuse.h"
-#include "kernels/optimizer_constants.h"
+#include "kernels/update.h"
 
 // Also true when the folder cannot be examined: opening it then reports why.
 static bool holds(const char *folder, const char *name) {

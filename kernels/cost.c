@@ -2,8 +2,8 @@
 // compile.
 #include "kernels/cost.h"
 
+#include "kernels/matrix.h"
 #include "kernels/moments.h"
-#include "kernels/symmetric.h"
 
 static double size_of(enum dtype type) {
     return (double)dtype_size(type);

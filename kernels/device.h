@@ -70,10 +70,10 @@ struct device {
     int n_threads;           // host threads that its operations use
     int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
     int capability;          // a GPU's compute capability, 90 for 9.0; 0: a CPU
-    bool has_matrix_units;   // a CPU's (AMX): bf16 products are many times as fast as other work
+    bool has_amx;            // a CPU's (AMX): bf16 products are many times as fast as other work
     int rotating_attention;  // the widest heads of device_attention_rotates, in elements; 0: it never does
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
-    // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that kernels/dense_peak.c lacks).
+    // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that gpu_dense_peak does not list).
     double dense_peak[N_COMPUTE_DTYPES];
     int symmetric_strips[N_DTYPES]; // the best strip of matrix_product, by type; 0: none
     // Allocates zeroed memory, aligned to at least REGION_ALIGNMENT. *out is NULL when bytes == 0. `purpose`
@@ -97,7 +97,7 @@ struct device {
     // Kernels, products of a library and fills issued so far (read with device_launches); 0 where operations
     // are synchronous.
     uint64_t n_launches;
-    struct debug_sync *debug_sync; // set while kernels/debug_sync.h wraps them, otherwise NULL
+    struct debug_sync *debug_sync; // set while kernels/observe.h wraps them, otherwise NULL
 
     // NULL on devices whose memory is the host's and whose operations are synchronous. Call them through the
     // functions below, which handle NULL.
@@ -189,9 +189,15 @@ enum status graph_end(struct stream *stream, struct graph *graph) MUST_CHECK;
 enum status graph_launch(struct graph *graph, struct stream *stream) MUST_CHECK;
 void graph_free(struct graph *graph); // its launches must be done; no-op for a zeroed graph
 
+// The dense peak of a GPU, which utilization (MFU) refers to: FLOP/s of matrix products at the vendor's
+// figures, without sparsity: bf16 and fp16 factors with fp32 sums on tensor cores, fp32 on the other cores.
+// 0: a GPU that is not listed, or a slice of one (MIG).
+//   name         as cudaGetDeviceProperties gives it
+//   capability   compute capability, 90 for 9.0
+double gpu_dense_peak(const char *name, int capability, enum dtype type);
 // The CPU backend with a given instruction set: "amx", "avx512_bf16", "avx512", "avx2", "portable", or NULL
-// for the best one. amx multiplies bf16 on matrix units. avx512_bf16, whose attention multiplies bf16 without
-// upcasting, is the best only on processors where that is fast. Errors: STATUS_UNSUPPORTED when this
+// for the best one. amx multiplies bf16 in tile registers. avx512_bf16, whose attention multiplies bf16
+// without upcasting, is the best only on processors where that is fast. Errors: STATUS_UNSUPPORTED when this
 // processor lacks the instruction set.
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
 // Binds the threads of the CPU backend to NUMA nodes: consecutive threads to one node, and those of device

@@ -139,7 +139,7 @@ struct optimizer_step_args {
 };
 
 // What an elementwise update computes with, apart from the elements: the constants of one step, computed by
-// the host in double (kernels/optimizer_constants.h) and rounded to float.
+// the host in double (kernels/update.h) and rounded to float.
 // Moments are updated as m += (1 - beta) (g - m) with 1 - beta rounded to float. Rounding beta itself to
 // float would change the small 1 - beta by far more than one rounding.
 struct optimizer_constants {
@@ -228,7 +228,7 @@ struct optimizer_spans_args {
 
 // matrix_normalize, matrix_product and matrix_add_diagonal work on a batch: n_matrices (at least 1) of one
 // shape, in each buffer a distance apart, in elements, at least a matrix. A matrix's bits are those that it
-// has alone, a batch of 1. matrix_batch.h has its arguments.
+// has alone, a batch of 1. matrix.h has its arguments.
 
 // out = x / max(norm, epsilon), for each matrix by its Frobenius norm.
 // Determinism: partial holds what sum_squares gives, added in order, in double.
@@ -245,7 +245,7 @@ struct matrix_normalize_args {
 
 // out = alpha x y + beta addend, where x, or y, may be stored transposed. Products are summed in fp32, to
 // which the rest is added before rounding.
-// strip: out is known to be symmetric, and is computed in strips of about so many columns (symmetric.h), with
+// strip: out is known to be symmetric, and is computed in strips of about so many columns (matrix.h), with
 // 1 (and on a CPU any) an element at a time. device->symmetric_strips have what serves a device best. 0: all
 // of it is computed.
 struct matrix_product_args {

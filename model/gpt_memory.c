@@ -7,10 +7,10 @@
 
 // Logits are computed for a tile of rows at a time; this bounds the tile. Each tile reads wte and adds to its
 // gradient anew: where products are fast, that takes as long as they do. So the tile is twice as large with a
-// CPU's matrix units, and on a GPU it may grow to GPU_LOGITS_ROWS rows.
+// CPU's AMX, and on a GPU it may grow to GPU_LOGITS_ROWS rows.
 #define LOGITS_TILE_BYTES    ((size_t)64 << 20)
 #define GPU_LOGITS_ROWS      16384
-#define UNITS_LOGITS_GRAIN   32 // rows that matrix units multiply at once
+#define AMX_LOGITS_GRAIN     32 // rows that AMX multiplies at once
 #define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
 #define MINIMUM_LOGITS_ROWS  64
 
@@ -213,8 +213,8 @@ static size_t round_up(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-static bool by_matrix_units(const struct gpt *gpt) {
-    return gpt->device->has_matrix_units && gpt->options.type == DTYPE_BF16;
+static bool by_amx(const struct gpt *gpt) {
+    return gpt->device->has_amx && gpt->options.type == DTYPE_BF16;
 }
 
 // The largest tile in bytes. On a GPU up to GPU_LOGITS_ROWS rows, but at most half of what the blocks would
@@ -228,7 +228,7 @@ static size_t most_logits_bytes(const struct gpt *gpt) {
         16 * (size_t)config->n_embd * (size_t)config->n_layer * dtype_size(gpt->options.type);
     size_t kept = (size_t)gpt->options.B * (size_t)gpt->options.T * token_bytes,
            most = row_bytes * GPU_LOGITS_ROWS;
-    if (by_matrix_units(gpt))
+    if (by_amx(gpt))
         return 2 * LOGITS_TILE_BYTES;
     if (gpt->device->place == REGION_HOST || kept / 2 <= LOGITS_TILE_BYTES || most <= LOGITS_TILE_BYTES)
         return LOGITS_TILE_BYTES;
@@ -242,16 +242,16 @@ static int choose_logits_rows(const struct gpt *gpt) {
     if (most < MINIMUM_LOGITS_ROWS)
         most = MINIMUM_LOGITS_ROWS;
     size_t n_tiles = (rows + most - 1) / most, tile = (rows + n_tiles - 1) / n_tiles;
-    if (by_matrix_units(gpt) && tile < rows)
-        tile = round_up(tile, UNITS_LOGITS_GRAIN);
+    if (by_amx(gpt) && tile < rows)
+        tile = round_up(tile, AMX_LOGITS_GRAIN);
     return (int)tile;
 }
 
 // The logits' tile. On a GPU logits have the compute type, as the activations that they come from, and their
-// gradient takes their place. So they do with a CPU's matrix units, where fp32 logits took 5 % of a step of
+// gradient takes their place. So they do with AMX, where fp32 logits took 5 % of a step of
 // 124M. On other CPUs a tile fits into caches, and fp32 logits cost nothing.
 static void choose_logits(struct gpt *gpt) {
-    const bool is_narrow = gpt->device->place == REGION_DEVICE || by_matrix_units(gpt);
+    const bool is_narrow = gpt->device->place == REGION_DEVICE || by_amx(gpt);
     gpt->logits_type = is_narrow ? gpt->options.type : gpt->accumulation;
     gpt->logits_columns = params_lm_head_columns(gpt->params, gpt->device->place);
     gpt->logits_stride = (int)round_up((size_t)gpt->logits_columns, LOGITS_ROW_ALIGNMENT);

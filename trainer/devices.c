@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/processors.h"
-#include "kernels/debug_sync.h"
+#include "kernels/observe.h"
 #include "trainer/trainer_internal.h"
 
 // With overlap_comm, reductions between ranks use one thread while the others compute. Without it, they use

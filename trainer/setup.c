@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "kernels/debug_sync.h"
+#include "kernels/observe.h"
 #include "trainer/data/defaults.h"
 #include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"

@@ -41,12 +41,12 @@ struct linear_epilogue_args {
     enum dtype type, out_type; // out_type: type, or fp32
 };
 
-// A product of bf16 on matrix units: sums = a b, or sums + a b with `add`, of a (m, k) and b (k, n), whose
-// strides are in elements, one of each operand's 1. The sums are dense blocks of UNIT_PRODUCT_GRAIN rows and
+// A product of bf16 on AMX: sums = a b, or sums + a b with `add`, of a (m, k) and b (k, n), whose
+// strides are in elements, one of each operand's 1. The sums are dense blocks of AMX_PRODUCT_GRAIN rows and
 // columns, one row of blocks after another, past m and n too; with keeps_sums false two rows of blocks are
 // used in turn, and last only until the epilogue.
-#define UNIT_PRODUCT_GRAIN 32
-struct unit_product_args {
+#define AMX_PRODUCT_GRAIN 32
+struct amx_product_args {
     const void *a, *b; // [r]
     int64_t a_row, a_column, b_row, b_column;
     int64_t m, n, k;
@@ -56,8 +56,8 @@ struct unit_product_args {
     // Called when the epilogue of some rows has been applied. May be NULL.
     void (*finish_rows)(const void *context, int64_t row, int64_t rows);
     const void *context;
-    float *left;  // scratch of unit_product_left_bytes(k)
-    float *right; // unit_product_right_bytes(k, n), written by unit_product_pack for any m
+    float *left;  // scratch of amx_product_left_bytes(k)
+    float *right; // amx_product_right_bytes(k, n), written by amx_product_pack for any m
 };
 
 // The table of operations of one instruction set, and helpers for linear.c compiled for it.
@@ -83,12 +83,12 @@ struct cpu_isa {
     // + K heads.
     void (*rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
                         struct parallel_span heads);
-    // A product on matrix units, on the calling thread: packs b, and multiplies by what was packed. NULL
-    // where the instruction set has no units.
-    void (*unit_product_pack)(const struct unit_product_args *args);
-    void (*unit_product_run)(const struct unit_product_args *args);
-    size_t (*unit_product_left_bytes)(int64_t k);
-    size_t (*unit_product_right_bytes)(int64_t k, int64_t n);
+    // A product on AMX, on the calling thread: packs b, and multiplies by what was packed. NULL
+    // where the instruction set has none.
+    void (*amx_product_pack)(const struct amx_product_args *args);
+    void (*amx_product_run)(const struct amx_product_args *args);
+    size_t (*amx_product_left_bytes)(int64_t k);
+    size_t (*amx_product_right_bytes)(int64_t k, int64_t n);
 };
 #define CPU_SKINNY_ROWS 32
 
@@ -96,8 +96,8 @@ struct cpu_device {
     struct device device; // first: a struct device * of this backend is one of these
     const struct cpu_isa *isa;
     struct product_cache **products; // (n_threads)
-    // True if vector instructions multiply bf16 at least as fast as fp32. (Matrix units are separate: see
-    // unit_product_run.) Decided by the processor model or by the instruction set requested, never by
+    // True if vector instructions multiply bf16 at least as fast as fp32. (AMX is separate: see
+    // amx_product_run.) Decided by the processor model or by the instruction set requested, never by
     // timing: ranks that decided differently would compute different bits.
     bool fast_bf16_products;
 };
@@ -120,7 +120,7 @@ typedef void cpu_span_function(const void *context, struct parallel_span span);
 void cpu_parallel(const struct device *device, size_t work_elements, size_t n, size_t grain,
                   cpu_span_function *function, const void *context);
 
-// ---- once for all instruction sets (linear.c, sample.c, update.c)
+// ---- once for all instruction sets (matmul.c, common.c)
 
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
 enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
@@ -175,10 +175,10 @@ size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
                                            const struct matrix_product_args *args);
 void CPU_OP(rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
                          struct parallel_span heads);
-void CPU_OP(unit_product_pack)(const struct unit_product_args *args);
-void CPU_OP(unit_product_run)(const struct unit_product_args *args);
-size_t CPU_OP(unit_product_left_bytes)(int64_t k);
-size_t CPU_OP(unit_product_right_bytes)(int64_t k, int64_t n);
+void CPU_OP(amx_product_pack)(const struct amx_product_args *args);
+void CPU_OP(amx_product_run)(const struct amx_product_args *args);
+size_t CPU_OP(amx_product_left_bytes)(int64_t k);
+size_t CPU_OP(amx_product_right_bytes)(int64_t k, int64_t n);
 void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                              int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);

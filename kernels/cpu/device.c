@@ -10,7 +10,7 @@
 #include "base/numa.h"
 #include "base/parallel.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/product.h"
+#include "kernels/cpu/onednn.h"
 
 #if defined(__x86_64__)
 #    include <cpuid.h>
@@ -47,8 +47,8 @@ static bool processor_has_f16c(void) {
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
-// Linux gives a process the large state of matrix units only when it asks for it.
-static bool has_matrix_units(void) {
+// Linux gives a process AMX's large state only when it asks for it.
+static bool has_amx(void) {
     enum { LEAF_FEATURES = 7, EDX_AMX_BF16 = 1 << 22, EDX_AMX_TILE = 1 << 24 };
     enum { REQUEST_STATE = 0x1023, STATE_TILE_DATA = 18 }; // asm/prctl.h
     const unsigned wanted = EDX_AMX_BF16 | EDX_AMX_TILE;
@@ -61,7 +61,7 @@ static bool has_matrix_units(void) {
 static bool processor_has(const char *name) {
 #if defined(__x86_64__)
     if (strcmp(name, "amx") == 0)
-        return processor_has("avx512_bf16") && has_matrix_units();
+        return processor_has("avx512_bf16") && has_amx();
     if (strcmp(name, "avx512_bf16") == 0)
         return processor_has("avx512") && __builtin_cpu_supports("avx512bf16");
     if (strcmp(name, "avx512") == 0)
@@ -80,7 +80,7 @@ static bool multiplies_bf16(const char *name) {
 
 // True if vector instructions multiply bf16 at least as fast as fp32: on AMD (twice as fast) and on the first
 // Intel processors with AVX512-BF16. Later Intel processors, recognizable by AVX512-FP16, leave bf16 to their
-// matrix units; their vector instruction takes four times as long (measured: 0.25 of the multiply-adds of
+// AMX; their vector instruction takes four times as long (measured: 0.25 of the multiply-adds of
 // fp32). Decided by the processor model rather than by timing, since ranks and runs that decided differently
 // would compute different bits.
 static bool processor_has_fast_bf16(void) {
@@ -217,15 +217,15 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         return FAIL(STATUS_FAILED, "out of memory for the CPU device");
     cpu->isa = isa;
     cpu->fast_bf16_products = fast_bf16_products;
-    const bool on_units = isa->unit_product_run != NULL;
+    const bool on_amx = isa->amx_product_run != NULL;
     cpu->device = (struct device){
         .name = "cpu",
         .ops = &isa->ops,
         .place = REGION_HOST,
         .n_threads = n_threads > 0 ? n_threads : parallel_threads(),
-        .has_matrix_units = on_units,
-        // On matrix units symmetric products in strips save FLOPs, and no time (benchmarks/cpu.md).
-        .symmetric_strips = {[DTYPE_F32] = 1, [DTYPE_BF16] = on_units ? 0 : 1, [DTYPE_F16] = 1},
+        .has_amx = on_amx,
+        // On AMX symmetric products in strips save FLOPs, and no time (benchmarks/cpu.md).
+        .symmetric_strips = {[DTYPE_F32] = 1, [DTYPE_BF16] = on_amx ? 0 : 1, [DTYPE_F16] = 1},
         .memory_new = memory_new,
         .memory_delete = memory_delete,
         .copy = copy,

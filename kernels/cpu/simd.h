@@ -10,6 +10,7 @@
 #define ZERO_KERNELS_CPU_SIMD_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -558,5 +559,249 @@ VF_INLINE void *vf_offset(enum dtype type, const void *tensor, size_t index) {
     size_t i = 0, lanes = (n) < VF_WIDTH ? (n) : VF_WIDTH;                                                   \
     i < (n);                                                                                                 \
     i += VF_WIDTH, lanes = (n)-i < VF_WIDTH ? (n)-i : VF_WIDTH
+
+// ---- pairs of bf16: a vu of VF_WIDTH pairs, the first number of each in the lower half
+
+// Where the processor multiplies pairs (VF_PAIRS), subnormal numbers count as 0.
+
+#if defined(VF_AVX512) && defined(__AVX512BF16__)
+#    define VF_PAIRS 1
+#else
+#    define VF_PAIRS 0
+#endif
+
+// AMX multiplies pairs (isa/amx.h). Processors that have it multiply vectors of pairs at a
+// quarter of fp32's rate.
+#if VF_PAIRS && (defined(__AMX_BF16__) || defined(__AMXBF16__)) // gcc's name, and clang 14's
+#    define VF_AMX 1
+#else
+#    define VF_AMX 0
+#endif
+
+// True if numbers of this type are multiplied in pairs: by tiles.h, and by vectors.
+VF_INLINE bool multiplies_pairs(enum dtype type) {
+    return VF_PAIRS && type == DTYPE_BF16;
+}
+VF_INLINE bool vectors_multiply_pairs(enum dtype type) {
+    return multiplies_pairs(type) && !VF_AMX;
+}
+
+// sum + first a * first b + second a * second b
+VF_INLINE vf vf_add_pair_products(vu a, vu b, vf sum) {
+#if VF_PAIRS
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+#else
+    sum = vf_fma((vf)(a << 16), (vf)(b << 16), sum);
+    return vf_fma((vf)(a & 0xffff0000u), (vf)(b & 0xffff0000u), sum);
+#endif
+}
+
+// Pairs of neighbours in the order a, b: the memory layout of a and b stored as bf16.
+VF_INLINE vu vu_from_neighbours(vf a, vf b) {
+#if VF_PAIRS
+    return (vu)_mm512_cvtne2ps_pbh(b, a);
+#else
+    vu pairs;
+    vh halves[2] = {vf_downcast_bf16(a), vf_downcast_bf16(b)};
+    memcpy(&pairs, halves, sizeof pairs);
+    return pairs;
+#endif
+}
+
+#if VF_PAIRS
+// Pairs of number i of the lower half and number i of the upper.
+VF_INLINE vu vu_interleave_halves(__m512i halves) {
+    const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
+                                           7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return (vu)_mm512_permutexvar_epi16(order, halves);
+}
+#endif
+
+// Pairs of lane i of a and lane i of b.
+VF_INLINE vu vu_from_two(vf a, vf b) {
+#if VF_PAIRS
+    return vu_interleave_halves((__m512i)_mm512_cvtne2ps_pbh(b, a));
+#else
+    return __builtin_convertvector(vf_downcast_bf16(a), vu) | __builtin_convertvector(vf_downcast_bf16(b), vu)
+                                                                  << 16;
+#endif
+}
+
+VF_INLINE vu vu_from_pairs(vh first, vh second) {
+#if VF_PAIRS
+    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512((__m256i)first), (__m256i)second, 1);
+    return vu_interleave_halves(both);
+#else
+    return __builtin_convertvector(first, vu) | __builtin_convertvector(second, vu) << 16;
+#endif
+}
+
+// The pairs of n numbers, n at most 2 VF_WIDTH; zeros past them.
+VF_INLINE vu vu_load_pairs(const uint16_t *from, int n) {
+    vu pairs = {0};
+    if (n == 2 * VF_WIDTH) {
+        memcpy(&pairs, from, sizeof pairs);
+        return pairs;
+    }
+#if defined(VF_AVX512)
+    return (vu)_mm512_maskz_loadu_epi16(((__mmask32)1 << n) - 1, from);
+#else
+    memcpy(&pairs, from, (size_t)n * sizeof *from);
+    return pairs;
+#endif
+}
+
+// ---- transposition
+
+// Transposition of VF_WIDTH vectors in registers, for kernels/cpu/isa.
+
+#if VF_WIDTH == 16
+#    define INTERLEAVE(a, b, i)                                                                              \
+        (vf) {                                                                                               \
+            a[i], b[i], a[i + 1], b[i + 1], a[i + 2], b[i + 2], a[i + 3], b[i + 3], a[i + 4], b[i + 4],      \
+                a[i + 5], b[i + 5], a[i + 6], b[i + 6], a[i + 7], b[i + 7]                                   \
+        }
+#elif VF_WIDTH == 8
+#    define INTERLEAVE(a, b, i)                                                                              \
+        (vf) {                                                                                               \
+            a[i], b[i], a[i + 1], b[i + 1], a[i + 2], b[i + 2], a[i + 3], b[i + 3]                           \
+        }
+#else
+#    define INTERLEAVE(a, b, i)                                                                              \
+        (vf) {                                                                                               \
+            a[i], b[i], a[i + 1], b[i + 1]                                                                   \
+        }
+#endif
+
+// Transposes VF_WIDTH vectors. Each pass interleaves the first half of the rows with the second, which
+// rotates the bits of (row, lane) by one.
+VF_INLINE void transpose_vectors(vf rows[VF_WIDTH]) {
+    for (int pass = 1; pass < VF_WIDTH; pass *= 2) {
+        vf next[VF_WIDTH];
+        FLAT_LOOP(i, VF_WIDTH / 2) {
+            vf a = rows[i], b = rows[i + VF_WIDTH / 2];
+            next[2 * i] = INTERLEAVE(a, b, 0);
+            next[2 * i + 1] = INTERLEAVE(a, b, VF_WIDTH / 2);
+        }
+        FLAT_LOOP(i, VF_WIDTH) {
+            rows[i] = next[i];
+        }
+    }
+}
+
+// ---- bytes
+
+// 8- and 16-bit integers for the vectors of kernels/cpu/simd.h. Bytes are loaded as a vu. Four vu of small
+// numbers are packed together, through two vectors of 16-bit numbers (vw), on which half as many instructions
+// do the rest.
+
+typedef uint16_t vw __attribute__((vector_size(VF_WIDTH * 4)));
+
+VF_INLINE vu vu_load_bytes(const uint8_t *from) {
+#if defined(VF_AVX512)
+    return (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
+#elif defined(VF_AVX2)
+    return (vu)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
+#else
+    uint8_t bytes __attribute__((vector_size(VF_WIDTH)));
+    memcpy(&bytes, from, sizeof bytes);
+    return __builtin_convertvector(bytes, vu);
+#endif
+}
+
+// Sign-extends.
+VF_INLINE vu vu_load_signed_bytes(const uint8_t *from) {
+#if defined(VF_AVX512)
+    return (vu)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from));
+#elif defined(VF_AVX2)
+    return (vu)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)from));
+#else
+    int8_t bytes __attribute__((vector_size(VF_WIDTH)));
+    memcpy(&bytes, from, sizeof bytes);
+    return (vu) __builtin_convertvector(bytes, vi);
+#endif
+}
+
+// Per lane: test & mask ? a + b : other.
+VF_INLINE vu vu_add_where(vu test, uint32_t mask, vu a, vu b, vu other) {
+#if defined(VF_AVX512)
+    __mmask16 lanes = _mm512_test_epi32_mask((__m512i)test, _mm512_set1_epi32((int)mask));
+    return (vu)_mm512_mask_add_epi32((__m512i)other, lanes, (__m512i)a, (__m512i)b);
+#else
+    vu lanes = (vu)((test & mask) != 0);
+    return (lanes & (a + b)) | (~lanes & other);
+#endif
+}
+
+VF_INLINE vu vu_max(vu a, vu b) {
+#if defined(VF_AVX512)
+    return (vu)_mm512_max_epu32((__m512i)a, (__m512i)b);
+#elif defined(VF_AVX2)
+    return (vu)_mm256_max_epu32((__m256i)a, (__m256i)b);
+#else
+    vu above = (vu)(a > b);
+    return (above & a) | (~above & b);
+#endif
+}
+
+VF_INLINE uint32_t vu_reduce_max(vu x) {
+#if defined(VF_AVX512)
+    return _mm512_reduce_max_epu32((__m512i)x);
+#else
+    uint32_t largest = x[0];
+    for (int i = 1; i < VF_WIDTH; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    return largest;
+#endif
+}
+
+// Packs two vu of numbers below 2^15. The result is not in their order; vw_store_bytes restores it.
+VF_INLINE vw vw_pack(vu a, vu b) {
+#if defined(VF_AVX512)
+    return (vw)_mm512_packus_epi32((__m512i)a, (__m512i)b);
+#elif defined(VF_AVX2)
+    return (vw)_mm256_packus_epi32((__m256i)a, (__m256i)b);
+#else
+    vw packed;
+    for (int i = 0; i < VF_WIDTH; i++) {
+        packed[i] = (uint16_t)a[i];
+        packed[VF_WIDTH + i] = (uint16_t)b[i];
+    }
+    return packed;
+#endif
+}
+
+// Stores the 4 VF_WIDTH numbers below 2^8 of vw_pack(a, b) and vw_pack(c, d) in the order a, b, c, d.
+VF_INLINE void vw_store_bytes(uint8_t *to, vw ab, vw cd) {
+#if defined(VF_AVX512)
+    __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i bytes = _mm512_packus_epi16((__m512i)ab, (__m512i)cd);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, bytes));
+#elif defined(VF_AVX2)
+    __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    __m256i bytes = _mm256_packus_epi16((__m256i)ab, (__m256i)cd);
+    _mm256_storeu_si256((__m256i *)(void *)to, _mm256_permutevar8x32_epi32(bytes, order));
+#else
+    for (int i = 0; i < 2 * VF_WIDTH; i++) {
+        to[i] = (uint8_t)ab[i];
+        to[2 * VF_WIDTH + i] = (uint8_t)cd[i];
+    }
+#endif
+}
+
+VF_INLINE vw vw_set1(uint16_t x) {
+    return x + (vw){0};
+}
+
+// Saturating: a - b, or 0 where that would be negative.
+VF_INLINE vw vw_subtract(vw a, vw b) {
+#if defined(VF_AVX512)
+    return (vw)_mm512_subs_epu16((__m512i)a, (__m512i)b);
+#elif defined(VF_AVX2)
+    return (vw)_mm256_subs_epu16((__m256i)a, (__m256i)b);
+#else
+    return (a - b) & (vw)(a > b);
+#endif
+}
 
 #endif

@@ -8,7 +8,6 @@
 
 extern "C" {
 #include "base/text.h"
-#include "kernels/dense_peak.h"
 }
 
 namespace {

@@ -5,7 +5,6 @@
 // and moment type; the types of gradients and parameters are chosen at run time, uniformly over all threads.
 #define MOMENT_FUNCTION __host__ __device__ static inline
 #include "kernels/cuda/span.cuh"
-#include "kernels/optimizer_constants.h"
 #define UPDATE_FUNCTION __host__ __device__ static inline
 #include "kernels/update.h"
 

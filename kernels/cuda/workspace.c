@@ -1,7 +1,7 @@
 // Formulas only: nothing here depends on whether there is a GPU.
 #include "kernels/cuda/workspace.h"
 
-#include "kernels/symmetric.h"
+#include "kernels/matrix.h"
 
 static size_t smaller(size_t a, size_t b) {
     return a < b ? a : b;

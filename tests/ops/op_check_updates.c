@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "kernels/moments.h"
-#include "kernels/optimizer_constants.h"
+#include "kernels/update.h"
 #include "tests/ops/op_check.h"
 #include "tests/ops/op_check_optimizer.h"
 

@@ -15,7 +15,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "kernels/matrix_batch.h"
+#include "kernels/matrix.h"
 
 #define UNIT   0x1p-24 // largest relative error of one rounding to fp32
 #define HEAD_D 64

@@ -2,7 +2,7 @@
 // kernels/ops.h. Moments are handled a block at a time, since in int8 they share a scale.
 #include <math.h>
 
-#include "kernels/matrix_batch.h"
+#include "kernels/matrix.h"
 #include "kernels/moments.h"
 #include "kernels/update.h"
 #include "tests/ref/ref.h"

@@ -42,7 +42,7 @@ static inline struct device *bench_device(const char *name) {
 }
 
 // name: of a device: "ref", "cpu" or "cuda". in_strips: symmetric products are computed in narrow strips, as
-// those of large matrices are by GPUs and by CPUs with matrix units.
+// those of large matrices are by GPUs and by CPUs with AMX.
 static inline void bench_open(struct bench *bench, const char *name, enum dtype type,
                               struct matrix_shape shape, bool in_strips) {
     const size_t n = (size_t)(shape.rows * shape.columns), bytes = n * dtype_size(type),

@@ -2,7 +2,7 @@
 // master weights, and the next step overwrites them. Their padding is zero, as that of the weights is.
 #include "zero/stages/averaging.h"
 
-#include "kernels/optimizer_constants.h"
+#include "kernels/update.h"
 #include "zero/offload/offload.h"
 
 static struct optimizer_state states_at(const struct model_states *state, const struct placement_span *placed,

@@ -4,9 +4,9 @@
 
 #include <assert.h>
 
+#include "kernels/matrix.h"
 #include "kernels/ops.h"
 #include "kernels/profile.h"
-#include "kernels/symmetric.h"
 
 enum { Y, GRAM, POWER, PARTIAL, WORKSPACE };
 

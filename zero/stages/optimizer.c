@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/optimizer_constants.h"
+#include "kernels/update.h"
 #include "zero/stages/averaging.h"
 
 // ---- planning and binding

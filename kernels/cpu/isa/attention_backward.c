@@ -19,11 +19,11 @@
 
 #define LOG2_E 1.4426950408889634
 
-// A query head, packed for products and padded to whole blocks and vectors. With float units, left and right
+// A query head, packed for products and padded to whole blocks and vectors. With float words, left and right
 // operands share memory.
 struct packed_queries {
-    float *q, *dout;             // left operands: (blocks * BLOCK, padded D) units
-    float *q_right, *dout_right; // right operands: (units of blocks * BLOCK, padded D)
+    float *q, *dout;             // left operands: (blocks * BLOCK, padded D) words
+    float *q_right, *dout_right; // right operands: (words of blocks * BLOCK, padded D)
     float *dq;                   // (blocks * BLOCK, padded D), not yet scaled by 1 / sqrt(D)
     float *delta;                // (blocks * BLOCK)
     const float *lse;            // (T)
@@ -34,18 +34,18 @@ struct packed_queries {
 
 // A key-value head, packed likewise.
 struct packed_keys {
-    float *k_right;               // right operand: (units of blocks * BLOCK, padded D)
-    float *k_columns, *v_columns; // right operands, transposed, one block after another (units of D, BLOCK)
+    float *k_right;               // right operand: (words of blocks * BLOCK, padded D)
+    float *k_columns, *v_columns; // right operands, transposed, one block after another (words of D, BLOCK)
     size_t k_index, v_index;      // of the head's first element in k, and in v
 };
 
-// probabilities and dscores first hold float scores, then units of p and of ds. Float units replace them in
+// probabilities and dscores first hold float scores, then words of p and of ds. Float words replace them in
 // place. Pairs of two queries replace the first query's (left operands, transposed); dq needs pairs of two
 // keys, which are stored separately in dscores_left.
 struct block_scratch {
     float *probabilities; // (BLOCK queries, BLOCK keys)
     float *dscores;       // (BLOCK queries, BLOCK keys)
-    float *dscores_left;  // (BLOCK queries, units of BLOCK keys); == dscores with float units
+    float *dscores_left;  // (BLOCK queries, words of BLOCK keys); == dscores with float words
     float *gradients;     // of blocks of keys: dk (BLOCK, padded D) and dv (BLOCK, padded D) of each
 };
 
@@ -83,7 +83,7 @@ static struct backward_plan plan_backward(const struct device *device,
     size_t rows = (size_t)plan.n_blocks * BLOCK, row_floats = rows * (size_t)plan.padded_D;
     size_t right_floats = plan.pairs ? row_floats / 2 : row_floats;
     plan.queries_floats = 3 * row_floats + (plan.pairs ? 2 * right_floats : 0) + rows;
-    plan.keys_floats = right_floats + 2 * rows * (size_t)units_of(plan.pairs, args->D);
+    plan.keys_floats = right_floats + 2 * rows * (size_t)words_of(plan.pairs, args->D);
     plan.scratch_floats = BLOCK * 2 * (BLOCK + (size_t)plan.n_gradient_blocks * (size_t)plan.padded_D) +
                           (plan.pairs ? BLOCK * BLOCK / 2 : 0);
     return plan;
@@ -140,7 +140,7 @@ static struct packed_keys packed_keys_at(const struct stream *stream, const stru
         .v_index = b * args->v_batch_stride + column,
     };
     packed.k_columns = packed.k_right + rows * (size_t)plan->padded_D / (plan->pairs ? 2 : 1);
-    packed.v_columns = packed.k_columns + rows * (size_t)units_of(plan->pairs, args->D);
+    packed.v_columns = packed.k_columns + rows * (size_t)words_of(plan->pairs, args->D);
     return packed;
 }
 
@@ -172,7 +172,7 @@ static size_t right_at(const struct backward_plan *plan, int i) {
 }
 
 static size_t columns_at(const struct backward_plan *plan, int i, int D) {
-    return (size_t)i * BLOCK * (size_t)units_of(plan->pairs, D);
+    return (size_t)i * BLOCK * (size_t)words_of(plan->pairs, D);
 }
 
 static int rows_of_block(const struct attention_backward_args *args, int block) {
@@ -348,7 +348,7 @@ static void make_scores(const struct attention_backward_args *args, const struct
                         struct packed_queries head, struct packed_keys keys, struct block_scratch scratch,
                         int i, int j) {
     bool pairs = VF_PAIRS && plan->pairs;
-    int n = rows_of_block(args, i), padded_D = plan->padded_D, depth = units_of(pairs, args->D);
+    int n = rows_of_block(args, i), padded_D = plan->padded_D, depth = words_of(pairs, args->D);
     const float *q = head.q + left_at(plan, i), *dout = head.dout + left_at(plan, i);
     const float *k = keys.k_columns + columns_at(plan, j, args->D);
     const float *v = keys.v_columns + columns_at(plan, j, args->D);
@@ -389,8 +389,8 @@ static void add_key_gradient(const struct attention_backward_args *args, const s
         if (first < end)
             multiply_columns(pairs, gradient + key * padded_D, (size_t)padded_D,
                              weights + first * BLOCK + key, row_floats,
-                             right + units_of(pairs, first) * padded_D, (size_t)padded_D, padded_D / VF_WIDTH,
-                             units_of(pairs, end - first), true);
+                             right + words_of(pairs, first) * padded_D, (size_t)padded_D, padded_D / VF_WIDTH,
+                             words_of(pairs, end - first), true);
     }
 }
 
@@ -400,17 +400,17 @@ static void add_query_gradient(const struct attention_backward_args *args, const
                                struct block_scratch scratch, int i, int j) {
     bool pairs = VF_PAIRS && plan->pairs;
     int n = rows_of_block(args, i), n_keys = rows_of_block(args, j), padded_D = plan->padded_D;
-    int row_floats = units_of(pairs, BLOCK);
+    int row_floats = words_of(pairs, BLOCK);
     float *dq = head.dq + left_at(plan, i);
     for (int row = 0; row < n; row += TILE_ROWS) {
         int begin = columns_of_tile(head, i, j, row).begin;
         int end = i == j && row + TILE_ROWS < n_keys ? row + TILE_ROWS : n_keys;
         if (begin < end)
             multiply_rows(pairs, dq + row * padded_D, (size_t)padded_D,
-                          scratch.dscores_left + row * row_floats + units_of(pairs, begin),
+                          scratch.dscores_left + row * row_floats + words_of(pairs, begin),
                           (size_t)row_floats,
-                          keys.k_right + right_at(plan, j) + units_of(pairs, begin) * padded_D,
-                          (size_t)padded_D, padded_D / VF_WIDTH, units_of(pairs, end - begin), true);
+                          keys.k_right + right_at(plan, j) + words_of(pairs, begin) * padded_D,
+                          (size_t)padded_D, padded_D / VF_WIDTH, words_of(pairs, end - begin), true);
     }
 }
 
@@ -517,11 +517,11 @@ static void groups_part(const void *context, int part, int n_parts) {
     const struct backward_call *call = context;
     struct block_scratch scratch = scratch_at(call->stream, &call->plan, part);
     struct parallel_span groups = parallel_span_of(call->n_groups, 1, part, n_parts);
-    matrix_units_begin();
+    amx_begin();
     for (size_t group = groups.begin; group < groups.end; group++)
         VF_DISPATCH(call->args->type, backward_group, call->stream, call->args, &call->plan, (size_t)part,
                     group, scratch);
-    matrix_units_end();
+    amx_end();
 }
 
 // Blocks of all query heads, then of all key-value heads.
@@ -551,7 +551,7 @@ static void blocks_part(const void *context, int part, int n_parts) {
     const struct backward_plan *plan = &call->plan;
     struct block_scratch scratch = scratch_at(call->stream, plan, part);
     size_t n_together = call->n_groups + call->n_heads;
-    matrix_units_begin();
+    amx_begin();
     for (size_t task; (task = atomic_fetch_add(call->next, 1)) < n_together * (size_t)plan->n_blocks;) {
         size_t index = task % n_together;
         int rank = (int)(task / n_together);
@@ -562,7 +562,7 @@ static void blocks_part(const void *context, int part, int n_parts) {
             VF_DISPATCH(call->args->type, backward_query_block, call->stream, call->args, plan,
                         index - call->n_groups, scratch, plan->n_blocks - 1 - rank);
     }
-    matrix_units_end();
+    amx_end();
 }
 
 enum status CPU_OP(attention_backward)(struct stream *stream, const struct attention_backward_args *args) {

@@ -24,7 +24,7 @@
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
 
-// One key-value head's keys, one block after another, each (units of D, key_block); and its values, (units of
+// One key-value head's keys, one block after another, each (words of D, key_block); and its values, (words of
 // S, padded D).
 struct packed_keys {
     float *keys, *values;
@@ -32,7 +32,7 @@ struct packed_keys {
 
 // Scratch of one thread for one block of queries.
 struct query_scratch {
-    float *queries; // (QUERY_BLOCK, padded D) units
+    float *queries; // (QUERY_BLOCK, padded D) words
     float *out;     // (QUERY_BLOCK, padded D): the sum of 2^(score - maximum) * value
     float *sums;    // (QUERY_BLOCK, VF_WIDTH): the sum of 2^(score - maximum), by lane
     float *maxima;  // (QUERY_BLOCK)
@@ -58,11 +58,11 @@ struct forward_plan {
 
 // Offset of a block of keys within its head.
 static size_t key_at(const struct forward_plan *plan, int block, int D) {
-    return (size_t)block * (size_t)plan->key_block * (size_t)units_of(plan->pairs, D);
+    return (size_t)block * (size_t)plan->key_block * (size_t)words_of(plan->pairs, D);
 }
 
 static size_t value_at(const struct forward_plan *plan, int block) {
-    return (size_t)units_of(plan->pairs, block * plan->key_block) * (size_t)plan->padded_D;
+    return (size_t)words_of(plan->pairs, block * plan->key_block) * (size_t)plan->padded_D;
 }
 
 static struct forward_plan plan_forward(const struct device *device,
@@ -233,7 +233,7 @@ static void attend_tile(const struct forward_plan *plan, struct query_scratch sc
     int skipped = n_hidden && n_hidden[0] > 0 ? n_hidden[0] / VF_WIDTH * VF_WIDTH : 0;
     if (skipped > 0) {
         keys += skipped;
-        values += units_of(pairs, skipped) * padded_D;
+        values += words_of(pairs, skipped) * padded_D;
         depth -= skipped;
         n_visible -= skipped;
         for (int i = 0; i < TILE_ROWS; i++)
@@ -241,7 +241,7 @@ static void attend_tile(const struct forward_plan *plan, struct query_scratch sc
     }
     int n_vectors = (depth + VF_WIDTH - 1) / VF_WIDTH;
     multiply_rows(pairs, scratch.scores, (size_t)key_block, scratch.queries + row * padded_D,
-                  (size_t)padded_D, keys, (size_t)key_block, n_vectors, units_of(pairs, D), false);
+                  (size_t)padded_D, keys, (size_t)key_block, n_vectors, words_of(pairs, D), false);
     if (n_visible < key_block || n_hidden)
         soften_tile(pairs, true, first, plan, scratch, row, n_vectors, n_hidden, n_visible);
     else if (pairs)
@@ -249,7 +249,7 @@ static void attend_tile(const struct forward_plan *plan, struct query_scratch sc
     else
         soften_tile(false, false, first, plan, scratch, row, KEY_BLOCK / VF_WIDTH, NULL, 0);
     multiply_rows(pairs, scratch.out + row * padded_D, (size_t)padded_D, scratch.scores, (size_t)key_block,
-                  values, (size_t)padded_D, padded_D / VF_WIDTH, units_of(pairs, depth), !first);
+                  values, (size_t)padded_D, padded_D / VF_WIDTH, words_of(pairs, depth), !first);
 }
 
 // Of the keys from `key` on, those that each query of a tile does not see: NULL if all see the first one.
@@ -314,7 +314,7 @@ static void groups_part(const void *context, int part, int n_parts) {
     float *scratch = part_scratch(call->stream, plan, part);
     struct packed_keys packed = packed_keys_at(call->stream, plan, (size_t)part, args->D);
     struct parallel_span groups = parallel_span_of(call->n_groups, 1, part, n_parts);
-    matrix_units_begin();
+    amx_begin();
     for (size_t group = groups.begin; group < groups.end; group++) {
         size_t n_heads = (size_t)plan->group;
         for (int block = first_key_block(args, plan, group / (size_t)args->K); block < plan->n_key_blocks;
@@ -324,7 +324,7 @@ static void groups_part(const void *context, int part, int n_parts) {
             for (int block = 0; block < plan->n_query_blocks; block++)
                 VF_DISPATCH(args->type, attend_query_block, args, plan, packed, scratch, head, block);
     }
-    matrix_units_end();
+    amx_end();
 }
 
 static void single_queries_part(const void *context, int part, int n_threads) {
@@ -381,7 +381,7 @@ static void query_blocks_part(const void *context, int part, int n_parts) {
     const struct forward_plan *plan = &call->plan;
     float *scratch = part_scratch(call->stream, plan, part);
     size_t n_heads = call->n_groups * (size_t)plan->group, n_tasks = n_heads * (size_t)plan->n_query_blocks;
-    matrix_units_begin();
+    amx_begin();
     for (size_t task; (task = atomic_fetch_add(call->next, 1)) < n_tasks;) {
         size_t head = task % n_heads;
         struct packed_keys packed =
@@ -389,7 +389,7 @@ static void query_blocks_part(const void *context, int part, int n_parts) {
         VF_DISPATCH(call->args->type, attend_query_block, call->args, plan, packed, scratch, head,
                     plan->n_query_blocks - 1 - (int)(task / n_heads));
     }
-    matrix_units_end();
+    amx_end();
 }
 
 enum status CPU_OP(attention_forward)(struct stream *stream, const struct attention_forward_args *args) {

@@ -2,7 +2,7 @@
 // all sum in an order that does not depend on the number of threads.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/matrix_batch.h"
+#include "kernels/matrix.h"
 
 #include <math.h>
 

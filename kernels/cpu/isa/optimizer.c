@@ -4,8 +4,8 @@
 // parameters are tested per vector, for which bandwidth leaves time. With int8 moments it does not, as
 // arithmetic is as slow as memory: those loops are compiled twice.
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/simd_bytes.h"
-#include "kernels/optimizer_constants.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/update.h"
 
 // One call, as its loops see it. Each thread copies it, so that the compiler knows that no store aliases it.
 struct step_call {

@@ -8,16 +8,16 @@
 #include "kernels/cpu/isa/tiles.h"
 
 // A block, in rows (a multiple of TILE_ROWS and of VF_WIDTH) and columns (a multiple of TILE_VECTORS
-// vectors), and the units of its inner dimension that are multiplied at a time.
+// vectors), and the words of its inner dimension that are multiplied at a time.
 #define BLOCK_ROWS    48
 #define BLOCK_COLUMNS 64
-#define BLOCK_UNITS   256
+#define BLOCK_WORDS   256
 
 struct product_plan {
     int n_threads;
     bool pairs; // see tiles.h
     int n_row_blocks, n_column_blocks;
-    int units, padded_units; // of the inner dimension; of a row of the left operand
+    int words, padded_words; // of the inner dimension; of a row of the left operand
     size_t left_floats, right_floats;
 };
 
@@ -29,10 +29,10 @@ static struct product_plan plan_product(const struct device *device, const struc
         .n_row_blocks = (args->rows + BLOCK_ROWS - 1) / BLOCK_ROWS,
         .n_column_blocks = (args->rows + BLOCK_COLUMNS - 1) / BLOCK_COLUMNS,
     };
-    plan.units = units_of(plan.pairs, args->inner);
-    plan.padded_units = (int)round_up_to((size_t)plan.units, VF_WIDTH);
-    plan.left_floats = (size_t)plan.n_row_blocks * BLOCK_ROWS * (size_t)plan.padded_units;
-    plan.right_floats = (size_t)plan.n_column_blocks * BLOCK_COLUMNS * (size_t)plan.units;
+    plan.words = words_of(plan.pairs, args->inner);
+    plan.padded_words = (int)round_up_to((size_t)plan.words, VF_WIDTH);
+    plan.left_floats = (size_t)plan.n_row_blocks * BLOCK_ROWS * (size_t)plan.padded_words;
+    plan.right_floats = (size_t)plan.n_column_blocks * BLOCK_COLUMNS * (size_t)plan.words;
     return plan;
 }
 
@@ -46,8 +46,8 @@ size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
 struct product_call {
     const struct matrix_product_args *args;
     struct product_plan plan;
-    float *left;         // x: rows of padded_units; transposed: blocks of columns, (units, BLOCK_ROWS) each
-    float *right;        // y: one block of columns after another, (units, BLOCK_COLUMNS) each
+    float *left;         // x: rows of padded_words; transposed: blocks of columns, (words, BLOCK_ROWS) each
+    float *right;        // y: one block of columns after another, (words, BLOCK_COLUMNS) each
     float *sums;         // (threads, BLOCK_ROWS, BLOCK_COLUMNS)
     atomic_size_t *next; // task of packing, and of multiplying
 };
@@ -64,10 +64,10 @@ VF_INLINE void pack_block(const enum dtype type, const struct product_call *call
     const struct matrix_product_args *args = call->args;
     const struct product_plan *plan = &call->plan;
     const size_t n = (size_t)args->rows, k = (size_t)args->inner;
-    const int padded = plan->units * (plan->pairs ? 2 : 1); // rows of a transposed operand
+    const int padded = plan->words * (plan->pairs ? 2 : 1); // rows of a transposed operand
     if (block < plan->n_column_blocks) {
         const int first = block * BLOCK_COLUMNS, columns = clamp_rows(args->rows, first, BLOCK_COLUMNS);
-        float *to = call->right + (size_t)first * (size_t)plan->units;
+        float *to = call->right + (size_t)first * (size_t)plan->words;
         if (args->x_transposed)
             pack_right(type, to, padded, BLOCK_COLUMNS, args->y, (size_t)first, n, args->inner, columns);
         else
@@ -75,11 +75,11 @@ VF_INLINE void pack_block(const enum dtype type, const struct product_call *call
     } else {
         const int first = (block - plan->n_column_blocks) * BLOCK_ROWS,
                   rows = clamp_rows(args->rows, first, BLOCK_ROWS);
-        float *to = call->left + (size_t)first * (size_t)plan->padded_units;
+        float *to = call->left + (size_t)first * (size_t)plan->padded_words;
         if (args->x_transposed)
             pack_right(type, to, padded, BLOCK_ROWS, args->x, (size_t)first, n, args->inner, rows);
         else
-            pack_left(type, to, BLOCK_ROWS, plan->padded_units, args->x, (size_t)first * k, k, rows,
+            pack_left(type, to, BLOCK_ROWS, plan->padded_words, args->x, (size_t)first * k, k, rows,
                       args->inner);
     }
 }
@@ -105,12 +105,12 @@ static int column_blocks_of(const struct product_plan *plan, int row_block) {
 static void multiply_block(const struct product_call *call, float *sums, int row, int column) {
     const struct product_plan *plan = &call->plan;
     const bool pairs = VF_PAIRS && plan->pairs;
-    const size_t stride = (size_t)plan->padded_units;
+    const size_t stride = (size_t)plan->padded_words;
     const int rows = (int)round_up_to((size_t)clamp_rows(call->args->rows, row, BLOCK_ROWS), VF_WIDTH);
     const float *left = call->left + (size_t)row * stride;
-    const float *right = call->right + (size_t)column * (size_t)plan->units;
-    for (int unit = 0; unit < plan->units; unit += BLOCK_UNITS) {
-        const int depth = plan->units - unit < BLOCK_UNITS ? plan->units - unit : BLOCK_UNITS;
+    const float *right = call->right + (size_t)column * (size_t)plan->words;
+    for (int word = 0; word < plan->words; word += BLOCK_WORDS) {
+        const int depth = plan->words - word < BLOCK_WORDS ? plan->words - word : BLOCK_WORDS;
         for (int i = 0; i < rows; i += TILE_ROWS) {
             const int columns = row + i + TILE_ROWS - column;
             const int n_vectors =
@@ -119,13 +119,13 @@ static void multiply_block(const struct product_call *call, float *sums, int row
                 continue;
             if (call->args->x_transposed)
                 multiply_columns(pairs, sums + i * BLOCK_COLUMNS, BLOCK_COLUMNS,
-                                 left + (size_t)unit * BLOCK_ROWS + i, BLOCK_ROWS,
-                                 right + (size_t)unit * BLOCK_COLUMNS, BLOCK_COLUMNS, n_vectors, depth,
-                                 unit > 0);
+                                 left + (size_t)word * BLOCK_ROWS + i, BLOCK_ROWS,
+                                 right + (size_t)word * BLOCK_COLUMNS, BLOCK_COLUMNS, n_vectors, depth,
+                                 word > 0);
             else
                 multiply_rows(pairs, sums + i * BLOCK_COLUMNS, BLOCK_COLUMNS,
-                              left + (size_t)i * stride + unit, stride, right + (size_t)unit * BLOCK_COLUMNS,
-                              BLOCK_COLUMNS, n_vectors, depth, unit > 0);
+                              left + (size_t)i * stride + word, stride, right + (size_t)word * BLOCK_COLUMNS,
+                              BLOCK_COLUMNS, n_vectors, depth, word > 0);
         }
     }
 }
@@ -175,7 +175,7 @@ static void blocks_part(const void *context, int part, int n_parts) {
     float *sums = call->sums + (size_t)part * BLOCK_ROWS * BLOCK_COLUMNS;
     size_t first = 0; // task of row_block
     int row_block = call->plan.n_row_blocks - 1;
-    matrix_units_begin();
+    amx_begin();
     for (;;) {
         const size_t task = atomic_fetch_add(&call->next[1], 1);
         while (row_block >= 0 && task - first >= (size_t)column_blocks_of(&call->plan, row_block))
@@ -185,7 +185,7 @@ static void blocks_part(const void *context, int part, int n_parts) {
         VF_DISPATCH(call->args->type, one_block, call, sums, row_block * BLOCK_ROWS,
                     (int)(task - first) * BLOCK_COLUMNS);
     }
-    matrix_units_end();
+    amx_end();
 }
 
 void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args) {

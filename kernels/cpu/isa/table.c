@@ -1,8 +1,8 @@
 // The table of operations of one instruction set. Matrix products are oneDNN's, which selects instructions
-// itself (but for those on matrix units), and sampling, sums in order and the scalars of an update gain
-// nothing from vectors: those entries forward to linear.c, matrix_product.c, sample.c and update.c.
+// itself (but for those on AMX), and sampling, sums in order and the scalars of an update gain
+// nothing from vectors: those entries forward to matmul.c and common.c.
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/simd_pairs.h"
+#include "kernels/cpu/simd.h"
 
 enum status CPU_OP(linear_forward)(struct stream *stream, const struct linear_forward_args *args) {
     return cpu_linear_forward(stream, args);
@@ -99,10 +99,10 @@ const struct cpu_isa CPU_OP(isa) = {
     .symmetric_product = CPU_OP(symmetric_product),
     .symmetric_product_workspace = CPU_OP(symmetric_product_workspace),
     .rotate_part = CPU_OP(rotate_part),
-#if VF_MATRIX_UNITS
-    .unit_product_pack = CPU_OP(unit_product_pack),
-    .unit_product_run = CPU_OP(unit_product_run),
-    .unit_product_left_bytes = CPU_OP(unit_product_left_bytes),
-    .unit_product_right_bytes = CPU_OP(unit_product_right_bytes),
+#if VF_AMX
+    .amx_product_pack = CPU_OP(amx_product_pack),
+    .amx_product_run = CPU_OP(amx_product_run),
+    .amx_product_left_bytes = CPU_OP(amx_product_left_bytes),
+    .amx_product_right_bytes = CPU_OP(amx_product_right_bytes),
 #endif
 };

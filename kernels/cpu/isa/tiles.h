@@ -1,27 +1,26 @@
 // A register-tiled product of small matrices, and the packing of rows of any type into the layouts that it
 // reads. Used by attention and by symmetric products.
-// - Operands are matrices of units, packed and zero-padded to whole vectors, so that the same code serves
+// - Operands are matrices of words, packed and zero-padded to whole vectors, so that the same code serves
 //   every type, width and length.
-// - A unit is a float. For bf16 on processors that multiply bf16 fast (VF_PAIRS) it is a pair of bf16,
-//   neighbours in the inner dimension, which then has half as many units. Sums are always floats.
+// - A word is a float. For bf16 on processors that multiply bf16 fast (VF_PAIRS) it is a pair of bf16,
+//   neighbours in the inner dimension, which then has half as many words. Sums are always floats.
 // - Each element of a product is one chain of fused multiply-adds in the order of the inner dimension (on
-//   matrix units, of sums of 16 products), whatever tile it is in. So the bits do not depend on which thread
+//   AMX, of sums of 16 products), whatever tile it is in. So the bits do not depend on which thread
 //   computes which block.
-// Between matrix_units_begin and _end on the same thread.
+// Between amx_begin and _end on the same thread.
 #ifndef ZERO_KERNELS_CPU_ISA_TILES_H
 #define ZERO_KERNELS_CPU_ISA_TILES_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "kernels/cpu/isa/matrix_units.h"
-#include "kernels/cpu/simd_pairs.h"
-#include "kernels/cpu/simd_transpose.h"
+#include "kernels/cpu/isa/amx.h"
+#include "kernels/cpu/simd.h"
 
 // A tile is TILE_ROWS x TILE_VECTORS vectors. VECTOR_ROWS of it are summed in registers at a time: 24 of
-// AVX-512's 32 registers, 12 of the other instruction sets' 16. Tiles of matrix units have more rows.
-#if VF_MATRIX_UNITS
-#    define TILE_ROWS   UNIT_ROWS
+// AVX-512's 32 registers, 12 of the other instruction sets' 16. AMX's tiles have more rows.
+#if VF_AMX
+#    define TILE_ROWS   AMX_ROWS
 #    define VECTOR_ROWS 4
 #else
 #    define TILE_ROWS   6
@@ -33,19 +32,19 @@ static inline size_t round_up_to(size_t n, size_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-// Broadcasts the unit at an address to every lane.
-VF_INLINE vu vu_set1_from(const float *unit) {
+// Broadcasts the word at an address to every lane.
+VF_INLINE vu vu_set1_from(const float *word) {
     int32_t bits;
-    memcpy(&bits, unit, sizeof bits);
+    memcpy(&bits, word, sizeof bits);
     return (vu)vi_set1(bits);
 }
 
-// The number of units that hold n numbers.
-VF_INLINE int units_of(bool pairs, int n) {
+// The number of words that hold n numbers.
+VF_INLINE int words_of(bool pairs, int n) {
     return pairs ? (n + 1) / 2 : n;
 }
 
-// c[m, n] = (add ? c[m, n] : 0) + the sum over units k of a(m, k) * b[k, n], for VECTOR_ROWS rows and
+// c[m, n] = (add ? c[m, n] : 0) + the sum over words k of a(m, k) * b[k, n], for VECTOR_ROWS rows and
 // n_vectors vectors of columns. a(m, k) is a[m * a_row + k], or a[k * a_row + m] when transposed.
 VF_INLINE void multiply_vector_rows(const bool pairs, const bool transposed, const int n_vectors, float *c,
                                     size_t c_row, const float *a, size_t a_row, const float *b, size_t b_row,
@@ -62,14 +61,14 @@ VF_INLINE void multiply_vector_rows(const bool pairs, const bool transposed, con
             right[n] = vf_load(b + n * VF_WIDTH);
         }
         FLAT_LOOP(m, VECTOR_ROWS) {
-            const float *unit = a + (transposed ? (size_t)m : (size_t)m * a_row);
+            const float *word = a + (transposed ? (size_t)m : (size_t)m * a_row);
             if (pairs) {
-                vu left = vu_set1_from(unit);
+                vu left = vu_set1_from(word);
                 FLAT_LOOP(n, n_vectors) {
                     sums[m][n] = vf_add_pair_products(left, (vu)right[n], sums[m][n]);
                 }
             } else {
-                vf left = vf_set1(*unit);
+                vf left = vf_set1(*word);
                 FLAT_LOOP(n, n_vectors) {
                     sums[m][n] = vf_fma(left, right[n], sums[m][n]);
                 }
@@ -89,9 +88,9 @@ VF_INLINE void multiply_vector_rows(const bool pairs, const bool transposed, con
 VF_INLINE void multiply_tile(const bool pairs, const bool transposed, const int n_vectors, float *c,
                              size_t c_row, const float *a, size_t a_row, const float *b, size_t b_row,
                              int depth, bool add) {
-#if VF_MATRIX_UNITS
+#if VF_AMX
     if (pairs) {
-        multiply_units(transposed, n_vectors, c, c_row, a, a_row, b, b_row, depth, add);
+        amx_multiply(transposed, n_vectors, c, c_row, a, a_row, b, b_row, depth, add);
         return;
     }
 #endif
@@ -168,40 +167,40 @@ VF_INLINE void prefetch_row(const enum dtype type, const void *from, size_t inde
         __builtin_prefetch(begin + byte);
 }
 
-// Units of the whole vectors in a row of n_columns numbers.
-VF_INLINE int whole_units_of(bool pairs, int n_columns) {
+// Words of the whole vectors in a row of n_columns numbers.
+VF_INLINE int whole_words_of(bool pairs, int n_columns) {
     return n_columns / (pairs ? 2 * VF_WIDTH : VF_WIDTH) * VF_WIDTH;
 }
 
-// Loads units [unit, unit + VF_WIDTH) of the row of n_columns numbers at `index`. Unless `whole`, they may be
+// Loads words [word, word + VF_WIDTH) of the row of n_columns numbers at `index`. Unless `whole`, they may be
 // fewer; then zeros follow.
-VF_INLINE vf load_units(const bool pairs, const enum dtype type, const bool whole, const void *from,
-                        size_t index, int unit, int n_columns) {
+VF_INLINE vf load_words(const bool pairs, const enum dtype type, const bool whole, const void *from,
+                        size_t index, int word, int n_columns) {
     if (!pairs)
-        return vf_get_part(type, from, index + (size_t)unit, whole ? VF_WIDTH : n_columns - unit);
-    return (vf)vu_load_pairs((const uint16_t *)from + index + 2 * unit,
-                             whole ? 2 * VF_WIDTH : n_columns - 2 * unit);
+        return vf_get_part(type, from, index + (size_t)word, whole ? VF_WIDTH : n_columns - word);
+    return (vf)vu_load_pairs((const uint16_t *)from + index + 2 * word,
+                             whole ? 2 * VF_WIDTH : n_columns - 2 * word);
 }
 
-// A left operand, whose inner dimension is the columns: to (padded_rows, padded_columns) units = from
+// A left operand, whose inner dimension is the columns: to (padded_rows, padded_columns) words = from
 // (n_rows, n_columns), zero-padded.
 VF_INLINE void pack_left(const enum dtype type, float *to, int padded_rows, int padded_columns,
                          const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
     const bool pairs = multiplies_pairs(type);
-    const int n_units = units_of(pairs, n_columns), n_whole = whole_units_of(pairs, n_columns);
+    const int n_words = words_of(pairs, n_columns), n_whole = whole_words_of(pairs, n_columns);
     for (int row = 0; row < n_rows; row++, to += padded_columns, index += stride) {
         if (row + PREFETCH_ROWS < n_rows)
             prefetch_row(type, from, index + PREFETCH_ROWS * stride, n_columns);
-        for (int unit = 0; unit < n_whole; unit += VF_WIDTH)
-            vf_store(to + unit, load_units(pairs, type, true, from, index, unit, n_columns));
-        if (n_whole < n_units)
-            vf_store(to + n_whole, load_units(pairs, type, false, from, index, n_whole, n_columns));
+        for (int word = 0; word < n_whole; word += VF_WIDTH)
+            vf_store(to + word, load_words(pairs, type, true, from, index, word, n_columns));
+        if (n_whole < n_words)
+            vf_store(to + n_whole, load_words(pairs, type, false, from, index, n_whole, n_columns));
     }
     if (n_rows < padded_rows)
         memset(to, 0, (size_t)(padded_rows - n_rows) * (size_t)padded_columns * sizeof *to);
 }
 
-// Units of two rows `stride` apart, columns [column, column + lanes); without a second row zeros.
+// Words of two rows `stride` apart, columns [column, column + lanes); without a second row zeros.
 VF_INLINE void pack_two_rows(float *to, const uint16_t *rows, size_t stride, bool has_second, size_t column,
                              int lanes) {
     const vh none = {0};
@@ -209,7 +208,7 @@ VF_INLINE void pack_two_rows(float *to, const uint16_t *rows, size_t stride, boo
     vf_store(to + column, (vf)vu_from_pairs(vh_load_part(rows + column, lanes), second));
 }
 
-// A right operand, whose inner dimension is the rows: to (units of padded_rows, padded_columns) = from
+// A right operand, whose inner dimension is the rows: to (words of padded_rows, padded_columns) = from
 // (n_rows, n_columns), zero-padded; padded_rows is even.
 VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int padded_columns,
                           const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
@@ -227,43 +226,43 @@ VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int
         if (n_whole < n)
             pack_two_rows(to, rows, stride, row + 1 < n_rows, n_whole, (int)(n - n_whole));
     }
-    const int n_units = units_of(true, n_rows);
-    if (n_units < padded_rows / 2)
-        memset(to, 0, (size_t)(padded_rows / 2 - n_units) * (size_t)padded_columns * sizeof *to);
+    const int n_words = words_of(true, n_rows);
+    if (n_words < padded_rows / 2)
+        memset(to, 0, (size_t)(padded_rows / 2 - n_words) * (size_t)padded_columns * sizeof *to);
 }
 
-// Units [unit, unit + VF_WIDTH) of VF_WIDTH rows, of which n_rows exist, transposed.
+// Words [word, word + VF_WIDTH) of VF_WIDTH rows, of which n_rows exist, transposed.
 VF_INLINE void pack_square(const enum dtype type, const bool whole, float *to, int padded_rows,
-                           const void *from, size_t index, size_t stride, int n_rows, int unit,
+                           const void *from, size_t index, size_t stride, int n_rows, int word,
                            int n_columns) {
     const bool pairs = multiplies_pairs(type);
-    const int n_units = units_of(pairs, n_columns), lanes = whole ? VF_WIDTH : n_units - unit;
+    const int n_words = words_of(pairs, n_columns), lanes = whole ? VF_WIDTH : n_words - word;
     vf square[VF_WIDTH];
     FLAT_LOOP(i, VF_WIDTH) {
         square[i] = i < n_rows
-                        ? load_units(pairs, type, whole, from, index + (size_t)i * stride, unit, n_columns)
+                        ? load_words(pairs, type, whole, from, index + (size_t)i * stride, word, n_columns)
                         : vf_zero();
     }
     transpose_vectors(square);
     FLAT_LOOP(i, VF_WIDTH) {
         if (i < lanes)
-            vf_store(to + (size_t)(unit + i) * (size_t)padded_rows, square[i]);
+            vf_store(to + (size_t)(word + i) * (size_t)padded_rows, square[i]);
     }
 }
 
-// A right operand, whose inner dimension is the columns: to (units of n_columns, padded_rows) = the transpose
+// A right operand, whose inner dimension is the columns: to (words of n_columns, padded_rows) = the transpose
 // of from (n_rows, n_columns), zero-padded; padded_rows is a multiple of VF_WIDTH.
 VF_INLINE void pack_transposed(const enum dtype type, float *to, int padded_rows, const void *from,
                                size_t index, size_t stride, int n_rows, int n_columns) {
     const bool pairs = multiplies_pairs(type);
-    const int n_units = units_of(pairs, n_columns), n_whole = whole_units_of(pairs, n_columns);
+    const int n_words = words_of(pairs, n_columns), n_whole = whole_words_of(pairs, n_columns);
     for (int row = 0; row < padded_rows; row += VF_WIDTH, to += VF_WIDTH, index += VF_WIDTH * stride) {
         const int left = n_rows - row;
         for (int ahead = PREFETCH_ROWS; ahead < PREFETCH_ROWS + VF_WIDTH && ahead < left; ahead++)
             prefetch_row(type, from, index + (size_t)ahead * stride, n_columns);
-        for (int unit = 0; unit < n_whole; unit += VF_WIDTH)
-            pack_square(type, true, to, padded_rows, from, index, stride, left, unit, n_columns);
-        if (n_whole < n_units)
+        for (int word = 0; word < n_whole; word += VF_WIDTH)
+            pack_square(type, true, to, padded_rows, from, index, stride, left, word, n_columns);
+        if (n_whole < n_words)
             pack_square(type, false, to, padded_rows, from, index, stride, left, n_whole, n_columns);
     }
 }

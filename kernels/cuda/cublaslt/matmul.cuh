@@ -2,10 +2,6 @@
 // The terms are cuBLASLt's (column-major, D = alpha op(A) op(B) + beta C, then an epilogue); linear.cu and
 // matrix_product.cu map row-major tensors to them. matmul.cu explains how an algorithm is chosen, and why the
 // choice changes no bit.
-//
-//   matmul.cu           plans: find or make one, run it
-//   matmul_measure.cu   times the candidates of a new plan
-//   matmul_call.cu      descriptors, candidates and issuing: what the other two build on
 #ifndef ZERO_KERNELS_CUDA_MATMUL_CUH
 #define ZERO_KERNELS_CUDA_MATMUL_CUH
 
@@ -99,49 +95,6 @@ enum status matmul_find(struct device *device, const matmul &problem, bool measu
 // STATUS_UNSUPPORTED when cuBLASLt does not offer it.
 enum status matmul_run(struct stream *stream, const matmul &problem, const matmul_operands &operands,
                        void *workspace) MUST_CHECK;
-
-// ---- internal to matmul*.cu
-
-struct matmul_plan {
-    matmul problem;
-    matmul_plan *next;
-    bool supported;
-    cublasLtMatmulDesc_t description;
-    cublasLtMatrixLayout_t a, b, c, d;
-    cublasLtMatmulAlgo_t algorithm; // where supported
-};
-
-struct matmuls {
-    cublaslt lt;
-    cublasLtHandle_t handle;
-    matmul_plan *plans;
-};
-
-constexpr int MATMUL_CANDIDATES = 8;
-
-// Makes the descriptors of plan->problem. matmul_plan_free destroys them, also those of a failed call.
-enum status matmul_describe(const cublaslt &lt, matmul_plan *plan) MUST_CHECK;
-void matmul_plan_free(const cublaslt &lt, matmul_plan *plan);
-
-// The algorithms that cuBLASLt offers for a described plan, in the order of its heuristic (fastest expected
-// first). *n_candidates is 0 where it offers none.
-enum status matmul_find_candidates(const matmuls *matmuls, const matmul_plan *plan, uint64_t workspace_bytes,
-                                   cublasLtMatmulAlgo_t (&candidates)[MATMUL_CANDIDATES],
-                                   int *n_candidates) MUST_CHECK;
-
-// Whether an algorithm that was chosen for one matrix computes a described plan's batch of them.
-bool matmul_suits(const matmuls *matmuls, const matmul_plan *plan, const cublasLtMatmulAlgo_t &algorithm,
-                  uint64_t workspace_bytes);
-
-// Issues a described plan's product with the given algorithm, in stream order.
-enum status matmul_enqueue(struct stream *stream, matmul_plan *plan, const cublasLtMatmulAlgo_t &algorithm,
-                           const matmul_operands &operands, void *workspace) MUST_CHECK;
-
-// *chosen: the index of the fastest candidate (n_candidates <= MATMUL_CANDIDATES) among those that work and
-// give the same bits as the first one that works. -1: none works, or, of a batch, the first one does not. A
-// candidate that fails is left out; that ends the run only if the GPU is unusable afterwards.
-enum status matmul_measure(struct device *device, matmul_plan *plan, const cublasLtMatmulAlgo_t *candidates,
-                           int n_candidates, int *chosen) MUST_CHECK;
 
 // Divides scratch memory: each take() returns the next aligned bytes. With base NULL it only counts them.
 struct scratch_layout {

@@ -3,8 +3,7 @@
 // give each the bits that it has alone. cuBLASLt has no symmetric products: a strip is a product of its own,
 // and what it has below its diagonal block is transposed to the other side of the diagonal.
 #include "kernels/cuda/cublaslt/matmul.cuh"
-#include "kernels/matrix_batch.h"
-#include "kernels/symmetric.h"
+#include "kernels/matrix.h"
 
 #include <assert.h>
 

@@ -1,4 +1,4 @@
-// kernels/dense_peak.h: known GPUs by name and capability, and what is not one of them.
+// gpu_dense_peak: known GPUs by name and capability, and what is not one of them.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/dense_peak.h"
+#include "kernels/device.h"
 
 static void test_known_gpus(void **state) {
     (void)state;

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/json.h"
-#include "kernels/optimizer_constants.h"
+#include "kernels/update.h"
 #include "tests/support/expect.h"
 #include "trainer/schedule.h"
 

@@ -1,39 +1,38 @@
-// Products of pairs of bf16 on matrix units (AMX: tile registers of 16 rows of 16 units), for tiles.h. Its
-// operands have the units' layout already: a left one is rows of pairs along the inner dimension, a right one
-// has the pairs of all columns in each row. Sums are fp32, and subnormal numbers count as 0.
-#ifndef ZERO_KERNELS_CPU_ISA_MATRIX_UNITS_H
-#define ZERO_KERNELS_CPU_ISA_MATRIX_UNITS_H
+// Hides AMX: products of pairs of bf16 in tile registers of 16 rows of 16 words (tiles.h). Operands have
+// their layout already: a left one is rows of pairs along the inner dimension, a right one has the pairs of
+// all columns in each row. Sums are fp32, and subnormal numbers count as 0.
+#ifndef ZERO_KERNELS_CPU_ISA_AMX_H
+#define ZERO_KERNELS_CPU_ISA_AMX_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/cpu/simd_pairs.h"
-#include "kernels/cpu/simd_transpose.h"
+#include "kernels/cpu/simd.h"
 
-#if VF_MATRIX_UNITS
+#if VF_AMX
 
-#    define UNIT_ROWS  16
-#    define UNIT_BYTES (UNIT_ROWS * sizeof(float)) // of a row
+#    define AMX_ROWS      16
+#    define AMX_ROW_BYTES (AMX_ROWS * sizeof(float)) // of a row
 
 // A thread's tile registers must be configured before products, and released after them: other libraries
 // (oneDNN) configure them too, and the system saves those in use at each context switch.
-VF_INLINE void matrix_units_begin(void) {
+VF_INLINE void amx_begin(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
     } config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        config.row_bytes[i] = UNIT_BYTES;
-        config.rows[i] = UNIT_ROWS;
+        config.row_bytes[i] = AMX_ROW_BYTES;
+        config.rows[i] = AMX_ROWS;
     }
     // gcc's intrinsic tells the compiler of the first 8 bytes that it reads.
     __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
 
-VF_INLINE void matrix_units_end(void) {
+VF_INLINE void amx_end(void) {
     _tile_release();
 }
 
@@ -61,8 +60,8 @@ VF_INLINE void begin_sums(const int n_vectors, const float *c, size_t c_row, boo
         _tile_loadd(3, c + 3 * VF_WIDTH, stride);
 }
 
-VF_INLINE void add_products_of_units(const int n_vectors, const float *a, size_t a_row, const float *b,
-                                     size_t b_row) {
+VF_INLINE void amx_add_products(const int n_vectors, const float *a, size_t a_row, const float *b,
+                                size_t b_row) {
     const size_t stride = b_row * sizeof *b;
     _tile_loadd(4, a, a_row * sizeof *a);
     _tile_loadd(5, b, stride);
@@ -92,59 +91,58 @@ VF_INLINE void store_sums(const int n_vectors, float *c, size_t c_row) {
         _tile_stored(3, c + 3 * VF_WIDTH, stride);
 }
 
-// UNIT_ROWS rows of a left operand, `depth` units of each; zeros follow them. Transposed: from `depth` rows
-// of UNIT_ROWS units.
+// AMX_ROWS rows of a left operand, `depth` words of each; zeros follow them. Transposed: from `depth` rows
+// of AMX_ROWS words.
 VF_INLINE void gather_left(const bool transposed, float *to, const float *a, size_t a_row, int depth) {
-    vf rows[UNIT_ROWS];
-    FLAT_LOOP(i, UNIT_ROWS) {
+    vf rows[AMX_ROWS];
+    FLAT_LOOP(i, AMX_ROWS) {
         rows[i] = !transposed ? vf_load_part(a + (size_t)i * a_row, depth)
                   : i < depth ? vf_load(a + (size_t)i * a_row)
                               : vf_zero();
     }
     if (transposed)
         transpose_vectors(rows);
-    FLAT_LOOP(i, UNIT_ROWS) {
+    FLAT_LOOP(i, AMX_ROWS) {
         vf_store(to + i * VF_WIDTH, rows[i]);
     }
 }
 
-// c[m, n] = (add ? c[m, n] : 0) + the sum over units k of a(m, k) * b[k, n], as multiply_tile in tiles.h, for
-// UNIT_ROWS rows. Of units that no whole tile register holds, what is past them is not read: it may be NaN.
-VF_INLINE void multiply_units(const bool transposed, const int n_vectors, float *c, size_t c_row,
-                              const float *a, size_t a_row, const float *b, size_t b_row, int depth,
-                              bool add) {
-    float left[UNIT_ROWS * VF_WIDTH], right[UNIT_ROWS * 4 * VF_WIDTH];
+// c[m, n] = (add ? c[m, n] : 0) + the sum over words k of a(m, k) * b[k, n], as multiply_tile in tiles.h, for
+// AMX_ROWS rows. Of words that no whole tile register holds, what is past them is not read: it may be NaN.
+VF_INLINE void amx_multiply(const bool transposed, const int n_vectors, float *c, size_t c_row,
+                            const float *a, size_t a_row, const float *b, size_t b_row, int depth, bool add) {
+    float left[AMX_ROWS * VF_WIDTH], right[AMX_ROWS * 4 * VF_WIDTH];
     int k = 0;
     finish_stores();
     begin_sums(n_vectors, c, c_row, add);
-    for (; k + UNIT_ROWS <= depth; k += UNIT_ROWS, b += UNIT_ROWS * b_row) {
+    for (; k + AMX_ROWS <= depth; k += AMX_ROWS, b += AMX_ROWS * b_row) {
         if (transposed) {
-            gather_left(true, left, a, a_row, UNIT_ROWS);
+            gather_left(true, left, a, a_row, AMX_ROWS);
             finish_stores();
-            add_products_of_units(n_vectors, left, VF_WIDTH, b, b_row);
-            a += UNIT_ROWS * a_row;
+            amx_add_products(n_vectors, left, VF_WIDTH, b, b_row);
+            a += AMX_ROWS * a_row;
         } else {
-            add_products_of_units(n_vectors, a, a_row, b, b_row);
-            a += UNIT_ROWS;
+            amx_add_products(n_vectors, a, a_row, b, b_row);
+            a += AMX_ROWS;
         }
     }
     if (k < depth) {
         gather_left(transposed, left, a, a_row, depth - k);
-        for (int i = 0; i < UNIT_ROWS; i++)
+        for (int i = 0; i < AMX_ROWS; i++)
             for (int n = 0; n < n_vectors; n++)
                 vf_store(right + (i * 4 + n) * VF_WIDTH,
                          i < depth - k ? vf_load(b + (size_t)i * b_row + n * VF_WIDTH) : vf_zero());
         finish_stores();
-        add_products_of_units(n_vectors, left, VF_WIDTH, right, 4 * VF_WIDTH);
+        amx_add_products(n_vectors, left, VF_WIDTH, right, 4 * VF_WIDTH);
     }
     store_sums(n_vectors, c, c_row);
 }
 
 #else
 
-VF_INLINE void matrix_units_begin(void) {}
+VF_INLINE void amx_begin(void) {}
 
-VF_INLINE void matrix_units_end(void) {}
+VF_INLINE void amx_end(void) {}
 
 #endif
 

@@ -1,8 +1,8 @@
 // Matrix products by oneDNN on the calling thread: c = epilogue(a b + bias). The primitives of each shape are
 // built once and cached. Sums are fp32, and fp32 operands are never rounded to a type with fewer bits. Used
-// only by matmul_tiles.c, which splits large products into these.
-#ifndef ZERO_KERNELS_CPU_PRODUCT_H
-#define ZERO_KERNELS_CPU_PRODUCT_H
+// only by matmul.c, which splits large products into these.
+#ifndef ZERO_KERNELS_CPU_ONEDNN_H
+#define ZERO_KERNELS_CPU_ONEDNN_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -62,8 +62,8 @@ static inline int64_t product_row(int64_t n) {
 // without AVX-512 and with few columns, and takes 1.4 to 2.4 times as long. Other strides give the same bits.
 bool product_is_slow_at(int64_t stride, int64_t n);
 
-// True if oneDNN multiplies bf16 on matrix units (AMX).
-bool product_has_matrix_units(void);
+// True if oneDNN multiplies bf16 on AMX.
+bool onednn_has_amx(void);
 // "oneDNN 2.6.3"
 const char *product_library(char *buffer, size_t size);
 

@@ -1,4 +1,4 @@
-// Large bf16 products on a CPU's matrix units, in several tiles of each dimension: each element is the sum of
+// Large bf16 products on a CPU's AMX, in several tiles of each dimension: each element is the sum of
 // its products, and has the same bits whatever the number of threads, which decides the tiles.
 #include <math.h>
 #include <setjmp.h>
@@ -138,5 +138,5 @@ static void test_large_products(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_large_products)};
-    return cmocka_run_group_tests_name("matrix units", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("amx", tests, NULL, NULL);
 }

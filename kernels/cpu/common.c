@@ -1,11 +1,69 @@
-// Sampling tokens from logits (kernels/ops.h: sample). Threads share the rows, or the single row. With top_k
-// or top_p the tokens are first sorted by likelihood with a radix sort: three stable passes over pairs of the
-// logit's bits and the token, so that ties stay in order of the tokens.
+// What all instruction sets share: the division of work among threads; sums in order, an update's scalars and
+// spans; and sampling.
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/update.h"
+
+struct spans {
+    cpu_span_function *function;
+    const void *context;
+    size_t n, grain;
+};
+
+static void run_span(const void *context, int part, int n_parts) {
+    const struct spans *spans = context;
+    spans->function(spans->context, parallel_span_of(spans->n, spans->grain, part, n_parts));
+}
+
+void cpu_parallel(const struct device *device, size_t work_elements, size_t n, size_t grain,
+                  cpu_span_function *function, const void *context) {
+    int n_threads = cpu_threads(device, work_elements);
+    if (n_threads == 1)
+        function(context, (struct parallel_span){0, n});
+    else
+        parallel_run(n_threads, run_span, &(struct spans){function, context, n, grain});
+}
+
+// ---- sums and updates
+
+enum status cpu_sum(struct stream *stream, const struct sum_args *args) {
+    double sum = args->accumulate ? *args->out : 0;
+    (void)stream;
+    for (size_t i = 0; i < args->n; i++)
+        sum += args->type == DTYPE_F64 ? ((const double *)args->x)[i] : (double)((const float *)args->x)[i];
+    *args->out = sum;
+    return STATUS_OK;
+}
+
+enum status cpu_optimizer_spans(struct stream *stream, const struct optimizer_spans_args *args) {
+    const struct cpu_device *cpu = (const struct cpu_device *)stream->device;
+    for (int i = 0; i < args->n_spans && !args->result->skipped; i++) {
+        const struct optimizer_step_args step = optimizer_span_step(args, i);
+        TRY(cpu->isa->ops.optimizer_step(stream, &step));
+    }
+    return STATUS_OK;
+}
+
+enum status cpu_update_choose(struct stream *stream, const struct update_choose_args *args) {
+    (void)stream;
+    *args->plan = args->plans[update_choice(args->previous)];
+    return STATUS_OK;
+}
+
+enum status cpu_update_decide(struct stream *stream, const struct update_decide_args *args) {
+    (void)stream;
+    *args->result = update_decision(args);
+    return STATUS_OK;
+}
+
+// ---- sampling
+
+// Sampling tokens from logits (kernels/ops.h: sample). Threads share the rows, or the single row. With top_k
+// or top_p the tokens are first sorted by likelihood with a radix sort: three stable passes over pairs of the
+// logit's bits and the token, so that ties stay in order of the tokens.
 
 #define DIGIT_BITS 11
 #define N_DIGITS   (1 << DIGIT_BITS)

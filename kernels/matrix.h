@@ -1,0 +1,71 @@
+// What backends share of products of matrices (kernels/ops.h: matrix_normalize, matrix_product): the
+// arguments of one matrix of a batch, for devices that work on one at a time, and the strips of symmetric
+// products.
+#ifndef ZERO_KERNELS_MATRIX_H
+#define ZERO_KERNELS_MATRIX_H
+
+#include "kernels/ops.h"
+
+static inline char *matrix_at(const void *x, size_t distance, int i, enum dtype type) {
+    return x ? (char *)x + (size_t)i * distance * dtype_size(type) : NULL;
+}
+
+static inline struct matrix_normalize_args matrix_normalize_of(const struct matrix_normalize_args *args,
+                                                               int i) {
+    struct matrix_normalize_args one = *args;
+    one.out = matrix_at(args->out, args->out_distance, i, args->type);
+    one.x = matrix_at(args->x, args->x_distance, i, args->type);
+    one.partial = args->partial + (size_t)i * sum_squares_partials(args->n);
+    one.n_matrices = 1;
+    return one;
+}
+
+static inline struct matrix_product_args matrix_product_of(const struct matrix_product_args *args, int i) {
+    struct matrix_product_args one = *args;
+    one.out = matrix_at(args->out, args->out_distance, i, args->type);
+    one.x = matrix_at(args->x, args->x_distance, i, args->type);
+    one.y = matrix_at(args->y, args->y_distance, i, args->type);
+    one.addend = matrix_at(args->addend, args->addend_distance, i, args->type);
+    one.n_matrices = 1;
+    return one;
+}
+
+// ---- symmetric products
+
+// Products that are known to be symmetric are computed in strips. A strip is
+// some columns of the matrix, from their first diagonal element down; what is below its diagonal block is
+// mirrored. With n equal strips (n - 1) / 2n of the product is saved.
+
+#define SYMMETRIC_GRAIN 16 // columns of strips that are wider
+
+// Columns of all strips but the last of a (side, side) matrix: nearly equal ones, about `strip` (see
+// matrix_product_args.strip).
+static inline int64_t symmetric_columns(int64_t side, int64_t strip) {
+    if (strip <= 0 || side <= strip)
+        return side;
+    const int64_t n = (side + strip - 1) / strip, columns = (side + n - 1) / n,
+                  grain = strip < SYMMETRIC_GRAIN ? 1 : SYMMETRIC_GRAIN;
+    return (columns + grain - 1) / grain * grain;
+}
+
+// Elements that are computed.
+static inline double symmetric_elements(int64_t side, int64_t strip) {
+    const int64_t columns = symmetric_columns(side, strip);
+    double elements = 0;
+    for (int64_t first = 0; first < side; first += columns)
+        elements += (double)(side - first < columns ? side - first : columns) * (double)(side - first);
+    return elements;
+}
+
+// What mirrors a part of a matrix: out = x^T, to the bit. They are parts of one matrix and do not overlap.
+struct mirror_args {
+    void *out;     // [w] (columns, rows) type
+    const void *x; // [r] (rows, columns) type
+    int rows, columns;
+    size_t stride;   // between rows of both
+    int n_matrices;  // a batch
+    size_t distance; // between matrices, of both
+    enum dtype type;
+};
+
+#endif
