@@ -4,7 +4,10 @@
 #ifndef ZERO_BASE_MEMORY_H
 #define ZERO_BASE_MEMORY_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+#include "base/status.h"
 
 // Each is UINT64_MAX when there is no limit, or the system does not report it.
 uint64_t memory_available_bytes(void);
@@ -13,5 +16,21 @@ uint64_t memory_available_on_machine(void);         // shared by all processes o
 uint64_t memory_address_space_left(void);           // of this process, below the limit of ulimit -v
 // For tests: reads from these folders instead of /proc and /sys/fs/cgroup.
 uint64_t memory_available_in(const char *proc, const char *groups);
+
+// ---- arenas
+
+// Large zeroed allocations of host memory, aligned to 2 MiB and advised to use huge pages. Where the kernel
+// grants huge pages, fewer TLB misses give 10 to 30 % more memory bandwidth.
+
+struct arena {
+    void *data;   // NULL when bytes is 0
+    size_t bytes; // as requested
+    size_t mapped_bytes;
+};
+
+// Maps `bytes` of zeroed memory; 0 maps nothing. STATUS_FAILED when they exceed the available memory, or the
+// system refuses. The message starts with `purpose` ("activations").
+enum status arena_init(struct arena *arena, size_t bytes, const char *purpose) MUST_CHECK;
+void arena_free(struct arena *arena);
 
 #endif

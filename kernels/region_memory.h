@@ -4,7 +4,7 @@
 #ifndef ZERO_KERNELS_REGION_MEMORY_H
 #define ZERO_KERNELS_REGION_MEMORY_H
 
-#include "base/arena.h"
+#include "base/memory.h"
 #include "base/region.h"
 #include "kernels/device.h"
 

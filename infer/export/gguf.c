@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/gguf_writer.h"
+#include "base/gguf.h"
 #include "data/tokenizer_export.h"
 #include "infer/export/export.h"
 

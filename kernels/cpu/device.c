@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/arena.h"
-#include "base/numa.h"
+#include "base/memory.h"
 #include "base/parallel.h"
+#include "base/processors.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/onednn.h"
 

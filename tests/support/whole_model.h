@@ -15,7 +15,7 @@
 // cmocka needs the headers above.
 #include <cmocka.h>
 
-#include "base/arena.h"
+#include "base/memory.h"
 #include "base/rng.h"
 #include "kernels/ops.h"
 #include "model/generate.h"

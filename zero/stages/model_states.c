@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/numa.h"
+#include "base/processors.h"
 #include "kernels/moments.h"
 #include "kernels/ops.h"
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "base/numa.h"
+#include "base/processors.h"
 #include "kernels/moments.h"
 #include "kernels/ops.h"
 #include "model/param_overlap.h"

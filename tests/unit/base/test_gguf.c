@@ -2,7 +2,7 @@
 // with a message or readable to their last byte.
 #include "tests/support/expect.h"
 
-#include "base/gguf_writer.h"
+#include "base/gguf.h"
 #include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 

@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "base/region.h"

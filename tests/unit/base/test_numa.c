@@ -2,7 +2,7 @@
 // simulates. This machine's own topology can be read.
 #include "tests/support/expect.h"
 
-#include "base/numa.h"
+#include "base/processors.h"
 
 static void assert_nodes(const char *machine, int n_slots, const int *expected) {
     struct numa *numa;
