@@ -9,7 +9,7 @@
 #include "base/args.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "cli/bench/median.h"
+#include "cli/bench/bench.h"
 #include "configs/config.h"
 #include "kernels/ops.h"
 #include "kernels/region_memory.h"

@@ -1,4 +1,4 @@
-// Times optimizer steps on the CPU on request (cli/bench/requests.h), so that a script can alternate them
+// Times optimizer steps on the CPU on request (cli/bench/bench.h), so that a script can alternate them
 // with other programs under the same conditions. A request names a case, which runs once; the answer is its
 // seconds. Each array is an allocation of its own, with huge pages where the system has them. Besides
 // optimizer steps there are plain loops, whose bandwidth is the limit for the steps, and the separate passes
@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parallel.h"
-#include "cli/bench/requests.h"
+#include "cli/bench/bench.h"
 #include "kernels/moments.h"
 #include "kernels/ops.h"
 
