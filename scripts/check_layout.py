@@ -4,6 +4,8 @@
   - A file includes only its own folder and those that `needs_FOLDER` of the Makefile names (main.c: any).
   - There are no dependency cycles: neither of includes, nor of source files that call each other.
   - A folder has at most 25 modules (name.h with name.c) at one level.
+  - A header exists where a second file or a test includes it, beside the file that it is the header of; or its first comment says
+    what it hides (a library, a backend, an instruction set, the contract of a module), with that word. Of others at most MAX_LONE.
 
 Calls are read from the object files of builds (nm). Without one, they are not checked, and a line says so.
 
@@ -17,6 +19,7 @@ import subprocess
 import sys
 
 MAX_MODULES = 25
+MAX_LONE = 20
 SUFFIXES = (".c", ".h", ".cu", ".cuh")
 
 
@@ -73,6 +76,20 @@ def read_calls(builds):
                 yield module, defined[symbol], symbol
 
 
+def lone_headers(product, all_files):
+    """(header, its one user or None) of headers that do not say what they hide."""
+    users = collections.defaultdict(set)
+    for path, _, include in read_includes(all_files):
+        if os.path.splitext(path)[0] != os.path.splitext(include)[0]:
+            users[include].add(path)
+    for path in product:
+        if path.endswith((".h", ".cuh")) and len(users[path]) < 2:
+            with open(path, encoding="utf-8") as file:
+                comment = re.match(r"(//.*\n)*", file.read()).group()
+            if not re.search(r"\bhides?\b", comment, re.I):
+                yield path, next(iter(users[path]), None)
+
+
 def cycles(edges):
     """Strongly connected components of more than one node (Tarjan), each a sorted list."""
     graph = collections.defaultdict(list)
@@ -107,8 +124,9 @@ def main():
     os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
     sys.setrecursionlimit(10000)
     folders = read_folders()
-    files = [path for path in output("git", "ls-files", "--cached", "--others", "--exclude-standard").split("\n")
-             if path.endswith(SUFFIXES) and path.split("/")[0] != "tests" and os.path.exists(path)]
+    all_files = [path for path in output("git", "ls-files", "--cached", "--others", "--exclude-standard").split("\n")
+                 if path.endswith((*SUFFIXES, ".cpp")) and os.path.exists(path)]
+    files = [path for path in all_files if path.endswith(SUFFIXES) and path.split("/")[0] != "tests"]
     findings = [] if folders else ["Makefile: no folders found"]
 
     edges = {}
@@ -137,6 +155,11 @@ def main():
     for folder, names in sorted(modules.items()):
         if len(names) > MAX_MODULES:
             findings.append(f"{folder}/: {len(names)} modules, expected at most {MAX_MODULES}: split it")
+
+    lone = sorted(lone_headers(files, all_files))
+    if len(lone) > MAX_LONE:
+        findings += [f"{header}: only {user or 'its own file'} includes it: merge them, or say in its first comment what it hides"
+                     for header, user in lone]
 
     for finding in findings:
         print(finding)
