@@ -64,7 +64,7 @@ double bench_median(double *values, int n) {
 
 enum status bench_answer_requests(const char *description, bench_measure *measure, void *context) {
     char request[128];
-    double figure;
+    double figure = 0;
     printf("ready %s\n", description);
     fflush(stdout);
     while (fgets(request, sizeof request, stdin)) {
