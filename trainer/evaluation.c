@@ -345,8 +345,8 @@ static enum status score(struct trainer *trainer, int index) {
         TRY(task_score_batch(&tasks->scorer, task, batches, mine < batches->n ? mine : batches->n - 1,
                              mine < batches->n ? scores : NULL));
     }
-    TRY(comm_all_reduce(trainer->comm, scores->log_probabilities, n));
-    TRY(comm_all_reduce(trainer->comm, scores->greedy, n));
+    TRY(comm_sum(trainer->comm, scores->log_probabilities, n));
+    TRY(comm_sum(trainer->comm, scores->greedy, n));
     tasks->results[index] = task_result_of(task, scores);
     return STATUS_OK;
 }

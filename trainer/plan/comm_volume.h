@@ -14,7 +14,7 @@ struct comm_volume {
 };
 // state: planned (model_states_init); it need not be bound. n_micro_batches: gradient_accumulation_steps.
 void comm_volume_make(const struct engine *engine, int64_t n_micro_batches, struct comm_volume *out);
-// Sums over reduce-scatter, all-gather and all-reduce. Broadcasts and control messages are left out.
+// Sums over reduce-scatter, all-gather and exchange. Broadcasts and control messages are left out.
 uint64_t comm_volume_bytes(const struct comm_volume *volume);
 uint64_t comm_volume_calls(const struct comm_volume *volume);
 

@@ -34,8 +34,6 @@ struct comm_backend {
     void (*detach)(struct comm *comm);
     // A bulk collective, on comm->stream.
     enum status (*bulk)(struct comm *comm, const struct comm_call *call);
-    // All-reduce: values[i] becomes the sum over ranks, added along the tree.
-    enum status (*sum)(struct comm *comm, const struct comm_id *id, double *values, size_t n);
     // Control collectives, of any number of bytes, 0 included. Each synchronizes all ranks, so that ranks in
     // different collectives notice it.
     enum status (*gather)(struct comm *comm, const struct comm_id *id, const void *mine, size_t bytes,

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "kernels/profile.h"
 #include "zero/comm/backend.h"
 #include "zero/comm/failure.h"
@@ -14,9 +13,11 @@
 #include "zero/comm/self.h"
 #include "zero/comm/sum_tree.h"
 
+#define SUM_VALUES 4096 // of comm_sum, gathered at a time
+
 const char *comm_operation_name(enum comm_operation operation) {
-    static const char *const names[N_COMM_OPERATIONS] = {"reduce_scatter", "all_gather", "all_reduce",
-                                                         "exchange",       "broadcast",  "control"};
+    static const char *const names[N_COMM_OPERATIONS] = {"reduce_scatter", "all_gather", "exchange",
+                                                         "broadcast", "control"};
     return names[operation];
 }
 
@@ -159,33 +160,28 @@ enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root
     return comm->world == 1 ? STATUS_OK : broadcast(comm, data, bytes, root);
 }
 
-enum status comm_sum(struct comm *comm, double *values, int n) {
-    if (comm->world == 1)
-        return settle(comm);
-    double *all = calloc((size_t)comm->world * (size_t)n, sizeof *all);
-    if (!all)
-        return FAIL(STATUS_FAILED, "out of memory for a sum over %d ranks", comm->world);
-    enum status status = gather(comm, COLLECTIVE_SUM, values, (size_t)n * sizeof *values, all);
-    for (int i = 0; i < n && status == STATUS_OK; i++) {
+// all (world, n): scratch
+static enum status sum(struct comm *comm, double *values, size_t n, double *all) {
+    TRY(gather(comm, COLLECTIVE_SUM, values, n * sizeof *values, all));
+    for (size_t i = 0; i < n; i++) {
         double of_ranks[comm->world];
         for (int r = 0; r < comm->world; r++)
-            of_ranks[r] = all[r * n + i];
+            of_ranks[r] = all[(size_t)r * n + i];
         values[i] = sum_tree(of_ranks, comm->world);
     }
-    free(all);
-    return status;
+    return STATUS_OK;
 }
 
-enum status comm_all_reduce(struct comm *comm, double *values, size_t n) {
+enum status comm_sum(struct comm *comm, double *values, size_t n) {
+    const size_t most = n < SUM_VALUES ? n : SUM_VALUES;
     if (comm->world == 1)
         return settle(comm);
-    TRY(settle(comm));
-    double began = clock_monotonic_s();
-    const struct comm_id id = begin_host_call(comm, COLLECTIVE_ALL_REDUCE, COMM_ALL_REDUCE);
-    enum status status = end_host_call(comm, n * sizeof *values, comm->backend->sum(comm, &id, values, n));
-    double seconds = clock_monotonic_s() - began;
-    comm->traffic.busy_s += seconds;
-    comm->traffic.waited_s += seconds;
+    double *all = calloc((size_t)comm->world * most + 1, sizeof *all);
+    enum status status =
+        all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a sum over %d ranks", comm->world);
+    for (size_t done = 0; done < n && status == STATUS_OK; done += most)
+        status = sum(comm, values + done, n - done < most ? n - done : most, all);
+    free(all);
     return status;
 }
 

@@ -36,7 +36,6 @@
 enum comm_operation {
     COMM_REDUCE_SCATTER,
     COMM_ALL_GATHER,
-    COMM_ALL_REDUCE,
     COMM_EXCHANGE,
     COMM_BROADCAST,
     COMM_CONTROL, // gather, sum, barrier, agreement
@@ -48,7 +47,7 @@ const char *comm_operation_name(enum comm_operation operation); // "reduce_scatt
 struct comm_traffic {
     uint64_t bytes[N_COMM_OPERATIONS]; // payload sent to other ranks
     uint64_t calls[N_COMM_OPERATIONS]; // collectives; 0 with one rank
-    double busy_s;                     // spent in bulk collectives and all-reduces
+    double busy_s;                     // spent in bulk collectives
     double waited_s;                   // of busy_s, the time during which the caller waited
 };
 
@@ -177,11 +176,9 @@ enum status comm_gather_device(struct comm *comm, struct stream *stream, const v
 //
 // All but comm_agree first wait for the bulk collectives issued before them, unless comm_on_device.
 
-// values[i] = sum over ranks, added along the tree. For a few values: every rank gathers all contributions.
-enum status comm_sum(struct comm *comm, double *values, int n) MUST_CHECK;
-// The same for many values: each rank sums one shard of them and sends it to the others. What it sends:
-// comm_all_reduce_bytes.
-enum status comm_all_reduce(struct comm *comm, double *values, size_t n) MUST_CHECK;
+// values[i] = sum over ranks, added along the tree. Every rank gathers all contributions, some thousand
+// values at a time.
+enum status comm_sum(struct comm *comm, double *values, size_t n) MUST_CHECK;
 // all (world * bytes) receives every rank's `mine`, in rank order. For small values: each rank holds `all`.
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) MUST_CHECK;

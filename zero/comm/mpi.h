@@ -4,7 +4,7 @@
 //
 // Files, from the top; each uses only those below it:
 //   mpi.c            opening and closing; the table of functions
-//   mpi_bulk.c       reduce-scatter, all-gather, all-reduce
+//   mpi_bulk.c       reduce-scatter, all-gather, exchange
 //   mpi_control.c    gather, broadcast, agreement
 //   mpi_staging.c    memory of the device for sums
 //   mpi_watchdog.c   the failure detector
@@ -16,7 +16,7 @@
 //   rank_state.c     what a rank shows of itself
 //
 // Threads of a rank, at most three:
-//   main             trains; issues collectives; runs control collectives and all-reduces itself
+//   main             trains; issues collectives; runs control collectives itself
 //   communication    runs bulk collectives, with overlap (zero/comm/queue.h)
 //   watchdog         keeps the heartbeat, watches the other ranks (zero/comm/mpi_watchdog.h). Once it has
 //                    ended, another thread limits the time that MPI takes to close (mpi.c)

@@ -5,8 +5,6 @@
 // LINK_DEPTH rounds before, and a pull only for pushes of the same round, so waits cannot form a cycle.
 #include "zero/comm/mpi_bulk.h"
 
-#include <string.h>
-
 #include "kernels/ops.h"
 #include "zero/comm/mpi_peer.h"
 #include "zero/comm/mpi_staging.h"
@@ -342,73 +340,4 @@ enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
     if (call->operation == COMM_EXCHANGE)
         return exchange_spans(&exchange);
     return call->operation == COMM_REDUCE_SCATTER ? reduce_scatter(&exchange) : all_gather(&exchange);
-}
-
-// ---- all-reduce of doubles in host memory
-
-static enum status push_values(struct comm *comm, int rank, const struct comm_id *id, const double *values,
-                               size_t n) {
-    void *place;
-    TRY(peer_push_begin(comm, rank, id, &place));
-    memcpy(place, values, n * sizeof *values);
-    return peer_push_end(comm, rank, id, n * sizeof *values, COMM_ALL_REDUCE);
-}
-
-static enum status pull_values(struct comm *comm, int rank, const struct comm_id *id, double *values,
-                               size_t n) {
-    const void *place;
-    TRY(peer_pull_begin(comm, rank, id, n * sizeof *values, &place));
-    memcpy(values, place, n * sizeof *values);
-    return peer_pull_end(comm, rank);
-}
-
-// The chunk of a rank's shard in this round; 0 values when the shard is done.
-static struct comm_shard shard_chunk(const struct comm *comm, int rank, size_t n, size_t round) {
-    struct comm_shard shard = comm_shard_of(rank, comm->world, n);
-    size_t most = mpi_of(comm)->chunk_bytes / sizeof(double), done = round * most;
-    done = done < shard.n ? done : shard.n;
-    size_t left = shard.n - done;
-    return (struct comm_shard){shard.begin + done, left < most ? left : most};
-}
-
-// Adds every rank's values of this rank's chunk, along the tree.
-static enum status sum_chunk(struct comm *comm, const struct comm_id *id, double *values, size_t n) {
-    const void *chunks[comm->world];
-    for (int rank = 0; rank < comm->world; rank++) {
-        chunks[rank] = values;
-        if (rank != comm->rank)
-            TRY(peer_pull_begin(comm, rank, id, n * sizeof *values, &chunks[rank]));
-    }
-    for (size_t i = 0; i < n; i++) {
-        double of_ranks[comm->world];
-        for (int rank = 0; rank < comm->world; rank++)
-            of_ranks[rank] = ((const double *)chunks[rank])[i];
-        values[i] = sum_tree(of_ranks, comm->world);
-    }
-    for (int rank = 0; rank < comm->world; rank++)
-        if (rank != comm->rank)
-            TRY(peer_pull_end(comm, rank));
-    return STATUS_OK;
-}
-
-enum status mpi_sum(struct comm *comm, const struct comm_id *id, double *values, size_t n) {
-    for (size_t round = 0; shard_chunk(comm, comm->world - 1, n, round).n > 0; round++) {
-        struct comm_shard mine = shard_chunk(comm, comm->rank, n, round);
-        for (int distance = 1; distance < comm->world; distance++) {
-            int owner = (comm->rank + distance) % comm->world;
-            struct comm_shard chunk = shard_chunk(comm, owner, n, round);
-            if (chunk.n > 0)
-                TRY(push_values(comm, owner, id, values + chunk.begin, chunk.n));
-        }
-        if (mine.n > 0)
-            TRY(sum_chunk(comm, id, values + mine.begin, mine.n));
-        for (int distance = 1; distance < comm->world && mine.n > 0; distance++)
-            TRY(push_values(comm, (comm->rank + distance) % comm->world, id, values + mine.begin, mine.n));
-        for (int owner = 0; owner < comm->world; owner++) {
-            struct comm_shard chunk = shard_chunk(comm, owner, n, round);
-            if (chunk.n > 0 && owner != comm->rank)
-                TRY(pull_values(comm, owner, id, values + chunk.begin, chunk.n));
-        }
-    }
-    return STATUS_OK;
 }

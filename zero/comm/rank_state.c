@@ -5,9 +5,9 @@
 #include "base/clock.h"
 
 const char *comm_collective_name(enum comm_collective collective) {
-    static const char *const names[N_COLLECTIVES] = {"reduce_scatter", "all_gather", "all_reduce", "exchange",
-                                                     "broadcast",      "gather",     "sum",        "agree",
-                                                     "barrier",        "close"};
+    static const char *const names[N_COLLECTIVES] = {"reduce_scatter", "all_gather", "exchange",
+                                                     "broadcast",      "gather",     "sum",
+                                                     "agree",          "barrier",    "close"};
     return collective < N_COLLECTIVES ? names[collective] : "unknown";
 }
 

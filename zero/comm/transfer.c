@@ -81,15 +81,3 @@ struct comm_span comm_route_next(struct comm_route *route, size_t most) {
     }
     return (struct comm_span){.next = -1};
 }
-
-struct comm_shard comm_shard_of(int rank, int world, size_t n) {
-    size_t begin = n / (size_t)world * (size_t)rank + n % (size_t)world * (size_t)rank / (size_t)world;
-    size_t next = (size_t)rank + 1;
-    size_t end = n / (size_t)world * next + n % (size_t)world * next / (size_t)world;
-    return (struct comm_shard){begin, end - begin};
-}
-
-uint64_t comm_all_reduce_bytes(int rank, int world, size_t n) {
-    size_t own = comm_shard_of(rank, world, n).n;
-    return ((uint64_t)(n - own) + (uint64_t)own * (uint64_t)(world - 1)) * sizeof(double);
-}

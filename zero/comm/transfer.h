@@ -1,5 +1,5 @@
-// What a bulk collective moves: a transfer is a list of spans, each owned by one rank. Also how an all-reduce
-// is divided into one shard per rank. Plain arithmetic on the host: no memory of a device, no messages.
+// What a bulk collective moves: a transfer is a list of spans, each owned by one rank. Plain
+// arithmetic on the host: no memory of a device, no messages.
 #ifndef ZERO_ZERO_COMM_TRANSFER_H
 #define ZERO_ZERO_COMM_TRANSFER_H
 
@@ -51,15 +51,5 @@ struct comm_route {
 size_t comm_route_elements(const struct comm_transfer *transfer, int from, int to);
 // Advances as comm_transfer_next does.
 struct comm_span comm_route_next(struct comm_route *route, size_t most);
-
-// The shard of n values that a rank sums in an all-reduce. Sizes differ by at most one; the last rank's shard
-// is among the largest.
-struct comm_shard {
-    size_t begin, n;
-};
-struct comm_shard comm_shard_of(int rank, int world, size_t n);
-// Bytes that `rank` sends in comm_all_reduce of n values: its contributions to the other ranks' shards, and
-// the sum of its own shard to each of them.
-uint64_t comm_all_reduce_bytes(int rank, int world, size_t n);
 
 #endif
