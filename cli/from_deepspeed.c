@@ -37,14 +37,6 @@ static void print_folded(FILE *stream, const char *line, size_t length) {
     fprintf(stream, "%.*s\n", (int)length, line);
 }
 
-static void print_answers(FILE *stream, const char *title, const struct deepspeed_answers *answers) {
-    if (answers->n == 0)
-        return;
-    fprintf(stream, "\n%s (%d):\n", title, answers->n);
-    for (const char *line = answers->lines.data; *line; line += strcspn(line, "\n") + 1)
-        print_folded(stream, line, strcspn(line, "\n"));
-}
-
 // What a DeepSpeed file does not have, with the defaults that apply where the user sets nothing.
 static void print_next(FILE *stream, const char *path, const struct config *config) {
     fprintf(stream,
@@ -61,15 +53,21 @@ static void print_next(FILE *stream, const char *path, const struct config *conf
 }
 
 static void print_report(FILE *stream, const char *path, const struct deepspeed_translation *translation) {
-    print_answers(stream, "Translated", &translation->translated);
-    print_answers(stream, "Translated to something else: not there, same results", &translation->replaced);
-    print_answers(stream,
-                  "Check these values: a script, transformers' Trainer or DeepSpeed's version sets them",
-                  &translation->chosen);
-    print_answers(stream, "Warning: these change what the run computes", &translation->alters);
-    print_answers(stream, "Left out: nothing to set here, same results", &translation->needless);
-    print_answers(stream, "Left out: switched off there", &translation->off);
-    print_answers(stream, "Left out: unknown", &translation->unknown);
+    static const char *const titles[DEEPSPEED_KINDS] = {
+        [TRANSLATED] = "Translated",
+        [REPLACED] = "Translated to something else: not there, same results",
+        [CHOSEN] = "Check these values: a script, transformers' Trainer or DeepSpeed's version sets them",
+        [ALTERING] = "Warning: these change what the run computes",
+        [NEEDLESS] = "Left out: nothing to set here, same results",
+        [OFF] = "Left out: switched off there",
+        [UNKNOWN] = "Left out: unknown"};
+    for (int i = 0; i < DEEPSPEED_KINDS; i++) {
+        const char *line = translation->answers[i].lines.data;
+        if (translation->answers[i].n > 0)
+            fprintf(stream, "\n%s (%d):\n", titles[i], translation->answers[i].n);
+        for (; line && *line; line += strcspn(line, "\n") + 1)
+            print_folded(stream, line, strcspn(line, "\n"));
+    }
     print_next(stream, path, &translation->config);
 }
 

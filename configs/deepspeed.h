@@ -10,20 +10,22 @@
 
 #include "configs/config.h"
 
-// Each text has one line per key, indented by two spaces and ended by a newline. n: its number of lines.
-struct deepspeed_answers {
-    struct text lines;
-    int n;
+enum deepspeed_kind {
+    TRANSLATED, // became an option
+    REPLACED,   // became something else, with the same results
+    CHOSEN,     // decided by the Trainer, a script or DeepSpeed's version: to be checked
+    ALTERING,   // not there, and changes what a run computes
+    NEEDLESS,   // nothing to set, or not there, with the same results
+    OFF,        // switched off there
+    UNKNOWN,    // none of DeepSpeed's documented options
+    DEEPSPEED_KINDS
 };
 struct deepspeed_translation {
-    struct config config;                // the translated options are given, the others have their defaults
-    struct deepspeed_answers translated; // became an option
-    struct deepspeed_answers replaced;   // became something else, with the same results
-    struct deepspeed_answers alters;     // not there, and changes what a run computes
-    struct deepspeed_answers chosen; // decided by the Trainer, a script or DeepSpeed's version: to be checked
-    struct deepspeed_answers needless; // nothing to set, or not there, with the same results
-    struct deepspeed_answers unknown;  // none of DeepSpeed's documented options
-    struct deepspeed_answers off;      // switched off there
+    struct config config; // the translated options are given, the others have their defaults
+    struct {
+        struct text lines; // one per key, indented by two spaces and ended by a newline
+        int n;
+    } answers[DEEPSPEED_KINDS];
 };
 
 // source: the file's path, for messages. Free with deepspeed_free, also after a failure.

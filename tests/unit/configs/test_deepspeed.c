@@ -14,25 +14,22 @@ static cJSON *parse(const char *json) {
     return root;
 }
 
-static const char *lines(const struct deepspeed_answers *answers) {
-    return answers->n ? answers->lines.data : "";
+static const char *lines(const struct deepspeed_translation *out, enum deepspeed_kind kind) {
+    return out->answers[kind].n ? out->answers[kind].lines.data : "";
 }
 
-static void expect_line(const struct deepspeed_answers *answers, const char *line) {
-    if (!strstr(lines(answers), line))
-        fail_msg("no line \"%s\" in:\n%s", line, lines(answers));
+static void expect_line(const struct deepspeed_translation *out, enum deepspeed_kind kind, const char *line) {
+    if (!strstr(lines(out, kind), line))
+        fail_msg("no line \"%s\" in:\n%s", line, lines(out, kind));
 }
 
 // Whether a line answers for the path or for a section around it.
 static bool is_answered(const struct deepspeed_translation *out, const char *path) {
-    const struct deepspeed_answers *const all[] = {&out->translated, &out->replaced, &out->alters,
-                                                   &out->chosen,     &out->needless, &out->unknown,
-                                                   &out->off};
     for (size_t length = strlen(path); length > 0;) {
         char start[200];
         snprintf(start, sizeof start, "  %.*s", (int)length, path);
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-            for (const char *p = strstr(lines(all[i]), start); p; p = strstr(p + 1, start))
+        for (int i = 0; i < DEEPSPEED_KINDS; i++)
+            for (const char *p = strstr(lines(out, i), start); p; p = strstr(p + 1, start))
                 if (p[strlen(start)] == ':' || p[strlen(start)] == ' ')
                     return true;
         while (length > 0 && path[length - 1] != '.')
@@ -106,15 +103,15 @@ static void test_stage_2(void **state) {
     assert_int_equal(c->zero_optimization.stage, 2);
     assert_int_equal(c->zero_optimization.reduce_bucket_size, 50000000);
     assert_int_equal(c->zero_optimization.offload_optimizer.device, CONFIG_OFFLOAD_CPU);
-    expect_line(&out.translated, "  train_batch_size 32 -> train.train_batch_size=32\n");
-    expect_line(&out.translated, "DeepSpeed's Adam is AdamW unless adam_w_mode=false");
-    expect_line(&out.alters, "warm-up is linear here; DeepSpeed's default is logarithmic");
-    expect_line(&out.alters, "norms and biases are not decayed");
-    expect_line(&out.needless, "  zero_optimization.reduce_scatter true: gradients are always reduced by");
-    expect_line(&out.off, "  wall_clock_breakdown false: off\n");
-    expect_line(&out.off, "  bf16: off\n");
-    assert_int_equal(out.chosen.n, 0);
-    assert_int_equal(out.unknown.n, 0);
+    expect_line(&out, TRANSLATED, "  train_batch_size 32 -> train.train_batch_size=32\n");
+    expect_line(&out, TRANSLATED, "DeepSpeed's Adam is AdamW unless adam_w_mode=false");
+    expect_line(&out, ALTERING, "warm-up is linear here; DeepSpeed's default is logarithmic");
+    expect_line(&out, ALTERING, "norms and biases are not decayed");
+    expect_line(&out, NEEDLESS, "  zero_optimization.reduce_scatter true: gradients are always reduced by");
+    expect_line(&out, OFF, "  wall_clock_breakdown false: off\n");
+    expect_line(&out, OFF, "  bf16: off\n");
+    assert_int_equal(out.answers[CHOSEN].n, 0);
+    assert_int_equal(out.answers[UNKNOWN].n, 0);
     deepspeed_free(&out);
 }
 
@@ -163,21 +160,21 @@ static void test_stage_3_with_auto(void **state) {
     assert_int_equal(c->top.recompute, CONFIG_RECOMPUTE_BLOCK);
     assert_int_equal(c->top.offload_activations, CONFIG_OFFLOAD_CPU);
     assert_true(c->run.profile);
-    expect_line(&out.chosen,
+    expect_line(&out, CHOSEN,
                 "  optimizer.params.lr \"auto\" -> optimizer.lr=5e-05 (the Trainer's learning_rate");
-    expect_line(&out.chosen, "  scheduler.params.total_num_steps \"auto\": train.max_steps");
-    expect_line(&out.chosen, "  bf16.enabled \"auto\": the Trainer's --bf16");
-    expect_line(&out.alters, "  zero_optimization.zero_quantized_weights true: ");
-    expect_line(&out.alters, "  curriculum_learning: ");
-    expect_line(&out.replaced, "  zero_optimization.offload_optimizer.device \"nvme\" -> ");
-    expect_line(&out.needless, "  zero_optimization.zero_hpz_partition_size 8: there is no second shard");
-    expect_line(&out.needless,
+    expect_line(&out, CHOSEN, "  scheduler.params.total_num_steps \"auto\": train.max_steps");
+    expect_line(&out, CHOSEN, "  bf16.enabled \"auto\": the Trainer's --bf16");
+    expect_line(&out, ALTERING, "  zero_optimization.zero_quantized_weights true: ");
+    expect_line(&out, ALTERING, "  curriculum_learning: ");
+    expect_line(&out, REPLACED, "  zero_optimization.offload_optimizer.device \"nvme\" -> ");
+    expect_line(&out, NEEDLESS, "  zero_optimization.zero_hpz_partition_size 8: there is no second shard");
+    expect_line(&out, NEEDLESS,
                 "  zero_optimization.reduce_bucket_size \"auto\": sized by the hidden size there");
-    expect_line(&out.needless, "  aio: ");
-    expect_line(&out.needless, "  wandb: ");
-    expect_line(&out.off, "  elasticity: ");
-    expect_line(&out.off, "  zero_optimization.zero_quantized_gradients false: ");
-    expect_line(&out.unknown,
+    expect_line(&out, NEEDLESS, "  aio: ");
+    expect_line(&out, NEEDLESS, "  wandb: ");
+    expect_line(&out, OFF, "  elasticity: ");
+    expect_line(&out, OFF, "  zero_optimization.zero_quantized_gradients false: ");
+    expect_line(&out, UNKNOWN,
                 "  comms_loger: DeepSpeed's documentation has no such option; did you mean comms_logger?\n");
     deepspeed_free(&out);
 }
@@ -204,13 +201,13 @@ static void test_every_option_has_an_answer(void **state) {
                 while (--depth > 0)
                     text_add(&json, "}");
                 translate(json.data, &out);
-                assert_int_equal(out.unknown.n, 0);
+                assert_int_equal(out.answers[UNKNOWN].n, 0);
                 // Members of these count only where the section is on, or names a type.
                 const bool depends = strncmp(name, "fp16.", 5) == 0 || strncmp(name, "bf16.", 5) == 0 ||
                                      strncmp(name, "scheduler.", 10) == 0 ||
                                      strncmp(name, "zero_optimization.offload_param.", 32) == 0;
                 if (!depends)
-                    expect_line(foreigns[i].kind == FOREIGN_ALTERS ? &out.alters : &out.needless, name);
+                    expect_line(&out, foreigns[i].kind == FOREIGN_ALTERS ? ALTERING : NEEDLESS, name);
                 deepspeed_free(&out);
                 text_free(&json);
             }
@@ -235,7 +232,10 @@ static void test_optimizers(void **state) {
         {"\"type\": \"OneBitAdam\", \"params\": {\"lr\": 1e-4, \"freeze_step\": 400}", CONFIG_OPTIMIZER_ADAMW,
          1e-4, 0, "there are no 1-bit optimizers"},
         {"\"type\": \"Lamb\", \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1, \"max_coeff\": 5}",
-         CONFIG_OPTIMIZER_ADAMW, 0.01, 0.1, "there is no LAMB here"},
+         CONFIG_OPTIMIZER_ADAMW, 0.01, 0.1, "there is no LAMB here; adamw comes closest"},
+        {"\"type\": \"Adafactor\"", CONFIG_OPTIMIZER_ADAMW, 1e-3, 0,
+         "there is no Adafactor here; adamw comes"},
+        {"\"type\": \"soap\"", CONFIG_OPTIMIZER_MUON, 1e-3, 0, "there is no SOAP here; muon comes closest"},
         {"\"type\": \"Muon\", \"params\": {\"lr\": -1, \"muon_lr\": 3}", CONFIG_OPTIMIZER_MUON, 6e-4, 0,
          "  optimizer.params.lr -1: left out, because optimizer.lr is -1, expected from 0"},
         {"\"type\": \"RMSprop\"", CONFIG_OPTIMIZER_ADAMW, 1e-3, 0, "no such optimizer here"},
@@ -249,9 +249,9 @@ static void test_optimizers(void **state) {
         assert_true(out.config.optimizer.lr == cases[i].lr);
         assert_true(out.config.optimizer.weight_decay == cases[i].weight_decay);
         if (cases[i].alters)
-            expect_line(&out.alters, cases[i].alters);
+            expect_line(&out, ALTERING, cases[i].alters);
         else
-            assert_int_equal(out.alters.n, 0);
+            assert_int_equal(out.answers[ALTERING].n, 0);
         // What the file leaves out is DeepSpeed's default: no clipping, fp32, a constant rate.
         assert_true(out.config.train.gradient_clipping == 0);
         assert_int_equal(out.config.precision.compute, CONFIG_COMPUTE_FP32);
@@ -281,15 +281,15 @@ static void test_other_values(void **state) {
     assert_true(c->scheduler.min_lr_ratio == 1e-4 && c->scheduler.warmup_steps == 50);
     assert_int_equal(c->optimizer.state_dtype, CONFIG_STATE_DTYPE_BF16);
     assert_int_equal(c->top.communication_data_type, CONFIG_COMMUNICATION_DTYPE_BF16);
+    expect_line(&out, NEEDLESS, "  zero_optimization.offload_optimizer.super_offload true: ");
     assert_true(c->zero_optimization.offload_optimizer.ratio == 0.5);
     assert_false(config_given(c, "zero_optimization.offload_param.device"));
-    expect_line(&out.needless, "  zero_optimization.offload_param: it is valid only with stage 3");
-    expect_line(&out.needless, "  zero_optimization.offload_optimizer.super_offload true: ");
-    expect_line(&out.alters, "  scheduler.params.warmup_min_ratio 0.1: warm-up starts from 0 here");
-    expect_line(&out.alters, "  bf16.bf16_master_weights_and_grads true: ");
-    expect_line(&out.alters, "  steps_per_print 1e+300: left out, because run.log_every is");
-    expect_line(&out.off, "  gradient_allreduce_op \"mean\": ");
-    expect_line(&out.chosen, "  optimizer (not given): the script makes it");
+    expect_line(&out, NEEDLESS, "  zero_optimization.offload_param: it is valid only with stage 3");
+    expect_line(&out, ALTERING, "  scheduler.params.warmup_min_ratio 0.1: warm-up starts from 0 here");
+    expect_line(&out, ALTERING, "  bf16.bf16_master_weights_and_grads true: ");
+    expect_line(&out, ALTERING, "  steps_per_print 1e+300: left out, because run.log_every is");
+    expect_line(&out, OFF, "  gradient_allreduce_op \"mean\": ");
+    expect_line(&out, CHOSEN, "  optimizer (not given): the script makes it");
     deepspeed_free(&out);
     translate("{\"zero_optimization\": true, \"torch_autocast\": {\"enabled\": true, \"dtype\": \"float16\", "
               "\"x\": 1},"
@@ -300,9 +300,9 @@ static void test_other_values(void **state) {
     assert_int_equal(out.config.zero_optimization.stage, 1);
     assert_int_equal(out.config.precision.compute, CONFIG_COMPUTE_FP16);
     assert_int_equal(out.config.scheduler.type, CONFIG_SCHEDULE_CONSTANT);
-    expect_line(&out.alters,
+    expect_line(&out, ALTERING,
                 "  scheduler.type \"OneCycle\" -> scheduler.type=\"constant\" (there is no such schedule");
-    expect_line(&out.off, "  amp: off\n");
+    expect_line(&out, OFF, "  amp: off\n");
     deepspeed_free(&out);
 }
 
@@ -331,9 +331,9 @@ static void test_stage_2_with_auto(void **state) {
     assert_true(c->scheduler.warmup_steps == 0 && c->scheduler.min_lr_ratio == 0);
     assert_int_equal(c->zero_optimization.offload_optimizer.device, CONFIG_OFFLOAD_CPU);
     assert_int_equal(c->zero_optimization.allgather_bucket_size, 200000000);
-    expect_line(&out.chosen, "  scheduler (not given) -> scheduler.type=\"linear\"");
-    expect_line(&out.needless, "  zero_optimization.round_robin_gradients true: ");
-    assert_int_equal(out.alters.n, 0);
+    expect_line(&out, CHOSEN, "  scheduler (not given) -> scheduler.type=\"linear\"");
+    expect_line(&out, NEEDLESS, "  zero_optimization.round_robin_gradients true: ");
+    assert_int_equal(out.answers[ALTERING].n, 0);
     deepspeed_free(&out);
 }
 
@@ -362,14 +362,15 @@ static void test_stage_3(void **state) {
     assert_int_equal(c->zero_optimization.offload_optimizer.device, CONFIG_OFFLOAD_CPU);
     assert_int_equal(c->zero_optimization.offload_param.device, CONFIG_OFFLOAD_CPU);
     assert_true(c->run.profile);
-    expect_line(&out.needless, "  checkpoint.load_universal true: ");
-    expect_line(&out.translated, "  communication_data_type (not given) -> communication_data_type=\"fp16\"");
-    expect_line(&out.chosen,
+    expect_line(&out, NEEDLESS, "  checkpoint.load_universal true: ");
+    expect_line(&out, TRANSLATED,
+                "  communication_data_type (not given) -> communication_data_type=\"fp16\"");
+    expect_line(&out, CHOSEN,
                 "  gradient_clipping (not given) -> train.gradient_clipping=0 (DeepSpeed's default "
                 "before 0.19.8; it is 1.0 since)");
-    expect_line(&out.needless, "  tensorboard: TensorBoard events are always written");
-    expect_line(&out.needless, "  data_types.grad_accum_dtype \"fp32\": gradients are accumulated in fp32");
-    expect_line(&out.off, "  csv_monitor: ");
+    expect_line(&out, NEEDLESS, "  tensorboard: TensorBoard events are always written");
+    expect_line(&out, NEEDLESS, "  data_types.grad_accum_dtype \"fp32\": gradients are accumulated in fp32");
+    expect_line(&out, OFF, "  csv_monitor: ");
     deepspeed_free(&out);
 }
 
@@ -431,18 +432,18 @@ static void test_doubtful_values(void **state) {
     assert_true(out.config.optimizer.lr == 1e-3 && out.config.optimizer.betas.value[0] == 0.9);
     assert_int_equal(out.config.precision.compute, CONFIG_COMPUTE_BF16);
     assert_int_equal(out.config.top.communication_data_type, CONFIG_COMMUNICATION_DTYPE_BF16);
-    expect_line(&out.translated,
+    expect_line(&out, TRANSLATED,
                 "  bf16 true -> precision.compute=\"bf16\" (DeepSpeed expects {\"enabled\": true})");
-    expect_line(&out.off, "  fp16 false: off\n");
-    expect_line(&out.chosen,
+    expect_line(&out, OFF, "  fp16 false: off\n");
+    expect_line(&out, CHOSEN,
                 "  wall_clock_breakdown \"auto\": neither DeepSpeed nor the Trainer fills it in; here "
                 "run.profile=false applies\n");
-    expect_line(&out.alters, "expected an integer; the default, zero_optimization.stage=0, applies\n");
-    expect_line(&out.alters, "train.train_batch_size is derived from the other batch sizes\n");
-    expect_line(&out.alters, "the default, optimizer.betas=[0.9, 0.95], applies\n");
-    expect_line(&out.alters, "  gradient_accumulation_steps 0: left out: DeepSpeed expects at least 1");
-    expect_line(&out.alters, "  elasticity: ");
-    expect_line(&out.alters, "  data_types.grad_accum_dtype \"bf16\": ");
+    expect_line(&out, ALTERING, "expected an integer; the default, zero_optimization.stage=0, applies\n");
+    expect_line(&out, ALTERING, "train.train_batch_size is derived from the other batch sizes\n");
+    expect_line(&out, ALTERING, "the default, optimizer.betas=[0.9, 0.95], applies\n");
+    expect_line(&out, ALTERING, "  gradient_accumulation_steps 0: left out: DeepSpeed expects at least 1");
+    expect_line(&out, ALTERING, "  elasticity: ");
+    expect_line(&out, ALTERING, "  data_types.grad_accum_dtype \"bf16\": ");
     static const char *const meant[] = {
         "  train_batchsize 8: DeepSpeed's documentation has no such option; did you mean train_batch_size?\n",
         "did you mean zero_optimization?\n",
@@ -452,8 +453,8 @@ static void test_doubtful_values(void **state) {
         "did you mean optimizer.params.weight_decay?\n",
         "  seed 3: DeepSpeed's documentation has no such option; train.seed is an option here"};
     for (size_t i = 0; i < sizeof meant / sizeof *meant; i++)
-        expect_line(&out.unknown, meant[i]);
-    assert_int_equal(out.unknown.n, sizeof meant / sizeof *meant);
+        expect_line(&out, UNKNOWN, meant[i]);
+    assert_int_equal(out.answers[UNKNOWN].n, sizeof meant / sizeof *meant);
     deepspeed_free(&out);
 }
 

@@ -214,9 +214,9 @@ static void test_names_of_others(void **state) {
                    "for false leave it out (precision.compute is then auto), or set another value; true is "
                    "precision.compute=bf16 here");
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\"bf16\": {\"enabled\": false}, \"fp16\": true}"),
-                   "unknown section bf16, a name of DeepSpeed, Hugging Face or Megatron; for false leave it",
+                   "unknown section bf16, a name of DeepSpeed or Hugging Face; for false leave it",
                    "unknown option fp16, a name of DeepSpeed; here it is precision.compute=fp16");
-    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("overlap_grad_reduce=False"), "overlap_comm=false");
+    EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("use_cpu=False"), "for false leave it out (device is then auto)");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("decay_lr=False"), "scheduler.type=constant (for decay_lr=False");
     EXPECT_FAILURE(STATUS_INVALID,
                    parse_only("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"nvme\"}}}"),
@@ -226,21 +226,21 @@ static void test_names_of_others(void **state) {
         {"train.batch_size", "here it is train.micro_batch_size"},
         {"model.block_size", "here it is model.n_positions"},
         {"max_iters", "here it is train.max_steps"},
-        {"num_layers", "here it is model.n_layer"},
+        {"num_hidden_layers", "here it is model.n_layer"},
         {"hidden_size", "here it is model.n_embd"},
         {"train_micro_batch_size_per_gpu", "here it is train.micro_batch_size"},
-        {"gradient_accumulation", "here it is train.gradient_accumulation_steps"},
+        {"gradient_accumulation", "did you mean train.gradient_accumulation_steps?"},
         {"aio.block_size", "NVMe"}, // not nanoGPT's block_size
         {"optimizer.params.lr", "did you mean optimizer.lr?"},
         {"--learning-rate", "command line: unknown option learning_rate"},
         {"learning-rate", "here it is optimizer.lr"},
         {"-b", "llm.c; here it is train.micro_batch_size"},
         {"dropout", "did you mean train.dropout?"},
-        {"resid_pdrop", "a name of Hugging Face or Megatron; here it is train.dropout"},
+        {"resid_pdrop", "a name of Hugging Face; here it is train.dropout"},
         {"attention_dropout", "attention's probabilities are never stored, so they are not dropped"},
         {"label_smoothing_factor", "here it is train.label_smoothing"},
-        {"--moe-router-topk", "a name of Megatron; there are no experts"},
-        {"dtype", "a name of nanoGPT, Hugging Face or Megatron; here it is precision.compute (bf16"},
+        {"--hub-model-id", "a name of Hugging Face; nothing is sent anywhere"},
+        {"dtype", "a name of nanoGPT or Hugging Face; here it is precision.compute (bf16"},
         {"foo.bar", "unknown option foo.bar; ./train options lists them all"},
         {"eval_steps", "did you mean train.eval_every, the steps between evaluations (Hugging Face's"},
         {"init_from", "did you mean model.init_from, the path of weights? For nanoGPT's"},
@@ -424,10 +424,7 @@ static void test_hints(void **state) {
         {"optimizer.groups.lr=1", "optimizer.groups is a list of groups; set it whole"},
         {"optimizer.groups[0].lr=1", "optimizer.groups is a list of groups; set it whole"},
         {"optimizer.lr.peak=1", "optimizer.lr is an option"},
-        {"optimizer.name=adamw", "here it is optimizer.type"},
-        {"optimizer.param_groups=[]", "here it is optimizer.groups"},
-        {"scheduler.name=cosine", "here it is scheduler.type"},
-        {"model.type=llama", "here it is model.family"},
+        {"model.model_type=llama", "here it is model.family"},
         {"scheduler.type=wsd", "did you mean warmup-stable-decay?"},
         {"scheduler.type=cosine_with_min_lr", "did you mean cosine?"},
         {"scheduler.type=constant_with_warmup", "did you mean constant?"},
