@@ -98,37 +98,38 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 # ---- libraries, one per folder, lowest first
 # scripts/check_layout.py reads these lines: a file includes only its own folder and those that needs_FOLDER names.
 # Folders of cli may include cli, which declares the list of commands, but not the reverse; main.c may include any.
-folders := base configs data data/text kernels model model/formats \
+folders := base configs data/tokenizer data data/text kernels model model/formats \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer infer/tasks infer/export trainer/data trainer/plan trainer/profile trainer/runs \
            trainer \
            cli cli/bench cli/eval cli/report cli/serve cli/tokenize
 needs_base :=
 needs_configs := base
-needs_data := base
-needs_data/text := data base
+needs_data/tokenizer := base
+needs_data := data/tokenizer base
+needs_data/text := data data/tokenizer base
 needs_kernels := base
 needs_model := kernels base
 needs_model/formats := model kernels base
 needs_zero/comm := kernels base
 needs_zero/partition := zero/comm model configs kernels base
 needs_zero/offload := zero/partition $(needs_zero/partition)
-needs_zero/checkpoint := zero/partition data $(needs_zero/partition)
+needs_zero/checkpoint := zero/partition data data/tokenizer $(needs_zero/partition)
 needs_zero/stages := zero/checkpoint zero/offload $(needs_zero/checkpoint)
 needs_zero := zero/stages $(needs_zero/stages)
 needs_infer := model/formats zero/checkpoint $(needs_zero/checkpoint)
-needs_infer/tasks := model data kernels base
+needs_infer/tasks := model data data/tokenizer kernels base
 needs_infer/export := infer $(needs_infer)
 needs_trainer/profile := zero/comm model kernels base
 needs_trainer/plan := zero trainer/profile $(needs_zero)
 needs_trainer/runs := base
-needs_trainer/data := data configs base
+needs_trainer/data := data data/tokenizer configs base
 needs_trainer := trainer/data trainer/plan trainer/runs infer/tasks infer model/formats $(needs_trainer/plan)
 needs_cli := trainer trainer/runs infer/export $(needs_trainer)
 needs_cli/eval := cli infer/tasks infer $(needs_infer)
-needs_cli/bench := cli trainer/plan configs data model kernels base
+needs_cli/bench := cli trainer/plan configs data data/tokenizer model kernels base
 needs_cli/report := cli trainer trainer/runs configs base
-needs_cli/serve := cli trainer infer model/formats data model kernels base
+needs_cli/serve := cli trainer infer model/formats data data/tokenizer model kernels base
 needs_cli/tokenize := cli trainer data/text $(needs_trainer)
 
 # CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h gives them its vectors.
@@ -369,10 +370,10 @@ fuzzers := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Of trainer only what reads run folders.
 fuzz_needs_trainer := trainer/runs base
 # Of cli only what reads requests, so that the trainer is not compiled again either.
-fuzz_needs_cli := cli/serve infer data base
+fuzz_needs_cli := cli/serve infer data data/tokenizer base
 fuzz_needs_model := model/formats model kernels base
-fuzz_needs_data := data/text data base
-fuzz_needs_infer := infer/tasks data base
+fuzz_needs_data := data/text data data/tokenizer base
+fuzz_needs_infer := infer/tasks data data/tokenizer base
 define fuzzer_rule
 $(1): $(1).o $(foreach f,$(filter-out kernels,$(or $(fuzz_needs_$(2)),$(2) $(needs_$(2)))),$(call library,$(f))) \
       $(if $(filter model,$(2)),$(OBJECTS)/kernels/cost.o)

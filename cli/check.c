@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "configs/config.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "infer/tasks/task.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"

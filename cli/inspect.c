@@ -6,13 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file_kind.h"
 #include "base/gguf.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "data/file_kind.h"
 #include "data/shard.h"
-#include "data/tokenizer.h"
-#include "data/tokenizer_export.h"
+#include "data/tokenizer/export.h"
+#include "data/tokenizer/tokenizer.h"
 #include "infer/weights_refuse.h"
 #include "model/formats/safetensors.h"
 #include "zero/checkpoint/checkpoint.h"

@@ -9,7 +9,7 @@
 #include "base/memory.h"
 #include "base/processors.h"
 #include "cli/commands.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "trainer/attention.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"

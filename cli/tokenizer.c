@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/overwrite.h"
 #include "data/corpus.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 static int64_t vocab_size = 4096;
 static double held_out = 0;

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/log.h"
 #include "base/utf8.h"
-#include "data/file_kind.h"
 
 static enum status read_text(struct corpus_text *text) {
     const char *path = strcmp(text->path, "-") == 0 ? "/dev/stdin" : text->path;

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/file_kind.h"
 #include "base/status.h"
-#include "data/file_kind.h"
 
 #define CORPUS_END_OF_TEXT "<|endoftext|>" // GPT-2's marker between documents
 

@@ -15,7 +15,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "data/tokenizer_identity.h"
+#include "data/tokenizer/tokenizer.h"
 
 #define SHARD_MAGIC           20240520
 #define SHARD_VERSION         1

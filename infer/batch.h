@@ -7,7 +7,7 @@
 #ifndef ZERO_INFER_BATCH_H
 #define ZERO_INFER_BATCH_H
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "infer/logprobs.h"
 #include "model/generate.h"
 

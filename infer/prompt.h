@@ -2,7 +2,7 @@
 #ifndef ZERO_INFER_PROMPT_H
 #define ZERO_INFER_PROMPT_H
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 struct prompt {
     const char *bytes; // n_bytes 0: starts as a document does

@@ -3,7 +3,7 @@
 #ifndef ZERO_INFER_SESSION_H
 #define ZERO_INFER_SESSION_H
 
-#include "data/tokenizer_identity.h"
+#include "data/tokenizer/tokenizer.h"
 #include "infer/weights.h"
 #include "kernels/region_memory.h"
 #include "model/gpt.h"

@@ -3,7 +3,7 @@
 #define ZERO_INFER_TEXT_JSON_H
 
 #include "base/text.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "infer/batch.h"
 
 // Appends bytes as a JSON string. Models also write bytes that are not UTF-8: those become U+FFFD.

@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "data/file_kind.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "infer/weights_refuse.h"
 #include "kernels/update.h"
 

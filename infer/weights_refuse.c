@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "data/file_kind.h"
+#include "base/file_kind.h"
 
 static bool holds(const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);

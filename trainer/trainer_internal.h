@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #include "data/loader.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "infer/tasks/score.h"
 #include "infer/weights.h"
 #include "kernels/region_memory.h"

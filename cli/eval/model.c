@@ -8,10 +8,10 @@
 
 #include "base/args.h"
 #include "base/clock.h"
+#include "base/file_kind.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "data/corpus.h"
-#include "data/file_kind.h"
 #include "data/shard_meta.h"
 
 // ---- the progress line, on a terminal: redrawing is bounded in time, as a batch may take a millisecond

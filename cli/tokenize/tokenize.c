@@ -8,12 +8,12 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/overwrite.h"
 #include "cli/tokenize/tokenize.h"
-#include "data/file_kind.h"
 
 static struct tokenize_options options = {.shard_tokens = SHARD_MAX_TOKENS};
 

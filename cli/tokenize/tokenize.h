@@ -6,7 +6,7 @@
 
 #include "data/shard.h"
 #include "data/text/sources.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 struct tokenize_options {
     const char *out, *tokenizer_path; // tokenizer_path: NULL only with `raw`

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/file_kind.h"
 #include "base/status.h"
-#include "data/file_kind.h"
 
 struct text_input;
 

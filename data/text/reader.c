@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "data/corpus.h"
 #include "data/text/input.h"
-#include "data/tokenizer_internal.h"
+#include "data/tokenizer/internal.h"
 
 #define CHUNK_BYTES  ((size_t)1 << 18)
 #define SMALL_CHUNKS 4 // of small files: times as many chunks in a batch as chunks of CHUNK_BYTES

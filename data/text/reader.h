@@ -5,7 +5,7 @@
 #define ZERO_DATA_TEXT_READER_H
 
 #include "data/text/sources.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 struct text_chunk {
     size_t at, n; // in batch.bytes

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "base/file.h"
-#include "data/file_kind.h"
+#include "base/file_kind.h"
 
 #define DEEPEST 64 // folders in folders
 

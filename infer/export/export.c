@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "data/tokenizer_export.h"
-#include "data/tokenizer_identity.h"
+#include "data/tokenizer/export.h"
+#include "data/tokenizer/tokenizer.h"
 
 #define LIVE_S   0.2  // between two updates of the progress line
 #define REPORT_S 30.0 // between two messages where there is no such line

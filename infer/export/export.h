@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "infer/weights.h"
 #include "model/param_values.h"
 

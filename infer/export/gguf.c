@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/gguf.h"
-#include "data/tokenizer_export.h"
+#include "data/tokenizer/export.h"
 #include "infer/export/export.h"
 
 #define QUANTIZATION_VERSION 2 // of ggml's block formats

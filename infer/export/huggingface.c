@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "data/tokenizer_export.h"
+#include "data/tokenizer/export.h"
 #include "infer/export/export.h"
 
 // Writes a small file.

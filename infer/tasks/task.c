@@ -9,9 +9,9 @@
 #include <xxhash.h>
 
 #include "base/file.h"
+#include "base/file_kind.h"
 #include "base/text.h"
 #include "base/utf8.h"
-#include "data/file_kind.h"
 #include "infer/tasks/words.h"
 
 #define LARGEST_FILE ((size_t)1 << 30)

@@ -8,7 +8,7 @@
 #ifndef ZERO_INFER_TASKS_TASK_H
 #define ZERO_INFER_TASKS_TASK_H
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "infer/tasks/item.h"
 
 struct task_request {

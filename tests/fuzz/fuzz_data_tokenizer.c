@@ -5,8 +5,8 @@
 
 #include "base/file.h"
 #include "base/parallel.h"
-#include "data/tokenizer.h"
-#include "data/tokenizer_export.h"
+#include "data/tokenizer/export.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/fuzz/fuzz.h"
 
 #define LONGEST_TEXT 4096

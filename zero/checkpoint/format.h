@@ -10,7 +10,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "configs/config.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "model/params.h"
 #include "zero/checkpoint/average_record.h"
 #include "zero/checkpoint/data_record.h"

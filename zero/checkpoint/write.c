@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "data/tokenizer_export.h"
+#include "data/tokenizer/export.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/manifest.h"
 

@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "data/corpus.h"
 #include "data/shard.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/support/temporary.h"
 
 static struct temporary temporary;

@@ -11,8 +11,8 @@
 
 #include "data/loader.h"
 #include "data/shard.h"
-#include "data/tokenizer_export.h"
-#include "data/tokenizer_internal.h"
+#include "data/tokenizer/export.h"
+#include "data/tokenizer/internal.h"
 #include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 

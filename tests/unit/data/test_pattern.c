@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "data/tokenizer_internal.h"
+#include "data/tokenizer/internal.h"
 
 // L letter, N number, S white space, O other, from the Unicode database (general categories L* and N*,
 // property White_Space), for characters that have not changed since Unicode 6.

@@ -11,7 +11,7 @@
 #include "data/text/input.h"
 #include "data/text/json_line.h"
 #include "data/text/reader.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 

@@ -9,7 +9,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "base/text.h"
-#include "data/tokenizer_internal.h"
+#include "data/tokenizer/internal.h"
 #include "tests/support/sha256.h"
 #include "tests/support/shared.h"
 #include "tests/support/temporary.h"
@@ -473,7 +473,8 @@ static void test_files_that_are_not_tokenizers(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, load_text(""), "/tokenizer", "no tokens");
     EXPECT_FAILURE(STATUS_INVALID, load_text("\n\n"), "/tokenizer", "no tokens");
     EXPECT_FAILURE(STATUS_INVALID, load_text("\"model\": {}\n"), AT_LINE(1), "base64");
-    EXPECT_FAILURE(STATUS_INVALID, load_text("{\"model\": {}}\n"), "/tokenizer", "neither a Hugging Face");
+    EXPECT_FAILURE(STATUS_INVALID, load_text("{\"model\": {}}\n"), "/tokenizer",
+                   "no Hugging Face tokenizer.json");
     EXPECT_FAILURE(STATUS_INVALID, load_text("{\"model\": }\n"), AT_LINE(1),
                    "invalid JSON from here on: \"}\"");
 }

@@ -1,12 +1,11 @@
-// Internal to data/: a tokenizer's tables, and what tokenizer*.c share.
+// Internal to data/tokenizer (and its tests): a tokenizer's tables, and what its files share.
 #ifndef ZERO_DATA_TOKENIZER_INTERNAL_H
 #define ZERO_DATA_TOKENIZER_INTERNAL_H
 
 #include <cjson/cJSON.h>
-#include <stdbool.h>
 
-#include "data/token_table.h"
-#include "data/tokenizer.h"
+#include "base/text.h"
+#include "data/tokenizer/tokenizer.h"
 
 #define TOKENIZER_MOST_TOKENS (1 << 22)
 #define TOKENIZER_MOST_ENDS   8
@@ -47,6 +46,32 @@ struct tokenizer {
     int n_ends;
     char *json; // the tokenizer.json that it was read from, NUL-terminated; NULL: another format
 };
+
+// ---- what the readers share
+
+// The tokens of a file as they are read, by id. Zero-initialize it.
+struct token_table {
+    struct text bytes;
+    uint32_t *offsets; // (n + 1)
+    uint8_t *types;    // (n) enum token_type
+    int *lines;        // (n) line of each in the file; 0: unknown
+    int n, capacity;
+};
+enum status token_table_add(struct token_table *tokens, const char *bytes, size_t n, enum token_type type,
+                            int line) MUST_CHECK;
+void token_table_free(struct token_table *tokens);
+
+// GPT-2's alphabet: a printable byte maps to itself, the others to code points from 256 on. In vocab.bpe, the
+// ids of single bytes follow the same order.
+#define TOKEN_ALPHABET_END 0x144 // above all code points
+struct token_alphabet {
+    int code_points[256];
+    int order[256];
+    int16_t bytes[TOKEN_ALPHABET_END]; // of each code point; -1: none
+};
+void token_alphabet_init(struct token_alphabet *alphabet);
+// Converts text in this alphabet back to bytes. Returns their number, at most n, or -1.
+int token_decode(const char *text, size_t n, const struct token_alphabet *alphabet, char *out);
 
 // ---- making one
 
@@ -90,16 +115,8 @@ enum status tokenizer_read_gguf(const char *path, struct tokenizer **out) MUST_C
 // Whether the GGUF file has one. False when it cannot be read.
 bool tokenizer_is_in_gguf(const char *path);
 
-// The settings of a tokenizer.json that decide how text becomes tokens.
-struct token_settings {
-    struct token_rules rules;
-    bool ignore_merges, adds_space, fuse_unknown, byte_fallback;
-    const char *unknown, *start; // tokens, or NULL; point into the JSON
-};
-// STATUS_INVALID: settings that no known kind has; the message names them.
-enum status tokenizer_read_settings(const char *path, const cJSON *root,
-                                    struct token_settings *settings) MUST_CHECK;
-
+// The JSON of a file beside the tokenizer's path; NULL when there is none, or it is not JSON.
+cJSON *tokenizer_read_beside(const char *path, const char *name);
 // Chooses end-of-text and the other ends (tokenizer_load says how).
 //   path   of the tokenizer: the files beside it are read
 //   ends   NULL, or what the file says itself: then no others are read
@@ -107,12 +124,6 @@ enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path,
                                   const struct token_ends *ends) MUST_CHECK;
 // The id of a token that encoding does not produce, by its name; -1: none.
 int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *name);
-
-// Makes a published tokenizer of the tokens of a tiktoken file, if its name says that it is Llama 3's or
-// Qwen's, and empties the table.
-//   out   [out] NULL if it is another one
-enum status tokenizer_make_published(const char *path, struct token_table *tokens,
-                                     struct tokenizer **out) MUST_CHECK;
 
 // How an added token of a tokenizer.json ends, after its id and content; %s: whether it is special.
 #define TOKENIZER_JSON_ADDED                                                                                 \

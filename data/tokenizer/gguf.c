@@ -7,8 +7,8 @@
 #include "base/gguf.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "data/tokenizer_export.h"
-#include "data/tokenizer_internal.h"
+#include "data/tokenizer/export.h"
+#include "data/tokenizer/internal.h"
 
 #define KEY(name) "tokenizer.ggml." name
 #define SPACE     "\xe2\x96\x81" // U+2581

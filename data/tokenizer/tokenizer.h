@@ -9,15 +9,24 @@
 // by a list of merges, or, in formats without one, any two tokens whose concatenation is a token, with its id
 // as the rank. A byte that is not valid UTF-8 counts as a character that is neither letter, number nor space.
 // Encoding text never produces end-of-text nor any other control token. Relies on utf8proc for Unicode.
-#ifndef ZERO_DATA_TOKENIZER_H
-#define ZERO_DATA_TOKENIZER_H
+#ifndef ZERO_DATA_TOKENIZER_TOKENIZER_H
+#define ZERO_DATA_TOKENIZER_TOKENIZER_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
-#include "data/token_list.h"
+
+// A growing list of token ids. Zero-initialize it.
+struct token_list {
+    int32_t *ids;
+    size_t n, capacity;
+};
+enum status token_list_add(struct token_list *list, int32_t id) MUST_CHECK;
+// Makes room for `more` ids after the last.
+enum status token_list_reserve(struct token_list *list, size_t more) MUST_CHECK;
+void token_list_free(struct token_list *list);
 
 struct tokenizer;
 
@@ -140,5 +149,26 @@ struct text;
 void tokenizer_add_text(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, struct text *out);
 // How many bytes of text an id stands for: 0 for control tokens.
 size_t tokenizer_text_bytes(const struct tokenizer *tokenizer, int32_t id);
+
+// The identity of a tokenizer: what token shards and checkpoints record of the one that they were made with.
+// Ids of one tokenizer mean nothing to another, even if both have the same number of them.
+#define TOKENIZER_NAME_BYTES 64
+#define TOKENIZER_MAX_IDS    (1 << 23) // that a model can have (kernels/ops.h: sample)
+
+struct tokenizer_identity {
+    int32_t n_ids;                   // including end-of-text. 0: unknown, as in shards of other programs
+    int32_t document_start;          // tokenizer_document_start
+    uint64_t checksum;               // tokenizer_checksum
+    char name[TOKENIZER_NAME_BYTES]; // file name or "bytes", for messages; printable ASCII, may be cut
+};
+
+// path: as given to tokenizer_load; its last component becomes the name.
+struct tokenizer_identity tokenizer_identify(const struct tokenizer *tokenizer, const char *path);
+// Whether both are known and differ. Names do not matter.
+bool tokenizer_identity_differs(const struct tokenizer_identity *a, const struct tokenizer_identity *b);
+// "my.tiktoken (4096 ids, checksum 0123456789abcdef)". Returns buffer.
+#define TOKENIZER_DESCRIPTION_BYTES (TOKENIZER_NAME_BYTES + 64)
+const char *tokenizer_identity_describe(const struct tokenizer_identity *identity,
+                                        char buffer[TOKENIZER_DESCRIPTION_BYTES]);
 
 #endif

@@ -8,7 +8,7 @@
 #include <xxhash.h>
 
 #include "base/text.h"
-#include "data/tokenizer_internal.h"
+#include "data/tokenizer/internal.h"
 
 struct word {
     const char *text; // points into the caller's text

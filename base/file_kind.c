@@ -1,6 +1,6 @@
-// See data/file_kind.h. llm.c's magic numbers: https://github.com/karpathy/llm.c (train_gpt2.py,
+// See base/file_kind.h. llm.c's magic numbers: https://github.com/karpathy/llm.c (train_gpt2.py,
 // train_llama3.py, train_gpt2.cu, dev/data/data_common.py).
-#include "data/file_kind.h"
+#include "base/file_kind.h"
 
 #include <fcntl.h>
 #include <stdbool.h>
@@ -10,7 +10,6 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "data/shard.h"
 
 #define TO_UTF_8 "-t UTF-8 {file} > utf8.txt"
 #define NOT_READ "it is not read here"
@@ -80,7 +79,7 @@ static const struct {
     uint32_t magic;
     enum file_kind kind;
 } numbers[] = {
-    {SHARD_MAGIC, FILE_KIND_SHARD},       {SHARD_MAGIC_32, FILE_KIND_SHARD},
+    {20240520, FILE_KIND_SHARD},          {20240801, FILE_KIND_SHARD},
     {20240326, FILE_KIND_LLMC_MODEL},     {20240803, FILE_KIND_LLMC_LLAMA_MODEL},
     {20240328, FILE_KIND_LLMC_TOKENIZER}, {20240327, FILE_KIND_LLMC_STATE},
     {20240527, FILE_KIND_LLMC_STATE},     {20240522, FILE_KIND_LLMC_EVAL},

@@ -9,7 +9,7 @@
 #define ZERO_DATA_TOKENIZER_EXPORT_H
 
 #include "base/text.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 // The merges in the order of their ranks: those of the file that the tokenizer was read from; of one without
 // a list that works like GPT-2's, one per token of more than one byte; of Llama 3's and Qwen's tiktoken

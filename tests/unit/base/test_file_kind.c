@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file_kind.h"
 #include "base/rng.h"
 #include "base/utf8.h"
-#include "data/file_kind.h"
 
 #define OF(kind, bytes)                                                                                      \
     { FILE_KIND_##kind, bytes, sizeof bytes - 1 }

@@ -1,7 +1,7 @@
 // The kinds of files that users bring, recognized by their contents: one table for all commands and options.
 // A file of another kind than the expected one is then refused by name, with what to do.
-#ifndef ZERO_DATA_FILE_KIND_H
-#define ZERO_DATA_FILE_KIND_H
+#ifndef ZERO_BASE_FILE_KIND_H
+#define ZERO_BASE_FILE_KIND_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,14 +1,83 @@
-// A tokenizer's tables: tokens by their bytes, pairs by their tokens. Encoding is in tokenizer_encode.c.
-#include "data/tokenizer.h"
-
+// A tokenizer's tables: tokens by their bytes, pairs by their tokens. Encoding is in encode.c.
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "data/tokenizer_internal.h"
+#include "data/tokenizer/internal.h"
+
+// ---- tokens as they are read
+
+enum status token_table_add(struct token_table *tokens, const char *bytes, size_t n, enum token_type type,
+                            int line) {
+    if (tokens->n + 2 > tokens->capacity) {
+        const int capacity = tokens->capacity ? 2 * tokens->capacity : 1024;
+        uint32_t *offsets = realloc(tokens->offsets, (size_t)capacity * sizeof *offsets);
+        if (offsets)
+            tokens->offsets = offsets;
+        int *lines = realloc(tokens->lines, (size_t)capacity * sizeof *lines);
+        if (lines)
+            tokens->lines = lines;
+        uint8_t *types = realloc(tokens->types, (size_t)capacity * sizeof *types);
+        if (types)
+            tokens->types = types;
+        if (!offsets || !lines || !types)
+            return FAIL(STATUS_FAILED, "out of memory for %d tokens", tokens->n);
+        tokens->capacity = capacity;
+        tokens->offsets[0] = 0;
+    }
+    text_add_bytes(&tokens->bytes, bytes, n);
+    TRY(text_status(&tokens->bytes));
+    tokens->lines[tokens->n] = line;
+    tokens->types[tokens->n] = (uint8_t)type;
+    tokens->offsets[++tokens->n] = (uint32_t)tokens->bytes.length;
+    return STATUS_OK;
+}
+
+void token_table_free(struct token_table *tokens) {
+    text_free(&tokens->bytes);
+    free(tokens->offsets);
+    free(tokens->types);
+    free(tokens->lines);
+    *tokens = (struct token_table){0};
+}
+
+void token_alphabet_init(struct token_alphabet *alphabet) {
+    int n = 0, next = 256;
+    for (int byte = 0; byte < 256; byte++) {
+        bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+        alphabet->code_points[byte] = printable ? byte : 0;
+        if (printable)
+            alphabet->order[n++] = byte;
+    }
+    for (int byte = 0; byte < 256; byte++)
+        if (!alphabet->code_points[byte]) {
+            alphabet->code_points[byte] = next++;
+            alphabet->order[n++] = byte;
+        }
+    for (int c = 0; c < TOKEN_ALPHABET_END; c++)
+        alphabet->bytes[c] = -1;
+    for (int byte = 0; byte < 256; byte++)
+        alphabet->bytes[alphabet->code_points[byte]] = (int16_t)byte;
+}
+
+int token_decode(const char *text, size_t n, const struct token_alphabet *alphabet, char *out) {
+    int bytes = 0;
+    while (n > 0) {
+        utf8proc_int32_t c;
+        utf8proc_ssize_t length = utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &c);
+        if (length <= 0 || c >= TOKEN_ALPHABET_END || alphabet->bytes[c] < 0)
+            return -1;
+        out[bytes++] = (char)alphabet->bytes[c];
+        text += length;
+        n -= (size_t)length;
+    }
+    return bytes;
+}
 
 // ---- tables
 
@@ -377,4 +446,52 @@ int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *na
             return id;
     }
     return -1;
+}
+
+// ---- identity
+
+struct tokenizer_identity tokenizer_identify(const struct tokenizer *tokenizer, const char *path) {
+    struct tokenizer_identity identity = {.n_ids = tokenizer_n_ids(tokenizer),
+                                          .document_start = tokenizer_document_start(tokenizer),
+                                          .checksum = tokenizer_checksum(tokenizer)};
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    for (size_t i = 0; name[i] && i + 1 < sizeof identity.name; i++)
+        identity.name[i] = name[i] >= ' ' && name[i] <= '~' ? name[i] : '?';
+    return identity;
+}
+
+bool tokenizer_identity_differs(const struct tokenizer_identity *a, const struct tokenizer_identity *b) {
+    return a->n_ids > 0 && b->n_ids > 0 && (a->n_ids != b->n_ids || a->checksum != b->checksum);
+}
+
+const char *tokenizer_identity_describe(const struct tokenizer_identity *identity,
+                                        char buffer[TOKENIZER_DESCRIPTION_BYTES]) {
+    snprintf(buffer, TOKENIZER_DESCRIPTION_BYTES, "%s (%" PRId32 " ids, checksum %016" PRIx64 ")",
+             identity->name[0] ? identity->name : "a tokenizer", identity->n_ids, identity->checksum);
+    return buffer;
+}
+
+// ---- lists of ids
+
+void token_list_free(struct token_list *list) {
+    free(list->ids);
+    *list = (struct token_list){0};
+}
+
+enum status token_list_reserve(struct token_list *list, size_t more) {
+    if (list->capacity - list->n >= more)
+        return STATUS_OK;
+    size_t capacity = 2 * list->capacity > list->n + more ? 2 * list->capacity : list->n + more + 1024;
+    int32_t *grown = realloc(list->ids, capacity * sizeof *grown);
+    if (!grown)
+        return FAIL(STATUS_FAILED, "out of memory for %zu token ids", capacity);
+    list->ids = grown;
+    list->capacity = capacity;
+    return STATUS_OK;
+}
+
+enum status token_list_add(struct token_list *list, int32_t id) {
+    TRY(token_list_reserve(list, 1));
+    list->ids[list->n++] = id;
+    return STATUS_OK;
 }
