@@ -66,8 +66,7 @@ struct run {
     uint64_t n_seen; // chunks so far; those before progress.n_chunks are in finished shards
     bool has_record;
     int warned_source;
-    double began_s, shown_s;
-    uint64_t began_bytes, total_bytes; // total_bytes 0: not known
+    struct tokenize_shown shown;
 };
 
 // ---- one chunk
@@ -175,38 +174,38 @@ static enum status encode_batch(struct run *run, const struct text_batch *batch,
 
 enum { N_FIELDS = 5 };
 
-static void describe(const struct run *run, double now_s, uint64_t done, uint64_t tokens,
+static void describe(const struct tokenize_shown *shown, double now_s, uint64_t done, uint64_t tokens,
                      struct log_field fields[N_FIELDS]) {
     char number[32], of[32];
-    const double elapsed_s = now_s - run->began_s,
-                 rate = elapsed_s > 0 ? (double)(done - run->began_bytes) / elapsed_s : 0;
+    const double elapsed_s = now_s - shown->began_s,
+                 rate = elapsed_s > 0 ? (double)(done - shown->began_bytes) / elapsed_s : 0;
     static const int ranks[N_FIELDS] = {0, 2, 3, 4, 1};
     for (int i = 0; i < N_FIELDS; i++)
         fields[i] = (struct log_field){.rank = ranks[i]};
     text_bytes(number, sizeof number, (double)done);
-    if (run->total_bytes > 0) {
+    if (shown->total_bytes > 0) {
         snprintf(fields[0].text, sizeof fields[0].text, "%3.0f %%",
-                 100 * (double)done / (double)run->total_bytes);
+                 100 * (double)done / (double)shown->total_bytes);
         snprintf(fields[1].text, sizeof fields[1].text, "%s of %s", number,
-                 text_bytes(of, sizeof of, (double)run->total_bytes));
+                 text_bytes(of, sizeof of, (double)shown->total_bytes));
     } else
         snprintf(fields[1].text, sizeof fields[1].text, "%s", number);
     snprintf(fields[2].text, sizeof fields[2].text, "%s tokens", text_count(of, sizeof of, (double)tokens));
     snprintf(fields[3].text, sizeof fields[3].text, "%.1f MB/s", rate / 1e6);
-    if (run->total_bytes >= done && rate > 0 && run->total_bytes > 0)
+    if (shown->total_bytes >= done && rate > 0 && shown->total_bytes > 0)
         snprintf(fields[4].text, sizeof fields[4].text, "%s left",
-                 text_duration(of, sizeof of, (double)(run->total_bytes - done) / rate));
+                 text_duration(of, sizeof of, (double)(shown->total_bytes - done) / rate));
 }
 
-static void show_progress(struct run *run, uint64_t done, uint64_t tokens) {
+void tokenize_show(struct tokenize_shown *shown, uint64_t done, uint64_t tokens) {
     const double now_s = clock_monotonic_s();
     const bool live = log_is_terminal();
     struct log_field fields[N_FIELDS];
     char line[256];
-    if (now_s - run->shown_s < (live ? LIVE_S : LINE_S))
+    if (now_s - shown->shown_s < (live ? LIVE_S : LINE_S))
         return;
-    run->shown_s = now_s;
-    describe(run, now_s, done, tokens, fields);
+    shown->shown_s = now_s;
+    describe(shown, now_s, done, tokens, fields);
     if (live)
         log_live(fields, N_FIELDS);
     else
@@ -278,7 +277,7 @@ static enum status describe_settings(struct run *run, const struct tokenizer_ide
     }
     text_add_bytes(settings, "", 1);
     TRY(text_status(settings));
-    if (run->total_bytes == 0) // a pipe gives no text twice
+    if (run->shown.total_bytes == 0) // a pipe gives no text twice
         settings->length = 0;
     return STATUS_OK;
 }
@@ -416,7 +415,7 @@ static enum status add_batch(struct run *run, const struct text_batch *batch, in
         run->counts[batch->ends[i].source].bytes = batch->ends[i].bytes;
         run->counts[batch->ends[i].source].checksum = batch->ends[i].checksum;
     }
-    show_progress(run, batch->file_bytes,
+    tokenize_show(&run->shown, batch->file_bytes,
                   run->output.train.counts.n_tokens + run->output.val.counts.n_tokens);
     return STATUS_OK;
 }
@@ -432,8 +431,8 @@ static enum status tokenize_batches(struct run *run) {
         enum status next_status;
         run->n_seen += (uint64_t)batch->n_chunks;
         if (first > 0) {
-            run->began_s = clock_monotonic_s();
-            run->began_bytes = batch->file_bytes;
+            run->shown.began_s = clock_monotonic_s();
+            run->shown.began_bytes = batch->file_bytes;
         }
         TRY(encode_batch(run, batch, first, &run->batches[1 - now], &next_status));
         TRY(add_batch(run, batch, first));
@@ -461,7 +460,7 @@ static enum status tokenize(struct run *run) {
         TRY(token_encoder_new(run->tokenizer, &run->parts[i].encoder));
     TRY(text_reader_new(run->sources, tokenizer_rules(run->tokenizer), run->split, run->options->end_of_text,
                         run->progress.target, &run->reader));
-    run->began_s = run->shown_s = clock_monotonic_s();
+    run->shown.began_s = run->shown.shown_s = clock_monotonic_s();
     enum status status = tokenize_batches(run);
     log_live_end();
     TRY(status);
@@ -518,7 +517,7 @@ enum status texts_tokenize(const struct tokenize_options *options, const struct 
                       .progress.target = target < SMALLEST_BATCH  ? SMALLEST_BATCH
                                          : target > LARGEST_BATCH ? LARGEST_BATCH
                                                                   : target,
-                      .total_bytes = total_bytes(sources),
+                      .shown.total_bytes = total_bytes(sources),
                       .warned_source = -1};
     run.parts = calloc((size_t)run.n_parts, sizeof *run.parts);
     run.counts = calloc((size_t)sources->n + 1, sizeof *run.counts);

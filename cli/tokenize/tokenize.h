@@ -77,6 +77,15 @@ int output_shard_index(const char *name, const char *split);
 // "FOLDER/tokenize.unfinishedNAME"; NULL when out of memory.
 char *output_unfinished_path(const char *folder, const char *name);
 
+// What is shown meanwhile: on a terminal a line that is redrawn, elsewhere one per minute.
+struct tokenize_shown {
+    double began_s, shown_s;           // base/clock.h
+    uint64_t began_bytes, total_bytes; // of files; total_bytes 0: not known
+};
+//   done    bytes of all files
+//   tokens  of all splits so far
+void tokenize_show(struct tokenize_shown *shown, uint64_t done, uint64_t tokens);
+
 // Tokenizes the sources into shards, and publishes them.
 enum status texts_tokenize(const struct tokenize_options *options, const struct tokenizer *tokenizer,
                            const struct text_sources *sources) MUST_CHECK;

@@ -4,15 +4,16 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "cli/tokenize/show.h"
+#include "cli/tokenize/tokenize.h"
 #include "tests/support/temporary.h"
 
 static struct temporary temporary;
 
 // What one call writes to the log, `after_s` seconds after the one before and the beginning.
-static char *shown(struct show *show, double after_s, uint64_t done, uint64_t tokens) {
+static char *shown(struct tokenize_shown *show, double after_s, uint64_t done, uint64_t tokens) {
     char path[300], *text;
     size_t n;
     temporary_path(&temporary, "log.txt", path, sizeof path);
@@ -20,14 +21,14 @@ static char *shown(struct show *show, double after_s, uint64_t done, uint64_t to
     EXPECT_OK(log_open_file(path));
     show->began_s -= after_s;
     show->shown_s -= after_s;
-    show_progress(show, done, tokens);
-    show_end();
+    tokenize_show(show, done, tokens);
+    log_live_end();
     log_close_file();
     EXPECT_OK(file_read(path, 10000, &text, &n));
     return text;
 }
 
-static void expect_shown(struct show *show, double after_s, uint64_t done, const char *wanted) {
+static void expect_shown(struct tokenize_shown *show, double after_s, uint64_t done, const char *wanted) {
     char *text = shown(show, after_s, done, 12345678);
     if (!strstr(text, wanted))
         fail_msg("\"%s\" lacks \"%s\"", text, wanted);
@@ -36,8 +37,8 @@ static void expect_shown(struct show *show, double after_s, uint64_t done, const
 
 static void test_a_line_per_minute(void **state) {
     (void)state;
-    struct show show;
-    show_begin(&show, 20 << 20, 100 << 20); // a fifth was done before
+    const double now_s = clock_monotonic_s();
+    struct tokenize_shown show = {now_s, now_s, 20 << 20, 100 << 20}; // a fifth was done before
     char *text = shown(&show, 59, 30 << 20, 1);
     assert_string_equal(text, "");
     free(text);
@@ -50,8 +51,8 @@ static void test_a_line_per_minute(void **state) {
 
 static void test_a_pipe_has_no_end(void **state) {
     (void)state;
-    struct show show;
-    show_begin(&show, 0, 0);
+    const double now_s = clock_monotonic_s();
+    struct tokenize_shown show = {now_s, now_s, 0, 0};
     char *text = shown(&show, 100, 50 << 20, 12345678);
     assert_non_null(strstr(text, "50.0 MiB  12.3M tokens  0.5 MB/s"));
     assert_null(strstr(text, "left"));
