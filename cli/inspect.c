@@ -298,15 +298,18 @@ static enum status inspect_other_folder(const char *path) {
 static enum status inspect_folder(const char *path) {
     if (checkpoint_is_folder(path))
         return inspect_checkpoint(path);
-    char *checkpoints = file_in(path, "checkpoints"), *tensors = file_in(path, "model.safetensors"),
+    char *checkpoints = file_path("%s/checkpoints", path), *tensors = file_in(path, "model.safetensors"),
          *index = file_in(path, "model.safetensors.index.json"),
          *pickles = file_in(path, "pytorch_model.bin");
-    enum status status = checkpoints && file_is_folder(checkpoints) ? inspect_run(path, checkpoints)
-                         : checkpoint_holds_steps(path)             ? inspect_run(path, path)
-                         : tensors                                  ? inspect_safetensors(tensors)
-                         : index                                    ? inspect_parts(path)
-                         : pickles                                  ? weights_refuse(path)
-                                                                    : inspect_other_folder(path);
+    enum checkpoint_path_kind kind = CHECKPOINT_PATH_ABSENT;
+    enum status status = checkpoints ? checkpoint_path_look(checkpoints, &kind) : STATUS_FAILED;
+    if (status == STATUS_OK)
+        status = kind == CHECKPOINT_PATH_FOLDER ? inspect_run(path, checkpoints)
+                 : checkpoint_holds_steps(path) ? inspect_run(path, path)
+                 : tensors                      ? inspect_safetensors(tensors)
+                 : index                        ? inspect_parts(path)
+                 : pickles                      ? weights_refuse(path)
+                                                : inspect_other_folder(path);
     free(checkpoints);
     free(tensors);
     free(index);

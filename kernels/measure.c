@@ -72,6 +72,7 @@ struct measured_product {
 };
 
 static void measured_product_free(struct device *device, struct measured_product *product) {
+    stream_drain(&product->stream); // after a failure, copies may still be on their way
     device->memory_delete(device, product->x, product->x_bytes);
     device->memory_delete(device, product->weight, product->weight_bytes);
     device->memory_delete(device, product->out, product->out_bytes);

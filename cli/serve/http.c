@@ -17,7 +17,6 @@
 #include "base/text.h"
 
 #define CONNECTION_BYTES (32 * 1024) // for the headers of a request
-#define STACK_BYTES      ((size_t)256 * 1024)
 #define STREAM_BLOCK     (16 * 1024)
 #define LOOK_SECONDS     0.25 // between two looks at whether a client has left
 
@@ -315,8 +314,8 @@ static enum status start(struct http_server *server) {
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_ITC, 0, NULL,
         NULL, handle, server, MHD_OPTION_LISTEN_SOCKET, server->socket, MHD_OPTION_CONNECTION_LIMIT,
         (unsigned)server->options.max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)CONNECTION_BYTES, MHD_OPTION_THREAD_STACK_SIZE, STACK_BYTES, MHD_OPTION_NOTIFY_COMPLETED,
-        complete, server, MHD_OPTION_NOTIFY_CONNECTION, connection_changes, server, MHD_OPTION_END);
+        (size_t)CONNECTION_BYTES, MHD_OPTION_NOTIFY_COMPLETED, complete, server, MHD_OPTION_NOTIFY_CONNECTION,
+        connection_changes, server, MHD_OPTION_END);
     if (!server->daemon)
         return FAIL(STATUS_FAILED, "libmicrohttpd cannot start: %s", strerror(errno));
     return STATUS_OK;

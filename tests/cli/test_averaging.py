@@ -109,9 +109,6 @@ class Average(AveragingCase):
         self.run_train(config)
         final = self.evaluations()[-1]
         for weights, loss in ('average', final['val_loss']), ('latest', final['latest_val_loss']):
-            card = self.folder / f'card-{weights}'
-            self.run_train('export', self.folder / 'run', '--to', 'hf', card, '--tokenizer', 'none', '--weights', weights)
-            self.assertIn(f'| validation loss | {loss:.4f} nats per token |', (card / 'README.md').read_text())
             with self.subTest(weights=weights):
                 process = self.run_train('eval', self.folder / 'run', '--data', self.folder / 'val.bin', '--weights', weights, '--json')
                 self.assertLess(relative(json.loads(process.out)['loss'], loss), 1e-6)
@@ -145,7 +142,7 @@ class Average(AveragingCase):
         self.check_other_ranks(self.averaging_config(), 'train.ema.type=exponential')
 
     def test_a_run_turns_it_on_and_off(self):
-        config = self.averaging_config(train={'ema': {'type': 'none'}, 'max_steps': 4})
+        config = self.averaging_config(train={'ema': {'type': 'none', 'decay': 0.5}, 'max_steps': 4})
         self.run_train(config)
         self.refuses(config, 'train.ema.type=exponential', 'train.max_steps=8', says=['train.ema.type was', 'checkpoint.resume_with'])
         changes = 'checkpoint.resume_with=train.ema.type'
