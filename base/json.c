@@ -74,7 +74,8 @@ enum status json_syntax_error(const char *text, size_t length, const char *at, c
     if (end == text)
         return FAIL(STATUS_INVALID, "%s is empty, expected JSON", source);
     if (end - text > 1 && (memcmp(text, "\xff\xfe", 2) == 0 || memcmp(text, "\xfe\xff", 2) == 0))
-        return FAIL(STATUS_INVALID, "%s: the text is UTF-16; save it as UTF-8", source);
+        return FAIL(STATUS_INVALID, "%s:%llu:1: the text is UTF-16; save it as UTF-8", source,
+                    (unsigned long long)line);
     if (at >= end)
         at = end - 1;
     const char *what = find_mistake(text, end, &at);
