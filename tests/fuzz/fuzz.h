@@ -3,6 +3,7 @@
 #ifndef ZERO_TESTS_FUZZ_FUZZ_H
 #define ZERO_TESTS_FUZZ_FUZZ_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
