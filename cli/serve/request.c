@@ -53,6 +53,7 @@ struct member {
     double low, high;
     size_t limit; // INTEGER: offset in struct request_limits of the int that is the highest value; 0: `high`
     bool (*take)(struct parse *parse, const cJSON *item); // OTHER
+    int type; // UNSUPPORTED: cJSON's, whose zero or empty value is taken
 };
 
 static bool take_number(struct parse *parse, const struct member *member, const cJSON *item) {
@@ -81,12 +82,12 @@ static bool take_switch(struct parse *parse, const char *name, const cJSON *item
 }
 
 // What OpenAI has and this server has not: only values that ask for nothing.
-static bool take_nothing(struct parse *parse, const char *name, const cJSON *item) {
-    if ((cJSON_IsNumber(item) && item->valuedouble == 0) || (cJSON_IsObject(item) && !item->child) ||
-        (cJSON_IsString(item) && !item->valuestring[0]))
+static bool take_nothing(struct parse *parse, const struct member *member, const cJSON *item) {
+    const bool empty = item->valuedouble == 0 && !item->child && !(item->valuestring && item->valuestring[0]);
+    if (item->type == member->type && empty)
         return true;
-    return api_refuse(parse->error, 400, "unsupported_parameter", name, "%s is not supported%s", name,
-                      strstr(name, "_penalty") ? "; repetition_penalty is" : "");
+    return api_refuse(parse->error, 400, "unsupported_parameter", member->name, "%s is not supported%s",
+                      member->name, member->type == cJSON_Number ? "; repetition_penalty is" : "");
 }
 
 static bool take_model(struct parse *parse, const cJSON *item) {
@@ -217,10 +218,10 @@ static const struct member members[] = {
     {"stream", SWITCH, .offset = IN(stream)},
     {"stream_options", OTHER, .take = take_stream_options},
     {"user", OTHER, .take = take_user},
-    {"presence_penalty", .kind = UNSUPPORTED},
-    {"frequency_penalty", .kind = UNSUPPORTED},
-    {"logit_bias", .kind = UNSUPPORTED},
-    {"suffix", .kind = UNSUPPORTED},
+    {"presence_penalty", .kind = UNSUPPORTED, .type = cJSON_Number},
+    {"frequency_penalty", .kind = UNSUPPORTED, .type = cJSON_Number},
+    {"logit_bias", .kind = UNSUPPORTED, .type = cJSON_Object},
+    {"suffix", .kind = UNSUPPORTED, .type = cJSON_String},
 };
 enum { N_MEMBERS = sizeof members / sizeof *members };
 
@@ -229,7 +230,7 @@ static bool take(struct parse *parse, const struct member *member, const cJSON *
     case SWITCH:
         return take_switch(parse, member->name, item, (bool *)((char *)parse->request + member->offset));
     case UNSUPPORTED:
-        return take_nothing(parse, member->name, item);
+        return take_nothing(parse, member, item);
     case OTHER:
         return member->take(parse, item);
     default:

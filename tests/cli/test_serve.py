@@ -161,6 +161,7 @@ class Refusals(ServerCase):
                 ({'prompt': 'a', 'stream': 1}, 'true or false'), ({'prompt': 'a', 'echo': 'yes'}, 'true or false'),
                 ({'prompt': 'a', 'best_of': 2}, 'best_of'), ({'prompt': 'a', 'suffix': 'b'}, 'suffix'), ({'prompt': 'a', 'seed': 0.5}, 'seed'),
                 ({'prompt': 'a', 'presence_penalty': 1}, 'repetition_penalty'), ({'prompt': 'a', 'logit_bias': {'5': 1}}, 'logit_bias'),
+                ({'prompt': 'a', 'presence_penalty': ''}, 'not supported'), ({'prompt': 'a', 'logit_bias': 0}, 'not supported'),
                 ({'prompt': 'a', 'stream_options': {'include_usage': True}}, 'stream'), ({'prompt': 'a', 'max_token': 5}, 'max_token'),
                 ({'prompt': 'a' * 60, 'max_tokens': 10}, 'context of 64'), ({'prompt': 'a' * 65}, 'context')):
             self.refused(400, body, *says)
