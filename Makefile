@@ -98,13 +98,13 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 # ---- libraries, one per folder, lowest first
 # scripts/check_layout.py reads these lines: a file includes only its own folder and those that needs_FOLDER names.
 # Folders of cli may include cli, which declares the list of commands, but not the reverse; main.c may include any.
-folders := base configs data/tokenizer data data/text kernels model model/formats \
+folders := base options data/tokenizer data data/text kernels model model/formats \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer infer/tasks infer/export trainer/data trainer/plan trainer/profile trainer/runs \
            trainer \
            cli cli/bench cli/eval cli/report cli/serve cli/tokenize
 needs_base :=
-needs_configs := base
+needs_options := base
 needs_data/tokenizer := base
 needs_data := data/tokenizer base
 needs_data/text := data data/tokenizer base
@@ -112,7 +112,7 @@ needs_kernels := base
 needs_model := kernels base
 needs_model/formats := model kernels base
 needs_zero/comm := kernels base
-needs_zero/partition := zero/comm model configs kernels base
+needs_zero/partition := zero/comm model options kernels base
 needs_zero/offload := zero/partition $(needs_zero/partition)
 needs_zero/checkpoint := zero/partition data data/tokenizer $(needs_zero/partition)
 needs_zero/stages := zero/checkpoint zero/offload $(needs_zero/checkpoint)
@@ -123,12 +123,12 @@ needs_infer/export := infer $(needs_infer)
 needs_trainer/profile := zero/comm model kernels base
 needs_trainer/plan := zero trainer/profile $(needs_zero)
 needs_trainer/runs := base
-needs_trainer/data := data data/tokenizer configs base
+needs_trainer/data := data data/tokenizer options base
 needs_trainer := trainer/data trainer/plan trainer/runs infer/tasks infer model/formats $(needs_trainer/plan)
 needs_cli := trainer trainer/runs infer/export $(needs_trainer)
 needs_cli/eval := cli infer/tasks infer $(needs_infer)
-needs_cli/bench := cli trainer/plan configs data data/tokenizer model kernels base
-needs_cli/report := cli trainer trainer/runs configs base
+needs_cli/bench := cli trainer/plan options data data/tokenizer model kernels base
+needs_cli/report := cli trainer trainer/runs options base
 needs_cli/serve := cli trainer infer model/formats data data/tokenizer model kernels base
 needs_cli/tokenize := cli trainer data/text $(needs_trainer)
 
@@ -293,15 +293,15 @@ $(OBJECTS)/commit: always
 $(OBJECTS)/cli/version.o: $(OBJECTS)/commit
 $(OBJECTS)/cli/version.o: CPPFLAGS += -DZERO_COMMIT='"$(commit)"' $(patsubst -I%,-isystem %,$(mpi_flags))
 
-# The presets, one row each, for inclusion in configs/presets.c.
+# The presets, one row each, for inclusion in options/presets.c.
 presets := $(sort $(wildcard configs/gpt*.json configs/*llama*.json configs/modern*.json configs/qwen*.json configs/smollm*.json))
-$(OBJECTS)/configs/presets.inc: $(presets) Makefile
+$(OBJECTS)/options/presets.inc: $(presets) Makefile
 	@mkdir -p $(@D)
 	$(quiet)for preset in $(presets); do \
 	  printf '{"%s",\n' $$preset; sed 's/\\/\\\\/g; s/"/\\"/g; s/.*/ "&\\n"/' $$preset; echo '},'; \
 	done >$@
-$(OBJECTS)/configs/presets.o: $(OBJECTS)/configs/presets.inc
-$(OBJECTS)/configs/presets.o: CPPFLAGS += -I$(OBJECTS)
+$(OBJECTS)/options/presets.o: $(OBJECTS)/options/presets.inc
+$(OBJECTS)/options/presets.o: CPPFLAGS += -I$(OBJECTS)
 
 define isa_rule
 $(OBJECTS)/kernels/cpu/$(1)/%.o: kernels/cpu/isa/%.c
@@ -346,7 +346,7 @@ $(ref_library): $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard tests/ref/*.c))
 define test_rule
 $(BUILD)/$(1): $(OBJECTS)/$(1).o $(patsubst %.c,$(OBJECTS)/%.o,$(filter-out $(test_sources),$(wildcard $(dir $(1))*.c))) \
                $(call test_libraries,$(call test_folder,$(1))) \
-               $(if $(filter base configs data,$(call test_folder,$(1))),,$(ref_library) $(cuda_library))
+               $(if $(filter base options data,$(call test_folder,$(1))),,$(ref_library) $(cuda_library))
 	@mkdir -p $$(@D)
 	$$(call announce,link-$$(@D),"  link $$(@D)")
 	$(quiet)$$(link) $(LDLIBS) -lcmocka

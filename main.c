@@ -9,7 +9,7 @@
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/version.h"
-#include "configs/foreign.h"
+#include "options/foreign.h"
 #include "zero/checkpoint/checkpoint.h"
 
 // These two are about the list of all commands.

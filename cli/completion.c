@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "cli/help.h"
-#include "configs/config.h"
+#include "options/config.h"
 
 // ---- bash and zsh
 

@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/commands.h"
-#include "configs/deepspeed.h"
+#include "options/deepspeed.h"
 
 #define LARGEST_FILE ((size_t)16 << 20)
 

@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 #include "cli/version.h"
-#include "configs/foreign.h"
+#include "options/foreign.h"
 
 const struct command *help_find(const struct command_list *list, const char *name) {
     for (int i = 0; i < list->n; i++)

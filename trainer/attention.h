@@ -3,9 +3,9 @@
 #ifndef ZERO_TRAINER_ATTENTION_H
 #define ZERO_TRAINER_ATTENTION_H
 
-#include "configs/config.h"
 #include "kernels/device.h"
 #include "model/params.h"
+#include "options/config.h"
 
 struct attention_choice {
     enum config_attention kernel; // AUTO: nothing to choose, as for fp32 and on CPUs

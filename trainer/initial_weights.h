@@ -2,8 +2,8 @@
 #ifndef ZERO_TRAINER_INITIAL_WEIGHTS_H
 #define ZERO_TRAINER_INITIAL_WEIGHTS_H
 
-#include "configs/config.h"
 #include "infer/weights.h"
+#include "options/config.h"
 
 // As weights_open; what is wrong with the path is reported with the option and the config.
 enum status initial_weights_open(struct weights *weights, const struct config *config) MUST_CHECK;

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "configs/config.h"
+#include "options/config.h"
 #include "zero/checkpoint/history.h"
 
 // What rank 0 measured. All ranks decide by it, and alike.

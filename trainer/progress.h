@@ -9,7 +9,7 @@
 #include <pthread.h>
 
 #include "base/log.h"
-#include "configs/config.h"
+#include "options/config.h"
 #include "trainer/metrics.h"
 
 enum progress_phase { PROGRESS_SETUP, PROGRESS_STEP, PROGRESS_BETWEEN };

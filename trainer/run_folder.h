@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "configs/config.h"
+#include "options/config.h"
 #include "zero/comm/comm.h"
 
 struct run_folder {

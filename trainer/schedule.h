@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "configs/config.h"
+#include "options/config.h"
 #include "zero/checkpoint/average_record.h"
 #include "zero/checkpoint/history.h"
 #include "zero/checkpoint/noise_record.h"

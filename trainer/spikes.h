@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-#include "configs/config.h"
 #include "model/gpt.h"
+#include "options/config.h"
 #include "zero/checkpoint/spike_record.h"
 #include "zero/partition/optimizer_groups.h"
 

@@ -2,7 +2,7 @@
 #ifndef ZERO_TRAINER_TRAINER_H
 #define ZERO_TRAINER_TRAINER_H
 
-#include "configs/config.h"
+#include "options/config.h"
 #include "zero/comm/comm.h"
 
 // Trains until train.max_steps or train.max_minutes, or until a signal requests a stop (STATUS_STOPPED, with

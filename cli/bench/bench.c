@@ -14,12 +14,12 @@
 #include "base/parallel.h"
 #include "cli/bench/operations.h"
 #include "cli/commands.h"
-#include "configs/config.h"
 #include "kernels/cost.h"
 #include "kernels/ops.h"
 #include "kernels/region_memory.h"
 #include "model/generate.h"
 #include "model/unsharded.h"
+#include "options/config.h"
 #include "trainer/plan/model_sizes.h"
 
 static const char *device_name = "auto", *generate_config = NULL;

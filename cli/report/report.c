@@ -15,7 +15,7 @@
 #include "cli/commands.h"
 #include "cli/report/run_json.h"
 #include "cli/version.h"
-#include "configs/config.h"
+#include "options/config.h"
 #include "trainer/signals.h"
 
 EMBEDDED_FILE(cli_report_page_html);

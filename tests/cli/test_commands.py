@@ -90,7 +90,7 @@ class Options(CommandCase):
 
 
 class FromDeepSpeed(CommandCase):
-    """The values are checked in tests/unit/configs/test_deepspeed.c."""
+    """The values are checked in tests/unit/options/test_deepspeed.c."""
 
     def setUp(self):
         super().setUp()

@@ -3,7 +3,7 @@
 #ifndef ZERO_TESTS_SMALL_RUN_H
 #define ZERO_TESTS_SMALL_RUN_H
 
-#include "configs/config.h"
+#include "options/config.h"
 #include "tests/support/temporary.h"
 #include "zero/comm/comm.h"
 #include "zero/partition/partition.h"

@@ -9,7 +9,7 @@
 #ifndef ZERO_TRAINER_DATA_DEFAULTS_H
 #define ZERO_TRAINER_DATA_DEFAULTS_H
 
-#include "configs/config.h"
+#include "options/config.h"
 
 // Sets model.vocab_size only: all that a plan needs.
 enum status data_defaults_vocabulary(struct config *config) MUST_CHECK;

@@ -2,8 +2,8 @@
 #ifndef ZERO_TRAINER_DATA_SOURCES_H
 #define ZERO_TRAINER_DATA_SOURCES_H
 
-#include "configs/config.h"
 #include "data/loader.h"
+#include "options/config.h"
 
 // The shards of data.train or, for validation, of data.val or what data.val_split holds out.
 //   list   [out] memory for the options' list; it refers to the config

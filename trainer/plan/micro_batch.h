@@ -1,4 +1,4 @@
-// Chooses train.micro_batch_size for a GPU where the configuration leaves it open (configs/config.h): larger
+// Chooses train.micro_batch_size for a GPU where the configuration leaves it open (options/config.h): larger
 // micro-batches fill the GPU better, until memory ends or nothing more is gained.
 #ifndef ZERO_TRAINER_PLAN_MICRO_BATCH_H
 #define ZERO_TRAINER_PLAN_MICRO_BATCH_H

@@ -1,7 +1,7 @@
 // See the header.
 #include "trainer/plan/model_line.h"
 
-#include "configs/config.h"
+#include "options/config.h"
 
 void model_line_print(const struct params *params, struct text *out) {
     const struct gpt_config *sizes = &params->config;

@@ -2,8 +2,8 @@
 #ifndef ZERO_TRAINER_PLAN_MODEL_SIZES_H
 #define ZERO_TRAINER_PLAN_MODEL_SIZES_H
 
-#include "configs/config.h"
 #include "model/params.h"
+#include "options/config.h"
 
 // Sets the sizes of the config to those `found` in the weights at `path`: model.init_from or, with `resumes`,
 // the run to resume. STATUS_INVALID lists those for which the config has another value; but the initial

@@ -9,9 +9,9 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "configs/config.h"
 #include "data/tokenizer/tokenizer.h"
 #include "model/params.h"
+#include "options/config.h"
 #include "zero/checkpoint/average_record.h"
 #include "zero/checkpoint/data_record.h"
 #include "zero/checkpoint/files.h"
@@ -38,7 +38,7 @@ struct checkpoint_source {
     const struct optimizer_groups *written_by;
 };
 
-// Which attention a run decided on (`attention` in configs/schema.def).
+// Which attention a run decided on (`attention` in options/schema.def).
 struct checkpoint_attention {
     enum config_attention kernel; // AUTO: nothing, as the run was on the CPU
     char cudnn[32];               // with CUDNN, the library's version: "9.19.0"; else ""

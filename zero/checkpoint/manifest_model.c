@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "configs/config.h"
+#include "options/config.h"
 
 // ---- printing
 

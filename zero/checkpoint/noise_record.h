@@ -7,7 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "base/text.h"
-#include "configs/config.h"
+#include "options/config.h"
 
 struct noise_record {
     double variance, square;    // smoothed estimates of tr(Sigma) and |G|^2

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
-#include "configs/config.h"
+#include "options/config.h"
 
 // Saved with a checkpoint.
 struct loss_scale {

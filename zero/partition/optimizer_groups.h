@@ -4,9 +4,9 @@
 #ifndef ZERO_ZERO_PARTITION_OPTIMIZER_GROUPS_H
 #define ZERO_ZERO_PARTITION_OPTIMIZER_GROUPS_H
 
-#include "configs/config.h"
 #include "kernels/ops.h"
 #include "model/params.h"
+#include "options/config.h"
 
 // How an update works, beyond the elementwise rule.
 enum optimizer_method {

@@ -10,8 +10,8 @@
 #define ZERO_ZERO_PARTITION_STAGE_H
 
 #include "base/region.h"
-#include "configs/config.h"
 #include "model/gpt.h"
+#include "options/config.h"
 #include "zero/partition/partition.h"
 
 #define N_STAGES 4

@@ -95,7 +95,7 @@ enum status muon_init(struct muon *muon, const struct config *config, struct mod
     *muon = (struct muon){.config = config, .state = state, .type = newton_schulz_type(state->type)};
     if (!optimizer_groups_use(&state->groups, METHOD_MATRIX))
         return STATUS_OK;
-    if (state->options.offload_optimizer) // configs/rules.c names it; --fit tries such settings
+    if (state->options.offload_optimizer) // options/rules.c names it; --fit tries such settings
         return FAIL(STATUS_INVALID, "optimizer.type=muon works without offload_optimizer only");
     TRY(plan_products(muon, table));
     TRY(muon_rounds_init(&muon->rounds, state->params, &state->groups, &state->partition,

@@ -1,0 +1,873 @@
+// The translation of a DeepSpeed file: a walk over the rows of foreign.def, each of which takes a key and
+// says what it becomes, then over the keys that are left, by the rows for unknown names and by our own names.
+#include "options/deepspeed.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "options/faults.h"
+#include "options/foreign.h"
+#include "options/option.h"
+
+enum { MOST_NAMES = 1024, LONGEST_NAME = 128 };
+
+struct translator {
+    struct deepspeed_translation *out;
+    const char *source; // the file's path, for messages
+    const cJSON *root;  // the file
+    cJSON *rest,
+        *taken; // a copy of it, without the keys that are answered, and a list of these, which owns them
+    const char *path;   // the key that is read
+    const cJSON *value; // NULL: the file does not give it
+    bool has_auto;      // some value is "auto": transformers' Trainer fills it in
+    const char
+        *types[2]; // our word for the optimizer, DeepSpeed's for the schedule; "" where the file names none
+    char *names[MOST_NAMES]; // of DeepSpeed's options and sections
+    int n_names;
+    struct faults faults; // why the file is refused, after all of it is read
+    enum status status;   // the first failure; later calls do nothing
+};
+
+// How a key becomes our option.
+struct row {
+    const char *theirs; // NULL: the conversion takes several keys
+    void (*convert)(struct translator *t, const struct row *row);
+    const char *ours;
+    const char *missing;   // JSON: DeepSpeed's default; NULL: our option is left alone
+    const char *argument;  // the Trainer's, which "auto" stands for
+    const char *automatic; // JSON: its default; NULL: our option is left alone
+    const char *sentence;
+    const char *when; // only for these optimizers (ours) or schedules; NULL: always
+};
+
+// ---- values
+
+static bool is_auto(const cJSON *value) {
+    return cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0;
+}
+
+static bool is_text(const cJSON *value, const char *text) {
+    return cJSON_IsString(value) && strcasecmp(value->valuestring, text) == 0;
+}
+
+// Whether an option is switched on: true, a number but 0, 1 and -1 (sizes that switch a feature off), a text
+// other than "none", a section that is not disabled.
+static bool is_on(const cJSON *value) {
+    if (cJSON_IsObject(value)) {
+        const cJSON *enabled = cJSON_GetObjectItemCaseSensitive(value, "enabled");
+        if (!enabled)
+            enabled = cJSON_GetObjectItemCaseSensitive(value, "autotp_size"); // of tensor_parallel
+        return enabled ? is_on(enabled) : value->child != NULL;
+    }
+    if (cJSON_IsNumber(value))
+        return value->valuedouble != 0 && fabs(value->valuedouble) != 1;
+    if (cJSON_IsString(value))
+        return strcmp(value->valuestring, "none") != 0 && strcmp(value->valuestring, "mean") != 0;
+    return cJSON_IsTrue(value) || (cJSON_IsArray(value) && value->child);
+}
+
+static bool has_auto(const cJSON *node) {
+    bool found = is_auto(node);
+    const cJSON *item;
+    cJSON_ArrayForEach(item, node) found = found || has_auto(item);
+    return found;
+}
+
+// The item at a path, "fp16.enabled"; NULL if it is not there.
+static cJSON *find(const cJSON *root, const char *path, cJSON **parent) {
+    cJSON *item = (cJSON *)(uintptr_t)root;
+    for (const char *part = path; item; part += strcspn(part, ".") + 1) {
+        char name[LONGEST_NAME];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(part, "."), part);
+        *parent = item;
+        item = cJSON_GetObjectItemCaseSensitive(item, name);
+        if (!strchr(part, '.'))
+            break;
+    }
+    return item;
+}
+
+static const cJSON *peek(const struct translator *t, const char *path) {
+    cJSON *parent;
+    return find(t->root, path, &parent);
+}
+
+// Goes to a key, and takes it from the rest. Returns its value; NULL if it is not there.
+static const cJSON *take(struct translator *t, const char *path) {
+    cJSON *parent, *item = find(t->rest, path, &parent);
+    if (item && !cJSON_AddItemToArray(t->taken, cJSON_DetachItemViaPointer(parent, item)))
+        t->status = FAIL(STATUS_FAILED, "out of memory translating a DeepSpeed file");
+    t->path = path;
+    t->value = item;
+    return item;
+}
+
+// ---- answers
+
+static struct text *begin(struct translator *t, enum deepspeed_kind kind) {
+    enum { LONGEST = 40 };
+    struct text *lines = &t->out->answers[kind].lines;
+    char *json = cJSON_IsObject(t->value) ? NULL : cJSON_PrintUnformatted(t->value);
+    text_add(lines, "  %s%s", t->path, t->value ? "" : " (not given)");
+    if (json)
+        text_add(lines, strlen(json) > LONGEST ? " %.*s..." : " %.*s", LONGEST, json);
+    cJSON_free(json);
+    t->out->answers[kind].n++;
+    return lines;
+}
+
+// Adds a line: "  PATH VALUE: text".
+__attribute__((format(printf, 3, 4))) static void say(struct translator *t, enum deepspeed_kind kind,
+                                                      const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    text_add(begin(t, kind), ": %s\n", text);
+}
+
+// Records why the file is refused. The translation goes on, so that all reasons are reported at once.
+static void refuse(struct translator *t, const char *why) {
+    if (t->status == STATUS_OK)
+        t->status = faults_take(&t->faults, FAIL(STATUS_INVALID, "%s: %s", t->source, why));
+}
+
+// Says why the option does not take the value, by the recorded message "PATH: OURS is ..., expected ...", and
+// what applies instead: a value that another key gave, or the default.
+static void say_left_out(struct translator *t, const struct option *option) {
+    const char *name = option_full_name(option), *why = status_message() + strlen(t->path) + 2;
+    const bool given = t->out->config.given[option - options];
+    struct text now = {0};
+    option_print(option, &t->out->config, &now);
+    if (strstr(name, "batch_size") || strstr(name, "accumulation"))
+        say(t, ALTERING, "left out, because %s; %s is derived from the other batch sizes", why, name);
+    else
+        say(t, ALTERING, "left out, because %s; %s%s=%s%s", why, given ? "" : "the default, ", name, now.data,
+            given ? " applies" : ", applies");
+    status_clear();
+    text_free(&now);
+}
+
+// Sets one of our options, and adds a line that says so, with `why` behind it, or "".
+static void set(struct translator *t, enum deepspeed_kind kind, const char *ours, const cJSON *value,
+                const char *why) {
+    struct config *config = &t->out->config;
+    const struct option *option = option_find(ours);
+    struct config_pair none, *pair = option->type == OPTION_PAIR ? option_value(option, config) : &none;
+    const struct config_pair before = option->type == OPTION_PAIR ? *pair : (struct config_pair){{0}};
+    const bool given = config->given[option - options];
+    if (t->status != STATUS_OK)
+        return;
+    t->status = config_set(config, t->path, ours, value);
+    if (t->status == STATUS_INVALID) {
+        t->status = STATUS_OK;
+        config->given[option - options] = given;
+        *pair = before; // its first number may be set already
+        say_left_out(t, option);
+    } else if (t->status == STATUS_OK) {
+        struct text *lines = begin(t, kind);
+        text_add(lines, " -> %s=", ours);
+        option_print(option, config, lines);
+        text_add(lines, *why ? " (%s)\n" : "\n", why);
+    }
+}
+
+// The same with our value as JSON, or a bare word.
+static void set_text(struct translator *t, enum deepspeed_kind kind, const char *ours, const char *text,
+                     const char *why) {
+    cJSON *parsed = cJSON_ParseWithOpts(text, NULL, true),
+          *value = parsed ? parsed : cJSON_CreateString(text);
+    if (value)
+        set(t, kind, ours, value, why);
+    else
+        t->status = FAIL(STATUS_FAILED, "out of memory translating a DeepSpeed file");
+    cJSON_Delete(value);
+}
+
+// ---- conversions
+
+// A value is set as it is; "auto" sets the Trainer's default, and a missing key DeepSpeed's.
+static void value_of(struct translator *t, const struct row *row) {
+    char why[160];
+    snprintf(why, sizeof why, "the Trainer's %s; %s", row->argument,
+             row->automatic ? "its default is written: set yours" : "set yours");
+    if (is_auto(t->value) && row->automatic)
+        set_text(t, CHOSEN, row->ours, row->automatic, why);
+    else if (is_auto(t->value))
+        say(t, CHOSEN, "%s: %s", row->ours, why);
+    else if (t->value && !cJSON_IsNull(t->value))
+        set(t, TRANSLATED, row->ours, t->value, "");
+    else if (row->missing && row->sentence)
+        set_text(t, CHOSEN, row->ours, row->missing, row->sentence);
+    else if (row->missing)
+        set_text(t, TRANSLATED, row->ours, row->missing, "DeepSpeed's default");
+    else
+        say(t, CHOSEN, "set %s", row->ours);
+}
+
+// What only chooses how others are read.
+static void read_elsewhere(struct translator *t, const struct row *row) {
+    if (t->value)
+        say(t, TRANSLATED, "%s", row->sentence);
+}
+
+// A size that the Trainer derives from the model's hidden size.
+static void sized(struct translator *t, const struct row *row) {
+    struct text now = {0};
+    option_print(option_find(row->ours), &t->out->config, &now);
+    if (is_auto(t->value))
+        say(t, NEEDLESS, "sized by the hidden size there; here the default, %s, is good for any", now.data);
+    else if (cJSON_IsNull(t->value))
+        say(t, OFF, "not set");
+    else if (t->value)
+        set(t, TRANSLATED, row->ours, t->value, "");
+    text_free(&now);
+}
+
+// The three batch sizes: train_batch_size = micro-batch x accumulation x ranks must hold at some number of
+// ranks.
+static void batch(struct translator *t, const struct row *unused) {
+    enum { BATCH, MICRO, ACCUMULATION, N };
+    static const struct row sizes[N] = {
+        {.theirs = "train_batch_size", .ours = "train.train_batch_size"},
+        {.theirs = "train_micro_batch_size_per_gpu",
+         .ours = "train.micro_batch_size",
+         .argument = "per_device_train_batch_size",
+         .automatic = "8"},
+        {.theirs = "gradient_accumulation_steps",
+         .ours = "train.gradient_accumulation_steps",
+         .argument = "gradient_accumulation_steps",
+         .automatic = "1"},
+    };
+    double given[N], product = 1; // valid ones, else 0
+    char factors[2][64] = {"", ""}, why[320];
+    (void)unused;
+    for (int i = BATCH; i < N; i++) {
+        const cJSON *value = peek(t, sizes[i].theirs);
+        const double size = cJSON_IsNumber(value) ? value->valuedouble : 0;
+        given[i] = size >= 1 && size <= option_find(sizes[i].ours)->maximum && size == floor(size) ? size : 0;
+        if (i == BATCH || given[i] == 0)
+            continue;
+        product *= given[i];
+        snprintf(factors[i - MICRO], sizeof *factors, "%s%s %.0f", i > MICRO && given[MICRO] > 0 ? " x " : "",
+                 sizes[i].theirs, given[i]);
+    }
+    if (given[BATCH] > 0 && fmod(given[BATCH], product) != 0) {
+        snprintf(
+            why, sizeof why,
+            "train_batch_size %.0f is no multiple of %s%s, so these contradict each other at any number of "
+            "ranks; change one of them",
+            given[BATCH], factors[0], factors[1]);
+        refuse(t, why);
+    }
+    for (int i = BATCH; i < N; i++) {
+        const cJSON *value = take(t, sizes[i].theirs);
+        const double ranks = given[BATCH] / product;
+        if (cJSON_IsNull(value))
+            say(t, OFF, "not set");
+        else if (i == ACCUMULATION && given[BATCH] * given[MICRO] * given[ACCUMULATION] > 0)
+            say(t, TRANSLATED, "derived from the others and the number of ranks: %.0f on %.0f rank%s",
+                given[i], ranks, ranks == 1 ? "" : "s");
+        else if (cJSON_IsNumber(value) && value->valuedouble == 0) // which would mean "derive it" here
+            say(t, ALTERING, "left out: DeepSpeed expects at least 1; %s is derived from the others",
+                sizes[i].ours);
+        else if (is_auto(value) && (i == BATCH || given[BATCH] > 0))
+            say(t, TRANSLATED, "derived from the others and the number of ranks");
+        else if (value)
+            value_of(t, &sizes[i]);
+    }
+}
+
+// ---- optimizer and schedule
+
+struct type {
+    const char *option, *theirs, *ours, *why;
+    const char *alters; // what differs, or NULL
+};
+
+static const struct type *find_type(const char *option, const cJSON *value) {
+    static const struct type types[] = {
+#define TYPE(option, theirs, ours, why, alters) {option, theirs, ours, why, alters},
+#include "options/foreign.def"
+    };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(types[i].option, option) == 0 && is_text(value, types[i].theirs))
+            return &types[i];
+    return NULL;
+}
+
+// A type that is not there, or not given.
+static void no_such_type(struct translator *t, const struct row *row, const char *ours) {
+    const struct option *option = option_find(row->ours);
+    char why[256];
+    snprintf(why, sizeof why, "%s%schoose one of ", t->value ? row->sentence : "", t->value ? "; " : "");
+    for (int i = 0; i < option->n_choices; i++)
+        snprintf(why + strlen(why), sizeof why - strlen(why), "%s%s", i ? ", " : "", option->choices[i]);
+    set_text(t, ALTERING, row->ours, ours, why);
+}
+
+// A section that the file does not have: the Trainer decides, which fills in "auto". Returns whether it does.
+static bool by_trainer(struct translator *t, const char *section) {
+    static const char *const initial[][3] = {
+#define TRAINER(section, ours, initial) {section, ours, initial},
+#include "options/foreign.def"
+    };
+    t->path = section;
+    t->value = NULL;
+    for (size_t i = 0; t->has_auto && i < sizeof initial / sizeof *initial; i++)
+        if (strcmp(initial[i][0], section) == 0)
+            set_text(t, CHOSEN, initial[i][1], initial[i][2],
+                     "the file names none, so the Trainer's default is written: set yours");
+    return t->has_auto;
+}
+
+static void optimizer(struct translator *t, const struct row *row) {
+    const struct type *type = find_type(row->ours, t->value);
+    const bool plain = is_text(t->value, "Adam") && cJSON_IsFalse(peek(t, "optimizer.params.adam_w_mode"));
+    if (!cJSON_IsObject(peek(t, "optimizer"))) {
+        if (!by_trainer(t, "optimizer"))
+            say(t, CHOSEN,
+                "the script makes it: set optimizer.type, lr, betas, eps and weight_decay; until then they "
+                "have the "
+                "defaults of this program");
+        return;
+    }
+    t->types[0] = plain ? "adam" : type ? type->ours : "adamw";
+    if (type)
+        set_text(t, TRANSLATED, row->ours, t->types[0], plain ? "" : type->why);
+    else
+        no_such_type(t, row, t->types[0]);
+    if (type && type->alters)
+        say(t, ALTERING, "%s", type->alters);
+}
+
+// PyTorch's Adam has another default than DeepSpeed's own.
+static void weight_decay(struct translator *t, const struct row *row) {
+    struct row read = *row;
+    read.missing = cJSON_IsTrue(peek(t, "optimizer.params.torch_adam")) ? "0.01" : row->missing;
+    read.sentence = NULL;
+    value_of(t, &read);
+    if (t->out->config.optimizer.weight_decay > 0)
+        say(t, ALTERING, "%s", row->sentence);
+}
+
+static bool is_our_schedule(const cJSON *value) {
+    const struct option *option = option_find("scheduler.type");
+    for (int i = 0; cJSON_IsString(value) && i < option->n_choices; i++)
+        if (strcmp(option->choices[i], value->valuestring) == 0)
+            return true;
+    return false;
+}
+
+static void schedule(struct translator *t, const struct row *row) {
+    const struct type *type = find_type(row->ours, t->value);
+    if (type) {
+        set_text(t, TRANSLATED, row->ours, type->ours, "");
+        t->types[1] = type->theirs;
+    } else if (t->value && !cJSON_IsNull(t->value)) {
+        if (is_our_schedule(t->value))
+            set(t, ALTERING, row->ours, t->value, "DeepSpeed has no such schedule");
+        else
+            no_such_type(t, row, "constant");
+        set_text(t, ALTERING, "scheduler.warmup_steps", "0", "choose it too");
+        if (take(t, "scheduler.params"))
+            say(t, ALTERING, "left out with the schedule");
+    } else if (!by_trainer(t, "scheduler")) {
+        set_text(t, CHOSEN, row->ours, "constant",
+                 "without one the rate is constant, unless the script sets it");
+        set_text(t, CHOSEN, "scheduler.warmup_steps", "0",
+                 "without one there is no warm-up, unless the script has it");
+    }
+}
+
+// The schedule's peak is the learning rate, whatever the optimizer's was.
+static void peak(struct translator *t, const struct row *row) {
+    const bool replaces = config_given(&t->out->config, row->ours);
+    if (is_auto(t->value) && replaces)
+        say(t, TRANSLATED, "%s", row->ours);
+    else if (cJSON_IsNull(t->value))
+        say(t, OFF, "not set");
+    else if (cJSON_IsNumber(t->value) && replaces && t->value->valuedouble != t->out->config.optimizer.lr)
+        set(t, TRANSLATED, row->ours, t->value, "the schedule's rate replaces the optimizer's");
+    else if (t->value)
+        value_of(t, row);
+    else if (row->missing)
+        set_text(t, TRANSLATED, row->ours, row->missing,
+                 "DeepSpeed's default; the schedule's rate replaces the optimizer's");
+}
+
+static void warmup_type(struct translator *t, const struct row *unused) {
+    (void)unused;
+    if (t->out->config.scheduler.warmup_steps > 0 && !is_text(t->value, "linear"))
+        say(t, ALTERING, "warm-up is linear here; DeepSpeed's default is logarithmic");
+    else if (t->value)
+        say(t, TRANSLATED, "warm-up is linear");
+}
+
+// Where warm-up starts. WarmupDecayLR decays to it too: `ours`.
+static void warmup_low(struct translator *t, const struct row *row) {
+    const double low = cJSON_IsNumber(t->value) ? t->value->valuedouble : 0, lr = t->out->config.optimizer.lr;
+    const bool ends_above_0 = low > 0 && lr > 0;
+    char ratio[32];
+    snprintf(ratio, sizeof ratio, "%.17g", ends_above_0 ? low / lr : 0);
+    if (is_auto(t->value) || cJSON_IsNull(t->value) || (cJSON_IsNumber(t->value) && low == 0))
+        say(t, TRANSLATED, "warm-up starts from 0");
+    else if (t->value)
+        say(t, ALTERING, "warm-up starts from 0 here");
+    if (row->ours)
+        set_text(t, TRANSLATED, row->ours, ratio,
+                 ends_above_0 ? "it decays to this rate: warmup_min_lr / optimizer.lr" : "it decays to 0");
+}
+
+// ---- precision
+
+static const struct mode {
+    const char *section, *word; // of precision.compute
+    bool of_products;           // and not of the parameters
+} modes[] = {{"bf16", "bf16", false},
+             {"bfloat16", "bf16", false},
+             {"fp16", "fp16", false},
+             {"torch_autocast", "bf16", true},
+             {"amp", "fp16", true}};
+enum { N_MODES = sizeof modes / sizeof *modes, N_OF_PARAMETERS = 3 };
+
+// The switch of a mode: {"bf16": {"enabled": true}}, or {"bf16": true}.
+static const cJSON *mode_switch(const struct translator *t, int i) {
+    const cJSON *value = peek(t, modes[i].section);
+    return cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "enabled") : value;
+}
+
+// The last of the first n modes that is on; -1 where none is.
+static int mode_on(const struct translator *t, int n) {
+    while (--n >= 0 && !cJSON_IsTrue(mode_switch(t, n)))
+        ;
+    return n;
+}
+
+static bool has_auto_mode(const struct translator *t) {
+    bool found = false;
+    for (int i = 0; i < N_MODES; i++)
+        found = found || is_auto(mode_switch(t, i));
+    return found;
+}
+
+static const char *mode_word(const struct translator *t, int i) {
+    const char *dtype = cJSON_GetStringValue(peek(t, "torch_autocast.dtype"));
+    const bool half = i == N_OF_PARAMETERS && dtype && strstr(dtype, "float16") && !strstr(dtype, "bfloat16");
+    return half ? "fp16" : modes[i].word;
+}
+
+static void answer_mode(struct translator *t, int i) {
+    const struct mode *mode = &modes[i];
+    const cJSON *section = peek(t, mode->section);
+    const bool whole = section && !cJSON_IsObject(section);
+    const int on = mode_on(t, N_MODES);
+    char path[64];
+    snprintf(path, sizeof path, "%s%s", mode->section, whole ? "" : ".enabled");
+    const cJSON *value = take(t, path);
+    if (cJSON_IsTrue(value)) {
+        set_text(t, mode->of_products ? ALTERING : TRANSLATED, "precision.compute", mode_word(t, i),
+                 mode->of_products ? "parameters have this type too, with fp32 master weights"
+                 : whole           ? "DeepSpeed expects {\"enabled\": true}"
+                                   : "");
+        if (mode->of_products && take(t, mode->section) && t->value->child)
+            say(t, ALTERING, "its other members have no equivalent here");
+    } else if (is_auto(value) && on >= 0)
+        say(t, CHOSEN, "the Trainer's --%s; precision.compute is %s because %s is true", mode->section,
+            mode_word(t, on), modes[on].section);
+    else if (is_auto(value))
+        say(t, CHOSEN,
+            "the Trainer's --%s: set precision.compute (bf16, fp16 or fp32); until then it is the faster of "
+            "fp32 and "
+            "bf16",
+            mode->section);
+    else {
+        if (value && !cJSON_IsFalse(value) && !cJSON_IsNull(value))
+            say(t, ALTERING, "%s",
+                whole ? "taken for off; DeepSpeed expects {\"enabled\": true}"
+                      : "neither true nor false: taken for false");
+        else if (whole)
+            say(t, OFF, cJSON_IsNull(value) ? "not set" : "off");
+        if (take(t, mode->section))
+            say(t, OFF, "off");
+    }
+}
+
+static void precision(struct translator *t, const struct row *row) {
+    read_elsewhere(t, row);
+    if (cJSON_IsTrue(mode_switch(t, 2)) && mode_on(t, 2) >= 0)
+        refuse(t, "bf16 and fp16 are both enabled, which DeepSpeed refuses; disable one of them");
+    for (int i = 0; i < N_MODES; i++)
+        answer_mode(t, i);
+    t->path = "fp16.enabled, bf16.enabled";
+    t->value = NULL;
+    if (mode_on(t, N_MODES) < 0 && !has_auto_mode(t))
+        set_text(t, TRANSLATED, "precision.compute", "fp32", "neither is on");
+}
+
+// As DeepSpeed's, the type is that of the parameters where the file gives none.
+static void communication_type(struct translator *t, const struct row *row) {
+    const int on = mode_on(t, N_OF_PARAMETERS);
+    if (is_text(t->value, "bfp16") || is_text(t->value, "bfloat16"))
+        set_text(t, TRANSLATED, row->ours, "bf16", "");
+    else if (t->value && !cJSON_IsNull(t->value))
+        set(t, TRANSLATED, row->ours, t->value, "");
+    else if (on >= 0)
+        set_text(t, TRANSLATED, row->ours, modes[on].word,
+                 "DeepSpeed's default: the compute type; fp32 is this program's");
+    else if (has_auto_mode(t) && mode_on(t, N_MODES) < 0)
+        say(t, CHOSEN, "the compute type there, fp32 here: set it to send gradients as DeepSpeed does");
+    else if (t->value)
+        say(t, OFF, "not set");
+}
+
+static void accumulation_type(struct translator *t, const struct row *row) {
+    if (t->value)
+        say(t, is_text(t->value, "fp32") ? NEEDLESS : is_on(t->value) ? ALTERING : OFF, "%s", row->sentence);
+}
+
+// ---- ZeRO
+
+// "zero_optimization": true is the oldest form, and means stage 1.
+static void stage(struct translator *t, const struct row *row) {
+    if (t->value)
+        set(t, TRANSLATED, row->ours, t->value, "");
+    else if (cJSON_IsBool(peek(t, "zero_optimization")))
+        set_text(t, TRANSLATED, row->ours, cJSON_IsTrue(take(t, "zero_optimization")) ? "1" : "0", "");
+}
+
+// The device of offload_optimizer or offload_param, also in an old form (two words of it); returns whether it
+// is the host.
+static bool offload_device(struct translator *t, const char *path, const char *old, const char *older) {
+    const char *const forms[] = {old, older};
+    bool on = false;
+    for (int i = 0; i < 2; i++) {
+        const bool is_true = cJSON_IsTrue(take(t, forms[i]));
+        if (t->value)
+            say(t, is_true ? TRANSLATED : OFF, "the old form of %s", path);
+        on = on || is_true;
+    }
+    const cJSON *device = take(t, path);
+    if (!device && on)
+        set_text(t, TRANSLATED, path, "cpu", "by its old form");
+    else if (cJSON_IsString(device) && strcmp(device->valuestring, "nvme") == 0)
+        set_text(t, REPLACED, path, "cpu",
+                 "there is no offload to NVMe: host memory must hold it; ./train plan shows how much");
+    else if (device)
+        set(t, TRANSLATED, path, device, "");
+    const char *word = cJSON_GetStringValue(device);
+    return device ? word && (strcmp(word, "cpu") == 0 || strcmp(word, "nvme") == 0) : on;
+}
+
+static void offload(struct translator *t, const struct row *row) {
+    const char *device = "zero_optimization.offload_optimizer.device";
+    const bool whole = t->out->config.zero_optimization.stage == 3;
+    const bool host =
+        offload_device(t, device, "zero_optimization.cpu_offload", "zero_optimization.cpu_offload");
+    const bool params = whole && offload_device(t, "zero_optimization.offload_param.device",
+                                                "zero_optimization.cpu_offload_param",
+                                                "zero_optimization.cpu_offload_params");
+    if (params && !host) {
+        t->value = NULL;
+        set_text(t, TRANSLATED, device, "cpu", "parameters on the host need it: the host updates them");
+    }
+    if (!whole && take(t, "zero_optimization.offload_param"))
+        say(t, NEEDLESS, "it is valid only with stage 3, as in DeepSpeed");
+    const cJSON *ratio = take(t, row->ours);
+    if (ratio && params)
+        say(t, NEEDLESS, "with parameters on the host, the host updates all of them");
+    else if (ratio && host)
+        set(t, TRANSLATED, row->ours, ratio, "");
+    else if (ratio)
+        say(t, OFF, "off");
+}
+
+static void activation_checkpointing(struct translator *t, const struct row *unused) {
+    (void)unused;
+    if (cJSON_IsTrue(t->value)) {
+        set_text(t, TRANSLATED, "recompute", "block", "");
+        set_text(t, TRANSLATED, "offload_activations", "cpu", "");
+        return;
+    }
+    t->path = "activation_checkpointing";
+    t->value = NULL;
+    if (cJSON_IsObject(peek(t, t->path)))
+        say(t, CHOSEN,
+            "the model's code switches it on there: set recompute=block or attention for less memory; same "
+            "bits");
+}
+
+static const struct row rows[] = {
+#define TAKE(...) {__VA_ARGS__},
+#include "options/foreign.def"
+};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+static bool is_wanted(const struct translator *t, const struct row *row) {
+    bool wanted = !row->when;
+    for (const char *p = row->when; p && *p; p += strcspn(p, " "), p += *p == ' ')
+        for (int i = 0; i < 2; i++)
+            wanted = wanted || (strlen(t->types[i]) == strcspn(p, " ") &&
+                                strncmp(p, t->types[i], strlen(t->types[i])) == 0);
+    return wanted;
+}
+
+// ---- DeepSpeed's names: those of foreign.def, and those that our options share
+
+// Our option of the same name and meaning, such as zero_optimization.stage; NULL if there is none.
+static const struct option *same_option(const char *path) {
+    const bool shared = strncmp(path, "zero_optimization.", 18) == 0 || strncmp(path, "fp16.", 5) == 0 ||
+                        strcmp(path, "communication_data_type") == 0;
+    return shared ? option_find(path) : NULL;
+}
+
+// Adds a name and the sections around it. Without memory one is left out, which costs a suggestion.
+static void add_name(struct translator *t, const char *path, size_t length) {
+    for (int i = 0; i < t->n_names; i++)
+        if (strlen(t->names[i]) == length && memcmp(t->names[i], path, length) == 0)
+            return;
+    if (t->n_names < MOST_NAMES)
+        t->n_names += (t->names[t->n_names] = strndup(path, length)) != NULL;
+    while (length > 0 && path[length - 1] != '.')
+        length--;
+    if (length > 0)
+        add_name(t, path, length - 1);
+}
+
+static void list_names(struct translator *t) {
+    for (int i = 0; i < n_foreigns; i++)
+        for (const char *p = foreigns[i].names; foreign_is_deepspeed(&foreigns[i]) && *p;
+             p += strcspn(p, " "), p += *p == ' ')
+            add_name(t, p, strcspn(p, " "));
+    for (int i = 0; i < n_options; i++)
+        if (same_option(option_full_name(&options[i])))
+            add_name(t, option_full_name(&options[i]), strlen(option_full_name(&options[i])));
+    for (int i = 0; i < N_ROWS; i++)
+        if (rows[i].theirs)
+            add_name(t, rows[i].theirs, strlen(rows[i].theirs));
+}
+
+static bool is_section(const struct translator *t, const char *path) {
+    const size_t length = strlen(path);
+    for (int i = 0; i < t->n_names; i++)
+        if (strncmp(t->names[i], path, length) == 0 && t->names[i][length] == '.')
+            return true;
+    return false;
+}
+
+static const char *last_component(const char *path) {
+    const char *dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+// The name nearest to the path: in the same section, or whose last component is nearest, or the same. NULL if
+// none is.
+static const char *nearest_name(const struct translator *t, const char *path, bool in_section, bool same) {
+    const size_t prefix = (size_t)(last_component(path) - path);
+    const char *list[MOST_NAMES] = {0};
+    int n = 0, owners[MOST_NAMES];
+    for (int i = 0; i < t->n_names; i++) {
+        const char *key = last_component(t->names[i]);
+        if ((!in_section ||
+             ((size_t)(key - t->names[i]) == prefix && memcmp(t->names[i], path, prefix) == 0)) &&
+            (!same || strcmp(key, path + prefix) == 0)) {
+            owners[n] = i;
+            list[n++] = key;
+        }
+    }
+    const char *nearest = text_nearest(path + prefix, list, n);
+    for (int i = 0; i < n; i++)
+        if (list[i] == nearest)
+            return t->names[owners[i]];
+    return NULL;
+}
+
+// Whether a file is a configuration of this program: it has a key that only this program has, and none
+// outside all sections that only DeepSpeed has.
+//   is_theirs   [out] whether a key is DeepSpeed's
+static bool is_ours(const struct translator *t, const cJSON *root, bool *is_theirs) {
+    int n_own = 0, n_only_theirs = 0;
+    const cJSON *item, *member;
+    cJSON_ArrayForEach(item, root) {
+        const char *name = item->string;
+        const bool theirs = foreign_find_deepspeed(name) || is_section(t, name) || same_option(name);
+        const bool ours = section_exists(name, strlen(name)) || option_find(name);
+        *is_theirs = *is_theirs || theirs;
+        n_only_theirs += theirs && !ours;
+        n_own += ours && !theirs;
+        if (theirs && cJSON_IsObject(item))
+            cJSON_ArrayForEach(member, item) { // optimizer.lr, or our word for a schedule
+                char path[LONGEST_NAME];
+                snprintf(path, sizeof path, "%s.%s", name, member->string);
+                n_own += option_find(path) && !same_option(path) &&
+                         (strcmp(path, "scheduler.type") == 0
+                              ? is_our_schedule(member)
+                              : strcmp(path, "optimizer.type") != 0 && !foreign_find_deepspeed(path));
+            }
+    }
+    return n_own > 0 && n_only_theirs == 0;
+}
+
+// ---- the keys that are left
+
+// row: of the key, or of a section around it
+static void answer_row(struct translator *t, const struct foreign *row) {
+    const char *word = row->ours ? strchr(row->ours, '=') : NULL;
+    char ours[LONGEST_NAME] = "";
+    if (row->ours)
+        snprintf(ours, sizeof ours, "%.*s", (int)strcspn(row->ours, "="), row->ours);
+    const struct option *option = option_find(ours);
+    struct text now = {0};
+    if (is_auto(t->value) && option) {
+        option_print(option, &t->out->config, &now);
+        say(t, CHOSEN, "neither DeepSpeed nor the Trainer fills it in; here %s=%s applies", ours, now.data);
+    } else if (row->kind == FOREIGN_ALTERS)
+        say(t, is_on(t->value) ? ALTERING : OFF, "%s", row->note);
+    else if (row->kind == FOREIGN_NONE)
+        say(t, cJSON_IsObject(t->value) && !is_on(t->value) ? OFF : NEEDLESS, "%s", row->note);
+    else if (!option)
+        say(t, ALTERING, "there is no such parameter here");
+    else if (word && !is_on(t->value))
+        say(t, OFF, "off");
+    else if (word)
+        set_text(t, TRANSLATED, ours, word + 1, "");
+    else if (*row->note) // not the same thing
+        say(t, NEEDLESS, "here it is %s (%s)", row->ours, row->note);
+    else
+        set(t, TRANSLATED, ours, t->value, "");
+    text_free(&now);
+}
+
+static void answer_unknown(struct translator *t) {
+    const char *path = t->path, *key = last_component(path), *ours = option_find(path) ? path : NULL,
+               *theirs = NULL;
+    if (!ours) {
+        for (int i = 0; i < n_options && !ours; i++)
+            ours = strcmp(options[i].name, key) == 0 ? option_full_name(&options[i]) : NULL;
+        theirs = nearest_name(t, path, true, false);
+        theirs = theirs ? theirs : nearest_name(t, path, false, true);
+        theirs = theirs || ours ? theirs : nearest_name(t, path, false, false);
+    }
+    say(t, UNKNOWN, "DeepSpeed's documentation has no such option%s%s%s",
+        theirs ? "; did you mean "
+        : ours ? "; "
+               : "",
+        theirs ? theirs
+        : ours ? ours
+               : "",
+        theirs ? "?"
+        : ours ? " is an option here, to be set in the translated file"
+               : "");
+}
+
+// Whether a name that has no row of its own, in a section that has one, is probably misspelled.
+static bool is_misspelled(const struct translator *t, const struct foreign *row) {
+    char section[LONGEST_NAME];
+    const size_t prefix = (size_t)(last_component(t->path) - t->path);
+    snprintf(section, sizeof section, "%.*s", prefix > 0 ? (int)prefix - 1 : 0, t->path);
+    const char *nearest =
+        row == foreign_find_deepspeed(section) ? nearest_name(t, t->path, true, false) : NULL;
+    return nearest && strcmp(nearest, t->path) != 0;
+}
+
+// Answers for a key, or for the members of a section. cJSON limits the nesting.
+static void answer_key(struct translator *t, const char *path, const cJSON *value) {
+    const struct foreign *row = foreign_find_deepspeed(path);
+    const struct option *same = same_option(path);
+    const cJSON *item;
+    t->path = path;
+    t->value = value;
+    if (cJSON_IsObject(value) && (section_exists(path, strlen(path)) || is_section(t, path))) {
+        cJSON_ArrayForEach(item, value) {
+            char *member = file_path("%s.%s", path, item->string);
+            if (!member)
+                t->status = FAIL(STATUS_FAILED, "out of memory translating a DeepSpeed file");
+            if (t->status == STATUS_OK)
+                answer_key(t, member, item);
+            free(member);
+        }
+    } else if (!same && (!row || is_misspelled(t, row)))
+        answer_unknown(t);
+    else if (cJSON_IsNull(value))
+        say(t, OFF, "not set");
+    else if (same)
+        is_auto(value) ? answer_row(t, &(struct foreign){FOREIGN_OURS, "", "", path, ""})
+                       : set(t, TRANSLATED, path, value, "");
+    else
+        answer_row(t, row);
+}
+
+// ---- the whole file
+
+// The rules between options, for one rank. The printed options are the given ones, so deriving others changes
+// none. The message begins with the file's path.
+static void check_rules(struct translator *t) {
+    const enum status status = config_resolve(&t->out->config, 1);
+    if (status == STATUS_INVALID) {
+        const char *message = status_message(), *rule = strstr(message, t->source);
+        t->path = t->source;
+        t->value = t->rest;
+        say(t, ALTERING, "./train refuses the translation; change it: %s",
+            rule == message ? message + strlen(t->source) + 2 : message);
+        status_clear();
+    } else
+        t->status = status;
+}
+
+static enum status check_kind(const struct translator *t) {
+    bool is_theirs = false;
+    if (cJSON_IsObject(t->root) && is_ours(t, t->root, &is_theirs))
+        return FAIL(STATUS_INVALID, "%s is a zero.c configuration already; ./train %s runs it", t->source,
+                    t->source);
+    if (is_theirs)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s%s, expected a DeepSpeed configuration, such as {\"zero_optimization\": {\"stage\": 2}}",
+                t->source, cJSON_IsObject(t->root) ? ": no key of it is DeepSpeed's" : " holds no object");
+}
+
+enum status deepspeed_translate(const cJSON *root, const char *source, struct deepspeed_translation *out) {
+    struct translator t = {.out = out,
+                           .source = source,
+                           .root = root,
+                           .rest = cJSON_Duplicate(root, true),
+                           .taken = cJSON_CreateArray(),
+                           .has_auto = has_auto(root),
+                           .types = {"", ""},
+                           .faults = faults_begin()};
+    const cJSON *item;
+    *out = (struct deepspeed_translation){0};
+    list_names(&t);
+    t.status = check_kind(&t);
+    if (t.status == STATUS_OK)
+        t.status = config_parse(&out->config, "{}", 2, source);
+    if (!t.rest || !t.taken)
+        t.status = FAIL(STATUS_FAILED, "out of memory translating a DeepSpeed file");
+    for (int i = 0; i < N_ROWS && t.status == STATUS_OK; i++)
+        if (is_wanted(&t, &rows[i])) {
+            if (rows[i].theirs)
+                take(&t, rows[i].theirs);
+            rows[i].convert(&t, &rows[i]);
+        }
+    cJSON_ArrayForEach(item, t.rest) if (t.status == STATUS_OK) answer_key(&t, item->string, item);
+    if (t.status == STATUS_OK)
+        check_rules(&t);
+    for (int i = 0; i < DEEPSPEED_KINDS && t.status == STATUS_OK; i++)
+        t.status = text_status(&out->answers[i].lines);
+    cJSON_Delete(t.rest);
+    cJSON_Delete(t.taken);
+    for (int i = 0; i < t.n_names; i++)
+        free(t.names[i]);
+    return faults_end(&t.faults, t.status, NULL);
+}
+
+void deepspeed_free(struct deepspeed_translation *translation) {
+    for (int i = 0; i < DEEPSPEED_KINDS; i++)
+        text_free(&translation->answers[i].lines);
+    config_free(&translation->config);
+}

@@ -1,0 +1,25 @@
+// Several faults in one message: a check goes on after a fault, and at the end all are reported together.
+#ifndef ZERO_OPTIONS_FAULTS_H
+#define ZERO_OPTIONS_FAULTS_H
+
+#include <stdbool.h>
+
+#include "base/text.h"
+
+struct faults {
+    struct text list; // a line each
+    int n;
+    bool full;    // so many that the check ended
+    bool blocked; // a failure was recorded before: it stays the message, and the first fault ends the check
+};
+
+struct faults faults_begin(void);
+// Takes over the recorded message of a STATUS_INVALID and returns STATUS_OK, so that the check can go on.
+// Returns any other status as it is, and STATUS_INVALID at the hundredth fault: then it is the wrong file.
+enum status faults_take(struct faults *faults, enum status status) MUST_CHECK;
+// Ends the collection. STATUS_INVALID, with the messages of all faults, if there is one; a status that is not
+// STATUS_OK (what ended the check early, with its message) stays. Frees the list.
+//   advice   a last line for the message, or NULL
+enum status faults_end(struct faults *faults, enum status status, const char *advice) MUST_CHECK;
+
+#endif
