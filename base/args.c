@@ -6,12 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 
 static enum status unknown_flag(const char *command, const struct arg *table, int n_table, const char *flag) {
-    const char **names = malloc(((size_t)n_table + 1) * sizeof *names);
-    if (!names)
-        return FAIL(STATUS_FAILED, "out of memory reading the flags of train %s", command);
+    const char **names = allocate((size_t)n_table, sizeof *names);
     for (int i = 0; i < n_table; i++)
         names[i] = table[i].name;
     const char *nearest = text_nearest(flag, names, n_table);

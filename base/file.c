@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+
 static enum status refuse_kind(const char *path, mode_t mode) {
     const char *kind = S_ISDIR(mode)    ? "a folder"
                        : S_ISFIFO(mode) ? "a FIFO"
@@ -94,8 +96,8 @@ int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
 static enum status read_all(int descriptor, const char *path, size_t expected, size_t max_bytes, char **data,
                             size_t *bytes) {
     size_t capacity = expected + 1 > 4096 ? expected + 1 : 4096, length = 0;
-    char *buffer = malloc(capacity + 1);
-    while (buffer) {
+    char *buffer = allocate(capacity + 1, 1);
+    while (true) {
         ssize_t got = read(descriptor, buffer + length, capacity - length);
         if (got < 0 && errno == EINTR)
             continue;
@@ -115,15 +117,10 @@ static enum status read_all(int descriptor, const char *path, size_t expected, s
             return STATUS_OK;
         }
         if (length == capacity) {
-            char *grown = realloc(buffer, 2 * capacity + 1);
-            if (!grown)
-                break;
-            buffer = grown;
             capacity *= 2;
+            buffer = reallocate(buffer, capacity + 1, 1);
         }
     }
-    free(buffer);
-    return FAIL(STATUS_FAILED, "out of memory reading %s", path);
 }
 
 enum status file_read_stream(const char *path, size_t max_bytes, char **data, size_t *bytes) {
@@ -164,13 +161,9 @@ static enum status check_replaced(const char *path) {
 }
 
 enum status file_writer_open(struct file_writer *writer, const char *path) {
-    *writer = (struct file_writer){.path = strdup(path),
+    *writer = (struct file_writer){.path = copy_string(path),
                                    .temporary_path = file_path("%s.tmp-%ld", path, (long)getpid())};
-    enum status status = STATUS_OK;
-    if (!writer->path || !writer->temporary_path)
-        status = FAIL(STATUS_FAILED, "out of memory for the path %s", path);
-    else
-        status = check_replaced(path);
+    enum status status = check_replaced(path);
     if (status == STATUS_OK)
         status =
             open_stream(writer->temporary_path, path, "wb", O_WRONLY | O_CREAT | O_TRUNC, &writer->stream);
@@ -231,15 +224,14 @@ enum status file_write_all(const char *path, const void *data, size_t bytes) {
 }
 
 char *file_path(const char *format, ...) {
-    va_list arguments;
+    va_list arguments, again;
     va_start(arguments, format);
-    char *path = NULL;
-    int length = vasprintf(&path, format, arguments);
+    va_copy(again, arguments);
+    const size_t bytes = (size_t)vsnprintf(NULL, 0, format, arguments) + 1;
+    char *path = allocate(bytes, 1);
+    vsnprintf(path, bytes, format, again);
+    va_end(again);
     va_end(arguments);
-    if (length < 0) {
-        (void)FAIL(STATUS_FAILED, "out of memory for a path");
-        return NULL;
-    }
     return path;
 }
 

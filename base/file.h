@@ -59,7 +59,7 @@ enum status file_try_folder(const char *folder, const char *name) MUST_CHECK;
 enum status file_remove_tree(const char *path) MUST_CHECK; // rm -rf; does not follow links
 enum status file_sync_folder(const char *path) MUST_CHECK; // makes renames inside the folder durable
 enum status file_rename(const char *from, const char *to) MUST_CHECK;
-// Formats a path into a new string, which the caller frees. NULL when out of memory; the failure is recorded.
+// Formats a path into a new string, which the caller frees.
 char *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 struct file_list {
@@ -71,6 +71,7 @@ struct file_list {
 enum status file_glob(struct file_list *list, const char *pattern) MUST_CHECK;
 // Lists the names in a folder (without "." and ".."), sorted bytewise. STATUS_INVALID: cannot be listed.
 enum status file_list_folder(struct file_list *list, const char *folder) MUST_CHECK;
+void file_list_add(struct file_list *list, const char *path); // a copy of it
 void file_list_free(struct file_list *list);
 
 // Takes an exclusive lock (flock) on a file, creating it if absent; held until file_unlock or process exit.

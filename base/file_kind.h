@@ -47,7 +47,7 @@ enum file_kind file_kind_of_path(const char *path);
 // What a file of this kind is, as a noun: "PyTorch's pickled weights".
 const char *file_kind_name(enum file_kind kind);
 // What to do with a file of this kind, with its path and folder filled in; "" when there is nothing to say. A
-// new string, NULL when out of memory.
+// new string.
 char *file_kind_advice(enum file_kind kind, const char *path);
 // STATUS_INVALID: "PATH is a model of llm.c, expected EXPECTED; ADVICE". Not for FILE_KIND_UNKNOWN.
 //   more   "" or what else is known of the file: " (12 bytes)"

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 
 bool file_exists(const char *path) {
@@ -125,15 +126,9 @@ enum status file_rename(const char *from, const char *to) {
     return STATUS_OK;
 }
 
-static enum status list_add(struct file_list *list, const char *path) {
-    char **grown = realloc(list->paths, ((size_t)list->n_paths + 1) * sizeof *grown);
-    if (grown)
-        list->paths = grown;
-    char *copy = grown ? strdup(path) : NULL;
-    if (!copy)
-        return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
-    list->paths[list->n_paths++] = copy;
-    return STATUS_OK;
+void file_list_add(struct file_list *list, const char *path) {
+    list->paths = reallocate(list->paths, (size_t)list->n_paths + 1, sizeof *list->paths);
+    list->paths[list->n_paths++] = copy_string(path);
 }
 
 static int by_bytes(const void *a, const void *b) {
@@ -141,18 +136,18 @@ static int by_bytes(const void *a, const void *b) {
 }
 
 enum status file_glob(struct file_list *list, const char *pattern) {
-    if (file_exists(pattern)) // an existing path, even if it contains wildcards
-        return list_add(list, pattern);
+    if (file_exists(pattern)) { // an existing path, even if it contains wildcards
+        file_list_add(list, pattern);
+        return STATUS_OK;
+    }
     glob_t found = {0};
     int result = glob(pattern, GLOB_NOSORT, NULL, &found);
     enum status status = STATUS_OK;
     int first = list->n_paths;
-    if (result == GLOB_NOSPACE)
-        status = FAIL(STATUS_FAILED, "out of memory matching %s", pattern);
-    else if (result != 0)
+    if (result != 0)
         status = FAIL(STATUS_INVALID, "no file matches %s", pattern);
     for (size_t i = 0; status == STATUS_OK && i < found.gl_pathc; i++)
-        status = list_add(list, found.gl_pathv[i]);
+        file_list_add(list, found.gl_pathv[i]);
     globfree(&found);
     if (status == STATUS_OK)
         qsort(list->paths + first, (size_t)(list->n_paths - first), sizeof *list->paths, by_bytes);
@@ -163,16 +158,15 @@ enum status file_list_folder(struct file_list *list, const char *folder) {
     DIR *stream = opendir(folder);
     if (!stream)
         return FAIL(STATUS_INVALID, "cannot list the folder %s: %s", folder, strerror(errno));
-    enum status status = STATUS_OK;
     int first = list->n_paths;
     struct dirent *entry;
-    while (status == STATUS_OK && (entry = readdir(stream)))
+    while ((entry = readdir(stream)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            status = list_add(list, entry->d_name);
+            file_list_add(list, entry->d_name);
     closedir(stream);
-    if (status == STATUS_OK && list->n_paths > first)
+    if (list->n_paths > first)
         qsort(list->paths + first, (size_t)(list->n_paths - first), sizeof *list->paths, by_bytes);
-    return status;
+    return STATUS_OK;
 }
 
 void file_list_free(struct file_list *list) {

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF files are read in place");
@@ -193,10 +194,8 @@ static enum status parse(struct gguf_file *file, struct cursor *cursor) {
         cursor->is_short = true;
     if (cursor->is_short)
         return STATUS_OK;
-    file->keys = calloc((size_t)n_keys + 1, sizeof *file->keys);
-    file->tensors = calloc((size_t)n_tensors + 1, sizeof *file->tensors);
-    if (!file->keys || !file->tensors)
-        return FAIL(STATUS_FAILED, "out of memory for the keys and tensors of %s", file->path);
+    file->keys = allocate((size_t)n_keys, sizeof *file->keys);
+    file->tensors = allocate((size_t)n_tensors, sizeof *file->tensors);
     for (uint64_t i = 0; i < n_keys && !cursor->is_short; i++)
         TRY(read_key(file, cursor, &file->keys[i]));
     for (uint64_t i = 0; i < n_tensors && !cursor->is_short; i++)
@@ -233,9 +232,7 @@ static enum status read_head(struct gguf_file *file, uint64_t *head_bytes) {
             return FAIL(STATUS_INVALID,
                         "%s: its keys and descriptions of tensors have more than %" PRIu64 " bytes",
                         file->path, LARGEST_HEAD);
-        file->head = malloc((size_t)n + 1);
-        if (!file->head)
-            return FAIL(STATUS_FAILED, "out of memory for the keys of %s", file->path);
+        file->head = allocate((size_t)n, 1);
         TRY(read_at(file, 0, (size_t)n, file->head));
         cursor = (struct cursor){file->head, file->head + n, false};
         TRY(parse(file, &cursor));
@@ -265,13 +262,11 @@ static struct gguf_string tensor_name(const struct gguf_file *file, int i) {
 
 static enum status check_names(const struct gguf_file *file, const char *what, int n,
                                struct gguf_string (*name)(const struct gguf_file *file, int i)) {
-    struct gguf_string *names = malloc(((size_t)n + 1) * sizeof *names);
-    enum status status =
-        names ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the names in %s", file->path);
-    for (int i = 0; i < n && names; i++)
+    struct gguf_string *names = allocate((size_t)n, sizeof *names);
+    enum status status = STATUS_OK;
+    for (int i = 0; i < n; i++)
         names[i] = name(file, i);
-    if (names)
-        qsort(names, (size_t)n, sizeof *names, compare_strings);
+    qsort(names, (size_t)n, sizeof *names, compare_strings);
     for (int i = 1; i < n && status == STATUS_OK; i++)
         if (compare_strings(&names[i - 1], &names[i]) == 0)
             status = FAIL(STATUS_INVALID, "%s: the %s \"%.*s\" is there twice", file->path, what,
@@ -307,10 +302,8 @@ static enum status place_tensors(struct gguf_file *file, uint64_t head_bytes) {
 enum status gguf_open(struct gguf_file *file, const char *path) {
     struct stat info;
     uint64_t head_bytes = 0;
-    *file = (struct gguf_file){.path = strdup(path), .descriptor = -1};
-    enum status status = file->path ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the path %s", path);
-    if (status == STATUS_OK)
-        status = file_open_regular(path, O_RDONLY, &file->descriptor);
+    *file = (struct gguf_file){.path = copy_string(path), .descriptor = -1};
+    enum status status = file_open_regular(path, O_RDONLY, &file->descriptor);
     if (status == STATUS_OK && fstat(file->descriptor, &info) != 0)
         status = FAIL(STATUS_FAILED, "cannot stat %s: %s", path, strerror(errno));
     if (status == STATUS_OK) {
@@ -610,11 +603,7 @@ enum status gguf_write(const char *path, const struct gguf_keys *keys, const str
     add_u64(&start, keys->n);
     text_add_bytes(&start, keys->bytes.data, keys->bytes.length);
     add_tensors(&start, tensors, n_tensors);
-    enum status status = text_status(&keys->bytes);
-    if (status == STATUS_OK)
-        status = text_status(&start);
-    if (status == STATUS_OK)
-        status = file_writer_open(&writer, path);
+    enum status status = file_writer_open(&writer, path);
     if (status == STATUS_OK)
         file_write(&writer, start.data, start.length);
     for (int i = 0; i < n_tensors && status == STATUS_OK && !writer.error; i++) {

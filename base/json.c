@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
 
@@ -174,9 +175,7 @@ static enum status check_keys(const cJSON *object, const struct parsed *parsed) 
     int n = cJSON_GetArraySize(object), i = 0;
     if (n < 2)
         return STATUS_OK;
-    const cJSON **items = malloc((size_t)n * sizeof *items), *item;
-    if (!items)
-        return FAIL(STATUS_FAILED, "out of memory reading %s", parsed->source);
+    const cJSON **items = allocate((size_t)n, sizeof *items), *item;
     cJSON_ArrayForEach(item, object) items[i++] = item;
     qsort(items, (size_t)n, sizeof *items, by_key);
     enum status status = STATUS_OK;

@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/processors.h"
 
@@ -163,10 +164,7 @@ static bool start(struct worker *worker) {
 }
 
 static bool add_worker(void) {
-    struct worker **workers = realloc(team.workers, (size_t)(team.n_workers + 1) * sizeof(struct worker *));
-    if (!workers)
-        return false;
-    team.workers = workers;
+    team.workers = reallocate(team.workers, (size_t)team.n_workers + 1, sizeof *team.workers);
     struct worker *worker = aligned_alloc(CACHE_LINE, sizeof *worker);
     if (!worker)
         return false;
@@ -177,7 +175,7 @@ static bool add_worker(void) {
         free(worker);
         return false;
     }
-    workers[team.n_workers++] = worker;
+    team.workers[team.n_workers++] = worker;
     return true;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 
 // The CPUs that a container's quota allows ("200000 100000" means 2), or 0 when there is no quota.
@@ -130,9 +131,9 @@ bool numa_has_nodes(void) {
 }
 
 enum status numa_open(const char *synthetic, struct numa **out) {
-    struct numa *numa = calloc(1, sizeof *numa);
+    struct numa *numa = allocate(1, sizeof *numa);
     *out = NULL;
-    if (!numa || hwloc_topology_init(&numa->topology) != 0) {
+    if (hwloc_topology_init(&numa->topology) != 0) {
         free(numa);
         return FAIL(STATUS_FAILED, "out of memory for the machine's topology");
     }

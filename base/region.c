@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
+
 void region_table_init(struct region_table *table) {
     *table = (struct region_table){0};
 }
@@ -16,14 +18,7 @@ void region_table_free(struct region_table *table) {
 
 enum status region_add(struct region_table *table, enum region_kind kind, enum region_place place,
                        enum dtype type, size_t elements, int *index, const char *name_format, ...) {
-    if (table->n_regions == table->capacity) {
-        int capacity = table->capacity ? 2 * table->capacity : 64;
-        struct region *grown = realloc(table->regions, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return FAIL(STATUS_FAILED, "out of memory for the table of memory regions (%d rows)", capacity);
-        table->regions = grown;
-        table->capacity = capacity;
-    }
+    RESERVE(table->regions, table->n_regions + 1, table->capacity);
     struct region *region = &table->regions[table->n_regions];
     *region = (struct region){.kind = kind, .place = place, .type = type, .elements = elements};
     va_list arguments;

@@ -10,33 +10,20 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/alloc.h"
+
 void text_free(struct text *text) {
     free(text->data);
     *text = (struct text){0};
 }
 
 // Makes room for `more` bytes and a NUL.
-static bool text_reserve(struct text *text, size_t more) {
-    if (text->failed)
-        return false;
-    if (more < text->capacity - text->length && text->capacity > text->length)
-        return true;
-    size_t capacity = text->capacity ? text->capacity : 128;
-    while (capacity <= text->length + more)
-        capacity *= 2;
-    char *grown = realloc(text->data, capacity);
-    if (!grown) {
-        text->failed = true;
-        return false;
-    }
-    text->data = grown;
-    text->capacity = capacity;
-    return true;
+static void text_reserve(struct text *text, size_t more) {
+    RESERVE(text->data, text->length + more + 1, text->capacity);
 }
 
 void text_add_bytes(struct text *text, const void *bytes, size_t length) {
-    if (!text_reserve(text, length))
-        return;
+    text_reserve(text, length);
     if (length > 0) // bytes may be NULL then
         memcpy(text->data + text->length, bytes, length);
     text->length += length;
@@ -49,7 +36,8 @@ void text_add(struct text *text, const char *format, ...) {
     va_copy(again, arguments);
     int length = vsnprintf(NULL, 0, format, arguments);
     va_end(arguments);
-    if (length >= 0 && text_reserve(text, (size_t)length)) {
+    if (length >= 0) {
+        text_reserve(text, (size_t)length);
         vsnprintf(text->data + text->length, (size_t)length + 1, format, again);
         text->length += (size_t)length;
     }
@@ -82,11 +70,6 @@ void text_add_folded(struct text *text, const char *line, size_t columns, const 
             blank = at;
     }
     text_add(text, "%s", line + begin);
-}
-
-enum status text_status(const struct text *text) {
-    return text->failed ? FAIL(STATUS_FAILED, "out of memory for text of %zu bytes", text->length)
-                        : STATUS_OK;
 }
 
 // Levenshtein distance, one row of the table at a time. Names longer than the row get a large distance.

@@ -152,5 +152,5 @@ enum status utf8_normalize(const char *text, size_t n, struct text *out) {
         TRY(add_normalized(text + begin, end - begin, out));
         at = end;
     }
-    return text_status(out);
+    return STATUS_OK;
 }

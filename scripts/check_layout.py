@@ -64,6 +64,8 @@ def read_calls(builds):
             # Objects of kernels/cpu/isa are compiled once per instruction set, into kernels/cpu/SET.
             module = re.sub(r"^kernels/cpu/(portable|avx\w*)/", "kernels/cpu/isa/",
                             os.path.normpath(os.path.join(relative, name[:-2])))
+            if not any(os.path.exists(module + suffix) for suffix in SUFFIXES):
+                continue  # left over from a source that is gone
             for line in output("nm", os.path.join(folder, name)).splitlines():
                 words = line.split()
                 if len(words) == 2 and words[0] == "U":

@@ -207,20 +207,6 @@ static enum status make_folder(struct exporter *exporter) {
     return status;
 }
 
-char *export_new_file(struct exporter *exporter, const char *name) {
-    char **grown =
-        realloc(exporter->files.paths, ((size_t)exporter->files.n_paths + 1) * sizeof *exporter->files.paths);
-    if (grown)
-        exporter->files.paths = grown;
-    char *copy = grown ? file_path("%s", name) : NULL;
-    if (!copy) {
-        (void)FAIL(STATUS_FAILED, "out of memory for the name %s", name);
-        return NULL;
-    }
-    exporter->files.paths[exporter->files.n_paths++] = copy;
-    return file_path("%s/%s", exporter->temporary, name);
-}
-
 static enum status write_record(struct exporter *exporter) {
     struct text record = {0};
     char *path = file_path("%s/" EXPORT_RECORD, exporter->temporary);

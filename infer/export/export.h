@@ -57,8 +57,11 @@ void export_free(struct exporter *exporter); // also after a failure
 
 // ---- what the formats share
 
-// The path of a new file of the export, to be freed; it is listed. NULL: out of memory, recorded.
-char *export_new_file(struct exporter *exporter, const char *name);
+// The path of a new file of the export, to be freed; it is listed.
+static inline char *export_new_file(struct exporter *exporter, const char *name) {
+    file_list_add(&exporter->files, name);
+    return file_path("%s/%s", exporter->temporary, name);
+}
 enum status export_huggingface(struct exporter *exporter) MUST_CHECK;
 enum status export_gguf(struct exporter *exporter) MUST_CHECK;
 

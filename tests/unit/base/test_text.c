@@ -23,13 +23,8 @@ static void test_growing(void **state) {
     text_add_bytes(&text, "a\0b", 3);
     assert_int_equal(text.length, 5003);
     assert_memory_equal(text.data + 5000, "a\0b", 4);
-    EXPECT_OK(text_status(&text));
     text_free(&text);
     assert_null(text.data);
-    text.failed = true; // as after a failed allocation: later calls do nothing, text_status reports it
-    text_add(&text, "more");
-    assert_null(text.data);
-    EXPECT_FAILURE(STATUS_FAILED, text_status(&text), "out of memory");
 }
 
 static void random_bits(uint64_t i, void *value, size_t size) {
