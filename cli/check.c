@@ -129,7 +129,7 @@ static enum status check_model(struct config *config) {
     struct text line = {0};
     if (config->model.init_from[0] && !file_exists(config->model.init_from))
         return STATUS_OK;
-    const struct gpt_config sizes = model_sizes(config);
+    const struct gpt_config sizes = config_model(config);
     enum status status = params_init(&params, &sizes);
     if (status == STATUS_OK)
         status = check_groups(config, &params, has_vocabulary);

@@ -238,7 +238,7 @@ static enum status find_fit(struct planner *planner, const struct engine_options
 static enum status plan_resolved(struct planner *planner, struct config *config, struct plan_case *one) {
     struct plan_report *report = &planner->report;
     struct params params;
-    const struct gpt_config sizes = model_sizes(config);
+    const struct gpt_config sizes = config_model(config);
     one->local_world = per_machine > 0 && per_machine < one->world ? (int)per_machine : one->world;
     one->n_threads = (int)config->run.threads;
     if (one->n_threads == 0)

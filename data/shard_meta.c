@@ -15,8 +15,7 @@ static bool is_tokenizer(const char *path, const struct tokenizer_identity *expe
     bool is_same = tokenizer_load(path, &tokenizer) == STATUS_OK;
     if (is_same) {
         const struct tokenizer_identity found = tokenizer_identify(tokenizer, path);
-        is_same = found.n_ids == expected->n_ids &&
-                  (expected->checksum == 0 || found.checksum == expected->checksum);
+        is_same = found.n_ids == expected->n_ids && found.checksum == expected->checksum;
     } else
         status_clear();
     tokenizer_delete(tokenizer);
@@ -27,16 +26,6 @@ static bool is_tokenizer(const char *path, const struct tokenizer_identity *expe
 static const char *meta_string(const cJSON *meta, const char *key) {
     const char *value = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(meta, key));
     return value ? value : "";
-}
-
-// What meta.json says of the tokenizer, without a checksum. n_ids 0: nothing.
-static struct tokenizer_identity identity_of_meta(const cJSON *meta) {
-    const cJSON *ids = cJSON_GetObjectItemCaseSensitive(meta, "ids");
-    const char *path = meta_string(meta, "tokenizer"), *slash = strrchr(path, '/');
-    struct tokenizer_identity identity = {.n_ids =
-                                              cJSON_IsNumber(ids) && ids->valueint > 0 ? ids->valueint : 0};
-    snprintf(identity.name, sizeof identity.name, "%s", slash ? slash + 1 : path);
-    return identity;
 }
 
 // Tries the candidates in their order.
@@ -66,12 +55,8 @@ enum status shard_find_tokenizer(const struct shard *shard, char **path) {
     enum status status = meta_path ? STATUS_OK : STATUS_FAILED;
     if (status == STATUS_OK && file_exists(meta_path) && json_read_file(meta_path, &meta) != STATUS_OK)
         status_clear();
-    if (status == STATUS_OK) {
-        const struct tokenizer_identity expected =
-            shard->tokenizer.n_ids > 0 ? shard->tokenizer : identity_of_meta(meta);
-        if (expected.n_ids > 0)
-            status = choose(meta, &expected, folder, path);
-    }
+    if (status == STATUS_OK && shard->tokenizer.n_ids > 0)
+        status = choose(meta, &shard->tokenizer, folder, path);
     cJSON_Delete(meta);
     free(meta_path);
     free(folder);

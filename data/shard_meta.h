@@ -6,8 +6,7 @@
 #include "data/shard.h"
 
 // Finds the tokenizer that the shard records: "bytes", or a file. Looks in the shard's folder, then where
-// meta.json says that it was. Only a file with the recorded checksum counts; for shards of version 0.2, which
-// record none in their header, one with the number of ids that meta.json has.
+// meta.json says that it was. Only a file with the recorded checksum counts.
 //   path   [out] for tokenizer_load, to be freed; NULL when it is not found
 enum status shard_find_tokenizer(const struct shard *shard, char **path) MUST_CHECK;
 

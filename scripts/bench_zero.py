@@ -253,11 +253,15 @@ def same_arithmetic(config, ranks, stage, stages):
     return next(s for s in stages if not two_orders or (s >= 2) == (stage >= 2))
 
 
+def n_weights(manifest):
+    return sum(math.prod(tensor['shape']) for tensor in manifest['tensors'])
+
+
 def states_by_formula(manifest, ranks, stage):
     """Bytes per rank of params, gradients, fp32 master weights and optimizer states: ZeRO (arXiv 1910.02054), section 5,
     with this program's fp32 gradients. Without padding and without the small tensors that stage 3 keeps whole."""
     is_16_bit = manifest['compute'] != 'fp32'
-    n, params, state = manifest['model']['n_weights'], 2 if is_16_bit else 4, 4 * len(manifest['state'])
+    n, params, state = n_weights(manifest), 2 if is_16_bit else 4, 4 * len(manifest['state'])
     state -= 0 if is_16_bit else 4  # with fp32 compute, the parameters are the master weights
     divided = [ranks if stage >= lowest else 1 for lowest in (3, 2, 1)]
     return sum(n * size / by for size, by in zip((params, 4, state), divided))
@@ -323,7 +327,7 @@ def summarize(arguments, config, runs, notes):
     return {
         'program': manifest['version'], 'processor': processor_name() if here else None,
         'cores': cores if here else None, 'crowded_ranks': crowded,
-        'parameters': manifest['model']['n_weights'], 'compute': manifest['compute'],
+        'parameters': n_weights(manifest), 'compute': manifest['compute'],
         'steps': arguments.steps, 'warmup': arguments.warmup, 'rounds': arguments.rounds,
         'command': 'scripts/bench_zero.sh ' + shlex.join(sys.argv[1:]), 'notes': notes,
         'same_bits': all(cell['same_bits'] for cell in cells), 'as_planned': all(cell['as_planned'] for cell in cells),

@@ -198,7 +198,7 @@ static enum status settle_orders(struct trainer *trainer) {
         *record = trainer->resumed->data;
         trainer->resumed->data = (struct data_record){0};
     }
-    if (record->n_orders == 0) // a new run, or a checkpoint of a version that recorded no data
+    if (record->n_orders == 0) // a new run
         TRY(data_record_begin_order(record, 0, now));
     else if (!identity_is_same(&record->train, now))
         TRY(take_changed_data(trainer, now));

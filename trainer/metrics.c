@@ -20,9 +20,7 @@
 static bool keep_line(const char *line, size_t length, int64_t steps_done) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(entry, "step");
-    bool from_zero = cJSON_GetObjectItemCaseSensitive(entry, "loss") &&
-                     !cJSON_GetObjectItemCaseSensitive(entry, "wall_time"); // of versions before 0.3
-    bool keep = cJSON_IsNumber(step) && step->valuedouble + from_zero <= (double)steps_done;
+    bool keep = cJSON_IsNumber(step) && step->valuedouble <= (double)steps_done;
     cJSON_Delete(entry);
     return keep;
 }
@@ -50,12 +48,11 @@ static enum status remove_lines(const char *path, int64_t steps_done) {
     return status;
 }
 
-// The step of a complete line, of a loss and with its time; -1 for other lines.
+// The step of a complete line of a loss; -1 for other lines.
 static int64_t step_of_line(const char *line, size_t length) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(entry, "step");
-    const bool counts = cJSON_IsNumber(step) && cJSON_GetObjectItemCaseSensitive(entry, "loss") &&
-                        cJSON_GetObjectItemCaseSensitive(entry, "wall_time");
+    const bool counts = cJSON_IsNumber(step) && cJSON_GetObjectItemCaseSensitive(entry, "loss");
     const int64_t found = counts ? (int64_t)step->valuedouble : -1;
     cJSON_Delete(entry);
     return found;

@@ -1,6 +1,5 @@
 // The metrics of a run, for programs: metrics.jsonl, with one JSON object per line, and the same figures as
-// TensorBoard events. A "step" is the number of steps done: 1 for the first loss. Versions before 0.3 counted
-// losses from 0; their lines have no "wall_time", and readers add 1 to their steps.
+// TensorBoard events. A "step" is the number of steps done: 1 for the first loss.
 #ifndef ZERO_TRAINER_METRICS_H
 #define ZERO_TRAINER_METRICS_H
 
@@ -82,8 +81,7 @@ struct metrics {
 // Opens FOLDER/metrics.jsonl for appending, and a new TensorBoard events file. Removes the lines and events
 // of steps after `steps_done`, which a resumed run writes again, and an incomplete last one.
 enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) MUST_CHECK;
-// The step of the last line of FOLDER/metrics.jsonl that is a step's; 0 without one. Versions before 0.3
-// count as none.
+// The step of the last line of FOLDER/metrics.jsonl that is a step's; 0 without one.
 enum status metrics_last_step(const char *folder, int64_t *step) MUST_CHECK;
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;

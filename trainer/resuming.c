@@ -193,7 +193,7 @@ static void describe_changed_ranks(const struct trainer *trainer) {
 
 static void describe_changed_device(const struct trainer *trainer) {
     const char *before = trainer->resumed->device, *now = trainer->device->arithmetic;
-    if (before && strcmp(before, now) != 0)
+    if (strcmp(before, now) != 0)
         log_info("the checkpoint is of a run by %s; now by %s: results are equal to rounding", before, now);
 }
 

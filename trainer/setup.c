@@ -53,7 +53,7 @@ static enum status resolve_config(struct trainer *trainer) {
     TRY(data_defaults_apply(config));
     TRY(trainer_load_tokenizer(trainer));
     TRY(config_resolve(config, trainer->comm->world));
-    const struct gpt_config sizes = model_sizes(config);
+    const struct gpt_config sizes = config_model(config);
     TRY(params_init(&trainer->params, &sizes));
     TRY(check_groups(trainer));
     if (!trainer->weights.path)

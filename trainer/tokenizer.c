@@ -51,12 +51,11 @@ enum status trainer_check_same_tokenizer(struct trainer *trainer) {
 
 // ---- resume
 
-// Checkpoints of version 0.2 record no checksum, but hold a copy of the tokenizer.
 static enum status identify_recorded(const struct checkpoint *checkpoint, const struct tokenizer *copy,
                                      struct tokenizer_identity *out) {
     const char *given = checkpoint->config.data.tokenizer;
     *out = tokenizer_identify(copy, given[0] ? given : checkpoint->tokenizer);
-    if (checkpoint->tokenizer_checksum && checkpoint->tokenizer_checksum != out->checksum)
+    if (checkpoint->tokenizer_checksum != out->checksum)
         return FAIL(STATUS_INVALID, "%s: %s is not the tokenizer that its manifest records", checkpoint->path,
                     checkpoint->tokenizer);
     return STATUS_OK;

@@ -529,7 +529,7 @@ static enum status bench_generate(const char *config_path, int n_threads) {
     struct config config;
     struct generate_bench bench = {0};
     enum status status = config_read(&config, config_path, 0, NULL);
-    const struct gpt_config sizes = status == STATUS_OK ? model_sizes(&config) : (struct gpt_config){0};
+    const struct gpt_config sizes = status == STATUS_OK ? config_model(&config) : (struct gpt_config){0};
     config_free(&config);
     TRY(status);
     TRY(params_init(&bench.params, &sizes));

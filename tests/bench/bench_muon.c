@@ -77,7 +77,7 @@ static enum status read_model(struct muon_bench *bench, const char *config_path)
     struct params params = {0};
     enum status status = config_read(&config, config_path, 0, NULL);
     if (status == STATUS_OK) {
-        const struct gpt_config sizes = model_sizes(&config);
+        const struct gpt_config sizes = config_model(&config);
         config.optimizer.type = CONFIG_OPTIMIZER_MUON;
         bench->n_embd = sizes.n_embd;
         status = params_init(&params, &sizes);

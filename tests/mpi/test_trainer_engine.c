@@ -120,6 +120,7 @@ static void test_saving_right_after_loading(void **state) {
                                                          .config = &fixture.config,
                                                          .params = &fixture.params,
                                                          .compute = type,
+                                                         .device = "avx2",
                                                          .kinds = model_states_kinds(states),
                                                          .source = model_states_source(&reader)};
             temporary_path(&temporary, "saved", folder, sizeof folder);

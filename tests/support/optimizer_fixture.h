@@ -24,6 +24,11 @@ static inline void fixture_open_on(struct fixture *fixture, const struct gpt_con
                                    enum dtype type, struct device *device) {
     *fixture = (struct fixture){0};
     EXPECT_OK(config_parse(&fixture->config, json, strlen(json), "test"));
+    fixture->config.model.n_layer = sizes->n_layer; // which a checkpoint's model is made of
+    fixture->config.model.n_head = sizes->n_head;
+    fixture->config.model.n_embd = sizes->n_embd;
+    fixture->config.model.vocab_size = sizes->vocab_size;
+    fixture->config.model.n_positions = sizes->n_positions;
     EXPECT_OK(params_init(&fixture->params, sizes));
     EXPECT_OK(comm_open_self(&fixture->comm));
     EXPECT_OK(comm_attach(fixture->comm, device, true));

@@ -270,7 +270,7 @@ static enum status try_preset(const struct fit_request *request, const struct pr
         status_clear();
         status = config_resolve(&given, 1);
     }
-    const struct gpt_config sizes = model_sizes(&given);
+    const struct gpt_config sizes = config_model(&given);
     if (status == STATUS_OK)
         status = params_init(&params, &sizes);
     changed.plan.config = changed.given = &config;

@@ -4,6 +4,7 @@
 
 #include "model/params.h"
 #include "options/config.h"
+#include "zero/partition/config_model.h"
 
 // Sets the sizes of the config to those `found` in the weights at `path`: model.init_from or, with `resumes`,
 // the run to resume. STATUS_INVALID lists those for which the config has another value; but the initial
@@ -18,6 +19,5 @@ bool model_sizes_want_tokenizer(const struct config *config);
 // Sets model.vocab_size to the n_ids of the tokenizer at `path` if it is left out. STATUS_INVALID when it is
 // smaller than n_ids.
 enum status model_sizes_from_tokenizer(struct config *config, const char *path, int n_ids) MUST_CHECK;
-struct gpt_config model_sizes(const struct config *config);
 
 #endif

@@ -93,8 +93,7 @@ static bool read_line(const char *p, struct metrics_line *line) {
     } while (*p == ',');
     if (*p != '}' || p[1 + strspn(p + 1, BLANKS)] != '\0' || !(step >= 0 && step <= 9007199254740992.0))
         return false;
-    // Versions before 0.3 counted losses from 0.
-    line->step = (int64_t)step + (line->is_step && isnan(line->values[METRIC_WALL_TIME]));
+    line->step = (int64_t)step;
     return true;
 }
 

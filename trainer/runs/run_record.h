@@ -1,6 +1,6 @@
 // What a run folder holds, read without touching it: config, sessions, metrics. Files that are absent leave
 // their part empty. Works for a run that has not begun, that is under way (run_record_update reads what is
-// new), and for those of earlier versions.
+// new).
 #ifndef ZERO_TRAINER_RUNS_RUN_RECORD_H
 #define ZERO_TRAINER_RUNS_RUN_RECORD_H
 

@@ -42,7 +42,7 @@ enum status sessions_begin(const char *folder, const struct session *session) MU
 enum status sessions_end(const char *folder, const struct session *session) MUST_CHECK;
 
 // Reads the sessions of a run, oldest first: the newest SESSIONS_MOST. Free *sessions with free(). None
-// (*n 0) without the file, as for runs of versions before 0.3. Lines that are not of sessions are skipped.
+// (*n 0) without the file. Lines that are not of sessions are skipped.
 // STATUS_FAILED: out of memory.
 #define SESSIONS_MOST 1000
 enum status sessions_read(const char *folder, struct session **sessions, int *n) MUST_CHECK;

@@ -91,8 +91,7 @@ struct reader {
 
 struct field {
     unsigned number, type;
-    uint64_t integer;     // of WIRE_VARINT
-    struct reader inside; // of WIRE_BYTES
+    uint64_t integer; // of WIRE_VARINT
 };
 
 static bool read_varint(struct reader *reader, uint64_t *value) {
@@ -120,7 +119,6 @@ static bool read_field(struct reader *reader, struct field *field) {
         return false;
     if (bytes > (uint64_t)(reader->end - reader->at))
         return false;
-    field->inside = (struct reader){reader->at, reader->at + bytes};
     reader->at += bytes;
     return true;
 }
@@ -128,28 +126,16 @@ static bool read_field(struct reader *reader, struct field *field) {
 // What trimming needs to know of an event.
 struct seen_event {
     int64_t step;
-    bool has_summary, is_training, names_writer;
+    bool has_summary;
 };
-
-// The tag of a summary's first value.
-static bool is_training_tag(struct reader summary) {
-    struct field value, tag;
-    return read_field(&summary, &value) && value.type == WIRE_BYTES && read_field(&value.inside, &tag) &&
-           tag.type == WIRE_BYTES && tag.inside.end - tag.inside.at > 6 &&
-           memcmp(tag.inside.at, "train/", 6) == 0;
-}
 
 static struct seen_event look_at_event(struct reader event) {
     struct seen_event seen = {0};
-    struct field field;
+    struct field field = {0};
     while (read_field(&event, &field)) {
         if (field.number == 2 && field.type == WIRE_VARINT)
             seen.step = (int64_t)field.integer;
-        if (field.number == 5 && field.type == WIRE_BYTES) {
-            seen.has_summary = true;
-            seen.is_training = is_training_tag(field.inside);
-        }
-        seen.names_writer = seen.names_writer || field.number == 10;
+        seen.has_summary |= field.number == 5 && field.type == WIRE_BYTES;
     }
     return seen;
 }
@@ -173,13 +159,11 @@ static enum status trim_file(const char *path, int64_t steps_done) {
     size_t length, n = 0;
     struct text kept = {0};
     struct reader data;
-    bool from_zero = true, has_values = false;
+    bool has_values = false;
     TRY(file_read(path, LARGEST_FILE, &bytes, &length));
     for (size_t at = 0; (n = record_bytes((unsigned char *)bytes + at, length - at, &data)) > 0; at += n) {
         const struct seen_event event = look_at_event(data);
-        if (event.names_writer)
-            from_zero = false;
-        if (event.has_summary && event.step + (from_zero && event.is_training) > steps_done)
+        if (event.has_summary && event.step > steps_done)
             continue;
         has_values = has_values || event.has_summary;
         text_add_bytes(&kept, bytes + at, n);

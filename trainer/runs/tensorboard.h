@@ -1,6 +1,6 @@
 // TensorBoard event files, one per start of a run. Format: TensorFlow record files with Event messages
 // (event.proto, summary.proto), written without protobuf. A step is the number of steps done. The first event
-// of a file names its writer; versions before 0.3, which counted the steps of training from 0, named none.
+// of a file names its writer.
 #ifndef ZERO_TRAINER_RUNS_TENSORBOARD_H
 #define ZERO_TRAINER_RUNS_TENSORBOARD_H
 

@@ -1,6 +1,5 @@
 // How many updates the average of the weights holds (train.ema, schedule-free AdamW), and their weights in it
-// (trainer/schedule.h). A member of the manifest, "average", absent while the run has no average,
-// as in checkpoints of earlier versions.
+// (trainer/schedule.h). A member of the manifest, "average", absent while the run has no average.
 #ifndef ZERO_ZERO_CHECKPOINT_AVERAGE_RECORD_H
 #define ZERO_ZERO_CHECKPOINT_AVERAGE_RECORD_H
 

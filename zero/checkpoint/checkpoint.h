@@ -1,5 +1,5 @@
 // Checkpoints: the whole state of a run in a folder, RUN/checkpoints/step-00000123/.
-//   manifest.json    format, step, tokens, config, model sizes, tensors, partition, a checksum of every file
+//   manifest.json    format, step, tokens, config, tensors, partition, a checksum of every file
 //   rank-00000.bin   one file per rank: little-endian fp32 values of the spans that the rank owns. For each
 //                    span: master weights, then moments, and the average of the weights
 //                    (zero/checkpoint/layout.h)

@@ -201,7 +201,7 @@ static enum status parse_order(struct data_order *order, const cJSON *item, int6
 enum status data_record_parse(struct data_record *record, const cJSON *manifest, int64_t step,
                               const char *source) {
     const cJSON *data, *object, *array, *item;
-    if (!cJSON_GetObjectItemCaseSensitive(manifest, "data")) // written by an earlier version
+    if (!cJSON_GetObjectItemCaseSensitive(manifest, "data"))
         return STATUS_OK;
     TRY(json_get_object(manifest, "data", source, &data));
     TRY(json_get_object(data, "train", source, &object));

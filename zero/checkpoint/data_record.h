@@ -3,7 +3,7 @@
 //   tasks        eval.tasks of the run (absent without)
 //   orders       the steps at which an order of training sequences began: step 0, and each step at which
 //                changed data was accepted (checkpoint.accept_new_data)
-// Absent in checkpoints of earlier versions; then any data is accepted.
+// Absent where nothing is recorded.
 #ifndef ZERO_ZERO_CHECKPOINT_DATA_RECORD_H
 #define ZERO_ZERO_CHECKPOINT_DATA_RECORD_H
 

@@ -54,7 +54,7 @@ struct checkpoint_contents {
     const struct params *params;
     const struct tokenizer *tokenizer; // copied into the folder; NULL: none
     enum dtype compute;                // the resolved precision.compute
-    const char *device;                // what rounds the results (device's arithmetic); NULL: not recorded
+    const char *device;                // what rounds the results: device's arithmetic
     struct checkpoint_attention attention;
     struct checkpoint_kinds kinds;
     struct loss_scale loss_scale;
@@ -73,22 +73,22 @@ struct checkpoint {
     struct config config; // as resolved when it was written
     struct params params; // the table that its model sizes give
     enum dtype compute;
-    char *device;                          // of rank 0; NULL: not recorded, as in earlier versions
-    struct checkpoint_attention attention; // FLASH in checkpoints of earlier versions
-    char *version;                         // of the program that wrote it
-    char *optimizer;                       // "adamw", "sgd", ...
-    struct checkpoint_kinds kinds;         // as in checkpoint_contents
-    unsigned char *n_moments;              // (n_params) backs kinds.n_moments, or NULL
-    int world;                             // number of ranks that wrote it
+    char *device; // of rank 0
+    struct checkpoint_attention attention;
+    char *version;                 // of the program that wrote it
+    char *optimizer;               // "adamw", "sgd", ...
+    struct checkpoint_kinds kinds; // as in checkpoint_contents
+    unsigned char *n_moments;      // (n_params) backs kinds.n_moments, or NULL
+    int world;                     // number of ranks that wrote it
     enum partition_kind partition;
     struct loss_scale loss_scale;
-    struct data_record data; // without orders in checkpoints of earlier versions
+    struct data_record data;
     struct history history;
     struct spike_record spikes;
     struct noise_record noise;
     struct average_record average;
     char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
-    uint64_t tokenizer_checksum;   // tokenizer_checksum; 0 in checkpoints of earlier versions
+    uint64_t tokenizer_checksum;   // tokenizer_checksum; 0 without a tokenizer
     struct checkpoint_file *files; // those of the ranks first
     int n_files;
     struct checkpoint_layout layout;

@@ -1,5 +1,5 @@
 // What a checkpoint records about its run beyond the config: members of the manifest, each absent where there
-// is nothing to record, as in checkpoints of earlier versions.
+// is nothing to record.
 //   history   options that resumed runs changed on purpose (checkpoint.resume_with), with the step, in order
 //   best      the lowest validation loss of a saved step (checkpoint.keep_best)
 //   pacing    the time spent and the lengths decided on, with train.max_minutes

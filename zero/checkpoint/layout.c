@@ -17,13 +17,6 @@ bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind) {
 
 // ---- moments that do not exist
 
-bool checkpoint_kinds_vary(const struct checkpoint_kinds *kinds, const struct params *params) {
-    for (int i = 0; i < params->n_params && kinds->n_moments; i++)
-        if (kinds->n_moments[i] != kinds->n - 1)
-            return true;
-    return false;
-}
-
 // CHECKPOINT_M is moment 1, CHECKPOINT_V 2. All tensors have the other kinds that the layout holds.
 static bool is_stored(const struct checkpoint_layout *layout, int kind, int param) {
     return kind > CHECKPOINT_V || kind <= layout->kinds.n_moments[param];
@@ -66,7 +59,7 @@ static uint64_t count_stored(const struct checkpoint_layout *layout, int kind, i
     return n;
 }
 
-// ---- regular
+// ---- spans
 
 // The kinds that a span has values of, one after another.
 static int kinds_of_span(const struct checkpoint_layout *layout) {
@@ -183,122 +176,11 @@ static int find_partition_span(const struct partition *partition, int unit, size
     return low;
 }
 
-// ---- listed
-
-static int compare_spans(const void *a, const void *b) {
-    const struct checkpoint_span *x = a, *y = b;
-    if (x->kind != y->kind)
-        return x->kind < y->kind ? -1 : 1;
-    if (x->unit != y->unit)
-        return x->unit < y->unit ? -1 : 1;
-    return x->begin < y->begin ? -1 : x->begin > y->begin ? 1 : x->end < y->end ? -1 : x->end > y->end;
-}
-
-// Follows the sorted spans of a kind of a unit, from spans[*i] on, as long as each goes on where the one
-// before it ended. Returns the element at which they end.
-static size_t follow_spans(const struct checkpoint_layout *layout, int kind, int unit, size_t elements,
-                           int *i) {
-    const bool is_moment = kind == CHECKPOINT_M || kind == CHECKPOINT_V;
-    for (size_t covered = 0;;) {
-        const struct checkpoint_span *span = &layout->spans[*i];
-        size_t end = elements;
-        bool stored = true;
-        if (is_moment && covered < elements)
-            end = alike_end(layout, kind, unit, covered, elements, &stored);
-        if (!stored) {
-            covered = end;
-            continue;
-        }
-        if (*i == layout->n_spans || (int)span->kind != kind || span->unit != unit ||
-            span->begin != covered || span->end > end)
-            return covered;
-        covered = span->end;
-        ++*i;
-    }
-}
-
-// Checks that the sorted spans cover every unit of every kind once.
-static enum status check_cover(struct checkpoint_layout *layout, const char *source) {
-    int i = 0, n_units = layout->params->n_units;
-    for (int kind = 0; kind < N_CHECKPOINT_KINDS; kind++) {
-        for (int unit = 0; unit < n_units; unit++) {
-            layout->first_span[kind * n_units + unit] = i;
-            if (!checkpoint_layout_holds(layout, kind))
-                continue;
-            const size_t elements = layout->params->units[unit].elements;
-            const size_t covered = follow_spans(layout, kind, unit, elements, &i);
-            if (covered != elements)
-                return FAIL(STATUS_INVALID,
-                            "%s: the spans of unit %d (%s) leave a gap or overlap at element %zu of %zu",
-                            source, unit, checkpoint_kind_name((enum checkpoint_kind)kind), covered,
-                            elements);
-        }
-    }
-    layout->first_span[N_CHECKPOINT_KINDS * n_units] = i;
-    return i == layout->n_spans ? STATUS_OK
-                                : FAIL(STATUS_INVALID, "%s: a span is listed twice: unit %d (%s)", source,
-                                       layout->spans[i].unit, checkpoint_kind_name(layout->spans[i].kind));
-}
-
-enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struct params *params,
-                                   const struct checkpoint_kinds *kinds, struct checkpoint_span *spans,
-                                   int n_spans, const char *source) {
-    *layout = (struct checkpoint_layout){
-        .params = params,
-        .kinds = *kinds,
-        .spans = spans,
-        .n_spans = n_spans,
-        .first_span = calloc((size_t)N_CHECKPOINT_KINDS * (size_t)params->n_units + 1, sizeof(int))};
-    enum status status = STATUS_OK;
-    if (!layout->first_span)
-        status = FAIL(STATUS_FAILED, "out of memory while reading %s", source);
-    if (status == STATUS_OK) {
-        qsort(spans, (size_t)n_spans, sizeof *spans, compare_spans);
-        status = check_cover(layout, source);
-    }
-    if (status != STATUS_OK)
-        checkpoint_layout_free(layout);
-    return status;
-}
-
-// The moments of a unit from `element` on, if they do not exist.
-static bool find_absent(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
-                        size_t element, struct checkpoint_span *out) {
-    const size_t elements = layout->params->units[unit].elements;
-    bool stored = true;
-    *out = (struct checkpoint_span){.unit = unit, .kind = kind, .begin = element, .file = -1};
-    if (kind == CHECKPOINT_M || kind == CHECKPOINT_V)
-        out->end = alike_end(layout, (int)kind, unit, element, elements, &stored);
-    return !stored;
-}
-
-static bool find_listed(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
-                        size_t element, struct checkpoint_span *out) {
-    const int *first = &layout->first_span[(int)kind * layout->params->n_units + unit];
-    int low = first[0], high = first[1];
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        if (layout->spans[middle].begin <= element)
-            low = middle;
-        else
-            high = middle;
-    }
-    if (low == first[1])
-        return false;
-    *out = layout->spans[low];
-    return true;
-}
-
-// ---- both
-
 bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
                             size_t element, struct checkpoint_span *out) {
     if (!checkpoint_layout_holds(layout, (int)kind) || element >= layout->params->units[unit].elements)
         return false;
-    if (layout->partition)
-        *out = kind_span(layout, find_partition_span(layout->partition, unit, element), (int)kind, element);
-    else if (!find_absent(layout, kind, unit, element, out) && !find_listed(layout, kind, unit, element, out))
-        return false;
+    *out = kind_span(layout, find_partition_span(layout->partition, unit, element), (int)kind, element);
     out->offset += (element - out->begin) * sizeof(float);
     out->begin = element;
     return true;
@@ -308,8 +190,6 @@ void checkpoint_layout_free(struct checkpoint_layout *layout) {
     partition_free(&layout->own_partition);
     free(layout->offsets);
     free(layout->file_bytes);
-    free(layout->spans);
-    free(layout->first_span);
     *layout = (struct checkpoint_layout){0};
 }
 

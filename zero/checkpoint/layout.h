@@ -1,8 +1,6 @@
-// The layout of a checkpoint's data files: which file holds an element of a unit, and where. Two forms:
-//   regular   computed from the partition. A rank's file has its spans in order: for each span all kinds in
-//             turn, the average last. Of moments only those that exist take place: those of tensors that have
-//             them
-//   listed    each span where a manifest says
+// The layout of a checkpoint's data files: which file holds an element of a unit, and where. It follows from
+// the partition. A rank's file has its spans in order: for each span all kinds in turn, the average last. Of
+// moments only those that exist take place: those of tensors that have them.
 // Lookups are logarithmic in the number of spans of a unit. Used by the checkpoint modules only.
 #ifndef ZERO_ZERO_CHECKPOINT_LAYOUT_H
 #define ZERO_ZERO_CHECKPOINT_LAYOUT_H
@@ -48,18 +46,13 @@ struct checkpoint_span {
 struct checkpoint_layout {
     const struct params *params;
     struct checkpoint_kinds kinds;
-    // Regular:
-    const struct partition *partition; // NULL where spans are listed
-    struct partition own_partition;    // backs `partition` if the layout computed it
+    const struct partition *partition;
+    struct partition own_partition; // backs `partition` if the layout computed it
     uint64_t *offsets;    // (partition->n_spans) where a span's first kind begins in its owner's file
     uint64_t *file_bytes; // (partition->world)
-    // Listed:
-    struct checkpoint_span *spans; // sorted by kind, unit and begin
-    int n_spans;
-    int *first_span; // (N_CHECKPOINT_KINDS * n_units + 1) of each kind and unit
 };
 
-// Makes a regular layout: of the caller's partition, which must outlive the layout; or of the one that
+// Makes a layout of the caller's partition, which must outlive the layout; or of the one that
 // partition_init gives for (kind, world). kinds->n_moments must outlive every layout.
 enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struct params *params,
                                    const struct partition *partition,
@@ -67,22 +60,15 @@ enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struc
 enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struct params *params,
                                    enum partition_kind kind, int world,
                                    const struct checkpoint_kinds *kinds) MUST_CHECK;
-// Makes a listed layout and takes ownership of `spans` (from malloc), also after a failure. STATUS_INVALID,
-// which names `source`, unless the spans cover every element of every kind once, and nothing else.
-enum status checkpoint_layout_list(struct checkpoint_layout *layout, const struct params *params,
-                                   const struct checkpoint_kinds *kinds, struct checkpoint_span *spans,
-                                   int n_spans, const char *source) MUST_CHECK;
 void checkpoint_layout_free(struct checkpoint_layout *layout); // a zeroed layout is fine
 
 bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind);
-// True if some tensor has fewer than n - 1 moments.
-bool checkpoint_kinds_vary(const struct checkpoint_kinds *kinds, const struct params *params);
 // Finds the span that starts at `element` (out->begin == element) and reaches as far as the values are
 // consecutive in one file, or do not exist. False when the unit has no such element.
 bool checkpoint_layout_find(const struct checkpoint_layout *layout, enum checkpoint_kind kind, int unit,
                             size_t element, struct checkpoint_span *out);
 // Iterates over the spans of one rank's file in file order (rank -1: of all ranks). Zero *cursor to start.
-// Returns false after the last span. Regular layouts only.
+// Returns false after the last span.
 struct checkpoint_layout_cursor {
     int span, kind;
     size_t element; // of the kind, the next

@@ -1,17 +1,14 @@
 // The manifest of a checkpoint: manifest_print.c writes manifest.json, manifest_parse.c reads and checks it.
 // Used by zero/checkpoint only (and by tests that forge one).
 //
-// Version 2 stores a partition's kind instead of its spans where partition_init yields the same partition:
+//   config   the resolved config, whose options describe the model too
 //   world, partition, alignment, unit_elements   the arguments of partition_init
 //   partition_xxh3   checkpoint_partition_digest of the result
-//   spans            instead of that digest, for any other partition: a list
-//   ranks            [bytes, "xxh3"] of each rank's file, rank-00000.bin and so on
-//   files            name, bytes and xxh3 of the other files (the tokenizer's)
-// zero/checkpoint/layout.h defines the order of values in a rank's file. Version 1, which is read too, lists
-// all spans, and all files by name.
-//
-// Version 3 adds to each tensor how many moments it has (struct checkpoint_kinds). It is written only where
-// they vary: all else stays readable for earlier versions of the program.
+//   tensors   with how many moments each has (struct checkpoint_kinds)
+//   ranks     [bytes, "xxh3"] of each rank's file, rank-00000.bin and so on
+//   files     name, bytes and xxh3 of the other files (the tokenizer's)
+// zero/checkpoint/layout.h defines the order of values in a rank's file. One version of the format is read:
+// the one that is written.
 #ifndef ZERO_ZERO_CHECKPOINT_MANIFEST_H
 #define ZERO_ZERO_CHECKPOINT_MANIFEST_H
 
@@ -21,7 +18,7 @@
 #define MANIFEST_NAME           "manifest.json"
 #define MANIFEST_RANK_FILE      "rank-%05d.bin"
 #define MANIFEST_FORMAT         "zero.c checkpoint"
-#define MANIFEST_FORMAT_VERSION 3 // the newest
+#define MANIFEST_FORMAT_VERSION 4
 #define MANIFEST_MAX_BYTES      ((size_t)256 << 20)
 #define MANIFEST_SEAL_BYTES     40 // the last bytes: the checksum of all before them
 
@@ -29,10 +26,9 @@
 //   version     of the program
 //   tokenizer   "bytes", the name of its file or NULL
 //   files       (n_files) those of the ranks, then others
-//   layout      of contents->partition
 enum status manifest_print(const struct checkpoint_contents *contents, const char *version,
                            const char *tokenizer, const struct checkpoint_file *files, int n_files,
-                           const struct checkpoint_layout *layout, struct text *out) MUST_CHECK;
+                           struct text *out) MUST_CHECK;
 // Completes a manifest that lacks only its seal: appends the last member, "manifest_xxh3" (the checksum of
 // all text before it), and the closing brace.
 void manifest_seal(struct text *text);

@@ -2,7 +2,7 @@
 // own checksum is checked first, then every member against its bounds and against the table of parameters
 // that the model's sizes give. Relies on cJSON.
 #include "zero/checkpoint/manifest.h"
-#include "zero/checkpoint/manifest_model.h"
+#include "zero/partition/config_model.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -54,31 +54,23 @@ static enum status get_int(const cJSON *object, const char *key, int64_t minimum
     return STATUS_OK;
 }
 
-static enum status parse_model(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
-    const cJSON *object;
-    struct gpt_config model;
-    TRY(json_get_object(root, "model", source, &object));
-    TRY(manifest_read_model(object, source, &model));
-    return params_init(&checkpoint->params, &model);
-}
-
-static enum status parse_header(struct checkpoint *checkpoint, const cJSON *root, const char *source,
-                                int *format_version) {
+static enum status parse_header(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const char *text;
-    int64_t version, world;
+    int64_t format, world;
     TRY(json_get_string(root, "format", source, &text));
     if (strcmp(text, MANIFEST_FORMAT) != 0)
         return FAIL(STATUS_INVALID, "%s: format is \"%.40s\", expected \"%s\"", source, text,
                     MANIFEST_FORMAT);
-    TRY(json_get_integer(root, "format_version", 0, MAX_WHOLE, source, &version));
-    if (version < 1 || version > MANIFEST_FORMAT_VERSION)
-        return FAIL(STATUS_UNSUPPORTED, "%s: format_version is %" PRId64 ", this program reads 1 to %d",
-                    source, version, MANIFEST_FORMAT_VERSION);
-    *format_version = (int)version;
+    TRY(json_get_integer(root, "format_version", 0, MAX_WHOLE, source, &format));
     TRY(copy_string(root, "version", source, &checkpoint->version));
+    if (format != MANIFEST_FORMAT_VERSION)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "%s: is of format %" PRId64
+                    ", which version %.80s of the program wrote, and this one reads "
+                    "format %d; export the weights with that version: ./train export RUN --to hf DIR",
+                    source, format, checkpoint->version, MANIFEST_FORMAT_VERSION);
     TRY(copy_string(root, "optimizer", source, &checkpoint->optimizer));
-    if (cJSON_GetObjectItemCaseSensitive(root, "device")) // else an older checkpoint
-        TRY(copy_string(root, "device", source, &checkpoint->device));
+    TRY(copy_string(root, "device", source, &checkpoint->device));
     TRY(json_get_integer(root, "step", 0, MAX_WHOLE, source, &checkpoint->step));
     TRY(json_get_integer(root, "tokens", 0, MAX_WHOLE, source, &checkpoint->tokens));
     TRY(json_get_integer(root, "world", 1, MAX_WORLD, source, &world));
@@ -96,9 +88,6 @@ static enum status parse_attention(struct checkpoint *checkpoint, const cJSON *r
     const enum config_attention kernels[] = {CONFIG_ATTENTION_AUTO, CONFIG_ATTENTION_FLASH,
                                              CONFIG_ATTENTION_CUDNN};
     const char *text;
-    attention->kernel = CONFIG_ATTENTION_FLASH;
-    if (!cJSON_GetObjectItemCaseSensitive(root, "attention")) // an older checkpoint
-        return STATUS_OK;
     TRY(json_get_string(root, "attention", source, &text));
     size_t i = 0;
     while (i < sizeof kernels / sizeof *kernels && strcmp(text, config_attention_name(kernels[i])) != 0)
@@ -127,8 +116,6 @@ static enum status parse_loss_scale(struct checkpoint *checkpoint, const cJSON *
     TRY(json_get_integer(object, "hysteresis_left", 1, MAX_WHOLE, source, &loss_scale->hysteresis_left));
     TRY(json_get_integer(object, "last_overflow", -1, checkpoint->step, source, &loss_scale->last_overflow));
     TRY(json_get_integer(object, "skipped", 0, checkpoint->step, source, &loss_scale->skipped));
-    if (!cJSON_GetObjectItemCaseSensitive(object, "consecutive")) // an older checkpoint
-        return STATUS_OK;
     return json_get_integer(object, "consecutive", 0, loss_scale->skipped, source, &loss_scale->consecutive);
 }
 
@@ -177,7 +164,7 @@ static enum status check_tensor(const struct param *param, const cJSON *item, co
     return STATUS_OK;
 }
 
-// How many moments each tensor has, from version 3 on.
+// How many moments each tensor has.
 static enum status parse_moments(struct checkpoint *checkpoint, const cJSON *tensors, const char *source) {
     const cJSON *item;
     int i = 0;
@@ -193,8 +180,7 @@ static enum status parse_moments(struct checkpoint *checkpoint, const cJSON *ten
     return STATUS_OK;
 }
 
-static enum status parse_tensors(struct checkpoint *checkpoint, const cJSON *root, const char *source,
-                                 int format_version) {
+static enum status parse_tensors(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *array, *item;
     TRY(json_get_array(root, "tensors", source, &array));
     int n = cJSON_GetArraySize(array), i = 0;
@@ -202,7 +188,7 @@ static enum status parse_tensors(struct checkpoint *checkpoint, const cJSON *roo
         return FAIL(STATUS_INVALID, "%s: lists %d tensors, the model's sizes give %d", source, n,
                     checkpoint->params.n_params);
     cJSON_ArrayForEach(item, array) TRY(check_tensor(&checkpoint->params.params[i++], item, source));
-    return format_version > 2 ? parse_moments(checkpoint, array, source) : STATUS_OK;
+    return parse_moments(checkpoint, array, source);
 }
 
 static enum status parse_hex(const char *hex, const char *key, const char *source, uint64_t *out) {
@@ -243,18 +229,15 @@ static enum status parse_rank_file(struct checkpoint_file *file, int rank, const
     return parse_hex(hex->valuestring, "xxh3", source, &file->checksum);
 }
 
-// Version 1 lists all files in "files".
-static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root, const char *source,
-                               int format_version) {
-    const cJSON *ranks = NULL, *files, *item;
-    if (format_version > 1)
-        TRY(json_get_array(root, "ranks", source, &ranks));
+static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+    const cJSON *ranks, *files, *item;
+    TRY(json_get_array(root, "ranks", source, &ranks));
     TRY(json_get_array(root, "files", source, &files));
     int n_ranks = cJSON_GetArraySize(ranks), n_files = cJSON_GetArraySize(files);
-    if (ranks && n_ranks != checkpoint->world)
+    if (n_ranks != checkpoint->world)
         return FAIL(STATUS_INVALID, "%s: lists the files of %d ranks, expected %d", source, n_ranks,
                     checkpoint->world);
-    if (n_ranks + n_files < 1 || n_files > 2 * MAX_WORLD)
+    if (n_files > MAX_WORLD)
         return FAIL(STATUS_INVALID, "%s: lists %d files", source, n_files);
     checkpoint->files = calloc((size_t)(n_ranks + n_files), sizeof *checkpoint->files);
     if (!checkpoint->files)
@@ -266,53 +249,6 @@ static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root,
     cJSON_ArrayForEach(item, files)
         TRY(parse_named_file(&checkpoint->files[checkpoint->n_files++], item, source));
     return STATUS_OK;
-}
-
-static enum status parse_span(struct checkpoint *checkpoint, const cJSON *item, const char *source,
-                              struct checkpoint_span *span) {
-    const char *kind;
-    size_t offset;
-    TRY(get_int(item, "unit", 0, checkpoint->params.n_units - 1, source, &span->unit));
-    TRY(json_get_string(item, "kind", source, &kind));
-    int k = 0;
-    while (k < N_CHECKPOINT_KINDS && strcmp(kind, checkpoint_kind_name((enum checkpoint_kind)k)) != 0)
-        k++;
-    if (k >= checkpoint->kinds.n && !(k == CHECKPOINT_AVERAGE && checkpoint->kinds.has_average))
-        return FAIL(STATUS_INVALID, "%s: a span's kind \"%.40s\" is not in state", source, kind);
-    span->kind = (enum checkpoint_kind)k;
-    int64_t elements = (int64_t)checkpoint->params.units[span->unit].elements;
-    TRY(get_size(item, "begin", elements, source, &span->begin));
-    TRY(get_size(item, "end", elements, source, &span->end));
-    TRY(get_int(item, "file", 0, checkpoint->n_files - 1, source, &span->file));
-    TRY(get_size(item, "offset", MAX_WHOLE, source, &offset));
-    span->offset = offset;
-    uint64_t room = checkpoint->files[span->file].bytes;
-    if (span->begin > span->end || offset > room || (span->end - span->begin) * sizeof(float) > room - offset)
-        return FAIL(STATUS_INVALID,
-                    "%s: span %zu-%zu of unit %d (%s) at byte %zu does not fit %s of %" PRIu64 " bytes",
-                    source, span->begin, span->end, span->unit, kind, offset,
-                    checkpoint->files[span->file].name, room);
-    return STATUS_OK;
-}
-
-static enum status parse_listed_spans(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
-    const cJSON *array, *item;
-    TRY(json_get_array(root, "spans", source, &array));
-    int n = cJSON_GetArraySize(array), i = 0;
-    if (n < 1)
-        return FAIL(STATUS_INVALID, "%s: lists no spans", source);
-    struct checkpoint_span *spans = calloc((size_t)n, sizeof *spans);
-    if (!spans)
-        return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
-    cJSON_ArrayForEach(item, array) {
-        enum status status = parse_span(checkpoint, item, source, &spans[i++]);
-        if (status != STATUS_OK) {
-            free(spans);
-            return status;
-        }
-    }
-    return checkpoint_layout_list(&checkpoint->layout, &checkpoint->params, &checkpoint->kinds, spans, n,
-                                  source);
 }
 
 // Checks that alignment and unit sizes, on which the partition depends, are those of this program.
@@ -336,7 +272,7 @@ static enum status check_units(const struct checkpoint *checkpoint, const cJSON 
                       source, PARAM_ALIGNMENT, checkpoint->params.n_units);
 }
 
-static enum status make_regular_layout(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
+static enum status make_layout(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     uint64_t digest = 0;
     struct checkpoint_layout *layout = &checkpoint->layout;
     TRY(check_units(checkpoint, root, source));
@@ -356,20 +292,12 @@ static enum status make_regular_layout(struct checkpoint *checkpoint, const cJSO
     return STATUS_OK;
 }
 
-static enum status parse_layout(struct checkpoint *checkpoint, const cJSON *root, const char *source,
-                                int format_version) {
-    bool is_listed = format_version == 1 || cJSON_GetObjectItemCaseSensitive(root, "spans");
-    return is_listed ? parse_listed_spans(checkpoint, root, source)
-                     : make_regular_layout(checkpoint, root, source);
-}
-
 // A copy of the tokenizer is used only if the manifest lists it, with its checksum.
 static enum status parse_tokenizer(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, "tokenizer");
     if (cJSON_IsNull(item))
         return STATUS_OK;
-    if (cJSON_GetObjectItemCaseSensitive(root, "tokenizer_xxh3"))
-        TRY(parse_digest(root, "tokenizer_xxh3", source, &checkpoint->tokenizer_checksum));
+    TRY(parse_digest(root, "tokenizer_xxh3", source, &checkpoint->tokenizer_checksum));
     const char *name;
     TRY(json_get_string(root, "tokenizer", source, &name));
     bool known = strcmp(name, "bytes") == 0;
@@ -391,6 +319,10 @@ static enum status parse_config(struct checkpoint *checkpoint, const cJSON *root
         return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
     enum status status = config_parse(&checkpoint->config, json, strlen(json), source);
     cJSON_free(json);
+    if (status == STATUS_OK) {
+        const struct gpt_config model = config_model(&checkpoint->config);
+        status = params_init(&checkpoint->params, &model);
+    }
     // The seal is right, so nothing is damaged: another version of the program wrote options that this one
     // does not know.
     return status == STATUS_INVALID ? STATUS_UNSUPPORTED : status;
@@ -402,8 +334,8 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     cJSON *root = NULL;
     TRY(json_parse(json, length, source, &root));
     enum status status = STATUS_OK;
-    int format_version = 0;
-    TRY_GOTO(parse_header(checkpoint, root, source, &format_version), done);
+    TRY_GOTO(parse_header(checkpoint, root, source), done);
+    TRY_GOTO(parse_config(checkpoint, root, source), done);
     TRY_GOTO(parse_attention(checkpoint, root, source), done);
     TRY_GOTO(parse_loss_scale(checkpoint, root, source), done);
     TRY_GOTO(data_record_parse(&checkpoint->data, root, checkpoint->step, source), done);
@@ -411,13 +343,11 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     TRY_GOTO(spike_record_parse(&checkpoint->spikes, root, checkpoint->step, source), done);
     TRY_GOTO(noise_record_parse(&checkpoint->noise, root, checkpoint->step, source), done);
     TRY_GOTO(average_record_parse(&checkpoint->average, root, checkpoint->step, source), done);
-    TRY_GOTO(parse_model(checkpoint, root, source), done);
     TRY_GOTO(parse_state(checkpoint, root, source), done);
-    TRY_GOTO(parse_tensors(checkpoint, root, source, format_version), done);
-    TRY_GOTO(parse_files(checkpoint, root, source, format_version), done);
-    TRY_GOTO(parse_layout(checkpoint, root, source, format_version), done);
+    TRY_GOTO(parse_tensors(checkpoint, root, source), done);
+    TRY_GOTO(parse_files(checkpoint, root, source), done);
+    TRY_GOTO(make_layout(checkpoint, root, source), done);
     TRY_GOTO(parse_tokenizer(checkpoint, root, source), done);
-    TRY_GOTO(parse_config(checkpoint, root, source), done);
 done:
     cJSON_Delete(root);
     return status;

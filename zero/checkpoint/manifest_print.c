@@ -6,7 +6,6 @@
 
 #include "base/json.h"
 #include "zero/checkpoint/manifest.h"
-#include "zero/checkpoint/manifest_model.h"
 
 void manifest_print_seal(const char *json, size_t length, char seal[MANIFEST_SEAL_BYTES + 1]) {
     snprintf(seal, MANIFEST_SEAL_BYTES + 1, "  \"manifest_xxh3\": \"%016" PRIx64 "\"\n}\n",
@@ -40,8 +39,8 @@ static void print_loss_scale(const struct loss_scale *loss_scale, struct text *o
                  loss_scale->last_overflow, loss_scale->skipped, loss_scale->consecutive);
 }
 
-// n_moments NULL: not printed.
-static void print_tensors(const struct params *params, const unsigned char *n_moments, struct text *out) {
+static void print_tensors(const struct params *params, const struct checkpoint_kinds *kinds,
+                          struct text *out) {
     text_add(out, "  \"tensors\": [");
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
@@ -49,54 +48,21 @@ static void print_tensors(const struct params *params, const unsigned char *n_mo
                  param->shape[0]);
         if (param->n_dims == 2)
             text_add(out, ", %" PRId64, param->shape[1]);
-        text_add(out, "], \"unit\": %d, \"offset\": %zu", param->unit, param->offset);
-        if (n_moments)
-            text_add(out, ", \"moments\": %d", n_moments[i]);
-        text_add(out, "}");
+        text_add(out, "], \"unit\": %d, \"offset\": %zu, \"moments\": %d}", param->unit, param->offset,
+                 kinds->n_moments ? kinds->n_moments[i] : kinds->n - 1);
     }
     text_add(out, "\n  ],\n");
 }
 
-// *regular: whether partition_init gives a reader the same partition.
-static enum status compare_regular(const struct checkpoint_contents *contents, uint64_t digest,
-                                   bool *regular) {
-    struct partition made;
-    TRY(partition_init(&made, contents->params, contents->partition->kind, contents->partition->world));
-    *regular = checkpoint_partition_digest(&made) == digest;
-    partition_free(&made);
-    return STATUS_OK;
-}
-
-static void print_spans(const struct checkpoint_layout *layout, struct text *out) {
-    struct checkpoint_layout_cursor cursor = {0};
-    struct checkpoint_span span;
-    text_add(out, "  \"spans\": [");
-    for (bool first = true; checkpoint_layout_next(layout, -1, &cursor, &span); first = false)
-        text_add(out,
-                 "%s\n    {\"unit\": %d, \"kind\": \"%s\", \"begin\": %zu, \"end\": %zu, \"file\": %d, "
-                 "\"offset\": %" PRIu64 "}",
-                 first ? "" : ",", span.unit, checkpoint_kind_name(span.kind), span.begin, span.end,
-                 span.file, span.offset);
-    text_add(out, "\n  ],\n");
-}
-
-static enum status print_partition(const struct checkpoint_contents *contents,
-                                   const struct checkpoint_layout *layout, struct text *out) {
+static void print_partition(const struct checkpoint_contents *contents, struct text *out) {
     const struct params *params = contents->params;
-    uint64_t digest = checkpoint_partition_digest(contents->partition);
-    bool regular;
-    TRY(compare_regular(contents, digest, &regular));
     text_add(out, "  \"world\": %d,\n", contents->partition->world);
     add_string_member(out, "partition", partition_name(contents->partition->kind));
     text_add(out, "  \"alignment\": %d,\n  \"unit_elements\": [", PARAM_ALIGNMENT);
     for (int unit = 0; unit < params->n_units; unit++)
         text_add(out, "%s%zu", unit ? ", " : "", params->units[unit].elements);
-    text_add(out, "],\n");
-    if (regular)
-        text_add(out, "  \"partition_xxh3\": \"%016" PRIx64 "\",\n", digest);
-    else
-        print_spans(layout, out);
-    return STATUS_OK;
+    text_add(out, "],\n  \"partition_xxh3\": \"%016" PRIx64 "\",\n",
+             checkpoint_partition_digest(contents->partition));
 }
 
 static void print_files(const struct checkpoint_file *files, int n_files, int world, struct text *out) {
@@ -113,19 +79,15 @@ static void print_files(const struct checkpoint_file *files, int n_files, int wo
 
 enum status manifest_print(const struct checkpoint_contents *contents, const char *version,
                            const char *tokenizer, const struct checkpoint_file *files, int n_files,
-                           const struct checkpoint_layout *layout, struct text *out) {
-    const struct params *params = contents->params;
+                           struct text *out) {
     const struct checkpoint_kinds *kinds = &contents->kinds;
-    const bool varies = checkpoint_kinds_vary(kinds, params);
     text_add(out, "{\n");
     add_string_member(out, "format", MANIFEST_FORMAT);
-    text_add(out, "  \"format_version\": %d,\n", varies ? MANIFEST_FORMAT_VERSION : 2);
+    text_add(out, "  \"format_version\": %d,\n", MANIFEST_FORMAT_VERSION);
     add_string_member(out, "version", version);
     text_add(out, "  \"step\": %" PRId64 ",\n  \"tokens\": %" PRId64 ",\n", contents->step, contents->tokens);
-    manifest_add_model(out, params);
     add_string_member(out, "compute", dtype_name(contents->compute));
-    if (contents->device)
-        add_string_member(out, "device", contents->device);
+    add_string_member(out, "device", contents->device);
     add_string_member(out, "attention", config_attention_name(contents->attention.kernel));
     if (contents->attention.kernel == CONFIG_ATTENTION_CUDNN)
         add_string_member(out, "cudnn", contents->attention.cudnn);
@@ -136,7 +98,7 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     if (kinds->has_average)
         text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_AVERAGE));
     text_add(out, "],\n");
-    TRY(print_partition(contents, layout, out));
+    print_partition(contents, out);
     print_loss_scale(&contents->loss_scale, out);
     data_record_print(contents->data, out);
     history_print(contents->history, out);
@@ -146,7 +108,7 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     add_string_member(out, "tokenizer", tokenizer);
     if (contents->tokenizer)
         text_add(out, "  \"tokenizer_xxh3\": \"%016" PRIx64 "\",\n", tokenizer_checksum(contents->tokenizer));
-    print_tensors(params, varies ? kinds->n_moments : NULL, out);
+    print_tensors(contents->params, kinds, out);
     print_files(files, n_files, contents->partition->world, out);
     text_add(out, "  \"config\": ");
     config_print(contents->config, out);

@@ -1,6 +1,5 @@
 // The gradient noise scale as far as a run has measured it (trainer/schedule.h), and the batch
-// sizes that followed from it. A member of the manifest, "noise_scale", absent without a measurement, as in
-// checkpoints of earlier versions.
+// sizes that followed from it. A member of the manifest, "noise_scale", absent without a measurement.
 #ifndef ZERO_ZERO_CHECKPOINT_NOISE_RECORD_H
 #define ZERO_ZERO_CHECKPOINT_NOISE_RECORD_H
 

@@ -1,6 +1,5 @@
 // What a run keeps of its losses and gradient norms to find spikes by (trainer/spikes.h), and how
-// often it diverged. A member of the manifest, "spikes", absent where there is nothing to record, as in
-// checkpoints of earlier versions.
+// often it diverged. A member of the manifest, "spikes", absent where there is nothing to record.
 #ifndef ZERO_ZERO_CHECKPOINT_SPIKE_RECORD_H
 #define ZERO_ZERO_CHECKPOINT_SPIKE_RECORD_H
 

@@ -197,8 +197,7 @@ static enum status finish_folder(struct writing *writing) {
             status = write_ends(writing->temporary, contents->tokenizer, &writing->files[n_files++]);
     }
     if (status == STATUS_OK)
-        status = manifest_print(contents, program_version, tokenizer, writing->files, n_files,
-                                &writing->layout, &manifest);
+        status = manifest_print(contents, program_version, tokenizer, writing->files, n_files, &manifest);
     if (status == STATUS_OK)
         status = write_file_in(writing->temporary, MANIFEST_NAME, &manifest);
     if (status == STATUS_OK)

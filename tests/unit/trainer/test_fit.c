@@ -35,7 +35,7 @@ static void fixture_init(struct fit_fixture *fixture, bool gpu, int world, const
     memset(fixture, 0, sizeof *fixture);
     EXPECT_OK(config_parse(&fixture->config, json, strlen(json), "test"));
     EXPECT_OK(config_resolve(&fixture->config, world));
-    const struct gpt_config sizes = model_sizes(&fixture->config);
+    const struct gpt_config sizes = config_model(&fixture->config);
     EXPECT_OK(params_init(&fixture->params, &sizes));
     EXPECT_OK(gpu ? cuda_device_plan(&fixture->device) : device_open("cpu", 2, 0, &fixture->device));
     fixture->request = (struct fit_request){.plan = {.config = &fixture->config,
@@ -268,7 +268,7 @@ static void test_preset(void **state) {
     fixture_init(&fixture, true, 1, "");
     EXPECT_OK(config_read(&config, "configs/gpt3-2.7b.json", 0, NULL));
     EXPECT_OK(config_resolve(&config, 1));
-    const struct gpt_config sizes = model_sizes(&config);
+    const struct gpt_config sizes = config_model(&config);
     params_free(&fixture.params);
     EXPECT_OK(params_init(&fixture.params, &sizes));
     fixture.request.plan.config = fixture.request.given = &config;

@@ -250,26 +250,13 @@ static void test_an_incomplete_line_is_removed(void **unused) {
     assert_steps("1,2,3,4,5");
 }
 
-// Versions before 0.3 counted losses from 0 and evaluations from 1, and wrote no time. A run of theirs goes
-// on without a step missing or double.
-static void test_lines_of_earlier_versions(void **unused) {
-    (void)unused;
-    begin();
-    append("{\"step\": 0, \"loss\": 3}\n{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"val_loss\": 2}\n"
-           "{\"step\": 2, \"loss\": 1.5}\n{\"step\": 3, \"loss\": 1.25}\n{\"step\": 4, \"val_loss\": 1}\n");
-    write_steps(3, 5);
-    assert_steps("0,1,2v,2,4,5");
-    write_steps(2, 3);
-    assert_steps("0,1,2v,3");
-}
-
 static void test_the_last_step(void **unused) {
     (void)unused;
     int64_t step;
     begin();
     EXPECT_OK(metrics_last_step(temporary.folder, &step));
     assert_int_equal(step, 0);
-    append("{\"step\": 7, \"loss\": 3}\n"); // of a version before 0.3
+    append("{\"step\": 7, \"val_loss\": 3}\n");
     EXPECT_OK(metrics_last_step(temporary.folder, &step));
     assert_int_equal(step, 0);
     write_steps(8, 12);
@@ -320,7 +307,6 @@ int main(void) {
         cmocka_unit_test(test_every_line_is_flushed),
         cmocka_unit_test(test_resuming_removes_steps_that_will_be_repeated),
         cmocka_unit_test(test_an_incomplete_line_is_removed),
-        cmocka_unit_test(test_lines_of_earlier_versions),
         cmocka_unit_test(test_the_last_step),
         cmocka_unit_test(test_a_missing_folder),
         cmocka_unit_test(test_a_full_disk),

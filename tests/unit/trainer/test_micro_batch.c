@@ -32,7 +32,7 @@ static void fixture_init(struct fixture *fixture, int world, const char *train) 
     EXPECT_OK(config_parse(&fixture->config, json, strlen(json), "test"));
     EXPECT_OK(config_resolve(&fixture->config, world));
     assert_true(fixture->config.micro_batch_is_open);
-    const struct gpt_config sizes = model_sizes(&fixture->config);
+    const struct gpt_config sizes = config_model(&fixture->config);
     EXPECT_OK(params_init(&fixture->params, &sizes));
     EXPECT_OK(cuda_device_plan(&fixture->device));
     fixture->options = (struct engine_options){.config = &fixture->config,

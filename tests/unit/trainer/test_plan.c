@@ -36,7 +36,7 @@ static void fixture_init(struct plan_fixture *fixture, int world, const char *tr
              N_MICRO, train, zero);
     EXPECT_OK(config_parse(&fixture->config, json, strlen(json), "test"));
     EXPECT_OK(config_resolve(&fixture->config, world));
-    const struct gpt_config sizes = model_sizes(&fixture->config);
+    const struct gpt_config sizes = config_model(&fixture->config);
     EXPECT_OK(params_init(&fixture->params, &sizes));
     EXPECT_OK(device_open("cpu", 2, 0, &fixture->device));
 }

@@ -102,7 +102,7 @@ static void test_metrics_of_a_running_run(void **state) {
     expect_event(&reader, METRICS_END);
     append_file("metrics.jsonl", "ss\": null}\n{\"step\": 3, \"loss\": 1}\n");
     expect_line(&reader, 2, NAN);
-    expect_line(&reader, 4, 1); // of a version before 0.3, which counted from 0
+    expect_line(&reader, 3, 1);
     expect_event(&reader, METRICS_END);
     write_file("metrics.jsonl",
                "{\"step\": 1, \"wall_time\": 5, \"loss\": 2.25}\n"); // resumed: cut and replaced

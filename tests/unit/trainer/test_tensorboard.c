@@ -226,37 +226,6 @@ static void test_trimming(void **unused) {
     free(path);
 }
 
-// Versions before 0.3 named no writer, and counted the steps of training from 0.
-static void test_trimming_files_of_earlier_versions(void **unused) {
-    (void)unused;
-    struct tensorboard board;
-    char *path, *data;
-    size_t bytes;
-    write_events(&board, 1, 6);
-    path = strdup(board.path);
-    tensorboard_close(&board);
-    EXPECT_OK(file_read(path, 1 << 20, &data, &bytes));
-    // The first record without its last field: 10 bytes, "R\b\n\6zero.c".
-    uint64_t length = little_endian((uint8_t *)data, 8), shorter = length - 10;
-    uint32_t crcs[2] = {tensorboard_masked_crc32c(&shorter, 8),
-                        tensorboard_masked_crc32c(data + 12, shorter)};
-    EXPECT_OK(file_remove_tree(path));
-    append_bytes(path, (char *)&shorter, 8);
-    append_bytes(path, (char *)&crcs[0], 4);
-    append_bytes(path, data + 12, shorter);
-    append_bytes(path, (char *)&crcs[1], 4);
-    append_bytes(path, data + 16 + length, bytes - 16 - length);
-    free(data);
-    EXPECT_OK(tensorboard_trim(temporary.folder, 6));
-    assert_event_steps(path, "1,2,3,4,5,6");
-    EXPECT_OK(tensorboard_trim(temporary.folder, 5));
-    assert_event_steps(path, "1,2,3,4"); // training step 5 of theirs is the sixth; 6 is an evaluation
-    EXPECT_OK(tensorboard_trim(temporary.folder, 3));
-    assert_event_steps(path, "1,2,3");
-    EXPECT_OK(file_remove_tree(path));
-    free(path);
-}
-
 static void test_a_missing_folder(void **unused) {
     (void)unused;
     struct tensorboard board;
@@ -278,8 +247,9 @@ static int remove_folder(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_checksums),        cmocka_unit_test(test_events_read_back),
-        cmocka_unit_test(test_trimming),         cmocka_unit_test(test_trimming_files_of_earlier_versions),
+        cmocka_unit_test(test_checksums),
+        cmocka_unit_test(test_events_read_back),
+        cmocka_unit_test(test_trimming),
         cmocka_unit_test(test_a_missing_folder),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

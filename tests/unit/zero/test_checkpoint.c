@@ -51,6 +51,7 @@ static struct checkpoint_contents contents_of(int64_t step, struct checkpoint_ki
                                         .config = &config,
                                         .params = &params,
                                         .compute = DTYPE_BF16,
+                                        .device = "avx2",
                                         .kinds = kinds,
                                         .source = source};
 }

@@ -61,6 +61,7 @@ static enum status write_with(struct comm *comm, const struct partition *by, con
                                                  .config = &config,
                                                  .params = &params,
                                                  .compute = task->compute,
+                                                 .device = "avx2",
                                                  .kinds.n = 3,
                                                  .source = {.context = &own, .read = read_values}};
     return checkpoint_write(folder, &contents);

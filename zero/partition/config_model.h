@@ -1,0 +1,11 @@
+// The model that the options of a config describe: the same for a new run and for a checkpoint.
+#ifndef ZERO_ZERO_PARTITION_CONFIG_MODEL_H
+#define ZERO_ZERO_PARTITION_CONFIG_MODEL_H
+
+#include "model/gpt_config.h"
+#include "options/config.h"
+
+// With its defaults filled in.
+struct gpt_config config_model(const struct config *config);
+
+#endif
