@@ -97,6 +97,7 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 
 # ---- libraries, one per folder, lowest first
 # scripts/check_layout.py reads these lines: a file includes only its own folder and those that needs_FOLDER names.
+# parts_FOLDER: subfolders that belong to it.
 # Folders of cli may include cli, which declares the list of commands, but not the reverse; main.c may include any.
 folders := base options data/tokenizer data data/text kernels model model/formats \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
@@ -112,6 +113,7 @@ needs_kernels := base
 needs_model := kernels base
 needs_model/formats := model kernels base
 needs_zero/comm := kernels base
+parts_zero/comm := zero/comm/mpi zero/comm/nccl
 needs_zero/partition := zero/comm model options kernels base
 needs_zero/offload := zero/partition $(needs_zero/partition)
 needs_zero/checkpoint := zero/partition data data/tokenizer $(needs_zero/partition)
@@ -150,7 +152,8 @@ objects_kernels := $(sources_kernels:%.c=$(OBJECTS)/%.o) \
                    $(foreach isa,$(isas),$(isa_sources:kernels/cpu/isa/%.c=$(OBJECTS)/kernels/cpu/$(isa)/%.o))
 embedded_of = $(wildcard $(1)/*.html $(1)/*.css $(1)/*.js)
 objects_of = $(if $(filter kernels,$(1)),$(objects_kernels),\
-                  $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(1)/*.c)) $(patsubst %,$(OBJECTS)/%.o,$(embedded_of)))
+                  $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard $(patsubst %,%/*.c,$(1) $(parts_$(1))))) \
+                  $(patsubst %,$(OBJECTS)/%.o,$(embedded_of)))
 library = $(OBJECTS)/lib$(subst /,_,$(1)).a
 
 # ---- kernels/cuda, as a separate library: built by nvcc, for the simulated GPU, or a stub
@@ -284,7 +287,7 @@ $(OBJECTS)/$(1).o: $(1) Makefile
 endef
 $(foreach f,$(foreach g,$(folders),$(call embedded_of,$(g))),$(eval $(call embedded_rule,$(f),$(call embedded_symbol,$(f)))))
 
-$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm/mpi*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
+$(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm/mpi/*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
 
 # The commit that `./train --version` prints and checkpoints keep: a file that changes with it.
 $(OBJECTS)/commit: always

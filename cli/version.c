@@ -15,7 +15,7 @@
 #include <zstd.h>
 
 #include "kernels/device.h"
-#include "zero/comm/nccl_load.h"
+#include "zero/comm/nccl/load.h"
 
 const char *version_text(void) {
     return ZERO_COMMIT[0] ? ZERO_VERSION " (commit " ZERO_COMMIT ")" : ZERO_VERSION " (unknown commit)";

@@ -98,8 +98,8 @@ class Build(CommandCase):
 
     def test_a_declaration_unlike_nvidias_is_found(self):
         """scripts/check_nvidia.sh compiles the check with the project's own header."""
-        header = (ROOT / 'zero' / 'comm' / 'nccl_api.h').read_text()
-        other = self.folder / 'zero' / 'comm' / 'nccl_api.h'
+        header = (ROOT / 'zero' / 'comm' / 'nccl' / 'api.h').read_text()
+        other = self.folder / 'zero' / 'comm' / 'nccl' / 'api.h'
         other.parent.mkdir(parents=True)
         other.write_text(header.replace('type, int, comm, stream', 'type, comm, stream'))
         process = subprocess.run(['gcc', '-std=c17', f'-I{self.folder}', '-isystem', ROOT / 'build' / 'nvidia' / 'include', '-isystem',

@@ -26,7 +26,7 @@
 #include "tests/cudasim/memory.h"
 #include "tests/cudasim/stream.h"
 extern "C" {
-#include "zero/comm/nccl_api.h"
+#include "zero/comm/nccl/api.h"
 }
 
 namespace cudasim {
@@ -349,7 +349,7 @@ int end_call() {
 
 extern "C" {
 
-// Prototypes, as in zero/comm/nccl_api.h.
+// Prototypes, as in zero/comm/nccl/api.h.
 #define DECLARE(name, result, parameters) result nccl##name parameters;
 NCCL_FUNCTIONS(DECLARE, int, nccl_comm, nccl_id, int, nccl_stream)
 #undef DECLARE

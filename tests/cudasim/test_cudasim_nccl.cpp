@@ -10,7 +10,7 @@
 
 #include "tests/cudasim/kernel_test.h"
 extern "C" {
-#include "zero/comm/nccl_api.h"
+#include "zero/comm/nccl/api.h"
 #define DECLARE(name, result, parameters) result nccl##name parameters;
 NCCL_FUNCTIONS(DECLARE, int, nccl_comm, nccl_id, int, nccl_stream)
 #undef DECLARE

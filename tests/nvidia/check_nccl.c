@@ -1,8 +1,8 @@
-// Compiles only where zero/comm/nccl_api.h agrees with NVIDIA's nccl.h. Each function is declared once more,
+// Compiles only where zero/comm/nccl/api.h agrees with NVIDIA's nccl.h. Each function is declared once more,
 // with NVIDIA's types in the places of ours, which must have their sizes.
 #include <nccl.h>
 
-#include "zero/comm/nccl_api.h"
+#include "zero/comm/nccl/api.h"
 
 #define CHECK(name, result, parameters)                                                                      \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&nccl##name), result(*) parameters),              \

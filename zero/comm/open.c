@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "zero/comm/comm.h"
-#include "zero/comm/mpi.h"
-#include "zero/comm/nccl.h"
+#include "zero/comm/mpi/mpi.h"
+#include "zero/comm/nccl/nccl.h"
 
 // Set for the processes that they start by Open MPI, by MPICH and its derivatives, by Slurm and by PMIx.
 static bool started_by_launcher(void) {

@@ -1,6 +1,6 @@
 // NCCL at run time: found and complete, or a message that says what to install.
 #include "tests/support/expect.h"
-#include "zero/comm/nccl_load.h"
+#include "zero/comm/nccl/load.h"
 
 static void test_versions_as_text(void **state) {
     static const struct {

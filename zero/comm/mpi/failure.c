@@ -1,12 +1,12 @@
-// See zero/comm/mpi_failure.h.
-#include "zero/comm/mpi_failure.h"
+// See zero/comm/mpi/failure.h.
+#include "zero/comm/mpi/failure.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "zero/comm/failure.h"
-#include "zero/comm/mpi_data.h"
+#include "zero/comm/mpi/data.h"
 
 #define STAGGER_MS 1000 // between two ranks
 

@@ -1,11 +1,11 @@
-// See zero/comm/nccl_watch.h.
-#include "zero/comm/nccl_watch.h"
+// See zero/comm/nccl/watch.h.
+#include "zero/comm/nccl/watch.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "zero/comm/mpi_failure.h"
+#include "zero/comm/mpi/failure.h"
 
 #define PATIENCE_MS 1000 // from an error of NCCL to its report: a dead process is found sooner
 #define LOOK_NS     20000000

@@ -1,5 +1,5 @@
-// See zero/comm/nccl.h.
-#include "zero/comm/nccl.h"
+// See zero/comm/nccl/nccl.h.
+#include "zero/comm/nccl/nccl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "kernels/ops.h"
-#include "zero/comm/mpi_failure.h"
-#include "zero/comm/nccl_bulk.h"
-#include "zero/comm/nccl_load.h"
-#include "zero/comm/nccl_watch.h"
+#include "zero/comm/mpi/failure.h"
+#include "zero/comm/nccl/bulk.h"
+#include "zero/comm/nccl/load.h"
+#include "zero/comm/nccl/watch.h"
 
 // Large enough for the full bandwidth of a link, small enough that all of them are a few percent of a GPU.
 #define LARGEST_CHUNK  ((size_t)4 << 20)

@@ -1,13 +1,13 @@
-// See zero/comm/mpi_bulk.h. Collectives proceed in rounds of one chunk per owner. In each round a rank first
+// See zero/comm/mpi/bulk.h. Collectives proceed in rounds of one chunk per owner. In each round a rank first
 // sends every other rank its next chunk, then receives theirs.
 //
 // No deadlock, whatever the spans' sizes: a push waits only until the receiver has read the chunk of
 // LINK_DEPTH rounds before, and a pull only for pushes of the same round, so waits cannot form a cycle.
-#include "zero/comm/mpi_bulk.h"
+#include "zero/comm/mpi/bulk.h"
 
 #include "kernels/ops.h"
-#include "zero/comm/mpi_peer.h"
-#include "zero/comm/mpi_staging.h"
+#include "zero/comm/mpi/peer.h"
+#include "zero/comm/mpi/staging.h"
 #include "zero/comm/sum_tree.h"
 
 // One bulk collective, divided into chunks.

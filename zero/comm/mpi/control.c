@@ -1,16 +1,16 @@
-// See zero/comm/mpi_control.h. Control collectives move small values of host memory along a binomial tree
+// See zero/comm/mpi/control.h. Control collectives move small values of host memory along a binomial tree
 // over rank numbers, with its root at rank 0. The children of rank r are r + 1, r + 2, r + 4, ..., for powers
 // of two below r's lowest set bit, so the ranks of a subtree are consecutive.
 //
 // Each collective goes up the tree and down again: no rank leaves before all have arrived, and two ranks in
 // different collectives exchange a message and notice it. Links are separate from those of bulk collectives,
 // so a control collective never waits behind one.
-#include "zero/comm/mpi_control.h"
+#include "zero/comm/mpi/control.h"
 
 #include <string.h>
 
-#include "zero/comm/mpi_failure.h"
-#include "zero/comm/mpi_peer.h"
+#include "zero/comm/mpi/failure.h"
+#include "zero/comm/mpi/peer.h"
 
 // ---- messages
 

@@ -1,4 +1,4 @@
-// The state of the MPI backend, shared by the zero/comm/mpi*.c files. zero/comm/mpi.h has the overview.
+// The state of the MPI backend, shared by the zero/comm/mpi/*.c files. zero/comm/mpi/mpi.h has the overview.
 #ifndef ZERO_ZERO_COMM_MPI_DATA_H
 #define ZERO_ZERO_COMM_MPI_DATA_H
 
@@ -36,7 +36,7 @@ struct send_pool {
 
 #define N_STAGING_BUFFERS 2
 
-// Memory of the device for bulk collectives, chunk_bytes each (zero/comm/mpi_staging.h).
+// Memory of the device for bulk collectives, chunk_bytes each (zero/comm/mpi/staging.h).
 struct staging {
     char *sums;    // (sum_tree_depth chunks) partial sums
     char *rounded; // this rank's contribution, rounded to the communication dtype

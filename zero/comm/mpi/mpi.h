@@ -4,13 +4,13 @@
 //
 // Files, from the top; each uses only those below it:
 //   mpi.c            opening and closing; the table of functions
-//   mpi_bulk.c       reduce-scatter, all-gather, exchange
-//   mpi_control.c    gather, broadcast, agreement
-//   mpi_staging.c    memory of the device for sums
-//   mpi_watchdog.c   the failure detector
-//   mpi_peer.c       chunks to and from one rank; waiting for a rank
-//   mpi_failure.c    failure notes
-//   mpi_data.h       the backend's state
+//   bulk.c           reduce-scatter, all-gather, exchange
+//   control.c        gather, broadcast, agreement
+//   staging.c        memory of the device for sums
+//   watchdog.c       the failure detector
+//   peer.c           chunks to and from one rank; waiting for a rank
+//   failure.c        failure notes
+//   data.h           the backend's state
 //   ring.c           rings and mailboxes in shared memory; knows nothing of MPI
 //   shared_word.c    one shared word, for ranks that exchange messages only
 //   rank_state.c     what a rank shows of itself
@@ -18,7 +18,7 @@
 // Threads of a rank, at most three:
 //   main             trains; issues collectives; runs control collectives itself
 //   communication    runs bulk collectives, with overlap (zero/comm/queue.h)
-//   watchdog         keeps the heartbeat, watches the other ranks (zero/comm/mpi_watchdog.h). Once it has
+//   watchdog         keeps the heartbeat, watches the other ranks (zero/comm/mpi/watchdog.h). Once it has
 //                    ended, another thread limits the time that MPI takes to close (mpi.c)
 // main and communication may wait at the same time, one in a control and one in a bulk collective. The two
 // have links of their own (rings, buffers, tags), so neither waits behind the other.
@@ -28,7 +28,7 @@
 //               MPI_Test and release the lock between polls
 //   fail_lock   around the failure that became known first
 //
-// Messages, by tag (zero/comm/mpi_data.h); between ranks without shared memory only:
+// Messages, by tag (zero/comm/mpi/data.h); between ranks without shared memory only:
 //   TAG_CHUNK      link_header + a chunk. Each rank posts receives for up to LINK_DEPTH chunks of every peer
 //   TAG_CONTROL    link_header + up to LINK_CONTROL_BYTES. Received when the collective asks for it
 //   TAG_FAILURE    failure_note, from a rank that fails, or finds a dead one, before it knows of a failure
@@ -50,8 +50,8 @@
 //      first that claims `speaker` prints. It is in shared memory: in a mailbox, or in a word of its own.
 //   4. comm_close: ranks wait 5 s at most for each other to finish; watchdogs end processes that do not
 //      return from their collective. mpirun may print texts of its own below the message.
-#ifndef ZERO_ZERO_COMM_MPI_H
-#define ZERO_ZERO_COMM_MPI_H
+#ifndef ZERO_ZERO_COMM_MPI_MPI_H
+#define ZERO_ZERO_COMM_MPI_MPI_H
 
 #include "zero/comm/comm.h"
 

@@ -1,5 +1,5 @@
-// See zero/comm/mpi_watchdog.h.
-#include "zero/comm/mpi_watchdog.h"
+// See zero/comm/mpi/watchdog.h.
+#include "zero/comm/mpi/watchdog.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,8 +11,8 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "zero/comm/mpi_data.h"
-#include "zero/comm/mpi_failure.h"
+#include "zero/comm/mpi/data.h"
+#include "zero/comm/mpi/failure.h"
 
 // What becomes of a run that a dead or hanging rank ends.
 #define KEPT "Checkpoints are unaffected: the same command resumes from the last one, if there is one"

@@ -1,6 +1,6 @@
 // Opens and closes the MPI backend. Opening finds the ranks that share a machine, and places their mailboxes
 // in a window of shared memory if they are to use it.
-#include "zero/comm/mpi.h"
+#include "zero/comm/mpi/mpi.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -12,13 +12,13 @@
 
 #include "base/log.h"
 #include "base/processors.h"
-#include "zero/comm/mpi_bulk.h"
-#include "zero/comm/mpi_control.h"
-#include "zero/comm/mpi_data.h"
-#include "zero/comm/mpi_failure.h"
-#include "zero/comm/mpi_peer.h"
-#include "zero/comm/mpi_staging.h"
-#include "zero/comm/mpi_watchdog.h"
+#include "zero/comm/mpi/bulk.h"
+#include "zero/comm/mpi/control.h"
+#include "zero/comm/mpi/data.h"
+#include "zero/comm/mpi/failure.h"
+#include "zero/comm/mpi/peer.h"
+#include "zero/comm/mpi/staging.h"
+#include "zero/comm/mpi/watchdog.h"
 
 #define PATIENCE_MS 5000 // how long ranks wait for each other to end: after success at least, else at most
 #define LINGER_NS   200000000 // before leaving because of a dead rank, so that all see which one died first

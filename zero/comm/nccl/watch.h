@@ -2,7 +2,7 @@
 #ifndef ZERO_ZERO_COMM_NCCL_WATCH_H
 #define ZERO_ZERO_COMM_NCCL_WATCH_H
 
-#include "zero/comm/nccl_data.h"
+#include "zero/comm/nccl/data.h"
 
 enum status nccl_intervals_init(struct nccl_intervals *intervals, struct device *device,
                                 unsigned size) MUST_CHECK;

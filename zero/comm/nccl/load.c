@@ -1,5 +1,5 @@
-// See zero/comm/nccl_load.h.
-#include "zero/comm/nccl_load.h"
+// See zero/comm/nccl/load.h.
+#include "zero/comm/nccl/load.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

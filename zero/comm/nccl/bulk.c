@@ -1,4 +1,4 @@
-// See zero/comm/nccl_bulk.h.
+// See zero/comm/nccl/bulk.h.
 //
 // Reduce-scatter: each rank sends every owner the owner's slice, rounded to the communication dtype.
 // The owner adds the slices of all ranks along the tree (sum_tree.h), in one pass. As many bytes are sent as
@@ -7,10 +7,10 @@
 //
 // All-gather copies, so its bits cannot depend on the algorithm: equal consecutive shards go by
 // ncclAllGather, all others from owner to rank.
-#include "zero/comm/nccl_bulk.h"
+#include "zero/comm/nccl/bulk.h"
 
 #include "kernels/ops.h"
-#include "zero/comm/nccl_watch.h"
+#include "zero/comm/nccl/watch.h"
 
 #define MOST_SPANS 128 // of one group of calls, which NCCL fuses
 

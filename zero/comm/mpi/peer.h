@@ -3,7 +3,7 @@
 #ifndef ZERO_ZERO_COMM_MPI_PEER_H
 #define ZERO_ZERO_COMM_MPI_PEER_H
 
-#include "zero/comm/mpi_data.h"
+#include "zero/comm/mpi/data.h"
 
 // Allocates message buffers, and posts receives for the ranks that are reached by messages.
 enum status peers_open(struct comm *comm) MUST_CHECK;
@@ -24,7 +24,7 @@ enum status peer_pull_begin(struct comm *comm, int rank, const struct comm_id *i
                             const void **place) MUST_CHECK;
 enum status peer_pull_end(struct comm *comm, int rank) MUST_CHECK;
 
-// ---- for control messages (zero/comm/mpi_control.c)
+// ---- for control messages (zero/comm/mpi/control.c)
 
 // A wait for one rank within a collective. Once it outlasts the first sleep, it is shown in this rank's
 // rank_state, where watchdogs see it.

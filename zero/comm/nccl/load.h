@@ -3,7 +3,7 @@
 #define ZERO_ZERO_COMM_NCCL_LOAD_H
 
 #include "base/status.h"
-#include "zero/comm/nccl_api.h"
+#include "zero/comm/nccl/api.h"
 
 // Finds the library's functions, and its version (21805 for 2.18.5). Symbols already in the process come
 // first, so a simulator, or a library that another component loaded, replaces the one on disk. The library is

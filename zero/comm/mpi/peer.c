@@ -1,11 +1,11 @@
-// See zero/comm/mpi_peer.h.
-#include "zero/comm/mpi_peer.h"
+// See zero/comm/mpi/peer.h.
+#include "zero/comm/mpi/peer.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <time.h>
 
-#include "zero/comm/mpi_failure.h"
+#include "zero/comm/mpi/failure.h"
 
 #define POLLS_BEFORE_NAPS 200
 #define NAP_NS            50000

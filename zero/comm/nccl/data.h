@@ -1,4 +1,4 @@
-// The state of the NCCL path, shared by the zero/comm/nccl*.c files. zero/comm/nccl.h has the overview.
+// The state of the NCCL path, shared by the zero/comm/nccl/*.c files. zero/comm/nccl/nccl.h has the overview.
 #ifndef ZERO_ZERO_COMM_NCCL_DATA_H
 #define ZERO_ZERO_COMM_NCCL_DATA_H
 
@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "zero/comm/backend.h"
-#include "zero/comm/nccl_api.h"
+#include "zero/comm/nccl/api.h"
 
 #define NCCL_WORKS    64  // work handles with an event of their own; a later one stands in for an older one
 #define NCCL_WATCHED  128 // collectives whose ends are watched at a time

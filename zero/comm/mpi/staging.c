@@ -1,11 +1,11 @@
-// See zero/comm/mpi_staging.h.
-#include "zero/comm/mpi_staging.h"
+// See zero/comm/mpi/staging.h.
+#include "zero/comm/mpi/staging.h"
 
 #include <stdlib.h>
 
 #include "kernels/ops.h"
-#include "zero/comm/mpi_data.h"
-#include "zero/comm/nccl.h"
+#include "zero/comm/mpi/data.h"
+#include "zero/comm/nccl/nccl.h"
 #include "zero/comm/sum_tree.h"
 
 static enum status pin(struct comm *comm, void *memory, size_t bytes) {
