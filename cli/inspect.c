@@ -288,7 +288,7 @@ static enum status inspect_other_folder(const char *path) {
     else
         status = inspect_shards(path, &described);
     if (status == STATUS_OK && !described)
-        status = tokenizer_next_file(path, &next, &file);
+        file = tokenizer_next_file(path, &next);
     if (status == STATUS_OK && !described)
         status = file ? inspect_tokenizer(file) : weights_refuse(path);
     free(file);

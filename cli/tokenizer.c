@@ -85,7 +85,7 @@ static enum status encode_text(const struct tokenizer *tokenizer, const struct c
     for (size_t bytes; corpus_next_document(&at, end, end_of_text, &document, &bytes);) {
         TRY(tokenizer_encode(tokenizer, document, bytes, list));
         if (document + bytes < end)
-            TRY(tokenizer_add_separator(tokenizer, false, list));
+            tokenizer_add_separator(tokenizer, false, list);
     }
     return STATUS_OK;
 }
@@ -114,7 +114,7 @@ static enum status parse_ids(const struct tokenizer *tokenizer, const char *text
             return FAIL(STATUS_INVALID,
                         "train tokenizer decode: \"%.*s\" is not an id of this tokenizer (0 to %d)",
                         (int)strcspn(at, " \t\r\n,"), at, tokenizer_n_ids(tokenizer) - 1);
-        TRY(token_list_add(list, (int32_t)id));
+        token_list_add(list, (int32_t)id);
         at = end;
     }
     return STATUS_OK;

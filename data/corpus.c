@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/file_kind.h"
 #include "base/log.h"
@@ -56,7 +57,7 @@ void corpus_warn_of_encoding(const char *path, enum file_kind kind, uint64_t off
     else
         log_warning("%s is not UTF-8%s%s: byte 0x%02x at offset %llu. It is %s as bytes; %s", path,
                     is_named ? " but " : "", is_named ? file_kind_name(kind) : "", byte,
-                    (unsigned long long)offset, use, advice ? advice : "");
+                    (unsigned long long)offset, use, advice);
     free(advice);
 }
 
@@ -136,9 +137,8 @@ enum status corpus_split_point(const struct corpus_bytes *text, uint64_t wanted,
     *point = wanted < text->bytes ? wanted : text->bytes;
     if (wanted == 0 || wanted >= text->bytes)
         return STATUS_OK;
-    char *window = malloc(WINDOW_BYTES);
-    enum status status = window ? find_split(text, wanted, documents, window, point)
-                                : FAIL(STATUS_FAILED, "out of memory to split text");
+    char *window = allocate(WINDOW_BYTES, 1);
+    enum status status = find_split(text, wanted, documents, window, point);
     free(window);
     return status;
 }
@@ -166,9 +166,7 @@ static enum status split(struct corpus *corpus, double held_out, bool documents)
 
 enum status corpus_read(struct corpus *corpus, const char *const *paths, int n_paths, double held_out,
                         bool documents) {
-    *corpus = (struct corpus){.texts = calloc((size_t)n_paths + 1, sizeof *corpus->texts)};
-    if (!corpus->texts)
-        return FAIL(STATUS_FAILED, "out of memory for %d texts", n_paths);
+    *corpus = (struct corpus){.texts = allocate((size_t)n_paths, sizeof *corpus->texts)};
     for (int i = 0; i < n_paths; i++) {
         struct corpus_text *text = &corpus->texts[corpus->n_texts++];
         text->path = paths[i];

@@ -6,16 +6,16 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/alloc.h"
+
 #define SAMPLE_TOKENS 2048
 #define N_SAMPLES     8
 #define MOST_NAMED    4 // shards that a message names
 
-enum status identity_init(struct identity *identity, int n_shards) {
+void identity_init(struct identity *identity, int n_shards) {
     uint32_t n = (uint32_t)n_shards, per_entry = (n + IDENTITY_MAX_ENTRIES - 1) / IDENTITY_MAX_ENTRIES;
     *identity = (struct identity){.shards_per_entry = per_entry ? per_entry : 1};
-    identity->entries = calloc((size_t)n / identity->shards_per_entry + 1, sizeof *identity->entries);
-    return identity->entries ? STATUS_OK
-                             : FAIL(STATUS_FAILED, "out of memory for the identity of %d shards", n_shards);
+    identity->entries = allocate((size_t)n / identity->shards_per_entry + 1, sizeof *identity->entries);
 }
 
 void identity_free(struct identity *identity) {
@@ -23,16 +23,11 @@ void identity_free(struct identity *identity) {
     *identity = (struct identity){0};
 }
 
-enum status identity_copy(struct identity *copy, const struct identity *identity) {
+void identity_copy(struct identity *copy, const struct identity *identity) {
     *copy = *identity;
-    copy->entries = malloc(((size_t)identity->n_entries + 1) * sizeof *copy->entries);
-    if (!copy->entries) {
-        *copy = (struct identity){0};
-        return FAIL(STATUS_FAILED, "out of memory for the identity of data");
-    }
+    copy->entries = allocate(identity->n_entries, sizeof *copy->entries);
     if (identity->n_entries > 0)
         memcpy(copy->entries, identity->entries, (size_t)identity->n_entries * sizeof *copy->entries);
-    return STATUS_OK;
 }
 
 // Chained, so that the digest depends on the order.
@@ -96,20 +91,15 @@ static bool same_entry(const struct identity_entry *a, const struct identity_ent
 }
 
 // For each entry of `a`, whether `b` has an equal one: at the same index, else at any. Each entry of `b`
-// matches once. NULL when out of memory.
+// matches once.
 static bool *match(const struct identity *a, const struct identity *b) {
-    bool *matched = calloc((size_t)a->n_entries + 1, sizeof *matched);
-    bool *taken = calloc((size_t)b->n_entries + 1, sizeof *taken);
-    for (uint32_t i = 0; matched && taken && i < a->n_entries && i < b->n_entries; i++)
+    bool *matched = allocate(a->n_entries, sizeof *matched), *taken = allocate(b->n_entries, sizeof *taken);
+    for (uint32_t i = 0; i < a->n_entries && i < b->n_entries; i++)
         matched[i] = taken[i] = same_entry(&a->entries[i], &b->entries[i]);
-    for (uint32_t i = 0; matched && taken && i < a->n_entries; i++)
+    for (uint32_t i = 0; i < a->n_entries; i++)
         for (uint32_t k = 0; k < b->n_entries && !matched[i]; k++)
             if (!taken[k] && same_entry(&a->entries[i], &b->entries[k]))
                 matched[i] = taken[k] = true;
-    if (!taken) {
-        free(matched);
-        matched = NULL;
-    }
     free(taken);
     return matched;
 }
@@ -193,11 +183,11 @@ void identity_add_changes(const struct identity *before, const struct identity *
     }
     bool *was = match(before, now), *is = match(now, before);
     struct naming naming = {.out = out};
-    for (uint32_t i = 0; was && is && i < now->n_entries; i++)
+    for (uint32_t i = 0; i < now->n_entries; i++)
         if (!is[i])
             name_entry(&naming, now, i,
                        has_unmatched(before, was, now->entries[i].name) ? words->changed : words->only_now);
-    for (uint32_t i = 0; was && is && i < before->n_entries; i++)
+    for (uint32_t i = 0; i < before->n_entries; i++)
         if (!was[i] && !has_unmatched(now, is, before->entries[i].name))
             name_entry(&naming, before, i, words->only_before);
     const bool in_place = naming.n_named == 0 && has_same_order(before, now);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/alloc.h"
 #include "base/rng.h"
 #include "data/order.h"
 
@@ -76,11 +77,11 @@ static enum status find_shards(const struct source *source, const struct file_li
     return STATUS_OK;
 }
 
-static enum status name_source(struct source *source, const struct sources_options *options, int index) {
+static void name_source(struct source *source, const struct sources_options *options, int index) {
     const struct file_list *patterns = options->list[index].patterns;
-    source->option = options->n == 1 ? strdup(options->option) : file_path("%s[%d]", options->option, index);
-    source->name = strdup(patterns->n_paths > 0 ? patterns->paths[0] : "");
-    return source->option && source->name ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a source");
+    source->option =
+        options->n == 1 ? copy_string(options->option) : file_path("%s[%d]", options->option, index);
+    source->name = copy_string(patterns->n_paths > 0 ? patterns->paths[0] : "");
 }
 
 // The paths of all sources, one after another.
@@ -88,7 +89,7 @@ static enum status find_all(struct sources *sources, const struct sources_option
                             struct file_list *paths) {
     for (int i = 0; i < options->n; i++) {
         struct source *source = &sources->list[sources->n++];
-        TRY(name_source(source, options, i));
+        name_source(source, options, i);
         source->first_shard = paths->n_paths;
         TRY(find_shards(source, options->list[i].patterns, paths));
         source->n_shards = paths->n_paths - source->first_shard;
@@ -124,12 +125,10 @@ static enum status check_tokenizer(struct sources *sources, const struct shard *
 }
 
 static enum status open_shards(struct sources *sources, const struct file_list *paths) {
-    sources->shards = calloc((size_t)paths->n_paths + 1, sizeof *sources->shards);
-    sources->first_sequence = calloc((size_t)paths->n_paths + 1, sizeof *sources->first_sequence);
+    sources->shards = allocate((size_t)paths->n_paths, sizeof *sources->shards);
+    sources->first_sequence = allocate((size_t)paths->n_paths + 1, sizeof *sources->first_sequence);
     sources->most_open = most_open_shards();
-    sources->open_shards = calloc((size_t)sources->most_open, sizeof *sources->open_shards);
-    if (!sources->shards || !sources->first_sequence || !sources->open_shards)
-        return FAIL(STATUS_FAILED, "out of memory for %d token shards", paths->n_paths);
+    sources->open_shards = allocate((size_t)sources->most_open, sizeof *sources->open_shards);
     for (int i = 0; i < paths->n_paths; i++) {
         struct shard *shard = &sources->shards[i];
         TRY(shard_open(shard, paths->paths[i]));
@@ -213,13 +212,11 @@ static void set_shares(struct sources *sources, const struct sources_options *op
 
 static enum status open_all(struct sources *sources, const struct sources_options *options,
                             struct file_list *paths) {
-    sources->option = strdup(options->option);
-    sources->list = calloc((size_t)options->n, sizeof *sources->list);
-    if (!sources->option || !sources->list)
-        return FAIL(STATUS_FAILED, "out of memory for %d sources", options->n);
+    sources->option = copy_string(options->option);
+    sources->list = allocate((size_t)options->n, sizeof *sources->list);
     TRY(find_all(sources, options, paths));
     TRY(open_shards(sources, paths));
-    TRY(identity_init(&sources->identity, paths->n_paths));
+    identity_init(&sources->identity, paths->n_paths);
     for (int i = 0; i < sources->n; i++)
         TRY(count_source(sources, &sources->list[i], options));
     set_shares(sources, options);
@@ -462,17 +459,12 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
 // ---- opening
 
 static enum status start_thread(struct loader *loader) {
-    size_t bytes =
-        (size_t)loader->options.micro_batch_size * (size_t)loader->options.seq_len * sizeof(int32_t);
+    const size_t n = (size_t)loader->options.micro_batch_size * (size_t)loader->options.seq_len;
     for (int i = 0; i < 2; i++) {
-        loader->batches[i].tokens = malloc(bytes);
-        loader->batches[i].targets = malloc(bytes);
-        if (!loader->batches[i].tokens || !loader->batches[i].targets)
-            return FAIL(STATUS_FAILED, "out of memory for batches of %zu bytes", bytes);
+        loader->batches[i].tokens = allocate(n, sizeof *loader->batches[i].tokens);
+        loader->batches[i].targets = allocate(n, sizeof *loader->batches[i].targets);
     }
-    loader->row = calloc((size_t)loader->options.seq_len + 1, sizeof *loader->row);
-    if (!loader->row)
-        return FAIL(STATUS_FAILED, "out of memory for a sequence of %d tokens", loader->options.seq_len);
+    loader->row = allocate((size_t)loader->options.seq_len + 1, sizeof *loader->row);
     if (pthread_create(&loader->thread, NULL, read_ahead, loader) != 0)
         return FAIL(STATUS_FAILED, "cannot start the thread that prefetches %s", loader->sources.option);
     loader->running = true;
@@ -488,9 +480,7 @@ static void init_mixture(struct loader *loader) {
 
 enum status loader_new(const struct loader_options *options, struct loader **out) {
     *out = NULL;
-    struct loader *loader = calloc(1, sizeof *loader);
-    if (!loader)
-        return FAIL(STATUS_FAILED, "out of memory for a loader");
+    struct loader *loader = allocate(1, sizeof *loader);
     loader->options = *options;
     loader->options.row_stride = options->row_stride ? options->row_stride : options->micro_batch_size;
     loader->options.step_stride = options->step_stride ? options->step_stride : 1;

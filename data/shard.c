@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/file_kind.h"
 #include "base/text.h"
 
@@ -124,9 +125,7 @@ static enum status check_header(struct shard *shard, size_t bytes) {
 
 enum status shard_open(struct shard *shard, const char *path) {
     struct stat info;
-    *shard = (struct shard){.path = strdup(path), .descriptor = -1};
-    if (!shard->path)
-        return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
+    *shard = (struct shard){.path = copy_string(path), .descriptor = -1};
     enum status status = file_open_regular(path, O_RDONLY, &shard->descriptor);
     if (status == STATUS_OK && fstat(shard->descriptor, &info) != 0)
         status = FAIL(STATUS_FAILED, "cannot stat %s: %s", path, strerror(errno));

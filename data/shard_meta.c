@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 
 // Whether `path` is the expected tokenizer. A file that cannot be read is not.
@@ -28,37 +29,21 @@ static const char *meta_string(const cJSON *meta, const char *key) {
     return value ? value : "";
 }
 
-// Tries the candidates in their order.
-static enum status choose(const cJSON *meta, const struct tokenizer_identity *expected, const char *folder,
-                          char **path) {
-    char *beside = file_path("%s%s", folder, expected->name);
-    if (!beside)
-        return STATUS_FAILED;
-    const char *const candidates[] = {strcmp(expected->name, "bytes") == 0 ? "bytes" : beside,
-                                      meta_string(meta, "tokenizer"), meta_string(meta, "tokenizer_path")};
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < sizeof candidates / sizeof *candidates && !*path && status == STATUS_OK; i++)
-        if (is_tokenizer(candidates[i], expected)) {
-            *path = file_path("%s", candidates[i]);
-            status = *path ? STATUS_OK : STATUS_FAILED;
-        }
-    free(beside);
-    return status;
-}
-
-enum status shard_find_tokenizer(const struct shard *shard, char **path) {
-    const char *slash = strrchr(shard->path, '/');
-    char *folder = file_path("%.*s", slash ? (int)(slash - shard->path) + 1 : 0, shard->path),
-         *meta_path = folder ? file_path("%smeta.json", folder) : NULL;
+char *shard_find_tokenizer(const struct shard *shard) {
+    const char *slash = strrchr(shard->path, '/'), *name = shard->tokenizer.name;
+    const int folder = slash ? (int)(slash - shard->path) + 1 : 0;
+    char *meta_path = file_path("%.*smeta.json", folder, shard->path),
+         *beside = file_path("%.*s%s", folder, shard->path, name), *path = NULL;
     cJSON *meta = NULL;
-    *path = NULL;
-    enum status status = meta_path ? STATUS_OK : STATUS_FAILED;
-    if (status == STATUS_OK && file_exists(meta_path) && json_read_file(meta_path, &meta) != STATUS_OK)
+    if (file_exists(meta_path) && json_read_file(meta_path, &meta) != STATUS_OK)
         status_clear();
-    if (status == STATUS_OK && shard->tokenizer.n_ids > 0)
-        status = choose(meta, &shard->tokenizer, folder, path);
+    const char *const candidates[] = {strcmp(name, "bytes") == 0 ? "bytes" : beside,
+                                      meta_string(meta, "tokenizer"), meta_string(meta, "tokenizer_path")};
+    for (size_t i = 0; i < sizeof candidates / sizeof *candidates && shard->tokenizer.n_ids > 0 && !path; i++)
+        if (is_tokenizer(candidates[i], &shard->tokenizer))
+            path = copy_string(candidates[i]);
     cJSON_Delete(meta);
+    free(beside);
     free(meta_path);
-    free(folder);
-    return status;
+    return path;
 }

@@ -7,7 +7,7 @@
 
 // Finds the tokenizer that the shard records: "bytes", or a file. Looks in the shard's folder, then where
 // meta.json says that it was. Only a file with the recorded checksum counts.
-//   path   [out] for tokenizer_load, to be freed; NULL when it is not found
-enum status shard_find_tokenizer(const struct shard *shard, char **path) MUST_CHECK;
+// Returns the path for tokenizer_load, to be freed; NULL when it is not found.
+char *shard_find_tokenizer(const struct shard *shard);
 
 #endif

@@ -122,7 +122,7 @@ enum status batch_add(struct batch *batch, const int32_t *prompt, size_t n,
     struct slot *s = &batch->slots[at];
     s->context.n = 0;
     for (size_t i = 0; i < n; i++)
-        TRY(token_list_add(&s->context, prompt[i]));
+        token_list_add(&s->context, prompt[i]);
     s->options = options;
     s->events = events;
     s->n_drawn = 0;
@@ -262,7 +262,7 @@ static enum status take_token(struct batch *batch, struct slot *slot, int row) {
     if (begins_text(batch, slot) && n_bytes > 0 && bytes[0] == ' ')
         bytes++, n_bytes--;
     slot->offset += n_bytes;
-    TRY(token_list_add(&slot->context, id));
+    token_list_add(&slot->context, id);
     TRY(release_add(&slot->release, bytes, n_bytes, &n));
     if (n > 0)
         TRY(slot->events.write(slot->events.context, slot->release.held.data, n));

@@ -4,7 +4,7 @@ enum status prompt_encode(const struct tokenizer *tokenizer, int vocab_size, con
                           struct token_list *list) {
     size_t first = list->n;
     if (prompt->n_bytes == 0 || tokenizer_has_bos(tokenizer))
-        TRY(token_list_add(list, tokenizer_document_start(tokenizer)));
+        token_list_add(list, tokenizer_document_start(tokenizer));
     TRY(tokenizer_encode(tokenizer, prompt->bytes, prompt->n_bytes, list));
     for (size_t i = first; i < list->n; i++)
         if (list->ids[i] >= vocab_size)

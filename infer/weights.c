@@ -197,11 +197,8 @@ enum status weights_find_tokenizer(const struct weights *weights, char **path) {
         *path = file_path("%s", weights->gguf_path);
         return *path ? STATUS_OK : STATUS_FAILED;
     }
-    TRY(tokenizer_next_file(weights->folder, &next, path));
-    while (*path && !can_load(*path)) {
+    while ((*path = tokenizer_next_file(weights->folder, &next)) && !can_load(*path))
         free(*path);
-        TRY(tokenizer_next_file(weights->folder, &next, path));
-    }
     return STATUS_OK;
 }
 

@@ -167,7 +167,7 @@ static enum status take_val(struct trainer *trainer) {
     }
     identity_free(before);
     if (now && status == STATUS_OK)
-        status = identity_copy(before, now);
+        identity_copy(before, now);
     return status;
 }
 

@@ -87,13 +87,11 @@ static enum status check_tokenizer(const struct session *session, const struct s
 }
 
 static enum status adopt_tokenizer(struct session *session, const struct shard *shard) {
-    char *path;
     if (session->tokenizer)
         return STATUS_OK;
-    enum status status = shard_find_tokenizer(shard, &path);
-    if (path)
-        status = tokenizer_load(path, &session->tokenizer);
-    if (session->tokenizer) {
+    char *path = shard_find_tokenizer(shard);
+    const enum status status = path ? tokenizer_load(path, &session->tokenizer) : STATUS_OK;
+    if (path && status == STATUS_OK) {
         session->identity = tokenizer_identify(session->tokenizer, path);
         log_info("tokenizer: %s, that of %s", path, shard->path);
     } else if (status == STATUS_OK)
@@ -119,7 +117,7 @@ static enum status encode(struct eval_file *file, const struct tokenizer *tokeni
                           const struct corpus_text *text, bool end_of_text) {
     const char *at = text->text, *document;
     for (size_t n; corpus_next_document(&at, text->text + text->bytes, end_of_text, &document, &n);) {
-        TRY(tokenizer_add_separator(tokenizer, file->text.n == 0, &file->text));
+        tokenizer_add_separator(tokenizer, file->text.n == 0, &file->text);
         TRY(tokenizer_encode(tokenizer, document, n, &file->text));
     }
     file->n_tokens = file->text.n;

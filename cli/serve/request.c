@@ -153,8 +153,7 @@ static bool add_ids(struct parse *parse, const cJSON *array, struct request_prom
             return api_refuse(parse->error, 400, NULL, "prompt",
                               "prompt: token ids are integers below %d, the size of the vocabulary",
                               tokenizer_n_ids(parse->limits->tokenizer));
-        if (token_list_add(&prompt->tokens, (int32_t)id->valuedouble) != STATUS_OK)
-            return refuse_recorded(parse, "prompt");
+        token_list_add(&prompt->tokens, (int32_t)id->valuedouble);
     }
     return true;
 }

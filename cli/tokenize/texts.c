@@ -86,7 +86,7 @@ static enum status encode_text(const struct run *run, struct part *part, const c
     const char *at = text, *document;
     for (size_t n; corpus_next_document(&at, text + bytes, run->options->end_of_text, &document, &n);) {
         if (starts && n > 0) {
-            TRY(tokenizer_add_separator(run->tokenizer, false, &out->ids));
+            tokenizer_add_separator(run->tokenizer, false, &out->ids);
             out->n_documents++;
         }
         TRY(token_encoder_add(part->encoder, document, n, starts, &out->ids));
@@ -457,9 +457,9 @@ static enum status tokenize(struct run *run) {
     TRY(find_split(run));
     TRY(begin(run));
     for (int i = 0; i < run->n_parts; i++)
-        TRY(token_encoder_new(run->tokenizer, &run->parts[i].encoder));
-    TRY(text_reader_new(run->sources, tokenizer_rules(run->tokenizer), run->split, run->options->end_of_text,
-                        run->progress.target, &run->reader));
+        run->parts[i].encoder = token_encoder_new(run->tokenizer);
+    run->reader = text_reader_new(run->sources, tokenizer_rules(run->tokenizer), run->split,
+                                  run->options->end_of_text, run->progress.target);
     run->shown.began_s = run->shown.shown_s = clock_monotonic_s();
     enum status status = tokenize_batches(run);
     log_live_end();

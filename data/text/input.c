@@ -12,6 +12,8 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
+#include "base/alloc.h"
+
 #define BLOCK_BYTES ((size_t)1 << 18)
 
 struct text_input {
@@ -81,21 +83,14 @@ static enum status open_unpacker(struct text_input *input) {
 }
 
 enum status text_input_open(const char *path, struct text_input **out) {
-    struct text_input *input = calloc(1, sizeof *input);
-    *out = input;
-    if (!input)
-        return FAIL(STATUS_FAILED, "out of memory to read %s", path);
+    struct text_input *input = *out = allocate(1, sizeof *input);
     input->descriptor = -1;
-    input->path = strdup(path);
-    input->block = malloc(BLOCK_BYTES);
+    input->path = copy_string(path);
+    input->block = allocate(BLOCK_BYTES, 1);
     input->checksum = XXH3_createState();
-    enum status status = input->path && input->block && input->checksum
-                             ? STATUS_OK
-                             : FAIL(STATUS_FAILED, "out of memory to read %s", path);
-    if (status == STATUS_OK) {
+    enum status status = input->checksum ? open_file(input) : FAIL(STATUS_FAILED, "cannot hash %s", path);
+    if (status == STATUS_OK)
         XXH3_64bits_reset(input->checksum);
-        status = open_file(input);
-    }
     if (status == STATUS_OK)
         status = read_block(input);
     if (status == STATUS_OK)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "base/utf8.h"
@@ -54,10 +55,9 @@ static enum status no_text(const struct line *line, const cJSON *root, const cJS
                     PLACE(line), line->field, cJSON_IsNull(found) ? "null" : "not a string");
     cJSON_ArrayForEach(item, root) if (n++ < 8)
         text_add(&names, "%s\"%.40s\"", n > 1 ? ", " : "", item->string);
-    enum status status = text_status(&names);
-    if (status == STATUS_OK)
-        status = FAIL(STATUS_INVALID, "%s:%llu has no \"%s\", only: %s%s; name the text's with --field",
-                      PLACE(line), line->field, n ? names.data : "nothing", n > 8 ? ", ..." : "");
+    const enum status status =
+        FAIL(STATUS_INVALID, "%s:%llu has no \"%s\", only: %s%s; name the text's with --field", PLACE(line),
+             line->field, n ? names.data : "nothing", n > 8 ? ", ..." : "");
     text_free(&names);
     return status;
 }
@@ -69,10 +69,8 @@ static enum status read_member(const struct line *line, const char *text, struct
     const char *value = cJSON_GetStringValue(found);
     enum status status = value ? STATUS_OK : no_text(line, root, found);
     out->length = 0;
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         text_add_bytes(out, value, strlen(value));
-        status = text_status(out);
-    }
     cJSON_Delete(root);
     return status;
 }
@@ -81,13 +79,9 @@ static enum status read_member(const struct line *line, const char *text, struct
 
 #define NUL_ESCAPE "\\u0000"
 
-// A copy of the line in which each \u0000 is \u000<digit>, or NULL when out of memory.
+// A copy of the line in which each \u0000 is \u000<digit>.
 static char *replace_nuls(const struct line *line, char digit) {
-    char *copy = malloc(line->n + 1);
-    if (!copy)
-        return NULL;
-    memcpy(copy, line->text, line->n);
-    copy[line->n] = '\0';
+    char *copy = copy_bytes(line->text, line->n);
     for (char *at = copy, *end = copy + line->n; at + 6 <= end; at += *at == '\\' ? 2 : 1)
         if (memcmp(at, NUL_ESCAPE, 6) == 0)
             at[5] = digit;
@@ -98,9 +92,7 @@ static char *replace_nuls(const struct line *line, char digit) {
 static enum status read_with_nuls(const struct line *line, struct text *out) {
     char *one = replace_nuls(line, '1'), *two = replace_nuls(line, '2');
     struct text other = {0};
-    enum status status = one && two ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory reading %s", line->path);
-    if (status == STATUS_OK)
-        status = read_member(line, one, out);
+    enum status status = read_member(line, one, out);
     if (status == STATUS_OK)
         status = read_member(line, two, &other);
     for (size_t i = 0; status == STATUS_OK && i < out->length; i++)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "data/corpus.h"
@@ -35,20 +36,16 @@ struct text_reader {
     uint64_t file_bytes; // of the sources before
 };
 
-enum status text_reader_new(const struct text_sources *sources, struct token_rules rules,
-                            struct text_split split, bool documents, size_t target,
-                            struct text_reader **out) {
-    struct text_reader *reader = calloc(1, sizeof *reader);
-    *out = reader;
-    if (!reader)
-        return FAIL(STATUS_FAILED, "out of memory to read text");
+struct text_reader *text_reader_new(const struct text_sources *sources, struct token_rules rules,
+                                    struct text_split split, bool documents, size_t target) {
+    struct text_reader *reader = allocate(1, sizeof *reader);
     *reader = (struct text_reader){.sources = sources,
                                    .rules = rules,
                                    .split = split,
                                    .documents = documents,
                                    .target = target,
                                    .at.starts_document = true};
-    return STATUS_OK;
+    return reader;
 }
 
 void text_reader_delete(struct text_reader *reader) {
@@ -64,30 +61,6 @@ void text_batch_free(struct text_batch *batch) {
     free(batch->chunks);
     free(batch->ends);
     *batch = (struct text_batch){0};
-}
-
-// ---- room
-
-static enum status reserve_bytes(struct text_batch *batch, size_t bytes) {
-    if (bytes <= batch->capacity)
-        return STATUS_OK;
-    char *grown = realloc(batch->bytes, bytes);
-    if (!grown)
-        return FAIL(STATUS_FAILED, "out of memory for %zu bytes of text", bytes);
-    batch->bytes = grown;
-    batch->capacity = bytes;
-    return STATUS_OK;
-}
-
-// Makes room for one more in an array of `n`.
-static void *reserve_one(void *array, int n, int *capacity, size_t size) {
-    if (n < *capacity)
-        return array;
-    const int more = *capacity ? 2 * *capacity : 64;
-    void *grown = realloc(array, (size_t)more * size);
-    if (grown)
-        *capacity = more;
-    return grown;
 }
 
 // ---- chunks
@@ -110,24 +83,19 @@ static bool ends_with_marker(const char *text, size_t n) {
     return n >= length && memcmp(text + n - length, CORPUS_END_OF_TEXT, length) == 0;
 }
 
-static enum status add_chunk(struct text_reader *reader, struct text_batch *batch, size_t at, size_t n) {
-    struct text_chunk *chunks =
-        reserve_one(batch->chunks, batch->n_chunks, &batch->chunks_capacity, sizeof *chunks);
-    if (!chunks)
-        return FAIL(STATUS_FAILED, "out of memory for chunks of text");
+static void add_chunk(struct text_reader *reader, struct text_batch *batch, size_t at, size_t n) {
     struct position *position = &reader->at;
-    batch->chunks = chunks;
-    chunks[batch->n_chunks++] = (struct text_chunk){.at = at,
-                                                    .n = n,
-                                                    .source = position->source,
-                                                    .offset = position->offset,
-                                                    .line = position->lines + 1,
-                                                    .starts_document = position->starts_document,
-                                                    .held_out = is_held_out(reader)};
+    RESERVE(batch->chunks, batch->n_chunks + 1, batch->chunks_capacity);
+    batch->chunks[batch->n_chunks++] = (struct text_chunk){.at = at,
+                                                           .n = n,
+                                                           .source = position->source,
+                                                           .offset = position->offset,
+                                                           .line = position->lines + 1,
+                                                           .starts_document = position->starts_document,
+                                                           .held_out = is_held_out(reader)};
     position->offset += n;
     position->lines += count_lines(batch->bytes + at, n);
     position->starts_document = reader->documents && ends_with_marker(batch->bytes + at, n);
-    return STATUS_OK;
 }
 
 static enum status too_long(const struct text_reader *reader, const char *what, size_t longest,
@@ -186,34 +154,26 @@ static enum status cut_chunks(struct text_reader *reader, struct text_batch *bat
         TRY((lines ? cut_lines : cut_plain)(reader, batch->bytes + at, batch->n - at, last, &cut));
         if (cut == 0)
             break;
-        TRY(add_chunk(reader, batch, at, cut));
+        add_chunk(reader, batch, at, cut);
         at += cut;
     }
     reader->carry.length = 0;
     text_add_bytes(&reader->carry, batch->bytes + at, batch->n - at);
     batch->n = at;
-    return text_status(&reader->carry);
+    return STATUS_OK;
 }
 
 // ---- sources
 
-static enum status open_source(struct text_reader *reader) {
-    return text_input_open(reader->sources->list[reader->at.source].path, &reader->input);
-}
-
-static enum status end_source(struct text_reader *reader, struct text_batch *batch) {
-    struct text_source_end *ends =
-        reserve_one(batch->ends, batch->n_ends, &batch->ends_capacity, sizeof *ends);
-    if (!ends)
-        return FAIL(STATUS_FAILED, "out of memory for the ends of files");
-    batch->ends = ends;
-    ends[batch->n_ends++] = (struct text_source_end){reader->at.source, text_input_file_bytes(reader->input),
-                                                     text_input_checksum(reader->input)};
-    reader->file_bytes += text_input_file_bytes(reader->input);
+static void end_source(struct text_reader *reader, struct text_batch *batch) {
+    const uint64_t bytes = text_input_file_bytes(reader->input);
+    RESERVE(batch->ends, batch->n_ends + 1, batch->ends_capacity);
+    batch->ends[batch->n_ends++] =
+        (struct text_source_end){reader->at.source, bytes, text_input_checksum(reader->input)};
+    reader->file_bytes += bytes;
     text_input_close(reader->input);
     reader->input = NULL;
     reader->at = (struct position){.source = reader->at.source + 1, .starts_document = true};
-    return STATUS_OK;
 }
 
 // Reads more of the source to the end of the batch, and cuts it. Stops at the split point.
@@ -229,14 +189,15 @@ static enum status read_source(struct text_reader *reader, struct text_batch *ba
         at_split = left <= room;
         room = at_split ? (size_t)left : room;
     }
-    TRY(reserve_bytes(batch, begin + room));
+    if (batch->capacity < begin + room)
+        batch->bytes = reallocate(batch->bytes, batch->capacity = begin + room, 1);
     // The split point may lie in what was carried.
     const size_t used = carried < room ? carried : room;
     memcpy(batch->bytes + begin, reader->carry.data ? reader->carry.data : "", used);
     struct text rest = {0};
     text_add_bytes(&rest, reader->carry.data ? reader->carry.data + used : "", carried - used);
     batch->n = begin + used;
-    enum status status = text_status(&rest);
+    enum status status = STATUS_OK;
     for (size_t got; status == STATUS_OK && batch->n < begin + room && !at_end; batch->n += got) {
         status = text_input_read(reader->input, batch->bytes + batch->n, begin + room - batch->n, &got);
         at_end = status == STATUS_OK && got == 0;
@@ -246,10 +207,11 @@ static enum status read_source(struct text_reader *reader, struct text_batch *ba
     if (status == STATUS_OK && at_split && !at_end) {
         reader->at.starts_document = true; // what is held out begins a document
         text_add_bytes(&reader->carry, rest.data ? rest.data : "", rest.length);
-        status = text_status(&reader->carry);
     }
     text_free(&rest);
-    return status == STATUS_OK && at_end ? end_source(reader, batch) : status;
+    if (status == STATUS_OK && at_end)
+        end_source(reader, batch);
+    return status;
 }
 
 enum status text_reader_next(struct text_reader *reader, struct text_batch *batch) {
@@ -260,7 +222,7 @@ enum status text_reader_next(struct text_reader *reader, struct text_batch *batc
     while (reader->at.source < reader->sources->n &&
            ((batch->n < reader->target && batch->n_chunks < most_chunks) || batch->n_chunks == 0)) {
         if (!reader->input)
-            TRY(open_source(reader));
+            TRY(text_input_open(reader->sources->list[reader->at.source].path, &reader->input));
         const size_t before = batch->n;
         const int source = reader->at.source;
         TRY(read_source(reader, batch));

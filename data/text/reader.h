@@ -43,9 +43,8 @@ struct text_reader;
 //   rules         of the tokenizer that will encode the chunks
 //   documents     CORPUS_END_OF_TEXT ends a document
 //   target        bytes of a batch; of many small sources a batch has fewer, as its chunks are limited too
-enum status text_reader_new(const struct text_sources *sources, struct token_rules rules,
-                            struct text_split split, bool documents, size_t target,
-                            struct text_reader **out) MUST_CHECK;
+struct text_reader *text_reader_new(const struct text_sources *sources, struct token_rules rules,
+                                    struct text_split split, bool documents, size_t target);
 void text_reader_delete(struct text_reader *reader); // NULL does nothing
 // Reads the next batch; n_chunks is 0 at the end. STATUS_INVALID: a source cannot be read or is damaged, or a
 // line or a word is too long.

@@ -9,6 +9,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/file_kind.h"
 
@@ -56,16 +57,8 @@ static enum status add(struct text_sources *sources, const char *path, bool json
     for (int i = 0; is_stdin && i < sources->n; i++)
         if (strcmp(sources->list[i].path, "-") == 0)
             return FAIL(STATUS_INVALID, "- is given twice, but standard input can be read once only");
-    if ((sources->n & (sources->n - 1)) == 0) { // room for the next power of two
-        const size_t room = sources->n ? 2 * (size_t)sources->n : 1;
-        struct text_source *grown = realloc(sources->list, room * sizeof *grown);
-        if (!grown)
-            return FAIL(STATUS_FAILED, "out of memory for %zu files", room);
-        sources->list = grown;
-    }
-    source.path = strdup(path);
-    if (!source.path)
-        return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
+    RESERVE(sources->list, sources->n + 1, sources->capacity);
+    source.path = copy_string(path);
     sources->list[sources->n++] = source;
     return STATUS_OK;
 }
@@ -94,7 +87,7 @@ static enum status add_folder(struct text_sources *sources, const char *folder, 
             continue;
         char *path =
             file_path("%s%s%s", folder, length && folder[length - 1] == '/' ? "" : "/", names.paths[i]);
-        status = path ? add_entry(sources, path, json_lines, depth) : STATUS_FAILED;
+        status = add_entry(sources, path, json_lines, depth);
         free(path);
     }
     file_list_free(&names);

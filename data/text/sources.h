@@ -19,7 +19,7 @@ struct text_source {
 };
 struct text_sources {
     struct text_source *list;
-    int n;
+    int n, capacity;
 };
 
 // Finds the files, in the order of `paths`. "-" is standard input. A folder stands for all files in it and in

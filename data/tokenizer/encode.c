@@ -13,6 +13,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/parallel.h"
 #include "base/utf8.h"
 #include "data/tokenizer/internal.h"
@@ -301,20 +302,13 @@ static void consider_merged(const struct tokenizer *tokenizer, struct merging *m
     consider(merging, tokenizer_find_pair(tokenizer, left, right), at, left, right);
 }
 
-static enum status merging_reserve(struct merging *merging, size_t n) {
+static void merging_reserve(struct merging *merging, size_t n) {
     if (n <= merging->capacity)
-        return STATUS_OK;
-    struct node *nodes = realloc(merging->nodes, 2 * n * sizeof *nodes);
-    if (nodes)
-        merging->nodes = nodes;
-    // Up to n initial candidates, and two more for each of fewer than n merges.
-    struct merge_candidate *heap = realloc(merging->heap, 6 * n * sizeof *heap);
-    if (heap)
-        merging->heap = heap;
-    if (!nodes || !heap)
-        return FAIL(STATUS_FAILED, "out of memory encoding a word of %zu bytes", n);
+        return;
     merging->capacity = 2 * n;
-    return STATUS_OK;
+    merging->nodes = reallocate(merging->nodes, 2 * n, sizeof *merging->nodes);
+    // Up to n initial candidates, and two more for each of fewer than n merges.
+    merging->heap = reallocate(merging->heap, 6 * n, sizeof *merging->heap);
 }
 
 // The symbols of a pre-token, before any merge.
@@ -404,14 +398,14 @@ static void merge(const struct tokenizer *tokenizer, struct merging *merging) {
 static enum status encode_pretoken(const struct tokenizer *tokenizer, struct merging *merging,
                                    const char *pretoken, size_t n, struct token_list *list) {
     const int32_t whole = merging->no_whole ? -1 : tokenizer_find(tokenizer, pretoken, n);
-    TRY(token_list_reserve(list, n));
+    token_list_reserve(list, n);
     if (whole >= 0 && whole < merging->limit && tokenizer->is_whole[whole]) {
         list->ids[list->n++] = whole;
         return STATUS_OK;
     }
     if (n > INT32_MAX / 8)
         return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to encode", n);
-    TRY(merging_reserve(merging, n));
+    merging_reserve(merging, n);
     const bool of_characters = tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES;
     const unsigned char *bytes = (const unsigned char *)pretoken;
     struct symbols symbols = {.tokenizer = tokenizer, .nodes = merging->nodes};
@@ -472,19 +466,12 @@ struct token_encoder {
     struct text normalized, first; // first: the pre-token that a space is put before
 };
 
-enum status token_encoder_new(const struct tokenizer *tokenizer, struct token_encoder **out) {
-    struct token_encoder *encoder = calloc(1, sizeof *encoder);
-    *out = encoder;
-    if (encoder) {
-        encoder->tokenizer = tokenizer;
-        encoder->merging.limit = INT32_MAX;
-        encoder->cache = calloc(N_REMEMBERED, sizeof *encoder->cache);
-    }
-    if (encoder && encoder->cache)
-        return STATUS_OK;
-    token_encoder_delete(encoder);
-    *out = NULL;
-    return FAIL(STATUS_FAILED, "out of memory encoding text");
+struct token_encoder *token_encoder_new(const struct tokenizer *tokenizer) {
+    struct token_encoder *encoder = allocate(1, sizeof *encoder);
+    encoder->tokenizer = tokenizer;
+    encoder->merging.limit = INT32_MAX;
+    encoder->cache = allocate(N_REMEMBERED, sizeof *encoder->cache);
+    return encoder;
 }
 
 void token_encoder_delete(struct token_encoder *encoder) {
@@ -518,7 +505,6 @@ static enum status add_first(struct token_encoder *encoder, const char *pretoken
     encoder->first.length = 0;
     text_add_bytes(&encoder->first, " ", 1);
     text_add_bytes(&encoder->first, pretoken, n);
-    TRY(text_status(&encoder->first));
     return encode_pretoken(encoder->tokenizer, &encoder->merging, encoder->first.data, n + 1, list);
 }
 
@@ -542,7 +528,7 @@ enum status token_encoder_add(struct token_encoder *encoder, const char *text, s
             TRY(encode_and_remember(encoder, entry, text + at, n, list));
             continue;
         }
-        TRY(token_list_reserve(list, entry->n_ids));
+        token_list_reserve(list, entry->n_ids);
         memcpy(list->ids + list->n, entry->ids, entry->n_ids * sizeof *list->ids);
         list->n += entry->n_ids;
     }
@@ -551,8 +537,7 @@ enum status token_encoder_add(struct token_encoder *encoder, const char *text, s
 
 static enum status encode_chunk(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                                 bool begins, struct token_list *list) {
-    struct token_encoder *encoder;
-    TRY(token_encoder_new(tokenizer, &encoder));
+    struct token_encoder *encoder = token_encoder_new(tokenizer);
     enum status status = token_encoder_add(encoder, text, bytes, begins, list);
     token_encoder_delete(encoder);
     return status;
@@ -594,9 +579,8 @@ static enum status encode_chunks(const struct tokenizer *tokenizer, const char *
                  &(struct encoding){tokenizer, text, ends, n, begins, lists, &next, &worst});
     enum status status = (enum status)atomic_load(&worst);
     for (int i = 0; i < n; i++) {
-        if (status == STATUS_OK)
-            status = token_list_reserve(list, lists[i].n);
         if (status == STATUS_OK && lists[i].n > 0) {
+            token_list_reserve(list, lists[i].n);
             memcpy(list->ids + list->n, lists[i].ids, lists[i].n * sizeof *list->ids);
             list->n += lists[i].n;
         }

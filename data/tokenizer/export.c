@@ -3,6 +3,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "data/tokenizer/export.h"
@@ -13,7 +14,6 @@
 static enum status refuse_token(const struct tokenizer *tokenizer, int32_t id, const char *what) {
     struct text spelling = {0};
     tokenizer_add_spelling(tokenizer, id, &spelling);
-    TRY(text_status(&spelling));
     enum status status = FAIL(STATUS_INVALID,
                               "the tokenizer's token %d (\"%.60s\") %s, so that it has no equal in other "
                               "programs' formats; export without it, with --tokenizer none",
@@ -53,10 +53,8 @@ static int compare_ranked(const void *a, const void *b) {
     return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : x->pair < y->pair ? -1 : x->pair > y->pair;
 }
 
-static enum status list_pairs(const struct tokenizer *tokenizer, struct token_merge *merges, size_t n_pairs) {
-    struct pair_slot *sorted = malloc((n_pairs + 1) * sizeof *sorted);
-    if (!sorted)
-        return FAIL(STATUS_FAILED, "out of memory for %zu merges", n_pairs);
+static void list_pairs(const struct tokenizer *tokenizer, struct token_merge *merges, size_t n_pairs) {
+    struct pair_slot *sorted = allocate(n_pairs, sizeof *sorted);
     size_t n = 0;
     for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
         if (tokenizer->pairs[slot].pair != EMPTY_KEY)
@@ -68,23 +66,20 @@ static enum status list_pairs(const struct tokenizer *tokenizer, struct token_me
                                          tokenizer->merge_ids ? tokenizer->merge_ids[rank] : rank};
     }
     free(sorted);
-    return STATUS_OK;
 }
 
 enum status tokenizer_derive_merges(const struct tokenizer *tokenizer, struct token_merge **merges, int *n) {
-    size_t most = 0;
+    size_t n_pairs = 0, n_ids = (size_t)tokenizer->n_ids;
     *n = 0;
     for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
-        most += tokenizer->pairs[slot].pair != EMPTY_KEY;
-    const size_t n_pairs = most;
-    most = most > (size_t)tokenizer->n_ids ? most : (size_t)tokenizer->n_ids;
-    *merges = malloc(most * sizeof **merges);
-    if (!*merges)
-        return FAIL(STATUS_FAILED, "out of memory for %zu merges", most);
-    enum status status = tokenizer->is_plain ? derive_one_each(tokenizer, *merges, n)
-                                             : list_pairs(tokenizer, *merges, n_pairs);
-    if (status == STATUS_OK && !tokenizer->is_plain)
+        n_pairs += tokenizer->pairs[slot].pair != EMPTY_KEY;
+    *merges = allocate(n_pairs > n_ids ? n_pairs : n_ids, sizeof **merges);
+    if (!tokenizer->is_plain) {
+        list_pairs(tokenizer, *merges, n_pairs);
         *n = (int)n_pairs;
+        return STATUS_OK;
+    }
+    const enum status status = derive_one_each(tokenizer, *merges, n);
     if (status != STATUS_OK) {
         free(*merges);
         *merges = NULL;
@@ -161,7 +156,7 @@ struct writing {
 static const char *word_of_token(struct writing *writing, int32_t id) {
     writing->word.length = 0;
     spell(writing->tokenizer, &writing->alphabet, id, &writing->word);
-    return writing->word.failed ? "" : writing->word.data;
+    return writing->word.data;
 }
 
 static const char *word_of_merge(struct writing *writing, const struct token_merge *merge) {
@@ -169,7 +164,7 @@ static const char *word_of_merge(struct writing *writing, const struct token_mer
     spell(writing->tokenizer, &writing->alphabet, merge->left, &writing->word);
     text_add(&writing->word, " ");
     spell(writing->tokenizer, &writing->alphabet, merge->right, &writing->word);
-    return writing->word.failed ? "" : writing->word.data;
+    return writing->word.data;
 }
 
 static void add_vocabulary(struct writing *writing, struct text *out) {
@@ -228,8 +223,7 @@ static void add_post_processor(struct writing *writing, struct text *out) {
     }
     struct text start = {0};
     json_add_string(&start, word_of_token(writing, tokenizer->start));
-    const char *name = start.data ? start.data : "";
-    out->failed = out->failed || start.failed;
+    const char *name = start.data;
     text_add(out,
              "{\"type\":\"Sequence\",\"processors\":[" BYTE_LEVEL
              ",{\"type\":\"TemplateProcessing\",\"single\":"
@@ -271,49 +265,33 @@ enum status tokenizer_add_json(const struct tokenizer *tokenizer, struct text *o
     struct writing writing = {.tokenizer = tokenizer};
     if (tokenizer->json) {
         text_add_bytes(out, tokenizer->json, strlen(tokenizer->json));
-        return text_status(out);
+        return STATUS_OK;
     }
     make_alphabet(&writing.alphabet);
     TRY(tokenizer_derive_merges(tokenizer, &writing.merges, &writing.n_merges));
     add_tokenizer_json(&writing, out);
-    enum status status = text_status(out);
-    if (status == STATUS_OK)
-        status = text_status(&writing.word);
     text_free(&writing.word);
     free(writing.merges);
-    return status;
+    return STATUS_OK;
 }
 
-static enum status write_file(struct writing *writing, const char *folder, const char *name,
-                              enum status (*add)(struct writing *writing, struct text *out)) {
-    struct text out = {0};
+// Writes the text, which it frees, into a file of the folder.
+static enum status write_file(struct text *out, const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
-    enum status status = path ? add(writing, &out) : STATUS_FAILED;
-    if (status == STATUS_OK)
-        status = text_status(&out);
-    if (status == STATUS_OK)
-        status = text_status(&writing->word);
-    if (status == STATUS_OK)
-        status = file_write_all(path, out.data, out.length);
-    text_free(&out);
+    const enum status status = file_write_all(path, out->data, out->length);
+    text_free(out);
     free(path);
     return status;
 }
 
-static enum status add_whole_json(struct writing *writing, struct text *out) {
-    return tokenizer_add_json(writing->tokenizer, out);
-}
-
-static enum status add_vocab_json(struct writing *writing, struct text *out) {
-    add_vocabulary(writing, out);
-    return STATUS_OK;
-}
-
-static enum status add_merges_txt(struct writing *writing, struct text *out) {
-    text_add(out, "#version: 0.2\n");
+static enum status write_vocab_files(struct writing *writing, const char *folder) {
+    struct text out = {0};
+    add_vocabulary(writing, &out);
+    TRY(write_file(&out, folder, "vocab.json"));
+    text_add(&out, "#version: 0.2\n");
     for (int i = 0; i < writing->n_merges; i++)
-        text_add(out, "%s\n", word_of_merge(writing, &writing->merges[i]));
-    return STATUS_OK;
+        text_add(&out, "%s\n", word_of_merge(writing, &writing->merges[i]));
+    return write_file(&out, folder, "merges.txt");
 }
 
 bool tokenizer_has_vocab_files(const struct tokenizer *tokenizer) {
@@ -322,15 +300,14 @@ bool tokenizer_has_vocab_files(const struct tokenizer *tokenizer) {
 
 enum status tokenizer_save_huggingface(const struct tokenizer *tokenizer, const char *folder) {
     struct writing writing = {.tokenizer = tokenizer};
-    make_alphabet(&writing.alphabet);
+    struct text json = {0};
+    TRY(tokenizer_add_json(tokenizer, &json));
+    TRY(write_file(&json, folder, "tokenizer.json"));
     if (!tokenizer_has_vocab_files(tokenizer))
-        return write_file(&writing, folder, "tokenizer.json", add_whole_json);
+        return STATUS_OK;
+    make_alphabet(&writing.alphabet);
     TRY(tokenizer_derive_merges(tokenizer, &writing.merges, &writing.n_merges));
-    enum status status = write_file(&writing, folder, "tokenizer.json", add_whole_json);
-    if (status == STATUS_OK)
-        status = write_file(&writing, folder, "vocab.json", add_vocab_json);
-    if (status == STATUS_OK)
-        status = write_file(&writing, folder, "merges.txt", add_merges_txt);
+    const enum status status = write_vocab_files(&writing, folder);
     text_free(&writing.word);
     free(writing.merges);
     return status;
@@ -356,8 +333,7 @@ static void add_named(const struct tokenizer *tokenizer, const char *key, int32_
     struct text name = {0};
     tokenizer_add_spelling(tokenizer, id, &name);
     text_add(out, "  \"%s\": ", key);
-    json_add_string(out, name.data ? name.data : "");
-    out->failed = out->failed || name.failed;
+    json_add_string(out, name.data);
     text_free(&name);
 }
 
@@ -421,11 +397,7 @@ enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) {
     struct token_merge *merges;
     int n, rank = 0;
     TRY(tokenizer_derive_merges(tokenizer, &merges, &n));
-    bool *is_made = calloc((size_t)tokenizer->n_ids, sizeof *is_made);
-    if (!is_made) {
-        free(merges);
-        return FAIL(STATUS_FAILED, "out of memory for the scores of %d tokens", tokenizer->n_ids);
-    }
+    bool *is_made = allocate((size_t)tokenizer->n_ids, sizeof *is_made);
     for (int32_t id = 0; id < tokenizer->n_ids; id++)
         scores[id] = 0;
     for (int i = 0; i < n; i++)

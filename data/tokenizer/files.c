@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/file_kind.h"
 #include "base/json.h"
@@ -23,23 +24,22 @@
 
 enum family { FAMILY_NONE, FAMILY_LLAMA3, FAMILY_QWEN };
 
-static enum status add_control(struct token_table *tokens, const char *name) {
-    return token_table_add(tokens, name, strlen(name), TOKEN_CONTROL, 0);
+static void add_control(struct token_table *tokens, const char *name) {
+    token_table_add(tokens, name, strlen(name), TOKEN_CONTROL, 0);
 }
 
 // "PREFIX7SUFFIX" for the numbers first .. end - 1.
-static enum status add_numbered(struct token_table *tokens, const char *prefix, int first, int end,
-                                const char *suffix) {
+static void add_numbered(struct token_table *tokens, const char *prefix, int first, int end,
+                         const char *suffix) {
     for (int i = first; i < end; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s%d%s", prefix, i, suffix);
-        TRY(add_control(tokens, name));
+        add_control(tokens, name);
     }
-    return STATUS_OK;
 }
 
 // 256 tokens, as in Llama 3.1 and later; in Llama 3 some of the reserved ones are at other places.
-static enum status add_llama3(struct token_table *tokens) {
+static void add_llama3(struct token_table *tokens) {
     static const char *const names[] = {"<|begin_of_text|>",
                                         "<|end_of_text|>",
                                         "<|reserved_special_token_0|>",
@@ -53,15 +53,15 @@ static enum status add_llama3(struct token_table *tokens) {
                                         "<|python_tag|>"};
     enum { N_NAMES = sizeof names / sizeof *names };
     for (int i = 0; i < N_NAMES; i++)
-        TRY(add_control(tokens, names[i]));
-    return add_numbered(tokens, "<|reserved_special_token_", 2, 256 - N_NAMES + 2, "|>");
+        add_control(tokens, names[i]);
+    add_numbered(tokens, "<|reserved_special_token_", 2, 256 - N_NAMES + 2, "|>");
 }
 
-static enum status add_qwen(struct token_table *tokens) {
-    TRY(add_control(tokens, END_OF_TEXT));
-    TRY(add_control(tokens, "<|im_start|>"));
-    TRY(add_control(tokens, "<|im_end|>"));
-    return add_numbered(tokens, "<|extra_", 0, 205, "|>");
+static void add_qwen(struct token_table *tokens) {
+    add_control(tokens, END_OF_TEXT);
+    add_control(tokens, "<|im_start|>");
+    add_control(tokens, "<|im_end|>");
+    add_numbered(tokens, "<|extra_", 0, 205, "|>");
 }
 
 // Other programs' models have a tiktoken file named tokenizer.model too; their config.json says so.
@@ -109,7 +109,7 @@ static enum status make_published(const char *path, struct token_table *tokens, 
         return STATUS_OK;
     if (family == FAMILY_LLAMA3)
         TRY(check_model_type(path));
-    TRY(family == FAMILY_LLAMA3 ? add_llama3(tokens) : add_qwen(tokens));
+    (family == FAMILY_LLAMA3 ? add_llama3 : add_qwen)(tokens);
     TRY(tokenizer_from_table(tokens, "byte-pair", path, out));
     struct tokenizer *tokenizer = *out;
     tokenizer->rules = (struct token_rules){
@@ -133,12 +133,11 @@ static enum status make_published(const char *path, struct token_table *tokens, 
 
 #define LARGEST_FILE ((size_t)256 << 20)
 
-static enum status add_bytes(struct token_table *tokens) {
+static void add_bytes(struct token_table *tokens) {
     for (int byte = 0; byte < 256; byte++) {
         const char c = (char)byte;
-        TRY(token_table_add(tokens, &c, 1, TOKEN_NORMAL, 1));
+        token_table_add(tokens, &c, 1, TOKEN_NORMAL, 1);
     }
-    return STATUS_OK;
 }
 
 // ---- base64
@@ -208,12 +207,7 @@ static enum status read_tiktoken(struct reader *reader, struct token_table *toke
             continue;
         const char *space = memchr(reader->line, ' ', reader->length);
         size_t coded = space ? (size_t)(space - reader->line) : 0;
-        unsigned char *grown = realloc(decoded, coded + 4);
-        if (!grown) {
-            status = FAIL(STATUS_FAILED, "out of memory reading %s", reader->path);
-            break;
-        }
-        decoded = grown;
+        decoded = reallocate(decoded, coded + 4, 1);
         int n = space ? base64_decode(reader->line, coded, decoded) : -1;
         char digits[16] = "", *after = digits;
         if (space && reader->length - coded - 1 < sizeof digits)
@@ -230,7 +224,7 @@ static enum status read_tiktoken(struct reader *reader, struct token_table *toke
             status = FAIL(STATUS_INVALID, "%s:%d: more than %d tokens", reader->path, reader->number,
                           TOKENIZER_MOST_TOKENS);
         else
-            status = token_table_add(tokens, (const char *)decoded, (size_t)n, TOKEN_NORMAL, reader->number);
+            token_table_add(tokens, (const char *)decoded, (size_t)n, TOKEN_NORMAL, reader->number);
     }
     free(decoded);
     return status;
@@ -241,7 +235,7 @@ static enum status read_merges(struct reader *reader, struct token_table *tokens
     token_alphabet_init(&alphabet);
     for (int i = 0; i < 256; i++) {
         const char c = (char)alphabet.order[i];
-        TRY(token_table_add(tokens, &c, 1, TOKEN_NORMAL, 1));
+        token_table_add(tokens, &c, 1, TOKEN_NORMAL, 1);
     }
     while (next_line(reader)) {
         char bytes[1024];
@@ -256,7 +250,7 @@ static enum status read_merges(struct reader *reader, struct token_table *tokens
             return FAIL(STATUS_INVALID,
                         "%s:%d: expected a merge, two tokens in GPT-2's byte alphabet with a space between",
                         reader->path, reader->number);
-        TRY(token_table_add(tokens, bytes, (size_t)(a + b), TOKEN_NORMAL, reader->number));
+        token_table_add(tokens, bytes, (size_t)(a + b), TOKEN_NORMAL, reader->number);
     }
     return STATUS_OK;
 }
@@ -358,9 +352,8 @@ static enum status load_file(const char *path, struct tokenizer **out) {
 
 static enum status load_bytes(struct tokenizer **out) {
     struct token_table tokens = {0};
-    enum status status = add_bytes(&tokens);
-    if (status == STATUS_OK)
-        status = tokenizer_make_plain(&tokens, "bytes", "bytes", out);
+    add_bytes(&tokens);
+    const enum status status = tokenizer_make_plain(&tokens, "bytes", "bytes", out);
     token_table_free(&tokens);
     return status;
 }
@@ -371,21 +364,18 @@ static bool is_in_folder(const char *name, const char *path) {
     return file_exists(path) && (!may_be_another || tokenizer_is_file(path));
 }
 
-enum status tokenizer_next_file(const char *folder, int *next, char **path) {
+char *tokenizer_next_file(const char *folder, int *next) {
     static const char *const names[] = {"tokenizer.json", "vocab.bpe",       "tokenizer.tiktoken",
                                         "qwen.tiktoken",  "tokenizer.model", "model.gguf",
                                         "vocab.json"};
-    for (*path = NULL; *next < (int)(sizeof names / sizeof *names) && !*path;) {
+    while (*next < (int)(sizeof names / sizeof *names)) {
         const char *name = names[(*next)++];
-        char *inside = file_path("%s/%s", folder, name);
-        if (!inside)
-            return STATUS_FAILED;
-        if (is_in_folder(name, inside))
-            *path = inside;
-        else
-            free(inside);
+        char *path = file_path("%s/%s", folder, name);
+        if (is_in_folder(name, path))
+            return path;
+        free(path);
     }
-    return STATUS_OK;
+    return NULL;
 }
 
 // vocab.json and merges.txt do not say how text is split. A merges.txt alone is taken for GPT-2's, whose ids
@@ -393,7 +383,7 @@ enum status tokenizer_next_file(const char *folder, int *next, char **path) {
 static bool lacks_settings(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char *vocabulary = file_path("%.*svocab.json", (int)(name - path), path);
-    const bool has_vocabulary = vocabulary && file_exists(vocabulary);
+    const bool has_vocabulary = file_exists(vocabulary);
     free(vocabulary);
     return has_vocabulary && (strcmp(name, "vocab.json") == 0 || strcmp(name, "merges.txt") == 0);
 }
@@ -416,8 +406,7 @@ static enum status load_named(const char *path, struct tokenizer **out) {
 
 static enum status load_folder(const char *folder, struct tokenizer **out) {
     int next = 0;
-    char *path;
-    TRY(tokenizer_next_file(folder, &next, &path));
+    char *path = tokenizer_next_file(folder, &next);
     if (path) {
         enum status status = load_named(path, out);
         free(path);
@@ -453,8 +442,6 @@ enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path) 
         base64_add(&out, (const unsigned char *)bytes, n);
         text_add(&out, " %d\n", id);
     }
-    if (status == STATUS_OK)
-        status = text_status(&out);
     if (status == STATUS_OK)
         status = file_write_all(path, out.data, out.length);
     text_free(&out);

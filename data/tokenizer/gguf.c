@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/gguf.h"
 #include "base/json.h"
 #include "base/text.h"
@@ -80,9 +81,7 @@ static enum status read_tokens(struct source *source) {
         return refuse(source, KEY("scores"), "is missing, or has another length than the tokens");
     if (!source->is_of_characters && !source->merges)
         return refuse(source, KEY("merges"), "is missing");
-    source->spellings = malloc((size_t)source->tokens->n * sizeof *source->spellings);
-    if (!source->spellings)
-        return FAIL(STATUS_FAILED, "out of memory reading %s", file->path);
+    source->spellings = allocate((size_t)source->tokens->n, sizeof *source->spellings);
     const char *at = source->tokens->data;
     for (int id = 0; id < (int)source->tokens->n; id++) {
         source->spellings[id] = gguf_next_string(&at);
@@ -119,9 +118,8 @@ static enum status read_source(struct source *source) {
 // ---- as a tokenizer.json
 
 static void add_spelling(struct text *out, struct gguf_string spelling) {
-    char *copy = strndup(spelling.bytes, spelling.n);
-    out->failed = out->failed || !copy;
-    json_add_string(out, copy ? copy : "");
+    char *copy = copy_bytes(spelling.bytes, spelling.n);
+    json_add_string(out, copy);
     free(copy);
 }
 
@@ -185,7 +183,7 @@ static void add_start(const struct source *source, struct text *out) {
         return;
     }
     add_spelling(&start, source->spellings[source->start]);
-    const char *name = start.data ? start.data : "";
+    const char *name = start.data;
     text_add(out,
              ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":%s,"
              "\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],\"pair\":[{\"SpecialToken\":"
@@ -193,7 +191,6 @@ static void add_start(const struct source *source, struct text *out) {
              "{\"id\":%s,\"type_id\":1}},{\"Sequence\":{\"id\":\"B\",\"type_id\":1}}],\"special_tokens\":"
              "{%s:{\"id\":%s,\"ids\":[%d],\"tokens\":[%s]}}}",
              name, name, name, name, name, (int)source->start, name);
-    out->failed = out->failed || start.failed;
     text_free(&start);
 }
 
@@ -245,22 +242,16 @@ static int find_id(const struct named_id *names, int n, const char *bytes, size_
 
 // Every two tokens that make a third are a merge: SentencePiece joins the two whose token has the highest
 // score. In the order of scores, as converters to tokenizer.json list them.
-static enum status list_merges(const struct source *source, struct scored_merge **merges, int *n) {
-    struct named_id *names = malloc(((size_t)source->n + 1) * sizeof *names);
+static struct scored_merge *list_merges(const struct source *source, int *n) {
+    struct named_id *names = allocate((size_t)source->n, sizeof *names);
     size_t longest = 1, n_names = 0;
     *n = 0;
-    *merges = NULL;
-    for (int id = 0; id < source->n && names; id++)
+    for (int id = 0; id < source->n; id++)
         if (type_of(source, id) == TOKEN_NORMAL) {
             names[n_names++] = (struct named_id){source->spellings[id], id};
-            longest += source->spellings[id].n;
+            longest += source->spellings[id].n; // a token of n bytes has n - 1 places to cut it
         }
-    if (names)
-        *merges = malloc(longest * sizeof **merges); // a token of n bytes has n - 1 places to cut it
-    if (!*merges) {
-        free(names);
-        return FAIL(STATUS_FAILED, "out of memory for the merges of %s", source->file->path);
-    }
+    struct scored_merge *merges = allocate(longest, sizeof *merges);
     qsort(names, n_names, sizeof *names, compare_spellings);
     for (size_t i = 0; i < n_names; i++)
         for (size_t cut = 1; cut < names[i].spelling.n; cut++) {
@@ -268,12 +259,12 @@ static enum status list_merges(const struct source *source, struct scored_merge 
             const int left = find_id(names, (int)n_names, whole.bytes, cut);
             const int right = left < 0 ? -1 : find_id(names, (int)n_names, whole.bytes + cut, whole.n - cut);
             if (right >= 0)
-                (*merges)[(*n)++] = (struct scored_merge){left, right, names[i].id,
-                                                          gguf_f32_at(source->scores, (uint64_t)names[i].id)};
+                merges[(*n)++] = (struct scored_merge){left, right, names[i].id,
+                                                       gguf_f32_at(source->scores, (uint64_t)names[i].id)};
         }
-    qsort(*merges, (size_t)*n, sizeof **merges, compare_merges);
+    qsort(merges, (size_t)*n, sizeof *merges, compare_merges);
     free(names);
-    return STATUS_OK;
+    return merges;
 }
 
 static void add_merge(struct text *out, bool is_first, struct gguf_string left, struct gguf_string right) {
@@ -284,12 +275,10 @@ static void add_merge(struct text *out, bool is_first, struct gguf_string left, 
     text_add(out, "]");
 }
 
-static enum status add_merges(const struct source *source, struct text *out) {
-    struct scored_merge *merges = NULL;
+static void add_merges(const struct source *source, struct text *out) {
     int n = 0;
+    struct scored_merge *merges = source->is_of_characters ? list_merges(source, &n) : NULL;
     text_add(out, ",\"merges\":[");
-    if (source->is_of_characters)
-        TRY(list_merges(source, &merges, &n));
     for (int i = 0; i < n; i++)
         add_merge(out, i == 0, source->spellings[merges[i].left], source->spellings[merges[i].right]);
     free(merges);
@@ -300,10 +289,9 @@ static enum status add_merges(const struct source *source, struct text *out) {
         add_spelling(out, merge);
     }
     text_add(out, "]");
-    return STATUS_OK;
 }
 
-static enum status make_json(const struct source *source, struct text *out) {
+static void make_json(const struct source *source, struct text *out) {
     bool has_bytes = false;
     for (int id = 0; id < source->n && !has_bytes; id++)
         has_bytes = type_of(source, id) == TOKEN_BYTE;
@@ -322,9 +310,8 @@ static enum status make_json(const struct source *source, struct text *out) {
              source->is_of_characters ? "true" : "false", has_bytes ? "true" : "false",
              source->ignore_merges ? "true" : "false");
     add_vocabulary(source, out);
-    TRY(add_merges(source, out));
+    add_merges(source, out);
     text_add(out, "}}\n");
-    return text_status(out);
 }
 
 // ---- the tokenizer
@@ -351,10 +338,10 @@ enum status tokenizer_read_gguf(const char *path, struct tokenizer **out) {
     enum status status = read_source(&source);
     if (status == STATUS_OK)
         status = read_ends(&source, &ends);
-    if (status == STATUS_OK)
-        status = make_json(&source, &json);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        make_json(&source, &json);
         status = tokenizer_read_json(path, json.data, json.length, &ends, out);
+    }
     if (status == STATUS_OK && (*out)->is_plain) { // others' files are made of its tokens alone
         free((*out)->json);
         (*out)->json = NULL;

@@ -57,8 +57,7 @@ struct token_table {
     int *lines;        // (n) line of each in the file; 0: unknown
     int n, capacity;
 };
-enum status token_table_add(struct token_table *tokens, const char *bytes, size_t n, enum token_type type,
-                            int line) MUST_CHECK;
+void token_table_add(struct token_table *tokens, const char *bytes, size_t n, enum token_type type, int line);
 void token_table_free(struct token_table *tokens);
 
 // GPT-2's alphabet: a printable byte maps to itself, the others to code points from 256 on. In vocab.bpe, the
@@ -86,8 +85,7 @@ enum status tokenizer_from_table(struct token_table *tokens, const char *kind, c
 enum status tokenizer_pair_all(struct tokenizer *tokenizer, const char *source) MUST_CHECK;
 // Only these merges, in the order of their ranks. Where a pair occurs twice, the last counts. Then call
 // tokenizer_find_whole.
-enum status tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge *merges,
-                                  int n) MUST_CHECK;
+void tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge *merges, int n);
 // The checksum, once everything is set.
 void tokenizer_set_checksum(struct tokenizer *tokenizer);
 // Appends end-of-text to the table and makes a tokenizer that works like GPT-2's.

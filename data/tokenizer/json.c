@@ -7,6 +7,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "data/tokenizer/export.h"
@@ -221,7 +222,7 @@ cJSON *tokenizer_read_beside(const char *path, const char *name) {
     const char *slash = strrchr(path, '/');
     char *beside = file_path("%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name);
     cJSON *root = NULL;
-    if (!beside || (file_exists(beside) && json_read_file(beside, &root) != STATUS_OK))
+    if (file_exists(beside) && json_read_file(beside, &root) != STATUS_OK)
         status_clear();
     free(beside);
     return root;
@@ -334,28 +335,23 @@ static int compare_names(const void *a, const void *b) {
 }
 
 // How many added tokens are not in the vocabulary too. Those that are have the same id there.
-static enum status count_added(const struct vocabulary *vocabulary, const cJSON *vocab, const cJSON *added,
-                               int *n) {
-    const int n_added = cJSON_GetArraySize(added);
-    const char **names = malloc(((size_t)n_added + 1) * sizeof *names);
+static int count_added(const cJSON *vocab, const cJSON *added) {
+    const char **names = allocate((size_t)cJSON_GetArraySize(added), sizeof *names);
     const cJSON *item;
     int n_names = 0;
-    *n = 0;
-    if (!names)
-        return FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
     cJSON_ArrayForEach(item, added) {
         const char *content = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "content"));
         if (content)
             names[n_names++] = content;
     }
     qsort(names, (size_t)n_names, sizeof *names, compare_names);
-    *n = n_names;
+    int n = n_names;
     cJSON_ArrayForEach(item, vocab) {
         const char *name = item->string;
-        *n -= n_names > 0 && bsearch(&name, names, (size_t)n_names, sizeof *names, compare_names);
+        n -= n_names > 0 && bsearch(&name, names, (size_t)n_names, sizeof *names, compare_names);
     }
     free(names);
-    return STATUS_OK;
+    return n;
 }
 
 // "special" tokens are control tokens; the others are text of a template.
@@ -377,16 +373,12 @@ static enum status place_added(struct vocabulary *vocabulary, const cJSON *added
 //   added   the list "added_tokens", or NULL
 static enum status read_ids(struct vocabulary *vocabulary, const cJSON *vocab, const cJSON *added) {
     const cJSON *item;
-    int n_added;
-    TRY(count_added(vocabulary, vocab, added, &n_added));
-    vocabulary->n = cJSON_GetArraySize(vocab) + n_added;
+    vocabulary->n = cJSON_GetArraySize(vocab) + count_added(vocab, added);
     if (vocabulary->n < 2 || vocabulary->n > TOKENIZER_MOST_TOKENS)
         return FAIL(STATUS_INVALID, "%s: has %d tokens, expected 2 to %d", vocabulary->path, vocabulary->n,
                     TOKENIZER_MOST_TOKENS);
-    vocabulary->tokens = calloc((size_t)vocabulary->n, sizeof *vocabulary->tokens);
-    vocabulary->types = calloc((size_t)vocabulary->n, sizeof *vocabulary->types);
-    if (!vocabulary->tokens || !vocabulary->types)
-        return FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
+    vocabulary->tokens = allocate((size_t)vocabulary->n, sizeof *vocabulary->tokens);
+    vocabulary->types = allocate((size_t)vocabulary->n, sizeof *vocabulary->types);
     cJSON_ArrayForEach(item, vocab) TRY(place_token(vocabulary, item->string, item, TOKEN_NORMAL));
     TRY(place_added(vocabulary, added));
     for (int id = 0; id < vocabulary->n; id++)
@@ -429,23 +421,24 @@ static int decode(const struct vocabulary *vocabulary, const char *token, size_t
 }
 
 static enum status add_token(struct vocabulary *vocabulary, int id) {
-    char *buffer = vocabulary->buffer;
-    const char *token = vocabulary->tokens[id];
+    const char *token = vocabulary->tokens[id], *bytes = token;
     enum token_type type = (enum token_type)vocabulary->types[id];
-    const size_t length = strlen(token);
-    const int byte = vocabulary->settings.byte_fallback ? byte_of_name(token) : -1;
-    if (type != TOKEN_NORMAL)
-        return token_table_add(&vocabulary->table, token, length, type, 0);
+    const int byte = type == TOKEN_NORMAL && vocabulary->settings.byte_fallback ? byte_of_name(token) : -1;
+    int n = (int)strlen(token);
     if (byte >= 0) {
-        buffer[0] = (char)byte;
-        return token_table_add(&vocabulary->table, buffer, 1, TOKEN_BYTE, 0);
-    }
-    const int n = decode(vocabulary, token, length, buffer);
+        vocabulary->buffer[0] = (char)byte;
+        type = TOKEN_BYTE;
+        n = 1;
+    } else if (type == TOKEN_NORMAL)
+        n = decode(vocabulary, token, (size_t)n, vocabulary->buffer);
     if (n < 0)
         return FAIL(STATUS_INVALID, "%s: token \"%.60s\" (id %d) %s", vocabulary->path, token, id,
                     is_of_spaces(vocabulary) ? "has a space, expected U+2581 in its place"
                                              : "is not in GPT-2's byte alphabet");
-    return token_table_add(&vocabulary->table, buffer, (size_t)n, TOKEN_NORMAL, 0);
+    if (type == TOKEN_NORMAL || type == TOKEN_BYTE)
+        bytes = vocabulary->buffer;
+    token_table_add(&vocabulary->table, bytes, (size_t)n, type, 0);
+    return STATUS_OK;
 }
 
 // Adds the tokens to the table, and makes the tokenizer of it.
@@ -456,9 +449,7 @@ static enum status make_tokenizer(struct vocabulary *vocabulary) {
         longest = length > longest ? length : longest;
     }
     vocabulary->buffer_bytes = 2 * longest + 1;
-    vocabulary->buffer = malloc(vocabulary->buffer_bytes);
-    if (!vocabulary->buffer)
-        return FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
+    vocabulary->buffer = allocate(vocabulary->buffer_bytes, 1);
     for (int id = 0; id < vocabulary->n; id++)
         TRY(add_token(vocabulary, id));
     return tokenizer_from_table(&vocabulary->table, "byte-pair", vocabulary->path, &vocabulary->tokenizer);
@@ -483,14 +474,7 @@ static enum status add_merge(struct vocabulary *vocabulary, const char *left, si
                     "%s: merge %d (\"%.*s\" and \"%.*s\") is not of two tokens that make a third",
                     vocabulary->path, vocabulary->n_merges, left_bytes < 60 ? (int)left_bytes : 60, left,
                     right_bytes < 60 ? (int)right_bytes : 60, right);
-    if (vocabulary->n_merges == vocabulary->merges_capacity) {
-        const int capacity = vocabulary->merges_capacity ? 2 * vocabulary->merges_capacity : 1 << 12;
-        struct token_merge *grown = realloc(vocabulary->merges, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return FAIL(STATUS_FAILED, "out of memory reading %s", vocabulary->path);
-        vocabulary->merges = grown;
-        vocabulary->merges_capacity = capacity;
-    }
+    RESERVE(vocabulary->merges, vocabulary->n_merges + 1, vocabulary->merges_capacity);
     vocabulary->is_rising =
         vocabulary->is_rising &&
         (vocabulary->n_merges == 0 || vocabulary->merges[vocabulary->n_merges - 1].id < merge.id);
@@ -600,7 +584,7 @@ static enum status finish(struct vocabulary *vocabulary) {
     if (tokenizer->is_plain)
         TRY(tokenizer_pair_all(tokenizer, vocabulary->path));
     else {
-        TRY(tokenizer_pair_merges(tokenizer, vocabulary->merges, vocabulary->n_merges));
+        tokenizer_pair_merges(tokenizer, vocabulary->merges, vocabulary->n_merges);
         TRY(tokenizer_find_whole(tokenizer));
     }
     tokenizer_set_checksum(tokenizer);
@@ -636,11 +620,8 @@ enum status tokenizer_read_json(const char *path, const char *json, size_t lengt
     enum status status = is_tokenizer(root)
                              ? read_tokenizer_json(&vocabulary, root)
                              : FAIL(STATUS_INVALID, "%s is JSON, but no Hugging Face tokenizer.json", path);
-    if (status == STATUS_OK) {
-        vocabulary.tokenizer->json = strdup(json);
-        if (!vocabulary.tokenizer->json)
-            status = FAIL(STATUS_FAILED, "out of memory reading %s", path);
-    }
+    if (status == STATUS_OK)
+        vocabulary.tokenizer->json = copy_string(json);
     free(vocabulary.tokens);
     free(vocabulary.types);
     free(vocabulary.merges);

@@ -8,34 +8,25 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "data/tokenizer/internal.h"
 
 // ---- tokens as they are read
 
-enum status token_table_add(struct token_table *tokens, const char *bytes, size_t n, enum token_type type,
-                            int line) {
+void token_table_add(struct token_table *tokens, const char *bytes, size_t n, enum token_type type,
+                     int line) {
     if (tokens->n + 2 > tokens->capacity) {
-        const int capacity = tokens->capacity ? 2 * tokens->capacity : 1024;
-        uint32_t *offsets = realloc(tokens->offsets, (size_t)capacity * sizeof *offsets);
-        if (offsets)
-            tokens->offsets = offsets;
-        int *lines = realloc(tokens->lines, (size_t)capacity * sizeof *lines);
-        if (lines)
-            tokens->lines = lines;
-        uint8_t *types = realloc(tokens->types, (size_t)capacity * sizeof *types);
-        if (types)
-            tokens->types = types;
-        if (!offsets || !lines || !types)
-            return FAIL(STATUS_FAILED, "out of memory for %d tokens", tokens->n);
-        tokens->capacity = capacity;
+        const size_t capacity = tokens->capacity ? 2 * (size_t)tokens->capacity : 1024;
+        tokens->offsets = reallocate(tokens->offsets, capacity, sizeof *tokens->offsets);
+        tokens->lines = reallocate(tokens->lines, capacity, sizeof *tokens->lines);
+        tokens->types = reallocate(tokens->types, capacity, sizeof *tokens->types);
+        tokens->capacity = (int)capacity;
         tokens->offsets[0] = 0;
     }
     text_add_bytes(&tokens->bytes, bytes, n);
-    TRY(text_status(&tokens->bytes));
     tokens->lines[tokens->n] = line;
     tokens->types[tokens->n] = (uint8_t)type;
     tokens->offsets[++tokens->n] = (uint32_t)tokens->bytes.length;
-    return STATUS_OK;
 }
 
 void token_table_free(struct token_table *tokens) {
@@ -122,10 +113,6 @@ static size_t table_size(size_t n) {
     return size;
 }
 
-static enum status out_of_memory(void) {
-    return FAIL(STATUS_FAILED, "out of memory for a tokenizer");
-}
-
 static enum status refuse_token(const struct token_table *tokens, const char *source, int32_t id,
                                 int32_t other) {
     char place[24] = "";
@@ -140,9 +127,7 @@ static enum status refuse_token(const struct token_table *tokens, const char *so
 static enum status build_slots(struct tokenizer *tokenizer, const struct token_table *tokens,
                                const char *source) {
     tokenizer->n_slots = table_size((size_t)tokenizer->n_ids);
-    tokenizer->slots = malloc(tokenizer->n_slots * sizeof *tokenizer->slots);
-    if (!tokenizer->slots)
-        return out_of_memory();
+    tokenizer->slots = allocate(tokenizer->n_slots, sizeof *tokenizer->slots);
     memset(tokenizer->slots, 0xff, tokenizer->n_slots * sizeof *tokenizer->slots);
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
         const char *bytes = tokenizer->bytes + tokenizer->offsets[id];
@@ -168,10 +153,8 @@ static enum status build_slots(struct tokenizer *tokenizer, const struct token_t
 
 enum status tokenizer_from_table(struct token_table *tokens, const char *kind, const char *source,
                                  struct tokenizer **out) {
-    struct tokenizer *tokenizer = malloc(sizeof *tokenizer);
+    struct tokenizer *tokenizer = allocate(1, sizeof *tokenizer);
     *out = NULL;
-    if (!tokenizer)
-        return out_of_memory();
     *tokenizer = (struct tokenizer){.kind = kind,
                                     .n_ids = tokens->n,
                                     .bytes = tokens->bytes.data,
@@ -186,8 +169,8 @@ enum status tokenizer_from_table(struct token_table *tokens, const char *kind, c
     memset(tokenizer->byte_ids, 0xff, sizeof tokenizer->byte_ids);
     memset(tokenizer->fallback_ids, 0xff, sizeof tokenizer->fallback_ids);
     memset(tokenizer->byte_pairs, 0xff, sizeof tokenizer->byte_pairs);
-    tokenizer->is_whole = calloc((size_t)tokenizer->n_ids + 1, sizeof *tokenizer->is_whole);
-    enum status status = tokenizer->is_whole ? build_slots(tokenizer, tokens, source) : out_of_memory();
+    tokenizer->is_whole = allocate((size_t)tokenizer->n_ids, sizeof *tokenizer->is_whole);
+    const enum status status = build_slots(tokenizer, tokens, source);
     token_table_free(tokens);
     if (status == STATUS_OK)
         *out = tokenizer;
@@ -198,14 +181,11 @@ enum status tokenizer_from_table(struct token_table *tokens, const char *kind, c
 
 // ---- pairs
 
-static enum status make_pair_slots(struct tokenizer *tokenizer, size_t n) {
+static void make_pair_slots(struct tokenizer *tokenizer, size_t n) {
     tokenizer->n_pair_slots = table_size(n);
-    tokenizer->pairs = malloc(tokenizer->n_pair_slots * sizeof *tokenizer->pairs);
-    if (!tokenizer->pairs)
-        return out_of_memory();
+    tokenizer->pairs = allocate(tokenizer->n_pair_slots, sizeof *tokenizer->pairs);
     for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
         tokenizer->pairs[slot].pair = EMPTY_KEY;
-    return STATUS_OK;
 }
 
 static void find_byte_pairs(struct tokenizer *tokenizer) {
@@ -250,32 +230,25 @@ enum status tokenizer_pair_all(struct tokenizer *tokenizer, const char *source) 
         longest = n > longest ? n : longest;
         tokenizer->is_whole[id] = tokenizer->types[id] == TOKEN_NORMAL;
     }
-    bool *has_length = calloc(longest + 1, sizeof *has_length);
-    if (!has_length)
-        return out_of_memory();
+    bool *has_length = allocate(longest + 1, sizeof *has_length);
     for (int32_t id = 0; id < tokenizer->n_ids; id++)
         has_length[tokenizer->offsets[id + 1] - tokenizer->offsets[id]] = true;
-    enum status status = make_pair_slots(tokenizer, each_pair(tokenizer, has_length, false));
-    if (status == STATUS_OK)
-        each_pair(tokenizer, has_length, true);
+    make_pair_slots(tokenizer, each_pair(tokenizer, has_length, false));
+    each_pair(tokenizer, has_length, true);
     free(has_length);
-    if (status == STATUS_OK)
-        find_byte_pairs(tokenizer);
-    return status;
+    find_byte_pairs(tokenizer);
+    return STATUS_OK;
 }
 
-enum status tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge *merges, int n) {
-    TRY(make_pair_slots(tokenizer, (size_t)n));
-    tokenizer->merge_ids = malloc(((size_t)n + 1) * sizeof *tokenizer->merge_ids);
-    if (!tokenizer->merge_ids)
-        return out_of_memory();
+void tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge *merges, int n) {
+    make_pair_slots(tokenizer, (size_t)n);
+    tokenizer->merge_ids = allocate((size_t)n, sizeof *tokenizer->merge_ids);
     tokenizer->n_merges = n;
     for (int32_t rank = 0; rank < n; rank++) {
         tokenizer->merge_ids[rank] = merges[rank].id;
         set_pair(tokenizer, merges[rank].left, merges[rank].right, rank);
     }
     find_byte_pairs(tokenizer);
-    return STATUS_OK;
 }
 
 // ---- the checksum
@@ -321,7 +294,7 @@ void tokenizer_set_checksum(struct tokenizer *tokenizer) {
 
 enum status tokenizer_make_plain(struct token_table *tokens, const char *kind, const char *source,
                                  struct tokenizer **out) {
-    TRY(token_table_add(tokens, END_OF_TEXT, strlen(END_OF_TEXT), TOKEN_CONTROL, 0));
+    token_table_add(tokens, END_OF_TEXT, strlen(END_OF_TEXT), TOKEN_CONTROL, 0);
     TRY(tokenizer_from_table(tokens, kind, source, out));
     (*out)->is_plain = true;
     (*out)->end_of_text = (*out)->n_ids - 1;
@@ -390,11 +363,11 @@ int32_t tokenizer_document_start(const struct tokenizer *tokenizer) {
     return tokenizer->start >= 0 ? tokenizer->start : tokenizer->end_of_text;
 }
 
-enum status tokenizer_add_separator(const struct tokenizer *tokenizer, bool is_first,
-                                    struct token_list *list) {
+void tokenizer_add_separator(const struct tokenizer *tokenizer, bool is_first, struct token_list *list) {
     if (!is_first || tokenizer->start < 0)
-        TRY(token_list_add(list, tokenizer->end_of_text));
-    return tokenizer->start < 0 ? STATUS_OK : token_list_add(list, tokenizer->start);
+        token_list_add(list, tokenizer->end_of_text);
+    if (tokenizer->start >= 0)
+        token_list_add(list, tokenizer->start);
 }
 
 int tokenizer_n_lost_bytes(const struct tokenizer *tokenizer) {
@@ -478,20 +451,14 @@ void token_list_free(struct token_list *list) {
     *list = (struct token_list){0};
 }
 
-enum status token_list_reserve(struct token_list *list, size_t more) {
+void token_list_reserve(struct token_list *list, size_t more) {
     if (list->capacity - list->n >= more)
-        return STATUS_OK;
-    size_t capacity = 2 * list->capacity > list->n + more ? 2 * list->capacity : list->n + more + 1024;
-    int32_t *grown = realloc(list->ids, capacity * sizeof *grown);
-    if (!grown)
-        return FAIL(STATUS_FAILED, "out of memory for %zu token ids", capacity);
-    list->ids = grown;
-    list->capacity = capacity;
-    return STATUS_OK;
+        return;
+    list->capacity = 2 * list->capacity > list->n + more ? 2 * list->capacity : list->n + more + 1024;
+    list->ids = reallocate(list->ids, list->capacity, sizeof *list->ids);
 }
 
-enum status token_list_add(struct token_list *list, int32_t id) {
-    TRY(token_list_reserve(list, 1));
+void token_list_add(struct token_list *list, int32_t id) {
+    token_list_reserve(list, 1);
     list->ids[list->n++] = id;
-    return STATUS_OK;
 }

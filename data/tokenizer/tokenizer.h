@@ -23,9 +23,9 @@ struct token_list {
     int32_t *ids;
     size_t n, capacity;
 };
-enum status token_list_add(struct token_list *list, int32_t id) MUST_CHECK;
+void token_list_add(struct token_list *list, int32_t id);
 // Makes room for `more` ids after the last.
-enum status token_list_reserve(struct token_list *list, size_t more) MUST_CHECK;
+void token_list_reserve(struct token_list *list, size_t more);
 void token_list_free(struct token_list *list);
 
 struct tokenizer;
@@ -86,8 +86,8 @@ enum status tokenizer_load(const char *path, struct tokenizer **out) MUST_CHECK;
 // tokenizer.model (if it is a tiktoken file), model.gguf (if it has one inside), and last vocab.json, which
 // tokenizer_load refuses with the way to make a tokenizer.json of it.
 //   next   0 at first; advanced
-//   path   [out] of the next one, to be freed; NULL when there is no other
-enum status tokenizer_next_file(const char *folder, int *next, char **path) MUST_CHECK;
+// Returns the path of the next one, to be freed; NULL when there is no other.
+char *tokenizer_next_file(const char *folder, int *next);
 void tokenizer_delete(struct tokenizer *tokenizer);
 // Whether the file begins like one that tokenizer_load reads. False when it cannot be read.
 bool tokenizer_is_file(const char *path);
@@ -121,8 +121,7 @@ int32_t tokenizer_document_start(const struct tokenizer *tokenizer);
 bool tokenizer_has_bos(const struct tokenizer *tokenizer);
 // Appends what comes between two documents, as the model's own training has it: end-of-text; with bos,
 // end-of-text and bos, and before the first document bos alone.
-enum status tokenizer_add_separator(const struct tokenizer *tokenizer, bool is_first,
-                                    struct token_list *list) MUST_CHECK;
+void tokenizer_add_separator(const struct tokenizer *tokenizer, bool is_first, struct token_list *list);
 // How many of the 256 bytes have no token: characters with them are lost (SmolLM's tokenizer has some).
 int tokenizer_n_lost_bytes(const struct tokenizer *tokenizer);
 // Llama 2: a space is put before each text, so that what is decoded from its start begins with one too much.
@@ -136,7 +135,7 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
 // tokenizer_encode does. Keeps a cache of words between the texts, which makes short ones as fast as long
 // ones. Does not own the tokenizer.
 struct token_encoder;
-enum status token_encoder_new(const struct tokenizer *tokenizer, struct token_encoder **out) MUST_CHECK;
+struct token_encoder *token_encoder_new(const struct tokenizer *tokenizer);
 //   begins   false: the text goes on where the one before ended, at a place that tokenizer_next_boundary gave
 enum status token_encoder_add(struct token_encoder *encoder, const char *text, size_t bytes, bool begins,
                               struct token_list *list) MUST_CHECK;

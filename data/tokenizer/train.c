@@ -7,6 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 #include "data/tokenizer/internal.h"
 
@@ -47,22 +48,12 @@ struct training {
     int n_tokens;
 };
 
-static enum status out_of_memory(void) {
-    return FAIL(STATUS_FAILED, "out of memory training a tokenizer; use less text");
-}
-
 // ---- words
 
-static enum status grow_words(struct training *training) {
-    size_t capacity = training->words_capacity ? 2 * training->words_capacity : 1 << 14;
-    struct word *words = realloc(training->words, capacity * sizeof *words);
-    int32_t *slots = malloc(2 * capacity * sizeof *slots);
-    if (words)
-        training->words = words;
-    if (!words || !slots) {
-        free(slots);
-        return out_of_memory();
-    }
+static void grow_words(struct training *training) {
+    const size_t capacity = training->words_capacity ? 2 * training->words_capacity : 1 << 14;
+    struct word *words = training->words = reallocate(training->words, capacity, sizeof *words);
+    int32_t *slots = allocate(2 * capacity, sizeof *slots);
     free(training->word_slots);
     training->word_slots = slots;
     training->words_capacity = capacity;
@@ -74,23 +65,21 @@ static enum status grow_words(struct training *training) {
             slot = (slot + 1) & (training->n_word_slots - 1);
         slots[slot] = (int32_t)i;
     }
-    return STATUS_OK;
 }
 
-static enum status count_word(struct training *training, const char *text, size_t n) {
+static void count_word(struct training *training, const char *text, size_t n) {
     if (training->n_words == training->words_capacity)
-        TRY(grow_words(training));
+        grow_words(training);
     size_t slot = XXH3_64bits(text, n) & (training->n_word_slots - 1);
     for (; training->word_slots[slot] >= 0; slot = (slot + 1) & (training->n_word_slots - 1)) {
         struct word *word = &training->words[training->word_slots[slot]];
         if (word->n_bytes == n && memcmp(word->text, text, n) == 0) {
             word->count++;
-            return STATUS_OK;
+            return;
         }
     }
     training->word_slots[slot] = (int32_t)training->n_words;
     training->words[training->n_words++] = (struct word){.text = text, .n_bytes = n, .count = 1, .n = (int)n};
-    return STATUS_OK;
 }
 
 static enum status count_words(struct training *training, const char *text, size_t bytes) {
@@ -100,13 +89,11 @@ static enum status count_words(struct training *training, const char *text, size
         n = tokenizer_next_pretoken(rules, text + at, bytes - at);
         if (n > INT32_MAX / 2)
             return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to train on", n);
-        TRY(count_word(training, text + at, n));
+        count_word(training, text + at, n);
     }
     for (size_t i = 0; i < training->n_words; i++)
         total += training->words[i].n_bytes;
-    training->storage = malloc((total + 1) * sizeof *training->storage);
-    if (!training->storage)
-        return out_of_memory();
+    training->storage = allocate(total, sizeof *training->storage);
     int32_t *next = training->storage;
     for (size_t i = 0; i < training->n_words; i++) {
         struct word *word = &training->words[i];
@@ -120,11 +107,9 @@ static enum status count_words(struct training *training, const char *text, size
 
 // ---- pairs
 
-static enum status grow_pairs(struct training *training) {
+static void grow_pairs(struct training *training) {
     size_t n_slots = training->n_pair_slots ? 2 * training->n_pair_slots : 1 << 15;
-    struct pair_count *pairs = calloc(n_slots, sizeof *pairs);
-    if (!pairs)
-        return out_of_memory();
+    struct pair_count *pairs = allocate(n_slots, sizeof *pairs);
     for (size_t i = 0; i < n_slots; i++)
         pairs[i].pair = EMPTY_KEY;
     for (size_t i = 0; i < training->n_pair_slots; i++) {
@@ -138,22 +123,19 @@ static enum status grow_pairs(struct training *training) {
     free(training->pairs);
     training->pairs = pairs;
     training->n_pair_slots = n_slots;
-    return STATUS_OK;
 }
 
 // Finds or adds the pair's row. The pointer is valid until the next call.
-static enum status find_pair(struct training *training, uint64_t pair, struct pair_count **out) {
+static struct pair_count *find_pair(struct training *training, uint64_t pair) {
     if (2 * (training->n_pairs + 1) > training->n_pair_slots)
-        TRY(grow_pairs(training));
+        grow_pairs(training);
     size_t slot = tokenizer_hash_pair(pair) & (training->n_pair_slots - 1);
     while (training->pairs[slot].pair != EMPTY_KEY && training->pairs[slot].pair != pair)
         slot = (slot + 1) & (training->n_pair_slots - 1);
-    *out = &training->pairs[slot];
-    if ((*out)->pair == EMPTY_KEY) {
-        (*out)->pair = pair;
-        training->n_pairs++;
-    }
-    return STATUS_OK;
+    struct pair_count *row = &training->pairs[slot];
+    training->n_pairs += row->pair == EMPTY_KEY;
+    row->pair = pair;
+    return row;
 }
 
 // Heap order: the most frequent pair first; of equally frequent pairs, the smaller.
@@ -161,20 +143,13 @@ static bool before(const struct entry *a, const struct entry *b) {
     return a->count != b->count ? a->count > b->count : a->pair < b->pair;
 }
 
-static enum status heap_push(struct training *training, struct entry entry) {
-    if (training->n_heap == training->heap_capacity) {
-        size_t capacity = training->heap_capacity ? 2 * training->heap_capacity : 1 << 14;
-        struct entry *grown = realloc(training->heap, capacity * sizeof *grown);
-        if (!grown)
-            return out_of_memory();
-        training->heap = grown;
-        training->heap_capacity = capacity;
-    }
+static void heap_push(struct training *training, const struct pair_count *row) {
+    const struct entry entry = {row->count, row->pair};
+    RESERVE(training->heap, training->n_heap + 1, training->heap_capacity);
     size_t i = training->n_heap++;
     for (; i > 0 && before(&entry, &training->heap[(i - 1) / 2]); i = (i - 1) / 2)
         training->heap[i] = training->heap[(i - 1) / 2];
     training->heap[i] = entry;
-    return STATUS_OK;
 }
 
 static struct entry heap_pop(struct training *training) {
@@ -192,43 +167,31 @@ static struct entry heap_pop(struct training *training) {
 }
 
 // Changes a pair's count by `change`. When it grows, also records that the word contains the pair.
-static enum status change_pair(struct training *training, int32_t left, int32_t right, int64_t change,
-                               int32_t word) {
-    struct pair_count *row;
-    TRY(find_pair(training, (uint64_t)left << 32 | (uint32_t)right, &row));
-    row->count += change;
-    if (change < 0)
-        return STATUS_OK; // its heap entry is corrected when popped
-    if (row->n_words == 0 || row->words[row->n_words - 1] != word) {
-        if (row->n_words == row->capacity) {
-            int capacity = row->capacity ? 2 * row->capacity : 4;
-            int32_t *grown = realloc(row->words, (size_t)capacity * sizeof *grown);
-            if (!grown)
-                return out_of_memory();
-            row->words = grown;
-            row->capacity = capacity;
-        }
+static void change_pair(struct training *training, int32_t left, int32_t right, int64_t change,
+                        int32_t word) {
+    struct pair_count *row = find_pair(training, (uint64_t)left << 32 | (uint32_t)right);
+    row->count += change; // when it shrinks, its heap entry is corrected when popped
+    if (change > 0 && (row->n_words == 0 || row->words[row->n_words - 1] != word)) {
+        RESERVE(row->words, row->n_words + 1, row->capacity);
         row->words[row->n_words++] = word;
     }
-    return STATUS_OK;
 }
 
-static enum status count_pairs(struct training *training) {
+static void count_pairs(struct training *training) {
     for (size_t i = 0; i < training->n_words; i++) {
         const struct word *word = &training->words[i];
         for (int k = 0; k + 1 < word->n; k++)
-            TRY(change_pair(training, word->ids[k], word->ids[k + 1], word->count, (int32_t)i));
+            change_pair(training, word->ids[k], word->ids[k + 1], word->count, (int32_t)i);
     }
     for (size_t slot = 0; slot < training->n_pair_slots; slot++)
         if (training->pairs[slot].pair != EMPTY_KEY)
-            TRY(heap_push(training, (struct entry){training->pairs[slot].count, training->pairs[slot].pair}));
-    return STATUS_OK;
+            heap_push(training, &training->pairs[slot]);
 }
 
 // ---- merges
 
 // Merges every occurrence of the pair in one word, and updates the counts of the neighbouring pairs.
-static enum status merge_in_word(struct training *training, int32_t index, uint64_t pair, int32_t id) {
+static void merge_in_word(struct training *training, int32_t index, uint64_t pair, int32_t id) {
     struct word *word = &training->words[index];
     int32_t left = (int32_t)(pair >> 32), right = (int32_t)(uint32_t)pair;
     int kept = 0;
@@ -239,50 +202,42 @@ static enum status merge_in_word(struct training *training, int32_t index, uint6
         }
         int32_t before_it = kept > 0 ? word->ids[kept - 1] : -1,
                 after_it = k + 2 < word->n ? word->ids[k + 2] : -1;
-        TRY(change_pair(training, left, right, -word->count, index));
+        change_pair(training, left, right, -word->count, index);
         if (before_it >= 0) {
-            TRY(change_pair(training, before_it, left, -word->count, index));
-            TRY(change_pair(training, before_it, id, word->count, index));
+            change_pair(training, before_it, left, -word->count, index);
+            change_pair(training, before_it, id, word->count, index);
         }
         if (after_it >= 0) {
-            TRY(change_pair(training, right, after_it, -word->count, index));
-            TRY(change_pair(training, id, after_it, word->count, index));
+            change_pair(training, right, after_it, -word->count, index);
+            change_pair(training, id, after_it, word->count, index);
         }
         word->ids[kept++] = id;
         k++;
     }
     word->n = kept;
-    return STATUS_OK;
 }
 
 // After a merge, pushes the pairs that contain the new token, with their counts.
-static enum status push_neighbours(struct training *training, int32_t id, const int32_t *words, int n_words) {
+static void push_neighbours(struct training *training, int32_t id, const int32_t *words, int n_words) {
     for (int i = 0; i < n_words; i++) {
         const struct word *word = &training->words[words[i]];
-        for (int k = 0; k + 1 < word->n; k++) {
-            struct pair_count *row;
-            if (word->ids[k] != id && word->ids[k + 1] != id)
-                continue;
-            TRY(find_pair(training, (uint64_t)word->ids[k] << 32 | (uint32_t)word->ids[k + 1], &row));
-            TRY(heap_push(training, (struct entry){row->count, row->pair}));
-        }
+        for (int k = 0; k + 1 < word->n; k++)
+            if (word->ids[k] == id || word->ids[k + 1] == id)
+                heap_push(training,
+                          find_pair(training, (uint64_t)word->ids[k] << 32 | (uint32_t)word->ids[k + 1]));
     }
-    return STATUS_OK;
 }
 
-static enum status apply_merge(struct training *training, struct pair_count *row, int32_t id) {
+static void apply_merge(struct training *training, struct pair_count *row, int32_t id) {
     uint64_t pair = row->pair;
     int32_t *words = row->words; // `row` becomes invalid when the table grows
     int n_words = row->n_words;
     row->words = NULL;
     row->n_words = row->capacity = 0;
-    enum status status = STATUS_OK;
-    for (int i = 0; i < n_words && status == STATUS_OK; i++)
-        status = merge_in_word(training, words[i], pair, id);
-    if (status == STATUS_OK)
-        status = push_neighbours(training, id, words, n_words);
+    for (int i = 0; i < n_words; i++)
+        merge_in_word(training, words[i], pair, id);
+    push_neighbours(training, id, words, n_words);
     free(words);
-    return status;
 }
 
 static void append_token(const struct training *training, int32_t id, struct text *out) {
@@ -301,56 +256,48 @@ static int32_t find_same(const struct training *training, const struct text *mer
     return -1;
 }
 
-static enum status merge_best(struct training *training, bool *exhausted) {
+// Returns false when no pair is left.
+static bool merge_best(struct training *training) {
     struct pair_count *row = NULL;
     struct entry top = {0};
     do {
-        if (training->n_heap == 0) {
-            *exhausted = true;
-            return STATUS_OK;
-        }
+        if (training->n_heap == 0)
+            return false;
         top = heap_pop(training);
-        TRY(find_pair(training, top.pair, &row));
+        row = find_pair(training, top.pair);
         if (row->count > 0 && row->count < top.count)
-            TRY(heap_push(training, (struct entry){row->count, row->pair}));
+            heap_push(training, row);
     } while (row->count != top.count || row->count == 0);
 
     struct text merged = {0};
     append_token(training, (int32_t)(top.pair >> 32), &merged);
     append_token(training, (int32_t)(uint32_t)top.pair, &merged);
-    enum status status = text_status(&merged);
-    int32_t id = status == STATUS_OK ? find_same(training, &merged) : -1;
-    if (status == STATUS_OK && id < 0) {
+    int32_t id = find_same(training, &merged);
+    if (id < 0) {
         id = training->n_tokens++;
         text_add_bytes(&training->bytes, merged.data, merged.length);
         training->offsets[training->n_tokens] = (uint32_t)training->bytes.length;
-        status = text_status(&training->bytes);
     }
     text_free(&merged);
-    return status == STATUS_OK ? apply_merge(training, row, id) : status;
+    apply_merge(training, row, id);
+    return true;
 }
 
 static enum status train(struct training *training, const char *text, size_t bytes, int n_tokens) {
-    training->offsets = calloc((size_t)n_tokens + 1, sizeof *training->offsets);
-    if (!training->offsets)
-        return out_of_memory();
+    training->offsets = allocate((size_t)n_tokens + 1, sizeof *training->offsets);
     for (int byte = 0; byte < 256; byte++) {
         const char c = (char)byte;
         text_add_bytes(&training->bytes, &c, 1);
         training->offsets[++training->n_tokens] = (uint32_t)training->bytes.length;
     }
-    TRY(text_status(&training->bytes));
     TRY(count_words(training, text, bytes));
-    TRY(count_pairs(training));
-    while (training->n_tokens < n_tokens) {
-        bool exhausted = false;
-        TRY(merge_best(training, &exhausted));
-        if (exhausted)
+    count_pairs(training);
+    while (training->n_tokens < n_tokens)
+        if (!merge_best(training))
             return FAIL(STATUS_INVALID,
                         "the text allows only %d token ids (256 bytes, %d merges, end-of-text), %d were "
                         "requested; use more text or a smaller --vocab-size",
                         training->n_tokens + 1, training->n_tokens - 256, n_tokens + 1);
-    }
     return STATUS_OK;
 }
 
@@ -376,8 +323,8 @@ enum status tokenizer_train(const char *text, size_t bytes, int vocab_size, stru
     struct token_table tokens = {0};
     enum status status = train(&training, text, bytes, vocab_size - 1);
     for (int id = 0; id < training.n_tokens && status == STATUS_OK; id++)
-        status = token_table_add(&tokens, training.bytes.data + training.offsets[id],
-                                 training.offsets[id + 1] - training.offsets[id], TOKEN_NORMAL, 0);
+        token_table_add(&tokens, training.bytes.data + training.offsets[id],
+                        training.offsets[id + 1] - training.offsets[id], TOKEN_NORMAL, 0);
     if (status == STATUS_OK)
         status = tokenizer_make_plain(&tokens, vocab_size == 257 ? "bytes" : "byte-pair",
                                       "the trained tokenizer", out);

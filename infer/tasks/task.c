@@ -102,7 +102,7 @@ static enum status add_request(struct reader *reader, size_t n_context, double l
                                            .n_scored = (int)n_scored,
                                            .length = length}));
     for (size_t i = dropped; i < ids->n; i++)
-        TRY(token_list_add(&task->tokens, ids->ids[i]));
+        token_list_add(&task->tokens, ids->ids[i]);
     return STATUS_OK;
 }
 
@@ -127,7 +127,7 @@ static enum status add_item(struct reader *reader, const struct task_text *item)
     const bool begins = n == 0 || tokenizer_has_bos(tokenizer);
     ids->n = 0;
     if (begins)
-        TRY(token_list_add(ids, tokenizer_document_start(tokenizer)));
+        token_list_add(ids, tokenizer_document_start(tokenizer));
     TRY(tokenizer_encode(tokenizer, context, n, ids));
     const size_t n_context = ids->n;
     for (int i = 0; i < item->n_choices; i++) {
@@ -137,7 +137,7 @@ static enum status add_item(struct reader *reader, const struct task_text *item)
         TRY(text_status(&reader->whole));
         ids->n = 0;
         if (begins)
-            TRY(token_list_add(ids, tokenizer_document_start(tokenizer)));
+            token_list_add(ids, tokenizer_document_start(tokenizer));
         TRY(tokenizer_encode(tokenizer, reader->whole.data, reader->whole.length, ids));
         TRY(add_request(reader, n_context < ids->n ? n_context : ids->n,
                         (double)words_characters(item->choices[i].data, item->choices[i].length)));

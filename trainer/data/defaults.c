@@ -21,27 +21,26 @@ static bool open_first_shard(const struct config *config, struct shard *shard) {
     return opened;
 }
 
-static enum status apply_tokenizer(struct config *config, bool with_file) {
+static void apply_tokenizer(struct config *config, bool with_file) {
     struct shard shard;
     if (!open_first_shard(config, &shard))
-        return STATUS_OK;
-    enum status status = STATUS_OK;
+        return;
     char *path = NULL;
     const bool is_recorded = shard.tokenizer.n_ids > 0;
     if (is_recorded && !config_given(config, "model.vocab_size") && !config->model.init_from[0])
         config->model.vocab_size = shard.tokenizer.n_ids;
     if (with_file && !config_given(config, "data.tokenizer") && !config->data.tokenizer[0])
-        status = shard_find_tokenizer(&shard, &path);
+        path = shard_find_tokenizer(&shard);
     if (path) {
         free(config->data.tokenizer);
         config->data.tokenizer = path;
     }
     shard_close(&shard);
-    return status;
 }
 
 enum status data_defaults_vocabulary(struct config *config) {
-    return apply_tokenizer(config, false);
+    apply_tokenizer(config, false);
+    return STATUS_OK;
 }
 
 // ---- validation shards
@@ -127,7 +126,7 @@ static enum status apply_val(struct config *config) {
 }
 
 enum status data_defaults_apply(struct config *config) {
-    TRY(apply_tokenizer(config, true));
+    apply_tokenizer(config, true);
     if (!config_given(config, "data.val"))
         TRY(apply_val(config));
     if (config->data.val.n > 0)

@@ -31,7 +31,7 @@ static enum status add_order(struct data_record *record, const struct data_order
 
 enum status data_record_begin_order(struct data_record *record, int64_t step, const struct identity *train) {
     struct identity copy;
-    TRY(identity_copy(&copy, train));
+    identity_copy(&copy, train);
     identity_free(&record->train);
     record->train = copy;
     if (record->n_orders > 0 && record->orders[record->n_orders - 1].step == step)

@@ -60,7 +60,7 @@ static void expect_chunks(struct text_reader *reader, const struct tokenizer *to
     struct text_batch batch = {0};
     struct token_encoder *encoder;
     struct token_list ids = {0};
-    EXPECT_OK(token_encoder_new(tokenizer, &encoder));
+    encoder = token_encoder_new(tokenizer);
     for (;;) {
         EXPECT_OK(text_reader_next(reader, &batch));
         if (batch.n_chunks == 0)
@@ -73,7 +73,7 @@ static void expect_chunks(struct text_reader *reader, const struct tokenizer *to
                  corpus_next_document(&text, batch.bytes + chunk->at + chunk->n, documents, &document, &n);
                  starts = true) {
                 if (starts && n > 0)
-                    EXPECT_OK(token_list_add(&ids, tokenizer_end_of_text(tokenizer)));
+                    token_list_add(&ids, tokenizer_end_of_text(tokenizer));
                 EXPECT_OK(token_encoder_add(encoder, document, n, starts, &ids));
             }
         }
@@ -92,7 +92,7 @@ static void encode_documents(const struct tokenizer *tokenizer, const char *text
     const char *at = text, *document;
     for (size_t n; corpus_next_document(&at, text + bytes, documents, &document, &n);)
         if (n > 0) {
-            EXPECT_OK(token_list_add(list, tokenizer_end_of_text(tokenizer)));
+            token_list_add(list, tokenizer_end_of_text(tokenizer));
             EXPECT_OK(tokenizer_encode(tokenizer, document, n, list));
         }
 }
@@ -114,7 +114,7 @@ static void expect_as_whole(const char *text, size_t n, bool documents, size_t t
     encode_documents(tokenizer, text, n, documents, &list);
     EXPECT_OK(text_sources_find(names, 3, false, &sources));
     const struct text_split at_split = {split ? 0 : -1, split};
-    EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, at_split, documents, target, &reader));
+    reader = text_reader_new(&sources, (struct token_rules){0}, at_split, documents, target);
     expect_chunks(reader, tokenizer, documents, &list, &at);
     assert_int_equal(at, list.n);
     text_reader_delete(reader);
@@ -157,8 +157,7 @@ static void test_words_without_an_end(void **state) {
         text[n - 1] = with_space ? ' ' : 'x';
         EXPECT_OK(file_write_all(path, text, n));
         EXPECT_OK(text_sources_find(names, 1, false, &sources));
-        EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, (struct text_split){-1, 0}, false, n,
-                                  &reader));
+        reader = text_reader_new(&sources, (struct token_rules){0}, (struct text_split){-1, 0}, false, n);
         EXPECT_FAILURE(STATUS_INVALID, text_reader_next(reader, &batch), path,
                        ":1:", "a word of more than 4 MiB");
         text_reader_delete(reader);
@@ -180,8 +179,7 @@ static void test_small_files(void **state) {
     for (int i = 0; i < 500; i++)
         names[i] = path;
     EXPECT_OK(text_sources_find(names, 500, false, &sources));
-    EXPECT_OK(text_reader_new(&sources, (struct token_rules){0}, (struct text_split){-1, 0}, false, 1 << 20,
-                              &reader));
+    reader = text_reader_new(&sources, (struct token_rules){0}, (struct text_split){-1, 0}, false, 1 << 20);
     do {
         EXPECT_OK(text_reader_next(reader, &batch));
         assert_true(batch.n_chunks <= 20);

@@ -46,7 +46,7 @@ static struct data_record make_record(void) {
     EXPECT_OK(data_record_begin_order(&record, 0, &val));
     EXPECT_OK(data_record_begin_order(&record, 8, &val));
     EXPECT_OK(data_record_begin_order(&record, 8, &train)); // replaces the one before
-    EXPECT_OK(identity_copy(&record.val, &val));
+    identity_copy(&record.val, &val);
     assert_int_equal(record.n_orders, 2);
     record.tasks = calloc(2, sizeof *record.tasks);
     assert_non_null(record.tasks);
