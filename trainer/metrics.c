@@ -48,38 +48,6 @@ static enum status remove_lines(const char *path, int64_t steps_done) {
     return status;
 }
 
-// The step of a complete line of a loss; -1 for other lines.
-static int64_t step_of_line(const char *line, size_t length) {
-    cJSON *entry = cJSON_ParseWithLength(line, length);
-    const cJSON *step = cJSON_GetObjectItemCaseSensitive(entry, "step");
-    const bool counts = cJSON_IsNumber(step) && cJSON_GetObjectItemCaseSensitive(entry, "loss");
-    const int64_t found = counts ? (int64_t)step->valuedouble : -1;
-    cJSON_Delete(entry);
-    return found;
-}
-
-enum status metrics_last_step(const char *folder, int64_t *step) {
-    char *text = NULL, *path = file_path("%s/metrics.jsonl", folder);
-    size_t length = 0;
-    *step = 0;
-    enum status status = path ? STATUS_OK : STATUS_FAILED;
-    if (status == STATUS_OK && file_exists(path))
-        status = file_read(path, LARGEST_METRICS, &text, &length);
-    for (size_t end = length; end > 0 && status == STATUS_OK && *step == 0;) {
-        size_t begin = end - 1;
-        while (begin > 0 && text[begin - 1] != '\n')
-            begin--;
-        if (text[end - 1] == '\n') {
-            const int64_t found = step_of_line(text + begin, end - begin);
-            *step = found > 0 ? found : 0;
-        }
-        end = begin;
-    }
-    free(text);
-    free(path);
-    return status;
-}
-
 enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) {
     *metrics = (struct metrics){.path = file_path("%s/metrics.jsonl", folder)};
     if (!metrics->path)
@@ -143,7 +111,7 @@ void metrics_log_measured(const struct step_metrics *step) {
 
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) {
     struct text line = {0};
-    text_add(&line, "{\"step\": %lld", (long long)step->step);
+    text_add(&line, "{\"step\": %" PRId64 ", \"total_steps\": %" PRId64, step->step, step->total);
     add_number(&line, "wall_time", clock_wall_s());
     add_number(&line, "loss", step->loss);
     add_number(&line, "grad_norm", step->grad_norm);

@@ -15,7 +15,7 @@
 
 struct step_metrics {
     int64_t step;          // steps done, with this one
-    int64_t total;         // steps of the whole run, as far as known; for the screen
+    int64_t total;         // steps of the whole run, as far as known
     double loss;           // mean over the tokens of the step, in nats
     double grad_norm;      // before clipping; not finite if gradients overflowed and the step was skipped
     double loss_scale;     // 1: no loss scaling
@@ -81,8 +81,6 @@ struct metrics {
 // Opens FOLDER/metrics.jsonl for appending, and a new TensorBoard events file. Removes the lines and events
 // of steps after `steps_done`, which a resumed run writes again, and an incomplete last one.
 enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) MUST_CHECK;
-// The step of the last line of FOLDER/metrics.jsonl that is a step's; 0 without one.
-enum status metrics_last_step(const char *folder, int64_t *step) MUST_CHECK;
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
 // {"step": N, "tasks": {NAME: {"acc": X, "acc_stderr": X, ..., "items": N}}} and events named tasks/NAME/acc.

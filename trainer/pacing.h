@@ -1,7 +1,8 @@
-// train.max_minutes: lays the schedule out over the time that is left. The length of the run is decided a few
-// times, from the time spent so far and the measured time of a step; each decision is recorded (checkpoints,
-// and pacing.json in the run folder). The learning rate is a function of the step and the decisions alone, so
-// a run that is resumed takes the decisions that were already made, and repeats its steps to the bit.
+// train.max_minutes: lays the schedule out over the time that is left. The length of the run is decided
+// twice, at 2 % and at 20 % of the time, from the time spent so far and the measured time of a step. After
+// that only the end moves, with the beginning of a decay that is not under way, whenever half of what was
+// left is over. The learning rate is a function of the step and the last decision alone, which checkpoints
+// record.
 #ifndef ZERO_TRAINER_PACING_H
 #define ZERO_TRAINER_PACING_H
 
@@ -9,7 +10,7 @@
 #include <stdint.h>
 
 #include "options/config.h"
-#include "zero/checkpoint/history.h"
+#include "trainer/schedule.h"
 
 // What rank 0 measured. All ranks decide by it, and alike.
 struct pacing_report {
@@ -25,14 +26,15 @@ struct pacing_evaluations {
     int64_t sequences, final_sequences, task_sequences;
 };
 
-// True if it is time for a decision after `step` steps: once a step has been measured, then at growing
-// fractions of the time, and whenever half of the steps that were left are done, which is early where steps
-// have become faster.
-bool pacing_is_due(const struct history *history, const struct config *config, int64_t step,
+// True if it is time for a decision after `step` steps. Steps that have become much faster bring it forward:
+// half of what was left is over when half of its steps are done, or half of its time is spent.
+bool pacing_is_due(const struct history_decision *last, const struct config *config, int64_t step,
                    const struct pacing_report *report);
 // The length of the run, in steps, that uses train.max_minutes up: with the evaluations, samples and
 // checkpoints on the way and at the end. At least `step`, the steps done, and at most train.max_steps.
-int64_t pacing_total(const struct config *config, const struct pacing_evaluations *evaluations, int64_t step,
+//   sizes   of the steps; step_s is of one like the first
+int64_t pacing_total(const struct config *config, const struct batch_sizes *sizes,
+                     const struct pacing_evaluations *evaluations, int64_t step,
                      const struct pacing_report *report);
 
 #endif

@@ -55,14 +55,10 @@ double schedule_lr(const struct config *config, int64_t step) {
 
 // A schedule that has left the warm-up does not return to it when the run turns out to be longer.
 static int64_t warmup_paced(const struct config *config, const struct history_decision *decision) {
-    if (!decision)
-        return config->scheduler.warmup_steps;
     return decision->position > 0 ? 0 : schedule_warmup_of(config, decision->total);
 }
 
 double schedule_position(const struct config *config, const struct history_decision *decision, int64_t step) {
-    if (!decision)
-        return 0;
     const int64_t warmup = warmup_paced(config, decision), warmed = warmup > 0 ? warmup - 1 : 0,
                   from = decision->step - 1 > warmed ? decision->step - 1 : warmed;
     if (step < warmed)

@@ -27,8 +27,8 @@ int64_t schedule_warmup_steps(const struct config *config); // of config_decay_s
 // After the schedule the rate stays.
 double schedule_lr(const struct config *config, int64_t step);
 
-// With train.max_minutes (trainer/pacing.h): p as above of step `step` (from 0), by the last decision; NULL:
-// none yet, and p is 0. From the position of the last step before the decision, p moves in equal parts to 1.
+// With train.max_minutes (trainer/pacing.h): p as above of step `step` (from 0), by the last decision. From
+// the position of the last step before the decision, p moves in equal parts to 1.
 double schedule_position(const struct config *config, const struct history_decision *decision, int64_t step);
 // The rate at that position, of the same shapes; warmup-stable-decay decays from p = 1 - decay_ratio on.
 double schedule_lr_paced(const struct config *config, const struct history_decision *decision, int64_t step);

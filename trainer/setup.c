@@ -401,7 +401,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(open_folder(trainer));
     TRY(trainer_agree(trainer, try_folder(trainer)));
     TRY(trainer_find_resume(trainer));
-    TRY(trainer_pacing_resume(trainer));
+    trainer_pacing_resume(trainer);
     *complete = trainer->resumed && trainer->step >= trainer->last_step;
     if (*complete)
         return STATUS_OK;
@@ -433,7 +433,6 @@ void trainer_free(struct trainer *trainer) {
     free(trainer->source_tokens);
     data_record_free(&trainer->data);
     history_free(&trainer->history);
-    history_free(&trainer->pacing.made);
     // A step that failed half-way leaves operations and collectives in flight. Let them end before their
     // memory is freed.
     stream_drain(&trainer->stream);

@@ -415,7 +415,7 @@ enum status trainer_issue_step(struct trainer *trainer) {
                    first.seconds > 0 ? trainer_step_flops(trainer, step->batch_size) / first.seconds : 0));
     // By what rank 0 knew before the update, so that the decision does not depend on how far ahead the host
     // is.
-    trainer_fail_later(trainer, trainer_pace(trainer, &first.pacing));
+    trainer_pace(trainer, &first.pacing);
     return STATUS_OK;
 }
 

@@ -25,15 +25,11 @@
 // The state of train.max_minutes (pacing.c).
 struct trainer_pacing {
     double spent_before_s; // by the run before this start
-    double sum_s, n_steps; // of steps, the latter as steps like the first; halved by each decision
+    double sum_s, n_steps; // of steps since the last decision, the latter as steps like the first
     bool is_warm;          // the first step of this start, which is slower, is over
     double sample_s, save_s;
-    struct history made; // decisions after the resumed checkpoint, to be repeated
-    int64_t made_until;  // the step that the run had reached: before it none is added
-    int n_taken;         // of them
     int64_t said_total;
 };
-#define PACING_NAME "pacing.json"
 
 // A step that was issued.
 struct trainer_step {
@@ -278,11 +274,10 @@ enum status trainer_sample(struct trainer *trainer) MUST_CHECK;
 // Writes a checkpoint and removes old ones beyond checkpoint.keep (checkpointing.c).
 enum status trainer_save(struct trainer *trainer) MUST_CHECK;
 
-// train.max_minutes (pacing.c). Sets last_step, and what a resumed run repeats. Called once the checkpoint is
-// open.
-enum status trainer_pacing_resume(struct trainer *trainer) MUST_CHECK;
+// train.max_minutes (pacing.c). Sets last_step. Called once the checkpoint is open.
+void trainer_pacing_resume(struct trainer *trainer);
 // Decides on the length of the run if that is due, after a step. The same on all ranks: by rank 0's report.
-enum status trainer_pace(struct trainer *trainer, const struct pacing_report *report) MUST_CHECK;
+void trainer_pace(struct trainer *trainer, const struct pacing_report *report);
 // The time of a step of this rank, and what this rank has measured so far.
 //   step   from 0
 void trainer_pacing_measure(struct trainer *trainer, int64_t step, double step_s);

@@ -13,6 +13,7 @@
 
 // The numbers that are read, with their keys. NaN where the key is absent or null.
 #define METRICS(X)                                                                                           \
+    X(METRIC_TOTAL_STEPS, "total_steps")                                                                     \
     X(METRIC_WALL_TIME, "wall_time")                                                                         \
     X(METRIC_LOSS, "loss")                                                                                   \
     X(METRIC_GRAD_NORM, "grad_norm")                                                                         \

@@ -52,24 +52,14 @@ static double number_in(const cJSON *object, const char *section, const char *na
     return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : 0;
 }
 
-// The steps of a run by time are those of the last decision on its length.
-static double decided_steps(const char *folder) {
-    cJSON *pacing = read_json(folder, "pacing.json");
-    const cJSON *decision, *last = NULL;
-    cJSON_ArrayForEach(decision, cJSON_GetObjectItemCaseSensitive(pacing, "decisions")) last = decision;
-    const cJSON *total = cJSON_GetObjectItemCaseSensitive(last, "total");
-    const double steps = cJSON_IsNumber(total) ? total->valuedouble : 0;
-    cJSON_Delete(pacing);
-    return steps;
-}
-
+// The steps of a run by time are those that its last step knew of.
 static int64_t find_total(const struct run_record *record) {
     const bool by_time = number_in(record->config, "train", "max_minutes") > 0;
     const struct session *last = record->n_sessions > 0 ? &record->sessions[record->n_sessions - 1] : NULL;
     if (last && last->end != SESSION_OPEN && last->total > 0)
         return last->total;
     const double steps =
-        by_time ? decided_steps(record->path) : number_in(record->config, "train", "max_steps");
+        by_time ? record->last.values[METRIC_TOTAL_STEPS] : number_in(record->config, "train", "max_steps");
     return steps > 0 && steps < 1e15 ? (int64_t)steps : 0;
 }
 
@@ -90,7 +80,7 @@ static enum run_state find_state(const struct run_record *record) {
     return record->total > 0 && record->last.step >= record->total ? RUN_FINISHED : RUN_STOPPED;
 }
 
-// All three are small files, and a resumed run rewrites them.
+// Both are small files, and a resumed run rewrites them.
 static enum status read_small_files(struct run_record *record) {
     cJSON_Delete(record->config);
     free(record->sessions);
@@ -317,9 +307,9 @@ enum status run_record_update(struct run_record *record, bool *changed) {
     const enum run_state before = record->state;
     // The state is looked at before the metrics: those of a run that has ended are then all read.
     TRY(read_small_files(record));
-    record->total = find_total(record);
     const enum run_state state = find_state(record);
     TRY(read_metrics(record, &is_new));
+    record->total = find_total(record);
     // A run without sessions is finished by its number of steps, which was not known above.
     record->state = record->n_sessions == 0 ? find_state(record) : state;
     if (changed)

@@ -17,7 +17,6 @@ void history_free(struct history *history) {
         free(history->changes[i].is);
     }
     free(history->changes);
-    free(history->decisions);
     *history = (struct history){0};
 }
 
@@ -35,30 +34,7 @@ enum status history_add_change(struct history *history, int64_t step, const char
                : FAIL(STATUS_FAILED, "out of memory for the history of the run");
 }
 
-enum status history_add_decision(struct history *history, const struct history_decision *decision) {
-    struct history_decision *grown =
-        realloc(history->decisions, ((size_t)history->n_decisions + 1) * sizeof *history->decisions);
-    if (!grown)
-        return FAIL(STATUS_FAILED, "out of memory for the history of the run");
-    history->decisions = grown;
-    grown[history->n_decisions++] = *decision;
-    return STATUS_OK;
-}
-
 // ---- printing
-
-void history_print_decisions(const struct history *history, struct text *out) {
-    char number[2][32];
-    text_add(out, "[");
-    for (int i = 0; i < history->n_decisions; i++) {
-        const struct history_decision *decision = &history->decisions[i];
-        text_add(out,
-                 "%s\n    {\"step\": %" PRId64 ", \"total\": %" PRId64 ", \"position\": %s, \"spent_s\": %s}",
-                 i ? "," : "", decision->step, decision->total, text_double(number[0], decision->position),
-                 text_double(number[1], decision->spent_s));
-    }
-    text_add(out, "]");
-}
 
 void history_print(const struct history *history, struct text *out) {
     char number[2][32];
@@ -80,10 +56,13 @@ void history_print(const struct history *history, struct text *out) {
                  "  \"best\": {\"step\": %" PRId64 ", \"val_loss\": %s, \"val_sequences\": %" PRId64 "},\n",
                  history->best.step, text_double(number[0], history->best.loss), history->best.sequences);
     if (history->max_minutes > 0) {
-        text_add(out, "  \"pacing\": {\"max_minutes\": %s, \"spent_s\": %s, \"decisions\": ",
+        const struct history_decision *decision = &history->decision;
+        text_add(out, "  \"pacing\": {\"max_minutes\": %s, \"spent_s\": %s, ",
                  text_double(number[0], history->max_minutes), text_double(number[1], history->spent_s));
-        history_print_decisions(history, out);
-        text_add(out, "},\n");
+        text_add(out,
+                 "\"step\": %" PRId64 ", \"total\": %" PRId64 ", \"position\": %s, \"decided_s\": %s},\n",
+                 decision->step, decision->total, text_double(number[0], decision->position),
+                 text_double(number[1], decision->spent_s));
     }
 }
 
@@ -126,32 +105,19 @@ static enum status parse_best(struct history *history, const cJSON *manifest, in
     return get_number(object, "val_loss", 1e300, source, &history->best.loss);
 }
 
-enum status history_parse_decisions(struct history *history, const cJSON *array, int64_t last_step,
-                                    const char *source) {
-    const cJSON *item;
-    int64_t lowest = 0;
-    cJSON_ArrayForEach(item, array) {
-        struct history_decision decision;
-        TRY(json_get_integer(item, "step", lowest, last_step, source, &decision.step));
-        TRY(json_get_integer(item, "total", decision.step, MAX_WHOLE, source, &decision.total));
-        TRY(get_number(item, "position", 1, source, &decision.position));
-        TRY(get_number(item, "spent_s", 1e300, source, &decision.spent_s));
-        TRY(history_add_decision(history, &decision));
-        lowest = decision.step + 1;
-    }
-    return STATUS_OK;
-}
-
 static enum status parse_pacing(struct history *history, const cJSON *manifest, int64_t step,
                                 const char *source) {
-    const cJSON *object, *array;
+    struct history_decision *decision = &history->decision;
+    const cJSON *object;
     if (!cJSON_GetObjectItemCaseSensitive(manifest, "pacing"))
         return STATUS_OK;
     TRY(json_get_object(manifest, "pacing", source, &object));
     TRY(get_number(object, "max_minutes", 1e9, source, &history->max_minutes));
     TRY(get_number(object, "spent_s", 1e300, source, &history->spent_s));
-    TRY(json_get_array(object, "decisions", source, &array));
-    return history_parse_decisions(history, array, step, source);
+    TRY(json_get_integer(object, "step", 0, step, source, &decision->step));
+    TRY(json_get_integer(object, "total", decision->step, MAX_WHOLE, source, &decision->total));
+    TRY(get_number(object, "position", 1, source, &decision->position));
+    return get_number(object, "decided_s", 1e300, source, &decision->spent_s);
 }
 
 enum status history_parse(struct history *history, const cJSON *manifest, int64_t step, const char *source) {

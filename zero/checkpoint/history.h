@@ -2,7 +2,7 @@
 // is nothing to record.
 //   history   options that resumed runs changed on purpose (checkpoint.resume_with), with the step, in order
 //   best      the lowest validation loss of a saved step (checkpoint.keep_best)
-//   pacing    the time spent and the lengths decided on, with train.max_minutes
+//   pacing    the time spent and the length decided on, with train.max_minutes
 #ifndef ZERO_ZERO_CHECKPOINT_HISTORY_H
 #define ZERO_ZERO_CHECKPOINT_HISTORY_H
 
@@ -27,34 +27,28 @@ struct history_best {
 struct history_decision {
     int64_t step, total;
     double position;
-    double spent_s; // when it was decided
+    double spent_s; // when it was decided; 0: not yet, and total is train.max_steps
 };
 
 struct history {
     struct history_change *changes;
     int n_changes;
     struct history_best best;
-    double max_minutes;                 // train.max_minutes of the decisions; 0: none
-    double spent_s;                     // of the whole run so far, with evaluations, samples and checkpoints
-    struct history_decision *decisions; // ascending steps
-    int n_decisions;
+    double max_minutes;               // train.max_minutes of the decision; 0: none
+    double spent_s;                   // of the whole run so far, with evaluations, samples and checkpoints
+    struct history_decision decision; // the last one
 };
 
 void history_free(struct history *history);
 // Copies the strings.
 enum status history_add_change(struct history *history, int64_t step, const char *option, const char *was,
                                const char *is) MUST_CHECK;
-enum status history_add_decision(struct history *history, const struct history_decision *decision) MUST_CHECK;
 
 // Appends the members, each with its comma and newline. Nothing for NULL.
 void history_print(const struct history *history, struct text *out);
-// Reads them. `step` is the checkpoint's; later changes and decisions are refused. STATUS_INVALID names
+// Reads them. `step` is the checkpoint's; a later change or decision is refused. STATUS_INVALID names
 // `source` and what is wrong. Free `history` also after a failure.
 enum status history_parse(struct history *history, const cJSON *manifest, int64_t step,
                           const char *source) MUST_CHECK;
-// The decisions alone, as a JSON array, and back.
-void history_print_decisions(const struct history *history, struct text *out);
-enum status history_parse_decisions(struct history *history, const cJSON *array, int64_t last_step,
-                                    const char *source) MUST_CHECK;
 
 #endif

@@ -88,6 +88,7 @@ static void test_floats_read_back_to_the_bit(void **unused) {
     for (int i = 0; i < N; i++) {
         double scale = pow(10, rng_below(1, 1, (uint64_t)i, 60) - 30.0);
         written[i] = (struct step_metrics){.step = i,
+                                           .total = 2 * i,
                                            .loss = scale * rng_uniform(1, 2, (uint64_t)i),
                                            .grad_norm = scale * rng_uniform(1, 3, (uint64_t)i),
                                            .lr = scale * rng_uniform(1, 4, (uint64_t)i),
@@ -110,6 +111,7 @@ static void test_floats_read_back_to_the_bit(void **unused) {
     const cJSON *entry = lines->child;
     for (int i = 0; i < N; i++, entry = entry->next) {
         assert_true(number(entry, "step") == i);
+        assert_true(number(entry, "total_steps") == 2 * i);
         assert_true(number(entry, "loss") == written[i].loss);
         assert_true(number(entry, "grad_norm") == written[i].grad_norm);
         assert_true(number(entry, "lr") == written[i].lr);
@@ -250,22 +252,6 @@ static void test_an_incomplete_line_is_removed(void **unused) {
     assert_steps("1,2,3,4,5");
 }
 
-static void test_the_last_step(void **unused) {
-    (void)unused;
-    int64_t step;
-    begin();
-    EXPECT_OK(metrics_last_step(temporary.folder, &step));
-    assert_int_equal(step, 0);
-    append("{\"step\": 7, \"val_loss\": 3}\n");
-    EXPECT_OK(metrics_last_step(temporary.folder, &step));
-    assert_int_equal(step, 0);
-    write_steps(8, 12);
-    write_evaluation(13, 13, 2);
-    append("{\"step\": 14, \"lo");
-    EXPECT_OK(metrics_last_step(temporary.folder, &step));
-    assert_int_equal(step, 12);
-}
-
 static void test_a_missing_folder(void **unused) {
     (void)unused;
     char blocked[512];
@@ -307,7 +293,6 @@ int main(void) {
         cmocka_unit_test(test_every_line_is_flushed),
         cmocka_unit_test(test_resuming_removes_steps_that_will_be_repeated),
         cmocka_unit_test(test_an_incomplete_line_is_removed),
-        cmocka_unit_test(test_the_last_step),
         cmocka_unit_test(test_a_missing_folder),
         cmocka_unit_test(test_a_full_disk),
     };

@@ -25,33 +25,73 @@ static void configure(struct config *config, const char *train, const char *sche
     config->optimizer.lr = PEAK;
 }
 
+static bool is_due(const struct history_decision *last, const struct config *config, int64_t step,
+                   double spent_s, double step_s) {
+    return pacing_is_due(last, config, step, &(struct pacing_report){.spent_s = spent_s, .step_s = step_s});
+}
+
 static void test_when(void **unused) {
     (void)unused;
     struct config config;
-    struct history history = {0};
+    struct history_decision last = {.total = 10000};
     configure(&config, "\"eval_every\": 0", "\"type\": \"cosine\"");
-    assert_false(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 5}));
-    assert_true(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 0.1, .step_s = 0.1}));
+    assert_false(is_due(&last, &config, 3, 5, 0)); // no step is measured yet
+    assert_true(is_due(&last, &config, 3, 61, 0)); // a single slow one
+    assert_false(is_due(&last, &config, 3, 1.1, 0.1));
+    assert_true(is_due(&last, &config, 3, 1.2, 0.1)); // 2 % of the time
+    last = (struct history_decision){.step = 12, .total = 612, .spent_s = 1.2};
+    assert_false(is_due(&last, &config, 120, 11.9, 0.1));
+    assert_true(is_due(&last, &config, 120, 12, 0.1)); // 20 %
+    last = (struct history_decision){.step = 120, .total = 600, .spent_s = 12};
+    assert_false(is_due(&last, &config, 130, 35.9, 0.1));
+    assert_true(is_due(&last, &config, 130, 36, 0.1)); // half of the time that was left
+    assert_false(is_due(&last, &config, 359, 13, 0.1));
     assert_true(
-        pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 61})); // a single slow step
-    EXPECT_OK(
-        history_add_decision(&history, &(struct history_decision){.step = 2, .total = 9, .spent_s = 0.1}));
-    assert_false(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 1.1, .step_s = 0.1}));
-    assert_true(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 1.2, .step_s = 0.1}));
+        is_due(&last, &config, 360, 13, 0.1)); // half of the steps, though little of the time is spent
     // Resumed: no step is measured yet.
-    assert_false(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 1.2}));
-    assert_true(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 60}));
-    // Half of the steps that were left are done, though little of the time is.
-    history.decisions[0].total = 102;
-    assert_false(
-        pacing_is_due(&history, &config, 51, &(struct pacing_report){.spent_s = 1.1, .step_s = 0.1}));
-    assert_true(pacing_is_due(&history, &config, 52, &(struct pacing_report){.spent_s = 1.1, .step_s = 0.1}));
-    history.decisions[0].spent_s = 59.5;
-    assert_false(
-        pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 59.9, .step_s = 0.1}));
-    assert_true(pacing_is_due(&history, &config, 3, &(struct pacing_report){.spent_s = 60, .step_s = 0.1}));
-    history_free(&history);
+    assert_false(is_due(&last, &config, 360, 36, 0));
+    assert_true(is_due(&last, &config, 360, 60, 0));
+    // The last few steps are made as they were to be, unless the time is over.
+    last.total = 127;
+    assert_false(is_due(&last, &config, 124, 59.9, 0.1));
+    assert_true(is_due(&last, &config, 124, 60, 0.1));
     config_free(&config);
+}
+
+// A process per core begins half-way: each step takes longer from then on. At whatever factor, the run ends
+// within 10 % of its time, and the rate at its least.
+static void test_a_machine_that_becomes_slower(void **unused) {
+    (void)unused;
+    static const double factors[] = {0.5, 1, 2, 3, 5};
+    static const double lengths[] = {0.001, 0.03, 0.3};
+    for (int i = 0; i < 15; i++) {
+        struct config config;
+        struct history_decision last = {.total = 1000000};
+        configure(&config, "\"eval_every\": 0", "\"type\": \"warmup-stable-decay\", \"decay_ratio\": 0.6");
+        config.train.max_steps = 1000000;
+        const struct batch_sizes sizes = batch_sizes_of(&config);
+        int64_t step = 0, since = 0;
+        int n = 0;
+        double spent = 0, sum = 0;
+        while (step < last.total) {
+            const double seconds = lengths[i % 3] * (spent > 30 ? factors[i / 3] : 1);
+            spent += seconds, sum += seconds, since++, step++;
+            const struct pacing_report report = {.spent_s = spent,
+                                                 .step_s = since > 0 ? sum / (double)since : 0};
+            if (!pacing_is_due(&last, &config, step, &report))
+                continue;
+            last = (struct history_decision){
+                .step = step,
+                .total = pacing_total(&config, &sizes, &(struct pacing_evaluations){0}, step, &report),
+                .position = schedule_position(&config, &last, step - 1),
+                .spent_s = spent};
+            sum = 0, since = 0, n++;
+        }
+        assert_true(fabs(spent / 60 - 1) < 0.1);
+        assert_in_range(n, 4, 18); // about one for each doubling of the steps
+        assert_true(schedule_lr_paced(&config, &last, step - 1) < 0.11 * PEAK);
+        config_free(&config);
+    }
 }
 
 static void test_how_long(void **unused) {
@@ -59,33 +99,39 @@ static void test_how_long(void **unused) {
     struct config config;
     const struct pacing_evaluations none = {0}, some = {8, 100, 0};
     configure(&config, "\"eval_every\": 0", "\"type\": \"cosine\"");
+    const struct batch_sizes sizes = batch_sizes_of(&config);
     // 60 s, of which 12 are spent: 480 steps of 0.1 s are left.
-    assert_int_equal(pacing_total(&config, &none, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.1}),
-                     580);
-    // The last checkpoint takes 3 of them.
     assert_int_equal(
-        pacing_total(&config, &none, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.1, .save_s = 3}),
-        550);
+        pacing_total(&config, &sizes, &none, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.1}),
+        580);
+    // The last checkpoint takes 3 of them.
+    assert_int_equal(pacing_total(&config, &sizes, &none, 100,
+                                  &(struct pacing_report){.spent_s = 12, .step_s = 0.1, .save_s = 3}),
+                     550);
     // train.max_steps limits it, and the steps done are the least.
-    assert_int_equal(pacing_total(&config, &none, 0, &(struct pacing_report){.spent_s = 1, .step_s = 1e-6}),
-                     10000);
-    assert_int_equal(pacing_total(&config, &none, 100, &(struct pacing_report){.spent_s = 61, .step_s = 0.1}),
-                     100);
+    assert_int_equal(
+        pacing_total(&config, &sizes, &none, 0, &(struct pacing_report){.spent_s = 1, .step_s = 1e-6}),
+        10000);
+    assert_int_equal(
+        pacing_total(&config, &sizes, &none, 100, &(struct pacing_report){.spent_s = 61, .step_s = 0.1}),
+        100);
     // Evaluations of 8 sequences of 0.05 s, every 4 steps and at the end, and of 100 at the end: 42.6 s are
     // left for steps of 0.2 s.
     config.train.eval_every = 4;
     const struct pacing_report measured = {.spent_s = 12, .step_s = 0.1, .eval_sequence_s = 0.05};
-    assert_int_equal(pacing_total(&config, &some, 100, &measured), 313);
+    assert_int_equal(pacing_total(&config, &sizes, &some, 100, &measured), 313);
     // Not measured yet: a sequence takes a third of its part of a step of 0.6 s.
-    assert_int_equal(pacing_total(&config, &some, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.6}),
-                     160);
+    assert_int_equal(
+        pacing_total(&config, &sizes, &some, 100, &(struct pacing_report){.spent_s = 12, .step_s = 0.6}),
+        160);
     // Tasks, every 4 steps and at the end: 4 sequences of 0.05 s, then as measured.
     config.train.eval_every = 0;
     config.eval.every = 4;
     const struct pacing_evaluations tasks = {.task_sequences = 4};
-    assert_int_equal(pacing_total(&config, &tasks, 100, &measured), 100 + 318); // 47.8 s, of 0.15 s each
+    assert_int_equal(pacing_total(&config, &sizes, &tasks, 100, &measured),
+                     100 + 318); // 47.8 s, of 0.15 s each
     const struct pacing_report timed = {.spent_s = 12, .step_s = 0.1, .tasks_s = 3};
-    assert_int_equal(pacing_total(&config, &tasks, 100, &timed), 100 + 52); // 45 s, of 0.85 s each
+    assert_int_equal(pacing_total(&config, &sizes, &tasks, 100, &timed), 100 + 52); // 45 s, of 0.85 s each
     config_free(&config);
 }
 
@@ -97,18 +143,18 @@ static void test_the_rate_is_continuous(void **unused) {
     static const int64_t steps[] = {2, 40, 60, 300}, totals[] = {200, 100, 1000, 320};
     for (int type = 0; type < 3; type++) {
         struct config config;
-        struct history_decision decision = {0};
+        struct history_decision decision = {.total = 10000};
         configure(&config, "\"eval_every\": 0", types[type]);
         double last = 0;
         int n = 0;
         for (int64_t step = 0; step < totals[3]; step++) {
             if (n < 4 && step == steps[n]) {
-                const double position = schedule_position(&config, n > 0 ? &decision : NULL, step - 1);
+                const double position = schedule_position(&config, &decision, step - 1);
                 decision = (struct history_decision){step, totals[n], position, 0};
                 assert_true(fabs(schedule_position(&config, &decision, step - 1) - position) < 1e-12);
                 n++;
             }
-            const double rate = schedule_lr_paced(&config, n > 0 ? &decision : NULL, step);
+            const double rate = schedule_lr_paced(&config, &decision, step);
             if (step < 10)
                 assert_true(fabs(rate - PEAK * (double)(step + 1) / 10) < 1e-15);
             else // no more than twice the largest slope of the fastest part: 240 steps in 20
@@ -126,8 +172,8 @@ static void test_a_warm_up_that_was_shortened(void **unused) {
     (void)unused;
     struct config config;
     configure(&config, "\"eval_every\": 0", "\"type\": \"linear\"");
-    const struct history_decision shorter = {.step = 3, .total = 8};
-    assert_true(schedule_lr_paced(&config, NULL, 2) == PEAK * 3 / 10);
+    const struct history_decision none = {.total = 10000}, shorter = {.step = 3, .total = 8};
+    assert_true(schedule_lr_paced(&config, &none, 2) == PEAK * 3 / 10);
     assert_true(schedule_lr_paced(&config, &shorter, 3) > 0.7 * PEAK);
     const struct history_decision longer = {
         .step = 5, .total = 100, .position = schedule_position(&config, &shorter, 4)};
@@ -152,6 +198,7 @@ static void test_a_length_that_stands(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_when),
+        cmocka_unit_test(test_a_machine_that_becomes_slower),
         cmocka_unit_test(test_how_long),
         cmocka_unit_test(test_the_rate_is_continuous),
         cmocka_unit_test(test_a_warm_up_that_was_shortened),
