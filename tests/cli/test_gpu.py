@@ -223,8 +223,9 @@ class Ahead(GpuCase):
         """Errors name the step that ends the run, though the next one was issued, and no weights are saved after it."""
         diverging = {'optimizer': {'lr': 1e6}, 'scheduler': {'type': 'constant', 'warmup_steps': 0},
                      'train': {'max_steps': 40}, 'checkpoint': {'every': 2, 'keep': 0}}
-        overflowing = {'precision': {'compute': 'fp16'}, 'fp16': {'loss_scale': 2.0 ** 40, 'max_consecutive_skips': 5}}
-        for sections, says in (diverging, 'the run has diverged'), (overflowing, '5 steps in a row were skipped'):
+        overflowing = {'precision': {'compute': 'fp16'}, 
+                       'fp16': {'initial_scale_power': 40, 'hysteresis': 1, 'min_loss_scale': 2.0 ** 36}}
+        for sections, says in (diverging, 'the run has diverged'), (overflowing, 'although the loss scale is at'):
             config = self.config(**sections)
             first = None
             for seed, overrides in self.ways():

@@ -41,8 +41,7 @@ static enum ending advance(struct loss_scale *loss_scale, const struct config *c
     loss_scale->consecutive = overflow ? loss_scale->consecutive + 1 : 0;
     if (loss_scale->scale == 0)
         return GOES_ON;
-    if (config->fp16.max_consecutive_skips > 0 &&
-        loss_scale->consecutive >= config->fp16.max_consecutive_skips)
+    if (loss_scale->consecutive >= LOSS_SCALE_MOST_SKIPS)
         return TOO_MANY_SKIPS;
     if (config->fp16.loss_scale > 0)
         return GOES_ON;
@@ -68,7 +67,7 @@ static enum status too_many_skips(const struct loss_scale *loss_scale, const str
     return FAIL(
         STATUS_FAILED,
         "step %lld: %lld steps in a row were skipped because the gradients overflow at the %s loss scale "
-        "of %g (fp16.max_consecutive_skips); the model no longer learns. If the scale is too high, "
+        "of %g; the model no longer learns. If the scale is too high, "
         "start a new run with %s%s",
         (long long)step + 1, (long long)loss_scale->consecutive, dynamic ? "dynamic" : "fixed",
         loss_scale->scale,

@@ -26,9 +26,10 @@ struct loss_scale {
 struct loss_scale loss_scale_initial(const struct config *config);
 // The factor for losses; 1 if they are not scaled.
 double loss_scale_factor(const struct loss_scale *loss_scale);
+enum { LOSS_SCALE_MOST_SKIPS = 50 };
 // Call after each step (counted from 0). overflow: gradients were not finite, and the step was skipped.
-// STATUS_FAILED if the scale would fall below fp16.min_loss_scale, or after fp16.max_consecutive_skips
-// skipped steps in a row.
+// STATUS_FAILED if the scale would fall below fp16.min_loss_scale, or after LOSS_SCALE_MOST_SKIPS
+// skipped steps in a row, also at a fixed scale.
 enum status loss_scale_update(struct loss_scale *loss_scale, const struct config *config, int64_t step,
                               bool overflow) MUST_CHECK;
 
