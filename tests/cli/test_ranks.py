@@ -195,6 +195,26 @@ class Failures(RankCase):
         self.assertRegex(error, 'train: error: rank 0: process [0-9]+ ended without reporting an error')
         self.assertEqual(error.count('train: error:'), 1, error)
 
+    def test_a_failure_that_the_first_rank_cannot_print(self):
+        """It is suspended; the next one prints a second later. With --enable-recovery, mpirun does not wake it."""
+        config = self.long_run()
+        for shared in 'true', 'false':
+            with self.subTest(shared=shared):
+                process = self.start_mpirun('--enable-recovery', '-n', 3, harness.TRAIN, config, f'comm.shared_memory={shared}')
+                self.wait_for_steps(3)
+                ranks = self.living()
+                os.kill(ranks[0], signal.SIGSTOP)
+                os.kill(ranks[2], signal.SIGKILL)
+                began = time.monotonic()
+                while 1 in self.living() and time.monotonic() - began < self.here(SECONDS):
+                    time.sleep(0.05)
+                self.assertNotIn(1, self.living())
+                os.kill(ranks[0], signal.SIGCONT)
+                out, error = process.communicate(timeout=60)
+                self.assertEqual(error.count('train: error:'), 1, error)
+                self.assertRegex(error, 'train: error: rank 2: process [0-9]+ ended without reporting an error')
+                shutil.rmtree(self.folder / 'run')
+
     def test_a_rank_that_is_killed(self):
         config = self.long_run()
         for rank, stage in ((1, 3), (0, 1)):

@@ -15,8 +15,7 @@
 #define LINK_DEPTH     2 // chunks per direction: one being filled, one being read
 #define LINK_ALIGNMENT 64
 #define LINK_PAGE      65536 // the largest page of any supported system
-#define LINK_MESSAGE   2048
-#define LINK_SPINS     1000 // some tens of microseconds: as long as a wake-up takes
+#define LINK_SPINS     1000  // some tens of microseconds: as long as a wake-up takes
 
 // Precedes each chunk, in rings and in messages: its collective, and the bytes of its payload.
 struct link_header {
@@ -32,20 +31,10 @@ struct ring {
     _Alignas(LINK_ALIGNMENT) char chunks[]; // LINK_DEPTH of them, each behind its header
 };
 
-// A failure, as ranks report it to each other. The rank that reports it may not be the one that failed.
-struct failure_note {
-    int rank, status;
-    bool gone; // the rank is dead or hangs; the rank that found out prints the message
-    char message[LINK_MESSAGE];
-};
-
 // The memory that a rank shares with the others on its machine. The rings of its senders follow: those of
 // bulk collectives first, then those of control collectives.
 struct mailbox {
     struct rank_state state;
-    atomic_int failed_by; // 1 + the rank whose `note` describes a failure; 0: none
-    struct failure_note note;
-    atomic_int speaker; // 1 + the rank that prints a failure; 0: none yet. The machine's first mailbox counts
 };
 
 // Payload bytes of a chunk. Bulk: smaller with many ranks, which bounds the memory of all links; larger for

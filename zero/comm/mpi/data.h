@@ -7,13 +7,22 @@
 
 #include "zero/comm/backend.h"
 #include "zero/comm/ring.h"
-#include "zero/comm/shared_word.h"
 
 #define TAG_CHUNK    1 // a chunk of a bulk collective, behind its link_header
 #define TAG_CONTROL  2 // a message of a control collective, behind its link_header
-#define TAG_FAILURE  3 // a failure_note
+#define TAG_FAILURE  3 // a failure_note; or nothing: the sender has printed the failure
 #define TAG_QUESTION 4 // a rank_report; asks for the receiver's
 #define TAG_ANSWER   5 // a rank_report
+
+#define FAILURE_MESSAGE 2048
+
+// A failure, as ranks report it to each other.
+struct failure_note {
+    int from, rank; // the rank that reports it, and the one that failed
+    int status;
+    bool gone; // that rank is dead or hangs
+    char message[FAILURE_MESSAGE];
+};
 
 // The link to one other rank: rings in shared memory, or MPI messages.
 struct peer {
@@ -50,31 +59,11 @@ struct staging {
     int n_pinned;
 };
 
-// What the watchdog thread knows. Times are rank_state_now_ms.
-struct watchdog {
-    pthread_t thread;
-    bool running;
-    atomic_bool stop;
-    // Of ranks that are reached by messages, (world) each:
-    struct rank_report *reports;     // the last report received
-    int64_t *asked_ms, *answered_ms; // 0: never
-    MPI_Request *requests;           // of the last question or answer sent
-    struct rank_report *answers;     // being sent
-    int64_t inquiry_ms;              // when all ranks were asked for a report; 0: no inquiry is open
-    int64_t patient_until_ms;        // no inquiry before: an earlier one found the ranks at work
-    int64_t dead_ms;                 // when a dead process was first seen, not yet reported; 0: none
-    int64_t failed_ms;               // when a failure was first seen; 0: none
-    int64_t last_look_ms;            // when the thread last looked at everything; 0: never
-    int next_process;                // the rank whose process is looked for next
-};
-
 struct mpi_data {
     MPI_Comm everyone, machine;
     int linked;              // ranks reached through shared memory, this one included
     MPI_Win window;          // their mailboxes; MPI_WIN_NULL when linked is 1
     struct mailbox *mailbox; // this rank's
-    struct shared_word word; // of the machine's ranks where they share no mailboxes; may not be open
-    atomic_int *speaker;     // 1 + the rank that prints a failure, of those that share this; 0: none yet
     struct peer *peers;      // (world); the entry of this rank is empty
     size_t chunk_bytes;      // payload of a bulk chunk
     int spins;               // looks at a ring before sleeping; 0 where ranks outnumber processors
@@ -84,14 +73,13 @@ struct mpi_data {
     struct send_pool bulk, control;
     _Alignas(struct link_header) char control_received[LINK_HEADER + LINK_CONTROL_BYTES];
     MPI_Request control_receive;
-    struct staging staging;      // from attach
-    pthread_mutex_t mpi_lock;    // around calls of MPI while several threads run
-    pthread_mutex_t fail_lock;   // guards the following
-    bool failed;                 // some rank failed
-    bool printed;                // this rank has decided whether it prints the failure
-    struct failure_note failure; // the first that became known here. Written once: it may be being sent
-    MPI_Request *note_requests;  // (world)
-    struct watchdog watchdog;
+    struct staging staging;   // from attach
+    pthread_mutex_t mpi_lock; // around calls of MPI while several threads run
+    // The failure that became known here first. `failure` does not change any more, as it may be being sent.
+    atomic_int failed; // 0: none; 1: `failure` is being written; 2: it is there
+    struct failure_note failure;
+    atomic_bool printed, printed_elsewhere; // printed: this rank has printed it, or knows that another has
+    struct watchdog *watchdog;              // zero/comm/mpi/failure.c
 };
 
 static inline struct mpi_data *mpi_of(const struct comm *comm) {

@@ -1,58 +1,113 @@
 // See zero/comm/mpi/failure.h.
 #include "zero/comm/mpi/failure.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "zero/comm/failure.h"
 #include "zero/comm/mpi/data.h"
 
-#define STAGGER_MS 1000 // between two ranks
+// What becomes of a run that a dead or hanging rank ends.
+#define KEPT "Checkpoints are unaffected: the same command resumes from the last one, if there is one"
 
-static void send_notes(struct comm *comm) {
+#define WATCH_NS    20000000 // between two looks
+#define PATIENCE_MS 5000     // from a failure anywhere to the end of every process
+#define COMPARE_MS  1000     // a wait of this length makes the watchdog compare the two ranks' collectives
+#define ALIVE_MS    5000     // a live process answers, or shows a heartbeat, within this time
+#define MOST_LOOKS  16       // processes checked per look; each check reads a file of /proc
+#define GAP_MS      5000     // no look for this long: this process was suspended, and perhaps others too
+#define NOTE_CALLS  10       // of MPI, each of which may advance a message by one stage
+#define STAGGER_MS  1000     // between two ranks that notice the same
+#define TURN_MS     1000     // between two ranks that could print a failure
+#define MOMENT_MS   200      // in which rank 0 prints what ranks on two machines find at the same time
+
+// What the watchdog thread knows of another rank that is reached by messages. Times are rank_state_now_ms.
+struct watched {
+    struct rank_report report;     // the last one received
+    int64_t asked_ms, answered_ms; // 0: never
+    MPI_Request request;           // of the last question or answer sent, and
+    struct rank_report answer;     // what it sends
+};
+
+struct watchdog {
+    pthread_t thread;
+    atomic_bool stop;
+    struct watched *ranks;    // (world)
+    int64_t inquiry_ms;       // when all ranks were asked for a report; 0: no inquiry is open
+    int64_t patient_until_ms; // no inquiry before: an earlier one found the ranks at work
+    int64_t failed_ms;        // when a failure was first seen; 0: none
+    int64_t last_look_ms;     // when the thread last looked at everything; 0: never
+    int next_process;         // the rank whose process is looked for next
+};
+
+// ---- notes
+
+// The memory is kept until the process ends, as a rank that is gone receives nothing.
+static void send_to_all(struct comm *comm, const void *data, size_t bytes) {
     struct mpi_data *mpi = mpi_of(comm);
-    mpi->mailbox->note = mpi->failure;
-    for (int rank = 0; rank < comm->world; rank++) {
-        struct mailbox *mailbox = rank == comm->rank ? mpi->mailbox : mpi->peers[rank].mailbox;
-        int nobody = 0;
-        if (mailbox) {
-            atomic_compare_exchange_strong(&mailbox->failed_by, &nobody, comm->rank + 1);
-            continue;
-        }
+    MPI_Request request;
+    pthread_mutex_lock(&mpi->mpi_lock);
+    for (int rank = 0; rank < comm->world; rank++)
+        if (rank != comm->rank &&
+            MPI_Isend(data, (int)bytes, MPI_BYTE, rank, TAG_FAILURE, mpi->everyone, &request) == MPI_SUCCESS)
+            MPI_Request_free(&request);
+    pthread_mutex_unlock(&mpi->mpi_lock);
+}
+
+// Keeps a failure if it is the first that this rank knows of, and returns whether it is.
+static bool keep_note(struct mpi_data *mpi, const struct failure_note *note) {
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&mpi->failed, &none, 1))
+        return false;
+    mpi->failure = *note;
+    atomic_store(&mpi->failed, 2);
+    return true;
+}
+
+static void receive_notes(struct comm *comm) {
+    struct mpi_data *mpi = mpi_of(comm);
+    for (int found = 1; found;) {
+        struct failure_note note = {.status = STATUS_OK}; // it stays so where nothing is in the message
+        MPI_Status from;
         pthread_mutex_lock(&mpi->mpi_lock);
-        MPI_Isend(&mpi->failure, sizeof mpi->failure, MPI_BYTE, rank, TAG_FAILURE, mpi->everyone,
-                  &mpi->note_requests[rank]);
+        MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILURE, mpi->everyone, &found, &from);
+        if (found)
+            MPI_Recv(&note, sizeof note, MPI_BYTE, from.MPI_SOURCE, TAG_FAILURE, mpi->everyone,
+                     MPI_STATUS_IGNORE);
         pthread_mutex_unlock(&mpi->mpi_lock);
+        if (found && note.status == STATUS_OK)
+            atomic_store(&mpi->printed_elsewhere, true);
+        else if (found)
+            (void)keep_note(mpi, &note);
     }
 }
 
-// Keeps a failure if it is the first that this rank knows of, and returns whether it is. The first one never
-// changes: it may be in transit. Needs fail_lock.
-static bool keep_note_locked(struct mpi_data *mpi, const struct failure_note *note) {
-    bool first = !mpi->failed;
-    if (first)
-        mpi->failure = *note;
-    mpi->failed = true;
-    return first;
-}
-
-static bool keep_note(struct mpi_data *mpi, const struct failure_note *note) {
-    pthread_mutex_lock(&mpi->fail_lock);
-    bool first = keep_note_locked(mpi, note);
-    pthread_mutex_unlock(&mpi->fail_lock);
-    return first;
-}
-
-bool mpi_has_failed(struct comm *comm) {
+// A note of another rank counts instead, where one is here already: what this rank finds may follow from that
+// failure. The machine has delivered the note, and MPI hands it over after a few calls.
+static void leave_note(struct comm *comm, int rank, enum status status, bool gone, const char *message) {
     struct mpi_data *mpi = mpi_of(comm);
-    int by = atomic_load(&mpi->mailbox->failed_by) - 1;
-    if (by >= 0 && by != comm->rank)
-        (void)keep_note(mpi, &mpi->peers[by].mailbox->note);
-    pthread_mutex_lock(&mpi->fail_lock);
-    bool failed = mpi->failed;
-    pthread_mutex_unlock(&mpi->fail_lock);
-    return failed;
+    struct failure_note note = {.from = comm->rank, .rank = rank, .status = (int)status, .gone = gone};
+    snprintf(note.message, sizeof note.message, "%s", message);
+    for (int call = 0; call < NOTE_CALLS; call++)
+        receive_notes(comm);
+    if (keep_note(mpi, &note))
+        send_to_all(comm, &mpi->failure, sizeof mpi->failure);
+}
+
+void mpi_abort(struct comm *comm, enum status status, const char *message) {
+    leave_note(comm, comm->rank, status, false, message);
+}
+
+bool mpi_has_failed(const struct comm *comm) {
+    return atomic_load(&mpi_of(comm)->failed) == 2;
 }
 
 enum status mpi_check_failure(struct comm *comm) {
@@ -64,72 +119,320 @@ enum status mpi_check_failure(struct comm *comm) {
     return status;
 }
 
-void mpi_receive_failure_notes(struct comm *comm) {
-    struct mpi_data *mpi = mpi_of(comm);
-    struct failure_note note;
-    int found = 0;
-    MPI_Status from;
-    if (mpi->linked == comm->world)
-        return;
-    pthread_mutex_lock(&mpi->mpi_lock);
-    MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILURE, mpi->everyone, &found, &from);
-    if (found)
-        MPI_Recv(&note, sizeof note, MPI_BYTE, from.MPI_SOURCE, TAG_FAILURE, mpi->everyone,
-                 MPI_STATUS_IGNORE);
-    pthread_mutex_unlock(&mpi->mpi_lock);
-    if (found)
-        (void)keep_note(mpi, &note);
-}
-
-void mpi_abort(struct comm *comm, enum status status, const char *message) {
-    struct failure_note note = {.rank = comm->rank, .status = (int)status};
-    snprintf(note.message, sizeof note.message, "%s", message);
-    if (keep_note(mpi_of(comm), &note))
-        send_notes(comm);
-}
-
-// ---- printing
-
-// Prints the failure if this rank `may` and is the first of its machine to do so. log.txt, which rank 0
-// writes, gets the message in any case. Needs fail_lock, so that no other thread ends the process meanwhile:
-// each asks whether a rank has failed first.
-static void print_once_locked(struct comm *comm, bool may) {
-    struct mpi_data *mpi = mpi_of(comm);
-    int nobody = 0;
-    if (mpi->printed)
-        return;
-    mpi->printed = true;
-    bool prints = may && atomic_compare_exchange_strong(mpi->speaker, &nobody, comm->rank + 1);
-    log_set_level(prints ? LOG_ERROR : LOG_QUIET);
-    log_error("rank %d: %s", mpi->failure.rank, mpi->failure.message);
-    log_set_level(LOG_QUIET);
-}
-
-void mpi_print_failure(struct comm *comm) {
-    struct mpi_data *mpi = mpi_of(comm);
-    pthread_mutex_lock(&mpi->fail_lock);
-    print_once_locked(comm, !mpi->failure.gone && (comm->rank == 0 || mpi->peers[0].mailbox));
-    pthread_mutex_unlock(&mpi->fail_lock);
-}
-
-// Prints before it sends: mpirun kills all ranks within a second of one that died. And it keeps the note and
-// prints in one critical section: this rank's other threads take a rank that is gone to be reported already.
-void mpi_report_dead(struct comm *comm, int rank, const char *message) {
-    struct mpi_data *mpi = mpi_of(comm);
-    struct failure_note note = {.rank = rank, .status = STATUS_FAILED, .gone = true};
-    snprintf(note.message, sizeof note.message, "%s", message);
-    pthread_mutex_lock(&mpi->fail_lock);
-    bool first = keep_note_locked(mpi, &note);
-    if (first)
-        print_once_locked(comm, true);
-    pthread_mutex_unlock(&mpi->fail_lock);
-    if (first)
-        send_notes(comm);
-}
-
 int64_t mpi_stagger_ms(int rank) {
     int64_t ms = 0;
     for (; rank > 0; rank /= 2)
         ms += STAGGER_MS;
     return ms;
+}
+
+// ---- printing
+
+// True for a process id that does not exist, and for an unreaped zombie.
+static bool is_dead(int process) {
+    char path[64], state = 0;
+    if (kill(process, 0) != 0 && errno == ESRCH)
+        return true;
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    int found = fscanf(file, "%*d (%*[^)]) %c", &state);
+    fclose(file);
+    return found == 1 && (state == 'Z' || state == 'X');
+}
+
+static bool is_here(const struct comm *comm, int rank) {
+    return rank == comm->rank || mpi_of(comm)->peers[rank].process > 0;
+}
+
+// When this rank prints a failure that no other has printed, counted from when it knew of it: at once as the
+// lowest living rank of the machine where it was found, and a second later for each rank before it.
+static int64_t turn_ms(const struct comm *comm) {
+    const struct mpi_data *mpi = mpi_of(comm);
+    const struct failure_note *failure = &mpi->failure;
+    int64_t ms = comm->rank == 0 || failure->gone ? 0 : MOMENT_MS;
+    ms += is_here(comm, failure->from) ? 0 : TURN_MS;
+    for (int rank = 0; rank < comm->rank; rank++)
+        if (is_here(comm, rank) && !(failure->gone && failure->rank == rank) &&
+            !is_dead(mpi->peers[rank].process))
+            ms += TURN_MS;
+    return ms < PATIENCE_MS ? ms : PATIENCE_MS;
+}
+
+// log.txt, which rank 0 writes, gets the message in any case.
+static void print_in_turn(struct comm *comm, int64_t known_ms) {
+    struct mpi_data *mpi = mpi_of(comm);
+    const bool prints = !atomic_load(&mpi->printed_elsewhere);
+    if (atomic_load(&mpi->printed) || (prints && known_ms < turn_ms(comm)))
+        return;
+    log_set_level(prints ? LOG_ERROR : LOG_QUIET);
+    log_error("rank %d: %s", mpi->failure.rank, mpi->failure.message);
+    log_set_level(LOG_QUIET);
+    if (prints)
+        send_to_all(comm, NULL, 0);
+    atomic_store(&mpi->printed, true);
+}
+
+void mpi_wait_until_printed(struct comm *comm) {
+    while (!atomic_load(&mpi_of(comm)->printed))
+        nanosleep(&(struct timespec){.tv_nsec = WATCH_NS / 4}, NULL);
+}
+
+// ---- dead processes
+
+static void look_for_dead_processes(struct comm *comm) {
+    struct mpi_data *mpi = mpi_of(comm);
+    int n = comm->world < MOST_LOOKS ? comm->world : MOST_LOOKS;
+    for (int i = 0; i < n; i++) {
+        int rank = (mpi->watchdog->next_process + i) % comm->world, process = mpi->peers[rank].process;
+        char message[FAILURE_MESSAGE];
+        if (process == 0 || !is_dead(process))
+            continue;
+        snprintf(message, sizeof message,
+                 "process %d ended without reporting an error; it may have been killed, for example because "
+                 "the machine ran out of memory. " KEPT,
+                 process);
+        leave_note(comm, rank, STATUS_FAILED, true, message);
+        return;
+    }
+    mpi->watchdog->next_process = (mpi->watchdog->next_process + n) % comm->world;
+}
+
+// ---- questions and answers, between ranks without shared memory
+
+static void send_state(struct comm *comm, int rank, int tag) {
+    struct mpi_data *mpi = mpi_of(comm);
+    struct watched *other = &mpi->watchdog->ranks[rank];
+    int done = 0;
+    pthread_mutex_lock(&mpi->mpi_lock);
+    // If the last message was not received yet, it serves as well as another one.
+    MPI_Test(&other->request, &done, MPI_STATUS_IGNORE);
+    if (done) {
+        rank_state_report(comm->state, &other->answer);
+        MPI_Isend(&other->answer, sizeof other->answer, MPI_BYTE, rank, tag, mpi->everyone, &other->request);
+    }
+    pthread_mutex_unlock(&mpi->mpi_lock);
+}
+
+// Receives a question or an answer, if there is one: returns its rank, or -1.
+static int receive_state(struct comm *comm, int tag) {
+    struct mpi_data *mpi = mpi_of(comm);
+    struct rank_report report;
+    MPI_Status from;
+    int there = 0;
+    pthread_mutex_lock(&mpi->mpi_lock);
+    MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi->everyone, &there, &from);
+    if (there)
+        MPI_Recv(&report, sizeof report, MPI_BYTE, from.MPI_SOURCE, tag, mpi->everyone, MPI_STATUS_IGNORE);
+    pthread_mutex_unlock(&mpi->mpi_lock);
+    if (!there)
+        return -1;
+    mpi->watchdog->ranks[from.MPI_SOURCE].report = report;
+    mpi->watchdog->ranks[from.MPI_SOURCE].answered_ms = rank_state_now_ms();
+    return from.MPI_SOURCE;
+}
+
+static void serve_messages(struct comm *comm) {
+    int rank;
+    receive_notes(comm);
+    if (mpi_of(comm)->linked == comm->world)
+        return;
+    while ((rank = receive_state(comm, TAG_QUESTION)) >= 0)
+        send_state(comm, rank, TAG_ANSWER);
+    while (receive_state(comm, TAG_ANSWER) >= 0)
+        ;
+}
+
+static void ask(struct comm *comm, int rank) {
+    struct mpi_data *mpi = mpi_of(comm);
+    if (mpi->peers[rank].mailbox || rank == comm->rank)
+        return;
+    mpi->watchdog->ranks[rank].asked_ms = rank_state_now_ms();
+    send_state(comm, rank, TAG_QUESTION);
+}
+
+// A rank's latest report, from shared memory or an answer. False when it has shown no sign of life since
+// `since_ms`.
+static bool report_since(struct comm *comm, int rank, int64_t since_ms, struct rank_report *out) {
+    struct mpi_data *mpi = mpi_of(comm);
+    if (rank == comm->rank || mpi->peers[rank].mailbox) {
+        rank_state_report(rank == comm->rank ? comm->state : &mpi->peers[rank].mailbox->state, out);
+        return rank_state_now_ms() - out->heartbeat_age_ms >= since_ms;
+    }
+    const struct watched *other = &mpi->watchdog->ranks[rank];
+    *out = other->report;
+    return other->answered_ms > 0 && other->answered_ms >= since_ms;
+}
+
+// ---- ranks in different collectives
+
+// Reports a failure when this rank waits for one that has issued another collective under the same number: it
+// would wait forever.
+static void compare_calls(struct comm *comm, enum comm_channel channel, const struct rank_report *own) {
+    struct mpi_data *mpi = mpi_of(comm);
+    int peer = own->waits[channel].peer;
+    uint64_t call = own->waits[channel].call;
+    enum comm_collective here, there;
+    struct rank_report report;
+    char message[FAILURE_MESSAGE];
+    if (!mpi->peers[peer].mailbox && rank_state_now_ms() - mpi->watchdog->ranks[peer].asked_ms > COMPARE_MS)
+        ask(comm, peer);
+    if (!report_since(comm, peer, 0, &report) || !report_collective(own, call, &here) ||
+        !report_collective(&report, call, &there) || here == there)
+        return;
+    snprintf(message, sizeof message,
+             "collective %" PRIu64 " is %s here, but %s on rank %d: the ranks are in different collectives. "
+             "Start all of them with the same "
+             "program, options and files",
+             call, comm_collective_name(here), comm_collective_name(there), peer);
+    mpi_abort(comm, STATUS_FAILED, message);
+}
+
+// ---- hanging ranks
+
+// Why a rank keeps the others waiting; NULL: it does not.
+static const char *describe_hang(const struct rank_report *report, bool answers, int64_t limit_ms) {
+    if (!answers)
+        return "does not respond (its process is suspended, or its machine is down)";
+    if (!report_is_waiting(report) && report->progress_age_ms > limit_ms)
+        return "runs, but makes no progress";
+    return NULL;
+}
+
+// Evaluates the reports of all ranks and names those that the others wait for. If there are none, either some
+// rank is working, and nothing is wrong, or all ranks wait for each other.
+static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const struct rank_report *own,
+                             int64_t limit_ms) {
+    struct watchdog *watchdog = mpi_of(comm)->watchdog;
+    enum comm_collective collective = N_COLLECTIVES;
+    struct text message = {0};
+    int first = -1, n = 0;
+    bool at_work = false;
+    (void)report_collective(own, own->waits[channel].call, &collective);
+    for (int rank = 0; rank < comm->world; rank++) {
+        struct rank_report report;
+        bool answers = rank == comm->rank || report_since(comm, rank, watchdog->inquiry_ms, &report);
+        const char *what = rank == comm->rank ? NULL : describe_hang(&report, answers, limit_ms);
+        // A rank that waits shows no progress either, so this is true only for one that works.
+        at_work = at_work || (rank != comm->rank && answers && report.progress_age_ms <= limit_ms);
+        if (!what)
+            continue;
+        if (first < 0)
+            text_add(&message,
+                     "%s. The other ranks have waited for it in collective %" PRIu64 ", %s, for %.0f s "
+                     "(the limit is %g s: run.hang_timeout_s, or twice a step)",
+                     what, own->waits[channel].call, comm_collective_name(collective),
+                     (double)own->waits[channel].age_ms / 1e3, (double)limit_ms / 1e3);
+        else if (n < 8)
+            text_add(&message, "%s %d", n == 1 ? "; the same is true of rank" : ",", rank);
+        first = first < 0 ? rank : first;
+        n++;
+    }
+    watchdog->inquiry_ms = 0;
+    watchdog->patient_until_ms = rank_state_now_ms() + limit_ms;
+    if (first < 0 && !at_work) {
+        first = comm->rank;
+        text_add(&message,
+                 "all ranks have waited for each other in collective %" PRIu64 ", %s, for %.0f s "
+                 "(the limit is %g s: run.hang_timeout_s, or twice a step)",
+                 own->waits[channel].call, comm_collective_name(collective),
+                 (double)own->waits[channel].age_ms / 1e3, (double)limit_ms / 1e3);
+    }
+    text_add(&message, ". " KEPT);
+    if (first >= 0)
+        leave_note(comm, first, STATUS_FAILED, true, message.data);
+    text_free(&message);
+}
+
+static void look_for_hangs(struct comm *comm, enum comm_channel channel, const struct rank_report *own) {
+    struct watchdog *watchdog = mpi_of(comm)->watchdog;
+    int64_t limit_ms = atomic_load(&comm->hang_ms), now = rank_state_now_ms();
+    if (limit_ms == 0 || own->waits[channel].age_ms < limit_ms + mpi_stagger_ms(comm->rank))
+        return;
+    if (watchdog->inquiry_ms == 0 && now >= watchdog->patient_until_ms) {
+        watchdog->inquiry_ms = now;
+        for (int rank = 0; rank < comm->world; rank++)
+            ask(comm, rank);
+    } else if (watchdog->inquiry_ms > 0 && now - watchdog->inquiry_ms > ALIVE_MS) {
+        conclude_inquiry(comm, channel, own, limit_ms);
+    }
+}
+
+static void look_at_own_waits(struct comm *comm) {
+    struct rank_report own;
+    bool waits = false;
+    rank_state_report(comm->state, &own);
+    for (int channel = 0; channel < N_CHANNELS; channel++) {
+        if (own.waits[channel].peer < 0 || own.waits[channel].age_ms < COMPARE_MS)
+            continue;
+        waits = true;
+        compare_calls(comm, (enum comm_channel)channel, &own);
+        look_for_hangs(comm, (enum comm_channel)channel, &own);
+    }
+    if (!waits)
+        mpi_of(comm)->watchdog->inquiry_ms = 0;
+}
+
+// ---- the thread
+
+static void watch_device(struct comm *comm) {
+    pthread_mutex_lock(&comm->watch_lock);
+    if (comm->device_data)
+        comm->device_backend->watch(comm);
+    pthread_mutex_unlock(&comm->watch_lock);
+}
+
+static void *work(void *argument) {
+    struct comm *comm = argument;
+    struct mpi_data *mpi = mpi_of(comm);
+    struct watchdog *watchdog = mpi->watchdog;
+    const struct timespec nap = {.tv_nsec = WATCH_NS};
+    for (;;) {
+        nanosleep(&nap, NULL);
+        // Checked after the nap, which may have been a long suspension: another rank may have ended since.
+        if (atomic_load(&watchdog->stop))
+            return NULL;
+        int64_t now = rank_state_now_ms();
+        atomic_store(&comm->state->heartbeat_ms, now);
+        if (now - watchdog->last_look_ms > GAP_MS) // what looks old may only have been suspended
+            watchdog->patient_until_ms = now + atomic_load(&comm->hang_ms);
+        watchdog->last_look_ms = now;
+        serve_messages(comm);
+        watch_device(comm);
+        if (!mpi_has_failed(comm)) {
+            look_for_dead_processes(comm);
+            look_at_own_waits(comm);
+        }
+        if (!mpi_has_failed(comm))
+            continue;
+        watchdog->failed_ms = watchdog->failed_ms ? watchdog->failed_ms : now;
+        print_in_turn(comm, now - watchdog->failed_ms);
+        if (now - watchdog->failed_ms > PATIENCE_MS)
+            _exit(status_exit_code((enum status)mpi->failure.status));
+    }
+}
+
+enum status mpi_watchdog_start(struct comm *comm) {
+    struct watchdog *watchdog = mpi_of(comm)->watchdog = allocate(1, sizeof *watchdog);
+    watchdog->ranks = allocate((size_t)comm->world, sizeof *watchdog->ranks);
+    for (int rank = 0; rank < comm->world; rank++)
+        watchdog->ranks[rank].request = MPI_REQUEST_NULL;
+    return pthread_create(&watchdog->thread, NULL, work, comm) == 0
+               ? STATUS_OK
+               : FAIL(STATUS_FAILED, "cannot start the watchdog thread");
+}
+
+void mpi_watchdog_stop(struct comm *comm) {
+    struct watchdog *watchdog = mpi_of(comm)->watchdog;
+    atomic_store(&watchdog->stop, true);
+    pthread_join(watchdog->thread, NULL);
+    for (int rank = 0; rank < comm->world; rank++) {
+        int done = 0;
+        MPI_Test(&watchdog->ranks[rank].request, &done, MPI_STATUS_IGNORE);
+        if (!done)
+            return; // questions that are never received are kept until the process ends
+    }
+    free(watchdog->ranks);
+    free(watchdog);
 }

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "base/processors.h"
 #include "zero/comm/mpi/bulk.h"
@@ -18,7 +19,6 @@
 #include "zero/comm/mpi/failure.h"
 #include "zero/comm/mpi/peer.h"
 #include "zero/comm/mpi/staging.h"
-#include "zero/comm/mpi/watchdog.h"
 
 #define PATIENCE_MS 5000 // how long ranks wait for each other to end: after success at least, else at most
 #define LINGER_NS   200000000 // before leaving because of a dead rank, so that all see which one died first
@@ -29,20 +29,13 @@
 
 static void data_free(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    bool failed = mpi->failed;
-    if (mpi->peers)
-        peers_close(comm);
-    mpi_watchdog_free(comm);
+    peers_close(comm);
     if (mpi->window == MPI_WIN_NULL)
         free(mpi->mailbox);
-    shared_word_free(&mpi->word);
     free(mpi->peers);
     pthread_mutex_destroy(&mpi->mpi_lock);
-    pthread_mutex_destroy(&mpi->fail_lock);
-    if (failed)
-        return; // failure notes may still be being sent from this memory
-    free(mpi->note_requests);
-    free(mpi);
+    if (!mpi_has_failed(comm)) // else notes may still be being sent from this memory
+        free(mpi);
 }
 
 // A limit on the time until MPI has closed. Its closing calls wait for all ranks, and one of them may be
@@ -52,9 +45,9 @@ struct deadline {
     bool running;
     atomic_bool met;
     int64_t ms;
-    int64_t turn_ms;            // after `ms`: for a rank whose turn comes first to end the others
-    int exit_code;              // of the process, if the deadline is not met
-    char message[LINK_MESSAGE]; // printed before; "": nothing is
+    int64_t turn_ms;               // after `ms`: for a rank whose turn comes first to end the others
+    int exit_code;                 // of the process, if the deadline is not met
+    char message[FAILURE_MESSAGE]; // printed before; "": nothing is
 };
 
 // False: the deadline was met.
@@ -119,16 +112,17 @@ static void mpi_close(struct comm *comm, enum status status) {
     bool failing = status_exit_code(status) != 0;
     struct deadline deadline;
     // Printed before any rank exits: when the first one does, mpirun kills the others.
-    if (failing && mpi_has_failed(comm))
-        mpi_print_failure(comm);
+    if (mpi_has_failed(comm))
+        mpi_wait_until_printed(comm);
     else if (failing)
         log_error("%s", status_message());
     log_set_level(LOG_QUIET);
-    mpi_watchdog_stop(comm);
-    if (mpi->failed && mpi->failure.gone) {
+    if (mpi_has_failed(comm) && mpi->failure.gone) {
         nanosleep(&(struct timespec){.tv_nsec = LINGER_NS}, NULL);
+        mpi_watchdog_stop(comm);
         return;
     }
+    mpi_watchdog_stop(comm);
     deadline_begin(&deadline, comm, status);
     MPI_Win window = mpi->window;
     MPI_Comm everyone = mpi->everyone, machine = mpi->machine;
@@ -163,7 +157,6 @@ struct introduction {
     int rank, process;
     uint64_t process_space; // the namespace of `process`: ids from another container mean nothing here
     uint64_t offset;        // of the mailbox from where the rank's memory in the window begins, in bytes
-    int word;               // descriptor of its shared word; -1: none
 };
 
 static uint64_t process_space(void) {
@@ -199,7 +192,6 @@ static enum status open_mailbox(struct comm *comm, uint64_t *offset) {
     }
     mpi->mailbox = (struct mailbox *)(void *)((char *)base + *offset);
     mailbox_init(mpi->mailbox, mpi->linked, mpi->chunk_bytes);
-    mpi->speaker = &mpi->mailbox->speaker;
     comm->state = &mpi->mailbox->state;
     return STATUS_OK;
 }
@@ -214,8 +206,6 @@ static enum status open_link(struct comm *comm, int local, const struct introduc
     if (MPI_Win_shared_query(mpi->window, local, &size, &unit, &base) != MPI_SUCCESS)
         return FAIL(STATUS_FAILED, "MPI gives no access to the shared memory of rank %d", other->rank);
     peer->mailbox = (struct mailbox *)(void *)((char *)base + other->offset);
-    if (local == 0)
-        mpi->speaker = &peer->mailbox->speaker;
     // A mailbox has no ring for its own rank, so the rings of later ranks are one place lower.
     int here = comm->local_rank - (comm->local_rank > local), there = local - (local > comm->local_rank);
     peer->to = mailbox_ring(peer->mailbox, here, mpi->chunk_bytes);
@@ -225,27 +215,11 @@ static enum status open_link(struct comm *comm, int local, const struct introduc
     return STATUS_OK;
 }
 
-// Without shared mailboxes, the machine's ranks still share who prints a failure: a report by message comes
-// too late for a rank that is about to print the same. Where the word cannot be shared, each rank has its
-// own.
-static void share_speaker(struct comm *comm, const struct introduction *mine,
-                          const struct introduction *first) {
-    struct mpi_data *mpi = mpi_of(comm);
-    if (comm->local_rank > 0 && first->word >= 0 && first->process_space == mine->process_space)
-        (void)shared_word_open(&mpi->word, first->process, first->word);
-    if (mpi->word.value)
-        mpi->speaker = mpi->word.value;
-}
-
 static enum status find_machine(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    struct introduction mine = {comm->rank, (int)getpid(), process_space(), 0, -1},
-                        *all = calloc((size_t)comm->local_world, sizeof *all);
-    if (!all)
-        return FAIL(STATUS_FAILED, "out of memory for %d ranks", comm->local_world);
+    struct introduction mine = {comm->rank, (int)getpid(), process_space(), 0},
+                        *all = allocate((size_t)comm->local_world, sizeof *all);
     enum status status = open_mailbox(comm, &mine.offset);
-    if (mpi->linked < comm->local_world && comm->local_rank == 0 && shared_word_new(&mpi->word))
-        mine.word = mpi->word.descriptor;
     if (status == STATUS_OK &&
         MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE,
                       mpi->machine) != MPI_SUCCESS) // after which every mailbox is ready
@@ -258,8 +232,6 @@ static enum status find_machine(struct comm *comm) {
         if (mpi->linked > 1)
             status = open_link(comm, local, &all[local]);
     }
-    if (status == STATUS_OK && mpi->linked < comm->local_world)
-        share_speaker(comm, &mine, &all[0]);
     free(all);
     return status;
 }
@@ -290,10 +262,7 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     agree_on_options(comm, options);
     mpi->chunk_bytes = link_chunk_bytes(comm->world, comm->for_gpu);
     mpi->spins = comm->local_world <= processors_of_machine() ? LINK_SPINS : 0;
-    mpi->peers = calloc((size_t)comm->world, sizeof *mpi->peers);
-    mpi->note_requests = calloc((size_t)comm->world, sizeof(MPI_Request));
-    if (!mpi->peers || !mpi->note_requests)
-        return FAIL(STATUS_FAILED, "out of memory for links to %d ranks", comm->world - 1);
+    mpi->peers = allocate((size_t)comm->world, sizeof *mpi->peers);
     TRY(find_machine(comm));
     TRY(peers_open(comm));
     return mpi_watchdog_start(comm);
@@ -314,21 +283,16 @@ enum status comm_open_mpi(const struct comm_options *options, struct comm **out)
     *out = NULL;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS)
         return FAIL(STATUS_FAILED, "MPI cannot start");
-    struct comm *comm = calloc(1, sizeof *comm);
-    struct mpi_data *mpi = calloc(1, sizeof *mpi);
-    enum status status = STATUS_OK;
-    if (!comm || !mpi)
-        status = FAIL(STATUS_FAILED, "out of memory for a communicator");
-    else if (provided < MPI_THREAD_SERIALIZED)
-        status = FAIL(STATUS_UNSUPPORTED, "this MPI allows only the main thread to communicate, expected "
-                                          "MPI_THREAD_SERIALIZED; use an MPI built with thread support");
-    if (status == STATUS_OK) {
-        pthread_mutex_init(&mpi->mpi_lock, NULL);
-        pthread_mutex_init(&mpi->fail_lock, NULL);
-        *comm = (struct comm){
-            .backend = &mpi_backend, .data = mpi, .eager = true, .watch_lock = PTHREAD_MUTEX_INITIALIZER};
-        status = open_data(comm, options);
-    }
+    struct comm *comm = allocate(1, sizeof *comm);
+    struct mpi_data *mpi = allocate(1, sizeof *mpi);
+    pthread_mutex_init(&mpi->mpi_lock, NULL);
+    *comm = (struct comm){
+        .backend = &mpi_backend, .data = mpi, .eager = true, .watch_lock = PTHREAD_MUTEX_INITIALIZER};
+    enum status status =
+        provided >= MPI_THREAD_SERIALIZED
+            ? open_data(comm, options)
+            : FAIL(STATUS_UNSUPPORTED, "this MPI allows only the main thread to communicate, expected "
+                                       "MPI_THREAD_SERIALIZED; use an MPI built with thread support");
     if (status == STATUS_OK) {
         *out = comm;
         return STATUS_OK;

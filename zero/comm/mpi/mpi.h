@@ -7,34 +7,32 @@
 //   bulk.c           reduce-scatter, all-gather, exchange
 //   control.c        gather, broadcast, agreement
 //   staging.c        memory of the device for sums
-//   watchdog.c       the failure detector
 //   peer.c           chunks to and from one rank; waiting for a rank
-//   failure.c        failure notes
+//   failure.c        failure notes, who prints them, and the failure detector
 //   data.h           the backend's state
 //   ring.c           rings and mailboxes in shared memory; knows nothing of MPI
-//   shared_word.c    one shared word, for ranks that exchange messages only
 //   rank_state.c     what a rank shows of itself
 //
 // Threads of a rank, at most three:
 //   main             trains; issues collectives; runs control collectives itself
 //   communication    runs bulk collectives, with overlap (zero/comm/queue.h)
-//   watchdog         keeps the heartbeat, watches the other ranks (zero/comm/mpi/watchdog.h). Once it has
+//   watchdog         keeps the heartbeat, watches the other ranks (zero/comm/mpi/failure.h). Once it has
 //                    ended, another thread limits the time that MPI takes to close (mpi.c)
 // main and communication may wait at the same time, one in a control and one in a bulk collective. The two
 // have links of their own (rings, buffers, tags), so neither waits behind the other.
 //
-// Locks. Neither is held while the other is taken, or while a thread sleeps:
-//   mpi_lock    around every call of MPI while several threads run (MPI_THREAD_SERIALIZED). Waits poll
-//               MPI_Test and release the lock between polls
-//   fail_lock   around the failure that became known first
+// mpi_lock is held around every call of MPI while several threads run (MPI_THREAD_SERIALIZED). Waits poll
+// MPI_Test and release it between polls.
 //
-// Messages, by tag (zero/comm/mpi/data.h); between ranks without shared memory only:
+// Messages, by tag (zero/comm/mpi/data.h); but for failures, between ranks without shared memory only:
 //   TAG_CHUNK      link_header + a chunk. Each rank posts receives for up to LINK_DEPTH chunks of every peer
 //   TAG_CONTROL    link_header + up to LINK_CONTROL_BYTES. Received when the collective asks for it
-//   TAG_FAILURE    failure_note, from a rank that fails, or finds a dead one, before it knows of a failure
+//   TAG_FAILURE    failure_note, from a rank that fails, or finds a dead one, before it knows of a failure.
+//   nothing,
+//                  Empty: from the rank that has printed the failure
 //   TAG_QUESTION   rank_report of a watchdog that suspects the receiver; answered by
 //   TAG_ANSWER     rank_report
-// In shared memory rings hold the same chunks and headers, the mailbox holds the note and the rank_state.
+// In shared memory rings hold the same chunks and headers, and the mailbox holds the rank_state.
 //
 // A wait, for a ring or for a message:
 //   1. polls for a moment: a ring only where every rank has a processor of its own and the caller is waiting;
@@ -45,9 +43,8 @@
 //   1. The rank that fails, or the watchdog that finds a rank dead, hanging or in another collective, keeps
 //      the failure as its first and sends it to all ranks. Later failures are ignored.
 //   2. Every wait of every rank returns its status and message.
-//   3. One rank prints it: rank 0, or a rank sharing memory with it. A watchdog that reports a dead rank
-//      prints at once, because mpirun kills all ranks soon after one died. Of several ranks on a machine, the
-//      first that claims `speaker` prints. It is in shared memory: in a mailbox, or in a word of its own.
+//   3. The lowest living rank of the machine where it was found prints it, at once, because mpirun kills all
+//      ranks soon after one died. Others print it where they have not heard within a second that it was.
 //   4. comm_close: ranks wait 5 s at most for each other to finish; watchdogs end processes that do not
 //      return from their collective. mpirun may print texts of its own below the message.
 #ifndef ZERO_ZERO_COMM_MPI_MPI_H

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/alloc.h"
 #include "zero/comm/mpi/failure.h"
 
 #define POLLS_BEFORE_NAPS 200
@@ -54,9 +55,9 @@ static enum status pool_init(struct send_pool *pool, int n_slots, size_t chunk_b
     *pool = (struct send_pool){.memory = aligned_alloc(LINK_PAGE, sent_bytes(n_slots, chunk_bytes)),
                                .bytes = sent_bytes(n_slots, chunk_bytes),
                                .slot_bytes = slot_bytes(chunk_bytes),
-                               .requests = calloc((size_t)n_slots, sizeof *pool->requests),
+                               .requests = allocate((size_t)n_slots, sizeof *pool->requests),
                                .n_slots = n_slots};
-    if (!pool->memory || !pool->requests)
+    if (!pool->memory)
         return FAIL(STATUS_FAILED, "out of memory for %d message buffers of %zu bytes", n_slots, chunk_bytes);
     for (int i = 0; i < n_slots; i++)
         pool->requests[i] = MPI_REQUEST_NULL;
@@ -106,24 +107,19 @@ static void cancel(MPI_Request *request) {
     MPI_Request_free(request);
 }
 
-// After a failure, messages may stay in flight forever: their memory is kept until the process ends.
-static void pool_free(struct send_pool *pool, bool failed) {
-    for (int i = 0; i < pool->n_slots && !failed; i++)
-        if (pool->requests[i] != MPI_REQUEST_NULL)
-            MPI_Wait(&pool->requests[i], MPI_STATUS_IGNORE);
-    if (!failed) {
-        free(pool->memory);
-        free(pool->requests);
-    }
-    *pool = (struct send_pool){0};
+static void pool_free(struct send_pool *pool) {
+    if (pool->n_slots > 0)
+        MPI_Waitall(pool->n_slots, pool->requests, MPI_STATUSES_IGNORE);
+    free(pool->memory);
+    free(pool->requests);
 }
 
 void peers_close(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    pool_free(&mpi->bulk, mpi->failed);
-    pool_free(&mpi->control, mpi->failed);
-    if (!mpi->receive_memory || mpi->failed)
-        return;
+    if (mpi_has_failed(comm))
+        return; // messages may stay in flight forever: their memory is kept until the process ends
+    pool_free(&mpi->bulk);
+    pool_free(&mpi->control);
     for (int rank = 0; rank < comm->world; rank++)
         for (int i = 0; i < mpi->receive_depth; i++)
             cancel(&mpi->peers[rank].receives[i]);
