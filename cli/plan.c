@@ -124,7 +124,8 @@ static enum status read_sizes(struct planner *planner) {
 
 static enum status plan_gpu(struct planner *planner) {
     planner->report.gpu_is_planned = true;
-    return cuda_device_plan(&planner->device);
+    planner->device = cuda_device_plan();
+    return STATUS_OK;
 }
 
 static enum status open_or_plan(struct planner *planner, const struct config *config, int n_threads) {
@@ -159,7 +160,8 @@ static enum status measure_gpu(struct planner *planner) {
         return STATUS_OK;
     device_close(planner->device);
     planner->device = NULL;
-    return cuda_device_plan(&planner->device);
+    planner->device = cuda_device_plan();
+    return STATUS_OK;
 }
 
 static enum status open_device(struct planner *planner, const struct config *config,
@@ -209,7 +211,7 @@ static enum status choose_micro_batch(const struct planner *planner, struct engi
     one->lacks_memory = memory == 0;
     if (memory == 0)
         return STATUS_OK;
-    TRY(cuda_device_plan(&planned)); // a real GPU would measure the matrix products of every size
+    planned = cuda_device_plan(); // a real GPU would measure the matrix products of every size
     const uint64_t limits[N_REGION_PLACES] = {[REGION_HOST] =
                                                   planner->fit.machine.host / (uint64_t)one->local_world,
                                               [REGION_DEVICE] = micro_batch_limit(memory)};

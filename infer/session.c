@@ -99,7 +99,7 @@ enum status session_load(struct session *session) {
                    "staged"));
     TRY(region_memory_allocate(&session->memory));
     session->span = region_data(table, session->span_region);
-    TRY(unsharded_init(&session->unsharded, &session->params, session->type, session->span, DTYPE_F32, NULL));
+    unsharded_init(&session->unsharded, &session->params, session->type, session->span, DTYPE_F32, NULL);
     for (int unit = 0; unit < session->params.n_units; unit++)
         TRY(load_unit(session, unit, region_data(table, chunk), region_data(table, staged)));
     weights_close(&session->weights);

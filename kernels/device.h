@@ -212,7 +212,7 @@ bool cuda_device_present(void);
 // A GPU for `./train plan`: needs neither a GPU nor CUDA in this build. It answers ops->workspace_bytes by
 // the CUDA backend's own formulas and refuses everything else. Scratch that grows with the GPU is sized for
 // the largest, and attention for cuDNN unless the caller sets device->attention.
-enum status cuda_device_plan(struct device **out) MUST_CHECK;
+struct device *cuda_device_plan(void);
 
 // How the CUDA backend was built and which libraries it finds, without a GPU. Each writes text to `buffer`
 // and returns it. Compute capabilities that the kernels were compiled for: "8.0 9.0", or "none: built without

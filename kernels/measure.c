@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/processors.h"
@@ -46,9 +47,7 @@ static void random_pattern(enum dtype type, char *pattern) {
 
 enum status device_fill_random(struct stream *stream, void *memory, size_t bytes, enum dtype type) {
     const size_t period = RANDOM_PERIOD * dtype_size(type);
-    char *pattern = malloc(period);
-    if (!pattern)
-        return FAIL(STATUS_FAILED, "out of memory for random numbers");
+    char *pattern = allocate(period, 1);
     random_pattern(type, pattern);
     size_t filled = bytes < period ? bytes : period;
     enum status status = stream->device->copy(stream, memory, pattern, filled);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 
 #define MOST_PENDING 2048 // operations per device whose events have not been read yet
@@ -389,9 +390,7 @@ static enum status open_events(struct watched *watched) {
     watched->free = NONE;
     if (!watched->device->timer_open)
         return STATUS_OK;
-    watched->pending = calloc(MOST_PENDING, sizeof *watched->pending);
-    if (!watched->pending)
-        return FAIL(STATUS_FAILED, "out of memory for a profile's events");
+    watched->pending = allocate(MOST_PENDING, sizeof *watched->pending);
     for (int i = MOST_PENDING - 1; i >= 0; i--) {
         struct pending *pending = &watched->pending[i];
         TRY(event_init_timed(&pending->begin, watched->device));
@@ -406,9 +405,7 @@ static enum status open_events(struct watched *watched) {
 
 enum status profile_watch(struct profile *profile, struct device *device, const char *name) {
     assert(profile->n_watched < PROFILE_MOST_DEVICES && !device->watched);
-    struct watched *watched = calloc(1, sizeof *watched);
-    if (!watched)
-        return FAIL(STATUS_FAILED, "out of memory for a profile");
+    struct watched *watched = allocate(1, sizeof *watched);
     *watched = (struct watched){.profile = profile,
                                 .device = device,
                                 .ops = device->ops,
@@ -493,30 +490,21 @@ size_t profile_bytes(int most_events, int most_steps) {
                (PROFILE_MOST_ROWS * sizeof(struct profile_sample) + sizeof(struct profile_step));
 }
 
-enum status profile_new(void *memory, int most_events, int most_steps, struct profile **out) {
+struct profile *profile_new(void *memory, int most_events, int most_steps) {
     static atomic_uint_fast64_t n_profiles;
-    struct profile *profile = calloc(1, sizeof *profile);
-    struct profile_thread *threads = calloc(PROFILE_MOST_TRACKS, sizeof *threads);
-    struct profile_lane *lanes = calloc(PROFILE_MOST_TRACKS, sizeof *lanes);
-    if (!profile || !threads || !lanes) {
-        free(profile);
-        free(threads);
-        free(lanes);
-        return FAIL(STATUS_FAILED, "out of memory for a profile");
-    }
+    struct profile *profile = allocate(1, sizeof *profile);
     *profile = (struct profile){.number = atomic_fetch_add(&n_profiles, 1) + 1,
                                 .most_events = most_events,
                                 .most_steps = most_steps,
-                                .threads = threads,
-                                .lanes = lanes,
+                                .threads = allocate(PROFILE_MOST_TRACKS, sizeof *profile->threads),
+                                .lanes = allocate(PROFILE_MOST_TRACKS, sizeof *profile->lanes),
                                 .events = memory};
     profile->samples = (struct profile_sample *)(profile->events + most_events);
     profile->steps =
         (struct profile_step *)(profile->samples + (size_t)PROFILE_MOST_ROWS * (size_t)most_steps);
     pthread_mutex_init(&profile->lock, NULL);
     (void)own_track(profile);
-    *out = profile;
-    return STATUS_OK;
+    return profile;
 }
 
 void profile_delete(struct profile *profile) {

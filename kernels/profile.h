@@ -100,7 +100,7 @@ struct profile {
 // Bytes of memory that profile_new needs.
 size_t profile_bytes(int most_events, int most_steps);
 // memory: zeroed, profile_bytes() large; it stays the caller's. The calling thread's track is called "main".
-enum status profile_new(void *memory, int most_events, int most_steps, struct profile **out) MUST_CHECK;
+struct profile *profile_new(void *memory, int most_events, int most_steps);
 // Unwatches its devices first (profile_unwatch). NULL is a no-op.
 void profile_delete(struct profile *profile);
 

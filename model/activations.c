@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "model/runner.h"
 
 enum status activations_init(struct activation_checkpoints *activations, struct device *device,
@@ -17,10 +18,8 @@ enum status activations_init(struct activation_checkpoints *activations, struct 
         .keeps_first = keeps_first,
         .n_buffers = moves || place == ACTIVATIONS_DISCARDED ? ACTIVATIONS_IN_USE : all,
         .n_moved = moves ? all - ACTIVATIONS_IN_USE : 0};
-    activations->regions = calloc((size_t)all + 1, sizeof *activations->regions);
-    activations->buffers = calloc((size_t)all, sizeof *activations->buffers);
-    if (!activations->regions || !activations->buffers)
-        return FAIL(STATUS_FAILED, "out of memory for the model's tables");
+    activations->regions = allocate((size_t)all + 1, sizeof *activations->regions);
+    activations->buffers = allocate((size_t)all, sizeof *activations->buffers);
     activations->moved = activations->buffers + activations->n_buffers;
     for (int i = 0; i < activations->n_buffers; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, device->place, type, elements, &activations->regions[i],

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "base/rng.h"
 #include "model/gpt_memory.h"
 
@@ -146,8 +147,8 @@ static enum status dry_run(struct generator *generator, size_t *workspace_bytes)
     struct dry_run run = {.trace = NULL};
     const struct unit_hooks hooks = dry_run_hooks(&run);
     struct generator_pass pass = {generator, &runner, &hooks, .B = 1};
-    int *rows = calloc((size_t)sequences, sizeof *rows);
-    enum status status = rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the generator");
+    int *rows = allocate((size_t)sequences, sizeof *rows);
+    enum status status = STATUS_OK;
     pass.sequences = rows;
     for (pass.T = longest_chunk(positions); pass.T > 1 && status == STATUS_OK; pass.T /= 2) {
         generator->lengths[0] = positions - pass.T;
@@ -208,9 +209,9 @@ static enum status add_workspace(struct generator *generator, struct region_tabl
                       &gpt->regions.workspace, "generate.operations");
 }
 
-// Everything but the buffers. After a failure: generator_free.
-static enum status generator_init(struct generator *generator, const struct params *params,
-                                  const struct generator_options *options, struct device *device) {
+// Everything but the buffers.
+static void generator_init(struct generator *generator, const struct params *params,
+                           const struct generator_options *options, struct device *device) {
     const int V = params->config.vocab_size;
     size_t n_layer = (size_t)params->config.n_layer, sequences = (size_t)options->sequences,
            chunk = (size_t)longest_chunk(options->positions);
@@ -227,16 +228,12 @@ static enum status generator_init(struct generator *generator, const struct para
     struct gpt_cache *cache = &generator->gpt.cache;
     generator->gpt.blocks = &generator->block;
     cache->stride = (size_t)options->positions * gpt_cache_width(&params->config);
-    generator->cache_regions = calloc(n_layer, sizeof *generator->cache_regions);
-    cache->blocks = calloc(n_layer, sizeof *cache->blocks);
-    generator->lengths = calloc(sequences, sizeof *generator->lengths);
-    generator->documents = calloc(sequences, sizeof *generator->documents);
-    generator->pass_rows = calloc(n_pass_rows(options, chunk), sizeof *generator->pass_rows);
-    generator->uniforms = calloc(sequences, sizeof *generator->uniforms);
-    if (!generator->cache_regions || !cache->blocks || !generator->lengths || !generator->documents ||
-        !generator->pass_rows || !generator->uniforms)
-        return FAIL(STATUS_FAILED, "out of memory for the generator");
-    return STATUS_OK;
+    generator->cache_regions = allocate(n_layer, sizeof *generator->cache_regions);
+    cache->blocks = allocate(n_layer, sizeof *cache->blocks);
+    generator->lengths = allocate(sequences, sizeof *generator->lengths);
+    generator->documents = allocate(sequences, sizeof *generator->documents);
+    generator->pass_rows = allocate(n_pass_rows(options, chunk), sizeof *generator->pass_rows);
+    generator->uniforms = allocate(sequences, sizeof *generator->uniforms);
 }
 
 static void generator_free(struct generator *generator) {
@@ -257,12 +254,9 @@ enum status generator_new(const struct params *params, const struct generator_op
                     options->positions, params->config.n_positions);
     if (options->sequences < 1)
         return FAIL(STATUS_INVALID, "cannot generate %d sequences, expected at least 1", options->sequences);
-    struct generator *generator = calloc(1, sizeof *generator);
-    if (!generator)
-        return FAIL(STATUS_FAILED, "out of memory for the generator");
-    enum status status = generator_init(generator, params, options, device);
-    if (status == STATUS_OK)
-        status = add_regions(generator, table);
+    struct generator *generator = allocate(1, sizeof *generator);
+    generator_init(generator, params, options, device);
+    enum status status = add_regions(generator, table);
     if (status == STATUS_OK)
         status = add_workspace(generator, table);
     if (status != STATUS_OK) {
@@ -291,9 +285,8 @@ enum status generator_trace(const struct params *params, enum trace_kind kind, s
     struct region_table table;
     *out = (struct trace){0};
     region_table_init(&table);
-    enum status status = generator_init(&generator, params, &options, &none);
-    if (status == STATUS_OK)
-        status = add_regions(&generator, &table);
+    generator_init(&generator, params, &options, &none);
+    enum status status = add_regions(&generator, &table);
     if (status == STATUS_OK)
         status = run_pass(&pass, kind);
     region_table_free(&table);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+
 // Logits are computed for a tile of rows at a time; this bounds the tile. Each tile reads wte and adds to its
 // gradient anew: where products are fast, that takes as long as they do. So the tile is twice as large with a
 // CPU's AMX, and on a GPU it may grow to GPU_LOGITS_ROWS rows.
@@ -282,10 +284,8 @@ static enum status lay_out(struct gpt *gpt, struct region_table *table) {
     gpt->n_blocks =
         gpt->options.training && gpt->options.recompute != RECOMPUTE_BLOCK ? gpt->params->config.n_layer : 1;
     memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
-    gpt->block_regions = calloc((size_t)gpt->n_blocks, sizeof *gpt->block_regions);
-    gpt->blocks = calloc((size_t)gpt->n_blocks, sizeof *gpt->blocks);
-    if (!gpt->block_regions || !gpt->blocks)
-        return FAIL(STATUS_FAILED, "out of memory for the model's tables");
+    gpt->block_regions = allocate((size_t)gpt->n_blocks, sizeof *gpt->block_regions);
+    gpt->blocks = allocate((size_t)gpt->n_blocks, sizeof *gpt->blocks);
     TRY(add_activations(gpt, table));
     if (gpt->options.scoring)
         TRY(add_predictions(gpt, table));
@@ -304,9 +304,7 @@ enum status gpt_new(const struct params *params, const struct gpt_options *optio
                     struct region_table *table, struct gpt **out) {
     *out = NULL;
     TRY(check_options(params, options));
-    struct gpt *gpt = calloc(1, sizeof *gpt);
-    if (!gpt)
-        return FAIL(STATUS_FAILED, "out of memory for the model's tables");
+    struct gpt *gpt = allocate(1, sizeof *gpt);
     gpt->params = params;
     gpt->options = *options;
     gpt->device = device;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/dtype.h"
 
 #define CHUNK       ((size_t)1 << 20) // elements converted and written at once; a multiple of VALUE_BLOCK
@@ -102,10 +103,8 @@ static enum status write_transposed(const struct param_source *source, int index
     const struct param *param = &source->params->params[index];
     const size_t rows = (size_t)param->shape[0], columns = (size_t)param->shape[1];
     const size_t together = rows < CHUNK ? CHUNK / rows : 1;
-    float *matrix = malloc(param->elements * sizeof *matrix);
-    enum status status = matrix ? source->read(source->context, index, 0, param->elements, matrix)
-                                : FAIL(STATUS_FAILED, "out of memory for the %zu elements of \"%s\"",
-                                       param->elements, param->name);
+    float *matrix = allocate(param->elements, sizeof *matrix);
+    enum status status = source->read(source->context, index, 0, param->elements, matrix);
     for (size_t c = 0, n; c < columns && status == STATUS_OK && !writer->error; c += n) {
         n = columns - c < together ? columns - c : together;
         transpose(matrix, rows, columns, c, n, values);
@@ -133,12 +132,11 @@ enum status param_values_write(const struct param_source *source, int param, boo
     const struct param *tensor = &source->params->params[param];
     const size_t rows = (size_t)tensor->shape[0];
     const size_t room = transposed && rows > CHUNK ? rows : CHUNK;
-    float *values = malloc(room * sizeof *values);
-    uint8_t *converted = malloc(room * sizeof *values);
-    enum status status =
-        !values || !converted ? FAIL(STATUS_FAILED, "out of memory writing %s", writer->path)
-        : transposed          ? write_transposed(source, param, type, values, converted, writer)
-                     : write_in_order(source, param, 0, tensor->elements, type, values, converted, writer);
+    float *values = allocate(room, sizeof *values);
+    uint8_t *converted = allocate(room, sizeof *values);
+    const enum status status =
+        transposed ? write_transposed(source, param, type, values, converted, writer)
+                   : write_in_order(source, param, 0, tensor->elements, type, values, converted, writer);
     free(values);
     free(converted);
     return status;
@@ -150,11 +148,10 @@ enum status param_values_write_part(const struct param_source *source, int param
     const size_t columns = (size_t)tensor->shape[1];
     const size_t first = (size_t)tensor->parts[part].first_row * columns;
     const size_t n = (size_t)tensor->parts[part].n_rows * columns;
-    float *values = malloc(CHUNK * sizeof *values);
-    uint8_t *converted = malloc(CHUNK * sizeof *values);
-    enum status status =
-        values && converted ? write_in_order(source, param, first, first + n, type, values, converted, writer)
-                            : FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
+    float *values = allocate(CHUNK, sizeof *values);
+    uint8_t *converted = allocate(CHUNK, sizeof *values);
+    const enum status status =
+        write_in_order(source, param, first, first + n, type, values, converted, writer);
     free(values);
     free(converted);
     return status;
@@ -166,10 +163,9 @@ enum status param_values_write_heads(const struct param_source *source, int para
     const size_t columns = (size_t)tensor->shape[1], rows = (size_t)tensor->parts[part].n_rows;
     const size_t half = rows / (size_t)heads / 2, n = 2 * half * columns;
     const size_t first = (size_t)tensor->parts[part].first_row * columns;
-    float *values = malloc(2 * n * sizeof *values), *ordered = values + n;
-    uint8_t *converted = malloc(n * sizeof *values);
-    enum status status =
-        values && converted ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
+    float *values = allocate(2 * n, sizeof *values), *ordered = values + n;
+    uint8_t *converted = allocate(n, sizeof *values);
+    enum status status = STATUS_OK;
     for (size_t head = 0; head < (size_t)heads && status == STATUS_OK && !writer->error; head++) {
         status = source->read(source->context, param, first + head * n, n, values);
         for (size_t row = 0; row < 2 * half && status == STATUS_OK; row++)

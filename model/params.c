@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "model/family.h"
@@ -131,12 +132,8 @@ enum status params_init(struct params *params, const struct gpt_config *config) 
     size_t n_units = (size_t)config->n_layer + 2;
     size_t n_params = (size_t)family->embedding.n + (size_t)config->n_layer * (size_t)family->block.n +
                       (size_t)family->final.n;
-    params->units = calloc(n_units, sizeof *params->units);
-    params->params = calloc(n_params, sizeof *params->params);
-    if (!params->units || !params->params) {
-        params_free(params);
-        return FAIL(STATUS_FAILED, "out of memory for the table of %zu parameter tensors", n_params);
-    }
+    params->units = allocate(n_units, sizeof *params->units);
+    params->params = allocate(n_params, sizeof *params->params);
     add_layout(params, &family->embedding, 0);
     for (int block = 0; block < config->n_layer; block++)
         add_layout(params, &family->block, block);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "model/runner.h"
 
 #define PI          3.14159265358979323846
@@ -89,12 +90,10 @@ enum status rope_table_fill(const struct rope_table *rope, struct device *device
         return STATUS_OK;
     const size_t D = (size_t)rope->config->head_dim, row_bytes = D * dtype_size(rope->type);
     const int chunk = row_bytes < CHUNK_BYTES ? (int)(CHUNK_BYTES / row_bytes) : 1;
-    double *frequencies = malloc(D / 2 * sizeof *frequencies), scale;
-    char *rows = malloc((size_t)chunk * row_bytes);
-    enum status status =
-        frequencies && rows ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the table of RoPE");
-    if (status == STATUS_OK)
-        rope_frequencies(rope->config, frequencies, &scale);
+    double *frequencies = allocate(D / 2, sizeof *frequencies), scale;
+    char *rows = allocate((size_t)chunk, row_bytes);
+    enum status status = STATUS_OK;
+    rope_frequencies(rope->config, frequencies, &scale);
     for (int first = 0, n; first < rope->positions && status == STATUS_OK; first += n) {
         n = rope->positions - first < chunk ? rope->positions - first : chunk;
         fill_rows(rope, frequencies, scale, first, n, rows);

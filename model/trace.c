@@ -5,17 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum status trace_add(struct trace *trace, const struct trace_event *event) {
-    if (trace->n_events == trace->capacity) {
-        int capacity = trace->capacity ? 2 * trace->capacity : 64;
-        struct trace_event *events = realloc(trace->events, (size_t)capacity * sizeof *events);
-        if (!events)
-            return FAIL(STATUS_FAILED, "out of memory for a trace of %d events", capacity);
-        trace->events = events;
-        trace->capacity = capacity;
-    }
+#include "base/alloc.h"
+
+void trace_add(struct trace *trace, const struct trace_event *event) {
+    RESERVE(trace->events, trace->n_events + 1, trace->capacity);
     trace->events[trace->n_events++] = *event;
-    return STATUS_OK;
 }
 
 void trace_free(struct trace *trace) {

@@ -20,8 +20,7 @@ struct trace {
     int n_events, capacity;
 };
 
-// Appends an event. STATUS_FAILED: out of memory.
-enum status trace_add(struct trace *trace, const struct trace_event *event) MUST_CHECK;
+void trace_add(struct trace *trace, const struct trace_event *event);
 void trace_free(struct trace *trace);
 
 double trace_flops(const struct trace *trace);

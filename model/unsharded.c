@@ -2,23 +2,23 @@
 
 #include <stdlib.h>
 
-static enum status list_tensors(const struct params *params, const void *base, enum dtype type, void ***out) {
-    *out = calloc((size_t)params->n_params, sizeof **out);
-    if (!*out)
-        return FAIL(STATUS_FAILED, "out of memory for the addresses of %d tensors", params->n_params);
+#include "base/alloc.h"
+
+static void **list_tensors(const struct params *params, const void *base, enum dtype type) {
+    void **tensors = allocate((size_t)params->n_params, sizeof *tensors);
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
         const char *unit = (const char *)base + params->units[param->unit].offset * dtype_size(type);
-        (*out)[i] = tensor_at(param, unit, type);
+        tensors[i] = tensor_at(param, unit, type);
     }
-    return STATUS_OK;
+    return tensors;
 }
 
-enum status unsharded_init(struct unsharded *unsharded, const struct params *params, enum dtype type,
-                           const void *weights, enum dtype grad_type, void *grads) {
-    *unsharded = (struct unsharded){.params = params};
-    TRY(list_tensors(params, weights, type, &unsharded->weights));
-    return grads ? list_tensors(params, grads, grad_type, &unsharded->grads) : STATUS_OK;
+void unsharded_init(struct unsharded *unsharded, const struct params *params, enum dtype type,
+                    const void *weights, enum dtype grad_type, void *grads) {
+    *unsharded = (struct unsharded){.params = params,
+                                    .weights = list_tensors(params, weights, type),
+                                    .grads = grads ? list_tensors(params, grads, grad_type) : NULL};
 }
 
 void unsharded_free(struct unsharded *unsharded) {

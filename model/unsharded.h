@@ -12,8 +12,8 @@ struct unsharded {
 
 //   weights  (params_memory) of `type`, on the device
 //   grads    (params_grad_memory) of `grad_type`, or NULL
-enum status unsharded_init(struct unsharded *unsharded, const struct params *params, enum dtype type,
-                           const void *weights, enum dtype grad_type, void *grads) MUST_CHECK;
+void unsharded_init(struct unsharded *unsharded, const struct params *params, enum dtype type,
+                    const void *weights, enum dtype grad_type, void *grads);
 void unsharded_free(struct unsharded *unsharded);
 // Hooks that only give out addresses: nothing is copied, and gradients are always added to. `unsharded` must
 // outlive them; it may be initialized later, before the first pass.

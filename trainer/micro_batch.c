@@ -38,7 +38,7 @@ static enum status answer_of(struct trainer *trainer, struct answer *out) {
     bool keeps = false, by_cudnn;
     TRY(find_limits(trainer, available));
     TRY(trainer_may_use_cudnn(trainer, &by_cudnn));
-    TRY(cuda_device_plan(&device));
+    device = cuda_device_plan();
     device->attention = by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH;
     planned.device = device;
     limits[REGION_HOST] = available[REGION_HOST];

@@ -1,5 +1,6 @@
 // Writes a model as a GGUF file (model/formats/gguf.h).
 #include "model/formats/gguf.h"
+#include "base/alloc.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -229,23 +230,22 @@ struct tensor_writing {
     const struct tensor_list *list;
 };
 
-static enum status write_rope_factors(const struct gpt_config *config, struct file_writer *writer) {
+static void write_rope_factors(const struct gpt_config *config, struct file_writer *writer) {
     const size_t n = (size_t)config->head_dim / 2;
-    float *factors = malloc(n * sizeof *factors);
-    enum status status = factors ? gguf_rope_factors(config, factors)
-                                 : FAIL(STATUS_FAILED, "out of memory writing %s", writer->path);
-    if (status == STATUS_OK)
-        file_write(writer, factors, n * sizeof *factors);
+    float *factors = allocate(n, sizeof *factors);
+    gguf_rope_factors(config, factors);
+    file_write(writer, factors, n * sizeof *factors);
     free(factors);
-    return status;
 }
 
 static enum status write_tensor(void *context, int tensor, struct file_writer *writer) {
     const struct tensor_writing *writing = context;
     const struct source *from = &writing->list->sources[tensor];
     const struct param_source *values = &writing->exporter->source;
-    if (from->param < 0)
-        return write_rope_factors(&writing->exporter->params.config, writer);
+    if (from->param < 0) {
+        write_rope_factors(&writing->exporter->params.config, writer);
+        return STATUS_OK;
+    }
     if (from->heads > 0)
         return param_values_write_heads(values, from->param, from->part, from->heads, from->type, writer);
     return from->part < 0 ? param_values_write(values, from->param, false, from->type, writer)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "base/processors.h"
@@ -196,10 +197,7 @@ static void close_device(struct device *device) {
 }
 
 static enum status open_products(struct cpu_device *cpu) {
-    cpu->products = calloc((size_t)cpu->device.n_threads, sizeof(struct product_cache *));
-    if (!cpu->products)
-        return FAIL(STATUS_FAILED, "out of memory for the matrix product caches of %d threads",
-                    cpu->device.n_threads);
+    cpu->products = allocate((size_t)cpu->device.n_threads, sizeof(struct product_cache *));
     for (int i = 0; i < cpu->device.n_threads; i++)
         TRY(product_cache_new(&cpu->products[i]));
     return STATUS_OK;
@@ -212,9 +210,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         return FAIL(STATUS_UNSUPPORTED,
                     "the instruction set \"%s\" is not in this build or processor; this one runs \"%s\"",
                     instruction_set, choose_instruction_set(NULL, false)->name);
-    struct cpu_device *cpu = calloc(1, sizeof *cpu);
-    if (!cpu)
-        return FAIL(STATUS_FAILED, "out of memory for the CPU device");
+    struct cpu_device *cpu = allocate(1, sizeof *cpu);
     cpu->isa = isa;
     cpu->fast_bf16_products = fast_bf16_products;
     const bool on_amx = isa->amx_product_run != NULL;

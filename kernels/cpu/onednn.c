@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+
 // ---- the difference between oneDNN 2.x and 3.x
 // 2.x passes memory descriptors by value and builds
 // primitive descriptors in two steps; 3.x has opaque handles and one step. Other calls are the same in both.
@@ -173,9 +175,7 @@ static void product_delete(struct product *product) {
 }
 
 enum status product_cache_new(struct product_cache **out) {
-    struct product_cache *cache = calloc(1, sizeof *cache);
-    if (!cache)
-        return FAIL(STATUS_FAILED, "out of memory for the cache of matrix products");
+    struct product_cache *cache = allocate(1, sizeof *cache);
     dnnl_status_t error = dnnl_engine_create(&cache->engine, dnnl_cpu, 0);
     if (error == dnnl_success)
         error = dnnl_stream_create(&cache->stream, cache->engine, dnnl_stream_default_flags);
@@ -328,9 +328,7 @@ enum status product_find(struct product_cache *cache, const struct product_shape
             *out = product;
             return STATUS_OK;
         }
-    struct product *product = calloc(1, sizeof *product);
-    if (!product)
-        return FAIL(STATUS_FAILED, "out of memory for a matrix product");
+    struct product *product = allocate(1, sizeof *product);
     product->shape = *shape;
     int threads_before = use_one_thread();
     dnnl_status_t error = product_build(product, cache);

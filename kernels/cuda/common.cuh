@@ -19,6 +19,7 @@
 #include <vector>
 
 extern "C" {
+#include "base/alloc.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/device.h"
 #include "kernels/matrix.h"

@@ -3,8 +3,8 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cublaslt/cublaslt.cuh"
 
-#include <new>
 #include <stdio.h>
+#include <stdlib.h>
 
 extern "C" {
 #include "base/text.h"
@@ -300,7 +300,7 @@ void close_device(struct device *device) {
         matmuls_delete(cuda->matmuls);
     }
     delete cuda->tickets;
-    delete cuda;
+    free(device);
 }
 
 enum status open_gpu(cuda_device *cuda) {
@@ -337,14 +337,8 @@ enum status open_gpu(cuda_device *cuda) {
 extern "C" enum status cuda_device_open(int index, struct device **out) {
     int count = 0;
     TRY(count_gpus(&count));
-    cuda_device *cuda = new (std::nothrow) cuda_device();
-    if (!cuda)
-        return FAIL(STATUS_FAILED, "out of memory for the CUDA device");
-    cuda->tickets = new (std::nothrow) cuda_tickets();
-    if (!cuda->tickets) {
-        delete cuda;
-        return FAIL(STATUS_FAILED, "out of memory for the CUDA device");
-    }
+    cuda_device *cuda = static_cast<cuda_device *>(allocate(1, sizeof *cuda));
+    cuda->tickets = new cuda_tickets();
     cuda->index = index % count;
     struct device *device = &cuda->device;
     device->name = "cuda";

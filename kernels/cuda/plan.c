@@ -2,6 +2,7 @@
 // workspace an operation needs, by the CUDA backend's own formulas, and refuses everything else.
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "kernels/cuda/cudnn/attention.h"
 #include "kernels/cuda/workspace.h"
 #include "kernels/device.h"
@@ -70,10 +71,8 @@ static void close_device(struct device *device) {
     free(device);
 }
 
-enum status cuda_device_plan(struct device **out) {
-    struct device *device = malloc(sizeof *device);
-    if (!device)
-        return FAIL(STATUS_FAILED, "out of host memory for a device");
+struct device *cuda_device_plan(void) {
+    struct device *device = allocate(1, sizeof *device);
     *device = (struct device){.name = "cuda",
                               .description = "a GPU, for planning only",
                               .ops = &plan_ops,
@@ -87,6 +86,5 @@ enum status cuda_device_plan(struct device **out) {
                               .copy = refuse_copy,
                               .synchronize = refuse_synchronize,
                               .close = close_device};
-    *out = device;
-    return STATUS_OK;
+    return device;
 }

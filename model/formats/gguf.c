@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/parallel.h"
 #include "model/param_overlap.h"
@@ -138,9 +139,8 @@ static enum status check_head(const struct gguf_weights *weights, const struct g
     enum { CHUNK = 1 << 14 };
     const struct gguf_tensor *embedding = *slot_of(weights, PARAM_WTE, 0);
     bool same = head->elements == embedding->elements && head->bytes > 0;
-    float *values = malloc(2 * CHUNK * sizeof *values);
-    enum status status = values ? check_type(weights, head)
-                                : FAIL(STATUS_FAILED, "out of memory opening %s", weights->file.path);
+    float *values = allocate(2 * CHUNK, sizeof *values);
+    enum status status = check_type(weights, head);
     for (size_t first = 0, n; first < head->elements && status == STATUS_OK && same; first += n) {
         n = head->elements - first < CHUNK ? (size_t)head->elements - first : CHUNK;
         status = read_tensor(weights, head, first, n, values);
@@ -176,9 +176,7 @@ static enum status check_others(const struct gguf_weights *weights) {
 
 static enum status bind_all(struct gguf_weights *weights) {
     const struct params *params = weights->params;
-    weights->tensors = calloc((size_t)params->n_params * PARAM_PARTS_MOST, sizeof *weights->tensors);
-    if (!weights->tensors)
-        return FAIL(STATUS_FAILED, "out of memory opening %s", weights->file.path);
+    weights->tensors = allocate((size_t)params->n_params * PARAM_PARTS_MOST, sizeof *weights->tensors);
     for (int i = 0; i < params->n_params; i++)
         for (int part = 0; part < n_parts(&params->params[i]); part++)
             TRY(bind(weights, i, part));
@@ -242,9 +240,8 @@ static enum status read_tensor(const struct gguf_weights *weights, const struct 
     const size_t from = first / block * block, to = (first + n + block - 1) / block * block;
     const uint64_t before = gguf_type_bytes(tensor->type, from);
     const size_t bytes = (size_t)(gguf_type_bytes(tensor->type, to) - before);
-    uint8_t *raw = malloc(bytes + 1);
-    enum status status = raw ? gguf_read(&weights->file, tensor, before, bytes, raw)
-                             : FAIL(STATUS_FAILED, "out of memory reading %s", weights->file.path);
+    uint8_t *raw = allocate(bytes, 1);
+    const enum status status = gguf_read(&weights->file, tensor, before, bytes, raw);
     if (status == STATUS_OK)
         parallel_run(parallel_threads(), convert_part,
                      &(struct conversion){tensor->type, raw, first - from, n, out});

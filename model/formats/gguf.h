@@ -19,8 +19,8 @@ int gguf_reordered_heads(const struct params *params, int index, int part);
 
 // Llama 3's scaling of RoPE's frequencies is a tensor in these files: what each frequency is divided by.
 #define GGUF_ROPE_FACTORS "rope_freqs.weight"
-// factors (head_dim / 2) of a model with ROPE_LLAMA3. STATUS_FAILED: out of memory.
-enum status gguf_rope_factors(const struct gpt_config *config, float *factors) MUST_CHECK;
+// factors (head_dim / 2) of a model with ROPE_LLAMA3.
+void gguf_rope_factors(const struct gpt_config *config, float *factors);
 
 // Reads the sizes and variants from the keys. STATUS_INVALID names the file and the key: another
 // architecture, a size that is missing, a variant that this program has not, one file of several.

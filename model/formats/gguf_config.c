@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 #include "model/formats/gguf.h"
 #include "model/rope_table.h"
@@ -88,16 +89,13 @@ static enum status refuse_variants(const struct reading *reading) {
 
 // ---- rotary positions
 
-enum status gguf_rope_factors(const struct gpt_config *config, float *factors) {
+void gguf_rope_factors(const struct gpt_config *config, float *factors) {
     const int n = config->head_dim / 2;
-    double *frequencies = malloc((size_t)n * sizeof *frequencies), scale;
-    if (!frequencies)
-        return FAIL(STATUS_FAILED, "out of memory for %d frequencies", n);
+    double *frequencies = allocate((size_t)n, sizeof *frequencies), scale;
     rope_frequencies(config, frequencies, &scale);
     for (int i = 0; i < n; i++)
         factors[i] = (float)(pow(config->rope.theta, -2.0 * i / config->head_dim) / frequencies[i]);
     free(frequencies);
-    return STATUS_OK;
 }
 
 // The context that the factors were made for, from the first one between 1 and the largest: there the blend
@@ -118,7 +116,7 @@ static int original_positions(const struct gpt_config *config, const float *fact
 
 static enum status check_factors(const struct reading *reading, const struct gpt_config *config,
                                  const float *factors, float *made) {
-    TRY(gguf_rope_factors(config, made));
+    gguf_rope_factors(config, made);
     for (int i = 0; i < config->head_dim / 2; i++)
         if (!(fabs((double)made[i] / (double)factors[i] - 1) < FACTOR_RELATIVE))
             return FAIL(STATUS_INVALID,
@@ -165,9 +163,8 @@ static enum status read_factors(const struct reading *reading, struct gpt_config
                     "%s: \"" GGUF_ROPE_FACTORS
                     "\" has %llu elements, expected %d of F32 and no other scaling of RoPE",
                     reading->file->path, (unsigned long long)tensor->elements, n);
-    float *factors = malloc(2 * (size_t)n * sizeof *factors);
-    enum status status = factors ? gguf_read(reading->file, tensor, 0, (size_t)n * sizeof *factors, factors)
-                                 : FAIL(STATUS_FAILED, "out of memory for %d factors", n);
+    float *factors = allocate(2 * (size_t)n, sizeof *factors);
+    enum status status = gguf_read(reading->file, tensor, 0, (size_t)n * sizeof *factors, factors);
     if (status == STATUS_OK)
         status = use_factors(reading, config, factors, factors + n);
     free(factors);

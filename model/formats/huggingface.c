@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 #include "base/parallel.h"
 #include "base/text.h"
@@ -117,8 +118,8 @@ static enum status compare_data(const struct huggingface_weights *weights, struc
                                 struct huggingface_tensor b, bool *same) {
     const struct safetensor *x = tensor_at(weights, a), *y = tensor_at(weights, b);
     const size_t chunk = COMPARED_BYTES / x->element_bytes;
-    uint8_t *buffer = malloc(2 * COMPARED_BYTES);
-    enum status status = buffer ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory opening %s", weights->path);
+    uint8_t *buffer = allocate(2 * COMPARED_BYTES, 1);
+    enum status status = STATUS_OK;
     *same = true;
     for (size_t i = 0, n; i < x->elements && *same && status == STATUS_OK; i += n) {
         n = x->elements - i < chunk ? x->elements - i : chunk;
@@ -249,9 +250,7 @@ static enum status refuse_tensors(const struct huggingface_weights *weights,
     text_add(&message, "%s", problems->text.data);
     if (problems->n > PROBLEMS_LISTED)
         text_add(&message, "; and %d more", problems->n - PROBLEMS_LISTED);
-    enum status status = text_status(&message);
-    if (status == STATUS_OK)
-        status = FAIL(STATUS_INVALID, "%s: %s", weights->path, message.data);
+    const enum status status = FAIL(STATUS_INVALID, "%s: %s", weights->path, message.data);
     text_free(&message);
     return status;
 }
@@ -259,8 +258,6 @@ static enum status refuse_tensors(const struct huggingface_weights *weights,
 static enum status check_tensors(struct huggingface_weights *weights) {
     struct problems problems = {0};
     enum status status = match_tensors(weights, &problems);
-    if (status == STATUS_OK)
-        status = text_status(&problems.text);
     if (status == STATUS_OK && problems.n > 0)
         status = refuse_tensors(weights, &problems);
     text_free(&problems.text);
@@ -270,11 +267,7 @@ static enum status check_tensors(struct huggingface_weights *weights) {
 // ---- the files
 
 static enum status add_file(struct huggingface_weights *weights, const char *path) {
-    struct safetensors *grown =
-        realloc(weights->files, ((size_t)weights->n_files + 1) * sizeof *weights->files);
-    if (!grown)
-        return FAIL(STATUS_FAILED, "out of memory opening %s", path);
-    weights->files = grown;
+    weights->files = reallocate(weights->files, (size_t)weights->n_files + 1, sizeof *weights->files);
     TRY(safetensors_open(&weights->files[weights->n_files], path));
     weights->n_files++;
     return STATUS_OK;
@@ -301,9 +294,7 @@ static enum status add_indexed(struct huggingface_weights *weights, const cJSON 
                 "%s: \"%.80s\" of \"weight_map\" does not name a .safetensors file of the same folder",
                 weights->path, item->string);
         char *path = file_path("%.*s%s", folder, weights->path, name);
-        enum status status = path ? STATUS_OK : STATUS_FAILED;
-        if (path && !is_open(weights, path))
-            status = add_file(weights, path);
+        const enum status status = is_open(weights, path) ? STATUS_OK : add_file(weights, path);
         free(path);
         TRY(status);
     }
@@ -322,24 +313,19 @@ static enum status open_files(struct huggingface_weights *weights) {
     return status;
 }
 
-static enum status find_path(struct huggingface_weights *weights, const char *path) {
-    if (text_ends_with(path, ".safetensors") || text_ends_with(path, ".json")) {
-        weights->path = file_path("%s", path);
-        return weights->path ? STATUS_OK : STATUS_FAILED;
-    }
+static char *find_path(const char *path) {
+    if (text_ends_with(path, ".safetensors") || text_ends_with(path, ".json"))
+        return copy_string(path);
     char *one = file_path("%s/model.safetensors", path),
          *index = file_path("%s/model.safetensors.index.json", path);
-    const bool is_indexed = one && index && !file_exists(one) && file_exists(index);
-    weights->path = is_indexed ? index : one;
+    const bool is_indexed = !file_exists(one) && file_exists(index);
     free(is_indexed ? one : index);
-    return weights->path ? STATUS_OK : STATUS_FAILED;
+    return is_indexed ? index : one;
 }
 
 static enum status make_table(struct huggingface_weights *weights) {
     const int n = weights->params->n_params * PARAM_PARTS_MOST;
-    weights->tensor_of_param = malloc((size_t)n * sizeof *weights->tensor_of_param);
-    if (!weights->tensor_of_param)
-        return FAIL(STATUS_FAILED, "out of memory opening %s", weights->path);
+    weights->tensor_of_param = allocate((size_t)n, sizeof *weights->tensor_of_param);
     for (int i = 0; i < n; i++)
         weights->tensor_of_param[i] = (struct huggingface_tensor){-1, 0};
     return check_tensors(weights);
@@ -347,10 +333,8 @@ static enum status make_table(struct huggingface_weights *weights) {
 
 enum status huggingface_open(struct huggingface_weights *weights, const char *path,
                              const struct params *params) {
-    *weights = (struct huggingface_weights){.params = params};
-    enum status status = find_path(weights, path);
-    if (status == STATUS_OK)
-        status = open_files(weights);
+    *weights = (struct huggingface_weights){.params = params, .path = find_path(path)};
+    enum status status = open_files(weights);
     if (status == STATUS_OK)
         status = make_table(weights);
     if (status != STATUS_OK)
@@ -381,9 +365,7 @@ static enum status read_raw(const struct safetensors *file, const struct safeten
     const size_t first_row = first / columns, n_rows = (first + n - 1) / columns - first_row + 1;
     *stride = n_rows;
     *skipped = first - first_row * columns;
-    *raw = malloc(n_rows * columns * tensor->element_bytes);
-    if (!*raw)
-        return FAIL(STATUS_FAILED, "out of memory reading %s", file->path);
+    *raw = allocate(n_rows * columns, tensor->element_bytes);
     if (n_rows == rows)
         return safetensors_read(file, tensor, 0, rows * columns, *raw);
     for (size_t c = 0; c < columns; c++)

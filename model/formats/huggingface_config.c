@@ -274,8 +274,6 @@ static enum status read_config(const cJSON *object, const char *source, struct g
 
 enum status huggingface_read_config(const char *folder, struct gpt_config *config) {
     char *path = file_path("%s/config.json", folder), *text = NULL;
-    if (!path)
-        return STATUS_FAILED;
     *config = (struct gpt_config){0};
     size_t length = 0;
     cJSON *object = NULL;

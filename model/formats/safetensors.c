@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 #include "base/text.h"
 
@@ -108,9 +109,7 @@ static enum status read_tensor(struct safetensor *tensor, const cJSON *entry, co
     for (const char *c = entry->string; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             return FAIL(STATUS_INVALID, "%s: a tensor's name holds control characters", path);
-    tensor->name = strdup(entry->string);
-    if (!tensor->name)
-        return FAIL(STATUS_FAILED, "out of memory reading %s", path);
+    tensor->name = copy_string(entry->string);
     if (!cJSON_IsObject(entry))
         return FAIL(STATUS_INVALID, "%s: tensor \"%s\": expected an object with dtype, shape, data_offsets",
                     path, tensor->name);
@@ -161,9 +160,7 @@ static enum status check_coverage(const struct safetensors *file, uint64_t data,
 static enum status read_tensors(struct safetensors *file, const cJSON *header, uint64_t data,
                                 uint64_t data_bytes) {
     int n_entries = cJSON_GetArraySize(header);
-    file->tensors = calloc(n_entries > 0 ? (size_t)n_entries : 1, sizeof *file->tensors);
-    if (!file->tensors)
-        return FAIL(STATUS_FAILED, "out of memory for the %d tensors of %s", n_entries, file->path);
+    file->tensors = allocate((size_t)n_entries, sizeof *file->tensors);
     const cJSON *entry;
     cJSON_ArrayForEach(entry, header) {
         if (strcmp(entry->string, "__metadata__") == 0) {
@@ -219,9 +216,7 @@ static enum status read_file(struct safetensors *file) {
                     file->bytes);
     TRY(read_at(file, 0, sizeof length, &length));
     TRY(check_length(file, length));
-    char *text = malloc((size_t)length + 1);
-    if (!text)
-        return FAIL(STATUS_FAILED, "out of memory for the header of %s", file->path);
+    char *text = allocate((size_t)length + 1, 1);
     enum status status = read_at(file, LENGTH_BYTES, (size_t)length, text);
     if (status == STATUS_OK)
         status = parse_header(file, text, (size_t)length);
@@ -231,10 +226,8 @@ static enum status read_file(struct safetensors *file) {
 
 enum status safetensors_open(struct safetensors *file, const char *path) {
     struct stat info;
-    *file = (struct safetensors){.path = strdup(path), .descriptor = -1};
-    enum status status = file->path ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the path %s", path);
-    if (status == STATUS_OK)
-        status = file_open_regular(path, O_RDONLY, &file->descriptor);
+    *file = (struct safetensors){.path = copy_string(path), .descriptor = -1};
+    enum status status = file_open_regular(path, O_RDONLY, &file->descriptor);
     if (status == STATUS_OK && fstat(file->descriptor, &info) != 0)
         status = FAIL(STATUS_FAILED, "cannot stat %s: %s", path, strerror(errno));
     if (status == STATUS_OK) {
@@ -324,9 +317,8 @@ static enum status make_header(struct text *header, const char *path,
         begin = end;
     }
     text_add(header, "}");
-    while (!header->failed && header->length % HEADER_ALIGNMENT != 0)
+    while (header->length % HEADER_ALIGNMENT != 0)
         text_add(header, " ");
-    TRY(text_status(header));
     if (header->length > SAFETENSORS_MAX_HEADER)
         return FAIL(STATUS_INVALID, "cannot write %s: a header of %zu bytes, at most %d allowed", path,
                     header->length, SAFETENSORS_MAX_HEADER);

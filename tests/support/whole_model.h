@@ -153,9 +153,8 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         for (int p = 0; p < N_REGION_PLACES; p++)
             whole_memory_new(model, (enum region_kind)kind, (enum region_place)p);
-    assert_ok(unsharded_init(&model->unsharded, &model->params, options->type,
-                             whole_data(model, model->param_region), model->state,
-                             whole_data(model, model->grad_region)));
+    unsharded_init(&model->unsharded, &model->params, options->type, whole_data(model, model->param_region),
+                   model->state, whole_data(model, model->grad_region));
     model->hooks = unsharded_hooks(&model->unsharded);
     assert_ok(gpt_bind(model->gpt, table, &model->stream));
     if (model->generator)

@@ -318,7 +318,7 @@ enum status fit_advise(const struct engine_options *run, const struct fit_machin
     char bytes[32];
     enum status status = STATUS_OK;
     if (place == REGION_DEVICE) // the GPU would measure the GEMMs of every setting
-        status = cuda_device_plan(&device);
+        device = cuda_device_plan();
     if (device) {
         device->attention = run->device->attention;
         request.plan.device = device;

@@ -80,9 +80,8 @@ static enum status ready(void *context, struct stream *stream, int unit) {
 // ---- start and stop
 
 enum status profiler_start(struct profiler *profiler, const struct profiler_request *request) {
-    struct profile *profile;
     bool on_device = request->device->place == REGION_DEVICE;
-    TRY(profile_new(request->memory, events_of(request->comm->world), PROFILER_STEPS, &profile));
+    struct profile *profile = profile_new(request->memory, events_of(request->comm->world), PROFILER_STEPS);
     *profiler = (struct profiler){.profile = profile,
                                   .comm = request->comm,
                                   .model = *request->hooks,

@@ -19,8 +19,7 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-
-#include <new>
+#include <stdlib.h>
 
 struct matmul_plan {
     matmul problem;
@@ -690,7 +689,7 @@ enum status fill_plan(struct device *device, matmul_plan *plan, bool measure) {
 
 void delete_plan(const cublaslt &lt, matmul_plan *plan) {
     matmul_plan_free(lt, plan);
-    delete plan;
+    free(plan);
 }
 
 enum status find_plan(struct device *device, const matmul &problem, bool measure, matmul_plan **out) {
@@ -700,9 +699,7 @@ enum status find_plan(struct device *device, const matmul &problem, bool measure
             *out = plan;
             return STATUS_OK;
         }
-    matmul_plan *plan = new (std::nothrow) matmul_plan();
-    if (!plan)
-        return FAIL(STATUS_FAILED, "out of host memory for the plan of a matrix product");
+    matmul_plan *plan = static_cast<matmul_plan *>(allocate(1, sizeof *plan));
     plan->problem = problem;
     enum status status = fill_plan(device, plan, measure);
     if (status != STATUS_OK) {
@@ -738,10 +735,7 @@ enum status matmul_run(struct stream *stream, const matmul &problem, const matmu
 }
 
 extern "C" enum status matmuls_new(struct matmuls **out) {
-    struct matmuls *matmuls = new (std::nothrow) struct matmuls();
-    if (!matmuls)
-        return FAIL(STATUS_FAILED, "out of host memory for cuBLASLt's plans");
-    *out = matmuls;
+    struct matmuls *matmuls = *out = static_cast<struct matmuls *>(allocate(1, sizeof *matmuls));
     TRY(cublaslt_load(&matmuls->lt));
     TRY_CUBLASLT(matmuls->lt, Create(&matmuls->handle));
     return STATUS_OK;
@@ -756,5 +750,5 @@ extern "C" void matmuls_delete(struct matmuls *matmuls) {
     }
     if (matmuls->handle)
         (void)matmuls->lt.Destroy(matmuls->handle);
-    delete matmuls;
+    free(matmuls);
 }

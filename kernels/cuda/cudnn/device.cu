@@ -2,8 +2,8 @@
 // per problem and kept as long as the device.
 #include "kernels/cuda/common.cuh"
 
-#include <new>
 #include <stdio.h>
+#include <stdlib.h>
 
 extern "C" {
 #include "kernels/cuda/cudnn/attention.h"
@@ -38,14 +38,11 @@ bool open_library(cudnns *all) {
     return false;
 }
 
-// NULL when there is no memory for it.
 cudnn_plan *find_plan(cudnns *all, const cudnn_problem &problem) {
     for (cudnn_plan *plan = all->plans; plan; plan = plan->next)
         if (memcmp(&plan->attention.problem, &problem, sizeof problem) == 0)
             return plan;
-    cudnn_plan *plan = new (std::nothrow) cudnn_plan();
-    if (!plan)
-        return nullptr;
+    cudnn_plan *plan = static_cast<cudnn_plan *>(allocate(1, sizeof *plan));
     cudnn_target target = {};
     target.handle = all->handle;
     cudnn_attention_init(&plan->attention, &all->api, target, &problem);
@@ -73,11 +70,9 @@ const cudnn_plan *find_supported(struct device *device, enum operation operation
 
 // The plan of a call that cuDNN computes, ready to execute; NULL where the call is flash's.
 cudnn_plan *find_issuable(struct stream *stream, const cudnn_problem &problem) {
-    cudnns *all = chosen(stream->device);
-    cudnn_plan *plan = find_plan(all, problem);
-    return plan && plan->attention.supported && plan->attention.workspace_bytes <= stream->workspace_bytes
-               ? plan
-               : nullptr;
+    cudnn_plan *plan = find_plan(chosen(stream->device), problem);
+    return plan->attention.supported && plan->attention.workspace_bytes <= stream->workspace_bytes ? plan
+                                                                                                   : nullptr;
 }
 
 enum status use_stream(cudnns *all, const struct stream *stream) {
@@ -114,14 +109,12 @@ void shape_problems(const struct attention_shape *shape, cudnn_problem (&problem
     problems[0].kind = CUDNN_FORWARD_LSE;
 }
 
-enum status open_cudnns(cuda_device *cuda) {
-    if (cuda->cudnns)
-        return STATUS_OK;
-    cuda->cudnns = new (std::nothrow) cudnns();
-    if (!cuda->cudnns)
-        return FAIL(STATUS_FAILED, "out of memory for cuDNN");
-    cuda->cudnns->loaded = open_library(cuda->cudnns);
-    return STATUS_OK;
+cudnns *open_cudnns(cuda_device *cuda) {
+    if (!cuda->cudnns) {
+        cuda->cudnns = static_cast<cudnns *>(allocate(1, sizeof(cudnns)));
+        cuda->cudnns->loaded = open_library(cuda->cudnns);
+    }
+    return cuda->cudnns;
 }
 
 } // namespace
@@ -132,8 +125,7 @@ extern "C" enum status cuda_cudnn_support(struct device *device, const struct at
     bool possible;
     *out = {};
     TRY(cuda_enter(device));
-    TRY(open_cudnns(reinterpret_cast<cuda_device *>(device)));
-    cudnns *all = cuda_of(device)->cudnns;
+    cudnns *all = open_cudnns(reinterpret_cast<cuda_device *>(device));
     if (!all->loaded) {
         snprintf(out->reason, sizeof out->reason, "%s", all->reason);
         return STATUS_OK;
@@ -151,8 +143,6 @@ extern "C" enum status cuda_cudnn_support(struct device *device, const struct at
     out->usable = true;
     for (const cudnn_problem &problem : problems) {
         const cudnn_plan *plan = find_plan(all, problem);
-        if (!plan)
-            return FAIL(STATUS_FAILED, "out of memory for a plan of cuDNN");
         if (out->usable && !plan->attention.supported) {
             out->usable = false;
             snprintf(out->reason, sizeof out->reason, "%s: %s",
@@ -208,11 +198,11 @@ extern "C" void cudnns_delete(struct cudnns *cudnns) {
         cudnn_plan *plan = cudnns->plans;
         cudnns->plans = plan->next;
         cudnn_attention_free(&plan->attention);
-        delete plan;
+        free(plan);
     }
     if (cudnns->handle)
         (void)cudnns->api.Destroy(cudnns->handle);
-    delete cudnns;
+    free(cudnns);
 }
 
 extern "C" const char *cuda_device_cudnn(char *buffer, size_t size) {

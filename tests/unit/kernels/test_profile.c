@@ -22,7 +22,7 @@ static struct profile *new_profile(int most_events, void **memory) {
     struct profile *profile;
     *memory = calloc(1, profile_bytes(most_events, N_STEPS));
     assert_non_null(*memory);
-    EXPECT_OK(profile_new(*memory, most_events, N_STEPS, &profile));
+    profile = profile_new(*memory, most_events, N_STEPS);
     return profile;
 }
 

@@ -37,7 +37,10 @@ static void fixture_init(struct fit_fixture *fixture, bool gpu, int world, const
     EXPECT_OK(config_resolve(&fixture->config, world));
     const struct gpt_config sizes = config_model(&fixture->config);
     EXPECT_OK(params_init(&fixture->params, &sizes));
-    EXPECT_OK(gpu ? cuda_device_plan(&fixture->device) : device_open("cpu", 2, 0, &fixture->device));
+    if (gpu)
+        fixture->device = cuda_device_plan();
+    else
+        EXPECT_OK(device_open("cpu", 2, 0, &fixture->device));
     fixture->request = (struct fit_request){.plan = {.config = &fixture->config,
                                                      .params = &fixture->params,
                                                      .type = DTYPE_BF16,
@@ -300,7 +303,7 @@ static void test_planned_gpu(void **state) {
     struct stream stream;
     void *memory;
     size_t bytes;
-    EXPECT_OK(cuda_device_plan(&device));
+    device = cuda_device_plan();
     assert_int_equal(device->place, REGION_DEVICE);
     EXPECT_OK(stream_init(&stream, device));
     const struct sample_args sample = {.N = 3, .V = 1000};

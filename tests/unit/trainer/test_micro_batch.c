@@ -34,7 +34,7 @@ static void fixture_init(struct fixture *fixture, int world, const char *train) 
     assert_true(fixture->config.micro_batch_is_open);
     const struct gpt_config sizes = config_model(&fixture->config);
     EXPECT_OK(params_init(&fixture->params, &sizes));
-    EXPECT_OK(cuda_device_plan(&fixture->device));
+    fixture->device = cuda_device_plan();
     fixture->options = (struct engine_options){.config = &fixture->config,
                                                .params = &fixture->params,
                                                .type = DTYPE_BF16,
