@@ -63,7 +63,7 @@ static enum status open_gguf(struct weights *weights) {
 }
 
 static bool is_schedule_free(const struct checkpoint *checkpoint) {
-    return optimizer_traits_of_run(&checkpoint->config).averages;
+    return optimizer_averages(&checkpoint->config);
 }
 
 static bool has_average(const struct checkpoint *checkpoint) {

@@ -38,7 +38,7 @@ enum status trainer_save(struct trainer *trainer) {
     struct model_states *state = &trainer->engine.state;
     struct state_reader reader = {state, &trainer->stream};
     const struct checkpoint_contents contents = {.comm = trainer->comm,
-                                                 .partition = &state->partition,
+                                                 .partition = state->stage.partition,
                                                  .step = trainer->step,
                                                  .tokens = trainer->tokens,
                                                  .config = config,

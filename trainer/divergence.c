@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "trainer/spikes.h"
 #include "trainer/trainer_internal.h"
+#include "zero/stages/gradients.h"
 
 // ---- what to say
 
@@ -62,7 +63,7 @@ static enum status repeat_step(struct trainer *trainer, const struct trainer_ste
         TRY(gradients_begin(&engine->state.gradients, &trainer->stream, k, n_micro));
         const struct gpt_loss loss = {
             .scale = plan->loss_factor, .sum = optimizer_loss_sum(&engine->optimizer), .accumulate = k > 0};
-        TRY(finding_train(engine->gpt, &trainer->params, &engine->state.groups, trainer->device,
+        TRY(finding_train(engine->gpt, &trainer->params, &engine->state.stage.groups, trainer->device,
                           &trainer->stream, &engine->state.hooks, &loss, &found->finding));
         if (found->finding.is_found && !was_found)
             found->micro_batch = k;

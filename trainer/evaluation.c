@@ -91,7 +91,7 @@ void trainer_evaluation_lengths(const struct trainer *trainer, int64_t *during, 
     const struct config *config = trainer->config;
     *during = trainer->val ? sequences_to_evaluate(trainer, config->train.eval_steps) : 0;
     *final = trainer->val ? sequences_to_evaluate(trainer, config->train.eval_final_steps) : 0;
-    if (config->train.ema.type != CONFIG_EMA_NONE || optimizer_traits_of_run(config).averages)
+    if (config->train.ema.type != CONFIG_EMA_NONE || optimizer_averages(config))
         *final *= 2; // of the latest weights too
 }
 

@@ -105,16 +105,16 @@ static double largest_first_step(const struct config *config) {
 // Tensors that are trained and whose moments the checkpoint does not have.
 static void warn_of_new_moments(const struct trainer *trainer, const struct checkpoint *from,
                                 const struct optimizer_groups *written_by) {
-    const struct optimizer_groups *groups = &trainer->engine.state.groups;
+    const struct optimizer_groups *groups = &trainer->engine.state.stage.groups;
     const char *first = NULL;
     int n = 0;
     bool corrects = false; // the bias of moments
     for (int i = 0; i < trainer->params.n_params; i++) {
-        const struct optimizer_traits traits = optimizer_group_of(groups, i)->traits;
-        if (traits.n_moments == 0 || optimizer_groups_keep(written_by, groups, i, traits.n_moments))
+        const struct optimizer_group *group = optimizer_group_of(groups, i);
+        if (group->n_moments == 0 || optimizer_groups_keep(written_by, groups, i, group->n_moments))
             continue;
         first = first ? first : trainer->params.params[i].name;
-        corrects = corrects || traits.rule == OPTIMIZER_ADAMW || traits.rule == OPTIMIZER_ADAM;
+        corrects = corrects || group->rule == OPTIMIZER_ADAMW || group->rule == OPTIMIZER_ADAM;
         n++;
     }
     const double times = largest_first_step(trainer->config);
@@ -132,7 +132,7 @@ static void warn_of_new_moments(const struct trainer *trainer, const struct chec
 static enum status check_states(const struct trainer *trainer, const struct checkpoint *from) {
     const double beta_before = from->config.optimizer.betas.value[0],
                  beta = trainer->config->optimizer.betas.value[0];
-    if (optimizer_traits_of_run(trainer->config).averages && beta != beta_before)
+    if (optimizer_averages(trainer->config) && beta != beta_before)
         return FAIL(
             STATUS_INVALID,
             "optimizer.betas begin with %g, but with %g in %s: schedule-free AdamW's average follows from "

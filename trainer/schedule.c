@@ -157,7 +157,7 @@ static float schedule_free_next(double lr, struct average_record *record) {
 }
 
 float averaging_next(const struct config *config, double lr, struct average_record *record) {
-    if (optimizer_traits_of_run(config).averages)
+    if (optimizer_averages(config))
         return schedule_free_next(lr, record);
     if (config->train.ema.type == CONFIG_EMA_NONE)
         return 0;
@@ -166,7 +166,7 @@ float averaging_next(const struct config *config, double lr, struct average_reco
 
 struct average_record averaging_resumed(const struct config *config, const struct average_record *record,
                                         bool has_average) {
-    const bool goes_on = optimizer_traits_of_run(config).averages ||
-                         (config->train.ema.type != CONFIG_EMA_NONE && has_average);
+    const bool goes_on =
+        optimizer_averages(config) || (config->train.ema.type != CONFIG_EMA_NONE && has_average);
     return goes_on ? *record : (struct average_record){0};
 }

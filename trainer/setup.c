@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "kernels/observe.h"
+#include "model/generate.h"
 #include "trainer/data/defaults.h"
 #include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"
@@ -314,7 +315,7 @@ static void describe(const struct trainer *trainer) {
     text_free(&line);
     if (config->train.ema.type != CONFIG_EMA_NONE)
         log_info("evaluations use the exponential average of the weights (train.ema)");
-    else if (optimizer_traits_of_run(config).averages)
+    else if (optimizer_averages(config))
         log_info("evaluations use the average of the weights that schedule-free AdamW makes");
     trainer_describe_data(trainer);
     trainer_describe_tasks(trainer);
@@ -326,7 +327,7 @@ static void describe_groups(const struct trainer *trainer) {
     struct text lines = {0};
     if (!trainer_leads(trainer) || trainer->config->optimizer.groups.n == 0)
         return;
-    optimizer_groups_print(&trainer->engine.state.groups, trainer->config, &trainer->params, &lines);
+    optimizer_groups_print(&trainer->engine.state.stage.groups, trainer->config, &trainer->params, &lines);
     if (!lines.failed)
         log_info("%s", lines.data);
     text_free(&lines);

@@ -15,6 +15,8 @@
 #include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
 #include "zero/comm/sum_tree.h"
+#include "zero/stages/gradients.h"
+#include "zero/stages/noise_probe.h"
 
 // What each rank sends to all others after each step.
 struct step_report {
@@ -218,7 +220,7 @@ static enum status measure_micro_batch(struct micro_batch *micro, double *square
     struct trainer *trainer = micro->trainer;
     const struct comm *comm = trainer->comm;
     struct noise_probe probe = {.params = &trainer->params,
-                                .optimizer = &trainer->engine.state.groups,
+                                .optimizer = &trainer->engine.state.stage.groups,
                                 .hooks = micro->hooks,
                                 .sums = trainer->engine.noise_sums};
     const struct unit_hooks hooks = noise_probe_hooks(&probe);

@@ -1,6 +1,9 @@
 // Each member plans and binds its own memory; the engine decides which members a rank has.
 #include "zero/engine.h"
 
+#include "model/generate.h"
+#include "zero/stages/noise_probe.h"
+
 bool engine_has_generator(const struct engine_options *options) {
     return options->config->train.sample_every > 0 &&
            (options->rank == 0 || options->config->zero_optimization.stage == 3);
@@ -13,9 +16,15 @@ size_t engine_links_bytes(const struct engine_options *options) {
 
 enum status engine_plan_states(struct engine *engine, const struct engine_options *options,
                                struct region_table *table) {
-    TRY(model_states_init(&engine->state, options->params, options->config, options->type, options->rank,
-                          options->world, options->partition, options->device, table));
-    return optimizer_init(&engine->optimizer, options->config, &engine->state, table);
+    const struct stage stage = {.config = options->config,
+                                .params = options->params,
+                                .type = options->type,
+                                .device = options->device,
+                                .rank = options->rank,
+                                .world = options->world,
+                                .partition = options->partition};
+    TRY(model_states_init(&engine->state, &stage, table));
+    return optimizer_init(&engine->optimizer, &engine->state, table);
 }
 
 enum status engine_plan_model(struct engine *engine, const struct engine_options *options,

@@ -8,8 +8,6 @@
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
 
-#include "model/generate.h"
-#include "zero/stages/noise_probe.h"
 #include "zero/stages/optimizer.h"
 
 struct engine {

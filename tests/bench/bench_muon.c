@@ -62,7 +62,7 @@ static enum status list_matrices(struct muon_bench *bench, const struct config *
     for (int i = 0; i < params->n_params && status == STATUS_OK; i++) {
         struct matrix_shape shapes[PARAM_PARTS_MOST];
         int64_t first_row[PARAM_PARTS_MOST];
-        if (optimizer_group_of(&groups, i)->traits.method != METHOD_MATRIX)
+        if (!optimizer_groups_orthogonalize(&groups, i))
             continue;
         const int n = muon_matrices(&params->params[i], shapes, first_row);
         for (int part = 0; part < n && status == STATUS_OK; part++)
@@ -102,15 +102,13 @@ static enum status prepare_batch(struct muon_bench *bench, struct shape_bench *o
 
 static enum status prepare(struct muon_bench *bench) {
     const enum region_place place = bench->device->place;
-    struct matrix_shape shapes[MOST_SHAPES];
-    int n_matrices[MOST_SHAPES], matrices, batch;
-    for (int i = 0; i < bench->n_shapes; i++) {
-        shapes[i] = bench->shapes[i].shape;
-        n_matrices[i] = bench->shapes[i].n;
-    }
+    struct newton_schulz_batch kinds[MOST_SHAPES];
+    int matrices, batch;
+    for (int i = 0; i < bench->n_shapes; i++)
+        kinds[i] = (struct newton_schulz_batch){.shape = bench->shapes[i].shape, .n = bench->shapes[i].n};
     struct region_table *table = &bench->memory.table;
-    TRY(newton_schulz_plan(&bench->ns, bench->device, DTYPE_BF16, shapes, n_matrices, bench->n_shapes,
-                           table));
+    bench->ns = (struct newton_schulz){.device = bench->device, .type = DTYPE_BF16};
+    TRY(newton_schulz_plan(&bench->ns, kinds, bench->n_shapes, table));
     const size_t most = bench->ns.most_elements;
     TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, most, &matrices, "matrices"));
     TRY(region_add(table, REGION_PARAMS, place, DTYPE_BF16, most, &batch, "batch"));

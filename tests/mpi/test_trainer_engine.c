@@ -115,7 +115,7 @@ static void test_saving_right_after_loading(void **state) {
                                   &(struct checkpoint_source){.context = NULL, .read = read_values}, true));
             struct state_reader reader = {states, &fixture.stream};
             const struct checkpoint_contents contents = {.comm = comm,
-                                                         .partition = &states->partition,
+                                                         .partition = states->stage.partition,
                                                          .step = 7,
                                                          .config = &fixture.config,
                                                          .params = &fixture.params,
@@ -159,8 +159,8 @@ static double norm_of(int stage, const char *partition, float bad) {
     }
     together_ok(comm, gradients_finish(gradients, &fixture.stream));
     bool right = true;
-    for (int k = 0; k < states->owned.n && bad == 0; k++) {
-        const struct stage_span *span = &states->owned.spans[k];
+    for (int k = 0; k < states->stage.n_owned && bad == 0; k++) {
+        const struct stage_span *span = &states->stage.owned[k];
         const float *sums = gradients_at(gradients, span);
         for (size_t i = 0; i < span->end - span->begin; i++) {
             float of_ranks[MOST_RANKS];

@@ -54,7 +54,9 @@ static inline void bench_open(struct bench *bench, const char *name, enum dtype 
         bench->device->symmetric_strips[type] = 96;
     EXPECT_OK(stream_init(&bench->stream, bench->device));
     region_memory_init(&bench->memory, bench->device);
-    EXPECT_OK(newton_schulz_plan(&bench->products, bench->device, type, &shape, &(int){1}, 1, table));
+    bench->products = (struct newton_schulz){.device = bench->device, .type = type};
+    EXPECT_OK(newton_schulz_plan(&bench->products, &(struct newton_schulz_batch){.shape = shape, .n = 1}, 1,
+                                 table));
     for (int i = 0; i < N_BENCH_AREAS; i++)
         EXPECT_OK(region_add(table, REGION_DATA, bench->device->place, DTYPE_U8, sizes[i], &bench->areas[i],
                              "tests: area %d", i));

@@ -35,9 +35,10 @@ static inline void fixture_open_on(struct fixture *fixture, const struct gpt_con
     fixture->stream.device = device;
     region_memory_init(&fixture->memory, device);
     struct region_table *table = &fixture->memory.table;
-    EXPECT_OK(model_states_init(&fixture->state, &fixture->params, &fixture->config, type, 0, 1, NULL, device,
-                                table));
-    EXPECT_OK(optimizer_init(&fixture->optimizer, &fixture->config, &fixture->state, table));
+    const struct stage stage = {
+        .config = &fixture->config, .params = &fixture->params, .type = type, .device = device, .world = 1};
+    EXPECT_OK(model_states_init(&fixture->state, &stage, table));
+    EXPECT_OK(optimizer_init(&fixture->optimizer, &fixture->state, table));
     EXPECT_OK(region_memory_allocate(&fixture->memory));
     EXPECT_OK(model_states_bind(&fixture->state, table, fixture->comm, device));
     EXPECT_OK(optimizer_bind(&fixture->optimizer, table));

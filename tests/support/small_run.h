@@ -15,14 +15,17 @@ static inline bool small_run_init(struct temporary *temporary, struct config *co
     static const char json[] =
         "{\"model\": {\"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"vocab_size\": 31, "
         "\"n_positions\": 8}}";
-    return temporary_init(temporary) && config_parse(config, json, sizeof json - 1, "c.json") == STATUS_OK &&
-           config_resolve(config, 1) == STATUS_OK &&
-           params_init(params,
-                       &(struct gpt_config){
-                           .n_layer = 2, .n_head = 2, .n_embd = 8, .vocab_size = 31, .n_positions = 8}) ==
-               STATUS_OK &&
-           comm_open_self(alone) == STATUS_OK &&
-           partition_init(partition, params, PARTITION_EVEN, world) == STATUS_OK;
+    bool opened =
+        temporary_init(temporary) && config_parse(config, json, sizeof json - 1, "c.json") == STATUS_OK &&
+        config_resolve(config, 1) == STATUS_OK &&
+        params_init(params,
+                    &(struct gpt_config){
+                        .n_layer = 2, .n_head = 2, .n_embd = 8, .vocab_size = 31, .n_positions = 8}) ==
+            STATUS_OK &&
+        comm_open_self(alone) == STATUS_OK;
+    if (opened)
+        partition_init(partition, params, PARTITION_EVEN, world);
+    return opened;
 }
 
 static inline bool small_run_free(struct temporary *temporary, struct config *config, struct params *params,

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "model/param_overlap.h"
 #include "trainer/profile/profiler.h"
+#include "zero/stages/muon.h"
 
 // ---- one rank
 
@@ -55,7 +56,7 @@ static enum status count(const struct engine_options *options, adder add, struct
         count_regions(&table, options->device->place, plan);
         for (int further = 0; further < 2 && engine.gpt; further++)
             plan->work[further] = *gpt_work_of(engine.gpt, further);
-        if (engine.state.params) { // the states were laid out
+        if (engine.state.stage.params) { // the states were laid out
             comm_volume_make(&engine, options->config->train.gradient_accumulation_steps, &plan->volume);
             muon_flops(&engine.optimizer.muon, &plan->newton_schulz_flops, &plan->newton_schulz_most);
         }
@@ -106,7 +107,7 @@ enum status update_flops_estimate(const struct engine_options *options, double *
     for (int i = 0; i < options->params->n_params && status == STATUS_OK; i++) {
         struct matrix_shape shapes[PARAM_PARTS_MOST];
         int64_t first_row[PARAM_PARTS_MOST];
-        if (optimizer_group_of(&groups, i)->traits.method != METHOD_MATRIX)
+        if (!optimizer_groups_orthogonalize(&groups, i))
             continue;
         for (int part = muon_matrices(&options->params->params[i], shapes, first_row) - 1; part >= 0; part--)
             *out += newton_schulz_flops(shapes[part], strips) / options->world;
@@ -181,17 +182,15 @@ static int keep_extremes(struct rank_load *loads, int n) {
     return n_kept;
 }
 
-static enum status partition_of(const struct engine_options *options, struct partition *out) {
-    struct stage_options stage;
-    stage_options_read(options->config, options->device->place, &stage);
-    return partition_init(out, options->params, stage.partition, options->world);
+static void partition_of(const struct engine_options *options, struct partition *out) {
+    partition_init(out, options->params, stage_partition(options->config), options->world);
 }
 
 static size_t moments_of(const struct optimizer_groups *groups, const struct params *params,
                          const struct partition_span *span) {
     size_t n = 0;
     for (struct param_overlap it = {0}; params_next_overlap(params, span->unit, span->begin, span->end, &it);)
-        n += (it.end - it.begin) * (size_t)optimizer_group_of(groups, it.param)->traits.n_moments;
+        n += (it.end - it.begin) * (size_t)optimizer_group_of(groups, it.param)->n_moments;
     return n;
 }
 
@@ -234,7 +233,7 @@ static enum status choose_ranks(const struct engine_options *options, const stru
 
 enum status plan_ranks(const struct engine_options *options, int **ranks, int *n_ranks) {
     struct partition partition;
-    TRY(partition_of(options, &partition));
+    partition_of(options, &partition);
     enum status status = choose_ranks(options, &partition, ranks, n_ranks);
     partition_free(&partition);
     return status;
@@ -277,7 +276,7 @@ enum status plan_stages(const struct engine_options *options, struct plan_stage 
     struct engine_options one = *options;
     int *ranks = NULL, n_ranks = 0;
     memset(stages, 0, N_STAGES * sizeof *stages);
-    TRY(partition_of(options, &partition));
+    partition_of(options, &partition);
     enum status status = choose_ranks(options, &partition, &ranks, &n_ranks);
     one.partition = &partition;
     if (status == STATUS_OK)

@@ -105,7 +105,7 @@ enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struc
                                    const struct checkpoint_kinds *kinds) {
     struct partition own;
     *layout = (struct checkpoint_layout){0};
-    TRY(partition_init(&own, params, kind, world));
+    partition_init(&own, params, kind, world);
     enum status status = checkpoint_layout_init(layout, params, &own, kinds);
     if (status != STATUS_OK) {
         partition_free(&own);

@@ -3,15 +3,14 @@
 
 #include <stdlib.h>
 
-enum status comm_spans_link(struct comm_span *spans, int n_spans) {
+#include "base/alloc.h"
+
+void comm_spans_link(struct comm_span *spans, int n_spans) {
     int n_owners = 0;
     for (int i = 0; i < n_spans; i++)
         n_owners = spans[i].owner < n_owners ? n_owners : spans[i].owner + 1;
-    int *next =
-        malloc((size_t)n_owners *
-               sizeof *next); // (n_owners) the span after the one being linked; spans are visited backwards
-    if (!next && n_owners > 0)
-        return FAIL(STATUS_FAILED, "out of memory for a transfer between %d ranks", n_owners);
+    // (n_owners) the span after the one being linked; spans are visited backwards
+    int *next = allocate((size_t)n_owners, sizeof *next);
     for (int owner = 0; owner < n_owners; owner++)
         next[owner] = -1;
     for (int i = n_spans - 1; i >= 0; i--) {
@@ -19,7 +18,6 @@ enum status comm_spans_link(struct comm_span *spans, int n_spans) {
         next[spans[i].owner] = i;
     }
     free(next);
-    return STATUS_OK;
 }
 
 void comm_transfer_owners(const struct comm_transfer *transfer, int world, int *first, size_t *owned) {

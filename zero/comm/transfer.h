@@ -24,7 +24,7 @@ struct comm_transfer {
 };
 
 // Sets `next` of each span, so that a collective visits every span once, however many ranks there are.
-enum status comm_spans_link(struct comm_span *spans, int n_spans) MUST_CHECK;
+void comm_spans_link(struct comm_span *spans, int n_spans);
 
 // For each owner:
 //   first   (world) [out] index of its first span, -1 for none

@@ -4,16 +4,17 @@
 
 #include <stdlib.h>
 
+#include "base/alloc.h"
+
 // ---- planning and binding
 
 // The elements of this rank's largest unit shard.
-static size_t largest_unit_shard(const struct offload *offload) {
-    const struct stage_spans *owned = offload->owned;
+static size_t largest_unit_shard(const struct stage *stage) {
     size_t largest = 0;
-    for (int unit = 0; unit < offload->params->n_units; unit++) {
+    for (int unit = 0; unit < stage->params->n_units; unit++) {
         size_t elements = 0;
-        for (int i = owned->first[unit]; i < owned->first[unit + 1]; i++)
-            elements += owned->spans[i].end - owned->spans[i].begin;
+        for (int i = stage->first_owned[unit]; i < stage->first_owned[unit + 1]; i++)
+            elements += stage->owned[i].end - stage->owned[i].begin;
         largest = elements > largest ? elements : largest;
     }
     return largest;
@@ -22,20 +23,13 @@ static size_t largest_unit_shard(const struct offload *offload) {
 // Parameters need a buffer on the host only between rounding and copy. With fp32 the master weights are
 // copied; with offload_param the placement stores the rounded ones.
 static bool has_upload_buffers(const struct offload *offload) {
-    return offload_is_on(offload) && offload->type != DTYPE_F32 && !offload->options->offload_param;
+    return offload_is_on(offload) && offload->stage->type != DTYPE_F32 &&
+           !offload->stage->options.offload_param;
 }
 
-enum status offload_init(struct offload *offload, const struct params *params,
-                         const struct stage_options *options, const struct stage_spans *owned,
-                         const struct placement *placement, enum dtype type, struct device *device,
-                         struct region_table *table) {
-    *offload = (struct offload){.params = params,
-                                .options = options,
-                                .owned = owned,
-                                .placement = placement,
-                                .type = type,
-                                .device = device,
-                                .pending_from = -1};
+enum status offload_init(struct offload *offload, const struct stage *stage,
+                         const struct placement *placement, struct norm *norm, struct region_table *table) {
+    *offload = (struct offload){.stage = stage, .placement = placement, .norm = norm, .pending_from = -1};
     if (!offload_is_on(offload))
         return STATUS_OK;
     size_t elements = placement->host.elements, chunk = elements < OFFLOAD_CHUNK ? elements : OFFLOAD_CHUNK;
@@ -43,51 +37,42 @@ enum status offload_init(struct offload *offload, const struct params *params,
                    "grads on the host"));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
         if (offload_uses_staging(offload))
-            TRY(region_add(table, REGION_COMMUNICATION, device->place, DTYPE_F32, largest_unit_shard(offload),
-                           &offload->staging_regions[i], "grads of a unit shard (%d)", i));
+            TRY(region_add(table, REGION_COMMUNICATION, stage->device->place, DTYPE_F32,
+                           largest_unit_shard(stage), &offload->staging_regions[i],
+                           "grads of a unit shard (%d)", i));
         if (has_upload_buffers(offload))
-            TRY(region_add(table, REGION_COMMUNICATION, REGION_HOST, type, chunk, &offload->upload_regions[i],
-                           "params to the device (%d)", i));
+            TRY(region_add(table, REGION_COMMUNICATION, REGION_HOST, stage->type, chunk,
+                           &offload->upload_regions[i], "params to the device (%d)", i));
     }
     return STATUS_OK;
 }
 
-static enum status make_events(struct offload *offload) {
-    for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
-        TRY(event_init(&offload->reduced[i], offload->device));
-        TRY(event_init(&offload->loaded[i], offload->device));
-        TRY(event_init(&offload->sent[i], offload->device));
-    }
-    TRY(event_init(&offload->summed, offload->device));
-    TRY(event_init(&offload->reached, offload->device));
-    TRY(event_init(&offload->requested, offload->device));
-    int n = offload->params->n_units;
-    offload->copied = calloc((size_t)n, sizeof *offload->copied);
-    if (!offload->copied)
-        return FAIL(STATUS_FAILED, "out of memory for the events of %d units", n);
-    for (int unit = 0; unit < n; unit++)
-        TRY(event_init(&offload->copied[unit], offload->device));
-    return STATUS_OK;
-}
-
-enum status offload_bind(struct offload *offload, const struct region_table *table, struct comm *comm,
-                         struct norm *norm, struct offload_source source, float *device_shard) {
-    offload->comm = comm;
-    offload->norm = norm;
+enum status offload_bind(struct offload *offload, const struct region_table *table,
+                         struct offload_source source) {
+    struct device *device = offload->stage->device;
+    const int n_units = offload->stage->params->n_units;
     offload->source = source;
-    offload->device_shard = device_shard;
     if (!offload_is_on(offload))
         return STATUS_OK;
     offload->grads = region_data(table, offload->grads_region);
+    TRY(stream_init(&offload->to_host, device));
+    TRY(stream_init(&offload->to_device, device));
     for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
         if (offload_uses_staging(offload))
             offload->staging[i] = region_data(table, offload->staging_regions[i]);
         if (has_upload_buffers(offload))
             offload->upload_buffers[i] = region_data(table, offload->upload_regions[i]);
+        TRY(event_init(&offload->reduced[i], device));
+        TRY(event_init(&offload->loaded[i], device));
+        TRY(event_init(&offload->sent[i], device));
     }
-    TRY(stream_init(&offload->to_host, offload->device));
-    TRY(stream_init(&offload->to_device, offload->device));
-    return make_events(offload);
+    TRY(event_init(&offload->summed, device));
+    TRY(event_init(&offload->reached, device));
+    TRY(event_init(&offload->requested, device));
+    offload->copied = allocate((size_t)n_units, sizeof *offload->copied);
+    for (int unit = 0; unit < n_units; unit++)
+        TRY(event_init(&offload->copied[unit], device));
+    return STATUS_OK;
 }
 
 void offload_free(struct offload *offload) {
@@ -101,7 +86,7 @@ void offload_free(struct offload *offload) {
     event_free(&offload->summed);
     event_free(&offload->reached);
     event_free(&offload->requested);
-    for (int unit = 0; offload->copied && unit < offload->params->n_units; unit++)
+    for (int unit = 0; offload->copied && unit < offload->stage->params->n_units; unit++)
         event_free(&offload->copied[unit]);
     free(offload->copied);
     stream_free(&offload->to_host);
@@ -115,8 +100,8 @@ void offload_free(struct offload *offload) {
 static float *reduced_gradients_at(const struct offload *offload, const struct stage_span *span) {
     if (!offload_uses_staging(offload))
         return offload->source.data + stage_span_offset(span, offload->source.whole);
-    size_t begin = offload->owned->spans[offload->owned->first[span->unit]].shard_offset;
-    return offload->staging[span->unit % OFFLOAD_BUFFERS] + (span->shard_offset - begin);
+    return offload->staging[span->unit % OFFLOAD_BUFFERS] +
+           (span->shard_offset - stage_unit_shard(offload->stage, span->unit));
 }
 
 // The address to which they are copied until the update: on the host, or in the device's shard. NULL: they
@@ -124,7 +109,7 @@ static float *reduced_gradients_at(const struct offload *offload, const struct s
 static float *stored_gradients_at(const struct offload *offload, const struct placement_span *placed) {
     if (placed->on_host)
         return offload->grads + placed->at;
-    return offload_uses_staging(offload) ? offload->device_shard + placed->at : NULL;
+    return offload_uses_staging(offload) ? offload->source.data + placed->at : NULL;
 }
 
 static size_t span_bytes(const struct placement_span *placed) {
@@ -133,17 +118,17 @@ static size_t span_bytes(const struct placement_span *placed) {
 
 // Issues the sums of squares and the copies of one unit on `to_host`.
 static enum status send_unit(struct offload *offload, int unit) {
-    const struct stage_spans *owned = offload->owned;
+    const struct stage *stage = offload->stage;
     const struct placement *placement = offload->placement;
-    for (int i = owned->first[unit]; i < owned->first[unit + 1] && offload->last; i++)
-        TRY(norm_add(offload->norm, &offload->to_host, i, reduced_gradients_at(offload, &owned->spans[i])));
+    for (int i = stage->first_owned[unit]; i < stage->first_owned[unit + 1] && offload->last; i++)
+        TRY(norm_add(offload->norm, &offload->to_host, i, reduced_gradients_at(offload, &stage->owned[i])));
     TRY(event_record(&offload->summed, &offload->to_host));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
         const struct placement_span *placed = &placement->spans[i];
         float *to = stored_gradients_at(offload, placed);
         if (to)
-            TRY(offload->device->copy(&offload->to_host, to, reduced_gradients_at(offload, &placed->span),
-                                      span_bytes(placed)));
+            TRY(offload->stage->device->copy(
+                &offload->to_host, to, reduced_gradients_at(offload, &placed->span), span_bytes(placed)));
     }
     return event_record(&offload->copied[unit], &offload->to_host);
 }
@@ -154,7 +139,7 @@ static enum status send_pending(struct offload *offload) {
     offload->pending_from = -1;
     if (from < 0)
         return STATUS_OK;
-    TRY(comm_wait(offload->comm, &offload->to_host, offload->work));
+    TRY(comm_wait(offload->stage->comm, &offload->to_host, offload->work));
     TRY(event_wait(&offload->reduced[to % OFFLOAD_BUFFERS], &offload->to_host));
     for (int unit = from; unit >= to; unit--)
         TRY(send_unit(offload, unit));
@@ -169,20 +154,20 @@ static enum status load(struct offload *offload, int unit) {
         return STATUS_OK;
     // Wait for the unit that used the buffer before. The first two find it free, by the wait in
     // offload_begin.
-    if (unit + OFFLOAD_BUFFERS < offload->params->n_units)
+    if (unit + OFFLOAD_BUFFERS < offload->stage->params->n_units)
         TRY(event_wait(&offload->copied[unit + OFFLOAD_BUFFERS], &offload->to_device));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
         const struct placement_span *placed = &placement->spans[i];
-        TRY(offload->device->copy(&offload->to_device, reduced_gradients_at(offload, &placed->span),
-                                  stored_gradients_at(offload, placed), span_bytes(placed)));
+        TRY(offload->stage->device->copy(&offload->to_device, reduced_gradients_at(offload, &placed->span),
+                                         stored_gradients_at(offload, placed), span_bytes(placed)));
     }
     return event_record(&offload->loaded[slot], &offload->to_device);
 }
 
 // Stage 0 updates every element on every rank, and has all sums only after the all-gather.
 static bool sends_at_the_end(const struct offload *offload) {
-    const struct stage_options *options = offload->options;
-    return options->stage == 0 && (offload->comm->world > 1 || options->reduce_every_micro_batch);
+    const struct stage_options *options = &offload->stage->options;
+    return options->stage == 0 && (offload->stage->world > 1 || options->reduce_every_micro_batch);
 }
 
 enum status offload_begin(struct offload *offload, bool last, bool accumulating) {
@@ -191,15 +176,15 @@ enum status offload_begin(struct offload *offload, bool last, bool accumulating)
     TRY(send_pending(offload)); // units left over from the previous micro-batch
     offload->last = last;
     offload->accumulating = accumulating;
-    offload->pending_to = offload->params->n_units; // no unit so far
+    offload->pending_to = offload->stage->params->n_units; // no unit so far
     // Unit 0 is copied last. From then on the sums to be loaded are complete and both staging buffers are
     // free.
     TRY(event_wait(&offload->copied[0], &offload->to_device));
-    return load(offload, offload->params->n_units - 1);
+    return load(offload, offload->stage->params->n_units - 1);
 }
 
 enum status offload_staging(struct offload *offload, struct stream *stream, int unit, float **out) {
-    int slot = unit % OFFLOAD_BUFFERS, n_units = offload->params->n_units;
+    int slot = unit % OFFLOAD_BUFFERS, n_units = offload->stage->params->n_units;
     *out = offload->staging[slot];
     // Wait for the unit that used the buffer before, two units up: `loaded` comes after that. The first two
     // units of a step find it free, by the wait in offload_finish.
@@ -230,7 +215,7 @@ enum status offload_finish(struct offload *offload, struct stream *stream) {
     if (sends_at_the_end(offload)) {
         TRY(event_record(&offload->reached, stream));
         TRY(event_wait(&offload->reached, &offload->to_host));
-        for (int unit = offload->params->n_units - 1; unit >= 0; unit--)
+        for (int unit = offload->stage->params->n_units - 1; unit >= 0; unit--)
             TRY(send_unit(offload, unit));
     }
     return event_wait(&offload->copied[0], stream); // unit 0 is copied last
@@ -238,7 +223,7 @@ enum status offload_finish(struct offload *offload, struct stream *stream) {
 
 enum status offload_norm(struct offload *offload, double *norm) {
     TRY(event_wait(&offload->summed, &offload->to_device));
-    return norm_finish(offload->norm, &offload->to_device, offload->comm, norm);
+    return norm_finish(offload->norm, &offload->to_device, norm);
 }
 
 enum status offload_wait(struct offload *offload, int unit) {
@@ -260,12 +245,12 @@ enum status offload_params_buffer(struct offload *offload, const struct placemen
 enum status offload_params_send(struct offload *offload, const struct placement_span *placed, size_t offset,
                                 size_t n, void *to) {
     int slot = (int)(offload->n_uploads % OFFLOAD_BUFFERS);
-    const void *from = offload->type == DTYPE_F32
+    const void *from = offload->stage->type == DTYPE_F32
                            ? placement_array_at(offload->placement, placed, STATE_MASTER, offset)
                            : offload->upload_buffers[slot];
     if (!to)
         return STATUS_OK;
-    TRY(offload->device->copy(&offload->to_device, to, from, n * dtype_size(offload->type)));
+    TRY(offload->stage->device->copy(&offload->to_device, to, from, n * dtype_size(offload->stage->type)));
     offload->n_uploads++;
     return event_record(&offload->sent[slot], &offload->to_device);
 }

@@ -17,7 +17,6 @@
 #ifndef ZERO_ZERO_OFFLOAD_OFFLOAD_H
 #define ZERO_ZERO_OFFLOAD_OFFLOAD_H
 
-#include "zero/comm/comm.h"
 #include "zero/offload/placement.h"
 #include "zero/partition/norm.h"
 
@@ -33,16 +32,10 @@ struct offload_source {
 };
 
 struct offload {
-    const struct params *params;
-    const struct stage_options *options;
-    const struct stage_spans *owned;
+    const struct stage *stage;
     const struct placement *placement;
-    struct device *device;
-    enum dtype type;              // of parameters
-    struct comm *comm;            // from offload_bind on, like the next three
-    struct norm *norm;            //
-    struct offload_source source; // stages 0 and 1
-    float *device_shard;          // stages 2 and 3: gradients of the device's spans
+    struct norm *norm;
+    struct offload_source source; // stages 2 and 3: of the device's spans only
     int grads_region, staging_regions[OFFLOAD_BUFFERS], upload_regions[OFFLOAD_BUFFERS];
     float *grads;                          // on the host: gradients of the host's spans
     float *staging[OFFLOAD_BUFFERS];       // on the device: gradients of a unit shard
@@ -62,25 +55,27 @@ struct offload {
 };
 
 static inline bool offload_is_on(const struct offload *offload) {
-    return offload->options->offload_optimizer;
+    return offload->stage->options.offload_optimizer;
 }
 // True if gradients pass through staging buffers.
 static inline bool offload_uses_staging(const struct offload *offload) {
-    return offload_is_on(offload) && offload->options->stage >= 2;
+    return offload_is_on(offload) && stage_shards_grads(offload->stage);
 }
-// How many of this rank's shard_elements gradients stay on the device. Without offload all of them.
-static inline size_t offload_device_elements(const struct offload *offload, size_t shard_elements) {
-    return offload_uses_staging(offload) ? offload->placement->device.elements : shard_elements;
+// How many gradients of this rank's shard stay on the device. Without offload all of them.
+static inline size_t offload_device_elements(const struct offload *offload) {
+    return offload_uses_staging(offload) ? offload->placement->device.elements
+                                         : stage_shard_elements(offload->stage);
 }
 
-// Adds regions to `table`. The arguments must outlive it. Call offload_free also after a failure.
-enum status offload_init(struct offload *offload, const struct params *params,
-                         const struct stage_options *options, const struct stage_spans *owned,
-                         const struct placement *placement, enum dtype type, struct device *device,
+// Adds regions to `table`. Call offload_free also after a failure.
+//   norm   may be initialized later
+enum status offload_init(struct offload *offload, const struct stage *stage,
+                         const struct placement *placement, struct norm *norm,
                          struct region_table *table) MUST_CHECK;
 // Finds the regions, and creates the streams and events.
-enum status offload_bind(struct offload *offload, const struct region_table *table, struct comm *comm,
-                         struct norm *norm, struct offload_source source, float *device_shard) MUST_CHECK;
+//   source   where gradients are reduced to; in stages 2 and 3 where those of the device's spans are kept
+enum status offload_bind(struct offload *offload, const struct region_table *table,
+                         struct offload_source source) MUST_CHECK;
 void offload_free(struct offload *offload);
 
 // ---- gradients, device to host

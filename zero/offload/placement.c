@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "kernels/moments.h"
 #include "model/param_overlap.h"
 
@@ -41,47 +42,50 @@ static void add_span(struct placement *placement, const struct stage_span *span,
 // The end of the first part of `span`, from `begin` on, whose tensors all have the same moments, and are all
 // frozen or not.
 //   like   [out] both of that part
-static size_t alike_end(const struct placement *placement, const struct params *params,
-                        const struct stage_span *span, size_t begin, struct placement_span *like) {
-    const struct optimizer_groups *groups = placement->groups;
+static size_t alike_end(const struct stage *stage, const struct stage_span *span, size_t begin,
+                        struct placement_span *like) {
     *like = (struct placement_span){.n_moments = -1};
-    for (struct param_overlap it = {0}; params_next_overlap(params, span->unit, begin, span->end, &it);) {
-        const int n = optimizer_group_of(groups, it.param)->traits.n_moments;
-        const bool is_frozen = optimizer_groups_freeze(groups, it.param);
-        if (like->n_moments >= 0 && (n != like->n_moments || is_frozen != like->is_frozen))
+    for (struct param_overlap it = {0};
+         params_next_overlap(stage->params, span->unit, begin, span->end, &it);) {
+        const struct optimizer_group *group = optimizer_group_of(&stage->groups, it.param);
+        if (like->n_moments >= 0 &&
+            (group->n_moments != like->n_moments || group->is_frozen != like->is_frozen))
             return it.begin;
-        like->n_moments = n;
-        like->is_frozen = is_frozen;
+        like->n_moments = group->n_moments;
+        like->is_frozen = group->is_frozen;
     }
     if (like->n_moments < 0) // padding alone
-        like->n_moments = groups->n_moments;
+        like->n_moments = stage->groups.n_moments;
     return span->end;
 }
 
-static void add_stage_span(struct placement *placement, const struct stage_options *options,
-                           const struct params *params, const struct stage_span *span) {
+static void add_stage_span(struct placement *placement, const struct stage_span *span) {
     for (size_t begin = span->begin, end; begin < span->end; begin = end) {
         struct placement_span like;
-        end = alike_end(placement, params, span, begin, &like);
-        size_t middle = host_end(begin, end, options);
+        end = alike_end(placement->stage, span, begin, &like);
+        size_t middle = host_end(begin, end, &placement->stage->options);
         add_span(placement, span, begin, middle, true, &like);
         add_span(placement, span, middle, end, false, &like);
     }
 }
 
-static enum status list_spans(struct placement *placement, const struct stage_options *options,
-                              const struct params *params, const struct stage_span *spans, int n_spans) {
+static void list_spans(struct placement *placement) {
+    const struct stage *stage = placement->stage;
+    const struct params *params = stage->params;
+    const size_t n_spans = (size_t)(stage->options.stage == 0 ? params->n_units : stage->n_owned);
     // A span is cut where a tensor begins, and in two for host and device.
-    placement->spans = calloc(2 * ((size_t)n_spans + (size_t)params->n_params) + 1, sizeof *placement->spans);
-    placement->first_span = calloc((size_t)params->n_units + 1, sizeof *placement->first_span);
-    if (!placement->spans || !placement->first_span)
-        return FAIL(STATUS_FAILED, "out of memory for a list of %d spans", n_spans);
-    for (int unit = 0, i = 0; unit < params->n_units; unit++) {
-        for (; i < n_spans && spans[i].unit == unit; i++)
-            add_stage_span(placement, options, params, &spans[i]);
+    placement->spans = allocate(2 * (n_spans + (size_t)params->n_params), sizeof *placement->spans);
+    placement->first_span = allocate((size_t)params->n_units + 1, sizeof *placement->first_span);
+    for (int unit = 0; unit < params->n_units; unit++) {
+        const struct param_unit *u = &params->units[unit];
+        if (stage->options.stage == 0)
+            add_stage_span(placement,
+                           &(struct stage_span){.unit = unit, .end = u->elements, .model_offset = u->offset});
+        else
+            for (int i = stage->first_owned[unit]; i < stage->first_owned[unit + 1]; i++)
+                add_stage_span(placement, &stage->owned[i]);
         placement->first_span[unit + 1] = placement->n_spans;
     }
-    return STATUS_OK;
 }
 
 // ---- arrays
@@ -96,7 +100,7 @@ static const struct {
 };
 
 static enum dtype array_type(const struct placement *placement, enum state_array array) {
-    return array == STATE_PARAMS                  ? placement->type
+    return array == STATE_PARAMS                  ? placement->stage->type
            : array == STATE_M || array == STATE_V ? placement->moment_type
                                                   : DTYPE_F32;
 }
@@ -113,9 +117,8 @@ static size_t array_position(enum state_array array, size_t element) {
     return scales ? (element + MOMENT_BLOCK - 1) / MOMENT_BLOCK : element;
 }
 
-static bool stores(const struct placement *placement, const struct stage_options *options, bool on_host,
-                   enum state_array array) {
-    bool mixed = placement->type != DTYPE_F32, scaled = placement->moment_type == DTYPE_I8;
+static bool stores(const struct placement *placement, bool on_host, enum state_array array) {
+    bool mixed = placement->stage->type != DTYPE_F32, scaled = placement->moment_type == DTYPE_I8;
     switch (array) {
     case STATE_MASTER:
         return mixed || on_host;
@@ -128,19 +131,19 @@ static bool stores(const struct placement *placement, const struct stage_options
     case STATE_AVERAGE:
         return placement->has_average;
     default: // STATE_PARAMS: all of this rank's parameters
-        return on_host && mixed && options->offload_param;
+        return on_host && mixed && placement->stage->options.offload_param;
     }
 }
 
-static enum status add_side(struct placement *placement, const struct stage_options *options, bool on_host,
-                            enum region_place place, struct region_table *table) {
+static enum status add_side(struct placement *placement, bool on_host, struct region_table *table) {
+    const enum region_place place = on_host ? REGION_HOST : placement->stage->device->place;
     struct placement_side *side = on_host ? &placement->host : &placement->device;
     for (int i = 0; i < N_STATE_ARRAYS; i++) {
         enum state_array array = (enum state_array)i;
         const int moment = moment_of(array);
         const size_t elements = moment < 0 ? side->elements : side->with_moment[moment];
         side->regions[i] = -1;
-        if (elements > 0 && stores(placement, options, on_host, array))
+        if (elements > 0 && stores(placement, on_host, array))
             TRY(region_add(table, arrays[i].kind, place, array_type(placement, array),
                            array_position(array, elements), &side->regions[i], "%s%s", arrays[i].name,
                            on_host ? " on the host" : ""));
@@ -148,21 +151,18 @@ static enum status add_side(struct placement *placement, const struct stage_opti
     return STATUS_OK;
 }
 
-enum status placement_init(struct placement *placement, const struct config *config,
-                           const struct stage_options *options, const struct params *params,
-                           const struct optimizer_groups *groups, const struct stage_span *spans, int n_spans,
-                           enum dtype type, struct device *device, struct region_table *table) {
+enum status placement_init(struct placement *placement, const struct stage *stage,
+                           struct region_table *table) {
     static const enum dtype moment_types[] = {[CONFIG_STATE_DTYPE_FP32] = DTYPE_F32,
                                               [CONFIG_STATE_DTYPE_BF16] = DTYPE_BF16,
                                               [CONFIG_STATE_DTYPE_INT8] = DTYPE_I8};
-    *placement = (struct placement){.type = type,
-                                    .moment_type = moment_types[config->optimizer.state_dtype],
-                                    .groups = groups,
-                                    .n_kinds = 1 + groups->n_moments,
-                                    .has_average = config->train.ema.type != CONFIG_EMA_NONE};
-    TRY(list_spans(placement, options, params, spans, n_spans));
-    TRY(add_side(placement, options, false, device->place, table));
-    return add_side(placement, options, true, REGION_HOST, table);
+    *placement = (struct placement){.stage = stage,
+                                    .moment_type = moment_types[stage->config->optimizer.state_dtype],
+                                    .n_kinds = 1 + stage->groups.n_moments,
+                                    .has_average = stage->config->train.ema.type != CONFIG_EMA_NONE};
+    list_spans(placement);
+    TRY(add_side(placement, false, table));
+    return add_side(placement, true, table);
 }
 
 static void bind_side(struct placement_side *side, const struct region_table *table) {
@@ -181,14 +181,16 @@ void placement_free(struct placement *placement) {
     *placement = (struct placement){0};
 }
 
-struct group_span placement_next_group_span(const struct placement *placement, const struct params *params,
+struct group_span placement_next_group_span(const struct placement *placement,
                                             const struct placement_span *placed,
                                             const struct group_span *last) {
+    const struct stage *stage = placement->stage;
     const struct stage_span *span = &placed->span;
     size_t from = span->begin + last->offset + last->n;
     struct group_span found = {0};
-    for (struct param_overlap it = {0}; params_next_overlap(params, span->unit, from, span->end, &it);) {
-        int group = placement->groups->of_param[it.param];
+    for (struct param_overlap it = {0};
+         params_next_overlap(stage->params, span->unit, from, span->end, &it);) {
+        int group = stage->groups.of_param[it.param];
         if (found.n > 0 && group != found.group)
             break;
         if (found.n == 0)
@@ -210,5 +212,5 @@ void *placement_array_at(const struct placement *placement, const struct placeme
 }
 
 void *placement_host_params(const struct placement *placement) {
-    return placement->host.arrays[placement->type == DTYPE_F32 ? STATE_MASTER : STATE_PARAMS];
+    return placement->host.arrays[placement->stage->type == DTYPE_F32 ? STATE_MASTER : STATE_PARAMS];
 }

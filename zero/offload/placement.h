@@ -5,10 +5,6 @@
 #ifndef ZERO_ZERO_OFFLOAD_PLACEMENT_H
 #define ZERO_ZERO_OFFLOAD_PLACEMENT_H
 
-#include "base/region.h"
-#include "kernels/device.h"
-#include "kernels/ops.h"
-#include "zero/partition/optimizer_groups.h"
 #include "zero/partition/stage.h"
 
 // Elements that are all updated in one place. Begin and end are multiples of PARAM_ALIGNMENT.
@@ -43,24 +39,20 @@ struct placement_side {
 };
 
 struct placement {
-    enum dtype type, moment_type; // of parameters; of m and v
-    const struct optimizer_groups *groups;
-    int n_kinds;      // checkpoint kinds in use: 1 master; 2 and m; 3 and v
-    bool has_average; // and the average of the weights (train.ema)
+    const struct stage *stage;
+    enum dtype moment_type; // of m and v
+    int n_kinds;            // checkpoint kinds in use: 1 master; 2 and m; 3 and v
+    bool has_average;       // and the average of the weights (train.ema)
     struct placement_span *spans;
     int n_spans, *first_span; // (n_units + 1) spans of unit u: first_span[u] .. first_span[u + 1] - 1
     struct placement_side device, host;
 };
 
-// Plans the states of `spans` (in the order of units) and adds their regions to `table`. `groups` must
-// outlive the placement.
-//   type   compute type. With fp32 the device's master weights are the parameters themselves and not stored
-//          here.
-// Call placement_free also after a failure.
-enum status placement_init(struct placement *placement, const struct config *config,
-                           const struct stage_options *options, const struct params *params,
-                           const struct optimizer_groups *groups, const struct stage_span *spans, int n_spans,
-                           enum dtype type, struct device *device, struct region_table *table) MUST_CHECK;
+// Plans the states of what the rank updates (in stage 0 everything, else what it owns) and adds their regions
+// to `table`. With fp32 the device's master weights are the parameters themselves and not stored here. Call
+// placement_free also after a failure.
+enum status placement_init(struct placement *placement, const struct stage *stage,
+                           struct region_table *table) MUST_CHECK;
 void placement_bind(struct placement *placement, const struct region_table *table);
 void placement_free(struct placement *placement);
 
@@ -71,7 +63,7 @@ struct group_span {
 };
 // The group span after `last` (zeroed for the first), with n == 0 when there is none. Padding between tensors
 // may be included: it is zero and stays zero.
-struct group_span placement_next_group_span(const struct placement *placement, const struct params *params,
+struct group_span placement_next_group_span(const struct placement *placement,
                                             const struct placement_span *placed,
                                             const struct group_span *last);
 

@@ -25,7 +25,7 @@ struct buckets {
     int *last_unit; // (n_calls) the last unit with elements in the call, which is issued once that is ready
     int n_calls;
     struct comm_span *spans; // of all calls, one after another
-    int n_spans, spans_capacity, calls_capacity;
+    int n_spans, spans_capacity, calls_capacity, units_capacity;
     size_t bucket_elements;
 };
 
@@ -39,14 +39,15 @@ static inline size_t buckets_count(size_t elements, size_t bucket_elements) {
 // STATUS_INVALID if that is more than BUCKETS_MAX_CALLS.
 enum status buckets_check(size_t elements, size_t bucket_elements) MUST_CHECK;
 
-// Call init, then add once for each span in the order of communication, then finish. A bucket is closed when
-// it holds bucket_elements; a span may continue in the next bucket, and buckets may span units.
+// Call buckets_check, then init, then add once for each span in the order of communication, then finish. A
+// bucket is closed when it holds bucket_elements; a span may continue in the next bucket, and buckets may
+// span units.
 void buckets_init(struct buckets *buckets, size_t bucket_elements);
 // Adds elements [begin, end) of a unit, split by owner.
 //   in, out   layouts of the buffers that the collective will be given
-enum status buckets_add(struct buckets *buckets, const struct partition *partition, int unit, size_t begin,
-                        size_t end, struct buffer_layout in, struct buffer_layout out) MUST_CHECK;
-enum status buckets_finish(struct buckets *buckets) MUST_CHECK;
+void buckets_add(struct buckets *buckets, const struct partition *partition, int unit, size_t begin,
+                 size_t end, struct buffer_layout in, struct buffer_layout out);
+void buckets_finish(struct buckets *buckets);
 void buckets_free(struct buckets *buckets);
 
 #endif

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "kernels/ops.h"
 
 size_t norm_partials(const struct optimizer_groups *groups, const struct params *params, int unit,
@@ -14,20 +15,19 @@ size_t norm_partials(const struct optimizer_groups *groups, const struct params 
     return n;
 }
 
-enum status norm_init(struct norm *norm, const struct stage_span *spans, int n_spans,
-                      const struct optimizer_groups *groups, const struct params *params,
-                      struct device *device, struct region_table *table) {
+enum status norm_init(struct norm *norm, const struct stage *stage, struct region_table *table) {
     *norm = (struct norm){
-        .device = device, .spans = spans, .n_spans = n_spans, .groups = groups, .params = params};
-    norm->first_partial = calloc((size_t)n_spans + 1, sizeof *norm->first_partial);
-    if (!norm->first_partial)
-        return FAIL(STATUS_FAILED, "out of memory for the norm of %d spans", n_spans);
-    for (int i = 0; i < n_spans; i++)
-        norm->first_partial[i + 1] = norm->first_partial[i] + norm_partials(groups, params, spans[i].unit,
-                                                                            spans[i].begin, spans[i].end);
-    size_t n = norm->first_partial[n_spans];
-    TRY(region_add(table, REGION_DATA, device->place, DTYPE_F64, n + 1, &norm->partials_region,
-                   "norm: sums of squares"));
+        .stage = stage,
+        .first_partial = allocate((size_t)stage->n_owned + 1, sizeof *norm->first_partial),
+    };
+    for (int i = 0; i < stage->n_owned; i++) {
+        const struct stage_span *span = &stage->owned[i];
+        norm->first_partial[i + 1] =
+            norm->first_partial[i] +
+            norm_partials(&stage->groups, stage->params, span->unit, span->begin, span->end);
+    }
+    TRY(region_add(table, REGION_DATA, stage->device->place, DTYPE_F64,
+                   norm->first_partial[stage->n_owned] + 1, &norm->partials_region, "norm: sums of squares"));
     return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, 1, &norm->host_region,
                       "norm: sum of squares on the host");
 }
@@ -43,32 +43,34 @@ void norm_free(struct norm *norm) {
 }
 
 enum status norm_add(struct norm *norm, struct stream *stream, int i, const float *x) {
-    const struct stage_span *span = &norm->spans[i];
+    const struct stage *stage = norm->stage;
+    const struct stage_span *span = &stage->owned[i];
     double *partial = norm->partials + norm->first_partial[i];
-    for (struct trained_span it = {0};
-         optimizer_groups_next_trained(norm->groups, norm->params, span->unit, span->begin, span->end, &it);
+    for (struct trained_span it = {0}; optimizer_groups_next_trained(&stage->groups, stage->params,
+                                                                     span->unit, span->begin, span->end, &it);
          partial += sum_squares_partials(it.end - it.begin))
-        TRY(norm->device->ops->sum_squares(stream,
-                                           &(struct sum_squares_args){.partial = partial,
-                                                                      .x = x + (it.begin - span->begin),
-                                                                      .n = it.end - it.begin,
-                                                                      .type = DTYPE_F32}));
+        TRY(stage->device->ops->sum_squares(stream,
+                                            &(struct sum_squares_args){.partial = partial,
+                                                                       .x = x + (it.begin - span->begin),
+                                                                       .n = it.end - it.begin,
+                                                                       .type = DTYPE_F32}));
     return STATUS_OK;
 }
 
 enum status norm_sum(struct norm *norm, struct stream *stream, double *sum) {
     const struct sum_args args = {
-        .out = sum, .x = norm->partials, .n = norm->first_partial[norm->n_spans], .type = DTYPE_F64};
-    return norm->device->ops->sum(stream, &args);
+        .out = sum, .x = norm->partials, .n = norm->first_partial[norm->stage->n_owned], .type = DTYPE_F64};
+    return norm->stage->device->ops->sum(stream, &args);
 }
 
-enum status norm_finish(struct norm *norm, struct stream *stream, struct comm *comm, double *out) {
-    double *on_device = norm->partials + norm->first_partial[norm->n_spans];
+enum status norm_finish(struct norm *norm, struct stream *stream, double *out) {
+    const struct stage *stage = norm->stage;
+    double *on_device = norm->partials + norm->first_partial[stage->n_owned];
     TRY(norm_sum(norm, stream, on_device));
-    TRY(norm->device->copy(stream, norm->host_sum, on_device, sizeof *on_device));
-    TRY(norm->device->synchronize(stream));
+    TRY(stage->device->copy(stream, norm->host_sum, on_device, sizeof *on_device));
+    TRY(stage->device->synchronize(stream));
     double sum = *norm->host_sum;
-    TRY(comm_sum(comm, &sum, 1));
+    TRY(comm_sum(stage->comm, &sum, 1));
     *out = sqrt(sum);
     return STATUS_OK;
 }

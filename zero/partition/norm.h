@@ -7,19 +7,11 @@
 #ifndef ZERO_ZERO_PARTITION_NORM_H
 #define ZERO_ZERO_PARTITION_NORM_H
 
-#include "base/region.h"
-#include "kernels/device.h"
-#include "zero/comm/comm.h"
-#include "zero/partition/optimizer_groups.h"
 #include "zero/partition/stage.h"
 
 struct norm {
-    struct device *device;
-    const struct stage_span *spans; // owned by this rank
-    int n_spans;
-    const struct optimizer_groups *groups;
-    const struct params *params;
-    size_t *first_partial; // (n_spans + 1) a span's first block in `partials`
+    const struct stage *stage;
+    size_t *first_partial; // (n_owned + 1) the first block of an owned span in `partials`
     int partials_region, host_region;
     double *partials; // sum of squares of each block, then one element for their sum, on the device
     double *host_sum; // that sum, copied to the host
@@ -28,21 +20,19 @@ struct norm {
 // The number of blocks of elements [begin, end) of a unit.
 size_t norm_partials(const struct optimizer_groups *groups, const struct params *params, int unit,
                      size_t begin, size_t end);
-// Adds regions for the partial sums to `table`. `spans`, `groups` and `params` must outlive the norm. Call
-// norm_free also after a failure.
-enum status norm_init(struct norm *norm, const struct stage_span *spans, int n_spans,
-                      const struct optimizer_groups *groups, const struct params *params,
-                      struct device *device, struct region_table *table) MUST_CHECK;
+// Adds regions for the partial sums to `table`. Call norm_free also after a failure.
+enum status norm_init(struct norm *norm, const struct stage *stage, struct region_table *table) MUST_CHECK;
 void norm_bind(struct norm *norm, const struct region_table *table);
 void norm_free(struct norm *norm);
 
-// Issues the sums of squares of spans[i], whose gradients begin at x on the device. Once per span and step.
+// Issues the sums of squares of stage->owned[i], whose gradients begin at x on the device. Once per span and
+// step.
 enum status norm_add(struct norm *norm, struct stream *stream, int i, const float *x) MUST_CHECK;
 // Issues the sum of all squares of this rank, once every span was added on `stream`.
 //   sum   [out] in the device's memory
 enum status norm_sum(struct norm *norm, struct stream *stream, double *sum) MUST_CHECK;
 // The norm, once every span was added on `stream`. Waits for the stream and for the other ranks. If losses
 // were scaled, so is the norm.
-enum status norm_finish(struct norm *norm, struct stream *stream, struct comm *comm, double *out) MUST_CHECK;
+enum status norm_finish(struct norm *norm, struct stream *stream, double *out) MUST_CHECK;
 
 #endif

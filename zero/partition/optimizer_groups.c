@@ -5,30 +5,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "model/param_overlap.h"
 
-// AdamW and Adam have two moments per element, Lion one. Schedule-free AdamW keeps z in the place of m.
-static const struct optimizer_traits table[] = {
-    [CONFIG_OPTIMIZER_ADAMW] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_ADAMW, .n_moments = 2},
-    [CONFIG_OPTIMIZER_ADAM] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_ADAM, .n_moments = 2},
-    [CONFIG_OPTIMIZER_SGD] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_SGD, .n_moments = 1},
-    [CONFIG_OPTIMIZER_LION] = {.method = METHOD_ELEMENTWISE, .rule = OPTIMIZER_LION, .n_moments = 1},
-    [CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW] = {.method = METHOD_ELEMENTWISE,
-                                             .rule = OPTIMIZER_SCHEDULE_FREE,
-                                             .n_moments = 2,
-                                             .averages = true},
-    [CONFIG_OPTIMIZER_MUON] = {.method = METHOD_MATRIX, .rule = OPTIMIZER_MUON, .n_moments = 1},
-};
-
-struct optimizer_traits optimizer_traits_of(const struct config *config, enum config_optimizer type) {
-    struct optimizer_traits traits = table[type];
+// A group of all defaults of an optimizer. AdamW and Adam have two moments per element, Lion one.
+// Schedule-free AdamW keeps z in the place of m.
+static struct optimizer_group group_of_type(const struct config *config, enum config_optimizer type) {
+    static const struct optimizer_group table[] = {
+        [CONFIG_OPTIMIZER_ADAMW] = {.rule = OPTIMIZER_ADAMW, .n_moments = 2},
+        [CONFIG_OPTIMIZER_ADAM] = {.rule = OPTIMIZER_ADAM, .n_moments = 2},
+        [CONFIG_OPTIMIZER_SGD] = {.rule = OPTIMIZER_SGD, .n_moments = 1},
+        [CONFIG_OPTIMIZER_LION] = {.rule = OPTIMIZER_LION, .n_moments = 1},
+        [CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW] = {.rule = OPTIMIZER_SCHEDULE_FREE, .n_moments = 2},
+        [CONFIG_OPTIMIZER_MUON] = {.rule = OPTIMIZER_MUON, .n_moments = 1},
+    };
+    struct optimizer_group group = table[type];
+    group.lr_scale = 1;
     if (type == CONFIG_OPTIMIZER_SGD && config->optimizer.momentum == 0)
-        traits.n_moments = 0;
-    return traits;
-}
-
-struct optimizer_traits optimizer_traits_of_run(const struct config *config) {
-    return optimizer_traits_of(config, config->optimizer.type);
+        group.n_moments = 0;
+    return group;
 }
 
 // ---- which entry of optimizer.groups a tensor is in
@@ -154,8 +149,8 @@ static enum status find_entries(struct optimizer_groups *groups, const struct co
 // ---- groups
 
 static bool is_same(const struct optimizer_group *a, const struct optimizer_group *b) {
-    return a->traits.method == b->traits.method && a->traits.rule == b->traits.rule &&
-           a->lr_scale == b->lr_scale && a->weight_decay == b->weight_decay;
+    return a->is_frozen == b->is_frozen && a->rule == b->rule && a->lr_scale == b->lr_scale &&
+           a->weight_decay == b->weight_decay;
 }
 
 // Puts a tensor into its group, which is added if no tensor before was in it.
@@ -173,23 +168,21 @@ static enum status put(struct optimizer_groups *groups, const struct config *con
     if (i == groups->n)
         groups->groups[groups->n++] = *wanted;
     groups->of_param[tensor] = (unsigned char)i;
-    groups->n_moments_of[tensor] = (unsigned char)wanted->traits.n_moments;
+    groups->n_moments_of[tensor] = (unsigned char)wanted->n_moments;
+    groups->has_muon |= wanted->rule == OPTIMIZER_MUON;
+    groups->has_frozen |= wanted->is_frozen;
     return STATUS_OK;
 }
 
 // Without its entry of optimizer.groups. Muon is for matrices inside blocks; other tensors are AdamW's.
 static struct optimizer_group default_group(const struct config *config, const struct param *param,
                                             bool by_adamw) {
-    struct optimizer_group group = {.traits = optimizer_traits_of(config, config->optimizer.type),
-                                    .lr_scale = 1,
-                                    .weight_decay = param->decay ? config->optimizer.weight_decay : 0};
-    const bool is_matrix_rule = group.traits.method == METHOD_MATRIX;
-    if (!by_adamw && (!is_matrix_rule || param->is_matrix))
-        return group;
-    group.traits = optimizer_traits_of(config, CONFIG_OPTIMIZER_ADAMW);
-    if (!is_matrix_rule)
-        return group;
-    if (config->optimizer.adamw_lr > 0)
+    const bool is_muon = config->optimizer.type == CONFIG_OPTIMIZER_MUON;
+    by_adamw |= is_muon && !param->is_matrix;
+    struct optimizer_group group =
+        group_of_type(config, by_adamw ? CONFIG_OPTIMIZER_ADAMW : config->optimizer.type);
+    group.weight_decay = param->decay ? config->optimizer.weight_decay : 0;
+    if (by_adamw && is_muon && config->optimizer.adamw_lr > 0)
         group.lr_scale = config->optimizer.adamw_lr / config->optimizer.lr;
     return group;
 }
@@ -201,7 +194,7 @@ static struct optimizer_group make_group(const struct optimizer_groups *groups, 
     const struct config_group *given = entry < 0 ? &no_entry : &config->optimizer.groups.list[entry];
     struct optimizer_group group = default_group(config, &params->params[tensor], given->by_adamw);
     if (given->is_frozen)
-        return (struct optimizer_group){.traits = {.method = METHOD_FROZEN}};
+        return (struct optimizer_group){.is_frozen = true};
     if (given->has_lr)
         group.lr_scale = given->lr / config->optimizer.lr;
     if (given->has_weight_decay)
@@ -211,16 +204,14 @@ static struct optimizer_group make_group(const struct optimizer_groups *groups, 
 
 enum status optimizer_groups_init(struct optimizer_groups *groups, const struct config *config,
                                   const struct params *params) {
-    const struct optimizer_traits traits = optimizer_traits_of(config, config->optimizer.type);
+    const struct optimizer_group of_run = group_of_type(config, config->optimizer.type);
+    const size_t n = (size_t)params->n_params;
     *groups = (struct optimizer_groups){
-        .n_moments = traits.method == METHOD_MATRIX
-                         ? optimizer_traits_of(config, CONFIG_OPTIMIZER_ADAMW).n_moments
-                         : traits.n_moments,
-        .of_param = calloc((size_t)params->n_params + 1, sizeof *groups->of_param),
-        .n_moments_of = calloc((size_t)params->n_params + 1, sizeof *groups->n_moments_of),
-        .entry_of = calloc((size_t)params->n_params + 1, sizeof *groups->entry_of)};
-    if (!groups->of_param || !groups->n_moments_of || !groups->entry_of)
-        return FAIL(STATUS_FAILED, "out of memory for the groups of %d tensors", params->n_params);
+        .n_moments = of_run.rule == OPTIMIZER_MUON ? group_of_type(config, CONFIG_OPTIMIZER_ADAMW).n_moments
+                                                   : of_run.n_moments,
+        .of_param = allocate(n, sizeof *groups->of_param),
+        .n_moments_of = allocate(n, sizeof *groups->n_moments_of),
+        .entry_of = allocate(n, sizeof *groups->entry_of)};
     TRY(find_entries(groups, config, params));
     for (int i = 0; i < params->n_params; i++) {
         const struct optimizer_group group = make_group(groups, config, params, i);
@@ -236,33 +227,30 @@ void optimizer_groups_free(struct optimizer_groups *groups) {
     *groups = (struct optimizer_groups){0};
 }
 
-bool optimizer_groups_use(const struct optimizer_groups *groups, enum optimizer_method method) {
-    for (int i = 0; i < groups->n; i++)
-        if (groups->groups[i].traits.method == method)
-            return true;
-    return false;
-}
-
 const struct optimizer_group *optimizer_group_of(const struct optimizer_groups *groups, int param) {
     return &groups->groups[groups->of_param[param]];
 }
 
 bool optimizer_groups_freeze(const struct optimizer_groups *groups, int param) {
-    return optimizer_group_of(groups, param)->traits.method == METHOD_FROZEN;
+    return optimizer_group_of(groups, param)->is_frozen;
+}
+
+bool optimizer_groups_orthogonalize(const struct optimizer_groups *groups, int param) {
+    return optimizer_group_of(groups, param)->rule == OPTIMIZER_MUON;
 }
 
 bool optimizer_groups_keep(const struct optimizer_groups *was, const struct optimizer_groups *is, int param,
                            int moment) {
-    const struct optimizer_traits before = optimizer_group_of(was, param)->traits,
-                                  now = optimizer_group_of(is, param)->traits;
-    return before.rule == now.rule && moment <= before.n_moments && moment <= now.n_moments;
+    const struct optimizer_group *before = optimizer_group_of(was, param),
+                                 *now = optimizer_group_of(is, param);
+    return before->rule == now->rule && moment <= before->n_moments && moment <= now->n_moments;
 }
 
 bool optimizer_groups_next_trained(const struct optimizer_groups *groups, const struct params *params,
                                    int unit, size_t begin, size_t end, struct trained_span *span) {
     const size_t from = span->end > begin ? span->end : begin;
     *span = (struct trained_span){from, end};
-    if (!optimizer_groups_use(groups, METHOD_FROZEN))
+    if (!groups->has_frozen)
         return from < end;
     bool found = false;
     for (struct param_overlap it = {0}; params_next_overlap(params, unit, from, end, &it);) {
@@ -301,14 +289,14 @@ static void print_line(const struct optimizer_groups *groups, const struct confi
         text_add(out, "optimizer, other tensors");
     text_add(out, ": %d tensor%s, %s parameters, ", n, n > 1 ? "s" : "",
              text_count(count, sizeof count, (double)elements));
-    if (of->traits.method == METHOD_FROZEN) {
+    if (of->is_frozen) {
         text_add(out, "frozen");
         return;
     }
-    const bool by_adamw = of->traits.method == METHOD_ELEMENTWISE && of->traits.rule == OPTIMIZER_ADAMW;
-    text_add(out, "%s, lr %s",
-             config_optimizer_name(by_adamw ? CONFIG_OPTIMIZER_ADAMW : config->optimizer.type),
-             text_float(number, (float)(of->lr_scale * config->optimizer.lr)));
+    text_add(
+        out, "%s, lr %s",
+        config_optimizer_name(of->rule == OPTIMIZER_ADAMW ? CONFIG_OPTIMIZER_ADAMW : config->optimizer.type),
+        text_float(number, (float)(of->lr_scale * config->optimizer.lr)));
     text_add(out, ", weight decay %s", text_float(number, (float)of->weight_decay));
 }
 
@@ -322,7 +310,7 @@ void optimizer_groups_print(const struct optimizer_groups *groups, const struct 
 struct optimizer_step_args optimizer_group_step(const struct config *config,
                                                 const struct optimizer_group *group, int64_t step,
                                                 double lr) {
-    const enum optimizer_rule rule = group->traits.rule;
+    const enum optimizer_rule rule = group->rule;
     return (struct optimizer_step_args){.rule = rule,
                                         .step = step,
                                         .lr = lr * group->lr_scale,

@@ -8,37 +8,32 @@
 #include "model/params.h"
 #include "options/config.h"
 
-// How an update works, beyond the elementwise rule.
-enum optimizer_method {
-    METHOD_ELEMENTWISE, // each element by itself: optimizer_step, optimizer_spans
-    METHOD_MATRIX,      // a momentum, whose direction is orthogonalized matrix by matrix (zero/stages/muon.h)
-    METHOD_FROZEN,      // none: the tensors do not change, and are no part of the gradient norm
-};
-
-// One optimizer of the table.
-struct optimizer_traits {
-    enum optimizer_method method;
-    enum optimizer_rule rule; // of the elementwise part
-    int n_moments;            // per element: 0, 1 (m), 2 (m and v); SGD without momentum has 0
-    bool averages;            // the weights, by itself: the average follows from them and those in m's place
-};
-struct optimizer_traits optimizer_traits_of(const struct config *config, enum config_optimizer type);
-// Those of the run's optimizer.type.
-struct optimizer_traits optimizer_traits_of_run(const struct config *config);
-
 // Elements of one group are updated with the same constants: update_plan.constants[group].
 struct optimizer_group {
-    struct optimizer_traits traits;
-    double lr_scale; // of the schedule's learning rate
+    bool is_frozen;           // the tensors do not change, and are no part of the gradient norm
+    enum optimizer_rule rule; // OPTIMIZER_MUON: of the momentum, whose direction is orthogonalized matrix by
+                              // matrix (zero/stages/muon.h)
+    int n_moments;            // per element: 0, 1 (m), 2 (m and v); SGD without momentum has 0
+    double lr_scale;          // of the schedule's learning rate
     double weight_decay;
 };
+// True if each element is updated by itself: optimizer_step, optimizer_spans.
+static inline bool optimizer_group_is_elementwise(const struct optimizer_group *group) {
+    return !group->is_frozen && group->rule != OPTIMIZER_MUON;
+}
+// Schedule-free AdamW averages the weights by itself: the average follows from them and from those that it
+// keeps in the place of m.
+static inline bool optimizer_averages(const struct config *config) {
+    return config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW;
+}
 
 struct optimizer_groups {
     struct optimizer_group groups[OPTIMIZER_GROUPS];
     int n;
+    bool has_muon, has_frozen;   // some tensor is updated by Muon; not at all
     int n_moments;               // the most that a group of this optimizer may have, whether one has or not
     unsigned char *of_param;     // (n_params) the group of each tensor
-    unsigned char *n_moments_of; // (n_params) its traits' n_moments
+    unsigned char *n_moments_of; // (n_params) its n_moments
     signed char *entry_of;       // (n_params) its entry of optimizer.groups, or -1
 };
 
@@ -49,10 +44,9 @@ enum status optimizer_groups_init(struct optimizer_groups *groups, const struct 
                                   const struct params *params) MUST_CHECK;
 void optimizer_groups_free(struct optimizer_groups *groups);
 
-// True if some tensor is updated by the method.
-bool optimizer_groups_use(const struct optimizer_groups *groups, enum optimizer_method method);
 const struct optimizer_group *optimizer_group_of(const struct optimizer_groups *groups, int param);
 bool optimizer_groups_freeze(const struct optimizer_groups *groups, int param);
+bool optimizer_groups_orthogonalize(const struct optimizer_groups *groups, int param); // Muon's
 // Whether a tensor's m (moment 1) or v (2) that was written under `was` means the same under `is`: the tensor
 // had it, and its rule is as before. Muon's m is a sum of gradients, Adam's a mean.
 bool optimizer_groups_keep(const struct optimizer_groups *was, const struct optimizer_groups *is, int param,

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+
 static const char *const names[N_PARTITIONS] = {"even", "layer", "tensor"};
 
 const char *partition_name(enum partition_kind kind) {
@@ -82,34 +84,28 @@ static void sink_root(int *heap, int n, const size_t *load) {
 
 // Longest processing time first: items by falling size, each to the rank that owns least so far. The largest
 // shard is at most 4/3 of the optimum (Graham, "Bounds on multiprocessing timing anomalies", 1969).
-static enum status assign_items(struct partition *partition, struct partition_item *items, int n_items) {
+static void assign_items(struct partition *partition, struct partition_item *items, int n_items) {
     int world = partition->world;
-    size_t *load = calloc((size_t)world, sizeof *load);
-    int *heap = calloc((size_t)world, sizeof *heap);
-    if (load && heap) {
-        for (int rank = 0; rank < world; rank++)
-            heap[rank] = rank;
-        qsort(items, (size_t)n_items, sizeof *items, compare_sizes);
-        for (int i = 0; i < n_items; i++) {
-            items[i].owner = heap[0];
-            load[heap[0]] += items[i].end - items[i].begin;
-            sink_root(heap, world, load);
-        }
-        qsort(items, (size_t)n_items, sizeof *items, compare_positions);
-        for (int i = 0; i < n_items; i++)
-            add_span(partition, items[i].unit, items[i].owner, items[i].begin, items[i].end);
+    size_t *load = allocate((size_t)world, sizeof *load);
+    int *heap = allocate((size_t)world, sizeof *heap);
+    for (int rank = 0; rank < world; rank++)
+        heap[rank] = rank;
+    qsort(items, (size_t)n_items, sizeof *items, compare_sizes);
+    for (int i = 0; i < n_items; i++) {
+        items[i].owner = heap[0];
+        load[heap[0]] += items[i].end - items[i].begin;
+        sink_root(heap, world, load);
     }
-    bool enough = load && heap;
+    qsort(items, (size_t)n_items, sizeof *items, compare_positions);
+    for (int i = 0; i < n_items; i++)
+        add_span(partition, items[i].unit, items[i].owner, items[i].begin, items[i].end);
     free(load);
     free(heap);
-    return enough ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a partition over %d ranks", world);
 }
 
-static enum status assign_whole(struct partition *partition, const struct params *params, bool tensors) {
+static void assign_whole(struct partition *partition, const struct params *params, bool tensors) {
     int n = tensors ? params->n_params : params->n_units;
-    struct partition_item *items = calloc((size_t)n, sizeof *items);
-    if (!items)
-        return FAIL(STATUS_FAILED, "out of memory for a partition of %d tensors", params->n_params);
+    struct partition_item *items = allocate((size_t)n, sizeof *items);
     for (int i = 0; i < n; i++) {
         int unit = tensors ? params->params[i].unit : i;
         const struct param_unit *u = &params->units[unit];
@@ -121,9 +117,8 @@ static enum status assign_whole(struct partition *partition, const struct params
                                            .end = last ? u->elements : params->params[i + 1].offset,
                                            .position = i};
     }
-    enum status status = assign_items(partition, items, n);
+    assign_items(partition, items, n);
     free(items);
-    return status;
 }
 
 // ---- offsets in shards
@@ -151,25 +146,18 @@ static void compute_offsets(struct partition *partition, int n_units) {
     }
 }
 
-enum status partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,
-                           int world) {
+void partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,
+                    int world) {
     *partition = (struct partition){.kind = kind, .world = world};
     size_t most = kind == PARTITION_EVEN ? (size_t)params->n_units * (size_t)world : (size_t)params->n_params;
-    partition->spans = calloc(most, sizeof *partition->spans);
-    partition->first_span = calloc((size_t)params->n_units + 1, sizeof *partition->first_span);
-    partition->rank_elements = calloc((size_t)world, sizeof *partition->rank_elements);
-    enum status status = STATUS_OK;
-    if (!partition->spans || !partition->first_span || !partition->rank_elements)
-        status = FAIL(STATUS_FAILED, "out of memory for a partition over %d ranks", world);
-    else if (kind == PARTITION_EVEN)
+    partition->spans = allocate(most, sizeof *partition->spans);
+    partition->first_span = allocate((size_t)params->n_units + 1, sizeof *partition->first_span);
+    partition->rank_elements = allocate((size_t)world, sizeof *partition->rank_elements);
+    if (kind == PARTITION_EVEN)
         assign_evenly(partition, params);
     else
-        status = assign_whole(partition, params, kind == PARTITION_TENSOR);
-    if (status == STATUS_OK)
-        compute_offsets(partition, params->n_units);
-    else
-        partition_free(partition);
-    return status;
+        assign_whole(partition, params, kind == PARTITION_TENSOR);
+    compute_offsets(partition, params->n_units);
 }
 
 bool partition_repeats(const struct partition *partition, const struct params *params, int unit) {

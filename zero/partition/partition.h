@@ -35,8 +35,8 @@ struct partition {
     size_t *rank_elements; // (world) size of each rank's shard
 };
 
-enum status partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,
-                           int world) MUST_CHECK;
+void partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,
+                    int world);
 // True if the unit has the same tensors and is divided in the same way as the unit before it. Such units
 // share their lists of buckets.
 bool partition_repeats(const struct partition *partition, const struct params *params, int unit);

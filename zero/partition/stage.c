@@ -1,5 +1,10 @@
-// The one place where config options become what the stages work with.
+// The one place where config options become what the modules of a stage work with.
 #include "zero/partition/stage.h"
+
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "model/generate.h"
 
 enum gpt_recompute stage_recompute(const struct config *config) {
     static const enum gpt_recompute levels[] = {[CONFIG_RECOMPUTE_NONE] = RECOMPUTE_NONE,
@@ -16,15 +21,14 @@ enum partition_kind stage_partition(const struct config *config) {
     return kinds[config->zero_optimization.partition];
 }
 
-void stage_options_read(const struct config *config, enum region_place place, struct stage_options *out) {
+static struct stage_options read_options(const struct config *config, enum region_place place) {
     static const enum dtype comm_dtypes[] = {[CONFIG_COMMUNICATION_DTYPE_FP32] = DTYPE_F32,
                                              [CONFIG_COMMUNICATION_DTYPE_BF16] = DTYPE_BF16,
                                              [CONFIG_COMMUNICATION_DTYPE_FP16] = DTYPE_F16};
     bool apart = place == REGION_DEVICE; // otherwise the host has everything already
     bool on_host = apart && config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU;
-    *out = (struct stage_options){
+    return (struct stage_options){
         .stage = (int)config->zero_optimization.stage,
-        .partition = stage_partition(config),
         .gradient_comm_dtype = comm_dtypes[config->top.communication_data_type],
         .reduce_bucket = (size_t)config->zero_optimization.reduce_bucket_size,
         .allgather_bucket = (size_t)config->zero_optimization.allgather_bucket_size,
@@ -37,4 +41,53 @@ void stage_options_read(const struct config *config, enum region_place place, st
         // Other stages keep parameters on the device. Plans show their memory without the option.
         .offload_param = apart && config->zero_optimization.stage == 3 &&
                          config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU};
+}
+
+static void list_owned(struct stage *stage) {
+    const struct params *params = stage->params;
+    const struct partition *partition = stage->partition;
+    stage->owned = allocate((size_t)partition->n_spans, sizeof *stage->owned);
+    stage->first_owned = allocate((size_t)params->n_units + 1, sizeof *stage->first_owned);
+    for (int unit = 0; unit < params->n_units; unit++) {
+        for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++) {
+            const struct partition_span *span = &partition->spans[i];
+            if (span->owner == stage->rank)
+                stage->owned[stage->n_owned++] =
+                    (struct stage_span){unit, span->begin, span->end,
+                                        params->units[unit].offset + span->begin, span->shard_offset};
+        }
+        stage->first_owned[unit + 1] = stage->n_owned;
+    }
+}
+
+// Of one token: the order is that of any length.
+static enum status record_traces(struct stage *stage) {
+    for (int i = 0; i < N_TRACES; i++) {
+        const enum trace_kind kind = (enum trace_kind)i;
+        TRY(kind == TRACE_PROMPT || kind == TRACE_DECODING
+                ? generator_trace(stage->params, kind, &stage->traces[kind])
+                : gpt_trace(stage->params, stage_recompute(stage->config), 1, kind, &stage->traces[kind]));
+    }
+    return STATUS_OK;
+}
+
+enum status stage_init(struct stage *stage) {
+    stage->options = read_options(stage->config, stage->device->place);
+    if (!stage->partition) {
+        partition_init(&stage->own_partition, stage->params, stage_partition(stage->config), stage->world);
+        stage->partition = &stage->own_partition;
+    }
+    TRY(optimizer_groups_init(&stage->groups, stage->config, stage->params));
+    list_owned(stage);
+    return record_traces(stage);
+}
+
+void stage_free(struct stage *stage) {
+    for (int kind = 0; kind < N_TRACES; kind++)
+        trace_free(&stage->traces[kind]);
+    optimizer_groups_free(&stage->groups);
+    partition_free(&stage->own_partition);
+    free(stage->owned);
+    free(stage->first_owned);
+    *stage = (struct stage){0};
 }

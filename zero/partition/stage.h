@@ -1,24 +1,35 @@
-// The ZeRO stage as the rest of the code sees it: the options that choose it, and the spans of elements that
-// a rank works on.
+// A stage: what one rank of a run trains, how it is sharded, and which part of it this rank owns. Each of the
+// modules that hold a model state (zero/stages, zero/offload) reads the stage and copies nothing of it.
 //
-// Source: ZeRO (arXiv 1910.02054). Each stage shards one more of the model states:
+// Source: ZeRO (arXiv 1910.02054), section 5. A stage shards one more of the model states than the one
+// before:
 //   stage 0  nothing (data parallelism)
 //   stage 1  optimizer states
 //   stage 2  and gradients
 //   stage 3  and parameters
+//
+// Ownership. The partition gives each element of the model to one rank. The owner of an element receives the
+// sum of its gradients over ranks, adds its square to the norm, updates it, writes it to checkpoints, and is
+// where the other ranks get its new value. In stage 0 every rank updates every element; ownership divides the
+// rest.
+//
+// A stage is a pure function of what it is given. It has no memory for states and does not communicate, so
+// that a plan can make the stage of any rank.
 #ifndef ZERO_ZERO_PARTITION_STAGE_H
 #define ZERO_ZERO_PARTITION_STAGE_H
 
 #include "base/region.h"
 #include "model/gpt.h"
+#include "model/trace.h"
 #include "options/config.h"
+#include "zero/comm/comm.h"
+#include "zero/partition/optimizer_groups.h"
 #include "zero/partition/partition.h"
 
 #define N_STAGES 4
 
 struct stage_options {
-    int stage; // 0 to 3
-    enum partition_kind partition;
+    int stage;                                     // 0 to 3
     size_t reduce_bucket, allgather_bucket;        // elements of one collective
     size_t prefetch_bucket, persistence_threshold; // stage3_*, elements
     bool overlap, reduce_every_micro_batch;
@@ -27,31 +38,66 @@ struct stage_options {
     bool offload_optimizer, offload_param;
     double offload_ratio; // fraction of each span that the host updates
 };
-// place: where the device has its memory.
-void stage_options_read(const struct config *config, enum region_place place, struct stage_options *out);
 enum partition_kind stage_partition(const struct config *config);
 enum gpt_recompute stage_recompute(const struct config *config);
 
-// True if gradients are reduced into a shard of their own after each micro-batch. Otherwise they accumulate
-// in full on every rank and are reduced in place after the last one.
-static inline bool stage_reduces_to_shard(const struct stage_options *options) {
-    return options->stage >= 2 || options->reduce_every_micro_batch;
-}
-
-// Elements [begin, end) of a unit that this rank works on.
+// Elements [begin, end) of a unit that a rank works on.
 struct stage_span {
     int unit;
     size_t begin, end;
     size_t model_offset; // of `begin` in an array of all units
     size_t shard_offset; // of `begin` in an array of this rank's shard
 };
-// Spans in the order of units.
-struct stage_spans {
-    struct stage_span *spans;
-    int n, *first; // (n_units + 1) spans of unit u: first[u] .. first[u + 1] - 1
+
+struct stage {
+    // Given. The pointers must outlive the stage.
+    const struct config *config; // resolved for `world`
+    const struct params *params;
+    enum dtype type;       // compute type: of the parameters in forward and backward. Gradients are fp32
+    struct device *device; // that computes
+    int rank, world;
+    const struct partition *partition; // of these params and ranks; NULL: stage_init makes own_partition
+    // Made by stage_init.
+    struct stage_options options;
+    struct partition own_partition;
+    struct optimizer_groups groups; // how each tensor is updated
+    struct stage_span *owned;       // (n_owned) this rank's shard, in the order of units
+    int n_owned, *first_owned;     // (n_units + 1) of unit u: owned[first_owned[u]] .. first_owned[u + 1] - 1
+    struct trace traces[N_TRACES]; // of the model's passes: the order in which they use units
+    // From model_states_bind on.
+    struct comm *comm;
+    struct device *host; // whose memory is the host's: updates what is offloaded
 };
+
+// Makes the stage of what is given in it; the rest is zero. Call stage_free also after a failure.
+// STATUS_INVALID: see optimizer_groups_init.
+enum status stage_init(struct stage *stage) MUST_CHECK;
+void stage_free(struct stage *stage);
+
+// True if ranks hold their shards only: of the parameters, between their uses; of the gradients.
+static inline bool stage_shards_params(const struct stage *stage) {
+    return stage->options.stage == 3;
+}
+static inline bool stage_shards_grads(const struct stage *stage) {
+    return stage->options.stage >= 2;
+}
+// True if gradients are reduced into a shard of their own after each micro-batch. Otherwise they accumulate
+// in full on every rank and are reduced in place after the last one.
+static inline bool stage_reduces_to_shard(const struct stage *stage) {
+    return stage_shards_grads(stage) || stage->options.reduce_every_micro_batch;
+}
+// Where a span begins: in an array of all units, or in one of this rank's shard.
 static inline size_t stage_span_offset(const struct stage_span *span, bool whole_model) {
     return whole_model ? span->model_offset : span->shard_offset;
+}
+// The elements of this rank's shard.
+static inline size_t stage_shard_elements(const struct stage *stage) {
+    return stage->partition->rank_elements[stage->rank];
+}
+// Where this rank's unit shard begins in its shard; 0 where it has none.
+static inline size_t stage_unit_shard(const struct stage *stage, int unit) {
+    const int first = stage->first_owned[unit];
+    return first < stage->first_owned[unit + 1] ? stage->owned[first].shard_offset : 0;
 }
 
 #endif

@@ -21,7 +21,7 @@ enum status average_update(const struct model_states *state, struct stream *stre
         return STATUS_OK;
     for (int i = 0; i < placement->n_spans; i++) {
         const struct placement_span *placed = &placement->spans[i];
-        struct stream host = {.device = state->host}, *on = placed->on_host ? &host : stream;
+        struct stream host = {.device = state->stage.host}, *on = placed->on_host ? &host : stream;
         float *average = placement_array_at(placement, placed, STATE_AVERAGE, 0);
         TRY(on->device->ops->lerp(on, &(struct lerp_args){.out = average,
                                                           .x = average,
@@ -42,14 +42,20 @@ enum status average_update(const struct model_states *state, struct stream *stre
 // no z are never updated.
 static struct lerp_args shown(const struct model_states *state, const struct placement_span *placed,
                               size_t offset, size_t n, bool average) {
+    const struct config *config = state->stage.config;
+    const double beta = optimizer_averages(config) ? config->optimizer.betas.value[0] : 0;
     const struct optimizer_state at = states_at(state, placed, offset);
-    struct lerp_args args = {
-        .x = at.master, .y = at.master, .n = n, .weight = 1, .type = DTYPE_F32, .out_type = state->type};
+    struct lerp_args args = {.x = at.master,
+                             .y = at.master,
+                             .n = n,
+                             .weight = 1,
+                             .type = DTYPE_F32,
+                             .out_type = state->stage.type};
     if (average && state->placement.has_average) {
         args.x = args.y = placement_array_at(&state->placement, placed, STATE_AVERAGE, offset);
-    } else if (average && state->schedule_free_beta > 0 && at.m) {
+    } else if (average && beta > 0 && at.m) {
         args.y = at.m;
-        args.weight = schedule_free_weight(state->schedule_free_beta);
+        args.weight = schedule_free_weight(beta);
     }
     return args;
 }
@@ -74,7 +80,7 @@ static enum status show_in_place(const struct model_states *state, struct stream
 static enum status show_on_device(const struct model_states *state, struct stream *stream,
                                   const struct placement_span *placed, bool average) {
     struct lerp_args args = shown(state, placed, 0, elements_of(placed), average);
-    if (state->type == DTYPE_F32)
+    if (state->stage.type == DTYPE_F32)
         return show_in_place(state, stream, placed, 0, args.n, average);
     args.out = model_states_params_at(state, placed, 0);
     return stream->device->ops->lerp(stream, &args);
@@ -83,7 +89,7 @@ static enum status show_on_device(const struct model_states *state, struct strea
 // As after an update: through the buffers of the parameters on their way to the device.
 static enum status show_on_host(struct model_states *state, const struct placement_span *placed,
                                 bool average) {
-    struct stream host = {.device = state->host};
+    struct stream host = {.device = state->stage.host};
     for (size_t at = 0, n; at < elements_of(placed); at += n) {
         n = elements_of(placed) - at < OFFLOAD_CHUNK ? elements_of(placed) - at : OFFLOAD_CHUNK;
         struct lerp_args args = shown(state, placed, at, n, average);
@@ -99,15 +105,15 @@ enum status average_show(struct model_states *state, struct stream *stream, bool
     const struct placement *placement = &state->placement;
     if (state->shows_average == average)
         return STATUS_OK;
-    if (state->options.offload_optimizer) // earlier copies may still read the host's memory
+    if (state->stage.options.offload_optimizer) // earlier copies may still read the host's memory
         TRY(offload_params_wait(&state->offload, stream));
-    TRY(state->device->synchronize(stream));
+    TRY(state->stage.device->synchronize(stream));
     for (int i = 0; i < placement->n_spans; i++)
         TRY(placement->spans[i].on_host ? show_on_host(state, &placement->spans[i], average)
                                         : show_on_device(state, stream, &placement->spans[i], average));
-    if (state->options.offload_optimizer)
+    if (state->stage.options.offload_optimizer)
         TRY(offload_params_wait(&state->offload, stream));
-    TRY(state->device->synchronize(stream));
+    TRY(state->stage.device->synchronize(stream));
     state->shows_average = average;
     return parameters_gather_updated(&state->parameters, stream);
 }

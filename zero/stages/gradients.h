@@ -14,9 +14,6 @@
 #ifndef ZERO_ZERO_STAGES_GRADIENTS_H
 #define ZERO_ZERO_STAGES_GRADIENTS_H
 
-#include "base/region.h"
-#include "model/gpt.h"
-#include "model/trace.h"
 #include "zero/offload/offload.h"
 #include "zero/partition/buckets.h"
 
@@ -40,11 +37,8 @@ struct gradient_buffer {
 };
 
 struct gradients {
-    const struct params *params;
-    const struct stage_options *options;
-    struct device *device;
+    const struct stage *stage;
     struct offload *offload;
-    struct comm *comm; // from gradients_bind on
     int whole_region, shard_region;
     float *whole, *shard; // all gradients; those of this rank's shard. NULL if the stage has none
     void **tensors; // (n_params) the addresses of tensors' gradients in `whole`; or those of all buffers
@@ -52,29 +46,20 @@ struct gradients {
     int n_pool, n_buffers;
     int n_taken;                   // from the pool, in this micro-batch
     struct buckets reduce_buckets; // stages 0 and 1: all units, the last first
-    const struct partition *partition;
-    const struct stage_spans *owned;
     struct reduction *reductions;  // stages 2 and 3: (n_units)
     struct buckets gather_buckets; // stage 0: the sums, to every rank
     int next_call;                 // stages 0 and 1: the first of reduce_buckets that was not issued yet
-    size_t n_issued;               // elements of the calls before it
     bool beta_zero;    // the first micro-batch in these buffers: matrix products write with beta = 0
     bool accumulating; // the shard holds earlier micro-batches: reductions add to it
     bool reducing;     // this micro-batch's gradients are reduced
 };
 
-// Adds regions to `table` for a rank that owns shard_elements. `partition`, `owned` and `offload` must
-// outlive the gradients.
-//   training   the recorded trace: which units get several contributions
-enum status gradients_init(struct gradients *gradients, const struct params *params,
-                           const struct stage_options *options, const struct trace *training,
-                           const struct partition *partition, const struct stage_spans *owned,
-                           size_t shard_elements, struct offload *offload, struct device *device,
+// Adds regions to `table`. Call gradients_free also after a failure.
+enum status gradients_init(struct gradients *gradients, const struct stage *stage, struct offload *offload,
                            struct region_table *table) MUST_CHECK;
 // Builds the lists of buckets, without memory for gradients or other ranks. gradients_bind does it too.
-enum status gradients_build_buckets(struct gradients *gradients) MUST_CHECK;
-enum status gradients_bind(struct gradients *gradients, const struct region_table *table,
-                           struct comm *comm) MUST_CHECK;
+void gradients_build_buckets(struct gradients *gradients);
+void gradients_bind(struct gradients *gradients, const struct region_table *table);
 void gradients_free(struct gradients *gradients);
 
 // Call before micro-batch k of n of a step.

@@ -8,7 +8,7 @@
 //
 // Each call is compared with the recorded trace of its pass (model/trace.h), in every stage.
 //
-// What each stage does with them:
+// What each stage (zero/partition/stage.h) does with them:
 //   stage   parameters                        gradients                          optimizer states
 //   0       whole                             whole, all-reduced                 whole
 //   1       whole, all-gather after update    whole, reduce-scatter              sharded
@@ -20,10 +20,6 @@
 #ifndef ZERO_ZERO_STAGES_MODEL_STATES_H
 #define ZERO_ZERO_STAGES_MODEL_STATES_H
 
-#include "base/region.h"
-#include "kernels/device.h"
-#include "model/generate.h"
-#include "model/gpt.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/offload/placement.h"
 #include "zero/partition/norm.h"
@@ -31,42 +27,26 @@
 #include "zero/stages/parameters.h"
 
 struct model_states {
-    const struct params *params;
-    struct device *device, *host; // host: from model_states_bind on; updates the host's spans
-    enum dtype type;              // compute type
-    struct stage_options options;
-    int rank, world;
-    struct partition partition;
-    bool partition_is_borrowed;
-    struct optimizer_groups groups;
-    struct stage_spans owned;   // spans of this rank's shard
+    struct stage stage;
     struct placement placement; // spans that this rank updates: in stage 0 all, else what it owns
     struct parameters parameters;
     struct gradients gradients;
     struct offload offload;
     struct norm norm;
-    struct comm *comm;             // from model_states_bind on
-    struct trace traces[N_TRACES]; // of the model's passes
-    struct trace_cursor cursor;    // of the current one
+    struct trace_cursor cursor; // in the trace of the current pass
     // Host memory for CHECKPOINT_CHUNK elements on their way between states and files (model_states_io.c).
     int values_region, codes_region, scales_region;
     float *values; // fp32
     void *codes;   // moments as they are stored, if not in fp32
     float *scales; // int8 moments: the scales of `codes`
     struct unit_hooks hooks;
-    double schedule_free_beta; // beta1 of schedule-free AdamW; else 0
-    bool shows_average;        // the parameters are those for evaluation (zero/stages/averaging.h)
+    bool shows_average; // the parameters are those for evaluation (zero/stages/averaging.h)
 };
 
-// Plans the states of `rank` among `world` and adds their regions to `table`. Allocates no state and does not
-// communicate.
-//   type        compute type
-//   partition   of these params and ranks, for a caller that plans several ranks; it must outlive the
-//               states. NULL: computed here
+// Plans the states of a stage and adds their regions to `table`. Allocates no state and does not communicate.
+//   given   what stage_init is given
 // Call model_states_free also after a failure.
-enum status model_states_init(struct model_states *state, const struct params *params,
-                              const struct config *config, enum dtype type, int rank, int world,
-                              const struct partition *partition, struct device *device,
+enum status model_states_init(struct model_states *state, const struct stage *given,
                               struct region_table *table) MUST_CHECK;
 // Finds the regions once the table is allocated. From here on the states communicate.
 //   host   a device whose memory is the host's; it updates the spans that are placed on the host

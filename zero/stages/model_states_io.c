@@ -15,8 +15,8 @@ static enum status copy_array(const struct model_states *state, struct stream *s
         memcpy(to, from, bytes);
         return STATUS_OK;
     }
-    TRY(state->device->copy(stream, to, from, bytes));
-    return state->device->synchronize(stream);
+    TRY(state->stage.device->copy(stream, to, from, bytes));
+    return state->stage.device->synchronize(stream);
 }
 
 // The kinds that every element has, in fp32: master weights, and the average.
@@ -90,17 +90,17 @@ static enum status read_chunk(struct model_states *state, struct stream *stream,
 static enum status round_chunk(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed, size_t offset, size_t n) {
     void *param = model_states_params_at(state, placed, offset);
-    struct stream host = {.device = state->host};
+    struct stream host = {.device = state->stage.host};
     struct cast_args cast = {.out = param,
                              .x = model_states_optimizer_at(state, placed, offset).master,
                              .n = n,
                              .type = DTYPE_F32,
-                             .out_type = state->type};
+                             .out_type = state->stage.type};
     if (!placed->on_host)
-        return state->type == DTYPE_F32 ? STATUS_OK : state->device->ops->cast(stream, &cast);
+        return state->stage.type == DTYPE_F32 ? STATUS_OK : state->stage.device->ops->cast(stream, &cast);
     TRY(offload_params_buffer(&state->offload, placed, offset, &cast.out));
     if (cast.out)
-        TRY(state->host->ops->cast(&host, &cast));
+        TRY(state->stage.host->ops->cast(&host, &cast));
     return offload_params_send(&state->offload, placed, offset, n, param);
 }
 
@@ -108,12 +108,12 @@ static enum status round_chunk(struct model_states *state, struct stream *stream
 // values do not change: new memory is zero.
 static enum status touch_first(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed) {
-    struct device *device = placed->on_host ? state->host : state->device;
-    struct stream host = {.device = state->host};
+    struct device *device = placed->on_host ? state->stage.host : state->stage.device;
+    struct stream host = {.device = state->stage.host};
     struct group_span span = {0};
     if (device->place != REGION_HOST || !numa_has_nodes())
         return STATUS_OK;
-    while ((span = placement_next_group_span(&state->placement, state->params, placed, &span)).n > 0) {
+    while ((span = placement_next_group_span(&state->placement, placed, &span)).n > 0) {
         const struct optimizer_state at = model_states_optimizer_at(state, placed, span.offset);
         const size_t size = dtype_size(state->placement.moment_type);
         const struct fill_args fills[] = {
@@ -136,10 +136,11 @@ static enum status touch_first(struct model_states *state, struct stream *stream
 static enum status read_moments(const struct model_states *state, const struct checkpoint_source *source,
                                 int unit, enum checkpoint_kind kind, size_t begin, size_t end, float *out) {
     memset(out, 0, (end - begin) * sizeof *out); // padding
-    for (struct param_overlap it = {0}; params_next_overlap(state->params, unit, begin, end, &it);) {
-        const struct optimizer_traits traits = optimizer_group_of(&state->groups, it.param)->traits;
-        const bool keeps = optimizer_groups_keep(source->written_by, &state->groups, it.param, (int)kind),
-                   is_point = traits.averages && kind == CHECKPOINT_M;
+    for (struct param_overlap it = {0}; params_next_overlap(state->stage.params, unit, begin, end, &it);) {
+        const struct optimizer_group *group = optimizer_group_of(&state->stage.groups, it.param);
+        const bool keeps =
+                       optimizer_groups_keep(source->written_by, &state->stage.groups, it.param, (int)kind),
+                   is_point = group->rule == OPTIMIZER_SCHEDULE_FREE && kind == CHECKPOINT_M;
         if (keeps || is_point)
             TRY(source->read(source->context, keeps ? kind : CHECKPOINT_MASTER, unit, it.begin, it.end,
                              out + (it.begin - begin)));
@@ -168,7 +169,7 @@ static enum status load_span(struct model_states *state, struct stream *stream,
     for (size_t begin = span->begin; begin < span->end; begin += CHECKPOINT_CHUNK) {
         size_t end = span->end - begin < CHECKPOINT_CHUNK ? span->end : begin + CHECKPOINT_CHUNK;
         size_t offset = begin - span->begin, n = end - begin;
-        comm_progress(state->comm);
+        comm_progress(state->stage.comm);
         for (int kind = 0; kind <= (all_kinds ? placed->n_moments : CHECKPOINT_MASTER); kind++)
             TRY(load_kind(state, stream, source, placed, (enum checkpoint_kind)kind, begin, end));
         if (source->has_average && state->placement.has_average)
@@ -183,9 +184,9 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
     state->shows_average = false;
     for (int i = 0; i < state->placement.n_spans; i++)
         TRY(load_span(state, stream, source, all_kinds, &state->placement.spans[i]));
-    if (state->options.offload_optimizer)
+    if (state->stage.options.offload_optimizer)
         TRY(offload_params_wait(&state->offload, stream));
-    TRY(state->device->synchronize(stream));
+    TRY(state->stage.device->synchronize(stream));
     return parameters_gather_updated(&state->parameters, stream);
 }
 
@@ -194,7 +195,7 @@ static enum status read_state(void *context, enum checkpoint_kind kind, int unit
                               float *out) {
     struct state_reader *reader = context;
     struct model_states *state = reader->state;
-    comm_progress(state->comm);
+    comm_progress(state->stage.comm);
     for (size_t at = begin; at < end;) {
         const struct placement_span *placed = model_states_span_at(state, unit, at);
         if (!placed)
@@ -216,5 +217,5 @@ struct checkpoint_source model_states_source(struct state_reader *reader) {
 struct checkpoint_kinds model_states_kinds(const struct model_states *state) {
     return (struct checkpoint_kinds){.n = state->placement.n_kinds,
                                      .has_average = state->placement.has_average,
-                                     .n_moments = state->groups.n_moments_of};
+                                     .n_moments = state->stage.groups.n_moments_of};
 }

@@ -5,41 +5,35 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "kernels/ops.h"
 
 // ---- planning
 
 static enum status plan_products(struct muon *muon, struct region_table *table) {
-    const struct model_states *state = muon->state;
-    const struct params *params = state->params;
-    const size_t most = (size_t)params->n_params * PARAM_PARTS_MOST + 1;
-    struct matrix_shape *shapes = calloc(most, sizeof *shapes);
-    int *n_matrices = calloc(most, sizeof *n_matrices), n = 0;
-    if (!shapes || !n_matrices) {
-        free(shapes);
-        free(n_matrices);
-        return FAIL(STATUS_FAILED, "out of memory for the shapes of %d tensors", params->n_params);
-    }
+    const struct stage *stage = &muon->state->stage;
+    const struct params *params = stage->params;
+    struct newton_schulz_batch *kinds = allocate((size_t)params->n_params * PARAM_PARTS_MOST, sizeof *kinds);
+    int n = 0;
     for (int i = 0; i < params->n_params; i++) {
         struct matrix_shape of[PARAM_PARTS_MOST];
         int64_t first_row[PARAM_PARTS_MOST];
-        if (optimizer_group_of(&state->groups, i)->traits.method != METHOD_MATRIX)
+        if (!optimizer_groups_orthogonalize(&stage->groups, i))
             continue;
         const int n_parts = muon_matrices(&params->params[i], of, first_row);
         for (int part = 0; part < n_parts; part++) {
             int known = 0;
-            while (known < n &&
-                   (shapes[known].rows != of[part].rows || shapes[known].columns != of[part].columns))
+            while (known < n && (kinds[known].shape.rows != of[part].rows ||
+                                 kinds[known].shape.columns != of[part].columns))
                 known++;
-            shapes[known] = of[part];
-            n_matrices[known]++;
+            kinds[known].shape = of[part];
+            kinds[known].n++;
             n = known == n ? n + 1 : n;
         }
     }
-    enum status status =
-        newton_schulz_plan(&muon->products, state->device, muon->type, shapes, n_matrices, n, table);
-    free(shapes);
-    free(n_matrices);
+    muon->products = (struct newton_schulz){.device = stage->device, .type = muon->type};
+    enum status status = newton_schulz_plan(&muon->products, kinds, n, table);
+    free(kinds);
     return status;
 }
 
@@ -49,10 +43,10 @@ static int list_matrices(const struct muon *muon, const struct muon_round *round
     int n = 0;
     for (int i = round->first_tensor; i < round->first_tensor + round->n_tensors; i++) {
         const struct muon_tensor *tensor = &muon->rounds.tensors[i];
-        const struct param *param = &muon->state->params->params[tensor->param];
+        const struct param *param = &muon->state->stage.params->params[tensor->param];
         struct matrix_shape shapes[PARAM_PARTS_MOST];
         int64_t first_row[PARAM_PARTS_MOST];
-        if (tensor->worker != muon->state->rank)
+        if (tensor->worker != muon->state->stage.rank)
             continue;
         const int n_parts = muon_matrices(param, shapes, first_row);
         for (int part = 0; part < n_parts; part++)
@@ -68,7 +62,7 @@ static enum status list_batches(struct muon *muon, struct newton_schulz_matrix *
     for (int k = 0; k < muon->rounds.n_rounds; k++) {
         const int n_matrices = list_matrices(muon, &muon->rounds.rounds[k], matrices);
         muon->first_batch[k] = n;
-        n += newton_schulz_divide(muon->state->device, matrices, n_matrices, muon->batches + n);
+        n += newton_schulz_divide(muon->state->stage.device, matrices, n_matrices, muon->batches + n);
     }
     muon->first_batch[muon->rounds.n_rounds] = n;
     for (int i = 0; i < n; i++)
@@ -77,29 +71,25 @@ static enum status list_batches(struct muon *muon, struct newton_schulz_matrix *
 }
 
 static enum status make_batches(struct muon *muon) {
-    const size_t most = (size_t)muon->rounds.n_tensors * PARAM_PARTS_MOST + 1;
-    struct newton_schulz_matrix *matrices = calloc(most, sizeof *matrices);
-    muon->batches = calloc(most, sizeof *muon->batches);
-    muon->first_batch = calloc((size_t)muon->rounds.n_rounds + 1, sizeof *muon->first_batch);
-    const enum status status =
-        matrices && muon->batches && muon->first_batch
-            ? list_batches(muon, matrices)
-            : FAIL(STATUS_FAILED, "out of memory for batches of %d tensors", muon->rounds.n_tensors);
+    const size_t most = (size_t)muon->rounds.n_tensors * PARAM_PARTS_MOST;
+    struct newton_schulz_matrix *matrices = allocate(most, sizeof *matrices);
+    muon->batches = allocate(most, sizeof *muon->batches);
+    muon->first_batch = allocate((size_t)muon->rounds.n_rounds + 1, sizeof *muon->first_batch);
+    const enum status status = list_batches(muon, matrices);
     free(matrices);
     return status;
 }
 
-enum status muon_init(struct muon *muon, const struct config *config, struct model_states *state,
-                      struct region_table *table) {
-    const enum region_place place = state->device->place;
-    *muon = (struct muon){.config = config, .state = state, .type = newton_schulz_type(state->type)};
-    if (!optimizer_groups_use(&state->groups, METHOD_MATRIX))
+enum status muon_init(struct muon *muon, struct model_states *state, struct region_table *table) {
+    const struct stage *stage = &state->stage;
+    const enum region_place place = stage->device->place;
+    *muon = (struct muon){.state = state, .type = newton_schulz_type(stage->type)};
+    if (!stage->groups.has_muon)
         return STATUS_OK;
-    if (state->options.offload_optimizer) // options/rules.c names it; --fit tries such settings
+    if (stage->options.offload_optimizer) // options/rules.c names it; --fit tries such settings
         return FAIL(STATUS_INVALID, "optimizer.type=muon works without offload_optimizer only");
     TRY(plan_products(muon, table));
-    TRY(muon_rounds_init(&muon->rounds, state->params, &state->groups, &state->partition,
-                         state->options.stage == 0, muon->products.most_elements));
+    muon_rounds_init(&muon->rounds, stage, muon->products.most_elements);
     TRY(make_batches(muon));
     TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.tensor_elements,
                    &muon->tensors_region, "Muon: tensors"));
@@ -108,7 +98,7 @@ enum status muon_init(struct muon *muon, const struct config *config, struct mod
     // A rank's slices of a tensor are apart or contiguous: at most one per tensor begins inside it. Sized
     // alike on all ranks.
     return region_add(table, REGION_DATA, place, DTYPE_U8,
-                      (size_t)state->params->n_params * sizeof *muon->args->spans, &muon->spans_region,
+                      (size_t)stage->params->n_params * sizeof *muon->args->spans, &muon->spans_region,
                       "Muon: table of slices");
 }
 
@@ -123,11 +113,11 @@ void muon_free(struct muon *muon) {
 // ---- binding
 
 static const struct param *param_of_slice(const struct muon *muon, const struct muon_slice *slice) {
-    return &muon->state->params->params[muon->rounds.tensors[slice->tensor].param];
+    return &muon->state->stage.params->params[muon->rounds.tensors[slice->tensor].param];
 }
 
 static int group_of_slice(const struct muon *muon, const struct muon_slice *slice) {
-    return muon->state->groups.of_param[muon->rounds.tensors[slice->tensor].param];
+    return muon->state->stage.groups.of_param[muon->rounds.tensors[slice->tensor].param];
 }
 
 static void *slice_at(const struct muon *muon, const struct muon_slice *slice) {
@@ -139,16 +129,17 @@ static struct optimizer_span span_of_slice(const struct muon *muon, const struct
     const int unit = param_of_slice(muon, slice)->unit, group = group_of_slice(muon, slice);
     const struct placement_span *placed = model_states_span_at(state, unit, slice->begin);
     const size_t offset = slice->begin - placed->span.begin;
-    const bool discarded = muon->rounds.whole && muon->rounds.tensors[slice->tensor].worker != state->rank;
+    const bool discarded =
+        muon->rounds.whole && muon->rounds.tensors[slice->tensor].worker != state->stage.rank;
     struct optimizer_state at = model_states_optimizer_at(state, placed, offset);
     at.master = NULL;
     return (struct optimizer_span){.state = at,
                                    .param = discarded ? NULL : slice_at(muon, slice),
                                    .grad = model_states_gradients_at(state, placed) + offset,
                                    .n = slice->end - slice->begin,
-                                   .first = state->params->units[unit].offset + slice->begin,
-                                   .lr_scale = state->groups.groups[group].lr_scale,
-                                   .weight_decay = state->groups.groups[group].weight_decay,
+                                   .first = state->stage.params->units[unit].offset + slice->begin,
+                                   .lr_scale = state->stage.groups.groups[group].lr_scale,
+                                   .weight_decay = state->stage.groups.groups[group].weight_decay,
                                    .group = group};
 }
 
@@ -165,12 +156,12 @@ static int list_slices(struct muon *muon, struct optimizer_span *spans, const st
                                               .has_param = true,
                                               .plan = muon->plan,
                                               .result = muon->result,
-                                              .beta1 = muon->config->optimizer.muon_momentum,
+                                              .beta1 = muon->state->stage.config->optimizer.muon_momentum,
                                               .type = muon->type,
                                               .grad_type = DTYPE_F32,
                                               .state_type = state->placement.moment_type};
         for (int i = round->first_slice; i < round->first_slice + round->n_slices; i++) {
-            if (muon->rounds.slices[i].rank != state->rank)
+            if (muon->rounds.slices[i].rank != state->stage.rank)
                 continue;
             spans[n] = span_of_slice(muon, &muon->rounds.slices[i]);
             spans[n].first_tile = args->n_tiles;
@@ -183,32 +174,25 @@ static int list_slices(struct muon *muon, struct optimizer_span *spans, const st
     return n;
 }
 
-enum status muon_bind(struct muon *muon, const struct region_table *table, const struct step_memory *memory) {
-    struct device *device = muon->state->device;
-    struct stream stream;
+enum status muon_bind(struct muon *muon, const struct region_table *table, struct stream *stream,
+                      const struct update_plan *plan, const struct update_result *result) {
+    const int most = muon->state->stage.params->n_params;
     if (muon->rounds.n_rounds == 0)
         return STATUS_OK;
     newton_schulz_bind(&muon->products, table);
     muon->tensors = region_data(table, muon->tensors_region);
     muon->slices = region_data(table, muon->slices_region);
-    muon->plan = &memory->plan;
-    muon->result = &memory->result;
-    TRY(muon_rounds_link(&muon->rounds));
-    struct optimizer_span *spans = calloc((size_t)muon->state->params->n_params, sizeof *spans);
-    muon->args = calloc((size_t)muon->rounds.n_rounds, sizeof *muon->args);
-    if (!spans || !muon->args) {
-        free(spans);
-        return FAIL(STATUS_FAILED, "out of memory for Muon's table of slices");
-    }
+    muon->plan = plan;
+    muon->result = result;
+    muon_rounds_link(&muon->rounds);
+    struct optimizer_span *spans = allocate((size_t)most, sizeof *spans);
+    muon->args = allocate((size_t)muon->rounds.n_rounds, sizeof *muon->args);
     void *there = region_data(table, muon->spans_region);
     const int n = list_slices(muon, spans, there);
-    assert(n <= muon->state->params->n_params);
-    enum status status = stream_init(&stream, device);
+    assert(n <= most);
+    enum status status = stream->device->copy(stream, there, spans, (size_t)n * sizeof *spans);
     if (status == STATUS_OK)
-        status = device->copy(&stream, there, spans, (size_t)n * sizeof *spans);
-    if (status == STATUS_OK)
-        status = device->synchronize(&stream);
-    stream_free(&stream);
+        status = stream->device->synchronize(stream);
     free(spans);
     return status;
 }
@@ -217,14 +201,14 @@ enum status muon_bind(struct muon *muon, const struct region_table *table, const
 
 static enum status exchange(const struct muon *muon, struct stream *stream, const struct muon_round *round,
                             const struct comm_transfer *transfer, const void *in, void *out) {
-    return muon_rounds_exchange(round, transfer, muon->state->comm, stream, in, out, muon->type);
+    return muon_rounds_exchange(round, transfer, muon->state->stage.comm, stream, in, out, muon->type);
 }
 
 // Orthogonalizes the tensors that this rank works on. Between two batches messages of other ranks proceed.
 static enum status orthogonalize(const struct muon *muon, struct stream *stream, int round) {
     for (int i = muon->first_batch[round]; i < muon->first_batch[round + 1]; i++) {
         TRY(newton_schulz_run(&muon->products, stream, muon->tensors, &muon->batches[i]));
-        comm_progress(muon->state->comm);
+        comm_progress(muon->state->stage.comm);
     }
     return STATUS_OK;
 }
@@ -233,7 +217,7 @@ static enum status orthogonalize(const struct muon *muon, struct stream *stream,
 // AdamW's 0.2, so that its learning rate and decay carry over.
 static float scale_of(const struct muon *muon, struct matrix_shape shape) {
     const double rows = (double)shape.rows, columns = (double)shape.columns;
-    return (float)(muon->config->optimizer.muon_scale == CONFIG_MUON_SCALE_JORDAN
+    return (float)(muon->state->stage.config->optimizer.muon_scale == CONFIG_MUON_SCALE_JORDAN
                        ? sqrt(fmax(1, rows / columns))
                        : 0.2 * sqrt(fmax(rows, columns)));
 }
@@ -246,7 +230,7 @@ static enum status step_matrix(const struct muon *muon, struct stream *stream, c
         model_states_span_at(state, param_of_slice(muon, slice)->unit, begin);
     const size_t offset = begin - placed->span.begin;
     const struct muon_step_args args = {
-        .param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, offset),
+        .param = state->stage.type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, offset),
         .master = model_states_optimizer_at(state, placed, offset).master,
         .update = (char *)slice_at(muon, slice) + (begin - slice->begin) * dtype_size(muon->type),
         .n = end - begin,
@@ -254,7 +238,7 @@ static enum status step_matrix(const struct muon *muon, struct stream *stream, c
         .scale = scale_of(muon, shape),
         .plan = muon->plan,
         .result = muon->result,
-        .type = state->type,
+        .type = state->stage.type,
         .update_type = muon->type};
     return stream->device->ops->muon_step(stream, &args);
 }
@@ -283,7 +267,7 @@ static enum status update_round(const struct muon *muon, struct stream *stream, 
     TRY(orthogonalize(muon, stream, k));
     TRY(exchange(muon, stream, round, &round->back, muon->tensors, muon->slices));
     for (int i = round->first_slice; i < round->first_slice + round->n_slices; i++)
-        if (muon->rounds.slices[i].rank == muon->state->rank)
+        if (muon->rounds.slices[i].rank == muon->state->stage.rank)
             TRY(step_slice(muon, stream, &muon->rounds.slices[i]));
     return STATUS_OK;
 }
@@ -306,7 +290,7 @@ enum status muon_skip(const struct muon *muon, struct stream *stream) {
 }
 
 void muon_traffic(const struct muon *muon, uint64_t *bytes, uint64_t *calls) {
-    muon_rounds_traffic(&muon->rounds, muon->state ? muon->state->rank : 0, bytes, calls);
+    muon_rounds_traffic(&muon->rounds, muon->state ? muon->state->stage.rank : 0, bytes, calls);
     *bytes *= dtype_size(muon->type);
 }
 

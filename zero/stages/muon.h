@@ -14,10 +14,8 @@
 
 #include "zero/stages/model_states.h"
 #include "zero/stages/muon_rounds.h"
-#include "zero/stages/step_control.h"
 
 struct muon {
-    const struct config *config;
     struct model_states *state;
     enum dtype type; // of directions and products: fp32 with fp32 parameters, else bf16
     struct muon_rounds rounds;
@@ -33,11 +31,11 @@ struct muon {
 
 // Adds regions to `table` if some tensor is Muon's, after the states' own. Call muon_free also after a
 // failure.
-enum status muon_init(struct muon *muon, const struct config *config, struct model_states *state,
-                      struct region_table *table) MUST_CHECK;
-// After model_states_bind. memory: holds the plan and the result of each step.
-enum status muon_bind(struct muon *muon, const struct region_table *table,
-                      const struct step_memory *memory) MUST_CHECK;
+enum status muon_init(struct muon *muon, struct model_states *state, struct region_table *table) MUST_CHECK;
+// After model_states_bind. Waits for `stream`.
+//   plan, result   of each step, in the device's memory
+enum status muon_bind(struct muon *muon, const struct region_table *table, struct stream *stream,
+                      const struct update_plan *plan, const struct update_result *result) MUST_CHECK;
 void muon_free(struct muon *muon); // before model_states_free
 
 // Updates the tensors of Muon that this rank updates, by the plan and the result in the device's memory. If

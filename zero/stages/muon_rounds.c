@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "base/region.h"
+#include "base/alloc.h"
 
 int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PARTS_MOST],
                   int64_t first_row[PARAM_PARTS_MOST]) {
@@ -53,8 +53,9 @@ static bool next_overlap(const struct partition *partition, const struct param *
 
 // Of the ranks that may work on a tensor, the one with the least load, the first of equal ones.
 //   n_choices   [out] how many ranks may
-static int choose_worker(const struct muon_rounds *rounds, const struct partition *partition,
-                         const struct param *param, const double *load, int *n_choices) {
+static int choose_worker(const struct muon_rounds *rounds, const struct param *param, const double *load,
+                         int *n_choices) {
+    const struct partition *partition = rounds->partition;
     size_t begin, end;
     int best = -1;
     for (int rank = 0; rank < rounds->world && rounds->whole; rank++)
@@ -70,13 +71,12 @@ static int choose_worker(const struct muon_rounds *rounds, const struct partitio
 }
 
 // First the tensors that only one rank may work on, then the others, which even out the loads.
-static void choose_workers(struct muon_rounds *rounds, const struct partition *partition, double *load) {
+static void choose_workers(struct muon_rounds *rounds, double *load) {
     for (int others = 0; others < 2; others++)
         for (int i = 0; i < rounds->n_tensors; i++) {
             struct muon_tensor *tensor = &rounds->tensors[i];
             int n_choices;
-            const int best =
-                choose_worker(rounds, partition, &rounds->params->params[tensor->param], load, &n_choices);
+            const int best = choose_worker(rounds, &rounds->params->params[tensor->param], load, &n_choices);
             if ((n_choices > 1) != others)
                 continue;
             tensor->worker = best;
@@ -85,13 +85,12 @@ static void choose_workers(struct muon_rounds *rounds, const struct partition *p
 }
 
 // Moves each tensor where that lowers the higher one of two ranks' loads. Returns whether any moved.
-static bool move_tensors(struct muon_rounds *rounds, const struct partition *partition, double *load) {
+static bool move_tensors(struct muon_rounds *rounds, double *load) {
     bool moved = false;
     for (int i = 0; i < rounds->n_tensors; i++) {
         struct muon_tensor *tensor = &rounds->tensors[i];
         int n_choices;
-        const int best =
-            choose_worker(rounds, partition, &rounds->params->params[tensor->param], load, &n_choices);
+        const int best = choose_worker(rounds, &rounds->params->params[tensor->param], load, &n_choices);
         if (load[best] + tensor->flops >= load[tensor->worker])
             continue;
         load[tensor->worker] -= tensor->flops;
@@ -131,43 +130,28 @@ static int choose_round(const struct muon_rounds *rounds, const struct muon_tens
     return worker->round;
 }
 
-// load, fillings (world), round_of (n_tensors): scratch
-static enum status assign(struct muon_rounds *rounds, const struct partition *partition, double *load,
-                          struct filling *fillings, int *round_of) {
-    choose_workers(rounds, partition, load);
+static void assign_workers(struct muon_rounds *rounds) {
+    double *load = allocate((size_t)rounds->world, sizeof *load);
+    struct filling *fillings = allocate((size_t)rounds->world, sizeof *fillings);
+    int *round_of = allocate((size_t)rounds->n_tensors, sizeof *round_of);
+    struct muon_tensor *sorted = allocate((size_t)rounds->n_tensors, sizeof *sorted);
+    qsort(rounds->tensors, (size_t)rounds->n_tensors, sizeof *rounds->tensors, compare_cost);
+    choose_workers(rounds, load);
     // Each move makes the sum of the loads' squares smaller, so there is an end; a few passes reach it.
-    for (int pass = 0; pass < rounds->n_tensors && move_tensors(rounds, partition, load); pass++)
+    for (int pass = 0; pass < rounds->n_tensors && move_tensors(rounds, load); pass++)
         continue;
     for (int i = 0; i < rounds->n_tensors; i++) {
         round_of[i] = choose_round(rounds, &rounds->tensors[i], &fillings[rounds->tensors[i].worker]);
         if (round_of[i] == rounds->n_rounds)
             rounds->n_rounds++;
     }
-    rounds->rounds = calloc((size_t)rounds->n_rounds + 1, sizeof *rounds->rounds);
-    struct muon_tensor *sorted = calloc((size_t)rounds->n_tensors + 1, sizeof *sorted);
-    if (!rounds->rounds || !sorted) {
-        free(sorted);
-        return FAIL(STATUS_FAILED, "out of memory for Muon's rounds over %d tensors", rounds->n_tensors);
-    }
+    rounds->rounds = allocate((size_t)rounds->n_rounds, sizeof *rounds->rounds);
     sort_by_round(rounds, round_of, sorted);
     free(rounds->tensors);
     rounds->tensors = sorted;
-    return STATUS_OK;
-}
-
-static enum status assign_workers(struct muon_rounds *rounds, const struct partition *partition) {
-    double *load = calloc((size_t)rounds->world, sizeof *load);
-    struct filling *fillings = calloc((size_t)rounds->world, sizeof *fillings);
-    int *round_of = calloc((size_t)rounds->n_tensors + 1, sizeof *round_of);
-    qsort(rounds->tensors, (size_t)rounds->n_tensors, sizeof *rounds->tensors, compare_cost);
-    enum status status =
-        load && fillings && round_of
-            ? assign(rounds, partition, load, fillings, round_of)
-            : FAIL(STATUS_FAILED, "out of memory for Muon's work on %d ranks", rounds->world);
     free(load);
     free(fillings);
     free(round_of);
-    return status;
 }
 
 // ---- tensors
@@ -193,8 +177,8 @@ static void place_tensors(struct muon_rounds *rounds, size_t *filled) {
 // ---- slices
 
 // A tensor's slices, in the buffers after *filled (world) elements. out NULL: counts them only.
-static int add_slices(const struct muon_rounds *rounds, const struct partition *partition, int tensor,
-                      size_t *filled, struct muon_slice *out) {
+static int add_slices(const struct muon_rounds *rounds, int tensor, size_t *filled, struct muon_slice *out) {
+    const struct partition *partition = rounds->partition;
     const struct param *param = &rounds->params->params[rounds->tensors[tensor].param];
     size_t begin = param->offset, end = param->offset + param->elements;
     int n = 0;
@@ -213,8 +197,7 @@ static int add_slices(const struct muon_rounds *rounds, const struct partition *
     return n;
 }
 
-static void list_slices(struct muon_rounds *rounds, const struct partition *partition, size_t *filled,
-                        struct muon_slice *out) {
+static void list_slices(struct muon_rounds *rounds, size_t *filled, struct muon_slice *out) {
     int n = 0;
     for (int k = 0; k < rounds->n_rounds; k++) {
         struct muon_round *round = &rounds->rounds[k];
@@ -222,7 +205,7 @@ static void list_slices(struct muon_rounds *rounds, const struct partition *part
             filled[rank] = 0;
         round->first_slice = n;
         for (int i = 0; i < round->n_tensors; i++)
-            n += add_slices(rounds, partition, round->first_tensor + i, filled, out ? out + n : NULL);
+            n += add_slices(rounds, round->first_tensor + i, filled, out ? out + n : NULL);
         round->n_slices = n - round->first_slice;
         for (int rank = 0; rank < rounds->world; rank++)
             if (filled[rank] > rounds->slice_elements)
@@ -231,34 +214,29 @@ static void list_slices(struct muon_rounds *rounds, const struct partition *part
     rounds->n_slices = n;
 }
 
-static enum status fill_buffers(struct muon_rounds *rounds, const struct partition *partition) {
-    size_t *filled = calloc((size_t)rounds->world, sizeof *filled);
-    if (!filled)
-        return FAIL(STATUS_FAILED, "out of memory for Muon's slices on %d ranks", rounds->world);
+static void fill_buffers(struct muon_rounds *rounds) {
+    size_t *filled = allocate((size_t)rounds->world, sizeof *filled);
     place_tensors(rounds, filled);
-    list_slices(rounds, partition, filled, NULL);
-    rounds->slices = calloc((size_t)rounds->n_slices + 1, sizeof *rounds->slices);
-    if (rounds->slices)
-        list_slices(rounds, partition, filled, rounds->slices);
+    list_slices(rounds, filled, NULL);
+    rounds->slices = allocate((size_t)rounds->n_slices, sizeof *rounds->slices);
+    list_slices(rounds, filled, rounds->slices);
     free(filled);
-    return rounds->slices ? STATUS_OK
-                          : FAIL(STATUS_FAILED, "out of memory for %d of Muon's slices", rounds->n_slices);
 }
 
-enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
-                             const struct optimizer_groups *groups, const struct partition *partition,
-                             bool whole, size_t most_elements) {
-    *rounds = (struct muon_rounds){
-        .params = params, .world = partition->world, .whole = whole, .most_elements = most_elements};
-    rounds->tensors = calloc((size_t)params->n_params + 1, sizeof *rounds->tensors);
-    if (!rounds->tensors)
-        return FAIL(STATUS_FAILED, "out of memory for a list of %d tensors", params->n_params);
+void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage, size_t most_elements) {
+    const struct params *params = stage->params;
+    *rounds = (struct muon_rounds){.params = params,
+                                   .partition = stage->partition,
+                                   .world = stage->world,
+                                   .whole = stage->options.stage == 0,
+                                   .most_elements = most_elements};
+    rounds->tensors = allocate((size_t)params->n_params, sizeof *rounds->tensors);
     for (int i = 0; i < params->n_params; i++)
-        if (optimizer_group_of(groups, i)->traits.method == METHOD_MATRIX)
+        if (optimizer_groups_orthogonalize(&stage->groups, i))
             rounds->tensors[rounds->n_tensors++] = (struct muon_tensor){
                 .param = i, .rows = params->params[i].shape[0], .flops = flops_of(&params->params[i])};
-    TRY(assign_workers(rounds, partition));
-    return fill_buffers(rounds, partition);
+    assign_workers(rounds);
+    fill_buffers(rounds);
 }
 
 void muon_rounds_free(struct muon_rounds *rounds) {
@@ -297,18 +275,15 @@ static void link_round(const struct muon_rounds *rounds, struct muon_round *roun
     }
 }
 
-enum status muon_rounds_link(struct muon_rounds *rounds) {
-    rounds->spans = calloc(2 * (size_t)rounds->n_slices + 1, sizeof *rounds->spans);
-    if (!rounds->spans)
-        return FAIL(STATUS_FAILED, "out of memory for %d of Muon's spans", rounds->n_slices);
+void muon_rounds_link(struct muon_rounds *rounds) {
+    rounds->spans = allocate(2 * (size_t)rounds->n_slices, sizeof *rounds->spans);
     for (int k = 0; k < rounds->n_rounds; k++) {
         struct muon_round *round = &rounds->rounds[k];
         struct comm_span *there = rounds->spans + 2 * round->first_slice, *back = there + round->n_slices;
         link_round(rounds, round, there, back);
-        TRY(comm_spans_link(there, round->there.n_spans));
-        TRY(comm_spans_link(back, round->back.n_spans));
+        comm_spans_link(there, round->there.n_spans);
+        comm_spans_link(back, round->back.n_spans);
     }
-    return STATUS_OK;
 }
 
 static enum status copy_own(int rank, struct stream *stream, const struct comm_transfer *transfer,

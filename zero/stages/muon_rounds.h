@@ -15,9 +15,7 @@
 #ifndef ZERO_ZERO_STAGES_MUON_ROUNDS_H
 #define ZERO_ZERO_STAGES_MUON_ROUNDS_H
 
-#include "zero/comm/comm.h"
-#include "zero/partition/optimizer_groups.h"
-#include "zero/partition/partition.h"
+#include "zero/partition/stage.h"
 #include "zero/stages/newton_schulz.h"
 
 struct muon_tensor {
@@ -46,6 +44,7 @@ struct muon_round {
 
 struct muon_rounds {
     const struct params *params;
+    const struct partition *partition;
     int world;
     bool whole;                  // stage 0: every rank updates everything
     size_t most_elements;        // of a rank in a round that has several tensors
@@ -64,13 +63,11 @@ struct muon_rounds {
 int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PARTS_MOST],
                   int64_t first_row[PARAM_PARTS_MOST]);
 
-// Lists the rounds. Call muon_rounds_free also after a failure.
+// Lists the rounds of a stage.
 //   most_elements  of a rank in a round
-enum status muon_rounds_init(struct muon_rounds *rounds, const struct params *params,
-                             const struct optimizer_groups *groups, const struct partition *partition,
-                             bool whole, size_t most_elements) MUST_CHECK;
+void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage, size_t most_elements);
 // Makes the transfers of all rounds.
-enum status muon_rounds_link(struct muon_rounds *rounds) MUST_CHECK;
+void muon_rounds_link(struct muon_rounds *rounds);
 void muon_rounds_free(struct muon_rounds *rounds);
 
 // One transfer of a round, from the buffer `in` to the buffer `out`: among ranks, or, where the round sends

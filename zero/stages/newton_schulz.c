@@ -207,16 +207,15 @@ static size_t most_of(size_t x, size_t y) {
     return x > y ? x : y;
 }
 
-enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, enum dtype type,
-                               const struct matrix_shape *shapes, const int *n_matrices, int n_shapes,
+enum status newton_schulz_plan(struct newton_schulz *ns, const struct newton_schulz_batch *kinds, int n_kinds,
                                struct region_table *table) {
     size_t own = 0, gram = 0, partial = 0;
-    *ns = (struct newton_schulz){.device = device, .type = type};
-    for (int i = 0; i < n_shapes; i++) {
-        const struct newton_schulz_batch one = {.shape = shapes[i], .n = 1};
-        const int64_t elements = elements_of(shapes[i]), side = side_of(shapes[i]);
-        const int batch = newton_schulz_batch_size(device, shapes[i]);
-        const size_t n = (size_t)(n_matrices[i] < batch ? n_matrices[i] : batch);
+    for (int i = 0; i < n_kinds; i++) {
+        const struct matrix_shape shape = kinds[i].shape;
+        const struct newton_schulz_batch one = {.shape = shape, .n = 1};
+        const int64_t elements = elements_of(shape), side = side_of(shape);
+        const int batch = newton_schulz_batch_size(ns->device, shape);
+        const size_t n = (size_t)(kinds[i].n < batch ? kinds[i].n : batch);
         TRY(find_products(ns, &one, &ns->workspace_bytes));
         ns->most_elements = most_of(ns->most_elements, n * distance_of(elements));
         own = most_of(own, (n - 1) * distance_of(elements) + (size_t)elements);
@@ -227,13 +226,13 @@ enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, 
         const char *name;
         enum dtype type;
         size_t elements;
-    } regions[] = {[Y] = {"matrices", type, own},
-                   [GRAM] = {"Gram matrices", type, gram},
-                   [POWER] = {"polynomials", type, gram},
+    } regions[] = {[Y] = {"matrices", ns->type, own},
+                   [GRAM] = {"Gram matrices", ns->type, gram},
+                   [POWER] = {"polynomials", ns->type, gram},
                    [PARTIAL] = {"sums of squares", DTYPE_F64, partial},
                    [WORKSPACE] = {"workspace of products", DTYPE_U8, ns->workspace_bytes}};
     for (int i = Y; i <= WORKSPACE; i++)
-        TRY(region_add(table, REGION_WORKSPACE, device->place, regions[i].type, regions[i].elements,
+        TRY(region_add(table, REGION_WORKSPACE, ns->device->place, regions[i].type, regions[i].elements,
                        &ns->regions[i], "Muon: %s", regions[i].name));
     return STATUS_OK;
 }

@@ -43,7 +43,7 @@ struct newton_schulz_batch {
 enum { N_NEWTON_SCHULZ_REGIONS = 5 };
 struct newton_schulz {
     struct device *device;
-    enum dtype type;
+    enum dtype type;      // bf16 or fp32 (F64: tests/ref)
     size_t most_elements; // of a batch, of all shapes
     int regions[N_NEWTON_SCHULZ_REGIONS];
     size_t workspace_bytes;
@@ -53,11 +53,10 @@ struct newton_schulz {
     void *workspace;    // of products
 };
 
-// Adds regions to `table` for matrices of these shapes, in the device's memory.
-//   type        bf16 or fp32 (F64: tests/ref)
-//   n_matrices  (n_shapes) of each shape, which may become a batch
-enum status newton_schulz_plan(struct newton_schulz *ns, struct device *device, enum dtype type,
-                               const struct matrix_shape *shapes, const int *n_matrices, int n_shapes,
+// Adds regions to `table` for matrices of some shapes, in the device's memory. ns->device and ns->type are
+// set.
+//   kinds  (n_kinds) of each shape, how many matrices there are, which may become a batch
+enum status newton_schulz_plan(struct newton_schulz *ns, const struct newton_schulz_batch *kinds, int n_kinds,
                                struct region_table *table) MUST_CHECK;
 void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table);
 

@@ -4,7 +4,9 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/alloc.h"
 #include "kernels/update.h"
 #include "zero/stages/averaging.h"
 
@@ -24,71 +26,79 @@ struct device_span {
 
 // Moves to the next one; begin with {0}. Adjacent tensors of one group are one span.
 static bool next_device_span(const struct optimizer *optimizer, struct device_span *at) {
-    const struct model_states *state = optimizer->state;
-    const struct placement *placement = &state->placement;
+    const struct optimizer_group *groups = optimizer->state->stage.groups.groups;
+    const struct placement *placement = &optimizer->state->placement;
     for (; is_next_on_device(placement, &at->i); at->i++, at->span = (struct group_span){0})
-        while ((at->span =
-                    placement_next_group_span(placement, state->params, &placement->spans[at->i], &at->span))
-                   .n > 0)
-            if (state->groups.groups[at->span.group].traits.method == METHOD_ELEMENTWISE)
+        while ((at->span = placement_next_group_span(placement, &placement->spans[at->i], &at->span)).n > 0)
+            if (optimizer_group_is_elementwise(&groups[at->span.group]))
                 return true;
     return false;
 }
 
 static enum optimizer_rule rule_of(const struct optimizer *optimizer, const struct group_span *span) {
-    return optimizer->state->groups.groups[span->group].traits.rule;
+    return optimizer->state->stage.groups.groups[span->group].rule;
 }
 
-// The arguments of all groups with a rule differ in the learning rate and the weight decay only.
-static void init_rules(struct optimizer *optimizer) {
-    const struct model_states *state = optimizer->state;
-    for (int i = 0; i < state->groups.n; i++) {
-        const struct optimizer_group *group = &state->groups.groups[i];
-        if (group->traits.method != METHOD_ELEMENTWISE)
+// The arguments of all groups with a rule differ in the learning rate and the weight decay only. False if no
+// group has one.
+static bool init_rules(struct optimizer *optimizer) {
+    const struct stage *stage = &optimizer->state->stage;
+    bool any = false;
+    for (int i = 0; i < stage->groups.n; i++) {
+        const struct optimizer_group *group = &stage->groups.groups[i];
+        if (!optimizer_group_is_elementwise(group))
             continue;
-        const struct optimizer_step_args step = optimizer_group_step(optimizer->config, group, 1, 0);
-        optimizer->spans[group->traits.rule] =
+        const struct optimizer_step_args step = optimizer_group_step(stage->config, group, 1, 0);
+        optimizer->spans[group->rule] =
             (struct optimizer_spans_args){.rule = step.rule,
-                                          .n_moments = group->traits.n_moments,
-                                          .has_param = state->type != DTYPE_F32,
+                                          .n_moments = group->n_moments,
+                                          .has_param = stage->type != DTYPE_F32,
                                           .beta1 = step.beta1,
                                           .beta2 = step.beta2,
                                           .epsilon = step.epsilon,
-                                          .type = state->type,
+                                          .type = stage->type,
                                           .grad_type = DTYPE_F32,
-                                          .state_type = state->placement.moment_type};
+                                          .state_type = optimizer->state->placement.moment_type};
+        any = true;
     }
     for (struct device_span at = {0}; next_device_span(optimizer, &at); optimizer->n_spans++)
         optimizer->spans[rule_of(optimizer, &at.span)].n_spans++;
+    return any;
 }
 
-enum status optimizer_init(struct optimizer *optimizer, const struct config *config,
-                           struct model_states *state, struct region_table *table) {
-    *optimizer = (struct optimizer){.config = config, .state = state};
-    TRY(step_control_plan(&optimizer->control, state->world, state->device, table));
-    TRY(muon_init(&optimizer->muon, config, state, table));
-    if (!optimizer_groups_use(&state->groups, METHOD_ELEMENTWISE))
+enum status optimizer_init(struct optimizer *optimizer, struct model_states *state,
+                           struct region_table *table) {
+    const struct stage *stage = &state->stage;
+    const enum region_place place = stage->device->place;
+    *optimizer = (struct optimizer){.state = state};
+    TRY(region_add(table, REGION_DATA, place, DTYPE_U8, sizeof *optimizer->memory, &optimizer->memory_region,
+                   "update: plans, sums and result"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 2 * (size_t)stage->world,
+                   &optimizer->gathered_region, "update: sums of all ranks"));
+    TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_U8, STEP_SLOTS * sizeof *optimizer->messages,
+                   &optimizer->messages_region, "update: plans and results on the host"));
+    TRY(muon_init(&optimizer->muon, state, table));
+    if (!init_rules(optimizer))
         return STATUS_OK;
-    init_rules(optimizer);
     // A rank's spans of a unit are apart or contiguous, so no tensor begins two. Sized alike on all ranks, as
     // plans look only at those with the most and the fewest elements.
-    assert(optimizer->n_spans <= state->params->n_params);
-    return region_add(table, REGION_DATA, state->device->place, DTYPE_U8,
-                      (size_t)state->params->n_params * sizeof *optimizer->spans->spans,
+    assert(optimizer->n_spans <= stage->params->n_params);
+    return region_add(table, REGION_DATA, place, DTYPE_U8,
+                      (size_t)stage->params->n_params * sizeof *optimizer->spans->spans,
                       &optimizer->spans_region, "optimizer: table of spans");
 }
 
 static struct optimizer_span span_at(const struct optimizer *optimizer, const struct device_span *at) {
     const struct model_states *state = optimizer->state;
     const struct placement_span *placed = &state->placement.spans[at->i];
-    const struct optimizer_group *group = &state->groups.groups[at->span.group];
+    const struct optimizer_group *group = &state->stage.groups.groups[at->span.group];
     const size_t offset = at->span.offset;
     return (struct optimizer_span){
         .state = model_states_optimizer_at(state, placed, offset),
-        .param = state->type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, offset),
+        .param = state->stage.type == DTYPE_F32 ? NULL : model_states_params_at(state, placed, offset),
         .grad = model_states_gradients_at(state, placed) + offset,
         .n = at->span.n,
-        .first = state->params->units[placed->span.unit].offset + placed->span.begin + offset,
+        .first = state->stage.params->units[placed->span.unit].offset + placed->span.begin + offset,
         .lr_scale = group->lr_scale,
         .weight_decay = group->weight_decay,
         .group = at->span.group};
@@ -101,8 +111,8 @@ static void list_spans(struct optimizer *optimizer, struct optimizer_span *spans
     for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++) {
         struct optimizer_spans_args *all = &optimizer->spans[rule];
         all->spans = there + first;
-        all->plan = &optimizer->control.memory->plan;
-        all->result = &optimizer->control.memory->result;
+        all->plan = &optimizer->memory->plan;
+        all->result = &optimizer->memory->result;
         for (struct device_span at = {0}; all->n_spans > 0 && next_device_span(optimizer, &at);) {
             if ((int)rule_of(optimizer, &at.span) != rule)
                 continue;
@@ -116,64 +126,97 @@ static void list_spans(struct optimizer *optimizer, struct optimizer_span *spans
 }
 
 // Lists the spans that the device updates, in its memory.
-static enum status bind_spans(struct optimizer *optimizer, const struct region_table *table) {
-    struct device *device = optimizer->state->device;
-    struct stream stream;
-    const size_t bytes = (size_t)optimizer->n_spans * sizeof *optimizer->spans->spans;
-    if (bytes == 0)
+static enum status bind_spans(struct optimizer *optimizer, const struct region_table *table,
+                              struct stream *stream) {
+    if (optimizer->n_spans == 0)
         return STATUS_OK;
-    struct optimizer_span *spans = malloc(bytes);
-    if (!spans)
-        return FAIL(STATUS_FAILED, "out of memory for a table of %d spans", optimizer->n_spans);
+    struct optimizer_span *spans = allocate((size_t)optimizer->n_spans, sizeof *spans);
     void *there = region_data(table, optimizer->spans_region);
     list_spans(optimizer, spans, there);
-    enum status status = stream_init(&stream, device);
+    enum status status =
+        stream->device->copy(stream, there, spans, (size_t)optimizer->n_spans * sizeof *spans);
     if (status == STATUS_OK)
-        status = device->copy(&stream, there, spans, bytes);
-    if (status == STATUS_OK)
-        status = device->synchronize(&stream);
-    stream_free(&stream);
+        status = stream->device->synchronize(stream);
     free(spans);
     return status;
+}
+
+enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) {
+    struct device *device = optimizer->state->stage.device;
+    struct stream stream;
+    optimizer->memory = region_data(table, optimizer->memory_region);
+    optimizer->gathered = region_data(table, optimizer->gathered_region);
+    optimizer->messages = region_data(table, optimizer->messages_region);
+    for (int slot = 0; slot < STEP_SLOTS; slot++) {
+        TRY(event_init_timed(&optimizer->began[slot], device));
+        TRY(event_init_timed(&optimizer->done[slot], device));
+    }
+    TRY(stream_init(&stream, device));
+    enum status status = bind_spans(optimizer, table, &stream);
+    if (status == STATUS_OK)
+        status =
+            muon_bind(&optimizer->muon, table, &stream, &optimizer->memory->plan, &optimizer->memory->result);
+    stream_free(&stream);
+    return status;
+}
+
+void optimizer_free(struct optimizer *optimizer) {
+    muon_free(&optimizer->muon);
+    for (int slot = 0; slot < STEP_SLOTS; slot++) {
+        event_free(&optimizer->began[slot]);
+        event_free(&optimizer->done[slot]);
+    }
+    *optimizer = (struct optimizer){0};
 }
 
 // ---- the norm
 
 static enum status add_norms(struct optimizer *optimizer, struct stream *stream) {
     struct model_states *state = optimizer->state;
-    for (int i = 0; i < state->owned.n; i++)
-        TRY(norm_add(&state->norm, stream, i, gradients_at(&state->gradients, &state->owned.spans[i])));
+    for (int i = 0; i < state->stage.n_owned; i++)
+        TRY(norm_add(&state->norm, stream, i, gradients_at(&state->gradients, &state->stage.owned[i])));
     return STATUS_OK;
 }
 
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) {
     struct model_states *state = optimizer->state;
-    if (state->options.offload_optimizer)
+    if (state->stage.options.offload_optimizer)
         return offload_norm(&state->offload, norm);
     TRY(add_norms(optimizer, stream));
-    return norm_finish(&state->norm, stream, state->comm, norm);
+    return norm_finish(&state->norm, stream, norm);
 }
 
 enum status optimizer_losses(struct optimizer *optimizer, struct stream *stream, double *sum) {
-    return step_control_losses(&optimizer->control, stream, sum);
+    double *to = &optimizer->messages[0].loss_sum;
+    TRY(stream->device->copy(stream, to, &optimizer->memory->sums[0], sizeof *to));
+    TRY(stream->device->synchronize(stream));
+    *sum = *to;
+    return STATUS_OK;
 }
 
 // ---- updates of the host
+
+// What all spans of a step have in common.
+struct optimizer_call {
+    int64_t step; // from 1
+    double lr;
+    float grad_scale, average_weight;
+};
 
 static enum status step_span(const struct optimizer *optimizer, const struct optimizer_call *call,
                              struct stream *stream, const struct placement_span *placed,
                              const struct group_span *span, void *param) {
     const struct model_states *state = optimizer->state;
-    struct optimizer_step_args args =
-        optimizer_group_step(optimizer->config, &state->groups.groups[span->group], call->step, call->lr);
+    struct optimizer_step_args args = optimizer_group_step(
+        optimizer->state->stage.config, &state->stage.groups.groups[span->group], call->step, call->lr);
     args.from = args.to = model_states_optimizer_at(state, placed, span->offset);
     args.param = param;
     args.grad = model_states_gradients_at(state, placed) + span->offset;
     args.n = span->n;
-    args.first = state->params->units[placed->span.unit].offset + placed->span.begin + span->offset;
+    args.first = state->stage.params->units[placed->span.unit].offset + placed->span.begin + span->offset;
     args.grad_scale = call->grad_scale;
     args.average_weight = call->average_weight;
-    args.type = state->type;
+    args.type = state->stage.type;
     args.grad_type = DTYPE_F32;
     args.state_type = state->placement.moment_type;
     return stream->device->ops->optimizer_step(stream, &args);
@@ -184,9 +227,9 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
                                 const struct placement_span *placed) {
     struct model_states *state = optimizer->state;
     struct offload *offload = &state->offload;
-    struct stream host = {.device = state->host};
+    struct stream host = {.device = state->stage.host};
     struct group_span span = {0};
-    while ((span = placement_next_group_span(&state->placement, state->params, placed, &span)).n > 0) {
+    while ((span = placement_next_group_span(&state->placement, placed, &span)).n > 0) {
         for (size_t done = 0; done < span.n; done += OFFLOAD_CHUNK) {
             size_t left = span.n - done;
             struct group_span chunk = {.offset = span.offset + done,
@@ -212,20 +255,6 @@ static enum status step_unit(const struct optimizer *optimizer, const struct opt
     return STATUS_OK;
 }
 
-// ---- binding
-
-enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) {
-    TRY(step_control_bind(&optimizer->control, table));
-    TRY(bind_spans(optimizer, table));
-    return muon_bind(&optimizer->muon, table, optimizer->control.memory);
-}
-
-void optimizer_free(struct optimizer *optimizer) {
-    muon_free(&optimizer->muon);
-    step_control_free(&optimizer->control);
-    *optimizer = (struct optimizer){0};
-}
-
 void optimizer_set_average_weight(struct optimizer *optimizer, float weight) {
     optimizer->average_weight = weight;
 }
@@ -234,7 +263,7 @@ void optimizer_set_average_weight(struct optimizer *optimizer, float weight) {
 
 // Units in the order in which their gradients arrive.
 static enum status step_host(const struct optimizer *optimizer, const struct optimizer_call *call) {
-    for (int unit = optimizer->state->params->n_units - 1; unit >= 0; unit--)
+    for (int unit = optimizer->state->stage.params->n_units - 1; unit >= 0; unit--)
         TRY(step_unit(optimizer, call, unit));
     return STATUS_OK;
 }
@@ -246,9 +275,9 @@ struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t ste
                                .loss_scale = loss_scale,
                                .loss_factor = (float)(loss_scale / n_tokens),
                                .allowed = 1};
-    for (int i = 0; i < optimizer->state->groups.n; i++) {
-        const struct optimizer_step_args args =
-            optimizer_group_step(optimizer->config, &optimizer->state->groups.groups[i], step, lr);
+    for (int i = 0; i < optimizer->state->stage.groups.n; i++) {
+        const struct optimizer_step_args args = optimizer_group_step(
+            optimizer->state->stage.config, &optimizer->state->stage.groups.groups[i], step, lr);
         plan.constants[i] = optimizer_constants_of(&args);
     }
     return plan;
@@ -257,24 +286,37 @@ struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t ste
 static enum status update_on_device(const struct optimizer *optimizer, struct stream *stream) {
     for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++)
         if (optimizer->spans[rule].n_spans > 0)
-            TRY(optimizer->state->device->ops->optimizer_spans(stream, &optimizer->spans[rule]));
+            TRY(stream->device->ops->optimizer_spans(stream, &optimizer->spans[rule]));
     return muon_update(&optimizer->muon, stream);
+}
+
+// Sends the device the plan and the result of a step that the host decided on.
+static enum status send_decision(struct optimizer *optimizer, struct stream *stream,
+                                 const struct update_plan *plan, const struct update_result *result) {
+    struct step_message *message = &optimizer->messages[0];
+    struct step_memory *memory = optimizer->memory;
+    TRY(event_synchronize(&optimizer->done[0]));
+    message->plans[0] = *plan;
+    message->result = *result;
+    TRY(stream->device->copy(stream, &memory->plan, message->plans, sizeof *plan));
+    TRY(stream->device->copy(stream, &memory->result, &message->result, sizeof *result));
+    return event_record(&optimizer->done[0], stream);
 }
 
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
                              double norm, double loss_scale) {
     struct model_states *state = optimizer->state;
-    double clip = optimizer->config->train.gradient_clipping;
+    double clip = state->stage.config->train.gradient_clipping;
     double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
     const struct optimizer_call call = {step, lr, (float)(clipping / loss_scale), optimizer->average_weight};
     if (optimizer->n_spans > 0 || optimizer->muon.rounds.n_rounds > 0) {
         const struct update_result result = {.grad_scale = call.grad_scale};
         struct update_plan plan = optimizer_plan(optimizer, step, lr, 1, 1);
         plan.average_weight = call.average_weight;
-        TRY(step_control_set(&optimizer->control, stream, &plan, &result));
+        TRY(send_decision(optimizer, stream, &plan, &result));
         TRY(update_on_device(optimizer, stream));
     }
-    if (state->options.offload_optimizer) {
+    if (state->stage.options.offload_optimizer) {
         TRY(step_host(optimizer, &call));
         TRY(offload_params_wait(&state->offload, stream));
     }
@@ -292,39 +334,57 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
 
 bool optimizer_decides_on_device(const struct optimizer *optimizer) {
     const struct model_states *state = optimizer->state;
-    return comm_on_device(state->comm) && !state->options.offload_optimizer;
+    return comm_on_device(state->stage.comm) && !state->stage.options.offload_optimizer;
 }
 
 enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,
                             const struct update_plan plans[N_UPDATE_ENDINGS]) {
-    return step_control_begin(&optimizer->control, stream, slot, plans);
+    struct step_message *message = &optimizer->messages[slot];
+    struct step_memory *memory = optimizer->memory;
+    TRY(event_synchronize(&optimizer->done[slot]));
+    memcpy(message->plans, plans, sizeof message->plans);
+    TRY(event_record(&optimizer->began[slot], stream));
+    TRY(stream->device->copy(stream, memory->plans, message->plans, sizeof message->plans));
+    return stream->device->ops->update_choose(
+        stream, &(struct update_choose_args){
+                    .plan = &memory->plan, .plans = memory->plans, .previous = &memory->result});
 }
 
 enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream) {
     struct model_states *state = optimizer->state;
+    struct step_memory *memory = optimizer->memory;
     TRY(add_norms(optimizer, stream));
-    TRY(norm_sum(&state->norm, stream, &optimizer->control.memory->sums[1]));
-    TRY(step_control_decide(&optimizer->control, state->comm, stream,
-                            optimizer->config->train.gradient_clipping));
+    TRY(norm_sum(&state->norm, stream, &memory->sums[1]));
+    TRY(comm_gather_device(state->stage.comm, stream, memory->sums, sizeof memory->sums,
+                           optimizer->gathered));
+    TRY(stream->device->ops->update_decide(
+        stream, &(struct update_decide_args){.result = &memory->result,
+                                             .plan = &memory->plan,
+                                             .sums = optimizer->gathered,
+                                             .ranks = state->stage.world,
+                                             .max_norm = state->stage.config->train.gradient_clipping}));
     TRY(update_on_device(optimizer, stream));
-    TRY(average_update(state, stream, &optimizer->control.memory->plan, &optimizer->control.memory->result,
-                       0));
+    TRY(average_update(state, stream, &memory->plan, &memory->result, 0));
     return parameters_gather_updated(&state->parameters, stream);
 }
 
 enum status optimizer_send(struct optimizer *optimizer, struct stream *stream, int slot) {
-    return step_control_send(&optimizer->control, stream, slot);
+    struct update_result *to = &optimizer->messages[slot].result;
+    TRY(stream->device->copy(stream, to, &optimizer->memory->result, sizeof *to));
+    return event_record(&optimizer->done[slot], stream);
 }
 
 enum status optimizer_receive(struct optimizer *optimizer, int slot, struct update_result *result,
                               double *seconds) {
-    return step_control_receive(&optimizer->control, slot, result, seconds);
+    TRY(event_synchronize(&optimizer->done[slot]));
+    *result = optimizer->messages[slot].result;
+    return event_seconds(&optimizer->began[slot], &optimizer->done[slot], seconds);
 }
 
 double *optimizer_loss_sum(const struct optimizer *optimizer) {
-    return &optimizer->control.memory->sums[0];
+    return &optimizer->memory->sums[0];
 }
 
 const float *optimizer_loss_factor(const struct optimizer *optimizer) {
-    return &optimizer->control.memory->plan.loss_factor;
+    return &optimizer->memory->plan.loss_factor;
 }

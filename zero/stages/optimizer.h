@@ -1,32 +1,49 @@
 // The optimizer step: global norm, clipping, and the update of the spans that this rank updates, on the
 // device or on the host (zero/offload/placement.h).
+//
+// Messages. Before a step the host tells the device its plans, after it the device the host how it ended. The
+// device decides (kernels/ops.h: update_choose, update_decide), so that the host can issue the next step
+// before it knows. Messages go through pinned memory. There are STEP_SLOTS of it: the host writes one slot
+// while the device still reads the other.
 #ifndef ZERO_ZERO_STAGES_OPTIMIZER_H
 #define ZERO_ZERO_STAGES_OPTIMIZER_H
 
 #include "zero/stages/model_states.h"
 #include "zero/stages/muon.h"
-#include "zero/stages/step_control.h"
 
-// What all calls of a step have in common.
-struct optimizer_call {
-    int64_t step; // from 1
-    double lr;
-    float grad_scale, average_weight;
+#define STEP_SLOTS 2
+
+// In the device's memory.
+struct step_memory {
+    struct update_plan plans[N_UPDATE_ENDINGS]; // for the ways in which the step before may end
+    struct update_plan plan;                    // the one that holds
+    struct update_result result;
+    double sums[2]; // of this rank: losses; squares of the gradients
+};
+
+// In pinned host memory.
+struct step_message {
+    struct update_plan plans[N_UPDATE_ENDINGS];
+    struct update_result result;
+    double loss_sum;
 };
 
 struct optimizer {
-    const struct config *config;
     struct model_states *state;
     float average_weight; // of the next update; see optimizer_set_average_weight
-    struct step_control control;
-    int spans_region, n_spans;                            // that the device updates element by element
+    int memory_region, gathered_region, messages_region, spans_region;
+    struct step_memory *memory;
+    double *gathered;                                 // (world, 2) every rank's sums, in the device's memory
+    struct step_message *messages;                    // (STEP_SLOTS)
+    struct event began[STEP_SLOTS], done[STEP_SLOTS]; // timed; done: the device has read and written the slot
+    int n_spans;                                      // that the device updates element by element
     struct optimizer_spans_args spans[N_OPTIMIZER_RULES]; // by their rules
     struct muon muon;                                     // no rounds without Muon
 };
 
 // Adds regions to `table`, after model_states_init. Call optimizer_free also after a failure.
-enum status optimizer_init(struct optimizer *optimizer, const struct config *config,
-                           struct model_states *state, struct region_table *table) MUST_CHECK;
+enum status optimizer_init(struct optimizer *optimizer, struct model_states *state,
+                           struct region_table *table) MUST_CHECK;
 // After model_states_bind.
 enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) MUST_CHECK;
 void optimizer_free(struct optimizer *optimizer); // before model_states_free
@@ -56,7 +73,7 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) M
 // ---- where the device decides, and the host issues the next step meanwhile
 //
 // A step is optimizer_begin, its micro-batches, optimizer_decide, optimizer_send; and at any time later
-// optimizer_receive. Slots alternate (zero/stages/step_control.h).
+// optimizer_receive. Slots alternate.
 
 // True unless ranks communicate through the host (comm_on_device) or the host holds optimizer states.
 bool optimizer_decides_on_device(const struct optimizer *optimizer);
@@ -65,14 +82,17 @@ bool optimizer_decides_on_device(const struct optimizer *optimizer);
 //   n_tokens   of the step, over all ranks
 struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
                                   double loss_scale, double n_tokens);
-// plans: by how the update before ends (enum update_ending). They are equal where the host knows.
+// Before the first micro-batch.
+//   plans   by how the update before ends (enum update_ending). They are equal where the host knows.
 enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,
                             const struct update_plan plans[N_UPDATE_ENDINGS]) MUST_CHECK;
-// The norm, the decision, and the update if it is not skipped; see optimizer_norm and optimizer_update.
+// The norm, the decision, and the update if it is not skipped; see optimizer_norm and optimizer_update. Needs
+// comm_on_device.
 enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;
+// Sends the result to the slot of the host.
 enum status optimizer_send(struct optimizer *optimizer, struct stream *stream, int slot) MUST_CHECK;
 // Waits for the result.
-//   seconds   [out] that the step took on the device; 0 where operations are synchronous
+//   seconds   [out] from optimizer_begin to optimizer_send on the device; 0 where operations are synchronous
 enum status optimizer_receive(struct optimizer *optimizer, int slot, struct update_result *result,
                               double *seconds) MUST_CHECK;
 

@@ -1,74 +1,223 @@
-// Follows the plan of gathers: which fetch begins at which event of a pass, and in which slot.
+// First everything that is known without memory or other ranks: the fetches of stage 3, the slots they are
+// gathered into, and the buckets of every all-gather. A pass then follows the plan of gathers: which fetch
+// begins at which event, and in which slot.
 #include "zero/stages/parameters.h"
 
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "model/param_overlap.h"
 
-// The address may be outside the buffer until an offset is added to it: element `0 - n` is n elements before
-// it.
-static void *at(const struct parameters *parameters, const void *base, size_t element) {
-    return (void *)((uintptr_t)base + element * dtype_size(parameters->type));
+// ---- buckets
+
+// Offsets are in unit shards, so that units that are divided alike share one list: with thousands of ranks a
+// list has thousands of spans.
+static void build_fetch_buckets(struct parameters *parameters, int unit) {
+    const struct stage *stage = parameters->stage;
+    struct buckets *buckets = &parameters->fetches[unit].own_buckets;
+    const struct param_unit *u = &stage->params->units[unit];
+    struct buffer_layout slot = BUFFER_AT(0);
+    struct buffer_layout from = stage->options.offload_param ? slot : BUFFER_UNIT_SHARD;
+    buckets_init(buckets, stage->options.allgather_bucket);
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const struct param *param = &stage->params->params[i];
+        if (parameters->persistent_offset[i] == NOT_PERSISTENT)
+            buckets_add(buckets, stage->partition, unit, param->offset, param->offset + param->elements, from,
+                        slot);
+    }
+    buckets_finish(buckets);
 }
 
-// ---- where tensors are
-
-// Stages 0 to 2: all in `stored`. Stage 3: those that fetches find in `persistent`.
-static void *kept_at(const struct parameters *parameters, const struct param *param) {
-    const struct params *params = parameters->params;
-    const size_t in_model = params->units[param->unit].offset + param->offset,
-                 kept = parameters_has_all(parameters)
-                            ? in_model
-                            : parameters->persistent_offset[param - params->params];
-    const void *base = parameters_has_all(parameters) ? parameters->stored : parameters->persistent;
-    return kept == NOT_PERSISTENT ? NULL : at(parameters, base, kept);
+static void add_persistent_buckets(struct parameters *parameters) {
+    const struct stage *stage = parameters->stage;
+    for (int i = 0; i < stage->params->n_params; i++) {
+        const struct param *param = &stage->params->params[i];
+        size_t offset = parameters->persistent_offset[i];
+        struct buffer_layout to = BUFFER_AT(offset - param->offset);
+        if (offset != NOT_PERSISTENT)
+            buckets_add(&parameters->update_buckets, stage->partition, param->unit, param->offset,
+                        param->offset + param->elements, stage->options.offload_param ? to : BUFFER_SHARD,
+                        to);
+    }
 }
 
-static enum status list_tensors(struct parameters *parameters) {
-    const struct params *params = parameters->params;
-    const size_t n = (size_t)params->n_params, n_slots = (size_t)parameters->n_slots;
-    parameters->tensors = calloc((1 + n_slots) * n, sizeof *parameters->tensors);
-    if (!parameters->tensors)
-        return FAIL(STATUS_FAILED, "out of memory for the addresses of %zu tensors", n);
-    for (size_t i = 0; i < n; i++)
-        parameters->tensors[i] = kept_at(parameters, &params->params[i]);
-    for (size_t k = 0; k < n_slots; k++) {
-        struct gather_slot *slot = &parameters->slots[k];
-        slot->tensors = parameters->tensors + (1 + k) * n;
-        for (size_t i = 0; i < n; i++)
-            slot->tensors[i] = parameters->tensors[i]
-                                   ? parameters->tensors[i]
-                                   : tensor_at(&params->params[i], slot->data, parameters->type);
+void parameters_build_buckets(struct parameters *parameters) {
+    const struct stage *stage = parameters->stage;
+    const struct params *params = stage->params;
+    struct fetch *fetches = parameters->fetches;
+    buckets_init(&parameters->update_buckets, stage->options.allgather_bucket);
+    for (int unit = 0; unit < params->n_units; unit++)
+        if (stage->options.stage == 1 || stage->options.stage == 2) {
+            struct buffer_layout here = BUFFER_AT(params->units[unit].offset);
+            buckets_add(&parameters->update_buckets, stage->partition, unit, 0, params->units[unit].elements,
+                        here, here);
+        } else if (stage_shards_params(stage) && partition_repeats(stage->partition, params, unit)) {
+            fetches[unit].buckets = fetches[unit - 1].buckets;
+        } else if (stage_shards_params(stage)) {
+            fetches[unit].buckets = &fetches[unit].own_buckets;
+            build_fetch_buckets(parameters, unit);
+        }
+    if (stage_shards_params(stage))
+        add_persistent_buckets(parameters);
+    buckets_finish(&parameters->update_buckets);
+}
+
+// ---- planning
+
+static bool persists(const struct stage *stage, const struct param *param) {
+    return param->elements < stage->options.persistence_threshold;
+}
+
+// Refuses lists of buckets that would be too long, before any is built. Plans build none.
+static enum status check_calls(const struct stage *stage) {
+    const struct params *params = stage->params;
+    const size_t bucket = stage->options.allgather_bucket;
+    size_t once = stage->options.stage == 1 || stage->options.stage == 2 ? params->n_elements : 0;
+    for (int i = 0; stage_shards_params(stage) && i < params->n_params; i++)
+        once += persists(stage, &params->params[i]) ? params->params[i].elements : 0;
+    for (int unit = 0; stage_shards_params(stage) && unit < params->n_units; unit++)
+        TRY(buckets_check(params->units[unit].elements, bucket));
+    return buckets_check(once, bucket);
+}
+
+// Assigns offsets to persistent tensors, one after another and aligned as in their units. Returns the number
+// of elements, with what may be read after the last ones.
+static size_t place_persistent(struct parameters *parameters) {
+    const struct stage *stage = parameters->stage;
+    size_t end = 0, readable = 0;
+    for (int i = 0; i < stage->params->n_params; i++) {
+        const struct param *param = &stage->params->params[i];
+        const bool persistent = persists(stage, param);
+        parameters->persistent_offset[i] = persistent ? end : NOT_PERSISTENT;
+        if (!persistent) {
+            parameters->fetches[param->unit].persists = false;
+            continue;
+        }
+        const size_t read = params_accessed(stage->params, i, stage->device->place);
+        if (end + read > readable)
+            readable = end + read;
+        end += (param->elements + PARAM_ALIGNMENT - 1) / PARAM_ALIGNMENT * PARAM_ALIGNMENT;
+    }
+    return end > readable ? end : readable;
+}
+
+static void list_events(struct parameters *parameters, const struct trace *trace, struct gather_pass *pass) {
+    struct gather_event *events = allocate((size_t)trace->n_events, sizeof *events);
+    pass->n_events = trace->n_events;
+    pass->events = events;
+    pass->steps = allocate((size_t)trace->n_events, sizeof *pass->steps);
+    for (int i = 0; i < trace->n_events; i++) {
+        const struct trace_event *event = &trace->events[i];
+        struct fetch *fetch = &parameters->fetches[event->unit];
+        const bool gathers = event->pass != GPT_BACKWARD_GRADS && !fetch->persists;
+        events[i] = (struct gather_event){gathers ? event->unit : NO_FETCH, event->acquires};
+        if (gathers && event->acquires && trace->kind == TRACE_TRAINING)
+            fetch->uses++;
+    }
+}
+
+static enum status add_slots(struct parameters *parameters, struct region_table *table) {
+    const struct stage *stage = parameters->stage;
+    const int n = stage->params->n_units;
+    size_t *elements = allocate((size_t)n, sizeof *elements);
+    const struct gather_options options = {elements,
+                                           stage->options.overlap && stage->options.prefetch_bucket > 0};
+    struct gather_slots slots;
+    for (int kind = 0; kind < N_TRACES; kind++)
+        list_events(parameters, &stage->traces[kind], &parameters->passes[kind]);
+    for (int unit = 0; unit < n; unit++)
+        elements[unit] = params_unit_memory(stage->params, unit, stage->device->place);
+    gathers_plan(parameters->passes, N_TRACES, &options, &slots);
+    free(elements);
+    parameters->n_slots = slots.n;
+    for (int i = 0; i < slots.n; i++) {
+        parameters->slots[i] = (struct gather_slot){.fetch = NO_FETCH};
+        TRY(region_add(table, REGION_COMMUNICATION, stage->device->place, stage->type, slots.elements[i],
+                       &parameters->slots[i].region, "params of a unit (%d)", i));
     }
     return STATUS_OK;
 }
 
-static void *const *tensors_of(const struct parameters *parameters, void *const *tensors, int unit) {
-    return tensors + parameters->params->units[unit].first_param;
+static enum status init_stage3(struct parameters *parameters, struct region_table *table) {
+    const struct stage *stage = parameters->stage;
+    parameters->persistent_offset =
+        allocate((size_t)stage->params->n_params, sizeof *parameters->persistent_offset);
+    parameters->fetches = allocate((size_t)stage->params->n_units, sizeof *parameters->fetches);
+    for (int unit = 0; unit < stage->params->n_units; unit++)
+        parameters->fetches[unit].persists = true;
+    TRY(region_add(table, REGION_PARAMS, stage->device->place, stage->type, place_persistent(parameters),
+                   &parameters->persistent_region, "persistent params"));
+    return add_slots(parameters, table);
 }
 
-enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
-                            struct comm *comm) {
-    parameters->comm = comm;
-    parameters->stored = parameters->options->offload_param
-                             ? placement_host_params(parameters->offload->placement)
-                             : region_data(table, parameters->stored_region);
-    TRY(parameters_build_buckets(parameters));
-    if (parameters_has_all(parameters))
-        return list_tensors(parameters);
-    parameters->persistent = region_data(table, parameters->persistent_region);
+enum status parameters_init(struct parameters *parameters, const struct stage *stage, struct offload *offload,
+                            struct region_table *table) {
+    const enum region_place place = stage->device->place;
+    const bool shards = stage_shards_params(stage);
+    *parameters = (struct parameters){.stage = stage, .offload = offload};
+    if (!stage->options.offload_param)
+        TRY(region_add(table, REGION_PARAMS, place, stage->type,
+                       shards ? stage_shard_elements(stage) : params_memory(stage->params, place),
+                       &parameters->stored_region, shards ? "params of the shard" : "params"));
+    TRY(check_calls(stage));
+    return shards ? init_stage3(parameters, table) : STATUS_OK;
+}
+
+// ---- where tensors are
+
+// The address may be outside the buffer until an offset is added to it: element `0 - n` is n elements before
+// it.
+static void *at(const struct parameters *parameters, const void *base, size_t element) {
+    return (void *)((uintptr_t)base + element * dtype_size(parameters->stage->type));
+}
+
+// Stages 0 to 2: all in `stored`. Stage 3: those that fetches find in `persistent`.
+static void *kept_at(const struct parameters *parameters, int i) {
+    const struct params *params = parameters->stage->params;
+    const struct param *param = &params->params[i];
+    if (!stage_shards_params(parameters->stage))
+        return at(parameters, parameters->stored, params->units[param->unit].offset + param->offset);
+    const size_t kept = parameters->persistent_offset[i];
+    return kept == NOT_PERSISTENT ? NULL : at(parameters, parameters->persistent, kept);
+}
+
+static void list_tensors(struct parameters *parameters) {
+    const struct stage *stage = parameters->stage;
+    const int n = stage->params->n_params;
+    parameters->tensors =
+        allocate((1 + (size_t)parameters->n_slots) * (size_t)n, sizeof *parameters->tensors);
+    for (int i = 0; i < n; i++)
+        parameters->tensors[i] = kept_at(parameters, i);
+    for (int k = 0; k < parameters->n_slots; k++) {
+        struct gather_slot *slot = &parameters->slots[k];
+        slot->tensors = parameters->tensors + (1 + k) * (ptrdiff_t)n;
+        for (int i = 0; i < n; i++)
+            slot->tensors[i] = parameters->tensors[i]
+                                   ? parameters->tensors[i]
+                                   : tensor_at(&stage->params->params[i], slot->data, stage->type);
+    }
+}
+
+enum status parameters_bind(struct parameters *parameters, const struct region_table *table) {
+    const struct stage *stage = parameters->stage;
+    parameters->stored = stage->options.offload_param ? placement_host_params(parameters->offload->placement)
+                                                      : region_data(table, parameters->stored_region);
+    if (stage_shards_params(stage))
+        parameters->persistent = region_data(table, parameters->persistent_region);
     for (int i = 0; i < parameters->n_slots; i++) {
         parameters->slots[i].data = region_data(table, parameters->slots[i].region);
-        TRY(event_init(&parameters->slots[i].loaded, parameters->device));
+        TRY(event_init(&parameters->slots[i].loaded, stage->device));
     }
-    return list_tensors(parameters);
+    parameters_build_buckets(parameters);
+    list_tensors(parameters);
+    return STATUS_OK;
 }
 
 void parameters_free(struct parameters *parameters) {
     buckets_free(&parameters->update_buckets);
     for (int i = 0; i < parameters->n_slots; i++)
         event_free(&parameters->slots[i].loaded);
-    for (int unit = 0; parameters->fetches && unit < parameters->params->n_units; unit++)
+    for (int unit = 0; parameters->fetches && unit < parameters->stage->params->n_units; unit++)
         buckets_free(&parameters->fetches[unit].own_buckets);
     for (int kind = 0; kind < N_TRACES; kind++) {
         free((void *)(uintptr_t)parameters->passes[kind].events);
@@ -81,7 +230,8 @@ void parameters_free(struct parameters *parameters) {
 }
 
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span) {
-    return at(parameters, parameters->stored, stage_span_offset(span, parameters_has_all(parameters)));
+    return at(parameters, parameters->stored,
+              stage_span_offset(span, !stage_shards_params(parameters->stage)));
 }
 
 // ---- stage 3: fetches
@@ -91,54 +241,41 @@ void *parameters_at(const struct parameters *parameters, const struct stage_span
 //   base   of the persistent tensors, or (for the others) of the unit
 static enum status load_tensors(struct parameters *parameters, struct stream *stream, int unit,
                                 bool persistent, void *base) {
-    const struct stage_spans *owned = parameters->owned;
-    for (int k = owned->first[unit]; k < owned->first[unit + 1]; k++) {
-        const struct stage_span *span = &owned->spans[k];
+    const struct stage *stage = parameters->stage;
+    for (int k = stage->first_owned[unit]; k < stage->first_owned[unit + 1]; k++) {
+        const struct stage_span *span = &stage->owned[k];
         for (struct param_overlap it = {0};
-             params_next_overlap(parameters->params, unit, span->begin, span->end, &it);) {
+             params_next_overlap(stage->params, unit, span->begin, span->end, &it);) {
             size_t offset = parameters->persistent_offset[it.param];
             if ((offset != NOT_PERSISTENT) != persistent)
                 continue;
-            size_t to =
-                persistent ? offset + (it.begin - parameters->params->params[it.param].offset) : it.begin;
-            TRY(parameters->device->copy(
+            size_t to = persistent ? offset + (it.begin - stage->params->params[it.param].offset) : it.begin;
+            TRY(stage->device->copy(
                 stream, at(parameters, base, to),
                 at(parameters, parameters->stored, span->shard_offset + (it.begin - span->begin)),
-                (it.end - it.begin) * dtype_size(parameters->type)));
+                (it.end - it.begin) * dtype_size(stage->type)));
         }
     }
     return STATUS_OK;
 }
 
-// This rank's unit shard in its shard.
-static const void *unit_shard_at(const struct parameters *parameters, int unit) {
-    const struct stage_spans *owned = parameters->owned;
-    bool any = owned->first[unit] < owned->first[unit + 1];
-    return at(parameters, parameters->stored, any ? owned->spans[owned->first[unit]].shard_offset : 0);
-}
-
 static enum status start_fetch(struct parameters *parameters, struct stream *stream, int unit,
                                struct gather_slot *slot) {
+    const struct stage *stage = parameters->stage;
     const struct buckets *buckets = parameters->fetches[unit].buckets;
-    const void *from = unit_shard_at(parameters, unit);
+    const void *from = at(parameters, parameters->stored, stage_unit_shard(stage, unit));
     slot->fetch = unit;
     parameters->n_fetches++;
-    if (parameters->options->offload_param) {
+    if (stage->options.offload_param) {
         TRY(offload_upload_stream(parameters->offload, stream, &stream));
         TRY(load_tensors(parameters, stream, unit, false, slot->data));
         TRY(event_record(&slot->loaded, stream));
         from = slot->data;
     }
     for (int i = 0; i < buckets->n_calls; i++)
-        TRY(comm_all_gather(parameters->comm, stream, &buckets->calls[i], from, slot->data, parameters->type,
+        TRY(comm_all_gather(stage->comm, stream, &buckets->calls[i], from, slot->data, stage->type,
                             &slot->work));
     return STATUS_OK;
-}
-
-static enum status finish_fetch(struct parameters *parameters, struct stream *stream,
-                                struct gather_slot *slot) {
-    TRY(comm_wait(parameters->comm, stream, slot->work));
-    return parameters->options->offload_param ? event_wait(&slot->loaded, stream) : STATUS_OK;
 }
 
 static enum status fetch_ahead(struct parameters *parameters, struct stream *stream,
@@ -155,21 +292,25 @@ void parameters_begin(struct parameters *parameters, enum trace_kind kind) {
 
 enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int event, int unit,
                                void *const **out) {
-    if (parameters_has_all(parameters) || parameters->fetches[unit].persists) {
-        *out = tensors_of(parameters, parameters->tensors, unit);
+    const struct stage *stage = parameters->stage;
+    const int first = stage->params->units[unit].first_param;
+    if (!stage_shards_params(stage) || parameters->fetches[unit].persists) {
+        *out = parameters->tensors + first;
         return STATUS_OK;
     }
     const struct gather_step *step = &parameters->pass->steps[event];
     struct gather_slot *slot = &parameters->slots[step->slot];
     if (slot->fetch != unit)
         TRY(start_fetch(parameters, stream, unit, slot));
-    TRY(finish_fetch(parameters, stream, slot));
-    *out = tensors_of(parameters, slot->tensors, unit);
+    TRY(comm_wait(stage->comm, stream, slot->work));
+    if (stage->options.offload_param)
+        TRY(event_wait(&slot->loaded, stream));
+    *out = slot->tensors + first;
     return fetch_ahead(parameters, stream, step);
 }
 
 enum status parameters_release(struct parameters *parameters, struct stream *stream, int event) {
-    if (parameters_has_all(parameters) || parameters->pass->events[event].fetch == NO_FETCH)
+    if (!stage_shards_params(parameters->stage) || parameters->pass->events[event].fetch == NO_FETCH)
         return STATUS_OK;
     const struct gather_step *step = &parameters->pass->steps[event];
     parameters->slots[step->slot].fetch = NO_FETCH;
@@ -177,20 +318,21 @@ enum status parameters_release(struct parameters *parameters, struct stream *str
 }
 
 enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) {
+    const struct stage *stage = parameters->stage;
     comm_work work;
-    void *to = parameters_has_all(parameters) ? parameters->stored : parameters->persistent;
+    void *to = stage_shards_params(stage) ? parameters->persistent : parameters->stored;
     const void *from = parameters->stored;
     struct stream *in = stream;
-    if (parameters->options->offload_param) {
+    if (stage->options.offload_param) {
         TRY(offload_upload_stream(parameters->offload, stream, &in));
-        for (int unit = 0; unit < parameters->params->n_units; unit++)
+        for (int unit = 0; unit < stage->params->n_units; unit++)
             TRY(load_tensors(parameters, in, unit, true, parameters->persistent));
         from = parameters->persistent;
     }
     for (int i = 0; i < parameters->update_buckets.n_calls; i++)
-        TRY(comm_all_gather(parameters->comm, in, &parameters->update_buckets.calls[i], from, to,
-                            parameters->type, &work));
-    if (parameters->options->offload_param)
+        TRY(comm_all_gather(stage->comm, in, &parameters->update_buckets.calls[i], from, to, stage->type,
+                            &work));
+    if (stage->options.offload_param)
         TRY(offload_params_wait(parameters->offload, stream));
-    return comm_wait_all(parameters->comm, stream);
+    return comm_wait_all(stage->comm, stream);
 }

@@ -16,9 +16,6 @@
 #ifndef ZERO_ZERO_STAGES_PARAMETERS_H
 #define ZERO_ZERO_STAGES_PARAMETERS_H
 
-#include "base/region.h"
-#include "kernels/device.h"
-#include "model/trace.h"
 #include "zero/offload/offload.h"
 #include "zero/partition/buckets.h"
 #include "zero/stages/gathers.h"
@@ -42,20 +39,13 @@ struct gather_slot {
 };
 
 struct parameters {
-    const struct params *params;
-    const struct stage_options *options;
-    struct device *device;
-    enum dtype type;
+    const struct stage *stage;
     struct offload *offload;
-    struct comm *comm; // from parameters_bind on
     int stored_region, persistent_region;
     void *stored; // all units one after another; in stage 3 this rank's shard (offload_param: on the host)
     void *persistent;          // stage 3: the persistent tensors
     size_t *persistent_offset; // (n_params) a tensor's offset there, in elements, or NOT_PERSISTENT
-    const struct partition *partition;
-    const struct stage_spans *owned;
-    struct fetch *fetches;                      // stage 3: (n_units)
-    const struct trace *traces;                 // (N_TRACES)
+    struct fetch *fetches;     // stage 3: (n_units)
     struct gather_pass passes[N_TRACES], *pass; // stage 3: what to gather at each event; of the current pass
     struct gather_slot slots[GATHER_SLOTS_MOST];
     int n_slots;
@@ -65,23 +55,14 @@ struct parameters {
 };
 #define NOT_PERSISTENT SIZE_MAX
 
-// Adds regions to `table` for a rank that owns shard_elements. `traces` (N_TRACES), `partition`, `owned` and
-// `offload` must outlive the parameters.
-enum status parameters_init(struct parameters *parameters, const struct params *params,
-                            const struct stage_options *options, const struct trace *traces,
-                            const struct partition *partition, const struct stage_spans *owned,
-                            size_t shard_elements, enum dtype type, struct offload *offload,
-                            struct device *device, struct region_table *table) MUST_CHECK;
+// Adds regions to `table`. Call parameters_free also after a failure.
+enum status parameters_init(struct parameters *parameters, const struct stage *stage, struct offload *offload,
+                            struct region_table *table) MUST_CHECK;
 // Builds the lists of buckets, without memory for parameters or other ranks. parameters_bind does it too.
-enum status parameters_build_buckets(struct parameters *parameters) MUST_CHECK;
-enum status parameters_bind(struct parameters *parameters, const struct region_table *table,
-                            struct comm *comm) MUST_CHECK;
+void parameters_build_buckets(struct parameters *parameters);
+enum status parameters_bind(struct parameters *parameters, const struct region_table *table) MUST_CHECK;
 void parameters_free(struct parameters *parameters);
 
-// True if the stage keeps all parameters on every rank.
-static inline bool parameters_has_all(const struct parameters *parameters) {
-    return parameters->options->stage < 3;
-}
 // The address of a span of this rank in `stored`.
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span);
 

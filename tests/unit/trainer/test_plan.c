@@ -87,7 +87,7 @@ static void check_states(const struct plan_fixture *fixture, enum dtype type, si
 
 static void check_ranks(struct plan_fixture *fixture, int world) {
     struct partition partition;
-    EXPECT_OK(partition_init(&partition, &fixture->params, stage_partition(&fixture->config), world));
+    partition_init(&partition, &fixture->params, stage_partition(&fixture->config), world);
     for (int stage = 0; stage < N_STAGES; stage++)
         for (int rank = 0; rank < world; rank++)
             for (int type = 0; type < N_COMPUTE_DTYPES; type++) {

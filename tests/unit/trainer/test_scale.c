@@ -49,7 +49,7 @@ static void fixture_free(struct scale_fixture *fixture) {
 // (all-gather).
 static void check_calls(const struct model_states *state, const struct buckets *calls, int unit,
                         size_t elements, bool to_shard) {
-    const struct partition *partition = &state->partition;
+    const struct partition *partition = state->stage.partition;
     size_t shards[4096] = {0}, sum = 0;
     for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++)
         shards[partition->spans[i].owner] += partition->spans[i].end - partition->spans[i].begin;
@@ -77,7 +77,7 @@ static size_t spans_of(const struct buckets *calls) {
 static struct list_sizes check_lists(const struct model_states *state) {
     const struct parameters *parameters = &state->parameters;
     const struct gradients *gradients = &state->gradients;
-    const struct params *params = state->params;
+    const struct params *params = state->stage.params;
     struct list_sizes lists = {spans_of(&parameters->update_buckets), spans_of(&parameters->update_buckets)};
     for (int unit = 0; unit < params->n_units; unit++) {
         const struct fetch *fetch = &parameters->fetches[unit];
@@ -128,9 +128,9 @@ static void check_units(const struct model_states *state, int rank, int world) {
     assert_true(first && owned);
     double began = clock_monotonic_s();
     for (int pass = 0; pass < 2; pass++)
-        for (int unit = 0; unit < state->params->n_units; unit++)
+        for (int unit = 0; unit < state->stage.params->n_units; unit++)
             n += walk_list(parameters->fetches[unit].buckets, world, first, owned);
-    for (int unit = 0; unit < state->params->n_units; unit++)
+    for (int unit = 0; unit < state->stage.params->n_units; unit++)
         n += walk_list(gradients->reductions[unit].buckets, world, first, owned);
     double seconds = clock_monotonic_s() - began;
     size_t links = comm_memory_bytes(world, 8, false);
@@ -149,10 +149,15 @@ static void plan_states(struct scale_fixture *fixture, int rank, int world) {
     struct region_table table;
     region_table_init(&table);
     double began = clock_monotonic_s();
-    EXPECT_OK(model_states_init(&state, &fixture->params, &fixture->config, DTYPE_BF16, rank, world, NULL,
-                                fixture->device, &table));
-    EXPECT_OK(parameters_build_buckets(&state.parameters));
-    EXPECT_OK(gradients_build_buckets(&state.gradients));
+    const struct stage stage = {.config = &fixture->config,
+                                .params = &fixture->params,
+                                .type = DTYPE_BF16,
+                                .device = fixture->device,
+                                .rank = rank,
+                                .world = world};
+    EXPECT_OK(model_states_init(&state, &stage, &table));
+    parameters_build_buckets(&state.parameters);
+    gradients_build_buckets(&state.gradients);
     double seconds = clock_monotonic_s() - began;
     struct list_sizes lists = check_lists(&state);
     // All blocks share their lists. So there is one list of gathers and one of reductions for the embeddings,
@@ -165,8 +170,8 @@ static void plan_states(struct scale_fixture *fixture, int rank, int world) {
         "rank %d of %d: bucket lists built in %.3f s, %zu spans in %.1f MiB (%.1f MiB if none were shared), "
         "%d spans in %.1f MiB\n",
         rank, world, seconds, lists.n_spans, (double)(lists.n_spans * sizeof(struct comm_span)) / 0x1p20,
-        (double)(lists.n_unshared * sizeof(struct comm_span)) / 0x1p20, state.partition.n_spans,
-        (double)((size_t)state.partition.n_spans * sizeof(struct partition_span)) / 0x1p20);
+        (double)(lists.n_unshared * sizeof(struct comm_span)) / 0x1p20, state.stage.partition->n_spans,
+        (double)((size_t)state.stage.partition->n_spans * sizeof(struct partition_span)) / 0x1p20);
     check_units(&state, rank, world);
     model_states_free(&state);
     region_table_free(&table);

@@ -86,14 +86,16 @@ static void test_muon_leaves_a_matrix_to_adamw(void **state) {
                       "[{\"match\": \"h.0.attn.*\", \"type\": \"adamw\", \"lr\": 0.003},"
                       " {\"match\": \"h.1.mlp.*.weight\", \"freeze\": true}]",
                       &config, &groups));
-    int n_of[METHOD_FROZEN + 1] = {0};
-    for (int i = 0; i < params.n_params; i++)
-        n_of[optimizer_group_of(&groups, i)->traits.method]++;
-    assert_int_equal(n_of[METHOD_MATRIX], 8 - 2 - 2);
-    assert_int_equal(n_of[METHOD_FROZEN], 2);
+    int n_matrices = 0, n_frozen = 0;
+    for (int i = 0; i < params.n_params; i++) {
+        n_matrices += optimizer_groups_orthogonalize(&groups, i);
+        n_frozen += optimizer_groups_freeze(&groups, i);
+    }
+    assert_int_equal(n_matrices, 8 - 2 - 2);
+    assert_int_equal(n_frozen, 2);
     const struct optimizer_group *group =
         optimizer_group_of(&groups, params_find(&params, "h.0.attn.c_attn.weight"));
-    assert_int_equal(group->traits.n_moments, 2);
+    assert_int_equal(group->n_moments, 2);
     assert_true(fabs(group->lr_scale - 0.3) < 1e-15 && group->weight_decay == 0.1);
     optimizer_groups_free(&groups);
     config_free(&config);
@@ -209,7 +211,7 @@ static void store(float *to, const cJSON *numbers, size_t n) {
 static void check_result(struct fixture *fixture, const cJSON *tensor, float *weights) {
     const struct param *param = param_of_tensor(fixture, tensor);
     const int index = (int)(param - fixture->params.params);
-    const struct optimizer_group *group = optimizer_group_of(&fixture->state.groups, index);
+    const struct optimizer_group *group = optimizer_group_of(&fixture->state.stage.groups, index);
     const float *weight = floats_of(fixture, weights, param);
     const cJSON *wanted = cJSON_GetObjectItem(tensor, "result"),
                 *given = cJSON_GetObjectItem(tensor, "weight");
@@ -217,7 +219,7 @@ static void check_result(struct fixture *fixture, const cJSON *tensor, float *we
     assert_int_equal(cJSON_GetArraySize(wanted), param->elements);
     for (size_t i = 0; i < param->elements; i++) {
         const double want = cJSON_GetArrayItem(wanted, (int)i)->valuedouble;
-        if (group->traits.method == METHOD_FROZEN)
+        if (group->is_frozen)
             assert_true((double)weight[i] == cJSON_GetArrayItem(given, (int)i)->valuedouble);
         if (!(fabs((double)weight[i] - want) <= 16 * 0x1p-24 * (fabs(want) + 8 * rate)))
             fail_msg("%s, element %zu: %.9g, expected %.9g", param->name, i, (double)weight[i], want);
@@ -286,7 +288,7 @@ static void test_frozen_tensors(void **state) {
         size_t n_moments = 0;
         for (int i = 0; i < fixture.params.n_params; i++) {
             const struct param *param = &fixture.params.params[i];
-            assert_int_equal(optimizer_groups_freeze(&fixture.state.groups, i), i != trained);
+            assert_int_equal(optimizer_groups_freeze(&fixture.state.stage.groups, i), i != trained);
             for (size_t k = 0; k < param->elements; k++) {
                 floats_of(&fixture, weights, param)[k] = (float)(k + 1) / 8;
                 floats_of(&fixture, grads, param)[k] = i == trained ? (k % 2 ? 0.5f : -0.5f) : NAN;

@@ -164,9 +164,14 @@ static void check_rounds(const struct params *params, const struct optimizer_gro
     struct muon_rounds rounds;
     uint64_t elements, calls = 0, sent = 0;
     double load[MOST_WORLD] = {0}, total = 0, dearest = 0;
-    EXPECT_OK(partition_init(&partition, params, kind, world));
-    EXPECT_OK(muon_rounds_init(&rounds, params, groups, &partition, whole, most_elements));
-    EXPECT_OK(muon_rounds_link(&rounds));
+    partition_init(&partition, params, kind, world);
+    const struct stage stage = {.params = params,
+                                .groups = *groups,
+                                .partition = &partition,
+                                .world = world,
+                                .options = {.stage = whole ? 0 : 1}};
+    muon_rounds_init(&rounds, &stage, most_elements);
+    muon_rounds_link(&rounds);
     assert_int_equal(rounds.n_tensors, 12 * 4);
     check_buffers(&rounds);
     for (int i = 0; i < rounds.n_tensors; i++) {

@@ -304,7 +304,8 @@ static void check_batches(const struct newton_schulz_matrix *matrices, int n,
 // The batches' numbers, as one matrix of the bench's area.
 static double *run_batches(const struct newton_schulz_matrix *matrices, int n, size_t elements,
                            const char *device, bool one_by_one) {
-    static const struct matrix_shape shapes[] = {{40, 24}, {16, 24}, {24, 40}};
+    static const struct newton_schulz_batch kinds[] = {
+        {.shape = {40, 24}, .n = 4}, {.shape = {16, 24}, .n = 8}, {.shape = {24, 40}, .n = 3}};
     struct newton_schulz_matrix scratch[MOST_MATRICES];
     struct newton_schulz_batch batches[MOST_MATRICES];
     struct newton_schulz products;
@@ -312,8 +313,8 @@ static double *run_batches(const struct newton_schulz_matrix *matrices, int n, s
     bench_open(&bench, device, exact_type(device), (struct matrix_shape){1, (int64_t)elements}, false);
     struct region_memory memory;
     region_memory_init(&memory, bench.device);
-    EXPECT_OK(
-        newton_schulz_plan(&products, bench.device, bench.type, shapes, (int[]){4, 8, 3}, 3, &memory.table));
+    products = (struct newton_schulz){.device = bench.device, .type = bench.type};
+    EXPECT_OK(newton_schulz_plan(&products, kinds, 3, &memory.table));
     EXPECT_OK(region_memory_allocate(&memory));
     newton_schulz_bind(&products, &memory.table);
     memcpy(scratch, matrices, (size_t)n * sizeof *scratch);

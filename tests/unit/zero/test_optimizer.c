@@ -132,10 +132,10 @@ static void assert_tensor(const struct fixture *fixture, int i, const float *sta
             assert_near(m[at], e.m, N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (fabs(e.m) + 0.1), "m", i, k);
         if (v)
             assert_near(v[at], e.v, N_STEPS * 4 * dtype_epsilon(DTYPE_F32) * (e.v + 1e-3), "v", i, k);
-        if (fixture->state.type == DTYPE_BF16)
+        if (fixture->state.stage.type == DTYPE_BF16)
             assert_int_equal(((const uint16_t *)fixture->state.parameters.stored)[at],
                              bf16_from_float(master[at]));
-        if (fixture->state.type == DTYPE_F16)
+        if (fixture->state.stage.type == DTYPE_F16)
             assert_int_equal(((const uint16_t *)fixture->state.parameters.stored)[at],
                              f16_from_float(master[at]));
     }

@@ -184,7 +184,7 @@ static enum status try_links(struct comm *comm) {
     for (int rank = 0; rank < comm->world; rank++)
         spans[rank] =
             (struct comm_span){.owner = rank, .in = (size_t)rank, .out = (size_t)rank, .elements = 1};
-    TRY(comm_spans_link(spans, comm->world));
+    comm_spans_link(spans, comm->world);
     float *numbers = (float *)(void *)(nccl->send + send_bytes(comm->world)) - comm->world;
     const struct fill_args fill = {.out = numbers, .n = (size_t)comm->world, .value = 1, .type = DTYPE_F32};
     comm_work work;
