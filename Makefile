@@ -103,7 +103,7 @@ folders := base options data/tokenizer data data/text kernels model model/format
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer infer/tasks infer/export trainer/data trainer/plan trainer/profile trainer/runs \
            trainer \
-           cli cli/bench cli/eval cli/report cli/serve cli/tokenize
+           cli cli/bench cli/report cli/serve cli/tokenize
 needs_base :=
 needs_options := base
 needs_data/tokenizer := base
@@ -128,7 +128,6 @@ needs_trainer/runs := base
 needs_trainer/data := data data/tokenizer options base
 needs_trainer := trainer/data trainer/plan trainer/runs infer/tasks infer model/formats $(needs_trainer/plan)
 needs_cli := trainer trainer/runs infer/export $(needs_trainer)
-needs_cli/eval := cli infer/tasks infer $(needs_infer)
 needs_cli/bench := cli trainer/plan options data data/tokenizer model kernels base
 needs_cli/report := cli trainer trainer/runs options base
 needs_cli/serve := cli trainer infer model/formats data data/tokenizer model kernels base

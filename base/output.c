@@ -54,3 +54,8 @@ enum status output_write(const char *bytes, size_t n_bytes) {
                ? FAIL(STATUS_STOPPED, "the reader of standard output closed the pipe")
                : write_failed(error);
 }
+
+void output_text(struct text *text) {
+    fwrite(text->data ? text->data : "", 1, text->length, stdout);
+    text_free(text);
+}

@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "base/status.h"
+#include "base/text.h"
 
 // Flushes and closes standard output. Call it once, as the last use of stdout. STATUS_FAILED when any earlier
 // write or this flush failed (disk full). A closed pipe (| head) is not an error.
@@ -13,5 +14,7 @@ enum status output_close(void) MUST_CHECK;
 enum status output_flush(void) MUST_CHECK;
 // Writes and flushes, for text that is streamed as it is generated. STATUS_STOPPED when the pipe is closed.
 enum status output_write(const char *bytes, size_t n_bytes) MUST_CHECK;
+// Prints a text, and frees it.
+void output_text(struct text *text);
 
 #endif

@@ -1,10 +1,9 @@
 // ./train check CONFIG.json and ./train options: validate a configuration, print every option.
-#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "base/output.h"
 #include "cli/commands.h"
 #include "data/tokenizer/tokenizer.h"
 #include "infer/tasks/task.h"
@@ -15,12 +14,6 @@
 #include "trainer/plan/model_line.h"
 #include "trainer/plan/model_sizes.h"
 #include "zero/partition/optimizer_groups.h"
-
-static enum status print_text(struct text *text) {
-    TRY(text_status(text));
-    fwrite(text->data, 1, text->length, stdout);
-    return STATUS_OK;
-}
 
 // The sizes that model.init_from gives. It may be absent: a run that resumes does not need it.
 static enum status find_sizes(struct config *config) {
@@ -82,12 +75,10 @@ static enum status check_tasks(const struct config *config) {
     return STATUS_OK;
 }
 
-static void log_schedule(const struct config *config) {
-    struct text schedule = {0};
-    config_print_schedule(config, &schedule);
-    if (schedule.length > 0 && !schedule.failed)
-        log_info("%s", schedule.data);
-    text_free(&schedule);
+static void log_text(struct text *text) {
+    if (text->length > 0)
+        log_info("%s", text->data);
+    text_free(text);
 }
 
 // The tensors of optimizer.groups. Their names do not depend on the vocabulary, but their counts do.
@@ -97,13 +88,9 @@ static enum status check_groups(const struct config *config, const struct params
     if (config->optimizer.groups.n == 0)
         return STATUS_OK;
     enum status status = optimizer_groups_init(&groups, config, params);
-    if (status == STATUS_OK && has_counts) {
-        optimizer_groups_print(&groups, config, params, &lines);
-        status = text_status(&lines);
-    }
     if (status == STATUS_OK && has_counts)
-        log_info("%s", lines.data);
-    text_free(&lines);
+        optimizer_groups_print(&groups, config, params, &lines);
+    log_text(&lines);
     optimizer_groups_free(&groups);
     return status;
 }
@@ -133,51 +120,44 @@ static enum status check_model(struct config *config) {
     enum status status = params_init(&params, &sizes);
     if (status == STATUS_OK)
         status = check_groups(config, &params, has_vocabulary);
-    if (status == STATUS_OK && has_vocabulary) {
-        model_line_print(&params, &line);
-        status = text_status(&line);
-    }
     if (status == STATUS_OK && has_vocabulary)
-        log_info("%s", line.data);
+        model_line_print(&params, &line);
+    log_text(&line);
     if (status == STATUS_OK)
         show_sizes(config, &sizes);
-    text_free(&line);
     params_free(&params);
     return status;
 }
 
+static enum status check(struct config *config) {
+    struct text schedule = {0}, out = {0};
+    config_log_dropped(config);
+    TRY(find_sizes(config));
+    TRY(data_defaults_apply(config));
+    TRY(find_vocabulary(config));
+    const struct given given = {config->train.train_batch_size, config->train.min_batch_size,
+                                config->train.micro_batch_size, config->train.gradient_accumulation_steps};
+    TRY(config_resolve(config, 1));
+    TRY(check_tasks(config));
+    TRY(check_model(config));
+    data_log_mixture(config, true);
+    config_print_schedule(config, &schedule);
+    log_text(&schedule);
+    restore_auto(config, &given);
+    config_print(config, &out);
+    output_text(&out);
+    return STATUS_OK;
+}
+
 static enum status run_check(int n_args, char **args) {
     struct config config;
-    struct text out = {0};
     if (n_args < 1)
         return FAIL(
             STATUS_INVALID,
             "train check: no configuration named; usage: train check CONFIG.json [section.key=value ...]");
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
     if (status == STATUS_OK)
-        config_log_dropped(&config);
-    if (status == STATUS_OK)
-        status = find_sizes(&config);
-    if (status == STATUS_OK)
-        status = data_defaults_apply(&config);
-    if (status == STATUS_OK)
-        status = find_vocabulary(&config);
-    const struct given given = {config.train.train_batch_size, config.train.min_batch_size,
-                                config.train.micro_batch_size, config.train.gradient_accumulation_steps};
-    if (status == STATUS_OK)
-        status = config_resolve(&config, 1);
-    if (status == STATUS_OK)
-        status = check_tasks(&config);
-    if (status == STATUS_OK)
-        status = check_model(&config);
-    if (status == STATUS_OK) {
-        data_log_mixture(&config, true);
-        log_schedule(&config);
-        restore_auto(&config, &given);
-        config_print(&config, &out);
-        status = print_text(&out);
-    }
-    text_free(&out);
+        status = check(&config);
     config_free(&config);
     return status;
 }
@@ -188,9 +168,8 @@ static enum status run_options(int n_args, char **args) {
     if (n_args > 0)
         return FAIL(STATUS_INVALID, "train options takes no arguments");
     config_print_options(&out);
-    enum status status = print_text(&out);
-    text_free(&out);
-    return status;
+    output_text(&out);
+    return STATUS_OK;
 }
 
 const struct command command_check = {

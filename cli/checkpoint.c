@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/output.h"
 #include "base/text.h"
@@ -55,8 +56,7 @@ static enum status verify_one(struct findings *findings, const char *path, bool 
         print_good(checkpoint, is_best);
         checkpoint_close(checkpoint);
         free(findings->newest_good);
-        findings->newest_good = file_path("%s", path);
-        TRY(findings->newest_good ? STATUS_OK : STATUS_FAILED);
+        findings->newest_good = copy_string(path);
     }
     // The next one may take minutes.
     return output_flush();
@@ -70,7 +70,7 @@ static enum status verify_all(struct findings *findings, const char *folder) {
     enum status status = STATUS_OK;
     for (int i = 0; i < n_steps && status == STATUS_OK; i++) {
         char *path = checkpoint_path(folder, steps[i]);
-        status = path ? verify_one(findings, path, steps[i] == best) : STATUS_FAILED;
+        status = verify_one(findings, path, steps[i] == best);
         free(path);
     }
     free(steps);
@@ -84,8 +84,6 @@ static enum status verify_path(struct findings *findings, const char *path) {
     if (checkpoint_is_folder(path))
         return verify_one(findings, path, false);
     char *inside = file_path("%s/checkpoints", path);
-    if (!inside)
-        return STATUS_FAILED;
     enum checkpoint_path_kind kind;
     enum status status = checkpoint_path_look(inside, &kind);
     if (status == STATUS_OK)

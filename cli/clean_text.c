@@ -1,5 +1,6 @@
 #include "cli/clean_text.h"
 
+#include "base/json.h"
 #include "base/utf8.h"
 
 #define REPLACEMENT "\xEF\xBF\xBD"
@@ -27,4 +28,11 @@ void clean_text_add(struct text *out, const char *bytes, size_t n) {
         bytes += replaced;
         n -= replaced;
     }
+}
+
+void clean_text_add_json(struct text *out, const char *bytes, size_t n) {
+    struct text clean = {0};
+    clean_text_add(&clean, bytes, n);
+    json_add_string(out, clean.data ? clean.data : "");
+    text_free(&clean);
 }

@@ -125,10 +125,8 @@ static enum status run_from_deepspeed(int n_args, char **args) {
         status = deepspeed_translate(root, path, &translation);
     if (status == STATUS_OK) {
         config_print_given(&translation.config, &config);
-        status = text_status(&config);
-    }
-    if (status == STATUS_OK)
         status = write_translation(path, &translation, &config);
+    }
     text_free(&config);
     deepspeed_free(&translation);
     cJSON_Delete(root);

@@ -1,24 +1,33 @@
 // ./train generate RUN_OR_CHECKPOINT
+#include <errno.h>
+#include <histedit.h>
+#include <locale.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include <wchar.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/text.h"
 #include "cli/commands.h"
-#include "cli/interactive.h"
+#include "cli/text_model.h"
 #include "infer/prompt.h"
+#include "infer/sample.h"
 #include "infer/text_json.h"
 
-static const char *prompt = NULL, *prompts_path = NULL, *device_name = "auto", *tokenizer_path = "",
-                  *weights_name = NULL;
-static const char *in_prefix = "", *in_suffix = "";
-static int64_t n_tokens = 128, n_samples = 1, batch = 16, top_k = 0, seed = 1, threads = 0, n_logprobs = -1;
+static struct session_options model = {.device = "auto"};
+static const char *prompt = NULL, *prompts_path = NULL, *in_prefix = "", *in_suffix = "";
+static int64_t n_tokens = 128, n_samples = 1, batch = 16, top_k = 0, seed = 1, n_logprobs = -1;
 static double temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
-static bool interactive = false, as_json = false;
+static bool interacts = false, as_json = false;
 static struct arg_strings stops;
 
 static const struct arg flags[] = {
@@ -28,7 +37,7 @@ static const struct arg flags[] = {
      "a file of prompts, one per line, or .jsonl with \"prompt\"; - reads standard input"},
     {"--samples", ARG_INTEGER, &n_samples, 1, 1e6, "texts per prompt (1)"},
     {"--batch", ARG_INTEGER, &batch, 1, 1024, "number of texts to generate together (16)"},
-    {"--interactive", ARG_FLAG, &interactive, 0, 0, "read lines and continue each; /help lists its commands"},
+    {"--interactive", ARG_FLAG, &interacts, 0, 0, "read lines and continue each; /help lists its commands"},
     {"--in-prefix", ARG_STRING, &in_prefix, 0, 0, "interactive: added before each line (nothing)"},
     {"--in-suffix", ARG_STRING, &in_suffix, 0, 0, "interactive: added after each line (nothing)"},
     {"--temperature", ARG_NUMBER, &temperature, 0, 1e3,
@@ -45,12 +54,10 @@ static const struct arg flags[] = {
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object per text"},
     {"--logprobs", ARG_INTEGER, &n_logprobs, 0, MOST_TOP_LOGPROBS,
      "with --json: log-probabilities of each token and of the N most likely ones"},
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "the tokenizer, where the model comes without one"},
-    {"--weights", ARG_STRING, &weights_name, 0, 0,
-     "average or latest, of a checkpoint that has both (default: average)"},
-    {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
-    {"--threads", ARG_INTEGER, &threads, 0, 4096,
-     "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
+    TOKENIZER_FLAG(model.tokenizer),
+    WEIGHTS_FLAG(model.weights),
+    DEVICE_FLAG(model.device),
+    THREADS_FLAG(model.threads),
 };
 
 // ---- prompts: one from the command line, or a file of them
@@ -62,25 +69,9 @@ struct prompts {
     int64_t n;
 };
 
-static enum status reserve(struct prompts *prompts, int64_t n) {
-    prompts->prompts = calloc((size_t)n, sizeof *prompts->prompts);
-    if (!prompts->prompts)
-        return FAIL(STATUS_FAILED, "out of memory for %lld prompts", (long long)n);
-    return STATUS_OK;
-}
-
-static enum status prompts_set_one(struct prompts *prompts, const char *text) {
-    *prompts = (struct prompts){0};
-    TRY(reserve(prompts, 1));
-    prompts->prompts[prompts->n++] = (struct prompt){text, strlen(text)};
-    return STATUS_OK;
-}
-
 // Replaces the prompts, which are whole lines, by their objects' "prompt".
 static enum status parse_objects(struct prompts *prompts, const char *path) {
-    prompts->strings = calloc((size_t)prompts->n, sizeof *prompts->strings);
-    if (!prompts->strings)
-        return FAIL(STATUS_FAILED, "out of memory for %lld prompts", (long long)prompts->n);
+    prompts->strings = allocate((size_t)prompts->n, sizeof *prompts->strings);
     for (int64_t i = 0; i < prompts->n; i++) {
         struct prompt *one = &prompts->prompts[i];
         char source[512];
@@ -93,8 +84,8 @@ static enum status parse_objects(struct prompts *prompts, const char *path) {
             status = FAIL(STATUS_INVALID, "%s is not a JSON object; expected {\"prompt\": \"...\"}", source);
         if (status == STATUS_OK)
             status = json_get_string(object, "prompt", source, &string);
-        if (status == STATUS_OK && !(prompts->strings[i] = strdup(string)))
-            status = FAIL(STATUS_FAILED, "out of memory for the prompts of %s", path);
+        if (status == STATUS_OK)
+            prompts->strings[i] = copy_string(string);
         cJSON_Delete(object);
         TRY(status);
         *one = (struct prompt){prompts->strings[i], strlen(prompts->strings[i])};
@@ -114,7 +105,7 @@ static enum status prompts_read(struct prompts *prompts, const char *path) {
         n += prompts->file[i] == '\n' || i + 1 == bytes;
     if (n == 0)
         return FAIL(STATUS_INVALID, "%s contains no prompt, expected one per line", path);
-    TRY(reserve(prompts, n));
+    prompts->prompts = allocate((size_t)n, sizeof *prompts->prompts);
     for (const char *line = prompts->file; prompts->n < n;) {
         const char *end = memchr(line, '\n', (size_t)(prompts->file + bytes - line));
         size_t line_bytes = end ? (size_t)(end - line) : (size_t)(prompts->file + bytes - line);
@@ -172,19 +163,12 @@ static enum status begin_json(void *context, int64_t text, const struct prompt *
 static enum status add_json_text(void *context, const char *bytes, size_t n_bytes) {
     struct json_text *json = context;
     text_add_bytes(&json->text, bytes, n_bytes);
-    return text_status(&json->text);
+    return STATUS_OK;
 }
 
 static enum status add_json_token(void *context, const struct text_token *token) {
     struct json_text *json = context;
-    if (json->n_tokens == json->capacity) {
-        size_t capacity = json->capacity ? 2 * json->capacity : 64;
-        struct text_token *tokens = realloc(json->tokens, capacity * sizeof *tokens);
-        if (!tokens)
-            return FAIL(STATUS_FAILED, "out of memory for %zu tokens", capacity);
-        json->tokens = tokens;
-        json->capacity = capacity;
-    }
+    RESERVE(json->tokens, json->n_tokens + 1, json->capacity);
     json->tokens[json->n_tokens++] = *token;
     return STATUS_OK;
 }
@@ -207,10 +191,322 @@ static enum status end_json(void *context, enum text_end why) {
         text_add(&line, "]");
     }
     text_add(&line, "}\n");
-    enum status status = text_status(&line);
-    if (status == STATUS_OK)
-        status = output_write(line.data, line.length);
+    enum status status = output_write(line.data, line.length);
     text_free(&line);
+    return status;
+}
+
+// ---- --interactive: lines from the user and text from the model take turns
+
+// The conversation is one text: what the user wrote and what the model wrote, which each turn continues.
+// Line editing is libedit's. SIGINT is blocked: it arrives while a character is awaited, and while the model
+// writes it is looked for between tokens. Compute threads must not be interrupted (trainer/signals.c).
+
+#define HISTORY_LINES 1000
+
+struct interactive {
+    struct session *session;
+    struct generator *generator;
+    const struct sample_request *request;
+    struct text_options text; // that /set changes
+    struct text conversation;
+    size_t before_answer; // bytes of the conversation before the model's last answer
+    int64_t n_turns;
+    bool terminal, quit;
+    EditLine *edit; // on a terminal
+    History *history;
+    char *line; // without a terminal
+    size_t line_capacity;
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void note_interrupt(int number) {
+    (void)number;
+    interrupted = 1;
+}
+
+static bool on_terminal(void) {
+    return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+}
+
+// Keeps Ctrl-C from ending the program on a terminal, so that run_interactive can stop a text by it. Call it
+// before any other thread is started.
+static void prepare_interactive(void) {
+    if (!on_terminal())
+        return;
+    struct sigaction action = {.sa_handler = note_interrupt}; // without SA_RESTART: it ends a read
+    sigset_t set;
+    sigaction(SIGINT, &action, NULL);
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+// ---- reading
+
+static char *prompt_text(EditLine *edit) {
+    (void)edit;
+    static char text[] = "> ";
+    return text;
+}
+
+// Reads one character for libedit, whose own function goes on after an interrupt.
+static int read_character(EditLine *edit, wchar_t *out) {
+    mbstate_t decoder = {0};
+    (void)edit;
+    for (;;) {
+        char byte;
+        struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
+        sigset_t none;
+        sigemptyset(&none);
+        bool ready = ppoll(&input, 1, NULL, &none) > 0; // SIGINT arrives only here
+        if (interrupted)
+            return -1;
+        if (!ready)
+            continue; // another signal: the program was stopped and went on
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n <= 0)
+            return (int)n;
+        size_t length = mbrtowc(out, &byte, 1, &decoder);
+        if (length == (size_t)-1) // not a character of this locale: it is left out
+            decoder = (mbstate_t){0};
+        else if (length != (size_t)-2)
+            return 1;
+    }
+}
+
+// One line without its end; NULL at the end of the input. Ctrl-C gives an empty line.
+static const char *read_edited(struct interactive *interactive, size_t *n) {
+    int length = 0;
+    HistEvent event;
+    interrupted = 0;
+    el_resize(interactive->edit); // the terminal may have another width now
+    const char *line = el_gets(interactive->edit, &length);
+    *n = 0;
+    if (interrupted) {
+        el_reset(interactive->edit);
+        printf("\n");
+        return "";
+    }
+    if (!line || length <= 0)
+        return NULL;
+    if (line[0] != '\n')
+        history(interactive->history, &event, H_ENTER, line);
+    *n = (size_t)length - (line[length - 1] == '\n');
+    return line;
+}
+
+static const char *read_plain(struct interactive *interactive, size_t *n) {
+    ssize_t length = getline(&interactive->line, &interactive->line_capacity, stdin);
+    if (length <= 0)
+        return NULL;
+    *n = (size_t)length - (interactive->line[length - 1] == '\n');
+    return interactive->line;
+}
+
+// ---- a turn
+
+static enum status write_answer(void *context, const char *bytes, size_t n_bytes) {
+    struct interactive *interactive = context;
+    text_add_bytes(&interactive->conversation, bytes, n_bytes);
+    return output_write(bytes, n_bytes);
+}
+
+// Whether the user asked to stop the text.
+static enum status check_interrupt(void *context, const struct text_token *token) {
+    (void)context, (void)token;
+    sigset_t pending;
+    int number;
+    if (!on_terminal() || sigpending(&pending) != 0 || !sigismember(&pending, SIGINT))
+        return STATUS_OK;
+    sigemptyset(&pending);
+    sigaddset(&pending, SIGINT);
+    sigwait(&pending, &number);
+    interrupted = 1;
+    return STATUS_STOPPED;
+}
+
+static enum status answer(struct interactive *interactive) {
+    struct session *session = interactive->session;
+    struct text text = {0}; // the conversation grows meanwhile
+    struct sample_request request = *interactive->request;
+    interactive->before_answer = interactive->conversation.length;
+    text_add_bytes(&text, interactive->conversation.data, interactive->conversation.length);
+    request.prompts = &(struct prompt){text.data, text.length};
+    request.n_prompts = request.n_samples = 1;
+    request.options = interactive->text;
+    request.options.first_counter = (uint64_t)interactive->n_turns++ << 32;
+    request.begin = NULL;
+    request.end = NULL;
+    request.write = write_answer;
+    request.token = check_interrupt;
+    request.context = interactive;
+    interrupted = 0;
+    enum status status =
+        sample_run(interactive->generator, &session->stream, &session->hooks, &request, NULL);
+    text_free(&text);
+    if (status == STATUS_STOPPED && interrupted)
+        status = STATUS_OK; // the text is stopped, not the program
+    TRY(status);
+    return output_write("\n", 1);
+}
+
+static enum status take_line(struct interactive *interactive, const char *line, size_t n) {
+    struct text *text = &interactive->conversation;
+    if (text->length > 0)
+        text_add(text, "\n");
+    text_add(text, "%s", in_prefix);
+    text_add_bytes(text, line, n);
+    text_add(text, "%s", in_suffix);
+    return answer(interactive);
+}
+
+// ---- commands
+
+static void clear(struct interactive *interactive) {
+    text_free(&interactive->conversation);
+    interactive->before_answer = 0;
+}
+
+static void print_help(void) {
+    printf("Type a line: the model continues the text. Ctrl-C stops it, Ctrl-D ends the program.\n"
+           "  /again           another answer to the last line\n"
+           "  /new             forgets the text so far\n"
+           "  /set NAME VALUE  temperature, top_k, top_p, min_p, repetition_penalty, tokens or seed\n"
+           "  /set             prints these settings\n"
+           "  /quit            ends the program\n");
+}
+
+static void print_settings(const struct interactive *interactive) {
+    const struct text_options *text = &interactive->text;
+    printf("temperature %g  top_k %d  top_p %g  min_p %g  repetition_penalty %g  tokens %lld  seed %llu\n",
+           text->sampling.temperature, text->sampling.top_k, text->sampling.top_p, text->sampling.min_p,
+           text->repetition_penalty, (long long)text->n_tokens, (unsigned long long)text->sampling.seed);
+}
+
+static void change_setting(struct interactive *interactive, const char *name, const char *value) {
+    struct text_options *text = &interactive->text;
+    struct sampling *sampling = &text->sampling;
+    char *end;
+    double number = strtod(value, &end);
+    const struct {
+        const char *name;
+        double minimum, maximum;
+        double *number;
+        bool whole;
+    } settings[] = {{"temperature", 0, 1e3, &sampling->temperature, false},
+                    {"top_p", 0, 1, &sampling->top_p, false},
+                    {"min_p", 0, 1, &sampling->min_p, false},
+                    {"repetition_penalty", 0.1, 10, &text->repetition_penalty, false},
+                    {"top_k", 0, 1e9, NULL, true},
+                    {"tokens", 1, 1e9, NULL, true},
+                    {"seed", 0, 0x1p53, NULL, true}};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        if (strcmp(settings[i].name, name) != 0)
+            continue;
+        if (end == value || *end || !(number >= settings[i].minimum && number <= settings[i].maximum) ||
+            (settings[i].whole && number != (double)(int64_t)number)) {
+            printf("%s: expected %s from %.15g to %.15g, not \"%s\"\n", name,
+                   settings[i].whole ? "an integer" : "a number", settings[i].minimum, settings[i].maximum,
+                   value);
+            return;
+        }
+        if (settings[i].number)
+            *settings[i].number = number;
+        else if (strcmp(name, "top_k") == 0)
+            sampling->top_k = (int)number;
+        else if (strcmp(name, "tokens") == 0)
+            text->n_tokens = (int64_t)number;
+        else
+            sampling->seed = (uint64_t)number;
+        return;
+    }
+    printf("there is no setting \"%s\"; see /help\n", name);
+}
+
+static enum status run_command(struct interactive *interactive, const char *line) {
+    char word[16] = "", name[32] = "", value[64] = "";
+    int n = sscanf(line, "%15s %31s %63s", word, name, value);
+    if (strcmp(word, "/quit") == 0) {
+        interactive->quit = true;
+    } else if (strcmp(word, "/new") == 0) {
+        clear(interactive);
+    } else if (strcmp(word, "/again") == 0) {
+        if (interactive->conversation.length == 0) {
+            printf("there is no line to answer yet\n");
+            return STATUS_OK;
+        }
+        interactive->conversation.length = interactive->before_answer;
+        return answer(interactive);
+    } else if (strcmp(word, "/set") == 0 && n == 3) {
+        change_setting(interactive, name, value);
+    } else if (strcmp(word, "/set") == 0 && n == 1) {
+        print_settings(interactive);
+    } else {
+        if (strcmp(word, "/help") != 0)
+            printf("there is no command \"%s\"\n", line);
+        print_help();
+    }
+    return output_flush();
+}
+
+static enum status take_lines(struct interactive *interactive) {
+    while (!interactive->quit) {
+        size_t n;
+        const char *line = interactive->terminal ? read_edited(interactive, &n) : read_plain(interactive, &n);
+        if (!line)
+            break;
+        if (n == 0)
+            continue;
+        char *copy = copy_bytes(line, n);
+        enum status status =
+            copy[0] == '/' ? run_command(interactive, copy) : take_line(interactive, line, n);
+        free(copy);
+        TRY(status);
+    }
+    if (!interactive->terminal && ferror(stdin))
+        return FAIL(STATUS_FAILED, "cannot read standard input: %s", strerror(errno));
+    return STATUS_OK;
+}
+
+static enum status open_editor(struct interactive *interactive) {
+    HistEvent event;
+    setlocale(LC_CTYPE, ""); // the characters that the user types
+    interactive->edit = el_init("train", stdin, stdout, stderr);
+    interactive->history = history_init();
+    if (!interactive->edit || !interactive->history)
+        return FAIL(STATUS_FAILED, "cannot edit lines on this terminal (TERM is \"%s\")",
+                    getenv("TERM") ? getenv("TERM") : "");
+    history(interactive->history, &event, H_SETSIZE, HISTORY_LINES);
+    history(interactive->history, &event, H_SETUNIQUE, 1);
+    el_set(interactive->edit, EL_PROMPT, prompt_text);
+    el_set(interactive->edit, EL_EDITOR, "emacs");
+    el_set(interactive->edit, EL_GETCFN, read_character);
+    el_set(interactive->edit, EL_HIST, history, interactive->history);
+    el_source(interactive->edit, NULL); // the user's ~/.editrc
+    log_info("type a line, and the model continues it; /help lists commands, Ctrl-D ends");
+    return STATUS_OK;
+}
+
+// Reads lines until the end of the input or /quit. On a terminal with line editing and history; otherwise
+// (a pipe, a file) without a prompt.
+static enum status run_interactive(struct session *session, struct generator *generator,
+                                   const struct sample_request *request) {
+    struct interactive interactive = {.session = session,
+                                      .generator = generator,
+                                      .request = request,
+                                      .text = request->options,
+                                      .terminal = on_terminal()};
+    enum status status = interactive.terminal ? open_editor(&interactive) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = take_lines(&interactive);
+    if (interactive.edit)
+        el_end(interactive.edit);
+    if (interactive.history)
+        history_end(interactive.history);
+    text_free(&interactive.conversation);
+    free(interactive.line);
     return status;
 }
 
@@ -263,8 +559,7 @@ static struct sample_request make_request(const struct session *session,
 }
 
 static enum status write_samples(struct session *session, struct generator *generator,
-                                 const struct generator_options *options, const struct prompts *prompts) {
-    struct sample_request request = make_request(session, options);
+                                 struct sample_request request, const struct prompts *prompts) {
     struct json_text json = {.tokenizer = session->tokenizer};
     double began = clock_monotonic_s();
     int64_t made = 0;
@@ -288,13 +583,9 @@ static enum status write_samples(struct session *session, struct generator *gene
 
 static enum status run_session(struct session *session, struct generator *generator,
                                const struct generator_options *options, const struct prompts *prompts) {
-    if (!interactive)
-        return write_samples(session, generator, options, prompts);
-    return interactive_run(&(struct interactive_options){.session = session,
-                                                         .generator = generator,
-                                                         .request = make_request(session, options),
-                                                         .in_prefix = in_prefix,
-                                                         .in_suffix = in_suffix});
+    const struct sample_request request = make_request(session, options);
+    return interacts ? run_interactive(session, generator, &request)
+                     : write_samples(session, generator, request, prompts);
 }
 
 // A cache for the longest possible text, and no more sequences than there are texts.
@@ -302,7 +593,7 @@ static struct generator_options choose_options(const struct session *session, in
                                                int longest) {
     int64_t most = longest + n_tokens, n_texts = n_prompts * n_samples;
     int n_positions = session->params.config.n_positions;
-    if (interactive)
+    if (interacts)
         return (struct generator_options){session->type, n_positions, 1, session->masks_documents};
     return (struct generator_options){.type = session->type,
                                       .positions = most < n_positions ? (int)most : n_positions,
@@ -310,24 +601,14 @@ static struct generator_options choose_options(const struct session *session, in
                                       .mask_documents = session->masks_documents};
 }
 
-static enum status generate(struct session *session, struct prompts *prompts, const char *path) {
+static enum status generate(struct session *session, struct prompts *prompts) {
     struct generator *generator = NULL;
     int longest;
-    TRY(session_open(session,
-                     &(struct session_options){path, device_name, threads, tokenizer_path, weights_name}));
-    if (!session->tokenizer)
-        return FAIL(STATUS_INVALID, "%s has no tokenizer; give one with --tokenizer FILE", path);
+    TRY(text_model_open(session, &model));
     TRY(measure_prompts(prompts, session, &longest));
     warn_of_long_prompts(session, prompts->n, longest);
     const struct generator_options options = choose_options(session, prompts->n, longest);
-    enum status status =
-        generator_new(&session->params, &options, session->device, &session->memory.table, &generator);
-    if (status == STATUS_OK)
-        status = session_load(session);
-    if (status == STATUS_OK)
-        status = generator_bind(generator, &session->memory.table, &session->stream);
-    if (status == STATUS_OK && session->masks_documents)
-        generator_set_end_of_text(generator, tokenizer_document_start(session->tokenizer));
+    enum status status = text_model_load(session, &options, &generator);
     if (status == STATUS_OK)
         status = run_session(session, generator, &options, prompts);
     generator_delete(generator);
@@ -338,10 +619,10 @@ static enum status generate(struct session *session, struct prompts *prompts, co
 static enum status check_flags(void) {
     if (prompt && prompts_path)
         return FAIL(STATUS_INVALID, "train generate: --prompt and --prompts cannot be combined");
-    if (interactive && (prompt || prompts_path || as_json || n_samples > 1))
+    if (interacts && (prompt || prompts_path || as_json || n_samples > 1))
         return FAIL(STATUS_INVALID, "train generate: --interactive reads its prompts line by line; leave out "
                                     "--prompt, --prompts, --samples and --json");
-    if (!interactive && (in_prefix[0] || in_suffix[0]))
+    if (!interacts && (in_prefix[0] || in_suffix[0]))
         return FAIL(STATUS_INVALID, "train generate: --in-prefix and --in-suffix need --interactive");
     if (n_logprobs >= 0 && !as_json)
         return FAIL(STATUS_INVALID, "train generate: --logprobs needs --json");
@@ -352,20 +633,24 @@ static enum status check_flags(void) {
 }
 
 static enum status run_generate(int n_args, char **args) {
-    const char *path;
     int n_paths;
     struct session session = {0};
-    TRY(args_parse("generate", flags, sizeof flags / sizeof *flags, n_args, args, &path, 1, &n_paths));
+    TRY(args_parse("generate", flags, sizeof flags / sizeof *flags, n_args, args, &model.path, 1, &n_paths));
     if (n_paths == 0)
         return FAIL(STATUS_INVALID, "train generate: expected a run or checkpoint; see: train help generate");
     TRY(check_flags());
     struct prompts prompts = {0};
-    if (interactive)
-        interactive_prepare();
-    enum status status =
-        prompts_path ? prompts_read(&prompts, prompts_path) : prompts_set_one(&prompts, prompt ? prompt : "");
+    enum status status = STATUS_OK;
+    if (interacts)
+        prepare_interactive();
+    if (prompts_path) {
+        status = prompts_read(&prompts, prompts_path);
+    } else {
+        prompts = (struct prompts){.prompts = allocate(1, sizeof *prompts.prompts), .n = 1};
+        prompts.prompts[0] = (struct prompt){prompt ? prompt : "", prompt ? strlen(prompt) : 0};
+    }
     if (status == STATUS_OK)
-        status = generate(&session, &prompts, path);
+        status = generate(&session, &prompts);
     session_close(&session);
     prompts_free(&prompts);
     return status;

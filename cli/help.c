@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/text.h"
+#include "base/output.h"
 #include "cli/version.h"
 #include "options/foreign.h"
 
@@ -168,21 +168,6 @@ static void add_program(struct text *out, const struct command_list *list) {
     add_exit_status(out);
 }
 
-// Prints train-COMMAND(1), or train(1) where command is NULL.
-static enum status help_print_man(FILE *stream, const struct command_list *list,
-                                  const struct command *command) {
-    struct text page = {0};
-    if (command)
-        add_command(&page, list, command);
-    else
-        add_program(&page, list);
-    enum status status = text_status(&page);
-    if (status == STATUS_OK)
-        fwrite(page.data, 1, page.length, stream);
-    text_free(&page);
-    return status;
-}
-
 // ---- the command
 
 enum status help_run(const struct command_list *list, int n_args, char **args) {
@@ -192,9 +177,14 @@ enum status help_run(const struct command_list *list, int n_args, char **args) {
     const struct command *command = n_names ? help_find(list, name) : NULL;
     if (n_names && !command)
         return help_unknown(list, name);
-    if (as_man)
-        return help_print_man(stdout, list, command);
-    if (command)
+    if (as_man) {
+        struct text page = {0};
+        if (command)
+            add_command(&page, list, command);
+        else
+            add_program(&page, list);
+        output_text(&page);
+    } else if (command)
         print_command(list, command);
     else
         help_print_usage(stdout, list);

@@ -112,9 +112,7 @@ static enum status inspect_shards(const char *folder, bool *described) {
     enum status status = file_list_folder(&names, folder);
     for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
         char *path = file_path("%s/%s", folder, names.paths[i]);
-        if (!path)
-            status = STATUS_FAILED;
-        else if (shard_is_file(path))
+        if (shard_is_file(path))
             status = count_shard(&set, path, names.paths[i]);
         free(path);
     }
@@ -248,7 +246,7 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
     enum status status = STATUS_OK;
     for (int i = 0; i < n_steps && status == STATUS_OK; i++) {
         char *one = checkpoint_path(checkpoints, steps[i]);
-        status = one ? inspect_checkpoint(one) : STATUS_FAILED;
+        status = inspect_checkpoint(one);
         free(one);
     }
     free(steps);
@@ -261,7 +259,7 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
 static enum status inspect_parts(const char *folder) {
     char *pattern = file_path("%s/model*.safetensors", folder);
     struct file_list parts = {0};
-    enum status status = pattern ? file_glob(&parts, pattern) : STATUS_FAILED;
+    enum status status = file_glob(&parts, pattern);
     for (int i = 0; i < parts.n_paths && status == STATUS_OK; i++)
         status = inspect_safetensors(parts.paths[i]);
     file_list_free(&parts);
@@ -271,7 +269,7 @@ static enum status inspect_parts(const char *folder) {
 
 static char *file_in(const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
-    if (path && file_exists(path))
+    if (file_exists(path))
         return path;
     free(path);
     return NULL;
@@ -301,8 +299,8 @@ static enum status inspect_folder(const char *path) {
     char *checkpoints = file_path("%s/checkpoints", path), *tensors = file_in(path, "model.safetensors"),
          *index = file_in(path, "model.safetensors.index.json"),
          *pickles = file_in(path, "pytorch_model.bin");
-    enum checkpoint_path_kind kind = CHECKPOINT_PATH_ABSENT;
-    enum status status = checkpoints ? checkpoint_path_look(checkpoints, &kind) : STATUS_FAILED;
+    enum checkpoint_path_kind kind;
+    enum status status = checkpoint_path_look(checkpoints, &kind);
     if (status == STATUS_OK)
         status = kind == CHECKPOINT_PATH_FOLDER ? inspect_run(path, checkpoints)
                  : checkpoint_holds_steps(path) ? inspect_run(path, path)

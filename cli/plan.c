@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/memory.h"
 #include "base/processors.h"
 #include "cli/commands.h"
@@ -44,9 +45,7 @@ static const struct arg flags[] = {
 // ---- numbers of ranks
 
 static enum status parse_ranks(const char *list, struct plan_report *report) {
-    report->cases = calloc(MOST_CASES, sizeof *report->cases);
-    if (!report->cases)
-        return FAIL(STATUS_FAILED, "out of memory for the plans");
+    report->cases = allocate(MOST_CASES, sizeof *report->cases);
     for (const char *at = list;; at++) {
         char *end = NULL;
         errno = 0;
@@ -112,9 +111,7 @@ static enum status read_sizes(struct planner *planner) {
     if (status == STATUS_OK) {
         report->stage = (int)config.zero_optimization.stage;
         report->partition = config_partition_name(config.zero_optimization.partition);
-        report->source = strdup(config.source);
-        if (!report->source)
-            status = FAIL(STATUS_FAILED, "out of memory for the plans");
+        report->source = copy_string(config.source);
     }
     config_free(&config);
     return status;
@@ -249,7 +246,6 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     struct text schedule = {0};
     config_print_schedule(config, &schedule);
     one->schedule = schedule.data;
-    TRY(text_status(&schedule));
     TRY(open_device(planner, config, one));
     TRY(choose_type(planner, config));
     TRY(params_init(&params, &sizes));
@@ -278,14 +274,13 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
 }
 
 // A number of ranks that does not divide the batch is not a failure: it is reported in its place.
-static enum status refuse(struct plan_case *one, const char *source) {
+static void refuse(struct plan_case *one, const char *source) {
     const char *message = status_message();
     size_t n = strlen(source);
     if (strncmp(message, source, n) == 0 && strncmp(message + n, ": ", 2) == 0)
         message += n + 2;
-    one->refused = strdup(message);
+    one->refused = copy_string(message);
     status_clear();
-    return one->refused ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the plans");
 }
 
 static enum status plan_one(struct planner *planner, struct plan_case *one) {
@@ -302,7 +297,7 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
         if (resolved == STATUS_OK && one == planner->report.cases)
             data_log_mixture(&config, false); // a plan needs no data
         if (resolved == STATUS_INVALID)
-            status = refuse(one, config.source);
+            refuse(one, config.source);
         else
             status = resolved == STATUS_OK ? plan_resolved(planner, &config, one) : resolved;
     }
@@ -310,7 +305,7 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
     return status;
 }
 
-static enum status begin_fit(struct planner *planner) {
+static void begin_fit(struct planner *planner) {
     struct plan_report *report = &planner->report;
     report->device_limit = device_memory > 0 ? fit_free_of_gpu(device_memory) : 0;
     report->host_limit = host_memory;
@@ -320,15 +315,14 @@ static enum status begin_fit(struct planner *planner) {
     planner->fit.machine.process = host_memory > 0 || left == UINT64_MAX ? 0 : left;
     planner->fit.machine.program = PLAN_PROGRAM_BYTES;
     planner->fit.host_is_here = host_memory == 0;
-    planner->fit.cases = calloc((size_t)report->n_cases, sizeof *planner->fit.cases);
-    return planner->fit.cases ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the proposals");
+    planner->fit.cases = allocate((size_t)report->n_cases, sizeof *planner->fit.cases);
 }
 
 static enum status plan_all(struct planner *planner) {
     struct plan_report *report = &planner->report;
     int n_refused = 0;
     TRY(parse_ranks(ranks_list, report));
-    TRY(begin_fit(planner));
+    begin_fit(planner);
     TRY(read_sizes(planner));
     for (int i = 0; i < report->n_cases; i++) {
         TRY(plan_one(planner, &report->cases[i]));
@@ -375,9 +369,7 @@ static enum status run_with(int n_positional, const char **positional) {
 
 static enum status run_plan(int n_args, char **args) {
     int n_positional;
-    const char **positional = calloc((size_t)n_args + 1, sizeof *positional);
-    if (!positional)
-        return FAIL(STATUS_FAILED, "out of memory for the arguments of train plan");
+    const char **positional = allocate((size_t)n_args, sizeof *positional);
     enum status status = args_parse("plan", flags, sizeof flags / sizeof *flags, n_args, args, positional,
                                     n_args, &n_positional);
     if (status == STATUS_OK)

@@ -7,9 +7,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "base/output.h"
 #include "cli/clean_text.h"
 #include "cli/commands.h"
 #include "trainer/runs/run_record.h"
@@ -63,7 +64,7 @@ static double last_change(const char *folder) {
     for (int i = 0; i < 2; i++) {
         struct stat info;
         char *path = file_path("%s/%s", folder, names[i]);
-        if (path && stat(path, &info) == 0)
+        if (stat(path, &info) == 0)
             newest = fmax(newest, (double)info.st_mtim.tv_sec + 1e-9 * (double)info.st_mtim.tv_nsec);
         free(path);
     }
@@ -102,7 +103,7 @@ static enum status read_run(const char *path, struct listed_run *run) {
                                    record.state == RUN_RUNNING ? run_record_seconds_left(&record) : NAN,
                                .changed = last_change(path)};
     if (run->state == RUN_FAILED && record.n_sessions > 0)
-        run->message = strdup(record.sessions[record.n_sessions - 1].message);
+        run->message = copy_string(record.sessions[record.n_sessions - 1].message);
     disk_bytes = 0;
     (void)nftw(path, add_size, OPEN_FOLDERS, FTW_PHYS); // what cannot be read does not count
     run->disk_bytes = disk_bytes;
@@ -111,14 +112,7 @@ static enum status read_run(const char *path, struct listed_run *run) {
 }
 
 static enum status add_run(struct list *list, const char *path) {
-    if (list->n == list->capacity) {
-        const int capacity = list->capacity ? 2 * list->capacity : 16;
-        struct listed_run *grown = realloc(list->runs, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return FAIL(STATUS_FAILED, "out of memory for %d runs", capacity);
-        list->runs = grown;
-        list->capacity = capacity;
-    }
+    RESERVE(list->runs, list->n + 1, list->capacity);
     return read_run(path, &list->runs[list->n++]);
 }
 
@@ -135,9 +129,7 @@ static enum status find_runs(struct list *list, const char *path, int depth) {
     for (int i = 0; i < names.n_paths && status == STATUS_OK && depth < DEEPEST; i++) {
         struct stat info;
         char *below = file_path("%.*s/%s", run_path_length(path), path, names.paths[i]);
-        if (!below)
-            status = STATUS_FAILED;
-        else if (lstat(below, &info) == 0 && S_ISDIR(info.st_mode)) // links could lead around in a circle
+        if (lstat(below, &info) == 0 && S_ISDIR(info.st_mode)) // links could lead around in a circle
             status = find_runs(list, below, depth + 1);
         free(below);
     }
@@ -158,17 +150,9 @@ static void add_json_number(struct text *out, const char *name, double value) {
     text_add(out, ", \"%s\": %s", name, text_double(number, value));
 }
 
-static void add_json_string(struct text *out, const char *string) {
-    struct text clean = {0};
-    clean_text_add(&clean, string, strlen(string));
-    json_add_string(out, clean.data ? clean.data : "");
-    out->failed |= clean.failed;
-    text_free(&clean);
-}
-
 static void add_json(struct text *out, const struct listed_run *run, double now) {
     text_add(out, "{\"path\": ");
-    add_json_string(out, run->path);
+    clean_text_add_json(out, run->path, strlen(run->path));
     text_add(out, ", \"state\": \"%s\", \"step\": %lld", run_state_name(run->state), (long long)run->step);
     add_json_number(out, "total", run->total > 0 ? (double)run->total : NAN);
     add_json_number(out, "loss", run->loss);
@@ -179,7 +163,7 @@ static void add_json(struct text *out, const struct listed_run *run, double now)
     add_json_number(out, "disk_bytes", run->disk_bytes);
     text_add(out, ", \"message\": ");
     if (run->message)
-        add_json_string(out, run->message);
+        clean_text_add_json(out, run->message, strlen(run->message));
     else
         text_add(out, "null");
     text_add(out, "}");
@@ -250,12 +234,10 @@ static void print_rows(const struct row *rows, int n) {
     }
 }
 
-static enum status print_table(const struct list *list, double now) {
+static void print_table(const struct list *list, double now) {
     static const char *const titles[COLUMNS] = {"RUN",      "STATE",     "STEP",    "LOSS",
                                                 "VAL LOSS", "TIME LEFT", "CHANGED", "DISK"};
-    struct row *rows = calloc((size_t)list->n + 1, sizeof *rows);
-    if (!rows)
-        return FAIL(STATUS_FAILED, "out of memory for a list of %d runs", list->n);
+    struct row *rows = allocate((size_t)list->n + 1, sizeof *rows);
     for (int c = 0; c < COLUMNS; c++)
         text_add(&rows[0].cells[c], "%s", titles[c]);
     for (int i = 0; i < list->n; i++)
@@ -273,21 +255,16 @@ static enum status print_table(const struct list *list, double now) {
         for (int c = 0; c < COLUMNS; c++)
             text_free(&rows[i].cells[c]);
     free(rows);
-    return STATUS_OK;
 }
 
-static enum status print_json(const struct list *list, double now) {
+static void print_json(const struct list *list, double now) {
     struct text json = {0};
     for (int i = 0; i < list->n; i++) {
         text_add(&json, i ? ",\n " : "[");
         add_json(&json, &list->runs[i], now);
     }
     text_add(&json, list->n ? "]\n" : "[]\n");
-    enum status status = text_status(&json);
-    if (status == STATUS_OK)
-        fwrite(json.data, 1, json.length, stdout);
-    text_free(&json);
-    return status;
+    output_text(&json);
 }
 
 static enum status run_runs(int n_args, char **args) {
@@ -305,11 +282,11 @@ static enum status run_runs(int n_args, char **args) {
         if (list.n > 0)
             qsort(list.runs, (size_t)list.n, sizeof *list.runs, newest_first);
         if (as_json)
-            status = print_json(&list, now);
+            print_json(&list, now);
         else if (list.n == 0)
             printf("no runs in %s\n", folder);
         else
-            status = print_table(&list, now);
+            print_table(&list, now);
     }
     list_free(&list);
     return status;

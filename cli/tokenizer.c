@@ -3,9 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "base/text.h"
+#include "base/output.h"
 #include "cli/commands.h"
 #include "cli/overwrite.h"
 #include "data/corpus.h"
@@ -36,7 +37,7 @@ static enum status make_out_folder(void) {
     if (!slash || slash == out_path)
         return STATUS_OK;
     char *folder = file_path("%.*s", (int)(slash - out_path), out_path);
-    enum status status = folder ? file_make_folders(folder) : STATUS_FAILED;
+    enum status status = file_make_folders(folder);
     free(folder);
     return status;
 }
@@ -62,8 +63,6 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
         for (size_t bytes; corpus_next_document(&at, end, end_of_text, &document, &bytes);)
             text_add_bytes(&text, document, bytes);
     }
-    if (status == STATUS_OK)
-        status = text_status(&text);
     if (status == STATUS_OK)
         status = tokenizer_train(text.data, text.length, (int)vocab_size, &tokenizer);
     if (status == STATUS_OK)
@@ -140,11 +139,7 @@ static enum status decode(const struct tokenizer *tokenizer, const char *const *
     enum status status = read_ids(tokenizer, ids, n_ids, &list);
     if (status == STATUS_OK)
         tokenizer_add_text(tokenizer, list.ids, list.n, &text);
-    if (status == STATUS_OK)
-        status = text_status(&text);
-    if (status == STATUS_OK && text.length > 0)
-        fwrite(text.data, 1, text.length, stdout);
-    text_free(&text);
+    output_text(&text);
     token_list_free(&list);
     return status;
 }
@@ -170,10 +165,8 @@ static enum status run_with(const char **words, int n_words) {
 }
 
 static enum status run_tokenizer(int n_args, char **args) {
-    const char **words = calloc((size_t)n_args + 1, sizeof *words);
+    const char **words = allocate((size_t)n_args, sizeof *words);
     int n_words;
-    if (!words)
-        return FAIL(STATUS_FAILED, "out of memory for %d arguments", n_args);
     enum status status =
         args_parse("tokenizer", flags, sizeof flags / sizeof *flags, n_args, args, words, n_args, &n_words);
     if (status == STATUS_OK)

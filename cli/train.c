@@ -7,19 +7,6 @@
 #include "cli/commands.h"
 #include "trainer/trainer.h"
 
-// Adds an argument, quoted for the shell where necessary.
-static void add_quoted(struct text *line, const char *argument) {
-    if (argument[strspn(
-            argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%")] == '\0') {
-        text_add(line, " %s", argument);
-        return;
-    }
-    text_add(line, " '");
-    for (const char *p = argument; *p; p++)
-        text_add(line, *p == '\'' ? "'\\''" : "%c", *p);
-    text_add(line, "'");
-}
-
 // The command that resumes this run: as given, without checkpoint.resume.
 static void add_command(struct text *line, int world, int n_args, char **args) {
     static const char resume[] = "checkpoint.resume=";
@@ -28,7 +15,7 @@ static void add_command(struct text *line, int world, int n_args, char **args) {
     text_add(line, "./train");
     for (int i = 0; i < n_args; i++)
         if (strncmp(args[i], resume, sizeof resume - 1) != 0)
-            add_quoted(line, args[i]);
+            text_add(line, " "), text_add_shell_word(line, args[i]);
 }
 
 // config: NULL if it could not be read; then the defaults serve to report that.
@@ -67,8 +54,6 @@ static enum status run_train(int n_args, char **args) {
     add_command(&command, comm ? comm->world : 1, n_args, args);
     if (status == STATUS_OK && config_given(&config, "checkpoint.resume"))
         text_add(&command, " checkpoint.resume=auto");
-    if (status == STATUS_OK)
-        status = text_status(&command);
     if (status == STATUS_OK)
         status = trainer_run(&config, command.data, comm);
     config_free(&config);

@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/parallel.h"
 #include "cli/bench/operations.h"
 #include "cli/commands.h"
+#include "cli/text_model.h"
 #include "kernels/cost.h"
 #include "kernels/ops.h"
 #include "kernels/region_memory.h"
@@ -29,9 +31,8 @@ static bool as_json = false, quick = false, gemm = false;
 static const struct arg flags[] = {
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object"},
     {"--quick", ARG_FLAG, &quick, 0, 0, "fewer repeats and smaller shapes: takes seconds, but is noisier"},
-    {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
-    {"--threads", ARG_INTEGER, &threads, 0, 4096,
-     "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
+    DEVICE_FLAG(device_name),
+    THREADS_FLAG(threads),
     {"--generate", ARG_STRING, &generate_config, 0, 0,
      "benchmark generation instead: a model of this configuration's sizes, on the CPU"},
     {"--gemm", ARG_FLAG, &gemm, 0, 0,
@@ -134,9 +135,7 @@ static enum status measure_limits(struct machine_bench *bench) {
 
 static enum status give_tokens(struct operation_bench *operations) {
     size_t n = (size_t)operations->B * (size_t)operations->T;
-    int32_t *tokens = malloc(n * sizeof *tokens);
-    if (!tokens)
-        return FAIL(STATUS_FAILED, "out of memory for %zu tokens", n);
+    int32_t *tokens = allocate(n, sizeof *tokens);
     for (size_t i = 0; i < n; i++)
         tokens[i] = (int32_t)(i % (size_t)operations->T);
     enum status status =
@@ -412,9 +411,7 @@ static bool same_layout(const struct params *params, int a, int b) {
 
 static enum status initialize_unit(struct generate_bench *bench, int unit, char *to) {
     size_t n = bench->params.units[unit].elements;
-    float *values = malloc(n * sizeof *values);
-    if (!values)
-        return FAIL(STATUS_FAILED, "out of memory for %zu weights", n);
+    float *values = allocate(n, sizeof *values);
     params_init_span(&bench->params, 1, unit, 0, n, values);
     const struct cast_args cast = {to, values, n, DTYPE_F32, bench->type};
     enum status status = bench->device->ops->cast(&bench->stream, &cast);

@@ -6,38 +6,19 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
-#include "base/text.h"
 
 #define CONNECTION_BYTES (32 * 1024) // for the headers of a request
 #define STREAM_BLOCK     (16 * 1024)
 #define LOOK_SECONDS     0.25 // between two looks at whether a client has left
 
-struct exchange {
-    struct http_server *server;
-    struct link *link; // NULL once the request is over for the connection
-    int references;    // of the connection and the answering thread
-    char *method, *path;
-    struct text body;
-    bool too_large, answered, streams, ended, gone, released;
-    double began_s;
-    int code;
-    const char *type, *header;
-    char *value;
-    struct text out; // of which out_sent bytes are sent
-    size_t out_sent;
-    pthread_cond_t changed;
-    struct exchange *next; // in the queue of http_next
-};
-
-// A connection.
 struct link {
     int socket;
     double since_s;            // when it began to wait for the client; 0: the client waits for us
@@ -82,7 +63,6 @@ static void drop(struct exchange *exchange) {
         return;
     free(exchange->method);
     free(exchange->path);
-    free(exchange->value);
     text_free(&exchange->body);
     text_free(&exchange->out);
     pthread_cond_destroy(&exchange->changed);
@@ -91,35 +71,16 @@ static void drop(struct exchange *exchange) {
 
 static struct exchange *exchange_new(struct http_server *server, struct MHD_Connection *connection,
                                      const char *path, const char *method) {
-    struct exchange *exchange = calloc(1, sizeof *exchange);
-    if (!exchange)
-        return NULL;
+    struct exchange *exchange = allocate(1, sizeof *exchange);
     condition_init(&exchange->changed);
     exchange->server = server;
     exchange->references = 1;
-    exchange->method = strdup(method);
-    exchange->path = strdup(path);
+    exchange->method = copy_string(method);
+    exchange->path = copy_string(path);
     exchange->link = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT)->socket_context;
-    if (!exchange->method || !exchange->path || !exchange->link) {
-        drop(exchange);
-        return NULL;
-    }
     exchange->link->exchange = exchange;
     exchange->link->since_s = clock_monotonic_s(); // for the body
     return exchange;
-}
-
-static enum MHD_Result send_too_large(const struct http_server *server, struct MHD_Connection *connection) {
-    const char *body = server->options.too_large;
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(strlen(body), (void *)(size_t)body, MHD_RESPMEM_PERSISTENT);
-    if (!response)
-        return MHD_NO;
-    MHD_add_response_header(response, "Content-Type", server->options.too_large_type);
-    MHD_add_response_header(response, "Connection", "close");
-    enum MHD_Result result = MHD_queue_response(connection, MHD_HTTP_CONTENT_TOO_LARGE, response);
-    MHD_destroy_response(response);
-    return result;
 }
 
 static bool announces_too_much(const struct http_server *server, struct MHD_Connection *connection) {
@@ -129,8 +90,7 @@ static bool announces_too_much(const struct http_server *server, struct MHD_Conn
 
 // Whether nobody will write or take an answer any more. With the lock held.
 static bool is_over(const struct exchange *exchange) {
-    return exchange->server->stopping || exchange->gone || (exchange->released && !exchange->answered) ||
-           exchange->out.failed;
+    return exchange->server->stopping || exchange->gone || (exchange->released && !exchange->answered);
 }
 
 // Waits for the answering thread, and notices when the client leaves. With the lock held.
@@ -181,6 +141,16 @@ static enum MHD_Result send_answer(struct exchange *exchange, struct MHD_Connect
     return result;
 }
 
+static enum MHD_Result send_too_large(struct exchange *exchange, struct MHD_Connection *connection) {
+    const struct http_options *options = &exchange->server->options;
+    exchange->code = MHD_HTTP_CONTENT_TOO_LARGE;
+    exchange->type = options->too_large_type;
+    exchange->header = "Connection";
+    exchange->value = "close";
+    text_add(&exchange->out, "%s", options->too_large);
+    return send_answer(exchange, connection);
+}
+
 // The request is whole: hands it to the answering thread, and waits for the answer. With the lock held.
 static enum MHD_Result pass_on(struct exchange *exchange, struct MHD_Connection *connection) {
     struct http_server *server = exchange->server;
@@ -205,20 +175,17 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
     pthread_mutex_lock(&server->lock);
     if (!exchange) {
         *of_request = exchange = exchange_new(server, connection, path, method);
-        if (!exchange)
-            result = MHD_NO;
-        else if (announces_too_much(server, connection))
-            result = send_too_large(server, connection);
+        if (announces_too_much(server, connection))
+            result = send_too_large(exchange, connection);
     } else if (*n_bytes > 0) {
         exchange->too_large |= *n_bytes > server->options.max_body - exchange->body.length;
         if (exchange->too_large)
             text_free(&exchange->body);
         else
             text_add_bytes(&exchange->body, data, *n_bytes);
-        result = exchange->body.failed ? MHD_NO : MHD_YES;
         *n_bytes = 0;
     } else {
-        result = exchange->too_large ? send_too_large(server, connection) : pass_on(exchange, connection);
+        result = exchange->too_large ? send_too_large(exchange, connection) : pass_on(exchange, connection);
     }
     pthread_mutex_unlock(&server->lock);
     return result;
@@ -247,18 +214,15 @@ static void connection_changes(void *context, struct MHD_Connection *connection,
     struct link *link = *of_socket;
     pthread_mutex_lock(&server->lock);
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        link = calloc(1, sizeof *link); // NULL: exchange_new refuses requests
-        *of_socket = link;
-        if (link) {
-            link->socket = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-            link->since_s = clock_monotonic_s();
-            link->next = server->links;
-            if (link->next)
-                link->next->previous = link;
-            server->links = link;
-            server->n_links++;
-        }
-    } else if (link) {
+        *of_socket = link = allocate(1, sizeof *link);
+        link->socket = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+        link->since_s = clock_monotonic_s();
+        link->next = server->links;
+        if (link->next)
+            link->next->previous = link;
+        server->links = link;
+        server->n_links++;
+    } else {
         *(link->previous ? &link->previous->next : &server->links) = link->next;
         if (link->next)
             link->next->previous = link->previous;
@@ -330,19 +294,15 @@ static void server_delete(struct http_server *server) {
 }
 
 enum status http_start(const struct http_options *options, struct http_server **out) {
-    struct http_server *server = calloc(1, sizeof *server);
-    *out = NULL;
-    if (!server)
-        return FAIL(STATUS_FAILED, "out of memory for the HTTP server");
+    struct http_server *server = allocate(1, sizeof *server);
     server->options = *options;
     server->socket = -1;
     enum status status = start(server);
-    if (status != STATUS_OK) {
+    if (status == STATUS_OK)
+        *out = server;
+    else
         server_delete(server);
-        return status;
-    }
-    *out = server;
-    return STATUS_OK;
+    return status;
 }
 
 int http_port(const struct http_server *server) {
@@ -417,23 +377,6 @@ void http_stop(struct http_server *server, double seconds) {
     server_delete(server);
 }
 
-const char *exchange_method(const struct exchange *exchange) {
-    return exchange->method;
-}
-
-const char *exchange_path(const struct exchange *exchange) {
-    return exchange->path;
-}
-
-const char *exchange_body(const struct exchange *exchange, size_t *n_bytes) {
-    *n_bytes = exchange->body.length;
-    return exchange->body.data ? exchange->body.data : "";
-}
-
-double exchange_began_s(const struct exchange *exchange) {
-    return exchange->began_s;
-}
-
 bool exchange_is_gone(struct exchange *exchange) {
     pthread_mutex_lock(&exchange->server->lock);
     bool gone = exchange->gone;
@@ -454,8 +397,8 @@ void exchange_answer(struct exchange *exchange, int code, const char *type, cons
     pthread_mutex_lock(&exchange->server->lock);
     exchange->code = code;
     exchange->type = type;
-    exchange->value = header ? strdup(value) : NULL;
-    exchange->header = exchange->value ? header : NULL;
+    exchange->header = header;
+    exchange->value = value;
     text_add_bytes(&exchange->out, bytes, n_bytes);
     exchange->answered = true;
     change(exchange, true);

@@ -1,15 +1,17 @@
-// An HTTP server whose requests are answered by one thread, in any order and piece by piece. libmicrohttpd
-// does the protocol with a thread per connection, which only moves bytes: it collects a whole request for
-// http_next, and sends what the answering thread has written. A connection that is idle, or slow to send its
-// request or to take its answer, is closed after `timeout_s`; a client that leaves is noticed within half a
-// second.
+// An HTTP server whose requests are answered by one thread, in any order and piece by piece. It hides
+// libmicrohttpd, which does the protocol with a thread per connection, and its locks: these threads only move
+// bytes. One collects a whole request for http_next, and sends what the answering thread has written. A
+// connection that is idle, or slow to send its request or to take its answer, is closed after `timeout_s`; a
+// client that leaves is noticed within half a second.
 #ifndef ZERO_CLI_SERVE_HTTP_H
 #define ZERO_CLI_SERVE_HTTP_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 
 #include "base/status.h"
+#include "base/text.h"
 
 struct http_options {
     const char *host; // a name or an address to listen on
@@ -35,21 +37,34 @@ void http_stop(struct http_server *server, double seconds);
 
 // ---- one request and its answer
 
-struct exchange;
+struct link; // a connection
+struct exchange {
+    char *method, *path; // path: without the query
+    struct text body;
+    double began_s; // when it arrived whole, clock_monotonic_s
+    // What follows is http.c's.
+    struct http_server *server;
+    struct link *link; // NULL once the request is over for the connection
+    int references;    // of the connection and the answering thread
+    bool too_large, answered, streams, ended, gone, released;
+    int code;
+    const char *type, *header, *value;
+    struct text out; // of which out_sent bytes are sent
+    size_t out_sent;
+    pthread_cond_t changed;
+    struct exchange *next; // in the queue of http_next
+};
+
 // The next complete request; waits for one for at most `seconds`. NULL: none came. Also looks after the
 // connections: call it at least every second.
 struct exchange *http_next(struct http_server *server, double seconds);
-const char *exchange_method(const struct exchange *exchange);
-const char *exchange_path(const struct exchange *exchange); // without the query
-const char *exchange_body(const struct exchange *exchange, size_t *n_bytes);
-double exchange_began_s(const struct exchange *exchange); // when it arrived whole, clock_monotonic_s
-bool exchange_is_gone(struct exchange *exchange);         // the client closed the connection
+bool exchange_is_gone(struct exchange *exchange); // the client closed the connection
 
 // Answers with `n_bytes` bytes, which are copied.
-//   header, value  one header more, or NULL
+//   type, header, value   constant strings; header and value: one header more, or NULL
 void exchange_answer(struct exchange *exchange, int code, const char *type, const char *header,
                      const char *value, const char *bytes, size_t n_bytes);
-// Answers piece by piece: begin, write as often as needed, then end. A failure to allocate cuts the answer.
+// Answers piece by piece: begin, write as often as needed, then end.
 void exchange_begin_stream(struct exchange *exchange, const char *type);
 void exchange_write(struct exchange *exchange, const char *bytes, size_t n_bytes);
 void exchange_end_stream(struct exchange *exchange);

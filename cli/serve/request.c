@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 #include "infer/prompt.h"
 
@@ -122,10 +123,7 @@ static bool add_stop(struct parse *parse, const cJSON *item) {
                           "stop: expected a string of 1 to %d bytes, or an array of them", LONGEST_STOP);
     if (options->n_stops == MOST_STOPS)
         return api_refuse(parse->error, 400, NULL, "stop", "stop: more than %d strings", MOST_STOPS);
-    char *copy = strdup(item->valuestring);
-    if (!copy)
-        return api_refuse(parse->error, 503, NULL, NULL, "out of memory");
-    parse->request->stops[options->n_stops++] = copy;
+    parse->request->stops[options->n_stops++] = copy_string(item->valuestring);
     return true;
 }
 
@@ -184,9 +182,7 @@ static bool take_prompt(struct parse *parse, const cJSON *item) {
     if (n > parse->limits->max_texts)
         return api_refuse(parse->error, 400, NULL, "prompt",
                           "prompt: %d prompts, at most %d in a request allowed", n, parse->limits->max_texts);
-    request->prompts = calloc((size_t)n, sizeof *request->prompts);
-    if (!request->prompts)
-        return api_refuse(parse->error, 503, NULL, NULL, "out of memory");
+    request->prompts = allocate((size_t)n, sizeof *request->prompts);
     request->n_prompts = n;
     if (!several)
         return add_prompt(parse, item, &request->prompts[0]);

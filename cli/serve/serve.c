@@ -1,20 +1,28 @@
 // ./train serve RUN_OR_CHECKPOINT
 //
-// One thread decodes and answers; another moves the bytes of the connections (cli/serve/http.c). Between two
-// steps of the batch, requests that have arrived are looked at.
+// One thread decodes and answers; others move the bytes of the connections (cli/serve/http.c). Between two
+// steps of the batch, requests that have arrived are looked at. A request for a completion is a list of texts
+// ("choices"): they wait in the order of arrival, join the batch when a sequence is free, and leave it when
+// they end, their client leaves, or their time is over. Answers are OpenAI's JSON: whole, or as server-sent
+// events. "text_offset" counts characters of the answer's text, in which a byte that is not UTF-8 is one
+// character.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/embedded.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "cli/commands.h"
-#include "cli/serve/completions.h"
-#include "infer/session.h"
+#include "cli/serve/http.h"
+#include "cli/serve/request.h"
+#include "cli/text_model.h"
+#include "infer/text_json.h"
 #include "trainer/signals.h"
 
 EMBEDDED_FILE(cli_serve_page_html);
@@ -24,10 +32,10 @@ EMBEDDED_FILE(cli_serve_page_html);
 #define IDLE_SECONDS  0.2
 #define SEND_SECONDS  2.0 // at the end, for answers that are complete
 
-static const char *host = "127.0.0.1", *device_name = "auto", *tokenizer_path = "", *weights_name = NULL,
-                  *model_name = NULL;
-static int64_t port = 8000, slots = 32, context = 0, max_tokens = 0, max_texts = 128, max_queue = 256;
-static int64_t max_connections = 512, max_logprobs = 5, threads = 0;
+static struct session_options model = {.device = "auto"};
+static const char *host = "127.0.0.1", *model_name = NULL;
+static int64_t port = 8000, slots = 32, longest = 0, max_tokens = 0, max_texts = 128, max_queue = 256;
+static int64_t max_connections = 512, max_logprobs = 5;
 static uint64_t max_body = 1 << 20;
 static double timeout_s = 30, deadline_s = 600, grace_s = 10;
 
@@ -35,7 +43,7 @@ static const struct arg flags[] = {
     {"--host", ARG_STRING, &host, 0, 0, "address to listen on (127.0.0.1: this machine only)"},
     {"--port", ARG_INTEGER, &port, 0, 65535, "port to listen on; 0: any free one (8000)"},
     {"--slots", ARG_INTEGER, &slots, 1, 1024, "texts to generate together (32)"},
-    {"--context", ARG_INTEGER, &context, 0, 1e9,
+    {"--context", ARG_INTEGER, &longest, 0, 1e9,
      "longest prompt and text together, in tokens; 0: the model's (0)"},
     {"--max-tokens", ARG_INTEGER, &max_tokens, 0, 1e9, "limit of max_tokens; 0: the context (0)"},
     {"--max-texts", ARG_INTEGER, &max_texts, 1, 1e6, "limit of a request's prompts times n (128)"},
@@ -49,12 +57,101 @@ static const struct arg flags[] = {
     {"--grace", ARG_NUMBER, &grace_s, 0, 1e6,
      "seconds for running texts to end after Ctrl-C or SIGTERM (10)"},
     {"--name", ARG_STRING, &model_name, 0, 0, "the model's name in the API (the last part of its path)"},
-    {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0, "the tokenizer, where the model comes without one"},
-    {"--weights", ARG_STRING, &weights_name, 0, 0,
-     "average or latest, of a checkpoint that has both (default: average)"},
-    {"--device", ARG_STRING, &device_name, 0, 0, "auto, cpu or cuda (auto)"},
-    {"--threads", ARG_INTEGER, &threads, 0, 4096,
-     "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"},
+    TOKENIZER_FLAG(model.tokenizer),
+    WEIGHTS_FLAG(model.weights),
+    DEVICE_FLAG(model.device),
+    THREADS_FLAG(model.threads),
+};
+
+// ---- counters, for /metrics in Prometheus's text format
+
+#define HISTOGRAM_BUCKETS 14
+
+struct histogram {
+    int64_t counts[HISTOGRAM_BUCKETS + 1]; // the last one: above all bounds
+    double sum;
+};
+
+#define MOST_CODES 16
+
+struct metrics {
+    struct {
+        int code;
+        int64_t n;
+    } requests[MOST_CODES]; // by HTTP status
+    int64_t disconnected;   // clients that left before their answer
+    int64_t prompt_tokens, generated_tokens, steps;
+    struct histogram request_s, first_token_s, step_s;
+};
+
+static const double bounds[HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                                 0.25,  0.5,    1,     2.5,  5,     10,   60};
+
+static void histogram_add(struct histogram *histogram, double seconds) {
+    int i = 0;
+    while (i < HISTOGRAM_BUCKETS && seconds > bounds[i])
+        i++;
+    histogram->counts[i]++;
+    histogram->sum += seconds;
+}
+
+static void count_request(struct metrics *metrics, int code) {
+    int i = 0;
+    while (i < MOST_CODES - 1 && metrics->requests[i].n > 0 && metrics->requests[i].code != code)
+        i++;
+    metrics->requests[i].code = code;
+    metrics->requests[i].n++;
+}
+
+static void add_header(struct text *out, const char *name, const char *type, const char *help) {
+    text_add(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void add_histogram(struct text *out, const char *name, const char *help,
+                          const struct histogram *histogram) {
+    int64_t n = 0;
+    char number[32];
+    add_header(out, name, "histogram", help);
+    for (int i = 0; i < HISTOGRAM_BUCKETS; i++) {
+        n += histogram->counts[i];
+        text_add(out, "%s_bucket{le=\"%s\"} %lld\n", name, text_double(number, bounds[i]), (long long)n);
+    }
+    n += histogram->counts[HISTOGRAM_BUCKETS];
+    text_add(out, "%s_bucket{le=\"+Inf\"} %lld\n%s_sum %s\n%s_count %lld\n", name, (long long)n, name,
+             text_double(number, histogram->sum), name, (long long)n);
+}
+
+// ---- requests for completions
+
+enum choice_state { CHOICE_WAITS, CHOICE_RUNS, CHOICE_ENDED };
+
+// One text of a request.
+struct choice {
+    struct completion *completion;
+    int index;
+    enum choice_state state;
+    int slot; // in the batch, while it runs
+    struct text_options options;
+    struct text text;          // released so far, without the prompt
+    struct text_token *tokens; // with log-probabilities; of the prompt first
+    size_t n_tokens, capacity;
+    int64_t n_drawn; // tokens, without end-of-text
+    enum text_end why;
+    // Streamed so far: bytes of the text, tokens, and characters of the answer's text.
+    size_t n_streamed, n_streamed_tokens, n_characters;
+    bool began; // the prompt was echoed
+};
+
+struct completion {
+    struct server *server;
+    struct exchange *exchange;
+    struct request request;
+    struct choice *choices; // (n_choices): choice i continues prompt i / n
+    int n_choices, n_ended;
+    int64_t n_prompt_tokens, created_s;
+    uint64_t id;
+    bool has_token;
+    struct completion *next;
 };
 
 struct server {
@@ -64,13 +161,440 @@ struct server {
     struct generator_options generator_options;
     struct batch_options batch_options;
     struct request_limits limits;
-    struct completions *completions;
     struct http_server *http;
     struct metrics metrics;
+    struct completion *first, *last; // not answered yet, in the order of arrival
+    int n_waiting;                   // texts
+    uint64_t n_begun, seed;          // seed: for requests without one
     char *name;
     double started_s;
     bool ending;
 };
+
+static void completion_delete(struct completion *completion) {
+    if (completion->exchange)
+        exchange_release(completion->exchange);
+    for (int i = 0; i < completion->n_choices; i++) {
+        text_free(&completion->choices[i].text);
+        free(completion->choices[i].tokens);
+    }
+    free(completion->choices);
+    request_free(&completion->request);
+    free(completion);
+}
+
+// ---- answers that are whole from the start
+
+static void add_error(struct text *out, const struct api_error *error) {
+    text_add(out, "{\"error\": {\"message\": ");
+    text_json_add_string(out, error->message, strlen(error->message)); // it may quote the client's bytes
+    text_add(out, ", \"type\": \"%s\", \"param\": ", error->type);
+    text_add(out, error->param ? "\"%s\"" : "null", error->param);
+    text_add(out, ", \"code\": ");
+    text_add(out, error->name ? "\"%s\"" : "null", error->name);
+    text_add(out, "}}");
+}
+
+// Answers that are whole are counted, and release the exchange.
+static void answer_error(struct server *server, struct exchange *exchange, const struct api_error *error) {
+    struct text body = {0};
+    struct api_error shown = *error;
+    const char *header = NULL, *value = NULL;
+    if (error->code == 429 || error->code == 503)
+        header = "Retry-After", value = "1";
+    if (error->code == 405)
+        header = "Allow", value = error->param, shown.param = NULL;
+    add_error(&body, &shown);
+    text_add(&body, "\n");
+    exchange_answer(exchange, error->code, "application/json", header, value, body.data, body.length);
+    count_request(&server->metrics, error->code);
+    exchange_release(exchange);
+    text_free(&body);
+}
+
+static void answer_bytes(struct server *server, struct exchange *exchange, const char *type,
+                         const char *bytes, size_t n_bytes) {
+    exchange_answer(exchange, 200, type, NULL, NULL, bytes, n_bytes);
+    count_request(&server->metrics, 200);
+    exchange_release(exchange);
+}
+
+static void answer_text(struct server *server, struct exchange *exchange, const char *type,
+                        struct text *body) {
+    answer_bytes(server, exchange, type, body->data, body->length);
+    text_free(body);
+}
+
+// ---- a choice
+
+static void add_echo(struct text *out, const struct choice *choice) {
+    const struct completion *completion = choice->completion;
+    const struct request_prompt *prompt = &completion->request.prompts[choice->index / completion->request.n];
+    if (!prompt->empty)
+        tokenizer_add_text(completion->server->session.tokenizer, prompt->tokens.ids, prompt->tokens.n, out);
+}
+
+static size_t count_characters(const char *bytes, size_t n) {
+    size_t characters = 0;
+    for (size_t i = 0; i < n; i++)
+        characters += ((unsigned char)bytes[i] & 0xC0) != 0x80;
+    return characters;
+}
+
+static void add_top(struct text *out, const struct completion *completion, const struct text_token *token) {
+    char number[32];
+    bool listed = false;
+    if (!token->has_logprobs) {
+        text_add(out, "null");
+        return;
+    }
+    text_add(out, "{");
+    for (int i = 0; i < token->n_top; i++) {
+        text_json_add_token_name(out, completion->server->session.tokenizer, token->top[i].id);
+        text_add(out, ": %s, ", text_float(number, token->top[i].logprob));
+        listed |= token->top[i].id == token->id;
+    }
+    if (listed) {
+        out->length -= 2; // the last comma
+    } else {
+        text_json_add_token_name(out, completion->server->session.tokenizer, token->id);
+        text_add(out, ": %s", text_float(number, token->logprob));
+    }
+    text_add(out, "}");
+}
+
+// The tokens [first, end) as the lists of "logprobs".
+static void add_logprobs(struct text *out, struct choice *choice, size_t first, size_t end) {
+    const struct completion *completion = choice->completion;
+    char number[32];
+    text_add(out, "{\"tokens\": [");
+    for (size_t i = first; i < end; i++) {
+        text_add(out, "%s", i > first ? ", " : "");
+        text_json_add_token_name(out, completion->server->session.tokenizer, choice->tokens[i].id);
+    }
+    text_add(out, "], \"token_logprobs\": [");
+    for (size_t i = first; i < end; i++)
+        text_add(out, "%s%s", i > first ? ", " : "",
+                 choice->tokens[i].has_logprobs ? text_float(number, choice->tokens[i].logprob) : "null");
+    text_add(out, "], \"top_logprobs\": [");
+    for (size_t i = first; i < end; i++) {
+        text_add(out, "%s", i > first ? ", " : "");
+        add_top(out, completion, &choice->tokens[i]);
+    }
+    text_add(out, "], \"text_offset\": [");
+    for (size_t i = first; i < end; i++) {
+        size_t n;
+        const char *bytes = tokenizer_bytes(completion->server->session.tokenizer, choice->tokens[i].id, &n);
+        text_add(out, "%s%zu", i > first ? ", " : "", choice->n_characters);
+        choice->n_characters += count_characters(bytes, n);
+    }
+    text_add(out, "]}");
+}
+
+// What the choice has beyond what was streamed: text, tokens that begin in it, and with `ended` its end.
+static void add_choice(struct text *out, struct choice *choice, bool ended) {
+    const struct request *request = &choice->completion->request;
+    struct text text = {0};
+    size_t end = choice->n_streamed_tokens;
+    if (request->echo && !choice->began)
+        add_echo(&text, choice);
+    choice->began = true;
+    if (choice->text.length > choice->n_streamed)
+        text_add_bytes(&text, choice->text.data + choice->n_streamed,
+                       choice->text.length - choice->n_streamed);
+    choice->n_streamed = choice->text.length;
+    while (end < choice->n_tokens &&
+           (choice->tokens[end].of_prompt || choice->tokens[end].offset < choice->text.length))
+        end++;
+    text_add(out, "{\"index\": %d, \"text\": ", choice->index);
+    text_json_add_string(out, text.data, text.length);
+    text_add(out, ", \"logprobs\": ");
+    if (request->options.n_top >= 0)
+        add_logprobs(out, choice, choice->n_streamed_tokens, end);
+    else
+        text_add(out, "null");
+    choice->n_streamed_tokens = end;
+    text_add(out, ", \"finish_reason\": ");
+    text_add(out, ended ? "\"%s\"}" : "null}", text_end_name(choice->why));
+    text_free(&text);
+}
+
+// ---- the whole
+
+static void add_head(struct text *out, const struct completion *completion) {
+    text_add(out,
+             "{\"id\": \"cmpl-%016llx\", \"object\": \"text_completion\", \"created\": %lld, \"model\": ",
+             (unsigned long long)completion->id, (long long)completion->created_s);
+    json_add_string(out, completion->server->name);
+    text_add(out, ", \"choices\": [");
+}
+
+static void add_usage(struct text *out, const struct completion *completion) {
+    int64_t n_drawn = 0;
+    for (int i = 0; i < completion->n_choices; i++)
+        n_drawn += completion->choices[i].n_drawn;
+    text_add(out, "{\"prompt_tokens\": %lld, \"completion_tokens\": %lld, \"total_tokens\": %lld}",
+             (long long)completion->n_prompt_tokens, (long long)n_drawn,
+             (long long)(completion->n_prompt_tokens + n_drawn));
+}
+
+static void add_whole(struct completion *completion, struct text *out) {
+    add_head(out, completion);
+    for (int i = 0; i < completion->n_choices; i++) {
+        text_add(out, "%s", i ? ", " : "");
+        add_choice(out, &completion->choices[i], true);
+    }
+    text_add(out, "], \"usage\": ");
+    add_usage(out, completion);
+    text_add(out, "}\n");
+}
+
+// ---- as events
+
+static void write_event(struct choice *choice, bool ended) {
+    struct text event = {0};
+    text_add(&event, "data: ");
+    add_head(&event, choice->completion);
+    add_choice(&event, choice, ended);
+    text_add(&event, "]}\n\n");
+    exchange_write(choice->completion->exchange, event.data, event.length);
+    text_free(&event);
+}
+
+static void end_stream(struct completion *completion, struct text *event, int code) {
+    exchange_write(completion->exchange, event->data, event->length);
+    exchange_end_stream(completion->exchange);
+    exchange_release(completion->exchange);
+    count_request(&completion->server->metrics, code);
+    text_free(event);
+}
+
+static void finish_stream(struct completion *completion) {
+    struct text event = {0};
+    if (completion->request.include_usage) {
+        text_add(&event, "data: ");
+        add_head(&event, completion);
+        text_add(&event, "], \"usage\": ");
+        add_usage(&event, completion);
+        text_add(&event, "}\n\n");
+    }
+    text_add(&event, "data: [DONE]\n\n");
+    end_stream(completion, &event, 200);
+}
+
+static void cut_stream(struct completion *completion, const struct api_error *error) {
+    struct text event = {0};
+    text_add(&event, "data: ");
+    add_error(&event, error);
+    text_add(&event, "\n\n");
+    end_stream(completion, &event, error->code);
+}
+
+// ---- events of a text
+
+static enum status take_token(void *context, const struct text_token *token) {
+    struct choice *choice = context;
+    struct completion *completion = choice->completion;
+    struct metrics *metrics = &completion->server->metrics;
+    if (!token->of_prompt) {
+        choice->n_drawn++;
+        metrics->generated_tokens++;
+        if (!completion->has_token)
+            histogram_add(&metrics->first_token_s, clock_monotonic_s() - completion->exchange->began_s);
+        completion->has_token = true;
+    }
+    if (completion->request.options.n_top >= 0) {
+        RESERVE(choice->tokens, choice->n_tokens + 1, choice->capacity);
+        choice->tokens[choice->n_tokens++] = *token;
+    }
+    return STATUS_OK;
+}
+
+static enum status take_text(void *context, const char *bytes, size_t n_bytes) {
+    struct choice *choice = context;
+    text_add_bytes(&choice->text, bytes, n_bytes);
+    if (choice->completion->request.stream)
+        write_event(choice, false);
+    return STATUS_OK;
+}
+
+static void remove_completion(struct server *server, struct completion *completion) {
+    struct completion **at = &server->first, *before = NULL;
+    while (*at != completion) {
+        before = *at;
+        at = &(*at)->next;
+    }
+    *at = completion->next;
+    if (server->last == completion)
+        server->last = before;
+    for (int i = 0; i < completion->n_choices; i++) {
+        const struct choice *choice = &completion->choices[i];
+        if (choice->state == CHOICE_RUNS)
+            batch_remove(server->batch, choice->slot);
+        server->n_waiting -= choice->state == CHOICE_WAITS;
+    }
+    completion_delete(completion);
+}
+
+static enum status end_text(void *context, enum text_end why) {
+    struct choice *choice = context;
+    struct completion *completion = choice->completion;
+    choice->state = CHOICE_ENDED;
+    choice->why = why;
+    completion->n_ended++;
+    if (completion->request.stream)
+        write_event(choice, true);
+    return STATUS_OK;
+}
+
+// ---- beginning
+
+static uint64_t mix(uint64_t x) { // splitmix64, for seeds that differ in all bits
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
+static void enqueue(struct server *server, struct completion *completion) {
+    const struct request *request = &completion->request;
+    completion->n_choices = request->n_prompts * request->n;
+    completion->choices = allocate((size_t)completion->n_choices, sizeof *completion->choices);
+    for (int i = 0; i < completion->n_choices; i++) {
+        struct choice *choice = &completion->choices[i];
+        choice->completion = completion;
+        choice->index = i;
+        choice->options = request->options;
+        choice->options.first_counter = (uint64_t)i << 32;
+    }
+    for (int i = 0; i < request->n_prompts; i++)
+        completion->n_prompt_tokens += (int64_t)request->prompts[i].tokens.n;
+    server->metrics.prompt_tokens += completion->n_prompt_tokens;
+    server->n_waiting += completion->n_choices;
+    *(server->last ? &server->last->next : &server->first) = completion;
+    server->last = completion;
+    if (request->stream)
+        exchange_begin_stream(completion->exchange, "text/event-stream");
+}
+
+static void post_completions(struct server *server, struct exchange *exchange) {
+    struct completion *completion = allocate(1, sizeof *completion);
+    struct request *request = &completion->request;
+    struct api_error error;
+    bool good = server->ending ? api_refuse(&error, 503, "shutting_down", NULL, "the server is shutting down")
+                               : request_parse(request, exchange->body.data ? exchange->body.data : "",
+                                               exchange->body.length, &server->limits, &error);
+    const int n_texts = request->n_prompts * request->n, n_free = (int)slots - batch_n_texts(server->batch);
+    if (good && server->n_waiting + n_texts > max_queue + n_free)
+        good = api_refuse(&error, 429, "rate_limit_exceeded", NULL,
+                          "%d texts wait already and %d would join them, more than %d; try again later",
+                          server->n_waiting, n_texts, (int)max_queue);
+    if (!good) {
+        completion_delete(completion);
+        answer_error(server, exchange, &error);
+        return;
+    }
+    server->n_begun++;
+    completion->server = server;
+    completion->exchange = exchange;
+    completion->created_s = (int64_t)clock_wall_s();
+    completion->id = mix(server->seed ^ mix(server->n_begun));
+    if (!request->has_seed)
+        request->options.sampling.seed = completion->id >> 11;
+    enqueue(server, completion);
+}
+
+// ---- steps
+
+// Moves waiting texts into free slots, in the order of arrival.
+static enum status join(struct server *server) {
+    struct batch *batch = server->batch;
+    for (struct completion *completion = server->first; completion; completion = completion->next)
+        for (int i = 0; i < completion->n_choices; i++) {
+            struct choice *choice = &completion->choices[i];
+            if (server->n_waiting == 0 || batch_n_texts(batch) == slots)
+                return STATUS_OK;
+            if (choice->state != CHOICE_WAITS)
+                continue;
+            const struct token_list *prompt = &completion->request.prompts[i / completion->request.n].tokens;
+            TRY(batch_add(batch, prompt->ids, prompt->n, &choice->options,
+                          (struct text_events){take_token, take_text, end_text, choice}, &choice->slot));
+            choice->state = CHOICE_RUNS;
+            server->n_waiting--;
+        }
+    return STATUS_OK;
+}
+
+static void cut(struct server *server, struct completion *completion, const struct api_error *error) {
+    if (completion->request.stream)
+        cut_stream(completion, error);
+    else
+        answer_error(server, completion->exchange, error);
+    completion->exchange = NULL;
+    remove_completion(server, completion);
+}
+
+static void finish(struct server *server, struct completion *completion) {
+    histogram_add(&server->metrics.request_s, clock_monotonic_s() - completion->exchange->began_s);
+    if (completion->request.stream) {
+        finish_stream(completion);
+    } else {
+        struct text body = {0};
+        add_whole(completion, &body);
+        answer_text(server, completion->exchange, "application/json", &body);
+    }
+    completion->exchange = NULL;
+    remove_completion(server, completion);
+}
+
+// Answers requests that are complete, and drops those whose client left or whose time is over.
+static void leave(struct server *server) {
+    double now = clock_monotonic_s();
+    for (struct completion *completion = server->first, *next; completion; completion = next) {
+        struct api_error error;
+        next = completion->next;
+        if (completion->n_ended == completion->n_choices) {
+            finish(server, completion);
+        } else if (exchange_is_gone(completion->exchange)) {
+            server->metrics.disconnected++;
+            remove_completion(server, completion);
+        } else if (now - completion->exchange->began_s > deadline_s) {
+            api_refuse(&error, 504, "deadline_exceeded", NULL,
+                       "the request took longer than %g seconds, the limit of this server", deadline_s);
+            cut(server, completion, &error);
+        }
+    }
+}
+
+// One decoding step, after texts have joined and left. Does nothing without texts.
+static enum status step(struct server *server) {
+    struct metrics *metrics = &server->metrics;
+    leave(server);
+    TRY(join(server));
+    if (batch_n_texts(server->batch) == 0)
+        return STATUS_OK;
+    int n_drawn;
+    double began = clock_monotonic_s();
+    TRY(batch_step(server->batch, &n_drawn));
+    histogram_add(&metrics->step_s, clock_monotonic_s() - began);
+    metrics->steps++;
+    leave(server);
+    return STATUS_OK;
+}
+
+// Ends requests with an error: those that have no text in the batch yet, or all.
+static void cut_completions(struct server *server, bool only_waiting) {
+    struct api_error error;
+    api_refuse(&error, 503, "shutting_down", NULL, "the server is shutting down");
+    for (struct completion *completion = server->first, *next; completion; completion = next) {
+        bool waits = true;
+        next = completion->next;
+        for (int i = 0; i < completion->n_choices; i++)
+            waits &= completion->choices[i].state == CHOICE_WAITS;
+        if (waits || !only_waiting)
+            cut(server, completion, &error);
+    }
+}
 
 // ---- routes
 
@@ -82,55 +606,79 @@ static void print_model(const struct server *server, struct text *out) {
              (long long)server->started_s, server->limits.positions);
 }
 
-static enum status get_models(struct server *server, struct exchange *exchange) {
+static void get_models(struct server *server, struct exchange *exchange) {
     struct text body = {0};
     text_add(&body, "{\"object\": \"list\", \"data\": [");
     print_model(server, &body);
     text_add(&body, "]}\n");
-    answer_text(exchange, &server->metrics, "application/json", &body);
-    return STATUS_OK;
+    answer_text(server, exchange, "application/json", &body);
 }
 
-static enum status get_health(struct server *server, struct exchange *exchange) {
+static void get_health(struct server *server, struct exchange *exchange) {
     static const char body[] = "{\"status\": \"ok\"}\n";
-    answer_bytes(exchange, &server->metrics, "application/json", body, sizeof body - 1);
-    return STATUS_OK;
+    answer_bytes(server, exchange, "application/json", body, sizeof body - 1);
 }
 
-static enum status get_metrics(struct server *server, struct exchange *exchange) {
+// 0 where the system does not tell.
+static double resident_bytes(void) {
+    long long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file)
+        return 0;
+    if (fscanf(file, "%*s %lld", &pages) != 1)
+        pages = 0;
+    fclose(file);
+    return (double)pages * (double)sysconf(_SC_PAGESIZE);
+}
+
+static void get_metrics(struct server *server, struct exchange *exchange) {
+    const struct metrics *metrics = &server->metrics;
+    const double positions = (double)server->generator_options.positions * (double)slots;
+    const struct {
+        const char *name, *type, *help;
+        double value;
+    } values[] = {
+        {"zero_disconnected_total", "counter", "Clients that left before their answer.",
+         (double)metrics->disconnected},
+        {"zero_prompt_tokens_total", "counter", "Tokens of prompts.", (double)metrics->prompt_tokens},
+        {"zero_generated_tokens_total", "counter", "Tokens generated.", (double)metrics->generated_tokens},
+        {"zero_steps_total", "counter", "Decoding steps.", (double)metrics->steps},
+        {"zero_texts_running", "gauge", "Texts that are being generated.", batch_n_texts(server->batch)},
+        {"zero_texts_waiting", "gauge", "Texts that wait for a slot.", server->n_waiting},
+        {"zero_slots", "gauge", "Texts that can be generated together.", (double)slots},
+        {"zero_connections", "gauge", "Open connections.", http_n_connections(server->http)},
+        {"zero_cache_positions_used", "gauge", "Positions of the key-value cache in use.",
+         (double)batch_n_cached(server->batch)},
+        {"zero_cache_positions", "gauge", "Positions of the key-value cache.", positions},
+        {"process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes()},
+    };
     struct text body = {0};
-    size_t positions =
-        (size_t)server->generator_options.positions * (size_t)server->generator_options.sequences;
-    metrics_print(&server->metrics,
-                  &(struct metrics_now){.texts_running = batch_n_texts(server->batch),
-                                        .texts_waiting = completions_n_waiting(server->completions),
-                                        .slots = server->generator_options.sequences,
-                                        .connections = http_n_connections(server->http),
-                                        .cache_used = batch_n_cached(server->batch),
-                                        .cache_positions = positions},
-                  &body);
-    answer_text(exchange, &server->metrics, "text/plain; version=0.0.4", &body);
-    return STATUS_OK;
+    char number[32];
+    add_header(&body, "zero_requests_total", "counter", "Answered requests, by HTTP status.");
+    for (int i = 0; i < MOST_CODES; i++)
+        if (metrics->requests[i].n > 0)
+            text_add(&body, "zero_requests_total{code=\"%d\"} %lld\n", metrics->requests[i].code,
+                     (long long)metrics->requests[i].n);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        add_header(&body, values[i].name, values[i].type, values[i].help);
+        text_add(&body, "%s %s\n", values[i].name, text_double(number, values[i].value));
+    }
+    add_histogram(&body, "zero_request_seconds", "Seconds from a request for a completion to its end.",
+                  &metrics->request_s);
+    add_histogram(&body, "zero_first_token_seconds", "Seconds from such a request to its first token.",
+                  &metrics->first_token_s);
+    add_histogram(&body, "zero_step_seconds", "Seconds of a decoding step.", &metrics->step_s);
+    answer_text(server, exchange, "text/plain; version=0.0.4", &body);
 }
 
-static enum status get_page(struct server *server, struct exchange *exchange) {
-    answer_bytes(exchange, &server->metrics, "text/html; charset=utf-8", embedded_cli_serve_page_html,
+static void get_page(struct server *server, struct exchange *exchange) {
+    answer_bytes(server, exchange, "text/html; charset=utf-8", embedded_cli_serve_page_html,
                  embedded_cli_serve_page_html_bytes);
-    return STATUS_OK;
-}
-
-static enum status post_completions(struct server *server, struct exchange *exchange) {
-    struct api_error error;
-    if (!server->ending)
-        return completions_begin(server->completions, exchange);
-    api_refuse(&error, 503, "shutting_down", NULL, "the server is shutting down");
-    answer_error(exchange, &server->metrics, &error);
-    return STATUS_OK;
 }
 
 static const struct route {
     const char *path, *method;
-    enum status (*answer)(struct server *server, struct exchange *exchange);
+    void (*answer)(struct server *server, struct exchange *exchange);
 } routes[] = {
     {"/v1/completions", "POST", post_completions},
     {"/v1/models", "GET", get_models},
@@ -139,22 +687,20 @@ static const struct route {
     {"/", "GET", get_page},
 };
 
-static enum status get_model(struct server *server, struct exchange *exchange, const char *name) {
+static void get_model(struct server *server, struct exchange *exchange, const char *name) {
     struct text body = {0};
     struct api_error error;
     if (strcmp(name, server->name) != 0) {
         api_refuse(&error, 404, "model_not_found", NULL, "there is no model \"%.100s\" here", name);
-        answer_error(exchange, &server->metrics, &error);
-        return STATUS_OK;
+        return answer_error(server, exchange, &error);
     }
     print_model(server, &body);
     text_add(&body, "\n");
-    answer_text(exchange, &server->metrics, "application/json", &body);
-    return STATUS_OK;
+    answer_text(server, exchange, "application/json", &body);
 }
 
-static enum status answer(struct server *server, struct exchange *exchange) {
-    const char *path = exchange_path(exchange), *method = exchange_method(exchange);
+static void answer(struct server *server, struct exchange *exchange) {
+    const char *path = exchange->path, *method = exchange->method;
     static const char models[] = "/v1/models/";
     struct api_error error;
     bool gets = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
@@ -165,24 +711,21 @@ static enum status answer(struct server *server, struct exchange *exchange) {
             return routes[i].answer(server, exchange);
         api_refuse(&error, 405, "method_not_allowed", routes[i].method, "%s does not take %.20s, only %s",
                    path, method, routes[i].method);
-        answer_error(exchange, &server->metrics, &error);
-        return STATUS_OK;
+        return answer_error(server, exchange, &error);
     }
     if (gets && strncmp(path, models, sizeof models - 1) == 0)
         return get_model(server, exchange, path + sizeof models - 1);
     api_refuse(&error, 404, "not_found", NULL,
                "there is no %.200s here; expected /v1/completions, /v1/models, /health, /metrics or /", path);
-    answer_error(exchange, &server->metrics, &error);
-    return STATUS_OK;
+    answer_error(server, exchange, &error);
 }
 
 // ---- the loop
 
-static enum status answer_arrived(struct server *server, double seconds) {
+static void answer_arrived(struct server *server, double seconds) {
     struct exchange *exchange = http_next(server->http, seconds);
     for (; exchange; exchange = http_next(server->http, 0))
-        TRY(answer(server, exchange));
-    return STATUS_OK;
+        answer(server, exchange);
 }
 
 // Texts that run may end in the grace period; everything else is refused.
@@ -190,20 +733,18 @@ static enum status end_gracefully(struct server *server) {
     double until = clock_monotonic_s() + grace_s;
     http_quiesce(server->http);
     server->ending = true;
-    completions_cut(server->completions, true);
-    while (!completions_are_idle(server->completions) && clock_monotonic_s() < until) {
-        TRY(answer_arrived(server, 0));
-        TRY(completions_step(server->completions));
+    cut_completions(server, true);
+    while (server->first && clock_monotonic_s() < until) {
+        answer_arrived(server, 0);
+        TRY(step(server));
     }
-    completions_cut(server->completions, false);
     return STATUS_OK;
 }
 
 static enum status serve(struct server *server) {
     while (!signals_stop_requested()) {
-        bool idle = completions_are_idle(server->completions);
-        TRY(answer_arrived(server, idle ? IDLE_SECONDS : 0));
-        TRY(completions_step(server->completions));
+        answer_arrived(server, server->first ? 0 : IDLE_SECONDS);
+        TRY(step(server));
     }
     log_info("stopping: texts that run have %g seconds to end", grace_s);
     return end_gracefully(server);
@@ -219,7 +760,7 @@ static size_t request_bytes(const struct server *server) {
 }
 
 static void report_memory(const struct server *server) {
-    char model[32], cache[32], rest[32], requests[32];
+    char weights[32], cache[32], rest[32], requests[32];
     const struct region_table *table = &server->session.memory.table;
     const struct gpt_config *config = &server->session.params.config;
     const struct generator_options *options = &server->generator_options;
@@ -229,45 +770,35 @@ static void report_memory(const struct server *server) {
     size_t rest_bytes =
         region_total_bytes(table) + batch_bytes(&server->batch_options) - model_bytes - cache_bytes;
     log_info("memory: %s model, %s cache (%d texts of %d tokens), %s buffers; requests at most %s",
-             text_bytes(model, sizeof model, (double)model_bytes),
+             text_bytes(weights, sizeof weights, (double)model_bytes),
              text_bytes(cache, sizeof cache, (double)cache_bytes), options->sequences, options->positions,
              text_bytes(rest, sizeof rest, (double)rest_bytes),
              text_bytes(requests, sizeof requests, (double)request_bytes(server)));
 }
 
-static enum status name_model(struct server *server, const char *path) {
+static void name_model(struct server *server) {
+    const char *path = model.path;
     size_t n = strlen(path);
     while (n > 1 && path[n - 1] == '/')
         n--;
     size_t begin = n;
     while (begin > 0 && path[begin - 1] != '/')
         begin--;
-    server->name = model_name ? strdup(model_name) : strndup(path + begin, n - begin);
-    if (!server->name)
-        return FAIL(STATUS_FAILED, "out of memory for the model's name");
-    return STATUS_OK;
+    server->name = model_name ? copy_string(model_name) : copy_bytes(path + begin, n - begin);
 }
 
-static enum status load_model(struct server *server, const char *path) {
+static enum status load_model(struct server *server) {
     struct session *session = &server->session;
-    TRY(session_open(session,
-                     &(struct session_options){path, device_name, threads, tokenizer_path, weights_name}));
-    if (!session->tokenizer)
-        return FAIL(STATUS_INVALID, "%s has no tokenizer; give one with --tokenizer FILE", path);
+    TRY(text_model_open(session, &model));
     int n_positions = session->params.config.n_positions;
-    if (context > n_positions)
+    if (longest > n_positions)
         return FAIL(STATUS_INVALID, "train serve: --context is %lld, the model has %d positions",
-                    (long long)context, n_positions);
+                    (long long)longest, n_positions);
     server->generator_options = (struct generator_options){.type = session->type,
-                                                           .positions = context ? (int)context : n_positions,
+                                                           .positions = longest ? (int)longest : n_positions,
                                                            .sequences = (int)slots,
                                                            .mask_documents = session->masks_documents};
-    TRY(generator_new(&session->params, &server->generator_options, session->device, &session->memory.table,
-                      &server->generator));
-    TRY(session_load(session));
-    TRY(generator_bind(server->generator, &session->memory.table, &session->stream));
-    if (session->masks_documents)
-        generator_set_end_of_text(server->generator, tokenizer_document_start(session->tokenizer));
+    TRY(text_model_load(session, &server->generator_options, &server->generator));
     server->batch_options = (struct batch_options){.generator = server->generator,
                                                    .stream = &session->stream,
                                                    .hooks = &session->hooks,
@@ -283,8 +814,7 @@ static enum status load_model(struct server *server, const char *path) {
 
 static enum status prepare_requests(struct server *server) {
     int positions = server->generator_options.positions;
-    uint64_t seed;
-    if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed)
+    if (getrandom(&server->seed, sizeof server->seed, 0) != (ssize_t)sizeof server->seed)
         return FAIL(STATUS_FAILED, "the system gives no random numbers");
     server->limits = (struct request_limits){
         .tokenizer = server->session.tokenizer,
@@ -294,25 +824,18 @@ static enum status prepare_requests(struct server *server) {
         .max_texts = (int)max_texts,
         .max_logprobs = (int)max_logprobs,
         .model = server->name};
-    return completions_new(&(struct completions_options){.batch = server->batch,
-                                                         .slots = (int)slots,
-                                                         .limits = server->limits,
-                                                         .max_queue = (int)max_queue,
-                                                         .deadline_s = deadline_s,
-                                                         .seed = seed,
-                                                         .metrics = &server->metrics},
-                           &server->completions);
+    return STATUS_OK;
 }
 
-static enum status start(struct server *server, const char *path) {
+static enum status start(struct server *server) {
     static char too_large[128];
     snprintf(too_large, sizeof too_large,
              "{\"error\": {\"message\": \"the request is larger than %llu bytes\", \"type\": "
              "\"invalid_request_error\", \"param\": null, \"code\": null}}\n",
              (unsigned long long)max_body);
     server->started_s = clock_wall_s();
-    TRY(name_model(server, path));
-    TRY(load_model(server, path));
+    name_model(server);
+    TRY(load_model(server));
     TRY(prepare_requests(server));
     TRY(http_start(&(struct http_options){.host = host,
                                           .port = (int)port,
@@ -330,17 +853,16 @@ static enum status start(struct server *server, const char *path) {
 }
 
 static enum status run_serve(int n_args, char **args) {
-    const char *path;
     int n_paths;
     struct server server = {0};
-    TRY(args_parse("serve", flags, sizeof flags / sizeof *flags, n_args, args, &path, 1, &n_paths));
+    TRY(args_parse("serve", flags, sizeof flags / sizeof *flags, n_args, args, &model.path, 1, &n_paths));
     if (n_paths == 0)
         return FAIL(STATUS_INVALID, "train serve: expected a run or checkpoint; see: train help serve");
     signals_catch();
-    enum status status = start(&server, path);
+    enum status status = start(&server);
     if (status == STATUS_OK)
         status = serve(&server);
-    completions_delete(server.completions);
+    cut_completions(&server, false);
     if (server.http)
         http_stop(server.http, status == STATUS_OK ? SEND_SECONDS : 0);
     batch_delete(server.batch);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -52,7 +53,7 @@ static int n_shards_of(const struct split_writer *split, uint64_t n_tokens) {
 
 static enum status open_shard(struct split_writer *split) {
     char *path = shard_path(split, (int)(split->counts.n_tokens / split->shard_tokens), false);
-    enum status status = path ? shard_writer_open(&split->shard, path, split->token_bytes) : STATUS_FAILED;
+    enum status status = shard_writer_open(&split->shard, path, split->token_bytes);
     free(path);
     split->is_open = status == STATUS_OK;
     split->shard.tokenizer = split->tokenizer;
@@ -97,7 +98,7 @@ bool split_is_kept(const struct split_writer *split) {
         const uint64_t left = n_kept - (uint64_t)i * split->shard_tokens;
         struct shard shard;
         char *path = shard_path(split, i, false);
-        kept = path && shard_open(&shard, path) == STATUS_OK;
+        kept = shard_open(&shard, path) == STATUS_OK;
         if (kept) {
             kept = shard.n_tokens == (left < split->shard_tokens ? left : split->shard_tokens);
             shard_close(&shard);
@@ -128,9 +129,9 @@ void output_abandon(struct output *output, bool keep) {
             shard_writer_discard(&splits[i]->shard);
         splits[i]->is_open = false;
     }
-    char *folder = keep ? NULL : output_unfinished_path(output->folder, "");
+    char *folder = output_unfinished_path(output->folder, "");
     // What was wrong before is what is reported.
-    const enum status removed = folder ? file_remove_tree(folder) : STATUS_OK;
+    const enum status removed = keep ? STATUS_OK : file_remove_tree(folder);
     (void)removed;
     free(folder);
 }
@@ -154,7 +155,7 @@ static enum status read_tokens(struct token_reader *reader, uint64_t first, size
         if (reader->index >= 0)
             shard_close(&reader->shard);
         reader->index = -1;
-        enum status status = path ? shard_open(&reader->shard, path) : STATUS_FAILED;
+        enum status status = shard_open(&reader->shard, path);
         free(path);
         TRY(status);
         reader->index = index;
@@ -242,12 +243,10 @@ static enum status move_tokens(struct output *output, struct token_reader *reade
 enum status output_hold_out(struct output *output, double held_out, const struct tokenizer *tokenizer) {
     const uint64_t n = output->train.counts.n_tokens, target = (uint64_t)((double)n * (1 - held_out));
     struct token_reader reader = {.split = &output->train, .index = -1};
-    int32_t *tokens = malloc(READ_TOKENS * sizeof *tokens);
+    int32_t *tokens = allocate(READ_TOKENS, sizeof *tokens);
     uint64_t cut = n;
-    enum status status = tokens ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to split tokens");
-    if (status == STATUS_OK)
-        status =
-            find_cut(&reader, target > 0 ? target : 1, tokenizer_document_start(tokenizer), tokens, &cut);
+    enum status status =
+        find_cut(&reader, target > 0 ? target : 1, tokenizer_document_start(tokenizer), tokens, &cut);
     if (status == STATUS_OK && cut < n)
         status = move_tokens(output, &reader, cut, tokenizer, tokens);
     if (reader.index >= 0)
@@ -311,7 +310,7 @@ static enum status add_shards(const struct split_writer *split, bool *is_first, 
     for (int i = 0; i < n_shards_of(split, split->counts.n_tokens); i++) {
         char *path = shard_path(split, i, true);
         uint64_t checksum;
-        enum status status = path ? meta_checksum(path, &checksum) : STATUS_FAILED;
+        enum status status = meta_checksum(path, &checksum);
         free(path);
         TRY(status);
         text_add(json, "%s\n    {\"file\": \"%s-%05d.bin\", \"xxh3\": \"%016llx\"}", *is_first ? "" : ",",
@@ -335,8 +334,6 @@ static enum status write_meta(const struct output *output, const struct meta *me
         status = add_shards(&output->val, &is_first, &json);
     text_add(&json, "\n  ]\n}\n");
     if (status == STATUS_OK)
-        status = text_status(&json);
-    if (status == STATUS_OK)
         status = file_write_all(path, json.data, json.length);
     text_free(&json);
     return status;
@@ -346,7 +343,7 @@ static enum status write_meta(const struct output *output, const struct meta *me
 
 static enum status publish_shard(const struct split_writer *split, int index) {
     char *from = shard_path(split, index, false), *to = shard_path(split, index, true);
-    enum status status = from && to ? file_rename(from, to) : STATUS_FAILED;
+    enum status status = file_rename(from, to);
     free(from);
     free(to);
     return status;
@@ -360,7 +357,7 @@ static enum status remove_shards(const struct split_writer *split, int first, in
         if (output_shard_index(names.paths[i], split->name) < first)
             continue;
         char *path = file_path("%s/%s", split->folder, names.paths[i]);
-        status = path ? file_remove_tree(path) : STATUS_FAILED;
+        status = file_remove_tree(path);
         *n_removed += status == STATUS_OK;
         free(path);
     }
@@ -389,7 +386,7 @@ static enum status publish(struct output *output, const struct meta *meta, const
 
 enum status output_publish(struct output *output, const struct meta *meta) {
     char *meta_path = file_path("%s/meta.json", output->folder);
-    enum status status = meta_path ? publish(output, meta, meta_path) : STATUS_FAILED;
+    enum status status = publish(output, meta, meta_path);
     free(meta_path);
     return status;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/parallel.h"
@@ -152,11 +153,9 @@ static void run_part(const void *context, int part, int n_parts) {
 static enum status encode_batch(struct run *run, const struct text_batch *batch, int first,
                                 struct text_batch *next, enum status *next_status) {
     if (run->capacity < batch->n_chunks) {
-        struct encoded *grown = realloc(run->encoded, (size_t)batch->n_chunks * sizeof *grown);
-        if (!grown)
-            return FAIL(STATUS_FAILED, "out of memory for %d chunks of text", batch->n_chunks);
-        memset(grown + run->capacity, 0, (size_t)(batch->n_chunks - run->capacity) * sizeof *grown);
-        run->encoded = grown;
+        run->encoded = reallocate(run->encoded, (size_t)batch->n_chunks, sizeof *run->encoded);
+        memset(run->encoded + run->capacity, 0,
+               (size_t)(batch->n_chunks - run->capacity) * sizeof *run->encoded);
         run->capacity = batch->n_chunks;
     }
     atomic_int taken = first;
@@ -263,7 +262,7 @@ static enum status find_split(struct run *run) {
 
 // ---- the record of an unfinished run
 
-static enum status describe_settings(struct run *run, const struct tokenizer_identity *tokenizer) {
+static void describe_settings(struct run *run, const struct tokenizer_identity *tokenizer) {
     const struct tokenize_options *options = run->options;
     struct text *settings = &run->settings;
     char number[32], name[TOKENIZER_DESCRIPTION_BYTES];
@@ -276,10 +275,8 @@ static enum status describe_settings(struct run *run, const struct tokenizer_ide
                  source->modified_ns);
     }
     text_add_bytes(settings, "", 1);
-    TRY(text_status(settings));
     if (run->shown.total_bytes == 0) // a pipe gives no text twice
         settings->length = 0;
-    return STATUS_OK;
 }
 
 // A record with the counts as they are now, and of `split` as they will be once it has n_kept tokens in
@@ -297,9 +294,7 @@ static void add_record(const struct run *run, const struct split_writer *split, 
 
 static enum status write_record(struct run *run, const struct text *record) {
     char *path = output_unfinished_path(run->options->out, "/record");
-    enum status status = path ? text_status(record) : STATUS_FAILED;
-    if (status == STATUS_OK)
-        status = file_write_all(path, record->data, record->length);
+    enum status status = file_write_all(path, record->data, record->length);
     run->has_record = run->has_record || status == STATUS_OK;
     free(path);
     return status;
@@ -328,7 +323,7 @@ static bool restore(struct run *run, const char *record, size_t bytes) {
 static enum status begin(struct run *run) {
     char *path = output_unfinished_path(run->options->out, "/record"), *record = NULL;
     size_t bytes = 0;
-    if (path && file_exists(path) && file_read(path, SIZE_MAX, &record, &bytes) != STATUS_OK)
+    if (file_exists(path) && file_read(path, SIZE_MAX, &record, &bytes) != STATUS_OK)
         status_clear();
     run->has_record = record && restore(run, record, bytes);
     free(record);
@@ -339,7 +334,7 @@ static enum status begin(struct run *run) {
     else
         output_abandon(&run->output, false);
     path = output_unfinished_path(run->options->out, "");
-    enum status status = path ? file_make_folders(path) : STATUS_FAILED;
+    enum status status = file_make_folders(path);
     free(path);
     return status;
 }
@@ -476,9 +471,7 @@ static enum status tokenize(struct run *run) {
 }
 
 static enum status publish(struct run *run) {
-    const char **paths = calloc((size_t)run->sources->n + 1, sizeof *paths);
-    if (!paths)
-        return FAIL(STATUS_FAILED, "out of memory for %d paths", run->sources->n);
+    const char **paths = allocate((size_t)run->sources->n, sizeof *paths);
     for (int i = 0; i < run->sources->n; i++)
         paths[i] = run->sources->list[i].path;
     const struct meta meta = {run->tokenizer, run->options->tokenizer_path, paths, run->counts,
@@ -489,7 +482,7 @@ static enum status publish(struct run *run) {
 }
 
 static void free_run(struct run *run) {
-    for (int i = 0; run->parts && i < run->n_parts; i++) {
+    for (int i = 0; i < run->n_parts; i++) {
         token_encoder_delete(run->parts[i].encoder);
         text_free(&run->parts[i].line);
     }
@@ -519,23 +512,19 @@ enum status texts_tokenize(const struct tokenize_options *options, const struct 
                                                                   : target,
                       .shown.total_bytes = total_bytes(sources),
                       .warned_source = -1};
-    run.parts = calloc((size_t)run.n_parts, sizeof *run.parts);
-    run.counts = calloc((size_t)sources->n + 1, sizeof *run.counts);
+    run.parts = allocate((size_t)run.n_parts, sizeof *run.parts);
+    run.counts = allocate((size_t)sources->n, sizeof *run.counts);
     output_init(&run.output, options, &identity);
-    enum status status = run.parts && run.counts
-                             ? describe_settings(&run, &identity)
-                             : FAIL(STATUS_FAILED, "out of memory for %d files", sources->n);
-    if (status == STATUS_OK) {
-        status = tokenize(&run);
-        if (status == STATUS_OK)
-            status = publish(&run);
-        if (status != STATUS_OK)
-            output_abandon(&run.output, run.has_record);
-        if (status != STATUS_OK && run.has_record)
+    describe_settings(&run, &identity);
+    enum status status = tokenize(&run);
+    if (status == STATUS_OK)
+        status = publish(&run);
+    if (status != STATUS_OK) {
+        output_abandon(&run.output, run.has_record);
+        if (run.has_record)
             log_info("%s: the same command keeps the finished shards once the cause is removed",
                      options->out);
-    }
-    if (status == STATUS_OK) {
+    } else {
         corpus_warn_of_markers(run.progress.n_markers, "encoded");
         split_report(&run.output.train);
         split_report(&run.output.val);

@@ -7,6 +7,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/file_kind.h"
 #include "base/json.h"
@@ -128,11 +129,9 @@ static enum status tokenize_raw(const struct tokenizer *tokenizer, const char *c
         identity = tokenizer_identify(tokenizer, options.tokenizer_path);
     output_init(&output, &options, &identity);
     output_abandon(&output, false); // what a process that was killed has left
-    struct source_counts *counts = calloc((size_t)n_paths + 1, sizeof *counts);
+    struct source_counts *counts = allocate((size_t)n_paths, sizeof *counts);
     char *folder = output_unfinished_path(options.out, "");
-    enum status status = !folder  ? STATUS_FAILED
-                         : counts ? file_make_folders(folder)
-                                  : FAIL(STATUS_FAILED, "out of memory for %d files", n_paths);
+    enum status status = file_make_folders(folder);
     if (status == STATUS_OK)
         status = add_files(&raw, &output, paths, n_paths, counts);
     if (status == STATUS_OK)
@@ -175,7 +174,7 @@ static enum status check_overwritten(const char *const *paths, int n_paths) {
         if (!is_shard && strcmp(name, "meta.json") != 0)
             continue;
         char *path = file_path("%s/%s", options.out, name);
-        status = path ? overwrite_check(is_shard ? &shards : &meta, path) : STATUS_FAILED;
+        status = overwrite_check(is_shard ? &shards : &meta, path);
         free(path);
     }
     file_list_free(&names);
@@ -251,10 +250,8 @@ static enum status tokenize(const char *const *paths, int n_paths) {
 }
 
 static enum status run_tokenize(int n_args, char **args) {
-    const char **paths = calloc((size_t)n_args + 1, sizeof *paths);
+    const char **paths = allocate((size_t)n_args, sizeof *paths);
     int n_paths;
-    if (!paths)
-        return FAIL(STATUS_FAILED, "out of memory for %d arguments", n_args);
     enum status status =
         args_parse("tokenize", flags, sizeof flags / sizeof *flags, n_args, args, paths, n_args, &n_paths);
     if (status == STATUS_OK)

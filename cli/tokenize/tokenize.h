@@ -74,7 +74,7 @@ enum status meta_checksum(const char *path, uint64_t *checksum) MUST_CHECK;
 void output_abandon(struct output *output, bool keep);
 // The number of a split's shard from its file name ("train-00002.bin"), or -1 for another name.
 int output_shard_index(const char *name, const char *split);
-// "FOLDER/tokenize.unfinishedNAME"; NULL when out of memory.
+// "FOLDER/tokenize.unfinishedNAME"
 char *output_unfinished_path(const char *folder, const char *name);
 
 // What is shown meanwhile: on a terminal a line that is redrawn, elsewhere one per minute.

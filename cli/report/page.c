@@ -1,32 +1,65 @@
-#include "cli/report/run_json.h"
-
+// ./train report RUN...: one self-contained HTML page with the curves and figures of one or more runs. Its
+// parts (page.html, page.css and the scripts) are embedded in the program. With --follow it is written again
+// while the runs write, and loads itself again.
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/embedded.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/output.h"
 #include "cli/clean_text.h"
+#include "cli/commands.h"
+#include "cli/version.h"
+#include "options/config.h"
+#include "trainer/runs/run_record.h"
+#include "trainer/signals.h"
+
+EMBEDDED_FILE(cli_report_page_html);
+EMBEDDED_FILE(cli_report_page_css);
+EMBEDDED_FILE(cli_report_core_js);
+EMBEDDED_FILE(cli_report_chart_js);
+EMBEDDED_FILE(cli_report_page_js);
+
+#define MOST_RUNS 100
+
+// Points per run: all together, and bounds for one. With 20 curves of about 8 characters per point, the page
+// stays below 8 MB.
+#define POINTS_OF_ALL_RUNS 40000
+#define MOST_POINTS        4000
+#define LEAST_POINTS       400
 
 #define MOST_SAMPLES    40
 #define SAMPLE_BYTES    ((size_t)4000) // of each sample
 #define LARGEST_PROFILE ((size_t)256 << 20)
 #define MOST_OPERATIONS 25
 
-void run_json_add_string(struct text *out, const char *bytes, size_t n) {
-    struct text clean = {0};
-    clean_text_add(&clean, bytes, n);
-    json_add_string(out, clean.data ? clean.data : "");
-    out->failed |= clean.failed;
-    text_free(&clean);
-}
+static const char *out_path = NULL;
+static bool follows = false;
+static double every_s = 5;
+static const struct arg flags[] = {
+    {"--out", ARG_STRING, &out_path, 0, 0, "the file to write (report.html in the first RUN)"},
+    {"--follow", ARG_FLAG, &follows, 0, 0, "write it again while a run goes on; the open page follows"},
+    {"--every", ARG_NUMBER, &every_s, 0.1, 3600, "--follow: seconds between two looks (5)"},
+};
+
+struct report {
+    const char *file;
+    int n;
+    const char *paths[MOST_RUNS];
+    struct run_record runs[MOST_RUNS];
+};
 
 static void add_string(struct text *out, const char *name, const char *value) {
     text_add(out, ", \"%s\": ", name);
-    run_json_add_string(out, value, strlen(value));
+    clean_text_add_json(out, value, strlen(value));
 }
 
 // digits: significant ones; JSON's null for what is not finite
@@ -137,7 +170,7 @@ static void add_curves(struct text *out, const struct run_record *record) {
     text_add(out, ",\n \"scores\": {");
     for (int i = 0; i < record->n_scores; i++) {
         text_add(out, i ? ",\n  " : "");
-        run_json_add_string(out, record->scores[i].name, strlen(record->scores[i].name));
+        clean_text_add_json(out, record->scores[i].name, strlen(record->scores[i].name));
         text_add(out, ": ");
         add_points(out, &record->scores[i].series, (const char *const[]){"score"}, usual_evals, 1);
     }
@@ -202,7 +235,7 @@ static void add_kinds(struct text *out, const char *name, const cJSON *kinds) {
     text_add(out, "\"%s\": {", name);
     cJSON_ArrayForEach(kind, kinds) if (cJSON_IsNumber(kind) && kind->string) {
         text_add(out, "%s", comma);
-        run_json_add_string(out, kind->string, strlen(kind->string));
+        clean_text_add_json(out, kind->string, strlen(kind->string));
         text_add(out, ": ");
         add_value(out, kind->valuedouble, 17);
         comma = ", ";
@@ -256,7 +289,7 @@ static void add_operation(struct text *out, const cJSON *operation, double steps
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(operation, "name"),
                 *limit = cJSON_GetObjectItemCaseSensitive(operation, "limit");
     text_add(out, "%s{\"name\": ", first ? "" : ",\n   ");
-    run_json_add_string(out, cJSON_IsString(name) ? name->valuestring : "?",
+    clean_text_add_json(out, cJSON_IsString(name) ? name->valuestring : "?",
                         cJSON_IsString(name) ? strlen(name->valuestring) : 1);
     add_number(out, "ms", 1000 * number_in(operation, "seconds") / steps);
     add_number(out, "share", number_in(operation, "share"));
@@ -293,7 +326,7 @@ static void add_operations(struct text *out, const cJSON *summary, double steps)
 static void add_profile(struct text *out, const char *folder) {
     char *text = NULL, *path = file_path("%s/profile.json", folder);
     size_t length = 0;
-    if (path && file_exists(path) && file_read(path, LARGEST_PROFILE, &text, &length) != STATUS_OK)
+    if (file_exists(path) && file_read(path, LARGEST_PROFILE, &text, &length) != STATUS_OK)
         status_clear();
     cJSON *json = text ? cJSON_ParseWithLength(text, length) : NULL;
     const cJSON *summary = cJSON_GetObjectItemCaseSensitive(
@@ -329,34 +362,29 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// The steps of the samples in RUN/samples, ascending; none for a folder that is absent or cannot be listed.
-// Free *steps with free().
-static enum status list_samples(const char *run, int64_t **steps, int *n) {
+// The steps of the samples in a folder, ascending; none for a folder that is absent or cannot be listed.
+// Returns their number; free *steps with free().
+static int list_samples(const char *folder, int64_t **steps) {
     struct file_list names = {0};
-    char *folder = file_path("%s/samples", run);
-    *n = 0;
-    *steps = NULL;
-    if (folder && file_is_folder(folder) && file_list_folder(&names, folder) != STATUS_OK)
+    int n = 0;
+    if (file_is_folder(folder) && file_list_folder(&names, folder) != STATUS_OK)
         status_clear();
-    if (folder)
-        *steps = malloc(((size_t)names.n_paths + 1) * sizeof **steps);
-    for (int i = 0; *steps && i < names.n_paths; i++) {
-        (*steps)[*n] = step_of(names.paths[i]);
-        *n += (*steps)[*n] >= 0;
+    *steps = allocate((size_t)names.n_paths + 1, sizeof **steps);
+    for (int i = 0; i < names.n_paths; i++) {
+        (*steps)[n] = step_of(names.paths[i]);
+        n += (*steps)[n] >= 0;
     }
-    if (*n > 0)
-        qsort(*steps, (size_t)*n, sizeof **steps, ascending);
+    qsort(*steps, (size_t)n, sizeof **steps, ascending);
     file_list_free(&names);
-    free(folder);
-    return *steps ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the samples of %s", run);
+    return n;
 }
 
 // The first `most` bytes of one, without a character that is cut at the end; NULL if it cannot be read.
-static char *read_sample(const char *run, int64_t step, size_t most, size_t *length) {
+static char *read_sample(const char *folder, int64_t step, size_t most, size_t *length) {
     int descriptor = -1;
-    char *path = file_path("%s/samples/step-%08lld.txt", run, (long long)step), *text = malloc(most + 1);
+    char *path = file_path("%s/step-%08lld.txt", folder, (long long)step), *text = allocate(most + 1, 1);
     ssize_t n = -1;
-    if (path && text && file_open_regular(path, O_RDONLY, &descriptor) == STATUS_OK) {
+    if (file_open_regular(path, O_RDONLY, &descriptor) == STATUS_OK) {
         n = read(descriptor, text, most);
         close(descriptor);
     } else
@@ -374,42 +402,37 @@ static char *read_sample(const char *run, int64_t step, size_t most, size_t *len
 }
 
 // MOST_SAMPLES, evenly spaced, the last one included.
-static enum status add_samples(struct text *out, const char *run) {
+static void add_samples(struct text *out, const char *run) {
+    char *folder = file_path("%s/samples", run);
     int64_t *steps;
-    int n;
-    TRY(list_samples(run, &steps, &n));
-    const int every = n / MOST_SAMPLES + 1;
+    const int n = list_samples(folder, &steps), every = n / MOST_SAMPLES + 1;
     const char *comma = "";
     text_add(out, ",\n \"samples\": [");
     for (int i = 0; i < n; i++) {
         size_t length;
-        char *text = (n - 1 - i) % every == 0 ? read_sample(run, steps[i], SAMPLE_BYTES, &length) : NULL;
+        char *text = (n - 1 - i) % every == 0 ? read_sample(folder, steps[i], SAMPLE_BYTES, &length) : NULL;
         if (!text)
             continue;
         text_add(out, "%s{\"step\": %lld, \"text\": ", comma, (long long)steps[i]);
-        run_json_add_string(out, text, length);
+        clean_text_add_json(out, text, length);
         text_add(out, "}");
         comma = ",\n  ";
         free(text);
     }
     text_add(out, "]");
+    free(folder);
     free(steps);
-    return STATUS_OK;
 }
 
 // ---- config
 
-static void add_option(struct text *out, const char *section, const cJSON *option, const char **comma) {
+static void add_option(struct text *out, const char *name, const cJSON *option, const char **comma) {
     char *value = cJSON_PrintUnformatted(option);
-    struct text name = {0};
-    text_add(&name, "%s%s%s", section, *section ? "." : "", option->string);
     text_add(out, "%s", *comma);
-    run_json_add_string(out, name.data ? name.data : "", name.length);
+    clean_text_add_json(out, name, strlen(name));
     text_add(out, ": ");
-    run_json_add_string(out, value ? value : "", value ? strlen(value) : 0);
-    out->failed |= !value || name.failed;
+    clean_text_add_json(out, value ? value : "", value ? strlen(value) : 0);
     *comma = ", ";
-    text_free(&name);
     free(value);
 }
 
@@ -418,19 +441,18 @@ static void add_section(struct text *out, const char *section, const cJSON *obje
     cJSON_ArrayForEach(option, object) {
         if (!option->string)
             continue;
-        if (!cJSON_IsObject(option)) {
-            add_option(out, section, option, comma);
-            continue;
-        }
         char *name = file_path("%s%s%s", section, *section ? "." : "", option->string);
-        out->failed |= !name;
-        if (name)
+        if (cJSON_IsObject(option))
             add_section(out, name, option, comma); // as deep as cJSON parses: 1000 levels
+        else
+            add_option(out, name, option, comma);
         free(name);
     }
 }
 
-void run_json_add_config(struct text *out, const cJSON *config) {
+// Appends {"section.option": "value", ...} of a parsed config.json, values as JSON text. Nothing in the
+// braces for NULL.
+static void add_config(struct text *out, const cJSON *config) {
     const char *comma = "";
     text_add(out, "{");
     if (cJSON_IsObject(config))
@@ -438,7 +460,7 @@ void run_json_add_config(struct text *out, const cJSON *config) {
     text_add(out, "}");
 }
 
-// ---- a run
+// ---- a run: what page.js reads
 
 static void add_notes(struct text *out, const struct run_record *record) {
     const char *comma = "";
@@ -460,10 +482,12 @@ static void add_notes(struct text *out, const struct run_record *record) {
     text_add(out, "]");
 }
 
-enum status run_json_add(struct text *out, const struct run_record *record) {
+// Appends the object: figures, points, memory, samples, profile, config. Text of the run is made valid UTF-8
+// without control characters. What is absent becomes null or a note.
+static void add_run(struct text *out, const struct run_record *record) {
     const struct session *last = record->n_sessions > 0 ? &record->sessions[record->n_sessions - 1] : NULL;
     text_add(out, "{\"path\": ");
-    run_json_add_string(out, record->path, strlen(record->path));
+    clean_text_add_json(out, record->path, strlen(record->path));
     text_add(out, ", \"state\": \"%s\", \"step\": %lld, \"total\": %lld, \"sessions\": %d",
              run_state_name(record->state), (long long)record->last.step, (long long)record->total,
              record->n_sessions);
@@ -476,10 +500,230 @@ enum status run_json_add(struct text *out, const struct run_record *record) {
     add_last(out, record);
     add_curves(out, record);
     add_profile(out, record->path);
-    TRY(add_samples(out, record->path));
+    add_samples(out, record->path);
     text_add(out, ",\n \"config\": ");
-    run_json_add_config(out, record->config);
+    add_config(out, record->config);
     add_notes(out, record);
     text_add(out, "}");
-    return text_status(out);
 }
+
+// ---- the data
+
+// So that nothing in the data ends the script element that it is in.
+static void add_without_tags(struct text *out, const struct text *json) {
+    const char *at = json->data ? json->data : "", *end = at + json->length;
+    while (at < end) {
+        const char *tag = memchr(at, '<', (size_t)(end - at));
+        text_add_bytes(out, at, (size_t)((tag ? tag : end) - at));
+        if (tag)
+            text_add(out, "\\u003c");
+        at = tag ? tag + 1 : end;
+    }
+}
+
+static enum status add_defaults(struct text *json) {
+    struct config config;
+    struct text printed = {0};
+    cJSON *defaults = NULL;
+    enum status status = config_parse(&config, "{}", 2, "the defaults");
+    if (status == STATUS_OK) {
+        config_print(&config, &printed);
+        status = json_parse(printed.data, printed.length, "the defaults", &defaults);
+    }
+    add_config(json, defaults);
+    cJSON_Delete(defaults);
+    text_free(&printed);
+    config_free(&config);
+    return status;
+}
+
+//   reloads   the page loads itself again
+static enum status add_data(struct text *json, const struct report *report, bool reloads) {
+    char number[32];
+    text_add(json, "{\"made\": %s, \"version\": ", text_double(number, clock_wall_s()));
+    clean_text_add_json(json, version_text(), strlen(version_text()));
+    text_add(json, ", \"follow\": %s, \"defaults\": ", text_double(number, reloads ? every_s : 0));
+    TRY(add_defaults(json));
+    text_add(json, ", \"runs\": [\n");
+    for (int i = 0; i < report->n; i++) {
+        add_run(json, &report->runs[i]);
+        text_add(json, i < report->n - 1 ? ",\n" : "");
+    }
+    text_add(json, "]}");
+    return STATUS_OK;
+}
+
+// ---- the page
+
+static void add_title(struct text *page, const char *const *paths, int n) {
+    struct text title = {0}, clean = {0};
+    if (n == 1)
+        text_add(&title, "%.*s: training report", run_path_length(paths[0]), paths[0]);
+    else
+        text_add(&title, "%d runs: training report", n);
+    clean_text_add(&clean, title.data ? title.data : "", title.length);
+    for (size_t i = 0; i < clean.length; i++)
+        if (clean.data[i] == '<' || clean.data[i] == '&')
+            text_add(page, clean.data[i] == '<' ? "&lt;" : "&amp;");
+        else
+            text_add_bytes(page, &clean.data[i], 1);
+    text_free(&title);
+    text_free(&clean);
+}
+
+static void add_script(struct text *page) {
+    text_add_bytes(page, embedded_cli_report_core_js, embedded_cli_report_core_js_bytes);
+    text_add_bytes(page, embedded_cli_report_chart_js, embedded_cli_report_chart_js_bytes);
+    text_add_bytes(page, embedded_cli_report_page_js, embedded_cli_report_page_js_bytes);
+}
+
+// page.html with its four marks replaced, in their order there.
+static void add_page(struct text *page, const struct text *json, const char *const *paths, int n) {
+    static const char *const marks[] = {"@TITLE@", "@STYLE@", "@DATA@", "@SCRIPT@"};
+    const char *at = embedded_cli_report_page_html;
+    for (int i = 0; i < 4; i++) {
+        const char *mark = strstr(at, marks[i]);
+        if (!mark) // page.html always has them
+            break;
+        text_add_bytes(page, at, (size_t)(mark - at));
+        at = mark + strlen(marks[i]);
+        if (i == 0)
+            add_title(page, paths, n);
+        else if (i == 1)
+            text_add_bytes(page, embedded_cli_report_page_css, embedded_cli_report_page_css_bytes);
+        else if (i == 2)
+            add_without_tags(page, json);
+        else
+            add_script(page);
+    }
+    text_add(page, "%s", at);
+}
+
+//   bytes   [out] of the page
+static enum status write_page(const struct report *report, bool reloads, size_t *bytes) {
+    struct text json = {0}, page = {0};
+    enum status status = add_data(&json, report, reloads);
+    if (status == STATUS_OK) {
+        add_page(&page, &json, report->paths, report->n);
+        status = file_write_all(report->file, page.data, page.length);
+    }
+    *bytes = page.length;
+    text_free(&json);
+    text_free(&page);
+    return status;
+}
+
+// ---- the runs
+
+static enum status open_runs(struct report *report) {
+    int capacity = POINTS_OF_ALL_RUNS / report->n / 2 * 2;
+    capacity = capacity > MOST_POINTS ? MOST_POINTS : capacity < LEAST_POINTS ? LEAST_POINTS : capacity;
+    for (int i = 0; i < report->n; i++) {
+        TRY(run_record_open(&report->runs[i], report->paths[i], capacity));
+        TRY(run_record_update(&report->runs[i], NULL));
+    }
+    return STATUS_OK;
+}
+
+static bool is_running(const struct report *report) {
+    for (int i = 0; i < report->n; i++)
+        if (report->runs[i].state == RUN_RUNNING)
+            return true;
+    return false;
+}
+
+static void wait_for(double seconds) {
+    const struct timespec nap = {.tv_nsec = 50000000};
+    for (const double until = clock_monotonic_s() + seconds;
+         clock_monotonic_s() < until && !signals_stop_requested();)
+        nanosleep(&nap, NULL);
+}
+
+// Until no run is under way, or a signal comes. The last page does not load itself again.
+static enum status follow(struct report *report) {
+    size_t bytes;
+    while (is_running(report) && !signals_stop_requested()) {
+        bool any = false;
+        wait_for(every_s);
+        for (int i = 0; i < report->n; i++) {
+            bool changed;
+            TRY(run_record_update(&report->runs[i], &changed));
+            any |= changed;
+        }
+        if (any && is_running(report))
+            TRY(write_page(report, true, &bytes));
+    }
+    return write_page(report, false, &bytes);
+}
+
+static enum status write_report(struct report *report) {
+    char text[32];
+    size_t bytes;
+    TRY(open_runs(report));
+    const bool goes_on = follows && is_running(report);
+    TRY(write_page(report, goes_on, &bytes));
+    printf("report of %d run%s: %s (%s)%s\n", report->n, report->n == 1 ? "" : "s", report->file,
+           text_bytes(text, sizeof text, (double)bytes),
+           goes_on ? "; it follows until the end, or Ctrl-C, which the run does not notice" : "");
+    if (!goes_on)
+        return STATUS_OK;
+    TRY(output_flush());
+    signals_catch();
+    return follow(report);
+}
+
+static enum status check_runs(const char *const *paths, int n) {
+    if (n == 0)
+        return FAIL(STATUS_INVALID,
+                    "no run named; usage: train report RUN [RUN ...] [--out FILE] [--follow]");
+    for (int i = 0; i < n; i++) {
+        if (!file_is_folder(paths[i]))
+            return FAIL(STATUS_INVALID, "%s is not a folder, expected that of a run, such as runs/quickstart",
+                        paths[i]);
+        if (!run_folder_is_run(paths[i]))
+            return FAIL(STATUS_INVALID,
+                        "%s is not the folder of a run: it has neither metrics.jsonl nor sessions.jsonl; "
+                        "./train runs FOLDER lists the runs in a folder",
+                        paths[i]);
+    }
+    return STATUS_OK;
+}
+
+static enum status run_report(int n_args, char **args) {
+    struct report *report = allocate(1, sizeof *report);
+    enum status status = args_parse("report", flags, sizeof flags / sizeof *flags, n_args, args,
+                                    report->paths, MOST_RUNS, &report->n);
+    for (int i = 0; i < MOST_RUNS; i++)
+        report->runs[i].reader.descriptor = -1;
+    if (status == STATUS_OK)
+        status = check_runs(report->paths, report->n);
+    char *file = status != STATUS_OK ? NULL
+                 : out_path
+                     ? file_path("%s", out_path)
+                     : file_path("%.*s/report.html", run_path_length(report->paths[0]), report->paths[0]);
+    report->file = file;
+    if (status == STATUS_OK)
+        status = write_report(report);
+    for (int i = 0; i < MOST_RUNS; i++)
+        run_record_close(&report->runs[i]);
+    free(file);
+    free(report);
+    return status;
+}
+
+const struct command command_report = {
+    .name = "report",
+    .synopsis = "RUN [RUN ...] [--out FILE] [--follow [--every SECONDS]]",
+    .summary = "write a self-contained HTML page with the curves and figures of runs, side by side",
+    .details =
+        "Runs may be under way. The page loads nothing from a network; open it in any browser.\n"
+        "--follow writes it again until the runs end, or Ctrl-C; the runs do not notice. The open page\n"
+        "loads itself again and keeps its place and what is hidden.",
+    .examples = "Put two runs side by side.\n"
+                "./train report runs/a runs/b --out report.html\n"
+                "Follow a run in a browser.\n"
+                "./train report runs/quickstart --follow\n",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
+    .run = run_report,
+};

@@ -1,18 +1,66 @@
-// One model of `train eval`: memory is planned for the larger of data and tasks, checked, and then allocated.
-// Shards are read window by window; texts are tokenized whole when they are opened.
-#include "cli/eval/model.h"
-
+// ./train eval RUN_OR_CHECKPOINT... [--data FILE] [--task KIND=FILE]
+//
+// Of each model, memory is planned for the larger of data and tasks, checked, and then allocated. Shards are
+// read window by window; texts are tokenized whole when they are opened.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/args.h"
+#include "base/alloc.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/file_kind.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/output.h"
+#include "cli/commands.h"
+#include "cli/text_model.h"
 #include "data/corpus.h"
 #include "data/shard_meta.h"
+#include "infer/tasks/score.h"
+
+static struct arg_strings data_patterns, task_files;
+static struct session_options source = {.device = "auto"};
+static int64_t batch_size = 8, seq_len = 0, limit = 0;
+static bool as_json = false, end_of_text = false;
+
+#define MOST_RUNS 64
+
+static const struct arg flags[] = {
+    {"--data", ARG_STRINGS, &data_patterns, 0, 0,
+     "token shards or text files: a path or a glob pattern; may be given several times"},
+    {"--task", ARG_STRINGS, &task_files, 0, 0,
+     "hellaswag=FILE, lambada=FILE or multiple_choice=FILE, of JSON lines; may be given several times"},
+    {"--limit", ARG_INTEGER, &limit, 0, 1e9, "the first N items of each task; 0: all (0)"},
+    {"--end-of-text", ARG_FLAG, &end_of_text, 0, 0, "<|endoftext|> in a text file separates documents"},
+    {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6,
+     "sequences of --seq-len tokens per batch; of shorter ones as many as have the same tokens (8)"},
+    {"--seq-len", ARG_INTEGER, &seq_len, 0, 1 << 24,
+     "the longest context, in tokens; 0: the model's n_positions (0)"},
+    {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object per model, each on a line"},
+    TOKENIZER_FLAG(source.tokenizer),
+    WEIGHTS_FLAG(source.weights),
+    DEVICE_FLAG(source.device),
+    THREADS_FLAG(source.threads),
+};
+
+// Sums over the predicted tokens: all but the first of each file.
+struct eval_totals {
+    double loss;           // nats
+    int64_t tokens, bytes; // bytes of the text that they encode; 0 without a tokenizer
+};
+
+struct eval_result {
+    const char *path; // of the run
+    bool has_data;
+    struct eval_totals totals;
+    struct tokenizer_identity tokenizer; // n_ids 0: none
+    struct task_result *tasks;           // (n_tasks)
+    char **task_names;                   // (n_tasks)
+    int n_tasks;
+};
 
 // ---- the progress line, on a terminal: redrawing is bounded in time, as a batch may take a millisecond
 
@@ -30,7 +78,8 @@ static void shorten(char *out, size_t size, const char *path) {
         snprintf(out, size, "...%s", path + length - (size - 4));
 }
 
-void eval_progress_run(const char *path, int number, int n) {
+// Which of several runs is being evaluated: "runs/a (1 of 3)". NULL: only one.
+static void eval_progress_run(const char *path, unsigned char number, unsigned char n) {
     char name[40];
     run[0] = 0;
     if (!path)
@@ -51,7 +100,7 @@ static void eval_progress(const char *what, size_t done, size_t total, const cha
     log_live(fields, run[0] ? 3 : 2);
 }
 
-void eval_progress_end(void) {
+static void eval_progress_end(void) {
     if (shown_s > 0)
         log_live_end();
     shown_s = 0;
@@ -114,7 +163,7 @@ static enum status open_shard(struct eval_file *file, struct session *session, c
 }
 
 static enum status encode(struct eval_file *file, const struct tokenizer *tokenizer,
-                          const struct corpus_text *text, bool end_of_text) {
+                          const struct corpus_text *text) {
     const char *at = text->text, *document;
     for (size_t n; corpus_next_document(&at, text->text + text->bytes, end_of_text, &document, &n);) {
         tokenizer_add_separator(tokenizer, file->text.n == 0, &file->text);
@@ -124,8 +173,7 @@ static enum status encode(struct eval_file *file, const struct tokenizer *tokeni
     return STATUS_OK;
 }
 
-static enum status open_text(struct eval_file *file, const struct session *session, const char *path,
-                             bool end_of_text) {
+static enum status open_text(struct eval_file *file, const struct session *session, const char *path) {
     struct corpus corpus;
     if (!session->tokenizer)
         return FAIL(STATUS_INVALID, "%s is text, and %s comes without a tokenizer; give --tokenizer FILE",
@@ -133,36 +181,32 @@ static enum status open_text(struct eval_file *file, const struct session *sessi
     enum status status = corpus_read(&corpus, &path, 1, 0, end_of_text);
     if (status == STATUS_OK) {
         corpus_warn(&corpus, end_of_text, "encoded");
-        status = encode(file, session->tokenizer, &corpus.texts[0], end_of_text);
+        status = encode(file, session->tokenizer, &corpus.texts[0]);
     }
     corpus_free(&corpus);
     return status;
 }
 
-static enum status open_file(struct eval_data *data, struct session *session, const char *path,
-                             bool end_of_text) {
+static enum status open_file(struct eval_data *data, struct session *session, const char *path) {
     struct eval_file *file = &data->files[data->n++];
     file->path = path;
     const enum file_kind kind = file_kind_of_path(path);
     if (kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT)
-        return open_text(file, session, path, end_of_text);
+        return open_text(file, session, path);
     if (kind != FILE_KIND_SHARD && kind != FILE_KIND_UNKNOWN)
         return file_kind_refuse(kind, path, "", "token shards or text");
     return open_shard(file, session, path, data->n == 1);
 }
 
 // Opens the files. A model without a tokenizer gets that of the shards, which bits per byte need.
-//   end_of_text   "<|endoftext|>" in a text separates documents
 // STATUS_INVALID: a file is neither, a shard's tokenizer is not the model's, a text without a tokenizer, or
 // no token to predict in all files. Free the data also after a failure.
 static enum status eval_data_open(struct eval_data *data, struct session *session,
-                                  const struct file_list *files, bool end_of_text) {
+                                  const struct file_list *files) {
     bool any = files->n_paths == 0;
-    *data = (struct eval_data){.files = calloc((size_t)files->n_paths + 1, sizeof *data->files)};
-    if (!data->files)
-        return FAIL(STATUS_FAILED, "out of memory for %d files", files->n_paths);
+    *data = (struct eval_data){.files = allocate((size_t)files->n_paths, sizeof *data->files)};
     for (int i = 0; i < files->n_paths; i++) {
-        TRY(open_file(data, session, files->paths[i], end_of_text));
+        TRY(open_file(data, session, files->paths[i]));
         any = any || data->files[i].n_tokens > 1;
     }
     return any ? STATUS_OK
@@ -206,24 +250,6 @@ struct windows {
 // Bytes of host memory that eval_data_run takes.
 static size_t eval_data_bytes(int B, int T) {
     return (size_t)B * (size_t)T * (3 * sizeof(int32_t) + sizeof(float));
-}
-
-static enum status windows_init(struct windows *windows) {
-    const size_t n = (size_t)windows->B * (size_t)windows->T;
-    windows->read = malloc((n + 1) * sizeof *windows->read);
-    windows->tokens = malloc(n * sizeof *windows->tokens);
-    windows->targets = malloc(n * sizeof *windows->targets);
-    windows->losses = malloc(n * sizeof *windows->losses);
-    return windows->read && windows->tokens && windows->targets && windows->losses
-               ? STATUS_OK
-               : FAIL(STATUS_FAILED, "out of memory for batches of %zu tokens", n);
-}
-
-static void windows_free(struct windows *windows) {
-    free(windows->read);
-    free(windows->tokens);
-    free(windows->targets);
-    free(windows->losses);
 }
 
 static void count_token(struct windows *windows, int32_t target, float loss) {
@@ -277,19 +303,30 @@ static enum status evaluate_file(struct windows *windows, struct eval_file *file
 // Evaluates all files in consecutive windows of T tokens, B per batch, with a gpt of that size.
 static enum status eval_data_run(struct eval_data *data, struct session *session, struct gpt *gpt, int B,
                                  int T, struct eval_totals *totals) {
-    struct windows windows = {.session = session, .gpt = gpt, .B = B, .T = T, .totals = totals};
+    const size_t n = (size_t)B * (size_t)T;
+    struct windows windows = {.session = session,
+                              .gpt = gpt,
+                              .B = B,
+                              .T = T,
+                              .read = allocate(n + 1, sizeof *windows.read),
+                              .tokens = allocate(n, sizeof *windows.tokens),
+                              .targets = allocate(n, sizeof *windows.targets),
+                              .losses = allocate(n, sizeof *windows.losses),
+                              .totals = totals};
+    enum status status = STATUS_OK;
     *totals = (struct eval_totals){0};
-    enum status status = windows_init(&windows);
     for (int i = 0; i < data->n && status == STATUS_OK; i++)
         status = evaluate_file(&windows, &data->files[i]);
-    windows_free(&windows);
+    free(windows.read);
+    free(windows.tokens);
+    free(windows.targets);
+    free(windows.losses);
     return status;
 }
 
 // ---- the model
 
 struct model {
-    const struct eval_options *options;
     struct session session;
     struct eval_data data;
     struct task_list tasks;
@@ -321,30 +358,28 @@ static enum status check_memory(const struct model *model) {
     return model->session.device->place == REGION_HOST ? STATUS_OK : check_place(model, REGION_DEVICE, 0);
 }
 
-static enum status open_inputs(struct model *model) {
-    const struct eval_options *options = model->options;
+static enum status open_inputs(struct model *model, const struct file_list *files) {
     struct session *session = &model->session;
-    TRY(eval_data_open(&model->data, session, &options->files, options->end_of_text));
-    if (options->tasks->n == 0)
+    TRY(eval_data_open(&model->data, session, files));
+    if (task_files.n == 0)
         return STATUS_OK;
     if (!session->tokenizer)
         return FAIL(STATUS_INVALID,
                     "--task needs a tokenizer, and %s comes without one; give --tokenizer FILE",
                     session->weights.path);
-    return task_list_load(&model->tasks, "--task", options->tasks->strings, options->tasks->n,
+    return task_list_load(&model->tasks, "--task", task_files.strings, task_files.n,
                           &(struct task_options){.tokenizer = session->tokenizer,
                                                  .vocab_size = session->params.config.vocab_size,
                                                  .seq_len = model->T,
-                                                 .limit = options->limit});
+                                                 .limit = limit});
 }
 
 static enum status choose_seq_len(struct model *model, const char *path) {
     const int n_positions = model->session.params.config.n_positions;
-    const int64_t wanted = model->options->seq_len;
-    if (wanted > n_positions)
+    if (seq_len > n_positions)
         return FAIL(STATUS_INVALID, "train eval: --seq-len is %lld, but %s has n_positions %d",
-                    (long long)wanted, path, n_positions);
-    model->T = wanted ? (int)wanted : n_positions;
+                    (long long)seq_len, path, n_positions);
+    model->T = seq_len ? (int)seq_len : n_positions;
     return STATUS_OK;
 }
 
@@ -363,7 +398,7 @@ static void choose_batch(struct model *model) {
     for (int i = 0; i < model->tasks.n; i++)
         if ((size_t)model->tasks.tasks[i].n_requests > most)
             most = (size_t)model->tasks.tasks[i].n_requests;
-    model->B = (int)model->options->batch_size;
+    model->B = (int)batch_size;
     if ((size_t)model->B > most)
         model->B = (int)most;
 }
@@ -410,10 +445,8 @@ static enum status run_task(struct task_scorer *scorer, const struct task *task,
 static enum status run_tasks(struct model *model, struct eval_result *result) {
     struct task_scorer scorer;
     const struct task_list *tasks = &model->tasks;
-    result->tasks = calloc((size_t)tasks->n + 1, sizeof *result->tasks);
-    result->task_names = calloc((size_t)tasks->n + 1, sizeof *result->task_names);
-    if (!result->tasks || !result->task_names)
-        return FAIL(STATUS_FAILED, "out of memory for the results of %d tasks", tasks->n);
+    result->tasks = allocate((size_t)tasks->n, sizeof *result->tasks);
+    result->task_names = allocate((size_t)tasks->n, sizeof *result->task_names);
     enum status status = task_scorer_init(&scorer, model->B, model->T);
     scorer.gpt = model->gpt;
     scorer.stream = &model->session.stream;
@@ -428,13 +461,11 @@ static enum status run_tasks(struct model *model, struct eval_result *result) {
     return status;
 }
 
-static enum status evaluate(struct model *model, struct eval_result *result) {
+static enum status evaluate(struct model *model, const struct file_list *files, struct eval_result *result) {
     struct session *session = &model->session;
-    const struct eval_options *options = model->options;
-    TRY(session_open(session, &(struct session_options){result->path, options->device, options->threads,
-                                                        options->tokenizer, options->weights}));
+    TRY(session_open(session, &source));
     TRY(choose_seq_len(model, result->path));
-    TRY(open_inputs(model));
+    TRY(open_inputs(model, files));
     choose_batch(model);
     TRY(load(model));
     result->tokenizer = session->identity;
@@ -444,10 +475,12 @@ static enum status evaluate(struct model *model, struct eval_result *result) {
     return run_tasks(model, result);
 }
 
-enum status eval_model(const char *path, const struct eval_options *options, struct eval_result *result) {
-    struct model model = {.options = options};
+// Free the result also after a failure.
+static enum status eval_model(const char *path, const struct file_list *files, struct eval_result *result) {
+    struct model model = {0};
     *result = (struct eval_result){.path = path};
-    enum status status = evaluate(&model, result);
+    source.path = path;
+    enum status status = evaluate(&model, files, result);
     eval_progress_end();
     gpt_delete(model.gpt);
     task_list_free(&model.tasks);
@@ -456,10 +489,261 @@ enum status eval_model(const char *path, const struct eval_options *options, str
     return status;
 }
 
-void eval_result_free(struct eval_result *result) {
+static void eval_result_free(struct eval_result *result) {
     for (int i = 0; i < result->n_tasks; i++)
         free(result->task_names[i]);
     free(result->task_names);
     free(result->tasks);
     *result = (struct eval_result){0};
 }
+
+// ---- what it prints: cells are texts; widths are counted in characters, as there is a plus-minus sign
+
+#define TABLE_WIDTH 100
+#define GAP         "   "
+
+static double loss_of(const struct eval_totals *totals) {
+    return text_plain_nan(totals->loss / (double)totals->tokens);
+}
+
+static double bits_per_byte_of(const struct eval_totals *totals) {
+    return text_plain_nan(totals->bytes > 0 ? totals->loss / log(2) / (double)totals->bytes : NAN);
+}
+
+// One JSON object on one line.
+static void eval_report_json(const struct eval_result *result) {
+    const struct eval_totals *totals = &result->totals;
+    struct text text = {0};
+    char number[3][32];
+    text_add(&text, "{\"run\": ");
+    json_add_string(&text, result->path);
+    if (result->has_data)
+        text_add(
+            &text,
+            ", \"loss\": %s, \"perplexity\": %s, \"bits_per_byte\": %s, \"tokens\": %lld, \"bytes\": %lld",
+            text_double(number[0], loss_of(totals)), text_double(number[1], exp(loss_of(totals))),
+            text_double(number[2], bits_per_byte_of(totals)), (long long)totals->tokens,
+            (long long)totals->bytes);
+    for (int i = 0; i < result->n_tasks; i++) {
+        text_add(&text, i ? ", " : ", \"tasks\": {");
+        json_add_string(&text, result->task_names[i]);
+        text_add(&text, ": ");
+        task_result_add_json(&text, &result->tasks[i]);
+    }
+    text_add(&text, result->n_tasks > 0 ? "}}\n" : "}\n");
+    output_text(&text);
+}
+
+// The loss, then each task.
+static void eval_report_lines(const struct eval_result *result) {
+    const struct eval_totals *totals = &result->totals;
+    struct text text = {0};
+    if (result->has_data) {
+        text_add(&text, "loss %.4f nats per token, perplexity %.2f", loss_of(totals), exp(loss_of(totals)));
+        if (totals->bytes > 0)
+            text_add(&text, ", %.4f bits per byte", bits_per_byte_of(totals));
+        text_add(&text, " (%lld tokens)\n", (long long)totals->tokens);
+    }
+    for (int i = 0; i < result->n_tasks; i++) {
+        text_add(&text, "%s: ", result->task_names[i]);
+        task_result_add_line(&text, &result->tasks[i]);
+        text_add(&text, "\n");
+    }
+    output_text(&text);
+}
+
+// ---- the table
+
+// Row 0 is the header; then loss, perplexity and bits per byte, if there is data; then the measures of the
+// tasks.
+static int n_rows(const struct eval_result *result) {
+    int n = result->has_data ? 4 : 1;
+    for (int i = 0; i < result->n_tasks; i++)
+        n += result->tasks[i].n_measures;
+    return n;
+}
+
+// The measure of a row below the data's. Returns its task.
+static int find_measure(const struct eval_result *result, int row, const struct task_measure **measure) {
+    int task = 0;
+    for (row -= result->has_data ? 4 : 1; row >= result->tasks[task].n_measures; task++)
+        row -= result->tasks[task].n_measures;
+    *measure = &result->tasks[task].measures[row];
+    return task;
+}
+
+static bool is_of_task(const struct eval_result *result, int row) {
+    return row >= (result->has_data ? 4 : 1);
+}
+
+static void add_label(struct text *cell, const struct eval_result *result, int row) {
+    static const char *const labels[] = {"", "loss", "perplexity", "bits per byte"};
+    const struct task_measure *measure;
+    if (!is_of_task(result, row)) {
+        text_add(cell, "%s", labels[row]);
+        return;
+    }
+    const int task = find_measure(result, row, &measure);
+    text_add(cell, "%s %s", result->task_names[task], measure->name);
+}
+
+static void add_cell(struct text *cell, const struct eval_result *result, int row) {
+    const struct task_measure *measure;
+    const double loss = loss_of(&result->totals), bits_per_byte = bits_per_byte_of(&result->totals);
+    if (is_of_task(result, row)) {
+        (void)find_measure(result, row, &measure);
+        task_measure_add(cell, measure);
+    } else if (row == 0)
+        text_add(cell, "%s", result->path);
+    else if (row == 2)
+        text_add(cell, "%.2f", exp(loss));
+    else if (row == 3 && isnan(bits_per_byte))
+        text_add(cell, "-");
+    else
+        text_add(cell, "%.4f", row == 1 ? loss : bits_per_byte);
+}
+
+static size_t width_of(const struct text *cell) {
+    size_t n = 0;
+    for (size_t i = 0; i < cell->length; i++)
+        n += ((unsigned char)cell->data[i] & 0xc0) != 0x80;
+    return n;
+}
+
+typedef void cell_writer(struct text *cell, const struct eval_result *result, int row);
+
+static size_t column_width(const struct eval_result *result, cell_writer *write) {
+    size_t widest = 0;
+    for (int row = 0; row < n_rows(result); row++) {
+        struct text cell = {0};
+        write(&cell, result, row);
+        widest = width_of(&cell) > widest ? width_of(&cell) : widest;
+        text_free(&cell);
+    }
+    return widest;
+}
+
+static void add_padded(struct text *out, const struct eval_result *result, int row, cell_writer *write,
+                       size_t width) {
+    struct text cell = {0};
+    write(&cell, result, row);
+    const size_t used = width_of(&cell);
+    text_add(out, "%s%*s", cell.data ? cell.data : "", used < width ? (int)(width - used) : 0, "");
+    text_free(&cell);
+}
+
+static void add_table(struct text *out, const struct eval_result *results, int n, size_t label_width) {
+    for (int row = 0; row < n_rows(results); row++) {
+        add_padded(out, results, row, add_label, label_width);
+        for (int i = 0; i < n; i++) {
+            text_add(out, GAP);
+            add_padded(out, &results[i], row, add_cell, i < n - 1 ? column_width(&results[i], add_cell) : 0);
+        }
+        text_add(out, "\n");
+    }
+}
+
+static bool tokenizers_differ(const struct eval_result *results, int n) {
+    for (int i = 1; i < n; i++)
+        if (results[i].has_data && tokenizer_identity_differs(&results[0].tokenizer, &results[i].tokenizer))
+            return true;
+    return false;
+}
+
+// A row per figure and a column per model; as many tables as it takes to stay within a width of 100.
+static void eval_report_table(const struct eval_result *results, int n) {
+    struct text text = {0};
+    const size_t label_width = n > 0 ? column_width(results, add_label) : 0;
+    for (int first = 0; first < n;) {
+        size_t width = label_width + strlen(GAP) + column_width(&results[first], add_cell);
+        int end = first + 1;
+        for (; end < n; end++) {
+            width += strlen(GAP) + column_width(&results[end], add_cell);
+            if (width > TABLE_WIDTH)
+                break;
+        }
+        text_add(&text, first > 0 ? "\n" : "");
+        add_table(&text, results + first, end - first, label_width);
+        first = end;
+    }
+    output_text(&text);
+    if (tokenizers_differ(results, n))
+        log_info("the runs have different tokenizers: loss and perplexity are per token and cannot be "
+                 "compared; bits per byte can");
+}
+
+// ---- the command
+
+// One model after the other, so that memory is that of one. What was measured before a failure is printed.
+static enum status evaluate_all(const char *const *paths, int n_paths, const struct file_list *files,
+                                struct eval_result *results) {
+    enum status status = STATUS_OK;
+    int n = 0;
+    for (int i = 0; i < n_paths && status == STATUS_OK; i++) {
+        eval_progress_run(n_paths > 1 ? paths[i] : NULL, (unsigned char)(i + 1), (unsigned char)n_paths);
+        status = eval_model(paths[i], files, &results[i]);
+        n += status == STATUS_OK;
+        if (status == STATUS_OK && as_json)
+            eval_report_json(&results[i]);
+        else if (status == STATUS_OK && n_paths == 1)
+            eval_report_lines(&results[i]);
+        if (status == STATUS_OK)
+            status = output_flush(); // the next one may take minutes
+    }
+    if (n_paths > 1 && !as_json && n > 0)
+        eval_report_table(results, n);
+    return status;
+}
+
+static enum status run_eval(int n_args, char **args) {
+    const char *paths[MOST_RUNS];
+    int n_paths;
+    TRY(args_parse("eval", flags, sizeof flags / sizeof *flags, n_args, args, paths, MOST_RUNS, &n_paths));
+    if (n_paths == 0 || (data_patterns.n == 0 && task_files.n == 0))
+        return FAIL(STATUS_INVALID, "train eval: expected a run or checkpoint, and --data FILE or --task "
+                                    "KIND=FILE; see: train help eval");
+    if (limit > 0 && task_files.n == 0)
+        return FAIL(STATUS_INVALID, "train eval: --limit is of tasks, and no --task is given; leave it out");
+    if (end_of_text && data_patterns.n == 0)
+        return FAIL(STATUS_INVALID,
+                    "train eval: --end-of-text is of texts, and no --data is given; leave it out");
+    struct file_list files = {0};
+    struct eval_result *results = allocate((size_t)n_paths, sizeof *results);
+    enum status status = STATUS_OK;
+    for (int i = 0; i < data_patterns.n && status == STATUS_OK; i++)
+        status = file_glob(&files, data_patterns.strings[i]);
+    for (int i = 0; i < task_files.n && status == STATUS_OK; i++) {
+        enum task_kind kind;
+        const char *path;
+        status = task_parse("--task", task_files.strings[i], &kind, &path);
+    }
+    if (status == STATUS_OK)
+        status = evaluate_all(paths, n_paths, &files, results);
+    for (int i = 0; i < n_paths; i++)
+        eval_result_free(&results[i]);
+    free(results);
+    file_list_free(&files);
+    return status;
+}
+
+const struct command command_eval = {
+    .name = "eval",
+    .synopsis = "RUN_OR_CHECKPOINT... [--data FILE] [--task KIND=FILE]",
+    .summary = "measure loss, perplexity, bits per byte, and accuracy on tasks",
+    .details = "With several models, prints a table. Texts are tokenized with each model's tokenizer.\n"
+               "Evaluates all of the data, in windows of --seq-len tokens. The validation of training "
+               "leaves out what\n"
+               "remains of it after windows of train.seq_len tokens, so its loss may differ a little.\n"
+               "Tasks are measured as lm-evaluation-harness does, without examples: HellaSwag as published; "
+               "LAMBADA,\n"
+               "lines of {\"text\": TEXT}; and any multiple choice, lines of {\"context\": TEXT, "
+               "\"choices\": [TEXT, "
+               "...],\n\"label\": INDEX}. See docs/evaluation.md.",
+    .examples = "Bits per byte of a text.\n"
+                "./train eval runs/quickstart --data book.txt\n"
+                "Compare two models on HellaSwag.\n"
+                "./train eval runs/a runs/b --task hellaswag=hellaswag_val.jsonl\n",
+    .flags = flags,
+    .n_flags = sizeof flags / sizeof *flags,
+    .run = run_eval,
+};
