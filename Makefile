@@ -295,15 +295,15 @@ $(OBJECTS)/commit: always
 $(OBJECTS)/cli/version.o: $(OBJECTS)/commit
 $(OBJECTS)/cli/version.o: CPPFLAGS += -DZERO_COMMIT='"$(commit)"' $(patsubst -I%,-isystem %,$(mpi_flags))
 
-# The presets, one row each, for inclusion in options/presets.c.
+# The presets, one row each, for inclusion in options/option.c.
 presets := $(sort $(wildcard configs/gpt*.json configs/*llama*.json configs/modern*.json configs/qwen*.json configs/smollm*.json))
 $(OBJECTS)/options/presets.inc: $(presets) Makefile
 	@mkdir -p $(@D)
 	$(quiet)for preset in $(presets); do \
 	  printf '{"%s",\n' $$preset; sed 's/\\/\\\\/g; s/"/\\"/g; s/.*/ "&\\n"/' $$preset; echo '},'; \
 	done >$@
-$(OBJECTS)/options/presets.o: $(OBJECTS)/options/presets.inc
-$(OBJECTS)/options/presets.o: CPPFLAGS += -I$(OBJECTS)
+$(OBJECTS)/options/option.o: $(OBJECTS)/options/presets.inc
+$(OBJECTS)/options/option.o: CPPFLAGS += -I$(OBJECTS)
 
 define isa_rule
 $(OBJECTS)/kernels/cpu/$(1)/%.o: kernels/cpu/isa/%.c

@@ -2,182 +2,17 @@
 #include "options/config.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "options/faults.h"
 #include "options/foreign.h"
-#include "options/model_rules.h"
 #include "options/option.h"
 #include "options/rules.h"
-#include "options/unknown.h"
 
 #define LARGEST_CONFIG ((size_t)16 << 20)
-
-// ---- values from JSON
-
-static enum status wrong_type(const struct option *option, const char *source, const cJSON *value,
-                              const char *expected) {
-    char found[96];
-    return FAIL(STATUS_INVALID, "%s: %s is %s, expected %s", source, option_full_name(option),
-                option_what_is(value, found, sizeof found), expected);
-}
-
-static enum status read_number(const struct option *option, const char *source, const cJSON *value,
-                               double *out) {
-    bool whole = option->type == OPTION_INTEGER || option->type == OPTION_AUTO_INTEGER ||
-                 option->type == OPTION_SCHEDULE || option->type == OPTION_INTEGERS;
-    if (!cJSON_IsNumber(value))
-        return wrong_type(option, source, value,
-                          !whole                                ? "a number"
-                          : option->type == OPTION_AUTO_INTEGER ? "an integer or \"auto\""
-                                                                : "an integer");
-    double number = value->valuedouble;
-    char shown[32], low[32], high[32];
-    if (!isfinite(number))
-        return FAIL(STATUS_INVALID, "%s: %s is too large for a number, expected at most %s", source,
-                    option_full_name(option), option_number(high, option->maximum));
-    if (whole && number != floor(number))
-        return FAIL(STATUS_INVALID, "%s: %s is %s, expected an integer", source, option_full_name(option),
-                    option_number(shown, number));
-    if (number < option->minimum || number > option->maximum)
-        return FAIL(STATUS_INVALID, "%s: %s is %s, expected from %s to %s", source, option_full_name(option),
-                    option_number(shown, number), option_number(low, option->minimum),
-                    option_number(high, option->maximum));
-    *out = number;
-    return STATUS_OK;
-}
-
-static enum status replace_string(char **slot, const char *value) {
-    char *copy = strdup(value);
-    if (!copy)
-        return FAIL(STATUS_FAILED, "out of memory reading the configuration");
-    free(*slot);
-    *slot = copy;
-    return STATUS_OK;
-}
-
-static enum status read_choice(struct config *config, const struct option *option, const char *source,
-                               const cJSON *value) {
-    char list[256] = "", found[96];
-    const char *word =
-        cJSON_IsBool(value) ? (cJSON_IsTrue(value) ? "on" : "off") : cJSON_GetStringValue(value);
-    for (int i = 0; i < option->n_choices; i++) {
-        if (word && strcmp(word, option->choices[i]) == 0) {
-            option_choose(option, config, i);
-            return STATUS_OK;
-        }
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", option->choices[i]);
-    }
-    const char *instead = word ? gone_word(option_full_name(option), word) : NULL;
-    if (instead)
-        return FAIL(STATUS_INVALID, "%s: %s=%s is not there any more; %s", source, option_full_name(option),
-                    word, instead);
-    option_what_is(value, found, sizeof found);
-    const char *nearest = cJSON_IsString(value) ? unknown_word(option, value->valuestring) : NULL;
-    if (nearest)
-        return FAIL(STATUS_INVALID, "%s: %s is %s, expected one of %s; did you mean %s?", source,
-                    option_full_name(option), found, list, nearest);
-    return FAIL(STATUS_INVALID, "%s: %s is %s, expected one of %s", source, option_full_name(option), found,
-                list);
-}
-
-// [[step, value], ...]
-static enum status read_schedule(const struct option *option, const char *source, const cJSON *value,
-                                 struct config_stages *slot) {
-    const char *expected = "a list of [step, value] with growing steps, as [[0, 64], [1000, 128]]";
-    struct config_stages schedule = {0};
-    const cJSON *item;
-    if (!cJSON_IsArray(value))
-        return wrong_type(option, source, value, expected);
-    if (cJSON_GetArraySize(value) > CONFIG_SCHEDULE_MOST)
-        return FAIL(STATUS_INVALID, "%s: %s has %d entries, expected at most %d", source,
-                    option_full_name(option), cJSON_GetArraySize(value), CONFIG_SCHEDULE_MOST);
-    cJSON_ArrayForEach(item, value) {
-        const cJSON *step = cJSON_GetArrayItem(item, 0), *of_step = cJSON_GetArrayItem(item, 1);
-        const int64_t lowest = schedule.n > 0 ? schedule.stages[schedule.n - 1].step + 1 : 0;
-        double number;
-        if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2 || !cJSON_IsNumber(step))
-            return wrong_type(option, source, item, expected);
-        if (!(step->valuedouble >= (double)lowest && step->valuedouble <= 1e9) ||
-            step->valuedouble != floor(step->valuedouble))
-            return FAIL(STATUS_INVALID, "%s: %s has the step %g, expected an integer from %lld to 1000000000",
-                        source, option_full_name(option), step->valuedouble, (long long)lowest);
-        TRY(read_number(option, source, of_step, &number));
-        schedule.stages[schedule.n++] = (struct config_stage){(int64_t)step->valuedouble, (int64_t)number};
-    }
-    *slot = schedule;
-    return STATUS_OK;
-}
-
-// One integer, or a list of them.
-static enum status read_integers(const struct option *option, const char *source, const cJSON *value,
-                                 struct config_integers *list) {
-    const int n = cJSON_IsArray(value) ? cJSON_GetArraySize(value) : 1;
-    if (n > CONFIG_MAX_INTEGERS)
-        return FAIL(STATUS_INVALID, "%s: %s has %d numbers, at most %d are allowed", source,
-                    option_full_name(option), n, CONFIG_MAX_INTEGERS);
-    list->n = 0;
-    for (int i = 0; i < n; i++) {
-        double number;
-        TRY(read_number(option, source, cJSON_IsArray(value) ? cJSON_GetArrayItem(value, i) : value,
-                        &number));
-        list->values[list->n++] = (int64_t)number;
-    }
-    return STATUS_OK;
-}
-
-static enum status read_value(struct config *config, const struct option *option, const char *source,
-                              const cJSON *value) {
-    void *slot = option_value(option, config);
-    double number;
-    switch (option->type) {
-    case OPTION_BOOL:
-        if (!cJSON_IsBool(value))
-            return wrong_type(option, source, value, "true or false");
-        *(bool *)slot = cJSON_IsTrue(value);
-        return STATUS_OK;
-    case OPTION_AUTO_INTEGER:
-        if (cJSON_IsString(value) && strcmp(value->valuestring, "auto") == 0) {
-            *(int64_t *)slot = CONFIG_AUTO;
-            return STATUS_OK;
-        }
-        // fall through
-    case OPTION_INTEGER:
-        TRY(read_number(option, source, value, &number));
-        *(int64_t *)slot = (int64_t)number;
-        return STATUS_OK;
-    case OPTION_NUMBER:
-        return read_number(option, source, value, slot);
-    case OPTION_PAIR:
-        if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != 2)
-            return wrong_type(option, source, value, "a list of two numbers, as [0.9, 0.95]");
-        for (int i = 0; i < 2; i++)
-            TRY(read_number(option, source, cJSON_GetArrayItem(value, i),
-                            &((struct config_pair *)slot)->value[i]));
-        return STATUS_OK;
-    case OPTION_INTEGERS:
-        return read_integers(option, source, value, slot);
-    case OPTION_CHOICE:
-        return read_choice(config, option, source, value);
-    case OPTION_STRING:
-        if (!cJSON_IsString(value))
-            return wrong_type(option, source, value, "a string");
-        return replace_string(slot, value->valuestring);
-    case OPTION_PATHS:
-        return option_read_paths(option, source, value, slot);
-    case OPTION_SOURCES:
-        return option_read_sources(option, source, value, slot);
-    case OPTION_SCHEDULE:
-        return read_schedule(option, source, value, slot);
-    case OPTION_GROUPS:
-        return option_read_groups(option, source, value, slot);
-    }
-    return STATUS_OK;
-}
 
 // ---- keys to options
 
@@ -186,12 +21,12 @@ enum status config_set(struct config *config, const char *source, const char *fu
     const struct gone *gone = option ? NULL : gone_option(full_name);
     if (gone && gone_is_default(gone, value)) {
         text_add(&config->dropped, "%s%s", config->dropped.length ? ", " : "", full_name);
-        return text_status(&config->dropped);
+        return STATUS_OK;
     }
     if (!option)
         return unknown_option(source, full_name, value);
     config->given[option - options] = true;
-    return read_value(config, option, source, value);
+    return option_read(option, source, value, config);
 }
 
 // ---- reading, on past faults
@@ -266,10 +101,9 @@ static enum status name_for_command_line(const char *source, const char *name) {
     text_add(&nested, "...");
     while (--depth > 0)
         text_add(&nested, "}");
-    enum status status = text_status(&nested);
-    if (status == STATUS_OK)
-        status = FAIL(STATUS_INVALID, "%s: \"%s\" is the form for the command line; in a file write %s",
-                      source, name, nested.data);
+    enum status status =
+        FAIL(STATUS_INVALID, "%s: \"%s\" is the form for the command line; in a file write %s", source, name,
+             nested.data);
     text_free(&nested);
     return status;
 }
@@ -335,8 +169,6 @@ static enum status read_override(struct reader *reader, const char *override) {
         cJSON_Delete(value);
         value = cJSON_CreateString(equals + 1);
     }
-    if (!value)
-        return FAIL(STATUS_FAILED, "out of memory reading the override %s", override);
     enum status status = set_option(reader, "override", full_name, value);
     cJSON_Delete(value);
     return status;
@@ -355,11 +187,9 @@ static enum status read_overrides(struct reader *reader, int n_overrides, char *
 
 // ---- the whole config
 
-static enum status set_defaults(struct config *config, const char *source) {
-    *config =
-        (struct config){.source = strdup(source), .given = calloc((size_t)n_options, sizeof *config->given)};
-    if (!config->source || !config->given)
-        return FAIL(STATUS_FAILED, "out of memory reading the configuration");
+static void set_defaults(struct config *config, const char *source) {
+    *config = (struct config){.source = copy_string(source),
+                              .given = allocate((size_t)n_options, sizeof *config->given)};
 #define BOOL(section, name, initial, resume, help)                    config->section.name = initial;
 #define INTEGER(section, name, initial, low, high, resume, help)      config->section.name = initial;
 #define AUTO_INTEGER(section, name, initial, low, high, resume, help) config->section.name = initial;
@@ -367,9 +197,8 @@ static enum status set_defaults(struct config *config, const char *source) {
 #define PAIR(section, name, first, second, low, high, resume, help)                                          \
     config->section.name = (struct config_pair){{first, second}};
 #define CHOICE(section, name, set, initial, resume, help) config->section.name = initial;
-#define STRING(section, name, initial, resume, help)      TRY(replace_string(&config->section.name, initial));
+#define STRING(section, name, initial, resume, help)      config->section.name = copy_string(initial);
 #include "options/schema.def"
-    return STATUS_OK;
 }
 
 // Whether two or more of the names outside all sections are DeepSpeed's.
@@ -385,13 +214,13 @@ static bool looks_like_deepspeed(const cJSON *root) {
 static enum status read_all(struct config *config, const char *json, size_t length, const char *source,
                             int n_overrides, char **overrides) {
     cJSON *tree = NULL;
-    TRY(set_defaults(config, source));
+    set_defaults(config, source);
     TRY(json_parse(json, length, source, &tree));
     struct reader reader = {config, source, json, length, tree, faults_begin(), {false}};
     enum status status = read_tree(&reader);
     if (status == STATUS_OK)
         status = read_overrides(&reader, n_overrides, overrides);
-    model_rules_take_defaults(config);
+    rules_take_defaults(config);
     if (status == STATUS_OK && reader.faults.n > 0)
         status = rules_check_rest(config, reader.faulty, &reader.faults);
     char advice[PATH_MAX + 128];

@@ -198,4 +198,12 @@ typedef enum status config_changed(void *context, const char *option, const char
 enum status config_check_resume(const struct config *before, const struct config_decided *decided,
                                 const struct config *now, config_changed *changed, void *context) MUST_CHECK;
 
+// The presets of models in configs, embedded at build time, so that the program does not need the files.
+struct preset {
+    const char *path; // "configs/gpt2-xl.json"
+    const char *json; // the content of the file
+};
+extern const struct preset presets[];
+extern const int n_presets;
+
 #endif

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <strings.h>
 
-#include "options/faults.h"
 #include "options/foreign.h"
 #include "options/option.h"
+#include "options/rules.h"
 
 enum { MOST_NAMES = 1024, LONGEST_NAME = 128 };
 

@@ -1,5 +1,5 @@
 // Option names of other trainers, and what they are here; options, values and commands that this program had,
-// and what takes their place: the rows of foreign.def.
+// and what takes their place: the rows of foreign.def. And the messages for names that are no option.
 #ifndef ZERO_OPTIONS_FOREIGN_H
 #define ZERO_OPTIONS_FOREIGN_H
 
@@ -28,18 +28,11 @@ extern const int n_foreigns;
 // that has the whole name, else a section that contains it, else its last component.
 // Dashes inside the name count as underscores.
 const struct foreign *foreign_find(const char *full_name);
-// The row that has the whole name, dots included; NULL if there is none.
-const struct foreign *foreign_find_whole(const char *full_name);
 // The row of DeepSpeed's for a path in its file, or for a section that contains it; NULL if it is none of its
 // options.
 const struct foreign *foreign_find_deepspeed(const char *path);
 // Whether the row is DeepSpeed's.
 bool foreign_is_deepspeed(const struct foreign *row);
-// Appends the advice, without a full stop: "here it is optimizer.lr", "there is no dropout; leave it out".
-//   off   the user switches the feature off, so a row that switches an option on does not answer
-void foreign_add_advice(const struct foreign *row, bool off, struct text *out);
-// Appends the row's programs: "nanoGPT, Hugging Face or Megatron". Each has one of the row's names.
-void foreign_add_programs(const struct foreign *row, struct text *out);
 
 enum gone_kind { GONE_OPTION, GONE_VALUES, GONE_COMMANDS };
 struct gone {
@@ -61,5 +54,20 @@ bool gone_is_default(const struct gone *row, const cJSON *value);
 const char *gone_word(const char *full_name, const char *word);
 // STATUS_INVALID if the first argument, or the first two, are a command that is gone.
 enum status gone_command(int n_args, char *const *args) MUST_CHECK;
+
+// ---- names that are no option or section
+
+struct option;
+
+// Fails for a key that is no option, with the best hint: the key's section, what another trainer's name is
+// here, or the nearest name.
+//   source      where it is: "c.json:3", "override"
+//   full_name   "model.n_layers"
+//   value       what it is set to, which the hint may depend on; NULL when unknown
+enum status unknown_option(const char *source, const char *full_name, const cJSON *value) MUST_CHECK;
+// The choice that `word` stands for in other trainers, or that it is closest to; NULL when there is none.
+const char *unknown_word(const struct option *option, const char *word);
+// The same as unknown_option for an object that is no section.
+enum status unknown_section(const char *source, const char *name, const cJSON *value) MUST_CHECK;
 
 #endif

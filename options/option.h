@@ -1,4 +1,4 @@
-// Internal to configs/: the options of schema.def as a table.
+// Internal to options/: the options of schema.def as a table.
 #ifndef ZERO_OPTIONS_OPTION_H
 #define ZERO_OPTIONS_OPTION_H
 
@@ -54,7 +54,7 @@ void *option_value(const struct option *option, const struct config *config);
 // Whether the file or an override sets the option.
 bool option_given(const char *full_name, const struct config *config);
 const struct option *option_first_of(const char *section);
-// Whether a CHOICE, an INTEGER, a NUMBER or a PAIR has the default of schema.def.
+// Whether a CHOICE, an INTEGER or a NUMBER has the default of schema.def.
 bool option_is_default(const struct option *option, const struct config *config);
 // Formats a value or a bound without an exponent where possible: 1000000, not 1e+06. buffer: 32 bytes.
 const char *option_number(char *buffer, double value);
@@ -62,14 +62,10 @@ const char *option_number(char *buffer, double value);
 const char *option_word(const struct option *option, const struct config *config);
 // Sets a CHOICE to choices[i].
 void option_choose(const struct option *option, struct config *config, int i);
-// Read a PATHS, a SOURCES or a GROUPS option from JSON. `source` begins the message. STATUS_INVALID names the
-// element.
-enum status option_read_paths(const struct option *option, const char *source, const struct cJSON *value,
-                              struct file_list *slot) MUST_CHECK;
-enum status option_read_sources(const struct option *option, const char *source, const struct cJSON *value,
-                                struct config_sources *slot) MUST_CHECK;
-enum status option_read_groups(const struct option *option, const char *source, const struct cJSON *value,
-                               struct config_groups *slot) MUST_CHECK;
+// Reads the option's value from JSON. `source` begins the message. STATUS_INVALID names the option, and the
+// element of a list; what the option holds then is for config_free only.
+enum status option_read(const struct option *option, const char *source, const struct cJSON *value,
+                        struct config *config) MUST_CHECK;
 // What a JSON value is, for messages: "the string \"a\"", "a list". Returns buffer.
 const char *option_what_is(const struct cJSON *value, char *buffer, size_t size);
 // Appends the option's value as JSON.

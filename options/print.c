@@ -65,20 +65,12 @@ void config_print_overrides(const struct config *before, const struct config *no
         was.length = is.length = word.length = 0;
         option_print(option, before, &was);
         option_print(option, now, &is);
-        if (was.failed || is.failed) {
-            out->failed = true;
-            break;
-        }
         if (strcmp(was.data, is.data) == 0)
             continue;
         const char *value = option->type == OPTION_CHOICE   ? option_word(option, now)
                             : option->type == OPTION_STRING ? *(char *const *)option_value(option, now)
                                                             : is.data;
         text_add(&word, "%s=%s", option_full_name(option), value);
-        if (word.failed) {
-            out->failed = true;
-            break;
-        }
         text_add(out, out->length ? " " : "");
         text_add_shell_word(out, word.data);
     }

@@ -1,15 +1,66 @@
-// Derived values, and rules between options.
+// Derives values that are left open, and checks the rules between options. Several faults make one message.
+#include "options/rules.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/dtype.h"
-#include "options/batches.h"
 #include "options/foreign.h"
-#include "options/model_rules.h"
 #include "options/option.h"
-#include "options/rules.h"
 
-// ---- deriving
+// ---- faults. The recorded failure is one per process (base/status.h): each is taken from there and cleared.
+
+enum {
+    MOST_FAULTS = 100,
+    MOST_BYTES = STATUS_MESSAGE_BYTES - 1024 // of the list: introduction, advice and path fit too
+};
+
+struct faults faults_begin(void) {
+    return (struct faults){.blocked = status_message()[0] != '\0'};
+}
+
+enum status faults_take(struct faults *faults, enum status status) {
+    if (status != STATUS_INVALID || faults->blocked)
+        return status;
+    text_add(&faults->list, "%s%s", faults->n ? "\n  " : "", status_message());
+    faults->n++;
+    status_clear();
+    faults->full = faults->n == MOST_FAULTS;
+    return faults->full ? STATUS_INVALID : STATUS_OK;
+}
+
+// Cuts the list at the end of a line; returns the number of lines that stay.
+static int shorten(struct text *list) {
+    int n = 1;
+    size_t end = MOST_BYTES;
+    while (end > 0 && list->data[end] != '\n')
+        end--;
+    list->data[end] = '\0';
+    for (size_t i = 0; i < end; i++)
+        n += list->data[i] == '\n';
+    return n;
+}
+
+enum status faults_end(struct faults *faults, enum status status, const char *advice) {
+    struct text message = {0};
+    if (faults->full || (status == STATUS_OK && faults->n > 0)) {
+        const int shown = faults->list.length > MOST_BYTES ? shorten(&faults->list) : faults->n;
+        if (faults->n > 1)
+            text_add(&message, "%s%d faults in the configuration:\n  ", faults->full ? "at least " : "",
+                     faults->n);
+        text_add(&message, "%s", faults->list.data);
+        if (shown < faults->n)
+            text_add(&message, "\n  and %d others", faults->n - shown);
+        if (advice)
+            text_add(&message, "\n  %s", advice);
+        status = FAIL(STATUS_INVALID, "%s", message.data);
+    }
+    text_free(&message);
+    text_free(&faults->list);
+    return status;
+}
+
+// ---- the folder of a run
 
 enum status config_derive_run_folder(struct config *config) {
     if (config->run.dir[0])
@@ -20,17 +71,461 @@ enum status config_derive_run_folder(struct config *config) {
         strcmp(name + length - 5, ".json") == 0) // cut only ".json": gpt3-2.7b.json gives gpt3-2.7b
         length -= 5;
     char *folder = file_path("runs/%.*s", (int)length, name);
-    if (!folder)
-        return STATUS_FAILED;
     free(config->run.dir);
     config->run.dir = folder;
     return STATUS_OK;
 }
 
-// ---- rules
+// ---- batch sizes
 
-// Each rule returns STATUS_OK or fails with the values that conflict and what to change. Those of the model
-// are in model_rules.c.
+static enum status schedule_fixes_accumulation(const struct config *config) {
+    return FAIL(STATUS_INVALID,
+                "%s: train.gradient_accumulation_steps is %lld, but train.batch_size_schedule changes the "
+                "batch size, and with it the number of micro-batches; leave gradient_accumulation_steps out, "
+                "or set train.micro_batch_size instead",
+                config->source, (long long)config->train.gradient_accumulation_steps);
+}
+
+static enum status batch_disagrees(const struct config *config, int world) {
+    const long long micro = config->train.micro_batch_size,
+                    accumulation = config->train.gradient_accumulation_steps;
+    if (config->train.batch_size_schedule.n > 0)
+        return schedule_fixes_accumulation(config);
+    return FAIL(
+        STATUS_INVALID,
+        "%s: train.train_batch_size is %lld, but train.micro_batch_size %lld x "
+        "train.gradient_accumulation_steps %lld x %d rank%s = %lld; leave out one of the three options",
+        config->source, (long long)config->train.train_batch_size, micro, accumulation, world,
+        world == 1 ? "" : "s", micro * accumulation * world);
+}
+
+// given: the value of `name`, the one factor that is set; 0 when neither factor is.
+static enum status batch_does_not_divide(const struct config *config, int world, const char *name,
+                                         int64_t given) {
+    const bool scheduled = config->train.batch_size_schedule.n > 0;
+    struct text product = {0};
+    if (scheduled && config->train.gradient_accumulation_steps > 0)
+        return schedule_fixes_accumulation(config);
+    text_add(&product, "%d rank%s", world, world == 1 ? "" : "s");
+    if (given)
+        text_add(&product, " x %s %lld", name, (long long)given);
+    enum status status = FAIL(
+        STATUS_INVALID, "%s: train.%s %lld does not divide by %s; choose a multiple of %lld", config->source,
+        config->batch_is_auto ? "min_batch_size"
+        : scheduled && !option_given("train.train_batch_size", config)
+            ? "batch_size_schedule's first batch size"
+            : "train_batch_size",
+        (long long)config->train.train_batch_size, product.data, (long long)(given ? given * world : world));
+    text_free(&product);
+    return status;
+}
+
+int64_t config_largest_divisor(int64_t sequences, int64_t most) {
+    int64_t size = most < sequences ? most : sequences;
+    while (size > 1 && sequences % size != 0)
+        --size;
+    return size < 1 ? 1 : size;
+}
+
+void config_set_micro_batch(struct config *config, int64_t size) {
+    const int64_t sequences = config->train.micro_batch_size * config->train.gradient_accumulation_steps;
+    config->train.micro_batch_size = size;
+    config->train.gradient_accumulation_steps = sequences / size;
+}
+
+int64_t config_rank_sequences(const struct config *config) {
+    return config->train.batch_size_schedule.n > 0 || config->batch_is_auto
+               ? config->rank_sequences
+               : config->train.micro_batch_size * config->train.gradient_accumulation_steps;
+}
+
+int64_t config_stages_at(const struct config_stages *schedule, int64_t base, int64_t step) {
+    int64_t value = base;
+    for (int i = 0; i < schedule->n && schedule->stages[i].step <= step; i++)
+        value = schedule->stages[i].value;
+    return value;
+}
+
+// What a CPU takes where only train_batch_size is set: more gains no speed there.
+#define CPU_SEQUENCES   4
+#define CPU_AUTO_TOKENS 4096
+
+static enum status auto_needs_a_batch(const struct config *config) {
+    return FAIL(
+        STATUS_INVALID,
+        "%s: train.micro_batch_size is \"auto\", which divides train.train_batch_size into micro-batches "
+        "that fit into memory; set train.train_batch_size, or train.micro_batch_size to a number",
+        config->source);
+}
+
+static int64_t greatest_common_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+// What micro-batches divide: the greatest common divisor of a rank's sequences, over the run's batch sizes.
+static int64_t divisor_of_batches(const struct config *config, int world) {
+    const struct config_stages *schedule = &config->train.batch_size_schedule;
+    int64_t divisor = config->train.train_batch_size;
+    for (int i = 0; i < schedule->n; i++)
+        divisor = greatest_common_divisor(divisor, schedule->stages[i].value);
+    if (config->batch_is_auto && world == 1)
+        divisor = greatest_common_divisor(divisor, divisor / 2);
+    return divisor / world;
+}
+
+static enum status check_batch_schedule(const struct config *config, int world) {
+    const struct config_stages *schedule = &config->train.batch_size_schedule;
+    const int64_t unit = config->train.micro_batch_size * world, batch = config->train.train_batch_size;
+    if (schedule->n > 0 && schedule->stages[0].step == 0 && schedule->stages[0].value != batch &&
+        !config->batch_is_auto)
+        return FAIL(STATUS_INVALID,
+                    "%s: train.train_batch_size is %lld, but train.batch_size_schedule begins at step 0 with "
+                    "%lld; leave train_batch_size out, or begin the schedule at a later step",
+                    config->source, (long long)batch, (long long)schedule->stages[0].value);
+    for (int i = 0; i < schedule->n; i++) {
+        if (schedule->stages[i].value % unit == 0)
+            continue;
+        if (option_given("train.gradient_accumulation_steps", config) &&
+            !option_given("train.micro_batch_size", config))
+            return schedule_fixes_accumulation(config);
+        return FAIL(STATUS_INVALID,
+                    "%s: train.batch_size_schedule has the batch size %lld, which does not divide by %d "
+                    "rank%s x train.micro_batch_size %lld; choose a multiple of %lld",
+                    config->source, (long long)schedule->stages[i].value, world, world == 1 ? "" : "s",
+                    (long long)config->train.micro_batch_size, (long long)unit);
+    }
+    return STATUS_OK;
+}
+
+// ---- train_batch_size = auto
+
+#define AUTO_NOISE_SCALE_EVERY 10
+
+static enum status auto_needs(const struct config *config, const char *why, const char *what) {
+    return FAIL(STATUS_INVALID, "%s: train.train_batch_size is \"auto\", %s; set %s", config->source, why,
+                what);
+}
+
+// From here on the config is one with a train_batch_size, which grows. With min_batch_size alone,
+// micro-batches are left open; without it, they decide on the batch.
+static enum status begin_auto_batch(struct config *config, int world) {
+    int64_t *micro = &config->train.micro_batch_size, *least = &config->train.min_batch_size;
+    const int64_t accumulation = config->train.gradient_accumulation_steps;
+    if (config->train.train_batch_size != CONFIG_AUTO)
+        return *least == 0 ? STATUS_OK
+                           : FAIL(STATUS_INVALID,
+                                  "%s: train.min_batch_size is what train.train_batch_size=auto begins with, "
+                                  "but train_batch_size is not auto; leave out one of them",
+                                  config->source);
+    if (!option_given("train.noise_scale_every", config))
+        config->train.noise_scale_every = AUTO_NOISE_SCALE_EVERY;
+    if (config->train.max_batch_size == 0)
+        return auto_needs(config, "and grows by the gradient noise scale up to train.max_batch_size",
+                          "train.max_batch_size");
+    if (*micro == CONFIG_AUTO && *least == 0)
+        return auto_needs(config, "and so is train.micro_batch_size, so nothing says where the batch begins",
+                          "train.min_batch_size, or train.micro_batch_size to a number");
+    if (*least == 0 && *micro == 0)
+        *micro = CPU_SEQUENCES;
+    config->batch_is_auto = true;
+    config->train.train_batch_size = *least ? *least
+                                            : *micro *
+                                                  (accumulation ? accumulation
+                                                   : world == 1 ? 2
+                                                                : 1) *
+                                                  world;
+    *least = 0;
+    return STATUS_OK;
+}
+
+// The noise scale compares micro-batches with the step.
+static enum status check_auto_batch(const struct config *config) {
+    const long long batch = (long long)config->train.train_batch_size;
+    if (!config->batch_is_auto)
+        return STATUS_OK;
+    if (batch <= config->train.micro_batch_size)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: train.train_batch_size is \"auto\", which compares the gradients of micro-batches with "
+            "those of the step, but a step of %lld sequence%s is one micro-batch; lower "
+            "train.micro_batch_size, or raise train.min_batch_size",
+            config->source, batch, batch == 1 ? "" : "s");
+    if (batch > config->train.max_batch_size)
+        return FAIL(STATUS_INVALID,
+                    "%s: train.max_batch_size is %lld, but train.train_batch_size=auto begins with %lld "
+                    "sequences; raise it, or lower train.min_batch_size or train.micro_batch_size",
+                    config->source, (long long)config->train.max_batch_size, batch);
+    return STATUS_OK;
+}
+
+// The same without "auto": some step must have more than one micro-batch.
+static enum status check_noise_scale(const struct config *config) {
+    const struct config_stages *schedule = &config->train.batch_size_schedule;
+    int64_t largest = config->train.train_batch_size;
+    if (config->train.noise_scale_every == 0 || config->batch_is_auto)
+        return STATUS_OK;
+    for (int i = 0; i < schedule->n; i++)
+        largest = schedule->stages[i].value > largest ? schedule->stages[i].value : largest;
+    if (largest > config->train.micro_batch_size)
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: train.noise_scale_every is %lld, which compares the gradients of micro-batches with those of "
+        "the step, but a step of %lld sequence%s is one micro-batch; lower train.micro_batch_size, raise "
+        "train.train_batch_size, or leave it out",
+        config->source, (long long)config->train.noise_scale_every, (long long)largest,
+        largest == 1 ? "" : "s");
+}
+
+void config_resume_batch(struct config *config, const struct config *before, int world) {
+    const int64_t batch = before->train.train_batch_size, unit = config->train.micro_batch_size * world;
+    if (!config->batch_is_auto || option_given("train.min_batch_size", config) || batch % unit != 0 ||
+        batch <= config->train.micro_batch_size)
+        return;
+    config->train.train_batch_size = batch;
+    config->train.gradient_accumulation_steps = batch / unit;
+    config->rank_sequences = divisor_of_batches(config, world);
+}
+
+// ---- deriving
+
+// train_batch_size = micro_batch_size x gradient_accumulation_steps x world: any two determine the third.
+static enum status derive_batch_sizes(struct config *config, int world) {
+    int64_t *micro = &config->train.micro_batch_size,
+            *accumulation = &config->train.gradient_accumulation_steps,
+            *batch = &config->train.train_batch_size;
+    const struct config_stages *schedule = &config->train.batch_size_schedule;
+    const bool is_auto = *micro == CONFIG_AUTO;
+    if (!*batch && schedule->n > 0)
+        *batch = schedule->stages[0].value;
+    if (is_auto && !*batch)
+        return auto_needs_a_batch(config);
+    if (is_auto)
+        *micro = 0;
+    if (*micro && *accumulation && *batch)
+        return *batch == *micro * *accumulation * world ? STATUS_OK : batch_disagrees(config, world);
+    if (!*batch) {
+        *micro = *micro ? *micro : 4;
+        *accumulation = *accumulation ? *accumulation : 1;
+        *batch = *micro * *accumulation * world;
+        return STATUS_OK;
+    }
+    int64_t per_rank = *batch / world;
+    int64_t given = *micro ? *micro : *accumulation;
+    if (*batch % world != 0 || (given && per_rank % given != 0) || per_rank == 0)
+        return batch_does_not_divide(
+            config, world, *micro ? "train.micro_batch_size" : "train.gradient_accumulation_steps", given);
+    if (!given) { // only train_batch_size is set
+        config->micro_batch_is_open = true;
+        *micro = config_largest_divisor(divisor_of_batches(config, world),
+                                        is_auto ? CPU_AUTO_TOKENS / config->train.seq_len : CPU_SEQUENCES);
+    }
+    if (*micro)
+        *accumulation = per_rank / *micro;
+    else
+        *micro = per_rank / *accumulation;
+    return STATUS_OK;
+}
+
+// Derived values obey the bounds of their options, so that a printed config can be read again.
+static enum status check_derived(const struct config *config) {
+    static const char *const names[] = {"train.micro_batch_size", "train.gradient_accumulation_steps",
+                                        "train.train_batch_size"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct option *option = option_find(names[i]);
+        int64_t value = *(int64_t *)option_value(option, config);
+        if ((double)value > option->maximum)
+            return FAIL(STATUS_INVALID, "%s: the derived %s is %lld, expected at most %.0f", config->source,
+                        names[i], (long long)value, option->maximum);
+    }
+    return STATUS_OK;
+}
+
+// Derives those of micro_batch_size, gradient_accumulation_steps and train_batch_size that are left open, and
+// checks that they agree, with each other and with train.batch_size_schedule.
+static enum status derive_batches(struct config *config, int world) {
+    TRY(begin_auto_batch(config, world));
+    TRY(derive_batch_sizes(config, world));
+    TRY(check_derived(config));
+    TRY(check_auto_batch(config));
+    TRY(check_noise_scale(config));
+    TRY(check_batch_schedule(config, world));
+    config->rank_sequences = divisor_of_batches(config, world);
+    return STATUS_OK;
+}
+
+// ---- rules of the model. Each rule returns STATUS_OK or fails with the values that conflict and what to
+// change.
+
+static enum config_activation activation_of(enum config_family family) {
+    return family == CONFIG_FAMILY_GPT2    ? CONFIG_ACTIVATION_GELU
+           : family == CONFIG_FAMILY_LLAMA ? CONFIG_ACTIVATION_SWIGLU
+                                           : CONFIG_ACTIVATION_RELU_SQUARED;
+}
+
+void rules_take_defaults(struct config *c) {
+    const bool modern = c->model.family == CONFIG_FAMILY_MODERN;
+    const struct {
+        const char *option;
+        bool *value, initial;
+    } flags[] = {{"model.qk_norm", &c->model.qk_norm, modern},
+                 {"model.tied", &c->model.tied, !modern},
+                 {"model.zero_init", &c->model.zero_init, modern},
+                 {"model.embedding_skip", &c->model.embedding_skip, modern}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (!option_given(flags[i].option, c))
+            *flags[i].value = flags[i].initial;
+    if (!option_given("model.activation", c))
+        c->model.activation = activation_of(c->model.family);
+    if (!option_given("model.soft_cap", c))
+        c->model.soft_cap = modern ? 15 : 0;
+}
+
+static enum status check_heads(const struct config *c) {
+    const long long kv_heads = (long long)c->model.n_kv_head;
+    if (kv_heads > 0 && c->model.n_head % kv_heads != 0)
+        return FAIL(STATUS_INVALID, "%s: model.n_head %lld is not a multiple of model.n_kv_head %lld",
+                    c->source, (long long)c->model.n_head, kv_heads);
+    if (c->model.head_dim > 0 || c->model.n_embd % c->model.n_head == 0)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: model.n_embd %lld is not a multiple of model.n_head %lld", c->source,
+                (long long)c->model.n_embd, (long long)c->model.n_head);
+}
+
+// RoPE rotates pairs.
+static enum status check_rotation(const struct config *c) {
+    const long long width = c->model.head_dim ? c->model.head_dim : c->model.n_embd / c->model.n_head;
+    const double factor = c->model.partial_rotary_factor;
+    if (c->model.family == CONFIG_FAMILY_GPT2)
+        return STATUS_OK;
+    if (width % 2 != 0)
+        return FAIL(STATUS_INVALID,
+                    "%s: a head is %lld wide, but rotary positions rotate pairs; make model.head_dim even",
+                    c->source, width);
+    if (factor > 0 && (double)width * factor < 2)
+        return FAIL(STATUS_INVALID,
+                    "%s: model.partial_rotary_factor %g of heads that are %lld wide is less than one pair; "
+                    "expected at least %g",
+                    c->source, factor, width, 2 / (double)width);
+    return STATUS_OK;
+}
+
+// Each rope_type has its options; a resolved config has the others at their defaults, or 0.
+static enum status check_rope_scaling(const struct config *c) {
+    enum {
+        LINEAR = 1 << CONFIG_ROPE_TYPE_LINEAR,
+        LLAMA3 = 1 << CONFIG_ROPE_TYPE_LLAMA3,
+        YARN = 1 << CONFIG_ROPE_TYPE_YARN
+    };
+    const struct {
+        const char *option;
+        double value, initial;
+        unsigned types; // that have it
+        const char *named;
+    } all[] = {{"factor", c->model.rope_scaling.factor, 1, LINEAR | LLAMA3 | YARN, "linear, llama3 or yarn"},
+               {"low_freq_factor", c->model.rope_scaling.low_freq_factor, 1, LLAMA3, "llama3"},
+               {"high_freq_factor", c->model.rope_scaling.high_freq_factor, 4, LLAMA3, "llama3"},
+               {"beta_fast", c->model.rope_scaling.beta_fast, 32, YARN, "yarn"},
+               {"beta_slow", c->model.rope_scaling.beta_slow, 1, YARN, "yarn"},
+               {"attention_factor", c->model.rope_scaling.attention_factor, 0, YARN, "yarn"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].value != 0 && all[i].value != all[i].initial &&
+            !(all[i].types & 1u << c->model.rope_scaling.rope_type))
+            return FAIL(
+                STATUS_INVALID,
+                "%s: model.rope_scaling.%s is %g, but rope_type is %s, which has none; leave it out, or set "
+                "model.rope_scaling.rope_type to %s",
+                c->source, all[i].option, all[i].value,
+                config_rope_type_name(c->model.rope_scaling.rope_type), all[i].named);
+    const bool low_first = c->model.rope_scaling.rope_type != CONFIG_ROPE_TYPE_LLAMA3 ||
+                           c->model.rope_scaling.low_freq_factor < c->model.rope_scaling.high_freq_factor,
+               slow_first = c->model.rope_scaling.rope_type != CONFIG_ROPE_TYPE_YARN ||
+                            c->model.rope_scaling.beta_slow < c->model.rope_scaling.beta_fast;
+    if (low_first && slow_first)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: model.rope_scaling.%s must be less than %s", c->source,
+                low_first ? "beta_slow" : "low_freq_factor", low_first ? "beta_fast" : "high_freq_factor");
+}
+
+static enum status check_family(const struct config *c) {
+    enum { LLAMA = 1 << CONFIG_FAMILY_LLAMA, MODERN = 1 << CONFIG_FAMILY_MODERN };
+    const bool rotates_all = c->model.family == CONFIG_FAMILY_LLAMA && c->model.partial_rotary_factor == 1;
+    const struct {
+        const char *option;
+        bool is_set;
+        unsigned families; // that have it
+    } all[] = {
+        {"model.n_kv_head", c->model.n_kv_head != 0, LLAMA | MODERN},
+        {"model.head_dim", c->model.head_dim != 0, LLAMA | MODERN},
+        {"model.intermediate_size", c->model.intermediate_size != 0, LLAMA | MODERN},
+        {"model.rope_theta", c->model.rope_theta != 0, LLAMA | MODERN},
+        {"model.norm_eps", c->model.norm_eps != 0, LLAMA | MODERN},
+        {"model.qkv_bias", c->model.qkv_bias, LLAMA},
+        {"model.qk_norm", c->model.qk_norm, LLAMA | MODERN},
+        {"model.tied=false", !c->model.tied, LLAMA | MODERN},
+        {"model.window", c->model.window.n > 0, LLAMA | MODERN},
+        {"model.rope_scaling", c->model.rope_scaling.rope_type != CONFIG_ROPE_TYPE_DEFAULT, LLAMA | MODERN},
+        {"model.partial_rotary_factor", c->model.partial_rotary_factor != 0 && !rotates_all, MODERN},
+        {"model.soft_cap", c->model.soft_cap != 0, MODERN},
+        {"model.zero_init", c->model.zero_init, MODERN},
+        {"model.embedding_skip", c->model.embedding_skip, MODERN},
+        {"model.value_embeddings", c->model.value_embeddings.n > 0, MODERN}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!all[i].is_set || all[i].families & 1u << c->model.family)
+            continue;
+        return FAIL(STATUS_INVALID,
+                    "%s: model.family is %s, which has no %s; leave it out, or set model.family=%s%s",
+                    c->source, config_family_name(c->model.family), all[i].option,
+                    all[i].families & LLAMA ? "llama" : "modern",
+                    all[i].families == (LLAMA | MODERN) ? " or modern" : "");
+    }
+    return STATUS_OK;
+}
+
+static enum status check_activation(const struct config *c) {
+    const enum config_activation own = activation_of(c->model.family), is = c->model.activation;
+    const bool modern = c->model.family == CONFIG_FAMILY_MODERN;
+    if (is == own || (modern && is == CONFIG_ACTIVATION_GELU))
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: model.family is %s, whose model.activation is %s%s, not %s; leave it out", c->source,
+                config_family_name(c->model.family), config_activation_name(own), modern ? " or gelu" : "",
+                config_activation_name(is));
+}
+
+static enum status check_window(const struct config *c) {
+    if (c->model.window.n <= c->model.n_layer)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: model.window has %d entries, but model.n_layer is %lld; expected one for each block, or "
+                "fewer, which are repeated",
+                c->source, c->model.window.n, (long long)c->model.n_layer);
+}
+
+static enum status check_value_embeddings(const struct config *c) {
+    const struct config_integers *blocks = &c->model.value_embeddings;
+    for (int i = 0; i < blocks->n; i++) {
+        if (blocks->values[i] >= c->model.n_layer)
+            return FAIL(
+                STATUS_INVALID,
+                "%s: model.value_embeddings has block %lld, but model.n_layer is %lld; expected 0 to %lld",
+                c->source, (long long)blocks->values[i], (long long)c->model.n_layer,
+                (long long)c->model.n_layer - 1);
+        for (int k = 0; k < i; k++)
+            if (blocks->values[k] == blocks->values[i])
+                return FAIL(STATUS_INVALID, "%s: model.value_embeddings has block %lld twice; leave one out",
+                            c->source, (long long)blocks->values[i]);
+    }
+    return STATUS_OK;
+}
+
+// ---- other rules
+
 static enum status check_sequence(const struct config *c) {
     if (c->train.seq_len <= c->model.n_positions)
         return STATUS_OK;
@@ -207,14 +702,12 @@ static enum status check_unused(const struct config *c) {
         if (all[i].types & 1u << chosen || option_is_default(option, c))
             continue;
         option_print(option, c, &value);
-        enum status status = text_status(&value);
-        if (status == STATUS_OK)
-            status = FAIL(STATUS_INVALID,
-                          "%s: %s is %s, but %s is %s, which does not use it; leave it out (its default is "
-                          "%s), or set %s=%s",
-                          c->source, all[i].option, value.data, all[i].type, type->choices[chosen],
-                          option->initial ? option->initial : option->choices[option->chosen], all[i].type,
-                          all[i].named);
+        enum status status = FAIL(
+            STATUS_INVALID,
+            "%s: %s is %s, but %s is %s, which does not use it; leave it out (its default is "
+            "%s), or set %s=%s",
+            c->source, all[i].option, value.data, all[i].type, type->choices[chosen],
+            option->initial ? option->initial : option->choices[option->chosen], all[i].type, all[i].named);
         text_free(&value);
         return status;
     }
@@ -260,19 +753,17 @@ static const struct {
     bool from_files;                   // what it checks may come from model.init_from, or from the data
     const char *options[MOST_OF_RULE]; // that it reads
 } rules[] = {
-    {model_rules_heads, true, {"model.n_embd", "model.n_head", "model.n_kv_head", "model.head_dim"}},
-    {model_rules_rotation,
-     true,
-     {"model.n_embd", "model.n_head", "model.head_dim", "model.partial_rotary_factor"}},
-    {model_rules_rope_scaling,
+    {check_heads, true, {"model.n_embd", "model.n_head", "model.n_kv_head", "model.head_dim"}},
+    {check_rotation, true, {"model.n_embd", "model.n_head", "model.head_dim", "model.partial_rotary_factor"}},
+    {check_rope_scaling,
      true,
      {"model.rope_scaling.rope_type", "model.rope_scaling.factor", "model.rope_scaling.low_freq_factor",
       "model.rope_scaling.high_freq_factor", "model.rope_scaling.beta_fast", "model.rope_scaling.beta_slow",
       "model.rope_scaling.attention_factor"}},
-    {model_rules_family, true, {"model.family"}},
-    {model_rules_activation, true, {"model.family", "model.activation"}},
-    {model_rules_window, true, {"model.window", "model.n_layer"}},
-    {model_rules_value_embeddings, true, {"model.value_embeddings", "model.n_layer"}},
+    {check_family, true, {"model.family"}},
+    {check_activation, true, {"model.family", "model.activation"}},
+    {check_window, true, {"model.window", "model.n_layer"}},
+    {check_value_embeddings, true, {"model.value_embeddings", "model.n_layer"}},
     {check_sequence, true, {"train.seq_len", "model.n_positions"}},
     {check_max_batch,
      false,
@@ -326,7 +817,7 @@ enum status config_resolve(struct config *config, int world) {
     derive_schedule(config);
     if (!config->train.seq_len)
         config->train.seq_len = config->model.n_positions;
-    enum status status = faults_take(&faults, batches_derive(config, world));
+    enum status status = faults_take(&faults, derive_batches(config, world));
     if (status == STATUS_OK)
         status = config_derive_run_folder(config);
     for (int i = 0; i < N_RULES && status == STATUS_OK; i++)

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "options/presets.h"
+#include "options/config.h"
 #include "trainer/plan/micro_batch.h"
 #include "trainer/plan/model_sizes.h"
 

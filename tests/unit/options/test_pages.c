@@ -9,7 +9,6 @@
 #include "base/json.h"
 #include "options/config.h"
 #include "options/option.h"
-#include "options/presets.h"
 
 static void print(const struct config *config, struct text *out) {
     *out = (struct text){0};
