@@ -430,11 +430,9 @@ static enum status score_batches(struct task_scorer *scorer, const struct task *
 static enum status run_task(struct task_scorer *scorer, const struct task *task, struct task_result *result) {
     struct task_batches batches;
     struct task_scores scores = {0};
-    enum status status = task_batches_make(&batches, task, scorer->B, scorer->T);
-    if (status == STATUS_OK)
-        status = task_scores_init(&scores, task);
-    if (status == STATUS_OK)
-        status = score_batches(scorer, task, &batches, &scores);
+    task_batches_make(&batches, task, scorer->B, scorer->T);
+    task_scores_init(&scores, task);
+    enum status status = score_batches(scorer, task, &batches, &scores);
     if (status == STATUS_OK)
         *result = task_result_of(task, &scores);
     task_scores_free(&scores);
@@ -447,7 +445,8 @@ static enum status run_tasks(struct model *model, struct eval_result *result) {
     const struct task_list *tasks = &model->tasks;
     result->tasks = allocate((size_t)tasks->n, sizeof *result->tasks);
     result->task_names = allocate((size_t)tasks->n, sizeof *result->task_names);
-    enum status status = task_scorer_init(&scorer, model->B, model->T);
+    enum status status = STATUS_OK;
+    task_scorer_init(&scorer, model->B, model->T);
     scorer.gpt = model->gpt;
     scorer.stream = &model->session.stream;
     scorer.hooks = &model->session.hooks;

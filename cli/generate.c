@@ -19,7 +19,6 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/text_model.h"
-#include "infer/prompt.h"
 #include "infer/sample.h"
 #include "infer/text_json.h"
 
@@ -88,7 +87,7 @@ static enum status parse_objects(struct prompts *prompts, const char *path) {
             prompts->strings[i] = copy_string(string);
         cJSON_Delete(object);
         TRY(status);
-        *one = (struct prompt){prompts->strings[i], strlen(prompts->strings[i])};
+        *one = (struct prompt){prompts->strings[i], strlen(prompts->strings[i]), {0}};
     }
     return STATUS_OK;
 }
@@ -109,7 +108,7 @@ static enum status prompts_read(struct prompts *prompts, const char *path) {
     for (const char *line = prompts->file; prompts->n < n;) {
         const char *end = memchr(line, '\n', (size_t)(prompts->file + bytes - line));
         size_t line_bytes = end ? (size_t)(end - line) : (size_t)(prompts->file + bytes - line);
-        prompts->prompts[prompts->n++] = (struct prompt){line, line_bytes};
+        prompts->prompts[prompts->n++] = (struct prompt){line, line_bytes, {0}};
         line += line_bytes + 1;
     }
     bool jsonl = length > 6 && strcmp(path + length - 6, ".jsonl") == 0;
@@ -117,6 +116,8 @@ static enum status prompts_read(struct prompts *prompts, const char *path) {
 }
 
 static void prompts_free(struct prompts *prompts) {
+    for (int64_t i = 0; i < prompts->n; i++)
+        token_list_free(&prompts->prompts[i].tokens);
     for (int64_t i = 0; prompts->strings && i < prompts->n; i++)
         free(prompts->strings[i]);
     free(prompts->strings);
@@ -329,11 +330,10 @@ static enum status check_interrupt(void *context, const struct text_token *token
 
 static enum status answer(struct interactive *interactive) {
     struct session *session = interactive->session;
-    struct text text = {0}; // the conversation grows meanwhile
+    struct prompt one = {interactive->conversation.data, interactive->conversation.length, {0}};
     struct sample_request request = *interactive->request;
     interactive->before_answer = interactive->conversation.length;
-    text_add_bytes(&text, interactive->conversation.data, interactive->conversation.length);
-    request.prompts = &(struct prompt){text.data, text.length};
+    request.prompts = &one;
     request.n_prompts = request.n_samples = 1;
     request.options = interactive->text;
     request.options.first_counter = (uint64_t)interactive->n_turns++ << 32;
@@ -343,9 +343,10 @@ static enum status answer(struct interactive *interactive) {
     request.token = check_interrupt;
     request.context = interactive;
     interrupted = 0;
-    enum status status =
-        sample_run(interactive->generator, &session->stream, &session->hooks, &request, NULL);
-    text_free(&text);
+    enum status status = prompt_encode(request.tokenizer, request.vocab_size, &one);
+    if (status == STATUS_OK)
+        status = sample_run(interactive->generator, &session->stream, &session->hooks, &request, NULL);
+    token_list_free(&one.tokens);
     if (status == STATUS_STOPPED && interrupted)
         status = STATUS_OK; // the text is stopped, not the program
     TRY(status);
@@ -512,18 +513,15 @@ static enum status run_interactive(struct session *session, struct generator *ge
 
 // ---- generation
 
-// The longest prompt, in tokens.
-static enum status measure_prompts(const struct prompts *prompts, const struct session *session,
-                                   int *longest) {
+//   longest   [out] tokens of the longest prompt
+static enum status encode_prompts(const struct prompts *prompts, const struct session *session,
+                                  int *longest) {
     *longest = 0;
     for (int64_t i = 0; i < prompts->n; i++) {
-        struct token_list list = {0};
-        enum status status =
-            prompt_encode(session->tokenizer, session->params.config.vocab_size, &prompts->prompts[i], &list);
-        if (status == STATUS_OK && list.n > (size_t)*longest)
-            *longest = (int)list.n;
-        token_list_free(&list);
-        TRY(status);
+        struct prompt *one = &prompts->prompts[i];
+        TRY(prompt_encode(session->tokenizer, session->params.config.vocab_size, one));
+        if (one->tokens.n > (size_t)*longest)
+            *longest = (int)one->tokens.n;
     }
     return STATUS_OK;
 }
@@ -605,7 +603,7 @@ static enum status generate(struct session *session, struct prompts *prompts) {
     struct generator *generator = NULL;
     int longest;
     TRY(text_model_open(session, &model));
-    TRY(measure_prompts(prompts, session, &longest));
+    TRY(encode_prompts(prompts, session, &longest));
     warn_of_long_prompts(session, prompts->n, longest);
     const struct generator_options options = choose_options(session, prompts->n, longest);
     enum status status = text_model_load(session, &options, &generator);
@@ -647,7 +645,7 @@ static enum status run_generate(int n_args, char **args) {
         status = prompts_read(&prompts, prompts_path);
     } else {
         prompts = (struct prompts){.prompts = allocate(1, sizeof *prompts.prompts), .n = 1};
-        prompts.prompts[0] = (struct prompt){prompt ? prompt : "", prompt ? strlen(prompt) : 0};
+        prompts.prompts[0] = (struct prompt){prompt ? prompt : "", prompt ? strlen(prompt) : 0, {0}};
     }
     if (status == STATUS_OK)
         status = generate(&session, &prompts);

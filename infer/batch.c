@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/parallel.h"
 #include "infer/release.h"
 
@@ -33,7 +34,7 @@ struct batch {
     uint64_t *counters;
     struct sampling *sampling;
     struct logprobs *logprobs;
-    float *logits;    // (step_rows, vocab_size); like the next two, NULL without host_logits
+    float *logits;    // (step_rows, vocab_size); like the next two, empty without host_logits
     float *penalized; // (vocab_size)
     uint8_t *seen;    // (vocab_size)
 };
@@ -48,39 +49,28 @@ size_t batch_bytes(const struct batch_options *options) {
     return options->host_logits ? ((size_t)options->step_rows + 1) * V * sizeof(float) + V : 0;
 }
 
-enum status batch_new(const struct batch_options *options, struct batch **out) {
-    struct batch *batch = calloc(1, sizeof *batch);
-    *out = batch;
-    if (!batch)
-        return FAIL(STATUS_FAILED, "out of memory for a batch of texts");
+struct batch *batch_new(const struct batch_options *options) {
+    struct batch *batch = allocate(1, sizeof *batch);
     int n_ids = tokenizer_n_ids(options->tokenizer);
-    size_t rows = (size_t)options->step_rows, V = (size_t)options->vocab_size;
+    size_t rows = (size_t)options->step_rows, V = options->host_logits ? (size_t)options->vocab_size : 0;
     batch->options = *options;
     batch->n_drawable = n_ids < options->vocab_size ? n_ids : options->vocab_size;
-    batch->slots = calloc((size_t)options->sequences, sizeof *batch->slots);
-    batch->sequences = calloc(rows, sizeof *batch->sequences);
-    batch->tokens = calloc(rows, sizeof *batch->tokens);
-    batch->counters = calloc(rows, sizeof *batch->counters);
-    batch->sampling = calloc(rows, sizeof *batch->sampling);
-    batch->logprobs = calloc(rows, sizeof *batch->logprobs);
-    if (options->host_logits) {
-        batch->logits = calloc(rows * V, sizeof *batch->logits);
-        batch->penalized = calloc(V, sizeof *batch->penalized);
-        batch->seen = calloc(V, sizeof *batch->seen);
-    }
-    if (!batch->slots || !batch->sequences || !batch->tokens || !batch->counters || !batch->sampling ||
-        !batch->logprobs || (options->host_logits && (!batch->logits || !batch->penalized || !batch->seen))) {
-        batch_delete(batch);
-        *out = NULL;
-        return FAIL(STATUS_FAILED, "out of memory for a batch of %d texts", options->sequences);
-    }
-    return STATUS_OK;
+    batch->slots = allocate((size_t)options->sequences, sizeof *batch->slots);
+    batch->sequences = allocate(rows, sizeof *batch->sequences);
+    batch->tokens = allocate(rows, sizeof *batch->tokens);
+    batch->counters = allocate(rows, sizeof *batch->counters);
+    batch->sampling = allocate(rows, sizeof *batch->sampling);
+    batch->logprobs = allocate(rows, sizeof *batch->logprobs);
+    batch->logits = allocate(rows * V, sizeof *batch->logits);
+    batch->penalized = allocate(V, sizeof *batch->penalized);
+    batch->seen = allocate(V, sizeof *batch->seen);
+    return batch;
 }
 
 void batch_delete(struct batch *batch) {
     if (!batch)
         return;
-    for (int i = 0; batch->slots && i < batch->options.sequences; i++) {
+    for (int i = 0; i < batch->options.sequences; i++) {
         token_list_free(&batch->slots[i].context);
         release_free(&batch->slots[i].release);
     }
@@ -114,8 +104,8 @@ static float *logits_of(const struct batch *batch, int row) {
 
 // ---- joining and leaving
 
-enum status batch_add(struct batch *batch, const int32_t *prompt, size_t n,
-                      const struct text_options *options, struct text_events events, int *slot) {
+int batch_add(struct batch *batch, const int32_t *prompt, size_t n, const struct text_options *options,
+              struct text_events events) {
     int at = 0;
     while (batch->slots[at].busy)
         at++;
@@ -133,8 +123,7 @@ enum status batch_add(struct batch *batch, const int32_t *prompt, size_t n,
     generator_reset(batch->options.generator, at);
     s->busy = true;
     batch->n_texts++;
-    *slot = at;
-    return STATUS_OK;
+    return at;
 }
 
 void batch_remove(struct batch *batch, int slot) {
@@ -252,7 +241,7 @@ static bool begins_text(const struct batch *batch, const struct slot *slot) {
 
 static enum status take_token(struct batch *batch, struct slot *slot, int row) {
     int32_t id = batch->tokens[row];
-    size_t n_bytes, n;
+    size_t n_bytes;
     slot->n_drawn++;
     slot->n_new = 1;
     if (tokenizer_is_end(batch->options.tokenizer, id))
@@ -263,7 +252,7 @@ static enum status take_token(struct batch *batch, struct slot *slot, int row) {
         bytes++, n_bytes--;
     slot->offset += n_bytes;
     token_list_add(&slot->context, id);
-    TRY(release_add(&slot->release, bytes, n_bytes, &n));
+    const size_t n = release_add(&slot->release, bytes, n_bytes);
     if (n > 0)
         TRY(slot->events.write(slot->events.context, slot->release.held.data, n));
     release_drop(&slot->release, n);

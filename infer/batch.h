@@ -59,7 +59,7 @@ struct batch_options {
 };
 
 struct batch;
-enum status batch_new(const struct batch_options *options, struct batch **out) MUST_CHECK;
+struct batch *batch_new(const struct batch_options *options);
 void batch_delete(struct batch *batch);
 size_t batch_bytes(const struct batch_options *options); // host memory for logits
 
@@ -67,9 +67,9 @@ size_t batch_bytes(const struct batch_options *options); // host memory for logi
 int batch_step_rows(const struct device *device, int sequences);
 
 // Adds a text in a free slot, of which there must be one. The prompt (n > 0) is copied; `options` and what it
-// points to must live until the end of the text.
-enum status batch_add(struct batch *batch, const int32_t *prompt, size_t n,
-                      const struct text_options *options, struct text_events events, int *slot) MUST_CHECK;
+// points to must live until the end of the text. Returns the slot.
+int batch_add(struct batch *batch, const int32_t *prompt, size_t n, const struct text_options *options,
+              struct text_events events);
 // Drops a text, without a call of its events.
 void batch_remove(struct batch *batch, int slot);
 int batch_n_texts(const struct batch *batch);

@@ -59,19 +59,17 @@ static size_t incomplete_character(const struct text *held) {
     return 0;
 }
 
-enum status release_add(struct release *release, const char *bytes, size_t n_bytes, size_t *n) {
-    *n = 0;
+size_t release_add(struct release *release, const char *bytes, size_t n_bytes) {
+    size_t cut = 0;
     if (release->stopped)
-        return STATUS_OK;
+        return 0;
     text_add_bytes(&release->held, bytes, n_bytes);
-    TRY(text_status(&release->held));
-    if (find_stop(release, n)) {
+    if (find_stop(release, &cut)) {
         release->stopped = true;
-        return STATUS_OK;
+        return cut;
     }
     size_t prefix = stop_prefix(release), character = incomplete_character(&release->held);
-    *n = release->held.length - (prefix > character ? prefix : character);
-    return STATUS_OK;
+    return release->held.length - (prefix > character ? prefix : character);
 }
 
 void release_drop(struct release *release, size_t n) {

@@ -14,11 +14,11 @@ struct release {
 
 void release_init(struct release *release, const char *const *stops, int n_stops);
 void release_free(struct release *release);
-// Adds the bytes of a token and sets *n to the number of bytes, from release->held.data on, that can be
-// shown; call release_drop(*n) after that. The text ends before the stop string that is complete first, byte
+// Adds the bytes of a token and returns the number of bytes, from release->held.data on, that can be shown;
+// call release_drop with it after that. The text ends before the stop string that is complete first, byte
 // by byte, so it does not depend on how the text was cut into tokens; of several that are complete with the
-// same byte, before the longest. STATUS_FAILED: out of memory.
-enum status release_add(struct release *release, const char *bytes, size_t n_bytes, size_t *n) MUST_CHECK;
+// same byte, before the longest.
+size_t release_add(struct release *release, const char *bytes, size_t n_bytes);
 void release_drop(struct release *release, size_t n);
 
 #endif

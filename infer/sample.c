@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 
 struct sampler;
@@ -54,7 +55,7 @@ static enum status write_text(void *context, const char *bytes, size_t n_bytes) 
     if (is_shown(text))
         return request->write(request->context, bytes, n_bytes);
     text_add_bytes(&text->held, bytes, n_bytes);
-    return text_status(&text->held);
+    return STATUS_OK;
 }
 
 static enum status add_token(void *context, const struct text_token *token) {
@@ -64,14 +65,7 @@ static enum status add_token(void *context, const struct text_token *token) {
         return STATUS_OK;
     if (is_shown(text))
         return request->token(request->context, token);
-    if (text->n_tokens == text->capacity) {
-        size_t capacity = text->capacity ? 2 * text->capacity : 16;
-        struct text_token *tokens = realloc(text->tokens, capacity * sizeof *tokens);
-        if (!tokens)
-            return FAIL(STATUS_FAILED, "out of memory for %zu tokens", capacity);
-        text->tokens = tokens;
-        text->capacity = capacity;
-    }
+    RESERVE(text->tokens, text->n_tokens + 1, text->capacity);
     text->tokens[text->n_tokens++] = *token;
     return STATUS_OK;
 }
@@ -110,25 +104,31 @@ static enum status end_text(void *context, enum text_end why) {
 
 // ---- texts
 
-static enum status begin_text(struct sampler *sampler) {
+enum status prompt_encode(const struct tokenizer *tokenizer, int vocab_size, struct prompt *prompt) {
+    struct token_list *list = &prompt->tokens;
+    list->n = 0;
+    if (prompt->n_bytes == 0 || tokenizer_has_bos(tokenizer))
+        token_list_add(list, tokenizer_document_start(tokenizer));
+    TRY(tokenizer_encode(tokenizer, prompt->bytes, prompt->n_bytes, list));
+    for (size_t i = 0; i < list->n; i++)
+        if (list->ids[i] >= vocab_size)
+            return FAIL(STATUS_INVALID,
+                        "token %d of the prompt is outside the model's vocabulary of %d: the tokenizer is "
+                        "not the one that the model was trained with",
+                        list->ids[i], vocab_size);
+    return STATUS_OK;
+}
+
+static void begin_text(struct sampler *sampler) {
     const struct sample_request *request = sampler->request;
-    int64_t index = sampler->n_begun;
-    struct sample_text *text = calloc(1, sizeof *text);
-    if (!text)
-        return FAIL(STATUS_FAILED, "out of memory for text %lld", (long long)index + 1);
+    const int64_t index = sampler->n_begun++;
+    const struct token_list *prompt = &request->prompts[index / request->n_samples].tokens;
+    struct sample_text *text = allocate(1, sizeof *text);
     sampler->texts[index] = text;
-    sampler->n_begun++;
     *text = (struct sample_text){.sampler = sampler, .index = index, .options = request->options};
     text->options.first_counter += (uint64_t)index << 32;
-    struct token_list prompt = {0};
-    int slot;
-    enum status status = prompt_encode(request->tokenizer, request->vocab_size,
-                                       &request->prompts[index / request->n_samples], &prompt);
-    if (status == STATUS_OK)
-        status = batch_add(sampler->batch, prompt.ids, prompt.n, &text->options,
-                           (struct text_events){add_token, write_text, end_text, text}, &slot);
-    token_list_free(&prompt);
-    return status;
+    batch_add(sampler->batch, prompt->ids, prompt->n, &text->options,
+              (struct text_events){add_token, write_text, end_text, text});
 }
 
 static enum status generate(struct sampler *sampler, int64_t *n_made) {
@@ -137,7 +137,7 @@ static enum status generate(struct sampler *sampler, int64_t *n_made) {
         int n_drawn;
         while (batch_n_texts(sampler->batch) < sampler->request->sequences &&
                sampler->n_begun < sampler->n_texts)
-            TRY(begin_text(sampler));
+            begin_text(sampler);
         TRY(batch_step(sampler->batch, &n_drawn));
         *n_made += n_drawn;
     } while (sampler->n_shown < sampler->n_texts);
@@ -158,15 +158,12 @@ enum status sample_run(struct generator *generator, struct stream *stream, const
                                           .host_logits = request->options.n_top >= 0 ||
                                                          request->options.repetition_penalty != 1};
     int64_t made = 0;
-    sampler.texts = calloc((size_t)sampler.n_texts, sizeof *sampler.texts);
-    enum status status =
-        sampler.texts ? batch_new(&options, &sampler.batch)
-                      : FAIL(STATUS_FAILED, "out of memory for %lld texts", (long long)sampler.n_texts);
-    if (status == STATUS_OK)
-        status = generate(&sampler, &made);
+    sampler.texts = allocate((size_t)sampler.n_texts, sizeof *sampler.texts);
+    sampler.batch = batch_new(&options);
+    enum status status = generate(&sampler, &made);
     if (n_made)
         *n_made = made;
-    for (int64_t i = 0; sampler.texts && i < sampler.n_texts; i++)
+    for (int64_t i = 0; i < sampler.n_texts; i++)
         text_delete(sampler.texts[i]);
     free(sampler.texts);
     batch_delete(sampler.batch);

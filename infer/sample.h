@@ -4,13 +4,23 @@
 #define ZERO_INFER_SAMPLE_H
 
 #include "infer/batch.h"
-#include "infer/prompt.h"
+
+// A prompt as text, and as the tokens that a model's context begins with.
+struct prompt {
+    const char *bytes; // n_bytes 0: starts as a document does
+    size_t n_bytes;
+    struct token_list tokens; // after prompt_encode; free them with token_list_free
+};
+// Sets the prompt's tokens, after bos where the tokenizer has one. STATUS_INVALID if one of them is outside
+// the model's vocabulary.
+enum status prompt_encode(const struct tokenizer *tokenizer, int vocab_size,
+                          struct prompt *prompt) MUST_CHECK;
 
 struct sample_request {
     const struct tokenizer *tokenizer;
     int vocab_size;               // the model's; may exceed the tokenizer's (padding ids are never drawn)
     int positions, sequences;     // the generator's; sequences: texts that are decoded together
-    const struct prompt *prompts; // (n_prompts)
+    const struct prompt *prompts; // (n_prompts), encoded
     int64_t n_prompts, n_samples; // n_samples texts per prompt: text i continues prompt i / n_samples
     // Text i uses the random numbers from options.first_counter + 2^32 i on, so it does not depend on the
     // other texts.

@@ -1,46 +1,8 @@
 // Weights are read as fp32, chunk by chunk, and converted to the compute type of the run.
 #include "infer/session.h"
 
-#include <stdlib.h>
-
 #include "base/parallel.h"
 #include "kernels/ops.h"
-
-// The tokenizer that belongs to the weights; *out is NULL when there is none.
-static enum status load_own(const struct session *session, struct tokenizer **out,
-                            struct tokenizer_identity *identity) {
-    char *path;
-    *out = NULL;
-    TRY(weights_find_tokenizer(&session->weights, &path));
-    enum status status = path ? tokenizer_load(path, out) : STATUS_OK;
-    if (*out)
-        *identity = tokenizer_identify(*out, session->weights.checkpoint ? "the checkpoint's" : path);
-    free(path);
-    return status;
-}
-
-// Another tokenizer's ids are other text, even if both have the same number of them.
-static enum status check_given(const struct session *session, const char *given) {
-    struct tokenizer *own;
-    struct tokenizer_identity identity = {0};
-    char ours[TOKENIZER_DESCRIPTION_BYTES], theirs[TOKENIZER_DESCRIPTION_BYTES];
-    TRY(load_own(session, &own, &identity));
-    tokenizer_delete(own);
-    if (!tokenizer_identity_differs(&identity, &session->identity))
-        return STATUS_OK;
-    return FAIL(STATUS_INVALID,
-                "%s is not the tokenizer of %s: it is %s, the model's is %s; leave --tokenizer out", given,
-                session->weights.path, tokenizer_identity_describe(&session->identity, theirs),
-                tokenizer_identity_describe(&identity, ours));
-}
-
-static enum status open_tokenizer(struct session *session, const char *given) {
-    if (!given || !given[0])
-        return load_own(session, &session->tokenizer, &session->identity);
-    TRY(tokenizer_load(given, &session->tokenizer));
-    session->identity = tokenizer_identify(session->tokenizer, given);
-    return check_given(session, given);
-}
 
 enum status session_open(struct session *session, const struct session_options *options) {
     *session = (struct session){0};
@@ -48,7 +10,8 @@ enum status session_open(struct session *session, const struct session_options *
     TRY(weights_choose(&session->weights, options->weights));
     TRY(params_init(&session->params, &session->weights.config));
     TRY(weights_bind(&session->weights, &session->params));
-    TRY(open_tokenizer(session, options->tokenizer));
+    TRY(weights_load_tokenizer(&session->weights, options->tokenizer, &session->tokenizer,
+                               &session->identity));
     if (options->threads > 0)
         parallel_set_threads((int)options->threads);
     TRY(device_open(options->device, (int)options->threads, 0, &session->device));

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/file_kind.h"
 #include "base/log.h"
@@ -17,17 +18,16 @@
 static bool holds(const char *folder, const char *name) {
     enum checkpoint_path_kind kind;
     char *path = file_path("%s/%s", folder, name);
-    bool known = path && checkpoint_path_look(path, &kind) == STATUS_OK;
+    bool known = checkpoint_path_look(path, &kind) == STATUS_OK;
     free(path);
     if (!known)
         status_clear();
     return !known || kind != CHECKPOINT_PATH_ABSENT;
 }
 
-static enum status open_huggingface(struct weights *weights, const char *folder) {
-    weights->folder = file_path("%s", folder);
-    if (!weights->folder)
-        return STATUS_FAILED;
+// folder: taken over
+static enum status open_huggingface(struct weights *weights, char *folder) {
+    weights->folder = folder;
     if (!holds(folder, "config.json"))
         return FAIL(
             STATUS_INVALID,
@@ -42,24 +42,14 @@ static char *folder_of(const char *path) {
     return slash ? file_path("%.*s", slash > path ? (int)(slash - path) : 1, path) : file_path(".");
 }
 
-// A .safetensors file or index by its path.
-static enum status open_file(struct weights *weights) {
-    char *folder = folder_of(weights->path);
-    enum status status = folder ? open_huggingface(weights, folder) : STATUS_FAILED;
-    free(folder);
-    return status;
-}
-
 // The GGUF model that `path` is, or holds.
 static enum status open_gguf(struct weights *weights) {
     const char *path = weights->path;
     weights->gguf_path = file_path(file_is_folder(path) ? "%s/model.gguf" : "%s", path);
-    if (!weights->gguf_path)
-        return STATUS_FAILED;
     if (file_kind_of_path(weights->gguf_path) != FILE_KIND_GGUF)
         return weights_refuse(path);
     weights->folder = folder_of(weights->gguf_path);
-    return weights->folder ? gguf_read_config(weights->gguf_path, &weights->config) : STATUS_FAILED;
+    return gguf_read_config(weights->gguf_path, &weights->config);
 }
 
 static bool is_schedule_free(const struct checkpoint *checkpoint) {
@@ -95,9 +85,7 @@ enum status weights_choose(struct weights *weights, const char *name) {
 }
 
 enum status weights_open(struct weights *weights, const char *path) {
-    *weights = (struct weights){.path = strdup(path)};
-    if (!weights->path)
-        return FAIL(STATUS_FAILED, "out of memory for the path %s", path);
+    *weights = (struct weights){.path = copy_string(path)};
     if (checkpoint_is_folder(path) || holds(path, "checkpoints") || checkpoint_holds_steps(path)) {
         TRY(checkpoint_open_path(NULL, path, &weights->checkpoint));
         weights->config = weights->checkpoint->params.config;
@@ -105,10 +93,10 @@ enum status weights_open(struct weights *weights, const char *path) {
         return STATUS_OK;
     }
     if (holds(path, "model.safetensors") || holds(path, "model.safetensors.index.json"))
-        return open_huggingface(weights, path);
+        return open_huggingface(weights, copy_string(path));
     if (file_exists(path) &&
         (text_ends_with(path, ".safetensors") || text_ends_with(path, ".safetensors.index.json")))
-        return open_file(weights);
+        return open_huggingface(weights, folder_of(path));
     return open_gguf(weights);
 }
 
@@ -184,22 +172,48 @@ static bool can_load(const char *path) {
     return loaded;
 }
 
-enum status weights_find_tokenizer(const struct weights *weights, char **path) {
-    *path = NULL;
-    if (weights->checkpoint && weights->checkpoint->tokenizer)
-        *path = file_path("%s", weights->checkpoint->tokenizer);
-    if (weights->checkpoint)
-        return *path || !weights->checkpoint->tokenizer ? STATUS_OK : STATUS_FAILED;
-    if (!weights->folder)
-        return STATUS_OK;
+char *weights_find_tokenizer(const struct weights *weights) {
+    char *path = NULL;
     int next = 0;
-    if (weights->gguf_path && tokenizer_is_file(weights->gguf_path) && can_load(weights->gguf_path)) {
-        *path = file_path("%s", weights->gguf_path);
-        return *path ? STATUS_OK : STATUS_FAILED;
-    }
-    while ((*path = tokenizer_next_file(weights->folder, &next)) && !can_load(*path))
-        free(*path);
-    return STATUS_OK;
+    if (weights->checkpoint)
+        return copy_string(weights->checkpoint->tokenizer);
+    if (weights->gguf_path && tokenizer_is_file(weights->gguf_path) && can_load(weights->gguf_path))
+        return copy_string(weights->gguf_path);
+    while ((path = tokenizer_next_file(weights->folder, &next)) && !can_load(path))
+        free(path);
+    return path;
+}
+
+// The tokenizer that belongs to the weights; *out is NULL when there is none.
+static enum status load_own(const struct weights *weights, struct tokenizer **out,
+                            struct tokenizer_identity *identity) {
+    char *path = weights_find_tokenizer(weights);
+    *out = NULL;
+    *identity = (struct tokenizer_identity){0};
+    enum status status = path ? tokenizer_load(path, out) : STATUS_OK;
+    if (*out)
+        *identity = tokenizer_identify(*out, weights->checkpoint ? "the checkpoint's" : path);
+    free(path);
+    return status;
+}
+
+enum status weights_load_tokenizer(const struct weights *weights, const char *given, struct tokenizer **out,
+                                   struct tokenizer_identity *identity) {
+    struct tokenizer *own;
+    struct tokenizer_identity of_model;
+    char ours[TOKENIZER_DESCRIPTION_BYTES], theirs[TOKENIZER_DESCRIPTION_BYTES];
+    if (!given || !given[0])
+        return load_own(weights, out, identity);
+    TRY(tokenizer_load(given, out));
+    *identity = tokenizer_identify(*out, given);
+    TRY(load_own(weights, &own, &of_model));
+    tokenizer_delete(own);
+    if (!tokenizer_identity_differs(&of_model, identity))
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s is not the tokenizer of %s: it is %s, the model's is %s; leave --tokenizer out", given,
+                weights->path, tokenizer_identity_describe(identity, theirs),
+                tokenizer_identity_describe(&of_model, ours));
 }
 
 void weights_close(struct weights *weights) {

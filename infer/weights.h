@@ -6,6 +6,7 @@
 #ifndef ZERO_INFER_WEIGHTS_H
 #define ZERO_INFER_WEIGHTS_H
 
+#include "data/tokenizer/tokenizer.h"
 #include "model/formats/gguf.h"
 #include "model/formats/huggingface.h"
 #include "zero/checkpoint/checkpoint.h"
@@ -39,9 +40,15 @@ enum status weights_bind(struct weights *weights, const struct params *params) M
 enum status weights_read_span(const struct weights *weights, int unit, size_t begin, size_t end,
                               float *out) MUST_CHECK;
 // Finds the tokenizer that belongs to the weights: the checkpoint's copy or, in the folder of another
-// model, one of tokenizer_next_file. One that cannot be used is warned of and passed over.
-//   path   [out] for tokenizer_load, to be freed; NULL when there is none
-enum status weights_find_tokenizer(const struct weights *weights, char **path) MUST_CHECK;
+// model, one of tokenizer_next_file. One that cannot be used is warned of and passed over. Returns its path
+// for tokenizer_load, to be freed; NULL when there is none.
+char *weights_find_tokenizer(const struct weights *weights);
+// Loads that tokenizer, or the one at `given` (not NULL or ""): ids of another are other text, even if both
+// have the same number of them, so STATUS_INVALID: it is another.
+//   out       [out] NULL when there is none
+//   identity  [out] of it; n_ids 0: none
+enum status weights_load_tokenizer(const struct weights *weights, const char *given, struct tokenizer **out,
+                                   struct tokenizer_identity *identity) MUST_CHECK;
 void weights_close(struct weights *weights); // also after a failed weights_open
 
 #endif

@@ -10,7 +10,7 @@
 
 static bool holds(const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
-    bool found = path && file_exists(path);
+    bool found = file_exists(path);
     free(path);
     return found;
 }
@@ -28,10 +28,8 @@ static enum status refuse_file(const char *path) {
 // A file in the folder that is not read.
 static enum status refuse_inside(const char *folder, const char *name, enum file_kind kind) {
     char *inside = file_path("%s/%s", folder, name);
-    char *advice = inside ? file_kind_advice(kind, inside) : NULL;
-    enum status status = advice
-                             ? FAIL(STATUS_INVALID, "%s holds %s; %s", folder, file_kind_name(kind), advice)
-                             : STATUS_FAILED;
+    char *advice = file_kind_advice(kind, inside);
+    enum status status = FAIL(STATUS_INVALID, "%s holds %s; %s", folder, file_kind_name(kind), advice);
     free(advice);
     free(inside);
     return status;
@@ -53,7 +51,7 @@ static bool is_hub_name(const char *path) {
     if (!slash)
         return true;
     char *owner = file_path("%.*s", (int)(slash - path), path);
-    const bool is_path = !owner || file_exists(owner); // a mistyped path below a folder that exists
+    const bool is_path = file_exists(owner); // a mistyped path below a folder that exists
     free(owner);
     return !is_path && slash[1] && !strchr(slash + 1, '/');
 }

@@ -37,7 +37,7 @@ enum status trainer_sample(struct trainer *trainer) {
     if (!generator)
         return trainer_agree(trainer, STATUS_OK);
     const char *const bytes = config->train.sample_prompt;
-    const struct prompt prompt = {bytes, strlen(bytes)};
+    struct prompt prompt = {bytes, strlen(bytes), {0}};
     const struct sample_request request = {
         .tokenizer = trainer->tokenizer,
         .vocab_size = (int)config->model.vocab_size,
@@ -55,8 +55,10 @@ enum status trainer_sample(struct trainer *trainer) {
         .context = &text};
     text_add(&text, "%s", bytes);
     // Ranks generate together: one that fails here cannot reach the agreement at the end.
-    enum status status =
-        sample_run(generator, &trainer->stream, &trainer->engine.state.hooks, &request, NULL);
+    enum status status = prompt_encode(request.tokenizer, request.vocab_size, &prompt);
+    if (status == STATUS_OK)
+        status = sample_run(generator, &trainer->stream, &trainer->engine.state.hooks, &request, NULL);
+    token_list_free(&prompt.tokens);
     if (status != STATUS_OK) {
         text_free(&text);
         return status;

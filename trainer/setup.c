@@ -34,8 +34,9 @@ static enum status find_model_sizes(struct trainer *trainer) {
     TRY(initial_weights_open(&trainer->weights, config));
     TRY(model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from, false));
     // Not kept in the config, so that resuming from the run's config.json does not need that folder either.
-    return config->data.tokenizer[0] ? STATUS_OK
-                                     : weights_find_tokenizer(&trainer->weights, &trainer->found_tokenizer);
+    if (!config->data.tokenizer[0])
+        trainer->found_tokenizer = weights_find_tokenizer(&trainer->weights);
+    return STATUS_OK;
 }
 
 // Before anything is made, so that a wrong pattern of optimizer.groups leaves no run folder.

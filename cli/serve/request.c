@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/json.h"
-#include "infer/prompt.h"
+#include "infer/sample.h"
 
 #define DEFAULT_TOKENS 16
 #define LONGEST_STOP   256 // bytes
@@ -165,11 +165,11 @@ static bool add_prompt(struct parse *parse, const cJSON *item, struct request_pr
             parse->error, 400, NULL, "prompt",
             "prompt: expected a string, an array of strings, an array of token ids, or an array "
             "of such arrays");
-    const struct prompt text = {item->valuestring, strlen(item->valuestring)};
+    struct prompt text = {item->valuestring, strlen(item->valuestring), {0}};
+    const enum status status = prompt_encode(limits->tokenizer, limits->vocab_size, &text);
     prompt->empty = text.n_bytes == 0;
-    if (prompt_encode(limits->tokenizer, limits->vocab_size, &text, &prompt->tokens) != STATUS_OK)
-        return refuse_recorded(parse, "prompt");
-    return true;
+    prompt->tokens = text.tokens;
+    return status == STATUS_OK || refuse_recorded(parse, "prompt");
 }
 
 static bool take_prompt(struct parse *parse, const cJSON *item) {

@@ -507,22 +507,21 @@ static void post_completions(struct server *server, struct exchange *exchange) {
 // ---- steps
 
 // Moves waiting texts into free slots, in the order of arrival.
-static enum status join(struct server *server) {
+static void join(struct server *server) {
     struct batch *batch = server->batch;
     for (struct completion *completion = server->first; completion; completion = completion->next)
         for (int i = 0; i < completion->n_choices; i++) {
             struct choice *choice = &completion->choices[i];
             if (server->n_waiting == 0 || batch_n_texts(batch) == slots)
-                return STATUS_OK;
+                return;
             if (choice->state != CHOICE_WAITS)
                 continue;
             const struct token_list *prompt = &completion->request.prompts[i / completion->request.n].tokens;
-            TRY(batch_add(batch, prompt->ids, prompt->n, &choice->options,
-                          (struct text_events){take_token, take_text, end_text, choice}, &choice->slot));
+            choice->slot = batch_add(batch, prompt->ids, prompt->n, &choice->options,
+                                     (struct text_events){take_token, take_text, end_text, choice});
             choice->state = CHOICE_RUNS;
             server->n_waiting--;
         }
-    return STATUS_OK;
 }
 
 static void cut(struct server *server, struct completion *completion, const struct api_error *error) {
@@ -570,7 +569,7 @@ static void leave(struct server *server) {
 static enum status step(struct server *server) {
     struct metrics *metrics = &server->metrics;
     leave(server);
-    TRY(join(server));
+    join(server);
     if (batch_n_texts(server->batch) == 0)
         return STATUS_OK;
     int n_drawn;
@@ -809,7 +808,8 @@ static enum status load_model(struct server *server) {
                                                    .step_rows = batch_step_rows(session->device, (int)slots),
                                                    .prompt_tokens = PROMPT_TOKENS,
                                                    .host_logits = true};
-    return batch_new(&server->batch_options, &server->batch);
+    server->batch = batch_new(&server->batch_options);
+    return STATUS_OK;
 }
 
 static enum status prepare_requests(struct server *server) {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -48,41 +49,12 @@ static enum status read_param(void *context, int index, size_t first, size_t n, 
     return STATUS_OK;
 }
 
-static enum status load_found(struct exporter *exporter, struct tokenizer **tokenizer,
-                              struct tokenizer_identity *identity) {
-    char *path;
-    *tokenizer = NULL;
-    TRY(weights_find_tokenizer(&exporter->weights, &path));
-    enum status status = path ? tokenizer_load(path, tokenizer) : STATUS_OK;
-    if (*tokenizer)
-        *identity = tokenizer_identify(*tokenizer, path);
-    free(path);
-    return status;
-}
-
-// The tokenizer that was named; another one than that of the weights is refused.
-static enum status load_given(struct exporter *exporter, const char *path) {
-    struct tokenizer *found;
-    struct tokenizer_identity own = {0};
-    char ours[TOKENIZER_DESCRIPTION_BYTES], theirs[TOKENIZER_DESCRIPTION_BYTES];
-    TRY(tokenizer_load(path, &exporter->tokenizer));
-    const struct tokenizer_identity given = tokenizer_identify(exporter->tokenizer, path);
-    TRY(load_found(exporter, &found, &own));
-    tokenizer_delete(found);
-    if (!tokenizer_identity_differs(&own, &given))
-        return STATUS_OK;
-    return FAIL(STATUS_INVALID,
-                "%s is not the tokenizer of %s: it is %s, the model's is %s; leave --tokenizer out", path,
-                exporter->path, tokenizer_identity_describe(&given, theirs),
-                tokenizer_identity_describe(&own, ours));
-}
-
 static enum status open_tokenizer(struct exporter *exporter) {
     const char *path = exporter->options->tokenizer;
     struct tokenizer_identity identity;
     if (path && strcmp(path, "none") == 0)
         return STATUS_OK;
-    TRY(path ? load_given(exporter, path) : load_found(exporter, &exporter->tokenizer, &identity));
+    TRY(weights_load_tokenizer(&exporter->weights, path, &exporter->tokenizer, &identity));
     if (!exporter->tokenizer) {
         log_warning("%s has no tokenizer, and none is exported; name one with --tokenizer FILE",
                     exporter->path);
@@ -127,10 +99,10 @@ static bool is_listed(const cJSON *files, const char *name) {
 static enum status list_others(const char *folder, struct file_list *others) {
     cJSON *record = NULL;
     char *path = file_path("%s/" EXPORT_RECORD, folder);
-    if (path && file_exists(path) && json_read_file(path, &record) != STATUS_OK)
+    if (file_exists(path) && json_read_file(path, &record) != STATUS_OK)
         status_clear(); // it counts as absent
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(record, "files");
-    enum status status = path ? file_list_folder(others, folder) : STATUS_FAILED;
+    enum status status = file_list_folder(others, folder);
     int n = 0;
     for (int i = 0; i < others->n_paths; i++) {
         char *name = others->paths[i];
@@ -151,8 +123,6 @@ static enum status check_others(const struct exporter *exporter) {
     enum status status = list_others(exporter->target, &others);
     for (int i = 0; i < others.n_paths && i < FILES_LISTED; i++)
         text_add(&names, "%s%s", i > 0 ? ", " : "", others.paths[i]);
-    if (status == STATUS_OK)
-        status = text_status(&names);
     if (status == STATUS_OK && others.n_paths > 0)
         status = FAIL(STATUS_INVALID,
                       "train export: %s has files that no export wrote: %s%s; choose another folder, or add "
@@ -165,8 +135,8 @@ static enum status check_others(const struct exporter *exporter) {
 
 static enum status check_folder(const struct exporter *exporter) {
     char *replaced = file_path("%s" REPLACED, exporter->target);
-    enum status status = replaced ? STATUS_OK : STATUS_FAILED;
-    if (replaced && file_exists(replaced))
+    enum status status = STATUS_OK;
+    if (file_exists(replaced))
         status = FAIL(STATUS_INVALID,
                       "train export: %s is what an export that was killed has replaced; rename or remove it",
                       replaced);
@@ -190,12 +160,11 @@ static enum status check_folder(const struct exporter *exporter) {
 static enum status make_folder(struct exporter *exporter) {
     exporter->target = realpath(exporter->folder, NULL);
     if (!exporter->target)
-        exporter->target = file_path("%s", exporter->folder);
-    for (size_t n = exporter->target ? strlen(exporter->target) : 0; n > 1 && exporter->target[n - 1] == '/';
-         n--)
+        exporter->target = copy_string(exporter->folder);
+    for (size_t n = strlen(exporter->target); n > 1 && exporter->target[n - 1] == '/'; n--)
         exporter->target[n - 1] = '\0';
-    char *temporary = exporter->target ? file_path("%s" TEMPORARY, exporter->target) : NULL;
-    enum status status = temporary ? check_folder(exporter) : STATUS_FAILED;
+    char *temporary = file_path("%s" TEMPORARY, exporter->target);
+    enum status status = check_folder(exporter);
     if (status == STATUS_OK && file_exists(temporary))
         status = file_remove_tree(temporary); // what a process that was killed has left
     if (status == STATUS_OK)
@@ -220,16 +189,14 @@ static enum status write_record(struct exporter *exporter) {
     for (int i = 0; i < exporter->files.n_paths; i++) {
         char *file = file_path("%s/%s", exporter->temporary, exporter->files.paths[i]);
         struct stat info;
-        if (file && stat(file, &info) == 0)
+        if (stat(file, &info) == 0)
             exporter->bytes += (uint64_t)info.st_size;
         free(file);
         text_add(&record, i > 0 ? ", " : "");
         json_add_string(&record, exporter->files.paths[i]);
     }
     text_add(&record, "]\n}\n");
-    enum status status = path ? text_status(&record) : STATUS_FAILED;
-    if (status == STATUS_OK)
-        status = file_write_all(path, record.data, record.length);
+    enum status status = file_write_all(path, record.data, record.length);
     text_free(&record);
     free(path);
     return status;
@@ -243,7 +210,7 @@ static enum status keep_others(const struct exporter *exporter, const char *repl
     for (int i = 0; i < others.n_paths && status == STATUS_OK; i++) {
         char *from = file_path("%s/%s", replaced, others.paths[i]),
              *to = file_path("%s/%s", exporter->target, others.paths[i]);
-        status = !from || !to ? STATUS_FAILED : file_exists(to) ? STATUS_OK : file_rename(from, to);
+        status = file_exists(to) ? STATUS_OK : file_rename(from, to);
         free(from);
         free(to);
     }
@@ -267,7 +234,7 @@ static enum status replace_folder(struct exporter *exporter, const char *replace
 
 static enum status commit(struct exporter *exporter) {
     char *replaced = file_path("%s" REPLACED, exporter->target);
-    enum status status = replaced ? write_record(exporter) : STATUS_FAILED;
+    enum status status = write_record(exporter);
     if (status == STATUS_OK)
         status = replace_folder(exporter, replaced);
     free(replaced);

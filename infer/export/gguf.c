@@ -1,12 +1,12 @@
 // Writes a model as a GGUF file (model/formats/gguf.h).
 #include "model/formats/gguf.h"
-#include "base/alloc.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/gguf.h"
 #include "data/tokenizer/export.h"
 #include "infer/export/export.h"
@@ -137,7 +137,6 @@ static void add_tokens(const struct tokenizer *tokenizer, int n, struct gguf_key
             text_add(&spelling, "[PAD%d]", id);
         gguf_put_string(keys, spelling.data, spelling.length);
     }
-    keys->bytes.failed = keys->bytes.failed || spelling.failed;
     text_free(&spelling);
     gguf_begin_i32s(keys, "tokenizer.ggml.token_type", (uint64_t)n);
     for (int id = 0; id < n; id++)
@@ -155,7 +154,6 @@ static enum status add_merges(const struct tokenizer *tokenizer, struct gguf_key
         tokenizer_add_merge(tokenizer, &merges[i], &spelling);
         gguf_put_string(keys, spelling.data, spelling.length);
     }
-    keys->bytes.failed = keys->bytes.failed || spelling.failed;
     text_free(&spelling);
     free(merges);
     return STATUS_OK;
@@ -163,9 +161,8 @@ static enum status add_merges(const struct tokenizer *tokenizer, struct gguf_key
 
 static enum status add_scores(const struct tokenizer *tokenizer, int n, struct gguf_keys *keys) {
     const int n_ids = tokenizer_n_ids(tokenizer);
-    float *scores = malloc((size_t)n_ids * sizeof *scores);
-    enum status status =
-        scores ? tokenizer_scores(tokenizer, scores) : FAIL(STATUS_FAILED, "out of memory for %d scores", n);
+    float *scores = allocate((size_t)n_ids, sizeof *scores);
+    enum status status = tokenizer_scores(tokenizer, scores);
     gguf_begin_f32s(keys, "tokenizer.ggml.scores", (uint64_t)n);
     for (int id = 0; id < n && status == STATUS_OK; id++)
         gguf_put_f32(keys, id < n_ids ? scores[id] : 0);
@@ -255,21 +252,16 @@ static enum status write_tensor(void *context, int tensor, struct file_writer *w
 static enum status write_file(struct exporter *exporter, const char *path, const struct gguf_keys *keys) {
     const struct params *params = &exporter->params;
     const size_t most = (size_t)params->n_params * PARAM_PARTS_MOST + 1;
-    struct tensor_list list = {.tensors = calloc(most, sizeof *list.tensors),
-                               .sources = calloc(most, sizeof *list.sources)};
-    enum status status = list.tensors && list.sources
-                             ? STATUS_OK
-                             : FAIL(STATUS_FAILED, "out of memory for %d tensors", params->n_params);
-    for (int i = 0; i < params->n_params && status == STATUS_OK; i++) {
+    struct tensor_list list = {.tensors = allocate(most, sizeof *list.tensors),
+                               .sources = allocate(most, sizeof *list.sources)};
+    for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
         for (int part = 0; part < (param->hf_parts ? param->n_parts : 1); part++)
             add_tensor(exporter, i, param->hf_parts ? part : -1, &list);
     }
-    if (status == STATUS_OK) {
-        add_rope_factors(&params->config, &list);
-        status = gguf_write(path, keys, list.tensors, list.n, write_tensor,
-                            &(struct tensor_writing){exporter, &list});
-    }
+    add_rope_factors(&params->config, &list);
+    enum status status =
+        gguf_write(path, keys, list.tensors, list.n, write_tensor, &(struct tensor_writing){exporter, &list});
     free(list.tensors);
     free(list.sources);
     return status;
@@ -280,8 +272,7 @@ enum status export_gguf(struct exporter *exporter) {
     struct gguf_keys keys = {0};
     char *path = export_new_file(exporter, "model.gguf");
     add_model(exporter, &keys);
-    enum status status =
-        path ? add_tokenizer(exporter->tokenizer, exporter->params.config.vocab_size, &keys) : STATUS_FAILED;
+    enum status status = add_tokenizer(exporter->tokenizer, exporter->params.config.vocab_size, &keys);
     if (status == STATUS_OK)
         status = write_file(exporter, path, &keys);
     gguf_keys_free(&keys);

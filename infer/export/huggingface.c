@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "data/tokenizer/export.h"
@@ -13,9 +14,7 @@
 // Writes a small file.
 static enum status write_text(struct exporter *exporter, const char *name, struct text *text) {
     char *path = export_new_file(exporter, name);
-    enum status status = path ? text_status(text) : STATUS_FAILED;
-    if (status == STATUS_OK)
-        status = file_write_all(path, text->data, text->length);
+    enum status status = file_write_all(path, text->data, text->length);
     free(path);
     return status;
 }
@@ -61,19 +60,16 @@ static void add_tensor(const struct exporter *exporter, int index, int part, str
     tensor->elements = part >= 0 ? (size_t)(param->parts[part].n_rows * param->shape[1]) : param->elements;
 }
 
-static enum status list_tensors(const struct exporter *exporter, struct shards *shards) {
+static void list_tensors(const struct exporter *exporter, struct shards *shards) {
     const struct params *params = &exporter->params;
     const size_t most = (size_t)params->n_params * PARAM_PARTS_MOST;
-    shards->tensors = calloc(most, sizeof *shards->tensors);
-    shards->first = calloc(most + 1, sizeof *shards->first);
-    if (!shards->tensors || !shards->first)
-        return FAIL(STATUS_FAILED, "out of memory for %zu tensors", most);
+    shards->tensors = allocate(most, sizeof *shards->tensors);
+    shards->first = allocate(most + 1, sizeof *shards->first);
     for (int i = 0; i < params->n_params; i++) {
         const struct param *param = &params->params[i];
         for (int part = 0; part < (param->hf_parts ? param->n_parts : 1); part++)
             add_tensor(exporter, i, param->hf_parts ? part : -1, shards);
     }
-    return STATUS_OK;
 }
 
 static void divide(const struct exporter *exporter, struct shards *shards) {
@@ -113,10 +109,9 @@ static enum status write_tensor(void *context, int index, struct file_writer *wr
 
 static enum status write_shard(struct exporter *exporter, const char *name, const struct tensor *list,
                                int n) {
-    struct safetensors_source *tensors = calloc((size_t)n, sizeof *tensors);
+    struct safetensors_source *tensors = allocate((size_t)n, sizeof *tensors);
     char *path = export_new_file(exporter, name);
-    enum status status = tensors && path ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for %d tensors", n);
-    for (int i = 0; i < n && status == STATUS_OK; i++) {
+    for (int i = 0; i < n; i++) {
         const struct param *param = &exporter->params.params[list[i].param];
         const int rows = param->hf_transposed;
         tensors[i] = (struct safetensors_source){.name = list[i].name,
@@ -126,8 +121,8 @@ static enum status write_shard(struct exporter *exporter, const char *name, cons
         if (list[i].part >= 0)
             tensors[i].shape[0] = param->parts[list[i].part].n_rows;
     }
-    if (status == STATUS_OK)
-        status = safetensors_write(path, tensors, n, write_tensor, &(struct shard_writing){exporter, list});
+    enum status status =
+        safetensors_write(path, tensors, n, write_tensor, &(struct shard_writing){exporter, list});
     free(tensors);
     free(path);
     return status;
@@ -140,8 +135,7 @@ static enum status write_shards(struct exporter *exporter, const struct shards *
     for (int i = 0; i < shards->n; i++) {
         const int first = shards->first[i], end = shards->first[i + 1];
         char *name = shard_name(shards, i);
-        enum status status =
-            name ? write_shard(exporter, name, shards->tensors + first, end - first) : STATUS_FAILED;
+        enum status status = write_shard(exporter, name, shards->tensors + first, end - first);
         for (int k = first; k < end && status == STATUS_OK; k++)
             text_add(index, "    \"%s\": \"%s\"%s\n", shards->tensors[k].name, name,
                      k + 1 < shards->n_tensors ? "," : "");
@@ -155,11 +149,9 @@ static enum status write_shards(struct exporter *exporter, const struct shards *
 static enum status write_weights(struct exporter *exporter) {
     struct text index = {0};
     struct shards shards = {0};
-    enum status status = list_tensors(exporter, &shards);
-    if (status == STATUS_OK) {
-        divide(exporter, &shards);
-        status = write_shards(exporter, &shards, &index);
-    }
+    list_tensors(exporter, &shards);
+    divide(exporter, &shards);
+    enum status status = write_shards(exporter, &shards, &index);
     text_free(&index);
     free(shards.tensors);
     free(shards.first);
@@ -412,10 +404,7 @@ static enum status write_tokenizer(struct exporter *exporter) {
         return STATUS_OK;
     const size_t n = tokenizer_has_vocab_files(exporter->tokenizer) ? sizeof names / sizeof *names : 1;
     for (size_t i = 0; i < n; i++) {
-        char *path = export_new_file(exporter, names[i]);
-        if (!path)
-            return STATUS_FAILED;
-        free(path);
+        free(export_new_file(exporter, names[i]));
     }
     return tokenizer_save_huggingface(exporter->tokenizer, exporter->temporary);
 }

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/text.h"
+
 // ---- batches
 
 struct by_length {
@@ -16,28 +19,23 @@ static int compare_lengths(const void *a, const void *b) {
     return x->n != y->n ? (x->n > y->n ? -1 : 1) : x->request - y->request;
 }
 
-static enum status sort_requests(struct task_batches *batches, const struct task *task) {
-    struct by_length *sorted = malloc((size_t)task->n_requests * sizeof *sorted);
-    batches->order = malloc((size_t)task->n_requests * sizeof *batches->order);
-    batches->batches = malloc((size_t)task->n_requests * sizeof *batches->batches);
-    if (!sorted || !batches->order || !batches->batches) {
-        free(sorted);
-        return FAIL(STATUS_FAILED, "out of memory for the batches of %s", task->path);
-    }
+static void sort_requests(struct task_batches *batches, const struct task *task) {
+    const size_t n = (size_t)task->n_requests;
+    struct by_length *sorted = allocate(n, sizeof *sorted);
     for (int i = 0; i < task->n_requests; i++)
         sorted[i] = (struct by_length){i, task->requests[i].n};
-    qsort(sorted, (size_t)task->n_requests, sizeof *sorted, compare_lengths);
+    qsort(sorted, n, sizeof *sorted, compare_lengths);
+    batches->order = allocate(n, sizeof *batches->order);
     for (int i = 0; i < task->n_requests; i++)
         batches->order[i] = sorted[i].request;
     free(sorted);
-    return STATUS_OK;
 }
 
-enum status task_batches_make(struct task_batches *batches, const struct task *task, int B, int T) {
+void task_batches_make(struct task_batches *batches, const struct task *task, int B, int T) {
     struct gpt_shape shapes[GPT_MOST_SHAPES];
     const int n_shapes = gpt_shapes(B, T, shapes);
-    *batches = (struct task_batches){0};
-    TRY(sort_requests(batches, task));
+    *batches = (struct task_batches){.batches = allocate((size_t)task->n_requests, sizeof *batches->batches)};
+    sort_requests(batches, task);
     for (int first = 0; first < task->n_requests;) {
         const int longest = task->requests[batches->order[first]].n - 1, left = task->n_requests - first;
         int shape = 0;
@@ -47,7 +45,6 @@ enum status task_batches_make(struct task_batches *batches, const struct task *t
         batches->batches[batches->n++] = (struct task_batch){shapes[shape], first, n};
         first += n;
     }
-    return STATUS_OK;
 }
 
 void task_batches_free(struct task_batches *batches) {
@@ -58,12 +55,10 @@ void task_batches_free(struct task_batches *batches) {
 
 // ---- scores
 
-enum status task_scores_init(struct task_scores *scores, const struct task *task) {
-    scores->log_probabilities = calloc((size_t)task->n_requests, sizeof *scores->log_probabilities);
-    scores->greedy = calloc((size_t)task->n_requests, sizeof *scores->greedy);
-    return scores->log_probabilities && scores->greedy
-               ? STATUS_OK
-               : FAIL(STATUS_FAILED, "out of memory for the scores of %s", task->path);
+void task_scores_init(struct task_scores *scores, const struct task *task) {
+    const size_t n = (size_t)task->n_requests;
+    scores->log_probabilities = allocate(n, sizeof *scores->log_probabilities);
+    scores->greedy = allocate(n, sizeof *scores->greedy);
 }
 
 void task_scores_free(struct task_scores *scores) {
@@ -72,18 +67,15 @@ void task_scores_free(struct task_scores *scores) {
     *scores = (struct task_scores){0};
 }
 
-enum status task_scorer_init(struct task_scorer *scorer, int B, int T) {
+void task_scorer_init(struct task_scorer *scorer, int B, int T) {
     const size_t n = (size_t)B * (size_t)T;
     *scorer = (struct task_scorer){.B = B,
                                    .T = T,
-                                   .tokens = malloc(n * sizeof *scorer->tokens),
-                                   .targets = malloc(n * sizeof *scorer->targets),
-                                   .losses = malloc(n * sizeof *scorer->losses),
-                                   .rows = malloc(n * sizeof *scorer->rows),
-                                   .predictions = malloc(n * sizeof *scorer->predictions)};
-    return scorer->tokens && scorer->targets && scorer->losses && scorer->rows && scorer->predictions
-               ? STATUS_OK
-               : FAIL(STATUS_FAILED, "out of memory for evaluation batches of %zu tokens", n);
+                                   .tokens = allocate(n, sizeof *scorer->tokens),
+                                   .targets = allocate(n, sizeof *scorer->targets),
+                                   .losses = allocate(n, sizeof *scorer->losses),
+                                   .rows = allocate(n, sizeof *scorer->rows),
+                                   .predictions = allocate(n, sizeof *scorer->predictions)};
 }
 
 void task_scorer_free(struct task_scorer *scorer) {

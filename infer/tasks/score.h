@@ -18,7 +18,7 @@ struct task_batches {
     int n;
 };
 //   B, T   those of the gpt; T is at least what the longest request has, or seq_len of the options
-enum status task_batches_make(struct task_batches *batches, const struct task *task, int B, int T) MUST_CHECK;
+void task_batches_make(struct task_batches *batches, const struct task *task, int B, int T);
 void task_batches_free(struct task_batches *batches);
 
 // What the model says of each request. Doubles, so that ranks which scored some each can add their arrays up.
@@ -26,7 +26,7 @@ struct task_scores {
     double *log_probabilities; // (n_requests) of the continuation, in nats
     double *greedy; // (n_requests) 1: each of its tokens is the most likely one. LAMBADA only; else 0
 };
-enum status task_scores_init(struct task_scores *scores, const struct task *task) MUST_CHECK; // all 0
+void task_scores_init(struct task_scores *scores, const struct task *task); // all 0
 void task_scores_free(struct task_scores *scores);
 
 // Host memory for one batch.
@@ -40,8 +40,7 @@ struct task_scorer {
     int *rows;                 // (B, T)
     int32_t *predictions;      // (B, T)
 };
-enum status task_scorer_init(struct task_scorer *scorer, int B,
-                             int T) MUST_CHECK; // gpt, stream, hooks: the caller's
+void task_scorer_init(struct task_scorer *scorer, int B, int T); // gpt, stream, hooks: the caller's
 void task_scorer_free(struct task_scorer *scorer);
 size_t task_scorer_bytes(int B, int T); // that it takes
 // Scores the requests of one batch.

@@ -1,4 +1,5 @@
-// Files are read whole, one line at a time is parsed, and only tokens are kept.
+// Files are read whole, one line at a time is parsed, and only tokens are kept. One function reads each kind
+// of item, whose keys have the names of the published data sets.
 #include "infer/tasks/task.h"
 
 #include <limits.h>
@@ -8,8 +9,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/file_kind.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "base/utf8.h"
 #include "infer/tasks/words.h"
@@ -17,6 +20,13 @@
 #define LARGEST_FILE ((size_t)1 << 30)
 
 // ---- names
+
+static const char *const kind_names[] = {
+    [TASK_HELLASWAG] = "hellaswag", [TASK_LAMBADA] = "lambada", [TASK_MULTIPLE_CHOICE] = "multiple_choice"};
+
+const char *task_kind_name(enum task_kind kind) {
+    return kind_names[kind];
+}
 
 enum status task_parse(const char *option, const char *text, enum task_kind *kind, const char **path) {
     const char *equals = strchr(text, '=');
@@ -38,16 +48,186 @@ static char *name_of(enum task_kind kind, const char *path) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
     char *name = kind == TASK_MULTIPLE_CHOICE
                      ? file_path("%.*s", dot > base ? (int)(dot - base) : INT_MAX, base)
-                     : file_path("%s", task_kind_name(kind));
-    const size_t n = name ? strlen(name) : 0;
-    const bool is_utf8 = utf8_valid_bytes(name ? name : "", n) == n;
+                     : copy_string(task_kind_name(kind));
+    const size_t n = strlen(name);
+    const bool is_utf8 = utf8_valid_bytes(name, n) == n;
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f || (!is_utf8 && (unsigned char)name[i] > 0x7f))
             name[i] = '?';
     return name;
 }
 
-// ---- reading
+// ---- items
+
+void task_text_free(struct task_text *item) {
+    text_free(&item->context);
+    for (int i = 0; i < item->n_choices; i++)
+        text_free(&item->choices[i]);
+}
+
+// The first of the keys that the object has, or NULL.
+static const char *key_of(const cJSON *object, const char *const *keys) {
+    for (; *keys; keys++)
+        if (cJSON_GetObjectItemCaseSensitive(object, *keys))
+            return *keys;
+    return NULL;
+}
+
+static enum status read_choices(struct task_text *item, const cJSON *object, const char *key, bool clean,
+                                const char *source) {
+    const cJSON *array, *choice;
+    TRY(json_get_array(object, key, source, &array));
+    const int n = cJSON_GetArraySize(array);
+    if (n < 2 || n > TASK_MOST_CHOICES)
+        return FAIL(STATUS_INVALID, "%s: \"%s\" has %d choices, expected from 2 to %d", source, key, n,
+                    TASK_MOST_CHOICES);
+    cJSON_ArrayForEach(choice, array) {
+        if (!cJSON_IsString(choice))
+            return FAIL(STATUS_INVALID, "%s: choice %d of \"%s\" is not a string", source, item->n_choices,
+                        key);
+        struct text *text = &item->choices[item->n_choices++];
+        if (clean)
+            words_add_hellaswag(text, choice->valuestring);
+        else
+            text_add(text, "%s", choice->valuestring);
+    }
+    return STATUS_OK;
+}
+
+// ---- labels
+
+// "2" or "C" as an index; -1: neither.
+static int index_of_word(const char *word) {
+    char *end;
+    if (word[0] >= 'A' && word[0] <= 'Z' && word[1] == 0)
+        return word[0] - 'A';
+    if (word[0] < '0' || word[0] > '9' || strlen(word) > 6)
+        return -1;
+    const long index = strtol(word, &end, 10);
+    return *end ? -1 : (int)index;
+}
+
+// The choice that a string names: by its index from 0, by a letter, or as it is written.
+static enum status read_label_word(struct task_text *item, const char *key, const char *word,
+                                   const char *source) {
+    const int index = index_of_word(word);
+    int written = -1;
+    for (int i = 0; i < item->n_choices && written < 0; i++)
+        if (strcmp(item->choices[i].data ? item->choices[i].data : "", word) == 0)
+            written = i;
+    if (index >= 0 && written >= 0 && index != written)
+        return FAIL(STATUS_INVALID,
+                    "%s: \"%s\" is \"%s\", which is choice %d as it is written, and would be choice %d as an "
+                    "index; give the index from 0 as a number",
+                    source, key, word, written, index);
+    item->label = index >= 0 ? index : written;
+    if (item->label >= 0 && item->label < item->n_choices)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: \"%s\" is \"%.40s\", expected the index of one of the %d choices, from 0%s", source, key,
+                word, item->n_choices,
+                word[0] ? "" : " (published test splits have none; use the validation split)");
+}
+
+static enum status read_label(struct task_text *item, const cJSON *object, const char *key,
+                              const char *source) {
+    const cJSON *label = cJSON_GetObjectItemCaseSensitive(object, key);
+    int64_t index;
+    if (!label)
+        return FAIL(STATUS_INVALID,
+                    "%s has no \"%s\" (published test splits have none; use the validation split)", source,
+                    key);
+    if (cJSON_IsString(label))
+        return read_label_word(item, key, label->valuestring, source);
+    TRY(json_get_integer(object, key, 0, item->n_choices - 1, source, &index));
+    item->label = (int)index;
+    return STATUS_OK;
+}
+
+// ---- kinds
+
+// As lm-evaluation-harness builds it: "activity_label: ctx_a ctx_b", with ctx_b capitalized.
+static enum status read_hellaswag(struct task_text *item, const cJSON *object, const char *source) {
+    const char *activity, *a, *b;
+    struct text query = {0};
+    TRY(json_get_string(object, "activity_label", source, &activity));
+    text_add(&query, "%s: ", activity);
+    enum status status;
+    if (cJSON_GetObjectItemCaseSensitive(object, "ctx_a")) {
+        status = json_get_string(object, "ctx_a", source, &a);
+        if (status == STATUS_OK)
+            status = json_get_string(object, "ctx_b", source, &b);
+        if (status == STATUS_OK) {
+            text_add(&query, "%s ", a);
+            words_add_capitalized(&query, b);
+        }
+    } else {
+        status = json_get_string(object, "ctx", source, &a);
+        if (status == STATUS_OK)
+            text_add(&query, "%s", a);
+    }
+    if (status == STATUS_OK)
+        words_add_hellaswag(&item->context, query.data);
+    text_free(&query);
+    TRY(status);
+    TRY(read_choices(item, object, "endings", true, source));
+    return read_label(item, object, "label", source);
+}
+
+static enum status read_lambada(struct task_text *item, const cJSON *object, const char *source) {
+    const char *text;
+    TRY(json_get_string(object, "text", source, &text));
+    const char *blank = strrchr(text, ' '), *word = blank ? blank + 1 : text;
+    if (!word[0])
+        return FAIL(STATUS_INVALID, "%s: \"text\" %s, expected a last word", source,
+                    blank ? "ends with a blank" : "is empty");
+    text_add_bytes(&item->context, text, blank ? (size_t)(blank - text) : 0);
+    item->n_choices = 1;
+    text_add(&item->choices[0], "%s", word);
+    return STATUS_OK;
+}
+
+static enum status read_multiple_choice(struct task_text *item, const cJSON *object, const char *source) {
+    static const char *const contexts[] = {"context", "question", "query", "ctx", NULL},
+                             *const choices[] = {"choices", "endings", "options", NULL},
+                             *const labels[] = {"label", "answer", "gold", NULL};
+    const char *context = key_of(object, contexts), *list = key_of(object, choices),
+               *label = key_of(object, labels), *text;
+    if (!context || !list || !label)
+        return FAIL(STATUS_INVALID,
+                    "%s has no %s; expected {\"context\": TEXT, \"choices\": [TEXT, ...], \"label\": INDEX}, "
+                    "or \"question\", \"endings\", \"answer\"",
+                    source,
+                    !context ? "\"context\""
+                    : !list  ? "\"choices\""
+                             : "\"label\"");
+    TRY(json_get_string(object, context, source, &text));
+    text_add(&item->context, "%s", text);
+    TRY(read_choices(item, object, list, false, source));
+    return read_label(item, object, label, source);
+}
+
+enum status task_text_read(struct task_text *item, enum task_kind kind, const char *line, size_t length,
+                           const char *source) {
+    static enum status (*const readers[])(struct task_text *, const cJSON *,
+                                          const char *) = {[TASK_HELLASWAG] = read_hellaswag,
+                                                           [TASK_LAMBADA] = read_lambada,
+                                                           [TASK_MULTIPLE_CHOICE] = read_multiple_choice};
+    cJSON *object;
+    *item = (struct task_text){0};
+    if (utf8_valid_bytes(line, length) != length)
+        return FAIL(STATUS_INVALID, "%s is not UTF-8 (byte %zu of the line)", source,
+                    utf8_valid_bytes(line, length) + 1);
+    TRY(json_parse(line, length, source, &object));
+    enum status status =
+        cJSON_IsObject(object)
+            ? readers[kind](item, object, source)
+            : FAIL(STATUS_INVALID, "%s is not an object; expected one JSON object per line", source);
+    cJSON_Delete(object);
+    return status;
+}
+
+// ---- requests
 
 struct reader {
     struct task *task;
@@ -57,24 +237,6 @@ struct reader {
     int most_requests, most_items; // that there is room for
     const char *source;            // file and line
 };
-
-// The array with room for one element more than n, or NULL.
-static void *grow(void *elements, int *capacity, int n, size_t size) {
-    if (n < *capacity)
-        return elements;
-    *capacity = *capacity < INT_MAX / 2 ? 2 * *capacity + 64 : INT_MAX;
-    return n < *capacity ? realloc(elements, (size_t)*capacity * size) : NULL;
-}
-
-static enum status add(struct reader *reader, const struct task_request *request) {
-    struct task *task = reader->task;
-    void *grown = grow(task->requests, &reader->most_requests, task->n_requests, sizeof *request);
-    if (!grown)
-        return FAIL(STATUS_FAILED, "out of memory for %d requests of %s", task->n_requests, task->path);
-    task->requests = grown;
-    task->requests[task->n_requests++] = *request;
-    return STATUS_OK;
-}
 
 static enum status check_vocabulary(const struct reader *reader, const struct token_list *ids) {
     for (size_t i = 0; i < ids->n; i++)
@@ -97,23 +259,11 @@ static enum status add_request(struct reader *reader, size_t n_context, double l
                     "%zu; leave the item out",
                     reader->source, n_scored, most - 1, most - 1);
     const size_t dropped = ids->n > most ? ids->n - most : 0;
-    TRY(add(reader, &(struct task_request){.first = task->tokens.n,
-                                           .n = (int)(ids->n - dropped),
-                                           .n_scored = (int)n_scored,
-                                           .length = length}));
+    RESERVE(task->requests, task->n_requests + 1, reader->most_requests);
+    task->requests[task->n_requests++] = (struct task_request){
+        .first = task->tokens.n, .n = (int)(ids->n - dropped), .n_scored = (int)n_scored, .length = length};
     for (size_t i = dropped; i < ids->n; i++)
         token_list_add(&task->tokens, ids->ids[i]);
-    return STATUS_OK;
-}
-
-static enum status begin_item(struct reader *reader, int n_choices, int label) {
-    struct task *task = reader->task;
-    void *grown = grow(task->items, &reader->most_items, task->n_items, sizeof *task->items);
-    if (!grown)
-        return FAIL(STATUS_FAILED, "out of memory for %d items of %s", task->n_items, task->path);
-    task->items = grown;
-    task->items[task->n_items++] =
-        (struct task_item){.first = task->n_requests, .n = n_choices, .label = label};
     return STATUS_OK;
 }
 
@@ -122,8 +272,11 @@ static enum status add_item(struct reader *reader, const struct task_text *item)
     const struct tokenizer *tokenizer = reader->options->tokenizer;
     const char *context = item->context.data ? item->context.data : "";
     const size_t n = words_without_space_at_end(context, item->context.length);
-    TRY(begin_item(reader, item->n_choices, item->label));
+    struct task *task = reader->task;
     struct token_list *ids = &reader->ids;
+    RESERVE(task->items, task->n_items + 1, reader->most_items);
+    task->items[task->n_items++] =
+        (struct task_item){.first = task->n_requests, .n = item->n_choices, .label = item->label};
     const bool begins = n == 0 || tokenizer_has_bos(tokenizer);
     ids->n = 0;
     if (begins)
@@ -134,7 +287,6 @@ static enum status add_item(struct reader *reader, const struct task_text *item)
         reader->whole.length = 0;
         text_add_bytes(&reader->whole, context, item->context.length);
         text_add(&reader->whole, " %s", item->choices[i].data ? item->choices[i].data : "");
-        TRY(text_status(&reader->whole));
         ids->n = 0;
         if (begins)
             token_list_add(ids, tokenizer_document_start(tokenizer));
@@ -146,19 +298,13 @@ static enum status add_item(struct reader *reader, const struct task_text *item)
 }
 
 static enum status read_line(struct reader *reader, const char *line, size_t length, size_t number) {
-    struct task_text *item = malloc(sizeof *item);
+    struct task_text item;
     char *source = file_path("%s, line %zu", reader->task->path, number);
-    enum status status = STATUS_FAILED;
-    if (!item)
-        status = FAIL(STATUS_FAILED, "out of memory for an item of %s", reader->task->path);
-    else if (source) {
-        reader->source = source;
-        status = task_text_read(item, reader->task->kind, line, length, source);
-        if (status == STATUS_OK)
-            status = add_item(reader, item);
-        task_text_free(item);
-    }
-    free(item);
+    reader->source = source;
+    enum status status = task_text_read(&item, reader->task->kind, line, length, source);
+    if (status == STATUS_OK)
+        status = add_item(reader, &item);
+    task_text_free(&item);
     free(source);
     return status;
 }
@@ -202,8 +348,8 @@ enum status task_load(struct task *task, const char *option, const char *text,
     *task = (struct task){0};
     TRY(task_parse(option, text, &task->kind, &path));
     task->name = name_of(task->kind, path);
-    task->path = file_path("%s", path);
-    return task->name && task->path ? read_file(task, options) : STATUS_FAILED;
+    task->path = copy_string(path);
+    return read_file(task, options);
 }
 
 void task_free(struct task *task) {
@@ -228,9 +374,7 @@ static enum status check_name(const struct task_list *list, const char *option) 
 
 enum status task_list_load(struct task_list *list, const char *option, const char *const *texts, int n,
                            const struct task_options *options) {
-    *list = (struct task_list){.tasks = calloc((size_t)n + 1, sizeof *list->tasks)};
-    if (!list->tasks)
-        return FAIL(STATUS_FAILED, "out of memory for %d tasks", n);
+    *list = (struct task_list){.tasks = allocate((size_t)n, sizeof *list->tasks)};
     for (int i = 0; i < n; i++) {
         list->n = i + 1;
         TRY(task_load(&list->tasks[i], option, texts[i], options));

@@ -1,4 +1,5 @@
-// Evaluation tasks: a file of items, tokenized into requests. A request is a context and a continuation,
+// Evaluation tasks: a file of items (JSON Lines), each a context and what may continue it, tokenized into
+// requests. A request is a context and a continuation,
 // whose log-probability the model gives (infer/tasks/score.h). Definitions are those of
 // lm-evaluation-harness, so that figures are comparable:
 // - A continuation is a blank and the choice. Context and continuation are tokenized together, and the
@@ -8,8 +9,29 @@
 #ifndef ZERO_INFER_TASKS_TASK_H
 #define ZERO_INFER_TASKS_TASK_H
 
+#include "base/text.h"
 #include "data/tokenizer/tokenizer.h"
-#include "infer/tasks/item.h"
+
+enum task_kind {
+    TASK_HELLASWAG,       // as published
+    TASK_LAMBADA,         // {"text": ...}: the last word is the continuation
+    TASK_MULTIPLE_CHOICE, // {"context": ..., "choices": [...], "label": ...}
+    N_TASK_KINDS
+};
+const char *task_kind_name(enum task_kind kind); // "hellaswag", "lambada", "multiple_choice"
+
+// An item as text, of one line of a file.
+#define TASK_MOST_CHOICES 256
+struct task_text {
+    struct text context;
+    struct text choices[TASK_MOST_CHOICES]; // (n_choices) without the blank before; of LAMBADA the last word
+    int n_choices, label;                   // label: index of the right choice
+};
+// Reads one. Call task_text_free after each, also after a failure.
+// STATUS_INVALID names `source` (file and line), and what was expected.
+enum status task_text_read(struct task_text *item, enum task_kind kind, const char *line, size_t length,
+                           const char *source) MUST_CHECK;
+void task_text_free(struct task_text *item);
 
 struct task_request {
     size_t first;    // in task->tokens

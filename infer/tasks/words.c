@@ -99,7 +99,6 @@ void words_add_hellaswag(struct text *out, const char *text) {
             ". ");
     remove_brackets(&plain, titled.data, titled.length);
     replace(out, plain.data, plain.length, "  ", " ");
-    out->failed = out->failed || titled.failed || plain.failed;
     text_free(&titled);
     text_free(&plain);
 }

@@ -83,25 +83,21 @@ static void make_texts(void) {
 
 static struct batch *open_batch(struct whole_model *model, const struct tokenizer *tokenizer, int step_rows,
                                 int prompt_tokens) {
-    struct batch *batch;
-    assert_ok(batch_new(&(struct batch_options){.generator = model->generator,
-                                                .stream = &model->stream,
-                                                .hooks = &model->hooks,
-                                                .tokenizer = tokenizer,
-                                                .vocab_size = config.vocab_size,
-                                                .positions = POSITIONS,
-                                                .sequences = WHOLE_MODEL_SEQUENCES,
-                                                .step_rows = step_rows,
-                                                .prompt_tokens = prompt_tokens,
-                                                .host_logits = true},
-                        &batch));
-    return batch;
+    return batch_new(&(struct batch_options){.generator = model->generator,
+                                             .stream = &model->stream,
+                                             .hooks = &model->hooks,
+                                             .tokenizer = tokenizer,
+                                             .vocab_size = config.vocab_size,
+                                             .positions = POSITIONS,
+                                             .sequences = WHOLE_MODEL_SEQUENCES,
+                                             .step_rows = step_rows,
+                                             .prompt_tokens = prompt_tokens,
+                                             .host_logits = true});
 }
 
 static void add(struct batch *batch, int text, struct collected *into) {
-    int slot;
-    assert_ok(batch_add(batch, prompts[text], prompt_lengths[text], &options[text],
-                        (struct text_events){collect_token, collect_text, collect_end, into}, &slot));
+    batch_add(batch, prompts[text], prompt_lengths[text], &options[text],
+              (struct text_events){collect_token, collect_text, collect_end, into});
 }
 
 static void step(struct batch *batch, int *n_drawn) {
@@ -115,7 +111,7 @@ static void test_texts_do_not_change_each_other(void **state) {
     struct device *device = device_for_test(*state);
     struct tokenizer *tokenizer;
     struct whole_model model;
-    int n_alone = 0, n_together = 0, n_begun = 0, slot, n_steps = 0;
+    int n_alone = 0, n_together = 0, n_begun = 0, n_steps = 0;
     memset(alone, 0, sizeof alone);
     memset(together, 0, sizeof together);
     memset(&dropped, 0, sizeof dropped);
@@ -134,8 +130,8 @@ static void test_texts_do_not_change_each_other(void **state) {
     batch_delete(batch);
 
     batch = open_batch(&model, tokenizer, 2, GENERATOR_CHUNK);
-    assert_ok(batch_add(batch, prompts[4], prompt_lengths[4], &options[4],
-                        (struct text_events){collect_token, collect_text, collect_end, &dropped}, &slot));
+    const int slot = batch_add(batch, prompts[4], prompt_lengths[4], &options[4],
+                               (struct text_events){collect_token, collect_text, collect_end, &dropped});
     for (; n_begun < N_TEXTS || batch_n_texts(batch) > 0; n_steps++) {
         if (n_steps == 5)
             batch_remove(batch, slot); // in the middle: its events end
@@ -182,10 +178,9 @@ static void test_prompt_logprobs(void **state) {
     whole_model_perturb(&model);
     struct batch *batch = open_batch(&model, tokenizer, 1, 0);
     for (size_t n = 1; n <= 20; n += 19) {
-        int slot;
         struct collected *into = n == 1 ? &grown : &prompt;
-        assert_ok(batch_add(batch, prompts[2], n, &ask,
-                            (struct text_events){collect_token, collect_text, collect_end, into}, &slot));
+        batch_add(batch, prompts[2], n, &ask,
+                  (struct text_events){collect_token, collect_text, collect_end, into});
         while (batch_n_texts(batch) > 0)
             step(batch, &n_drawn);
         assert_true(into->ended && into->why == TEXT_LENGTH);
