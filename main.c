@@ -17,11 +17,9 @@ static enum status run_help(int n_args, char **args);
 static enum status run_completion(int n_args, char **args);
 static const struct command command_help = {
     .name = "help",
-    .synopsis = "[COMMAND] [--man]",
+    .synopsis = "[COMMAND]",
     .summary = "print all commands, or the help of one",
-    .flags = help_flags,
-    .n_flags = HELP_FLAGS,
-    .examples = "Read the manual page of a command.\ntrain help generate --man | man -l -\n",
+    .examples = "The flags of a command, and examples.\n./train help generate\n",
     .run = run_help,
 };
 static const struct command command_completion = {

@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "base/output.h"
 #include "cli/commands.h"
+#include "cli/print.h"
 #include "cli/text_model.h"
 #include "data/corpus.h"
 #include "data/shard_meta.h"
@@ -496,10 +497,9 @@ static void eval_result_free(struct eval_result *result) {
     *result = (struct eval_result){0};
 }
 
-// ---- what it prints: cells are texts; widths are counted in characters, as there is a plus-minus sign
+// ---- what it prints
 
 #define TABLE_WIDTH 100
-#define GAP         "   "
 
 static double loss_of(const struct eval_totals *totals) {
     return text_plain_nan(totals->loss / (double)totals->tokens);
@@ -562,84 +562,28 @@ static int n_rows(const struct eval_result *result) {
     return n;
 }
 
-// The measure of a row below the data's. Returns its task.
-static int find_measure(const struct eval_result *result, int row, const struct task_measure **measure) {
-    int task = 0;
-    for (row -= result->has_data ? 4 : 1; row >= result->tasks[task].n_measures; task++)
-        row -= result->tasks[task].n_measures;
-    *measure = &result->tasks[task].measures[row];
-    return task;
-}
-
-static bool is_of_task(const struct eval_result *result, int row) {
-    return row >= (result->has_data ? 4 : 1);
-}
-
-static void add_label(struct text *cell, const struct eval_result *result, int row) {
+static void fill_labels(const struct table *table, const struct eval_result *result) {
     static const char *const labels[] = {"", "loss", "perplexity", "bits per byte"};
-    const struct task_measure *measure;
-    if (!is_of_task(result, row)) {
+    struct text *cell = table->cells;
+    for (int row = 0; row < (result->has_data ? 4 : 1); row++, cell += table->columns)
         text_add(cell, "%s", labels[row]);
-        return;
-    }
-    const int task = find_measure(result, row, &measure);
-    text_add(cell, "%s %s", result->task_names[task], measure->name);
+    for (int i = 0; i < result->n_tasks; i++)
+        for (int k = 0; k < result->tasks[i].n_measures; k++, cell += table->columns)
+            text_add(cell, "%s %s", result->task_names[i], result->tasks[i].measures[k].name);
 }
 
-static void add_cell(struct text *cell, const struct eval_result *result, int row) {
-    const struct task_measure *measure;
+static void fill_column(const struct table *table, int column, const struct eval_result *result) {
+    struct text *cell = table->cells + column;
     const double loss = loss_of(&result->totals), bits_per_byte = bits_per_byte_of(&result->totals);
-    if (is_of_task(result, row)) {
-        (void)find_measure(result, row, &measure);
-        task_measure_add(cell, measure);
-    } else if (row == 0)
-        text_add(cell, "%s", result->path);
-    else if (row == 2)
-        text_add(cell, "%.2f", exp(loss));
-    else if (row == 3 && isnan(bits_per_byte))
-        text_add(cell, "-");
-    else
-        text_add(cell, "%.4f", row == 1 ? loss : bits_per_byte);
-}
-
-static size_t width_of(const struct text *cell) {
-    size_t n = 0;
-    for (size_t i = 0; i < cell->length; i++)
-        n += ((unsigned char)cell->data[i] & 0xc0) != 0x80;
-    return n;
-}
-
-typedef void cell_writer(struct text *cell, const struct eval_result *result, int row);
-
-static size_t column_width(const struct eval_result *result, cell_writer *write) {
-    size_t widest = 0;
-    for (int row = 0; row < n_rows(result); row++) {
-        struct text cell = {0};
-        write(&cell, result, row);
-        widest = width_of(&cell) > widest ? width_of(&cell) : widest;
-        text_free(&cell);
+    text_add(cell, "%s", result->path);
+    if (result->has_data) {
+        text_add(cell += table->columns, "%.4f", loss);
+        text_add(cell += table->columns, "%.2f", exp(loss));
+        text_add(cell += table->columns, isnan(bits_per_byte) ? "-" : "%.4f", bits_per_byte);
     }
-    return widest;
-}
-
-static void add_padded(struct text *out, const struct eval_result *result, int row, cell_writer *write,
-                       size_t width) {
-    struct text cell = {0};
-    write(&cell, result, row);
-    const size_t used = width_of(&cell);
-    text_add(out, "%s%*s", cell.data ? cell.data : "", used < width ? (int)(width - used) : 0, "");
-    text_free(&cell);
-}
-
-static void add_table(struct text *out, const struct eval_result *results, int n, size_t label_width) {
-    for (int row = 0; row < n_rows(results); row++) {
-        add_padded(out, results, row, add_label, label_width);
-        for (int i = 0; i < n; i++) {
-            text_add(out, GAP);
-            add_padded(out, &results[i], row, add_cell, i < n - 1 ? column_width(&results[i], add_cell) : 0);
-        }
-        text_add(out, "\n");
-    }
+    for (int i = 0; i < result->n_tasks; i++)
+        for (int k = 0; k < result->tasks[i].n_measures; k++)
+            task_measure_add(cell += table->columns, &result->tasks[i].measures[k]);
 }
 
 static bool tokenizers_differ(const struct eval_result *results, int n) {
@@ -651,21 +595,13 @@ static bool tokenizers_differ(const struct eval_result *results, int n) {
 
 // A row per figure and a column per model; as many tables as it takes to stay within a width of 100.
 static void eval_report_table(const struct eval_result *results, int n) {
-    struct text text = {0};
-    const size_t label_width = n > 0 ? column_width(results, add_label) : 0;
-    for (int first = 0; first < n;) {
-        size_t width = label_width + strlen(GAP) + column_width(&results[first], add_cell);
-        int end = first + 1;
-        for (; end < n; end++) {
-            width += strlen(GAP) + column_width(&results[end], add_cell);
-            if (width > TABLE_WIDTH)
-                break;
-        }
-        text_add(&text, first > 0 ? "\n" : "");
-        add_table(&text, results + first, end - first, label_width);
-        first = end;
-    }
-    output_text(&text);
+    struct table table = {
+        .rows = n_rows(results), .columns = n + 1, .n_left = n + 1, .gap = "   ", .width = TABLE_WIDTH};
+    table.cells = allocate((size_t)table.rows * (size_t)table.columns, sizeof *table.cells);
+    fill_labels(&table, results);
+    for (int i = 0; i < n; i++)
+        fill_column(&table, i + 1, &results[i]);
+    table_print(&table);
     if (tokenizers_differ(results, n))
         log_info("the runs have different tokenizers: loss and perplexity are per token and cannot be "
                  "compared; bits per byte can");

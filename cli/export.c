@@ -35,8 +35,6 @@ static enum status find_format(enum export_format *format) {
             *format = (enum export_format)i;
             return STATUS_OK;
         }
-    if (format_name && strcmp(format_name, "llmc") == 0)
-        return FAIL(STATUS_INVALID, "train export: --to llmc is not there any more; use --to hf or gguf");
     return FAIL(STATUS_INVALID, "train export: %s%s, expected --to hf or gguf",
                 format_name ? "unknown format " : "no format is named", format_name ? format_name : "");
 }

@@ -11,8 +11,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/output.h"
-#include "cli/clean_text.h"
 #include "cli/commands.h"
+#include "cli/print.h"
 #include "trainer/runs/run_record.h"
 
 #define DEFAULT_FOLDER "runs"
@@ -170,9 +170,6 @@ static void add_json(struct text *out, const struct listed_run *run, double now)
 }
 
 enum { COLUMNS = 8 };
-struct row {
-    struct text cells[COLUMNS];
-};
 
 static void add_loss(struct text *cell, double loss) {
     if (isfinite(loss))
@@ -193,68 +190,41 @@ static void add_age(struct text *cell, double seconds) {
     text_add(cell, "%.0f %s", floor(fmax(0, seconds) / units[unit].seconds), units[unit].unit);
 }
 
-static void fill_row(struct row *row, const struct listed_run *run, double now) {
+static void fill_row(struct text *cells, const struct listed_run *run, double now) {
     char text[32];
-    clean_text_add(&row->cells[0], run->path, strlen(run->path));
-    text_add(&row->cells[1], "%s", run_state_name(run->state));
-    text_add(&row->cells[2], "%lld", (long long)run->step);
+    clean_text_add(&cells[0], run->path, strlen(run->path));
+    text_add(&cells[1], "%s", run_state_name(run->state));
+    text_add(&cells[2], "%lld", (long long)run->step);
     if (run->total > 0)
-        text_add(&row->cells[2], "/%lld", (long long)run->total);
-    add_loss(&row->cells[3], run->loss);
-    add_loss(&row->cells[4], run->val_loss);
-    text_add(&row->cells[5], "%s",
+        text_add(&cells[2], "/%lld", (long long)run->total);
+    add_loss(&cells[3], run->loss);
+    add_loss(&cells[4], run->val_loss);
+    text_add(&cells[5], "%s",
              isfinite(run->seconds_left) ? text_duration(text, sizeof text, run->seconds_left) : "-");
-    add_age(&row->cells[6], now - run->changed);
-    text_add(&row->cells[7], "%s", text_bytes(text, sizeof text, run->disk_bytes));
-}
-
-// Characters, of which UTF-8's bytes 0x80 to 0xBF begin none.
-static int width_of(const struct text *cell) {
-    int width = 0;
-    for (size_t i = 0; i < cell->length; i++)
-        width += ((unsigned char)cell->data[i] & 0xC0) != 0x80;
-    return width;
-}
-
-// Names and states to the left, numbers to the right; the width of each column is that of its widest cell.
-static void print_rows(const struct row *rows, int n) {
-    int widths[COLUMNS] = {0};
-    for (int i = 0; i < n; i++)
-        for (int c = 0; c < COLUMNS; c++)
-            if (width_of(&rows[i].cells[c]) > widths[c])
-                widths[c] = width_of(&rows[i].cells[c]);
-    for (int i = 0; i < n; i++) {
-        for (int c = 0; c < COLUMNS; c++) {
-            const struct text *cell = &rows[i].cells[c];
-            const int blanks = widths[c] - width_of(cell);
-            printf("%s%*s%s%*s", c > 0 ? "  " : "", c < 2 ? 0 : blanks, "", cell->data ? cell->data : "",
-                   c < 2 ? blanks : 0, "");
-        }
-        printf("\n");
-    }
+    add_age(&cells[6], now - run->changed);
+    text_add(&cells[7], "%s", text_bytes(text, sizeof text, run->disk_bytes));
 }
 
 static void print_table(const struct list *list, double now) {
     static const char *const titles[COLUMNS] = {"RUN",      "STATE",     "STEP",    "LOSS",
                                                 "VAL LOSS", "TIME LEFT", "CHANGED", "DISK"};
-    struct row *rows = allocate((size_t)list->n + 1, sizeof *rows);
+    struct table table = {.rows = list->n + 1, .columns = COLUMNS, .n_left = 2, .gap = "  "};
+    struct text failures = {0};
+    table.cells = allocate((size_t)table.rows * COLUMNS, sizeof *table.cells);
     for (int c = 0; c < COLUMNS; c++)
-        text_add(&rows[0].cells[c], "%s", titles[c]);
-    for (int i = 0; i < list->n; i++)
-        fill_row(&rows[i + 1], &list->runs[i], now);
-    print_rows(rows, list->n + 1);
-    for (int i = 0; i < list->n; i++)
-        if (list->runs[i].message) {
-            struct text message = {0};
-            clean_text_add(&message, list->runs[i].message, strlen(list->runs[i].message));
-            printf("%s failed: %s\n", rows[i + 1].cells[0].data ? rows[i + 1].cells[0].data : "",
-                   message.data ? message.data : "");
-            text_free(&message);
+        text_add(&table.cells[c], "%s", titles[c]);
+    for (int i = 0; i < list->n; i++) {
+        const struct listed_run *run = &list->runs[i];
+        fill_row(table.cells + (i + 1) * COLUMNS, run, now);
+        if (run->message) {
+            clean_text_add(&failures, run->path, strlen(run->path));
+            text_add(&failures, " failed: ");
+            clean_text_add(&failures, run->message, strlen(run->message));
+            text_add(&failures, "\n");
         }
-    for (int i = 0; i <= list->n; i++)
-        for (int c = 0; c < COLUMNS; c++)
-            text_free(&rows[i].cells[c]);
-    free(rows);
+    }
+    table_print(&table);
+    output_text(&failures);
 }
 
 static void print_json(const struct list *list, double now) {

@@ -149,6 +149,12 @@ const char *gone_word(const char *full_name, const char *word) {
     return NULL;
 }
 
+// Whether a flag and its value are the words.
+static bool is_pair(const char *words, const char *flag, const char *value) {
+    const size_t n = strlen(flag);
+    return strncmp(words, flag, n) == 0 && words[n] == ' ' && strcmp(words + n + 1, value) == 0;
+}
+
 enum status gone_command(int n_args, char *const *args) {
     for (int i = 0; i < n_gones; i++) {
         const char *name = gones[i].name;
@@ -158,7 +164,8 @@ enum status gone_command(int n_args, char *const *args) {
         if (gones[i].kind != GONE_COMMANDS || strncmp(args[0], name, first) != 0 || args[0][first])
             continue;
         for (int k = second ? 1 : 0; k < last; k++)
-            if (!second || strcmp(args[k], second) == 0)
+            if (!second || strcmp(args[k], second) == 0 ||
+                (k + 1 < n_args && is_pair(second, args[k], args[k + 1])))
                 return FAIL(STATUS_INVALID, "train %s is not there any more; %s", name, gones[i].instead);
     }
     return STATUS_OK;

@@ -13,7 +13,6 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/parallel.h"
-#include "cli/bench/operations.h"
 #include "cli/commands.h"
 #include "cli/text_model.h"
 #include "kernels/cost.h"
@@ -40,10 +39,21 @@ static const struct arg flags[] = {
      "time for each (used by scripts/bench_cpu.sh)"},
 };
 
-struct machine_bench {
-    struct operation_bench operations;
+// Sizes of a GPT-2 124M, and the tile of logits that cross_entropy works on.
+enum { C = 768, H = 12, V = 50257, LOGITS_STRIDE = 50304, LOGITS_ROWS = 256 };
+enum { N_BUFFERS = 6 };
+
+struct bench {
+    struct device *device;
+    struct stream stream;
+    int B, T;
+    enum dtype type;
     struct region_memory memory;
-    size_t buffer_bytes;                // of each of operations.buffers
+    void *buffers[N_BUFFERS]; // (B T, 4 C) fp32 each, or a tile of fp32 logits where that is larger
+    size_t buffer_bytes;
+    int32_t *tokens;                    // (B T), each below T
+    bool dry_run;                       // operations are not run: their workspace is added up instead
+    size_t workspace_bytes;             // dry run: the largest that an operation asked for
     double gemm_rate[N_COMPUTE_DTYPES]; // FLOP/s
     double bandwidth;                   // bytes/s
 };
@@ -77,40 +87,183 @@ enum status bench_answer_requests(const char *description, bench_measure *measur
     return STATUS_OK;
 }
 
+// ---- the operations
+
+struct operation_case {
+    const char *name;
+    // Issues the operation once, and gives its FLOPs and bytes.
+    enum status (*run)(struct bench *b, struct operation_cost *cost);
+    bool multiplies; // matrices of the compute type, which are then random numbers; otherwise zeros
+    enum attention_kernel attention; // by which it is computed
+};
+
+// Runs the operation, or in a dry run asks for its workspace, and returns from the case.
+#define CALL(name, ...)                                                                                      \
+    do {                                                                                                     \
+        const struct name##_args args_ = {__VA_ARGS__};                                                      \
+        size_t bytes_ = 0;                                                                                   \
+        *cost = cost_of_operation(OP_##name, &args_);                                                        \
+        if (!b->dry_run)                                                                                     \
+            return b->device->ops->name(&b->stream, &args_);                                                 \
+        TRY(b->device->ops->workspace_bytes(b->device, OP_##name, &args_, &bytes_));                         \
+        if (bytes_ > b->workspace_bytes)                                                                     \
+            b->workspace_bytes = bytes_;                                                                     \
+        return STATUS_OK;                                                                                    \
+    } while (0)
+
+// q, k and v in one tensor, of H query heads and K key-value heads. table: of angles, or NULL
+static enum status forward_of(struct bench *b, struct operation_cost *cost, int K, int window,
+                              const void *table) {
+    const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
+    char *qkv = b->buffers[1];
+    CALL(attention_forward, .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
+         .v = qkv + (stride - (size_t)K * D) * size, .table = table, .q_stride = stride,
+         .q_batch_stride = stride * (size_t)b->T, .k_stride = stride, .k_batch_stride = stride * (size_t)b->T,
+         .v_stride = stride, .v_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T, .H = H,
+         .K = K, .D = C / H, .window = window, .type = b->type);
+}
+
+static enum status backward_of(struct bench *b, struct operation_cost *cost, int K, int window,
+                               const void *table) {
+    const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
+    const size_t k_at = C * size, v_at = (stride - (size_t)K * D) * size;
+    char *qkv = b->buffers[1], *dqkv = b->buffers[2];
+    CALL(attention_backward, .dq = dqkv, .dk = dqkv + k_at, .dv = dqkv + v_at, .dout = b->buffers[4],
+         .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + k_at, .v = qkv + v_at,
+         .table = table, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T, .k_stride = stride,
+         .k_batch_stride = stride * (size_t)b->T, .v_stride = stride, .v_batch_stride = stride * (size_t)b->T,
+         .B = b->B, .T = b->T, .H = H, .K = K, .D = C / H, .window = window, .type = b->type);
+}
+
+// One more position for each of B sequences that fill the cache. The tokens 0, 1, 2, ... T - 1 also serve as
+// sequences, and the last ones as lengths.
+static enum status decode_of(struct bench *b, struct operation_cost *cost, int K) {
+    const size_t D = C / H, columns = (size_t)K * D, size = dtype_size(b->type);
+    char *cache = b->buffers[1];
+    size_t n_keys = 0;
+    for (int i = 0; i < b->B; i++)
+        n_keys += (size_t)(b->T - i);
+    CALL(attention_decode, .out = b->buffers[0], .keys = cache, .values = cache + columns * size,
+         .q = b->buffers[2], .k = b->buffers[3], .v = b->buffers[4], .sequences = b->tokens,
+         .lengths = b->tokens + b->T - b->B, .q_stride = C, .k_stride = columns, .v_stride = columns,
+         .cache_stride = 2 * columns, .cache_batch_stride = 2 * columns * (size_t)b->T, .n_keys = n_keys,
+         .B = b->B, .H = H, .K = K, .D = C / H, .type = b->type);
+}
+
+// The same by the operation that a step uses on a GPU, in spans of 2 C and the rest, as of a bias and a
+// matrix.
+static enum status spans_step(struct bench *b, struct operation_cost *cost) {
+    const size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
+    struct {
+        struct optimizer_span spans[2];
+        struct update_plan plan;
+        struct update_result result;
+    } inputs = {.plan = {.step = 1, .lr = 1e-4, .loss_scale = 1, .allowed = 1}, .result = {.grad_scale = 1}},
+      *there = b->buffers[5];
+    size_t n_tiles = 0;
+    for (int i = 0; i < 2; i++) {
+        const size_t begin = i == 0 ? 0 : 2 * C;
+        struct optimizer_span *span = &inputs.spans[i];
+        *span = (struct optimizer_span){.state = {.master = (float *)b->buffers[0] + begin,
+                                                  .m = (float *)b->buffers[1] + begin,
+                                                  .v = (float *)b->buffers[2] + begin},
+                                        .grad = (float *)b->buffers[3] + begin,
+                                        .n = i == 0 ? 2 * C : n - 2 * C,
+                                        .first_tile = n_tiles,
+                                        .lr_scale = 1,
+                                        .weight_decay = i * 0.1,
+                                        .group = i};
+        if (b->type != DTYPE_F32)
+            span->param = (char *)b->buffers[4] + begin * dtype_size(b->type);
+        n_tiles += (span->n + OPTIMIZER_TILE - 1) / OPTIMIZER_TILE;
+    }
+    if (!b->dry_run)
+        TRY(b->device->copy(&b->stream, there, &inputs, sizeof inputs));
+    CALL(optimizer_spans, .rule = OPTIMIZER_ADAMW, .spans = there->spans, .n_spans = 2, .n_moments = 2,
+         .has_param = b->type != DTYPE_F32, .n = n, .n_tiles = n_tiles, .plan = &there->plan,
+         .result = &there->result, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .type = b->type);
+}
+
+static enum status orthogonal_step(struct bench *b, struct operation_cost *cost) {
+    const struct {
+        struct update_plan plan;
+        struct update_result result;
+    } inputs = {.plan = {.step = 1, .lr = 1e-2, .loss_scale = 1, .allowed = 1}, .result = {.grad_scale = 1}},
+      *there = b->buffers[5];
+    if (!b->dry_run)
+        TRY(b->device->copy(&b->stream, b->buffers[5], &inputs, sizeof inputs));
+    CALL(muon_step, .param = b->type == DTYPE_F32 ? NULL : b->buffers[0], .master = b->buffers[1],
+         .update = b->buffers[2], .n = (size_t)b->B * (size_t)b->T * 4 * C, .scale = 0.2f,
+         .plan = &there->plan, .result = &there->result, .type = b->type, .update_type = b->type);
+}
+
+#define BUFFER(i) (b->buffers[i])
+#define BYTES(i)  ((char *)b->buffers[i])
+#define FLOATS(i) ((float *)b->buffers[i])
+#define ROWS      (b->B * b->T)
+#define ROWS_C    ((size_t)b->B * (size_t)b->T * C)
+#define SIDE      (ROWS < C ? ROWS : C)
+#define FUNCTION(id, title, multiplies, attention, call)                                                     \
+    static enum status run_##id(struct bench *b, struct operation_cost *cost) {                              \
+        return call;                                                                                         \
+    }
+#define CASE(id, title, multiplies, operation, ...)                                                          \
+    static enum status run_##id(struct bench *b, struct operation_cost *cost) {                              \
+        CALL(operation, __VA_ARGS__);                                                                        \
+    }
+#include "cli/bench/operations.def"
+
+static const struct operation_case cases[] = {
+#define FUNCTION(id, title, multiplies, attention, call) {title, run_##id, multiplies, attention},
+#define CASE(id, title, multiplies, operation, ...)      {title, run_##id, multiplies, ATTENTION_FLASH},
+#include "cli/bench/operations.def"
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+// Sets the attention of the case's operations. *runs: whether the device has it for bench->type.
+static enum status begin_case(struct bench *bench, const struct operation_case *one, bool *runs) {
+    const struct attention_shape shape = {
+        .B = bench->B, .T = bench->T, .H = H, .K = H, .D = C / H, .type = bench->type};
+    struct device *device = bench->device;
+    struct cudnn_support support = {.usable = one->attention == ATTENTION_FLASH};
+    if (!support.usable && device->cudnn_support)
+        TRY(device->cudnn_support(device, &shape, &support));
+    device->attention = one->attention;
+    *runs = support.usable;
+    return STATUS_OK;
+}
+
 // ---- timing
 
 #define TOGETHER_SECONDS 1e-3 // of GPU work per timing, long enough to hide the launches
 #define MOST_TOGETHER    256
 
-static enum status time_once(struct operation_bench *operations, const struct operation_case *one,
-                             int n_together, struct operation_cost *cost, double *seconds) {
+static enum status time_once(struct bench *bench, const struct operation_case *one, int n_together,
+                             struct operation_cost *cost, double *seconds) {
     double began = clock_monotonic_s();
     for (int i = 0; i < n_together; i++)
-        TRY(one->run(operations, cost));
-    TRY(operations->device->synchronize(&operations->stream));
+        TRY(one->run(bench, cost));
+    TRY(bench->device->synchronize(&bench->stream));
     *seconds = (clock_monotonic_s() - began) / n_together;
     return STATUS_OK;
 }
 
 // The fastest of a few timings, after one to warm up; on a GPU of several runs each.
-static enum status time_case(struct machine_bench *bench, const struct operation_case *one,
+static enum status time_case(struct bench *bench, const struct operation_case *one,
                              struct operation_cost *cost, double *seconds) {
-    struct operation_bench *operations = &bench->operations;
-    struct device *device = operations->device;
+    struct device *device = bench->device;
     // Zeros are valid in every type. What the previous operation left may not be.
-    for (int i = 0; i < N_BENCH_BUFFERS && one->multiplies; i++)
-        TRY(device_fill_random(&operations->stream, operations->buffers[i], bench->buffer_bytes,
-                               operations->type));
-    for (int i = 0; i < N_BENCH_BUFFERS && !one->multiplies; i++)
-        TRY(device->ops->fill(&operations->stream,
-                              &(struct fill_args){.out = operations->buffers[i],
-                                                  .n = bench->buffer_bytes / sizeof(float),
-                                                  .type = DTYPE_F32}));
+    for (int i = 0; i < N_BUFFERS && one->multiplies; i++)
+        TRY(device_fill_random(&bench->stream, bench->buffers[i], bench->buffer_bytes, bench->type));
+    for (int i = 0; i < N_BUFFERS && !one->multiplies; i++)
+        TRY(device->ops->fill(&bench->stream, &(struct fill_args){.out = bench->buffers[i],
+                                                                  .n = bench->buffer_bytes / sizeof(float),
+                                                                  .type = DTYPE_F32}));
     *seconds = HUGE_VAL;
     int n_together = 1;
     for (int i = 0; i <= (quick ? 2 : 5); i++) {
         double elapsed;
-        TRY(time_once(operations, one, n_together, cost, &elapsed));
+        TRY(time_once(bench, one, n_together, cost, &elapsed));
         if (i > 0 && elapsed < *seconds)
             *seconds = elapsed;
         if (i == 1 && device->place == REGION_DEVICE)
@@ -122,121 +275,117 @@ static enum status time_case(struct machine_bench *bench, const struct operation
 }
 
 // The machine's limits, to which operations are compared.
-static enum status measure_limits(struct machine_bench *bench) {
-    const struct operation_bench *operations = &bench->operations;
+static enum status measure_limits(struct bench *bench) {
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct gemm_rate rate;
-        TRY(device_measure_gemm_rate(operations->device, operations->B * operations->T, BENCH_C,
-                                     (enum dtype)type, GEMM_SECONDS, &rate));
+        TRY(device_measure_gemm_rate(bench->device, bench->B * bench->T, C, (enum dtype)type, GEMM_SECONDS,
+                                     &rate));
         bench->gemm_rate[type] = rate.best;
     }
-    return device_measure_bandwidth(operations->device, &bench->bandwidth);
+    return device_measure_bandwidth(bench->device, &bench->bandwidth);
 }
 
-static enum status give_tokens(struct operation_bench *operations) {
-    size_t n = (size_t)operations->B * (size_t)operations->T;
+static enum status give_tokens(struct bench *bench) {
+    size_t n = (size_t)bench->B * (size_t)bench->T;
     int32_t *tokens = allocate(n, sizeof *tokens);
     for (size_t i = 0; i < n; i++)
-        tokens[i] = (int32_t)(i % (size_t)operations->T);
-    enum status status =
-        operations->device->copy(&operations->stream, operations->tokens, tokens, n * sizeof *tokens);
+        tokens[i] = (int32_t)(i % (size_t)bench->T);
+    enum status status = bench->device->copy(&bench->stream, bench->tokens, tokens, n * sizeof *tokens);
     if (status == STATUS_OK)
-        status = operations->device->synchronize(&operations->stream);
+        status = bench->device->synchronize(&bench->stream);
     free(tokens);
     return status;
 }
 
 // The workspace of all cases, by a dry run of each with stand-ins for the buffers.
-static enum status size_workspace(struct operation_bench *operations) {
+static enum status size_workspace(struct bench *bench) {
     struct operation_cost cost;
-    for (int i = 0; i < N_BENCH_BUFFERS; i++)
-        operations->buffers[i] = (void *)(uintptr_t)REGION_ALIGNMENT;
-    operations->tokens = (int32_t *)(uintptr_t)REGION_ALIGNMENT;
-    operations->dry_run = true;
+    for (int i = 0; i < N_BUFFERS; i++)
+        bench->buffers[i] = (void *)(uintptr_t)REGION_ALIGNMENT;
+    bench->tokens = (int32_t *)(uintptr_t)REGION_ALIGNMENT;
+    bench->dry_run = true;
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
-        for (int i = 0; i < n_operation_cases; i++) {
+        for (int i = 0; i < N_CASES; i++) {
             bool runs;
-            operations->type = (enum dtype)type;
-            TRY(operation_case_begin(operations, &operation_cases[i], &runs));
+            bench->type = (enum dtype)type;
+            TRY(begin_case(bench, &cases[i], &runs));
             if (runs)
-                TRY(operation_cases[i].run(operations, &cost));
+                TRY(cases[i].run(bench, &cost));
         }
-    operations->dry_run = false;
+    bench->dry_run = false;
     return STATUS_OK;
 }
 
-static enum status prepare(struct machine_bench *bench) {
-    struct operation_bench *operations = &bench->operations;
+static enum status prepare(struct bench *bench) {
     struct region_table *table = &bench->memory.table;
-    enum region_place place = operations->device->place;
-    size_t rows = (size_t)operations->B * (size_t)operations->T, wide = rows * 4 * BENCH_C * sizeof(float);
-    size_t logits = (size_t)BENCH_LOGITS_ROWS * BENCH_LOGITS_STRIDE * sizeof(float);
-    int regions[N_BENCH_BUFFERS], tokens, workspace;
+    enum region_place place = bench->device->place;
+    size_t rows = (size_t)bench->B * (size_t)bench->T, wide = rows * 4 * C * sizeof(float);
+    size_t logits = (size_t)LOGITS_ROWS * LOGITS_STRIDE * sizeof(float);
+    int regions[N_BUFFERS], tokens, workspace;
     bench->buffer_bytes = wide > logits ? wide : logits;
-    for (int i = 0; i < N_BENCH_BUFFERS; i++)
+    for (int i = 0; i < N_BUFFERS; i++)
         TRY(region_add(table, REGION_ACTIVATIONS, place, DTYPE_U8, bench->buffer_bytes, &regions[i],
                        "bench.%d", i));
     TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &tokens, "tokens"));
-    TRY(size_workspace(operations));
-    TRY(region_add(table, REGION_WORKSPACE, place, DTYPE_U8, operations->workspace_bytes, &workspace,
+    TRY(size_workspace(bench));
+    TRY(region_add(table, REGION_WORKSPACE, place, DTYPE_U8, bench->workspace_bytes, &workspace,
                    "operations"));
     TRY(region_memory_allocate(&bench->memory));
-    for (int i = 0; i < N_BENCH_BUFFERS; i++)
-        operations->buffers[i] = region_data(table, regions[i]);
-    operations->tokens = region_data(table, tokens);
-    operations->stream.workspace = region_data(table, workspace);
-    operations->stream.workspace_bytes = operations->workspace_bytes;
-    return give_tokens(operations);
+    for (int i = 0; i < N_BUFFERS; i++)
+        bench->buffers[i] = region_data(table, regions[i]);
+    bench->tokens = region_data(table, tokens);
+    bench->stream.workspace = region_data(table, workspace);
+    bench->stream.workspace_bytes = bench->workspace_bytes;
+    return give_tokens(bench);
 }
 
-static void report_case(const struct machine_bench *bench, const struct operation_case *one,
+static void report_case(const struct bench *bench, const struct operation_case *one,
                         const struct operation_cost *cost, double seconds, bool first) {
-    const struct device_peak limits = {bench->gemm_rate[bench->operations.type], bench->bandwidth};
+    const struct device_peak limits = {bench->gemm_rate[bench->type], bench->bandwidth};
     enum cost_limit limit;
     double least = cost_least_seconds(cost, &limits, &limit);
     bool compute = limit == COST_LIMIT_GEMM;
     if (as_json)
         printf("%s\n    {\"operation\": \"%s\", \"type\": \"%s\", \"seconds\": %.6g, \"flops\": %.6g, "
                "\"bytes\": %.6g, \"limit\": \"%s\", \"of_limit\": %.4g}",
-               first ? "" : ",", one->name, dtype_name(bench->operations.type), seconds, cost->flops,
-               cost->bytes, cost_limit_name(limit), least / seconds);
+               first ? "" : ",", one->name, dtype_name(bench->type), seconds, cost->flops, cost->bytes,
+               cost_limit_name(limit), least / seconds);
     else
-        printf("%-26s %-5s %9.3f ms %9.1f %-7s %5.2f of %s\n", one->name, dtype_name(bench->operations.type),
+        printf("%-26s %-5s %9.3f ms %9.1f %-7s %5.2f of %s\n", one->name, dtype_name(bench->type),
                seconds * 1e3, (compute ? cost->flops : cost->bytes) / seconds / 1e9,
                compute ? "GFLOP/s" : "GB/s", least / seconds, cost_limit_name(limit));
 }
 
-static enum status run_cases(struct machine_bench *bench) {
-    const struct operation_bench *operations = &bench->operations;
+static enum status run_cases(struct bench *bench) {
     bool first = true;
     TRY(prepare(bench));
     TRY(measure_limits(bench));
-    const double *rate = bench->gemm_rate, peak = operations->device->dense_peak[DTYPE_BF16];
+    const double *rate = bench->gemm_rate, peak = bench->device->dense_peak[DTYPE_BF16];
     if (as_json)
         printf("{\n  \"device\": \"%s\",\n  \"gemm_fp32_flops_per_s\": %.6g,\n  \"gemm_bf16_flops_per_s\": "
                "%.6g,\n  \"gemm_fp16_flops_per_s\": %.6g,\n  \"dense_peak_bf16_flops_per_s\": %.6g,\n"
                "  \"bandwidth_bytes_per_s\": %.6g,\n  \"operations\": [",
-               operations->device->description, rate[DTYPE_F32], rate[DTYPE_BF16], rate[DTYPE_F16], peak,
+               bench->device->description, rate[DTYPE_F32], rate[DTYPE_BF16], rate[DTYPE_F16], peak,
                bench->bandwidth);
     else
         printf("%s\nGEMM fp32 %.1f GFLOP/s, bf16 %.1f, fp16 %.1f; memory, two reads and a write: %.1f GB/s\n"
                "operations at %d x %d tokens of %d channels:\n",
-               operations->device->description, rate[DTYPE_F32] / 1e9, rate[DTYPE_BF16] / 1e9,
-               rate[DTYPE_F16] / 1e9, bench->bandwidth / 1e9, operations->B, operations->T, BENCH_C);
+               bench->device->description, rate[DTYPE_F32] / 1e9, rate[DTYPE_BF16] / 1e9,
+               rate[DTYPE_F16] / 1e9, bench->bandwidth / 1e9, bench->B, bench->T, C);
     if (!as_json && peak > 0)
         printf("dense peak bf16 %.1f GFLOP/s, of which GEMM reaches %.0f %%\n", peak / 1e9,
                100 * rate[DTYPE_BF16] / peak);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
-        for (int i = 0; i < n_operation_cases; i++) {
+        for (int i = 0; i < N_CASES; i++) {
             struct operation_cost cost;
             double seconds;
             bool runs;
-            bench->operations.type = (enum dtype)type;
-            TRY(operation_case_begin(&bench->operations, &operation_cases[i], &runs));
+            bench->type = (enum dtype)type;
+            TRY(begin_case(bench, &cases[i], &runs));
             if (!runs)
                 continue;
-            TRY(time_case(bench, &operation_cases[i], &cost, &seconds));
-            report_case(bench, &operation_cases[i], &cost, seconds, first);
+            TRY(time_case(bench, &cases[i], &cost, &seconds));
+            report_case(bench, &cases[i], &cost, seconds, first);
             first = false;
         }
     if (as_json)
@@ -269,20 +418,19 @@ static enum status bench_gemm(void) {
 }
 
 static enum status bench_operations(void) {
-    struct machine_bench bench = {.operations = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024}};
-    struct operation_bench *operations = &bench.operations;
-    TRY(device_open(device_name, (int)threads, 0, &operations->device));
-    if (operations->device->place == REGION_DEVICE) { // beyond its cache, as in training
-        operations->B = quick ? 16 : 32;
-        operations->T = 1024;
+    struct bench bench = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024};
+    TRY(device_open(device_name, (int)threads, 0, &bench.device));
+    if (bench.device->place == REGION_DEVICE) { // beyond its cache, as in training
+        bench.B = quick ? 16 : 32;
+        bench.T = 1024;
     }
-    region_memory_init(&bench.memory, operations->device);
-    enum status status = stream_init(&operations->stream, operations->device);
+    region_memory_init(&bench.memory, bench.device);
+    enum status status = stream_init(&bench.stream, bench.device);
     if (status == STATUS_OK)
         status = run_cases(&bench);
     region_memory_free(&bench.memory);
-    stream_free(&operations->stream);
-    device_close(operations->device);
+    stream_free(&bench.stream);
+    device_close(bench.device);
     return status;
 }
 

@@ -1,0 +1,87 @@
+#include "cli/print.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/json.h"
+#include "base/utf8.h"
+
+#define REPLACEMENT "\xEF\xBF\xBD"
+
+// C0 without tab and newline, DEL, and C1 (U+0080 to U+009F, in two bytes).
+static bool is_control(const char *bytes, size_t n) {
+    const unsigned char first = (unsigned char)bytes[0];
+    if (first == 0xC2)
+        return n > 1 && (unsigned char)bytes[1] < 0xA0;
+    return (first < 0x20 && first != '\t' && first != '\n') || first == 0x7F;
+}
+
+void clean_text_add(struct text *out, const char *bytes, size_t n) {
+    while (n > 0) {
+        size_t valid = utf8_valid_bytes(bytes, n), plain = 0;
+        while (plain < valid && !is_control(bytes + plain, valid - plain))
+            plain++;
+        text_add_bytes(out, bytes, plain);
+        bytes += plain;
+        n -= plain;
+        if (n == 0)
+            return;
+        const size_t replaced = plain < valid && (unsigned char)bytes[0] == 0xC2 ? 2 : 1;
+        text_add_bytes(out, REPLACEMENT, sizeof REPLACEMENT - 1);
+        bytes += replaced;
+        n -= replaced;
+    }
+}
+
+void clean_text_add_json(struct text *out, const char *bytes, size_t n) {
+    struct text clean = {0};
+    clean_text_add(&clean, bytes, n);
+    json_add_string(out, clean.data ? clean.data : "");
+    text_free(&clean);
+}
+
+// ---- tables
+
+// Characters, of which UTF-8's bytes 0x80 to 0xBF begin none.
+static int width_of(const struct text *cell) {
+    int width = 0;
+    for (size_t i = 0; i < cell->length; i++)
+        width += ((unsigned char)cell->data[i] & 0xC0) != 0x80;
+    return width;
+}
+
+// A row with column 0 and those from `first` to before `end`.
+static void print_row(const struct table *table, const struct text *row, const int *widths, int first,
+                      int end) {
+    for (int c = 0; c < end; c = c == 0 ? first : c + 1) {
+        const int blanks = widths[c] - width_of(&row[c]);
+        printf("%s%*s%s%*s", c > 0 ? table->gap : "", c < table->n_left ? 0 : blanks, "",
+               row[c].data ? row[c].data : "", c < table->n_left && c < end - 1 ? blanks : 0, "");
+    }
+    printf("\n");
+}
+
+void table_print(struct table *table) {
+    int *widths = allocate((size_t)table->columns, sizeof *widths);
+    const int gap = (int)strlen(table->gap), n_cells = table->rows * table->columns;
+    for (int i = 0; i < n_cells; i++)
+        if (width_of(&table->cells[i]) > widths[i % table->columns])
+            widths[i % table->columns] = width_of(&table->cells[i]);
+    for (int first = 1, end; first < table->columns; first = end) {
+        int width = widths[0];
+        for (end = first; end < table->columns; end++) {
+            width += gap + widths[end];
+            if (end > first && table->width > 0 && width > table->width)
+                break;
+        }
+        printf("%s", first > 1 ? "\n" : "");
+        for (int row = 0; row < table->rows; row++)
+            print_row(table, table->cells + row * table->columns, widths, first, end);
+    }
+    for (int i = 0; i < n_cells; i++)
+        text_free(&table->cells[i]);
+    free(table->cells);
+    free(widths);
+}
