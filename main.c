@@ -17,9 +17,11 @@ static enum status run_help(int n_args, char **args);
 static enum status run_completion(int n_args, char **args);
 static const struct command command_help = {
     .name = "help",
-    .synopsis = "[COMMAND]",
+    .synopsis = "[COMMAND] [--man]",
     .summary = "print all commands, or the help of one",
-    .examples = "The flags of a command, and examples.\n./train help generate\n",
+    .flags = help_flags,
+    .n_flags = HELP_FLAGS,
+    .examples = "Read the manual page of a command.\ntrain help generate --man | man -l -\n",
     .run = run_help,
 };
 static const struct command command_completion = {

@@ -46,6 +46,23 @@ class Help(CommandCase):
                 self.assertLessEqual(given, self.flags(called), line)
             self.assertTrue(own, command)
 
+    def test_manual_pages(self):
+        for command in [None, *self.commands()]:
+            page = self.run_train('help', *([command] if command else []), '--man').out
+            self.assertTrue(page.startswith('.TH "TRAIN'), page[:40])
+            for section in ('NAME', 'SYNOPSIS', 'EXIT STATUS'):
+                self.assertIn(f'.SH {section}\n', page)
+            macros = set(re.findall(r"^[.'](\S*)", page, re.M))
+            self.assertLessEqual(macros, {'TH', 'SH', 'TP', 'B', 'BR', 'br', 'PP', 'RS', 'RE', 'nf', 'fi'}, command)
+            self.assertEqual(re.findall(r'(?<!\\)-', page.split('\n', 1)[1]), [], command)  # hyphens that could be copied as something else
+            if command:
+                for flag in self.flags(command):
+                    self.assertIn(flag.replace('-', r'\-'), page)
+            if shutil.which('mandoc'):
+                found = subprocess.run(['mandoc', '-T', 'lint', '-W', 'warning'], input=page, text=True, capture_output=True,
+                                       check=False).stdout
+                self.assertEqual([line for line in found.splitlines() if 'missing date' not in line], [])
+
     def completed(self, *words, shell='bash'):
         script = self.folder / 'completion'
         if not script.exists():
