@@ -4,6 +4,7 @@
 
 #include "model/param_overlap.h"
 #include "zero/stages/muon.h"
+#include "zero/stages/parameters.h"
 
 // Elements of a unit: those gathered again for each use, and those of persistent tensors (smaller than
 // stage3_param_persistence_threshold), gathered once per step.

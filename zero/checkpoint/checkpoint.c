@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "zero/checkpoint/manifest.h"
 #include "zero/checkpoint/ranks.h"
@@ -24,8 +25,6 @@ struct manifest_text {
 
 static enum status read_manifest(struct checkpoint *checkpoint, struct manifest_text *text) {
     char *path = file_path("%s/" MANIFEST_NAME, checkpoint->path);
-    if (!path)
-        return STATUS_FAILED;
     size_t length = 0;
     ranks_describe_place(checkpoint->path, text->place);
     enum status status = checkpoint_file_read_all(path, MANIFEST_MAX_BYTES, &text->json, &length);
@@ -40,10 +39,8 @@ static enum status read_manifest(struct checkpoint *checkpoint, struct manifest_
 static enum status broadcast_manifest(struct comm *comm, struct manifest_text *text) {
     TRY(ranks_broadcast(comm, &text->length, sizeof text->length));
     TRY(ranks_broadcast(comm, text->place, sizeof text->place));
-    enum status status = STATUS_OK;
-    if (!text->json && !(text->json = calloc(1, text->length + 1)))
-        status = FAIL(STATUS_FAILED, "out of memory for a manifest of %" PRIu64 " bytes", text->length);
-    TRY(ranks_agree(comm, status));
+    if (!text->json)
+        text->json = allocate(text->length + 1, 1);
     return ranks_broadcast(comm, text->json, text->length);
 }
 
@@ -54,8 +51,6 @@ static enum status compare_manifest(const struct checkpoint *checkpoint, const s
     uint64_t bytes = 0;
     enum checkpoint_path_kind kind;
     char *path = file_path("%s/" MANIFEST_NAME, checkpoint->path);
-    if (!path)
-        return STATUS_FAILED;
     ranks_describe_place(checkpoint->path, place);
     enum status status = checkpoint_path_look(path, &kind);
     if (status == STATUS_OK && kind == CHECKPOINT_PATH_ABSENT)
@@ -100,22 +95,13 @@ static enum status verify_files(struct checkpoint *checkpoint, struct comm *comm
     return STATUS_OK;
 }
 
-static enum status checkpoint_new(const char *folder, struct checkpoint **out) {
-    *out = calloc(1, sizeof **out);
-    if (*out)
-        (*out)->path = strdup(folder);
-    if (!*out || !(*out)->path)
-        return FAIL(STATUS_FAILED, "out of memory while opening %s", folder);
-    return checkpoint_files_new(folder, &(*out)->open);
-}
-
 enum status checkpoint_open(struct comm *comm, const char *folder, struct checkpoint **out) {
-    struct checkpoint *checkpoint;
+    struct checkpoint *checkpoint = allocate(1, sizeof *checkpoint);
     struct manifest_text text = {0};
     *out = NULL;
-    enum status status = ranks_agree(comm, checkpoint_new(folder, &checkpoint));
-    if (status == STATUS_OK)
-        status = open_manifest(comm, checkpoint, &text);
+    checkpoint->path = copy_string(folder);
+    checkpoint->open = checkpoint_files_new(folder);
+    enum status status = open_manifest(comm, checkpoint, &text);
     if (status == STATUS_OK)
         status = ranks_agree(comm, verify_files(checkpoint, comm));
     free(text.json);

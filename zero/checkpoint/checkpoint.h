@@ -73,7 +73,7 @@ enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *fo
 // Lists the steps of the step-N folders in ascending order. Only names that checkpoint_path gives count. None
 // for an absent folder. STATUS_FAILED when it cannot be listed. Free *steps with free().
 enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int *n_steps) MUST_CHECK;
-// "FOLDER/step-00000123" in a new string, or NULL (the failure is recorded).
+// "FOLDER/step-00000123" in a new string.
 char *checkpoint_path(const char *checkpoints_folder, int64_t step);
 // True when the folder holds a manifest.json, or step-N folders. Also true when it cannot be examined:
 // opening it then reports why.

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 
 #define READ_BYTES ((size_t)4 << 20) // at a time, for checksums
@@ -112,10 +113,10 @@ enum status checkpoint_file_read_all(const char *path, size_t max_bytes, char **
     enum status status = STATUS_OK;
     if (size > max_bytes)
         status = FAIL(STATUS_INVALID, "%s has %zu bytes, expected at most %zu", path, size, max_bytes);
-    else if (!(*data = calloc(1, size + 1)))
-        status = FAIL(STATUS_FAILED, "out of memory while reading %s", path);
-    else
+    else {
+        *data = allocate(size + 1, 1);
         status = read_at(descriptor, path, 0, *data, size, bytes);
+    }
     close(descriptor);
     if (status != STATUS_OK) {
         free(*data);
@@ -148,19 +149,11 @@ enum status checkpoint_path_look(const char *path, enum checkpoint_path_kind *ki
 
 // ---- the cache of descriptors
 
-enum status checkpoint_files_new(const char *folder, struct checkpoint_files **out) {
-    struct checkpoint_files *files = calloc(1, sizeof *files);
-    char *copy = strdup(folder);
-    *out = NULL;
-    if (!files || !copy) {
-        free(files);
-        free(copy);
-        return FAIL(STATUS_FAILED, "out of memory while opening %s", folder);
-    }
-    files->folder = copy;
+struct checkpoint_files *checkpoint_files_new(const char *folder) {
+    struct checkpoint_files *files = allocate(1, sizeof *files);
+    files->folder = copy_string(folder);
     pthread_mutex_init(&files->lock, NULL);
-    *out = files;
-    return STATUS_OK;
+    return files;
 }
 
 void checkpoint_files_delete(struct checkpoint_files *files) {
@@ -231,22 +224,17 @@ static enum status find_slot(struct checkpoint_files *files, struct checkpoint_f
 
 static enum status hash_file(struct comm *comm, int descriptor, const char *path, uint64_t *checksum) {
     XXH3_state_t *hash = XXH3_createState();
-    char *buffer = malloc(READ_BYTES);
+    char *buffer = allocate(READ_BYTES, 1);
     enum status status = STATUS_OK;
     size_t got = READ_BYTES;
-    if (!hash || !buffer) {
-        status = FAIL(STATUS_FAILED, "out of memory while reading %s", path);
-        goto done;
-    }
     XXH3_64bits_reset(hash);
-    for (uint64_t offset = 0; got == READ_BYTES; offset += got) {
-        TRY_GOTO(read_at(descriptor, path, offset, buffer, READ_BYTES, &got), done);
+    for (uint64_t offset = 0; status == STATUS_OK && got == READ_BYTES; offset += got) {
+        status = read_at(descriptor, path, offset, buffer, READ_BYTES, &got);
         XXH3_64bits_update(hash, buffer, got);
         if (comm)
             comm_progress(comm);
     }
     *checksum = XXH3_64bits_digest(hash);
-done:
     XXH3_freeState(hash);
     free(buffer);
     return status;
@@ -269,8 +257,6 @@ static enum status verify_locked(struct checkpoint_files *files, struct checkpoi
 enum status checkpoint_files_verify(struct checkpoint_files *files, struct checkpoint_file *file,
                                     struct comm *comm) {
     char *path = file_path("%s/%s", files->folder, file->name);
-    if (!path)
-        return STATUS_FAILED;
     pthread_mutex_lock(&files->lock);
     enum status status = verify_locked(files, file, comm, path);
     pthread_mutex_unlock(&files->lock);
@@ -293,8 +279,6 @@ static enum status read_locked(struct checkpoint_files *files, struct checkpoint
 enum status checkpoint_files_read(struct checkpoint_files *files, struct checkpoint_file *file,
                                   uint64_t offset, size_t bytes, void *out) {
     char *path = file_path("%s/%s", files->folder, file->name);
-    if (!path)
-        return STATUS_FAILED;
     pthread_mutex_lock(&files->lock);
     enum status status = read_locked(files, file, path, offset, bytes, out);
     pthread_mutex_unlock(&files->lock);

@@ -27,7 +27,7 @@ struct checkpoint_file {
 
 // A cache of open descriptors; the least recently used is closed first. Thread-safe.
 struct checkpoint_files;
-enum status checkpoint_files_new(const char *folder, struct checkpoint_files **out) MUST_CHECK;
+struct checkpoint_files *checkpoint_files_new(const char *folder);
 void checkpoint_files_delete(struct checkpoint_files *files); // NULL is fine
 
 // Reads the whole file and compares its size and checksum with the manifest's.

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "zero/checkpoint/checkpoint.h"
@@ -24,7 +25,7 @@ char *checkpoint_path(const char *checkpoints_folder, int64_t step) {
 bool checkpoint_is_folder(const char *path) {
     enum checkpoint_path_kind kind;
     char *manifest = file_path("%s/" MANIFEST_NAME, path);
-    bool known = manifest && checkpoint_path_look(manifest, &kind) == STATUS_OK;
+    bool known = checkpoint_path_look(manifest, &kind) == STATUS_OK;
     free(manifest);
     if (!known)
         status_clear();
@@ -87,14 +88,7 @@ static enum status add_listed_step(void *context, const char *name) {
     int64_t step = step_of(name);
     if (step < 0)
         return STATUS_OK;
-    if (list->n == list->capacity) {
-        int capacity = list->capacity > 0 ? 2 * list->capacity : 16;
-        int64_t *grown = realloc(list->steps, (size_t)capacity * sizeof *grown);
-        if (!grown)
-            return FAIL(STATUS_FAILED, "out of memory while listing checkpoints");
-        list->steps = grown;
-        list->capacity = capacity;
-    }
+    RESERVE(list->steps, list->n + 1, list->capacity);
     list->steps[list->n++] = step;
     return STATUS_OK;
 }
@@ -151,17 +145,6 @@ static enum status check_none_here(const char *checkpoints_folder, const struct 
                 place, newest, choice->place);
 }
 
-static enum status open_step(struct comm *comm, const char *checkpoints_folder, int64_t step,
-                             struct checkpoint **out) {
-    *out = NULL;
-    char *path = checkpoint_path(checkpoints_folder, step);
-    enum status status = ranks_agree(comm, path ? STATUS_OK : STATUS_FAILED);
-    if (status == STATUS_OK)
-        status = checkpoint_open(comm, path, out);
-    free(path);
-    return status;
-}
-
 // Tries the checkpoints of rank 0's list on all ranks, newest first. The number of collectives depends on
 // that list only.
 static enum status open_chosen(struct comm *comm, const char *checkpoints_folder, const int64_t *steps,
@@ -180,7 +163,9 @@ static enum status open_chosen(struct comm *comm, const char *checkpoints_folder
                         " found, all damaged (see the warnings above); restore one from a backup, or move "
                         "the folder away to start over",
                         checkpoints_folder, choice.n_listed);
-        enum status status = open_step(comm, checkpoints_folder, choice.step, out);
+        char *path = checkpoint_path(checkpoints_folder, choice.step);
+        enum status status = checkpoint_open(comm, path, out);
+        free(path);
         if (status != STATUS_INVALID)
             return status;
         if (ranks_is_root(comm))
@@ -263,9 +248,7 @@ static enum status open_named(struct comm *comm, const char *path, const char *c
 enum status checkpoint_open_path(struct comm *comm, const char *path, struct checkpoint **out) {
     *out = NULL;
     char *checkpoints = file_path("%s/checkpoints", path);
-    enum status status = ranks_agree(comm, checkpoints ? STATUS_OK : STATUS_FAILED);
-    if (status == STATUS_OK)
-        status = open_named(comm, path, checkpoints, out);
+    enum status status = open_named(comm, path, checkpoints, out);
     free(checkpoints);
     return status;
 }
@@ -276,7 +259,7 @@ static bool peek_checkpoint(const char *folder, struct gpt_config *model) {
     struct checkpoint checkpoint = {.path = (char *)(uintptr_t)folder};
     char *path = file_path("%s/" MANIFEST_NAME, folder), *json = NULL;
     size_t length;
-    bool found = path && checkpoint_file_read_all(path, MANIFEST_MAX_BYTES, &json, &length) == STATUS_OK &&
+    bool found = checkpoint_file_read_all(path, MANIFEST_MAX_BYTES, &json, &length) == STATUS_OK &&
                  manifest_parse(&checkpoint, json, length, path) == STATUS_OK;
     *model = checkpoint.params.config;
     if (!found)
@@ -292,15 +275,13 @@ static enum status peek_steps(const char *checkpoints_folder, struct gpt_config 
     int64_t *steps;
     int n_steps;
     TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
-    enum status status = STATUS_OK;
-    for (int i = n_steps - 1; i >= 0 && status == STATUS_OK && !*found; i--) {
+    for (int i = n_steps - 1; i >= 0 && !*found; i--) {
         char *path = checkpoint_path(checkpoints_folder, steps[i]);
-        status = path ? STATUS_OK : STATUS_FAILED;
-        *found = path && peek_checkpoint(path, model);
+        *found = peek_checkpoint(path, model);
         free(path);
     }
     free(steps);
-    return status;
+    return STATUS_OK;
 }
 
 enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *found) {
@@ -310,7 +291,7 @@ enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *fo
         return STATUS_OK;
     }
     char *inside = file_path("%s/checkpoints", path);
-    enum status status = inside ? peek_steps(inside, model, found) : STATUS_FAILED;
+    enum status status = peek_steps(inside, model, found);
     if (status == STATUS_OK && !*found)
         status = peek_steps(path, model, found);
     free(inside);
@@ -332,7 +313,7 @@ enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64
         if (steps[i] == best)
             continue;
         char *path = checkpoint_path(checkpoints_folder, steps[i]);
-        status = path ? file_remove_tree(path) : STATUS_FAILED;
+        status = file_remove_tree(path);
         free(path);
     }
     free(steps);
@@ -347,10 +328,10 @@ void checkpoint_name_best(const char *checkpoints_folder, int64_t step) {
          *temporary = file_path("%s/.tmp-" BEST_NAME, checkpoints_folder),
          *checkpoint = checkpoint_path(checkpoints_folder, step < 0 ? 0 : step);
     snprintf(name, sizeof name, STEP_FORMAT, step);
-    bool named = link && temporary && checkpoint;
-    if (named && (step < 0 || !file_is_folder(checkpoint))) {
+    bool named;
+    if (step < 0 || !file_is_folder(checkpoint)) {
         named = unlink(link) == 0 || errno == ENOENT;
-    } else if (named) { // replaced at once: a reader always finds one
+    } else { // replaced at once: a reader always finds one
         (void)unlink(temporary);
         named = symlink(name, temporary) == 0 && rename(temporary, link) == 0;
     }
@@ -365,7 +346,7 @@ void checkpoint_name_best(const char *checkpoints_folder, int64_t step) {
 int64_t checkpoint_find_best(const char *checkpoints_folder) {
     char name[64];
     char *link = file_path("%s/" BEST_NAME, checkpoints_folder);
-    ssize_t length = link ? readlink(link, name, sizeof name - 1) : -1;
+    ssize_t length = readlink(link, name, sizeof name - 1);
     free(link);
     if (length < 0)
         return -1;
@@ -379,7 +360,7 @@ static enum status remove_if_temporary(void *context, const char *name) {
     if (strncmp(name, ".tmp-", 5) != 0)
         return STATUS_OK;
     char *path = file_path("%s/%s", (const char *)context, name);
-    enum status status = path ? file_remove_tree(path) : STATUS_FAILED;
+    enum status status = file_remove_tree(path);
     free(path);
     return status;
 }
@@ -391,11 +372,11 @@ enum status checkpoint_remove_stale(const char *checkpoints_folder) {
 static enum status set_aside(const char *checkpoints_folder, int64_t step) {
     char *from = checkpoint_path(checkpoints_folder, step);
     char *to = file_path("%s/set-aside-" STEP_FORMAT, checkpoints_folder, step);
-    for (int again = 1; to && file_exists(to); again++) {
+    for (int again = 1; file_exists(to); again++) {
         free(to);
         to = file_path("%s/set-aside-" STEP_FORMAT "-%d", checkpoints_folder, step, again);
     }
-    enum status status = from && to ? file_rename(from, to) : STATUS_FAILED;
+    enum status status = file_rename(from, to);
     if (status == STATUS_OK)
         log_info("%s is later than the step that this run resumes from; renamed it to %s", from, to);
     free(to);

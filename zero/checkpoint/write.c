@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "data/tokenizer/export.h"
@@ -118,21 +119,18 @@ static enum status write_rank_file(const char *path, const struct writing *writi
     struct file_writer writer;
     TRY(file_writer_open(&writer, path));
     XXH3_state_t *hash = XXH3_createState();
-    float *chunk = malloc(CHECKPOINT_CHUNK * sizeof *chunk);
+    float *chunk = allocate(CHECKPOINT_CHUNK, sizeof *chunk);
     struct checkpoint_layout_cursor cursor = {0};
     struct checkpoint_span span;
     enum status status = STATUS_OK;
-    if (!hash || !chunk) {
-        status = FAIL(STATUS_FAILED, "out of memory while writing %s", path);
-        goto done;
-    }
     XXH3_64bits_reset(hash);
-    while (!writer.error && checkpoint_layout_next(&writing->layout, rank, &cursor, &span))
-        TRY_GOTO(write_span(writing, &writer, hash, chunk, &span), done);
+    while (status == STATUS_OK && !writer.error &&
+           checkpoint_layout_next(&writing->layout, rank, &cursor, &span))
+        status = write_span(writing, &writer, hash, chunk, &span);
     file->bytes = writer.bytes;
     file->checksum = XXH3_64bits_digest(hash);
-    status = file_commit(&writer);
-done:
+    if (status == STATUS_OK)
+        status = file_commit(&writer);
     file_discard(&writer);
     XXH3_freeState(hash);
     free(chunk);
@@ -143,8 +141,6 @@ done:
 
 static enum status write_file_in(const char *folder, const char *name, const struct text *text) {
     char *path = file_path("%s/%s", folder, name);
-    if (!path)
-        return STATUS_FAILED;
     enum status status = file_write_all(path, text->data, text->length);
     free(path);
     return status;
@@ -169,13 +165,9 @@ static enum status write_ends(const char *folder, const struct tokenizer *tokeni
     text_add(&text, "{\"eos_token_id\": ");
     tokenizer_add_ends(tokenizer, &text);
     text_add(&text, "}\n");
-    enum status status = text_status(&text);
-    if (status == STATUS_OK) {
-        *file = (struct checkpoint_file){.name = TOKENIZER_ENDS_NAME,
-                                         .bytes = text.length,
-                                         .checksum = XXH3_64bits(text.data, text.length)};
-        status = write_file_in(folder, TOKENIZER_ENDS_NAME, &text);
-    }
+    *file = (struct checkpoint_file){
+        .name = TOKENIZER_ENDS_NAME, .bytes = text.length, .checksum = XXH3_64bits(text.data, text.length)};
+    enum status status = write_file_in(folder, TOKENIZER_ENDS_NAME, &text);
     text_free(&text);
     return status;
 }
@@ -187,10 +179,10 @@ static enum status finish_folder(struct writing *writing) {
     struct text manifest = {0};
     const char *name = contents->tokenizer ? tokenizer_file_name(contents->tokenizer) : "";
     char *tokenizer_path = file_path("%s/%s", writing->temporary, name);
-    enum status status = tokenizer_path ? STATUS_OK : STATUS_FAILED;
+    enum status status = STATUS_OK;
     if (contents->tokenizer && strcmp(tokenizer_kind(contents->tokenizer), "bytes") == 0)
         tokenizer = "bytes";
-    else if (contents->tokenizer && status == STATUS_OK) {
+    else if (contents->tokenizer) {
         tokenizer = name;
         status = write_tokenizer(tokenizer_path, contents->tokenizer, &writing->files[n_files++]);
         if (status == STATUS_OK && tokenizer_needs_ends(contents->tokenizer))
@@ -237,10 +229,8 @@ static enum status writing_init(struct writing *writing, const char *folder,
                          .final = checkpoint_path(folder, contents->step),
                          .temporary = file_path("%s/.tmp-step-%08" PRId64, folder, contents->step),
                          .replaced = file_path("%s/.tmp-replaced-step-%08" PRId64, folder, contents->step),
-                         .files = calloc((size_t)world + 2, sizeof *writing->files),
-                         .names = calloc((size_t)world + 1, sizeof *writing->names)};
-    if (!writing->final || !writing->temporary || !writing->replaced || !writing->files || !writing->names)
-        return FAIL(STATUS_FAILED, "out of memory while writing a checkpoint to %s", folder);
+                         .files = allocate((size_t)world + 2, sizeof *writing->files),
+                         .names = allocate((size_t)world + 1, sizeof *writing->names)};
     for (int rank = 0; rank <= world; rank++) {
         snprintf(writing->names[rank], sizeof *writing->names, MANIFEST_RANK_FILE, rank);
         writing->files[rank].name = writing->names[rank];
@@ -276,8 +266,6 @@ static enum status write_own_file(struct writing *writing) {
                     "all machines share",
                     writing->temporary);
     char *path = file_path("%s/%s", writing->temporary, writing->files[rank].name);
-    if (!path)
-        return STATUS_FAILED;
     enum status status = write_rank_file(path, writing, rank, &writing->files[rank]);
     free(path);
     return status;
@@ -303,8 +291,6 @@ static enum status check_written(struct writing *writing, int rank, const struct
         return FAIL(STATUS_FAILED, "rank %d wrote %" PRIu64 " bytes of a checkpoint, expected %" PRIu64, rank,
                     written->bytes, writing->layout.file_bytes[rank]);
     char *path = file_path("%s/%s", writing->temporary, writing->names[rank]);
-    if (!path)
-        return STATUS_FAILED;
     bool there = stat(path, &found) == 0;
     if (there)
         snprintf(seen, sizeof seen, "a file of %jd bytes", (intmax_t)found.st_size);
@@ -325,11 +311,8 @@ static enum status gather_files(struct writing *writing) {
     struct comm *comm = writing->contents->comm;
     const struct checkpoint_file *own = &writing->files[comm->rank];
     struct written mine = {writing->contents->step, own->bytes, own->checksum},
-                   *all = calloc((size_t)comm->world, sizeof mine);
-    enum status status = comm_agree(
-        comm, all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while writing %s", writing->temporary));
-    if (status == STATUS_OK)
-        status = comm_gather(comm, &mine, sizeof mine, all);
+                   *all = allocate((size_t)comm->world, sizeof mine);
+    enum status status = comm_gather(comm, &mine, sizeof mine, all);
     for (int rank = 0; rank < comm->world && status == STATUS_OK && comm->rank == 0; rank++) {
         writing->files[rank].bytes = all[rank].bytes;
         writing->files[rank].checksum = all[rank].checksum;

@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define GATHER_SLOTS_MOST 4 // a model holds at most two units at a time (model/hooks.h)
+#define GATHER_SLOTS_MOST 3 // a model holds at most two units at a time (model/hooks.h); and the next one
 #define NO_FETCH          (-1)
 
 // An event of a trace: what is acquired or released, if it is gathered.

@@ -34,7 +34,7 @@ struct model_states {
     struct offload offload;
     struct norm norm;
     struct trace_cursor cursor; // in the trace of the current pass
-    // Host memory for CHECKPOINT_CHUNK elements on their way between states and files (model_states_io.c).
+    // Host memory for CHECKPOINT_CHUNK elements on their way between states and files.
     int values_region, codes_region, scales_region;
     float *values; // fp32
     void *codes;   // moments as they are stored, if not in fp32
@@ -70,7 +70,7 @@ float *model_states_gradients_at(const struct model_states *state, const struct 
 void *model_states_params_at(const struct model_states *state, const struct placement_span *placed,
                              size_t offset);
 
-// ---- loading and saving (model_states_io.c)
+// ---- loading and saving
 
 // Reads this rank's optimizer states from `source`, rounds the master weights to the compute type, and
 // gathers the parameters that the stage keeps whole.

@@ -151,6 +151,8 @@ enum status optimizer_bind(struct optimizer *optimizer, const struct region_tabl
         TRY(event_init_timed(&optimizer->began[slot], device));
         TRY(event_init_timed(&optimizer->done[slot], device));
     }
+    if (optimizer->n_spans == 0 && optimizer->muon.rounds.n_rounds == 0)
+        return STATUS_OK;
     TRY(stream_init(&stream, device));
     enum status status = bind_spans(optimizer, table, &stream);
     if (status == STATUS_OK)

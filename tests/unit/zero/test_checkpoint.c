@@ -279,10 +279,10 @@ static void test_a_file_replaced_while_in_use(void **state) {
     EXPECT_OK(file_read(file_of(1, "rank-00000.bin", path, sizeof path), 1 << 24, &data, &bytes));
     EXPECT_OK(checkpoint_open_newest(NULL, folder, &checkpoint));
     checkpoint_files_delete(checkpoint->open); // as if other files had evicted it from the cache
-    EXPECT_OK(checkpoint_files_new(checkpoint->path, &checkpoint->open));
+    checkpoint->open = checkpoint_files_new(checkpoint->path);
     EXPECT_OK(checkpoint_read_span(checkpoint, CHECKPOINT_MASTER, 1, 0, 1, &value));
     checkpoint_files_delete(checkpoint->open);
-    EXPECT_OK(checkpoint_files_new(checkpoint->path, &checkpoint->open));
+    checkpoint->open = checkpoint_files_new(checkpoint->path);
     EXPECT_OK(file_write_all(path, data, bytes)); // the same bytes in a new file
     EXPECT_FAILURE(STATUS_FAILED, checkpoint_read_span(checkpoint, CHECKPOINT_MASTER, 1, 0, 1, &value),
                    "rank-00000.bin", "replaced");
