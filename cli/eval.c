@@ -20,6 +20,7 @@
 #include "cli/text_model.h"
 #include "data/corpus.h"
 #include "data/shard_meta.h"
+#include "infer/session.h"
 #include "infer/tasks/score.h"
 
 static struct arg_strings data_patterns, task_files;

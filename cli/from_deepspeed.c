@@ -113,7 +113,6 @@ static enum status run_from_deepspeed(int n_args, char **args) {
     struct deepspeed_translation translation = {0};
     struct text config = {0};
     cJSON *root = NULL;
-    out_path = NULL, force = false;
     TRY(args_parse("from-deepspeed", flags, N_FLAGS, n_args, args, &path, 1, &n_positional));
     if (n_positional < 1)
         return FAIL(STATUS_INVALID,

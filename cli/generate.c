@@ -20,6 +20,7 @@
 #include "cli/commands.h"
 #include "cli/text_model.h"
 #include "infer/sample.h"
+#include "infer/session.h"
 #include "infer/text_json.h"
 
 static struct session_options model = {.device = "auto"};

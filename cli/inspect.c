@@ -255,8 +255,8 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
 
 // ---- files and folders
 
-// A Hugging Face model in several files.
-static enum status inspect_parts(const char *folder) {
+// A Hugging Face model in one file or several.
+static enum status inspect_tensors(const char *folder) {
     char *pattern = file_path("%s/model*.safetensors", folder);
     struct file_list parts = {0};
     enum status status = file_glob(&parts, pattern);
@@ -267,28 +267,22 @@ static enum status inspect_parts(const char *folder) {
     return status;
 }
 
-static char *file_in(const char *folder, const char *name) {
+static bool has_file(const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
-    if (file_exists(path))
-        return path;
+    const bool has = file_exists(path);
     free(path);
-    return NULL;
+    return has;
 }
 
-// A model or tokenizer whose file has one of the usual names, or token shards.
+// Token shards, or a model or tokenizer whose file has one of the usual names.
 static enum status inspect_other_folder(const char *path) {
-    char *file = file_in(path, "model.gguf");
-    enum status status = STATUS_OK;
-    bool described = file != NULL;
+    bool described;
     int next = 0;
-    if (file)
-        status = inspect_gguf(file);
-    else
-        status = inspect_shards(path, &described);
-    if (status == STATUS_OK && !described)
-        file = tokenizer_next_file(path, &next);
-    if (status == STATUS_OK && !described)
-        status = file ? inspect_tokenizer(file) : weights_refuse(path);
+    TRY(inspect_shards(path, &described));
+    if (described)
+        return STATUS_OK;
+    char *file = tokenizer_next_file(path, &next);
+    enum status status = file ? inspect_tokenizer(file) : weights_refuse(path);
     free(file);
     return status;
 }
@@ -296,22 +290,19 @@ static enum status inspect_other_folder(const char *path) {
 static enum status inspect_folder(const char *path) {
     if (checkpoint_is_folder(path))
         return inspect_checkpoint(path);
-    char *checkpoints = file_path("%s/checkpoints", path), *tensors = file_in(path, "model.safetensors"),
-         *index = file_in(path, "model.safetensors.index.json"),
-         *pickles = file_in(path, "pytorch_model.bin");
+    char *checkpoints = file_path("%s/checkpoints", path), *gguf = file_path("%s/model.gguf", path);
     enum checkpoint_path_kind kind;
     enum status status = checkpoint_path_look(checkpoints, &kind);
     if (status == STATUS_OK)
-        status = kind == CHECKPOINT_PATH_FOLDER ? inspect_run(path, checkpoints)
-                 : checkpoint_holds_steps(path) ? inspect_run(path, path)
-                 : tensors                      ? inspect_safetensors(tensors)
-                 : index                        ? inspect_parts(path)
-                 : pickles                      ? weights_refuse(path)
-                                                : inspect_other_folder(path);
+        status = kind == CHECKPOINT_PATH_FOLDER                   ? inspect_run(path, checkpoints)
+                 : checkpoint_holds_steps(path)                   ? inspect_run(path, path)
+                 : has_file(path, "model.safetensors")            ? inspect_tensors(path)
+                 : has_file(path, "model.safetensors.index.json") ? inspect_tensors(path)
+                 : has_file(path, "pytorch_model.bin")            ? weights_refuse(path)
+                 : file_exists(gguf)                              ? inspect_gguf(gguf)
+                                                                  : inspect_other_folder(path);
     free(checkpoints);
-    free(tensors);
-    free(index);
-    free(pickles);
+    free(gguf);
     return status;
 }
 

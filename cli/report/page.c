@@ -115,10 +115,14 @@ static void add_curve(struct text *out, const struct series *series, int value, 
     text_add(out, "}");
 }
 
+struct curve {
+    const char *name;
+    double usual; // a curve that has no other value is left out; NaN: it is kept
+};
+
 // {"step": [...], "tokens": [...], "hours": [...], each curve}
-//   usual   per value: a curve that has no other value is left out; NaN: it is kept
-static void add_points(struct text *out, const struct series *series, const char *const *names,
-                       const double *usual, int n_values) {
+static void add_points(struct text *out, const struct series *series, const struct curve *curves,
+                       int n_curves) {
     text_add(out, "{\"step\": [");
     for (int i = 0; i < series->n; i++)
         text_add(out, "%s%lld", i ? "," : "", (long long)series->buckets[i].last);
@@ -133,46 +137,38 @@ static void add_points(struct text *out, const struct series *series, const char
         add_value(out, series->buckets[i].hours, 7);
     }
     text_add(out, "]");
-    for (int value = 0; value < n_values; value++)
-        if (has_news(series, value, usual[value]))
-            add_curve(out, series, value, names[value]);
+    for (int i = 0; i < n_curves; i++)
+        if (has_news(series, i, curves[i].usual))
+            add_curve(out, series, i, curves[i].name);
     text_add(out, "}");
 }
 
 static void add_curves(struct text *out, const struct run_record *record) {
-    static const char *const steps[N_STEP_VALUES] = {[STEP_LOSS] = "loss",
-                                                     [STEP_GRAD_NORM] = "grad_norm",
-                                                     [STEP_LR] = "lr",
-                                                     [STEP_TOKENS_PER_S] = "tokens_per_s",
-                                                     [STEP_MFU] = "mfu",
-                                                     [STEP_MS] = "step_ms",
-                                                     [STEP_LOSS_SCALE] = "loss_scale",
-                                                     [STEP_COMM_SHARE] = "comm_share",
-                                                     [STEP_BATCH_SIZE] = "batch_size"},
-                             *const evals[N_EVAL_VALUES] = {[EVAL_LOSS] = "loss", [EVAL_BITS] = "bits"},
-                             *const noise[N_NOISE_VALUES] = {[NOISE_SCALE] = "noise_scale"};
-    static const double usual_evals[N_EVAL_VALUES] = {NAN, NAN};
-    const double usual[SERIES_VALUES] = {[STEP_LOSS] = NAN,
-                                         [STEP_GRAD_NORM] = NAN,
-                                         [STEP_LR] = NAN,
-                                         [STEP_TOKENS_PER_S] = NAN,
-                                         [STEP_MFU] = 0,
-                                         [STEP_MS] = NAN,
-                                         [STEP_LOSS_SCALE] = 1,
-                                         [STEP_COMM_SHARE] = 0,
-                                         [STEP_BATCH_SIZE] = record->last.values[METRIC_BATCH_SIZE]};
+    static const struct curve evals[N_EVAL_VALUES] =
+        {[EVAL_LOSS] = {"loss", NAN}, [EVAL_BITS] = {"bits", NAN}},
+                              noise = {"noise_scale", NAN}, score = {"score", NAN};
+    const struct curve steps[N_STEP_VALUES] = {
+        [STEP_LOSS] = {"loss", NAN},
+        [STEP_GRAD_NORM] = {"grad_norm", NAN},
+        [STEP_LR] = {"lr", NAN},
+        [STEP_TOKENS_PER_S] = {"tokens_per_s", NAN},
+        [STEP_MFU] = {"mfu", 0},
+        [STEP_MS] = {"step_ms", NAN},
+        [STEP_LOSS_SCALE] = {"loss_scale", 1},
+        [STEP_COMM_SHARE] = {"comm_share", 0},
+        [STEP_BATCH_SIZE] = {"batch_size", record->last.values[METRIC_BATCH_SIZE]}};
     text_add(out, ",\n \"points\": ");
-    add_points(out, &record->steps, steps, usual, N_STEP_VALUES);
+    add_points(out, &record->steps, steps, N_STEP_VALUES);
     text_add(out, ",\n \"evals\": ");
-    add_points(out, &record->evals, evals, usual_evals, N_EVAL_VALUES);
+    add_points(out, &record->evals, evals, N_EVAL_VALUES);
     text_add(out, ",\n \"noise\": ");
-    add_points(out, &record->noise, noise, usual_evals, N_NOISE_VALUES);
+    add_points(out, &record->noise, &noise, 1);
     text_add(out, ",\n \"scores\": {");
     for (int i = 0; i < record->n_scores; i++) {
         text_add(out, i ? ",\n  " : "");
         clean_text_add_json(out, record->scores[i].name, strlen(record->scores[i].name));
         text_add(out, ": ");
-        add_points(out, &record->scores[i].series, (const char *const[]){"score"}, usual_evals, 1);
+        add_points(out, &record->scores[i].series, &score, 1);
     }
     text_add(out, "}");
 }
@@ -463,23 +459,21 @@ static void add_config(struct text *out, const cJSON *config) {
 // ---- a run: what page.js reads
 
 static void add_notes(struct text *out, const struct run_record *record) {
-    const char *comma = "";
-    text_add(out, ",\n \"notes\": [");
+    struct text notes = {0};
     if (!record->config)
-        text_add(out, "%s\"config.json is absent or cannot be read\"", comma), comma = ", ";
+        text_add(&notes, ", \"config.json is absent or cannot be read\"");
     if (record->n_sessions == 0)
-        text_add(out, "%s\"sessions.jsonl is absent: machine and version are not known\"", comma),
-            comma = ", ";
+        text_add(&notes, ", \"sessions.jsonl is absent: machine and version are not known\"");
     if (record->n_steps == 0)
-        text_add(out, "%s\"there are no steps yet\"", comma), comma = ", ";
+        text_add(&notes, ", \"there are no steps yet\"");
     if (record->reader.damaged > 0)
-        text_add(out, "%s\"%lld lines of metrics.jsonl are damaged and left out\"", comma,
-                 (long long)record->reader.damaged),
-            comma = ", ";
+        text_add(&notes, ", \"%lld lines of metrics.jsonl are damaged and left out\"",
+                 (long long)record->reader.damaged);
     if (record->not_finite > 0)
-        text_add(out, "%s\"the loss of %lld steps is not a finite number\"", comma,
+        text_add(&notes, ", \"the loss of %lld steps is not a finite number\"",
                  (long long)record->not_finite);
-    text_add(out, "]");
+    text_add(out, ",\n \"notes\": [%s]", notes.length > 0 ? notes.data + 2 : "");
+    text_free(&notes);
 }
 
 // Appends the object: figures, points, memory, samples, profile, config. Text of the run is made valid UTF-8

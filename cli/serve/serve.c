@@ -22,6 +22,7 @@
 #include "cli/serve/http.h"
 #include "cli/serve/request.h"
 #include "cli/text_model.h"
+#include "infer/session.h"
 #include "infer/text_json.h"
 #include "trainer/signals.h"
 
