@@ -25,8 +25,9 @@ enum status config_set(struct config *config, const char *source, const char *fu
     }
     if (!option)
         return unknown_option(source, full_name, value);
+    TRY(option_read(option, source, value, config));
     config->given[option - options] = true;
-    return option_read(option, source, value, config);
+    return STATUS_OK;
 }
 
 // ---- reading, on past faults

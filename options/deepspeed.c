@@ -9,32 +9,34 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/alloc.h"
 #include "options/foreign.h"
 #include "options/option.h"
 #include "options/rules.h"
 
-enum { MOST_NAMES = 1024, LONGEST_NAME = 128 };
+enum { LONGEST_NAME = 128 };
 
 struct translator {
     struct deepspeed_translation *out;
     const char *source; // the file's path, for messages
     const cJSON *root;  // the file
-    cJSON *rest,
-        *taken; // a copy of it, without the keys that are answered, and a list of these, which owns them
+    cJSON *rest;        // a copy of it, without the keys that are answered
+    cJSON *taken;       // a list of these, which owns them
     const char *path;   // the key that is read
     const cJSON *value; // NULL: the file does not give it
     bool has_auto;      // some value is "auto": transformers' Trainer fills it in
-    const char
-        *types[2]; // our word for the optimizer, DeepSpeed's for the schedule; "" where the file names none
-    char *names[MOST_NAMES]; // of DeepSpeed's options and sections
-    int n_names;
-    struct faults faults; // why the file is refused, after all of it is read
-    enum status status;   // the first failure; later calls do nothing
+    // Our word for the optimizer, DeepSpeed's for the schedule; "" where the file names none.
+    const char *types[2];
+    int mode, mode_of_parameters; // the last of `modes` that is on; -1: none
+    bool has_auto_mode, half;     // half: torch_autocast's type is fp16
+    struct file_list names;       // of DeepSpeed's options and sections
+    struct faults faults;         // why the file is refused, after all of it is read
+    enum status status;           // the first failure; later calls do nothing
 };
 
 // How a key becomes our option.
 struct row {
-    const char *theirs; // NULL: the conversion takes several keys
+    const char *theirs;
     void (*convert)(struct translator *t, const struct row *row);
     const char *ours;
     const char *missing;   // JSON: DeepSpeed's default; NULL: our option is left alone
@@ -99,8 +101,8 @@ static const cJSON *peek(const struct translator *t, const char *path) {
 // Goes to a key, and takes it from the rest. Returns its value; NULL if it is not there.
 static const cJSON *take(struct translator *t, const char *path) {
     cJSON *parent, *item = find(t->rest, path, &parent);
-    if (item && !cJSON_AddItemToArray(t->taken, cJSON_DetachItemViaPointer(parent, item)))
-        t->status = FAIL(STATUS_FAILED, "out of memory translating a DeepSpeed file");
+    if (item)
+        cJSON_AddItemToArray(t->taken, cJSON_DetachItemViaPointer(parent, item));
     t->path = path;
     t->value = item;
     return item;
@@ -158,16 +160,11 @@ static void set(struct translator *t, enum deepspeed_kind kind, const char *ours
                 const char *why) {
     struct config *config = &t->out->config;
     const struct option *option = option_find(ours);
-    struct config_pair none, *pair = option->type == OPTION_PAIR ? option_value(option, config) : &none;
-    const struct config_pair before = option->type == OPTION_PAIR ? *pair : (struct config_pair){{0}};
-    const bool given = config->given[option - options];
     if (t->status != STATUS_OK)
         return;
     t->status = config_set(config, t->path, ours, value);
     if (t->status == STATUS_INVALID) {
         t->status = STATUS_OK;
-        config->given[option - options] = given;
-        *pair = before; // its first number may be set already
         say_left_out(t, option);
     } else if (t->status == STATUS_OK) {
         struct text *lines = begin(t, kind);
@@ -182,10 +179,7 @@ static void set_text(struct translator *t, enum deepspeed_kind kind, const char 
                      const char *why) {
     cJSON *parsed = cJSON_ParseWithOpts(text, NULL, true),
           *value = parsed ? parsed : cJSON_CreateString(text);
-    if (value)
-        set(t, kind, ours, value, why);
-    else
-        t->status = FAIL(STATUS_FAILED, "out of memory translating a DeepSpeed file");
+    set(t, kind, ours, value, why);
     cJSON_Delete(value);
 }
 
@@ -229,58 +223,46 @@ static void sized(struct translator *t, const struct row *row) {
     text_free(&now);
 }
 
-// The three batch sizes: train_batch_size = micro-batch x accumulation x ranks must hold at some number of
-// ranks.
-static void batch(struct translator *t, const struct row *unused) {
-    enum { BATCH, MICRO, ACCUMULATION, N };
-    static const struct row sizes[N] = {
-        {.theirs = "train_batch_size", .ours = "train.train_batch_size"},
-        {.theirs = "train_micro_batch_size_per_gpu",
-         .ours = "train.micro_batch_size",
-         .argument = "per_device_train_batch_size",
-         .automatic = "8"},
-        {.theirs = "gradient_accumulation_steps",
-         .ours = "train.gradient_accumulation_steps",
-         .argument = "gradient_accumulation_steps",
-         .automatic = "1"},
-    };
-    double given[N], product = 1; // valid ones, else 0
+// A batch size that the file gives; 0: none, or one that is not valid.
+static double batch_size(const struct translator *t, const char *theirs, const char *ours) {
+    const cJSON *value = peek(t, theirs);
+    const double size = cJSON_IsNumber(value) ? value->valuedouble : 0;
+    return size >= 1 && size <= option_find(ours)->maximum && size == floor(size) ? size : 0;
+}
+
+// One of the three: train_batch_size = micro-batch x accumulation x ranks must hold at some number of ranks.
+static void batch(struct translator *t, const struct row *row) {
+    const double whole = batch_size(t, "train_batch_size", "train.train_batch_size"),
+                 micro = batch_size(t, "train_micro_batch_size_per_gpu", "train.micro_batch_size"),
+                 accumulation =
+                     batch_size(t, "gradient_accumulation_steps", "train.gradient_accumulation_steps"),
+                 product = fmax(micro, 1) * fmax(accumulation, 1), ranks = whole / product;
+    const bool is_whole = !row->argument, is_number = cJSON_IsNumber(t->value);
     char factors[2][64] = {"", ""}, why[320];
-    (void)unused;
-    for (int i = BATCH; i < N; i++) {
-        const cJSON *value = peek(t, sizes[i].theirs);
-        const double size = cJSON_IsNumber(value) ? value->valuedouble : 0;
-        given[i] = size >= 1 && size <= option_find(sizes[i].ours)->maximum && size == floor(size) ? size : 0;
-        if (i == BATCH || given[i] == 0)
-            continue;
-        product *= given[i];
-        snprintf(factors[i - MICRO], sizeof *factors, "%s%s %.0f", i > MICRO && given[MICRO] > 0 ? " x " : "",
-                 sizes[i].theirs, given[i]);
-    }
-    if (given[BATCH] > 0 && fmod(given[BATCH], product) != 0) {
+    if (is_whole && fmod(whole, product) != 0) {
+        if (micro > 0)
+            snprintf(factors[0], sizeof *factors, "train_micro_batch_size_per_gpu %.0f", micro);
+        if (accumulation > 0)
+            snprintf(factors[1], sizeof *factors, "gradient_accumulation_steps %.0f", accumulation);
         snprintf(
             why, sizeof why,
-            "train_batch_size %.0f is no multiple of %s%s, so these contradict each other at any number of "
+            "train_batch_size %.0f is no multiple of %s%s%s, so these contradict each other at any number of "
             "ranks; change one of them",
-            given[BATCH], factors[0], factors[1]);
+            whole, factors[0], micro * accumulation > 0 ? " x " : "", factors[1]);
         refuse(t, why);
     }
-    for (int i = BATCH; i < N; i++) {
-        const cJSON *value = take(t, sizes[i].theirs);
-        const double ranks = given[BATCH] / product;
-        if (cJSON_IsNull(value))
-            say(t, OFF, "not set");
-        else if (i == ACCUMULATION && given[BATCH] * given[MICRO] * given[ACCUMULATION] > 0)
-            say(t, TRANSLATED, "derived from the others and the number of ranks: %.0f on %.0f rank%s",
-                given[i], ranks, ranks == 1 ? "" : "s");
-        else if (cJSON_IsNumber(value) && value->valuedouble == 0) // which would mean "derive it" here
-            say(t, ALTERING, "left out: DeepSpeed expects at least 1; %s is derived from the others",
-                sizes[i].ours);
-        else if (is_auto(value) && (i == BATCH || given[BATCH] > 0))
-            say(t, TRANSLATED, "derived from the others and the number of ranks");
-        else if (value)
-            value_of(t, &sizes[i]);
-    }
+    if (cJSON_IsNull(t->value))
+        say(t, OFF, "not set");
+    else if (is_number && whole * micro * accumulation > 0 &&
+             strcmp(row->theirs, "gradient_accumulation_steps") == 0)
+        say(t, TRANSLATED, "derived from the others and the number of ranks: %.0f on %.0f rank%s",
+            accumulation, ranks, ranks == 1 ? "" : "s");
+    else if (is_number && t->value->valuedouble == 0) // which would mean "derive it" here
+        say(t, ALTERING, "left out: DeepSpeed expects at least 1; %s is derived from the others", row->ours);
+    else if (is_auto(t->value) && (is_whole || whole > 0))
+        say(t, TRANSLATED, "derived from the others and the number of ranks");
+    else if (t->value)
+        value_of(t, row);
 }
 
 // ---- optimizer and schedule
@@ -303,11 +285,9 @@ static const struct type *find_type(const char *option, const cJSON *value) {
 
 // A type that is not there, or not given.
 static void no_such_type(struct translator *t, const struct row *row, const char *ours) {
-    const struct option *option = option_find(row->ours);
-    char why[256];
-    snprintf(why, sizeof why, "%s%schoose one of ", t->value ? row->sentence : "", t->value ? "; " : "");
-    for (int i = 0; i < option->n_choices; i++)
-        snprintf(why + strlen(why), sizeof why - strlen(why), "%s%s", i ? ", " : "", option->choices[i]);
+    char why[256], choices[160];
+    snprintf(why, sizeof why, "%s%schoose one of %s", t->value ? row->sentence : "", t->value ? "; " : "",
+             option_choices(option_find(row->ours), choices, sizeof choices));
     set_text(t, ALTERING, row->ours, ours, why);
 }
 
@@ -333,8 +313,7 @@ static void optimizer(struct translator *t, const struct row *row) {
         if (!by_trainer(t, "optimizer"))
             say(t, CHOSEN,
                 "the script makes it: set optimizer.type, lr, betas, eps and weight_decay; until then they "
-                "have the "
-                "defaults of this program");
+                "have the defaults of this program");
         return;
     }
     t->types[0] = plain ? "adam" : type ? type->ours : "adamw";
@@ -434,39 +413,17 @@ static const struct mode {
              {"fp16", "fp16", false},
              {"torch_autocast", "bf16", true},
              {"amp", "fp16", true}};
-enum { N_MODES = sizeof modes / sizeof *modes, N_OF_PARAMETERS = 3 };
-
-// The switch of a mode: {"bf16": {"enabled": true}}, or {"bf16": true}.
-static const cJSON *mode_switch(const struct translator *t, int i) {
-    const cJSON *value = peek(t, modes[i].section);
-    return cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "enabled") : value;
-}
-
-// The last of the first n modes that is on; -1 where none is.
-static int mode_on(const struct translator *t, int n) {
-    while (--n >= 0 && !cJSON_IsTrue(mode_switch(t, n)))
-        ;
-    return n;
-}
-
-static bool has_auto_mode(const struct translator *t) {
-    bool found = false;
-    for (int i = 0; i < N_MODES; i++)
-        found = found || is_auto(mode_switch(t, i));
-    return found;
-}
+enum { N_MODES = sizeof modes / sizeof *modes };
 
 static const char *mode_word(const struct translator *t, int i) {
-    const char *dtype = cJSON_GetStringValue(peek(t, "torch_autocast.dtype"));
-    const bool half = i == N_OF_PARAMETERS && dtype && strstr(dtype, "float16") && !strstr(dtype, "bfloat16");
-    return half ? "fp16" : modes[i].word;
+    return modes[i].of_products && t->half ? "fp16" : modes[i].word;
 }
 
+// Answers for the switch of a mode, {"bf16": {"enabled": true}} or {"bf16": true}.
 static void answer_mode(struct translator *t, int i) {
     const struct mode *mode = &modes[i];
     const cJSON *section = peek(t, mode->section);
     const bool whole = section && !cJSON_IsObject(section);
-    const int on = mode_on(t, N_MODES);
     char path[64];
     snprintf(path, sizeof path, "%s%s", mode->section, whole ? "" : ".enabled");
     const cJSON *value = take(t, path);
@@ -477,50 +434,59 @@ static void answer_mode(struct translator *t, int i) {
                                    : "");
         if (mode->of_products && take(t, mode->section) && t->value->child)
             say(t, ALTERING, "its other members have no equivalent here");
-    } else if (is_auto(value) && on >= 0)
+        return;
+    }
+    if (is_auto(value) && t->mode >= 0)
         say(t, CHOSEN, "the Trainer's --%s; precision.compute is %s because %s is true", mode->section,
-            mode_word(t, on), modes[on].section);
+            mode_word(t, t->mode), modes[t->mode].section);
     else if (is_auto(value))
         say(t, CHOSEN,
             "the Trainer's --%s: set precision.compute (bf16, fp16 or fp32); until then it is the faster of "
-            "fp32 and "
-            "bf16",
+            "fp32 and bf16",
             mode->section);
-    else {
-        if (value && !cJSON_IsFalse(value) && !cJSON_IsNull(value))
-            say(t, ALTERING, "%s",
-                whole ? "taken for off; DeepSpeed expects {\"enabled\": true}"
-                      : "neither true nor false: taken for false");
-        else if (whole)
-            say(t, OFF, cJSON_IsNull(value) ? "not set" : "off");
-        if (take(t, mode->section))
-            say(t, OFF, "off");
-    }
+    else if (value && !cJSON_IsFalse(value) && !cJSON_IsNull(value))
+        say(t, ALTERING, "%s",
+            whole ? "taken for off; DeepSpeed expects {\"enabled\": true}"
+                  : "neither true nor false: taken for false");
+    else if (whole)
+        say(t, OFF, cJSON_IsNull(value) ? "not set" : "off");
+    if (!is_auto(value) && take(t, mode->section))
+        say(t, OFF, "off");
 }
 
 static void precision(struct translator *t, const struct row *row) {
+    const char *dtype = cJSON_GetStringValue(t->value);
+    t->half = dtype && strstr(dtype, "float16") && !strstr(dtype, "bfloat16");
     read_elsewhere(t, row);
-    if (cJSON_IsTrue(mode_switch(t, 2)) && mode_on(t, 2) >= 0)
-        refuse(t, "bf16 and fp16 are both enabled, which DeepSpeed refuses; disable one of them");
+    for (int i = 0; i < N_MODES; i++) {
+        const cJSON *value = peek(t, modes[i].section);
+        value = cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "enabled") : value;
+        t->has_auto_mode |= is_auto(value);
+        if (!cJSON_IsTrue(value))
+            continue;
+        if (i == 2 && t->mode >= 0)
+            refuse(t, "bf16 and fp16 are both enabled, which DeepSpeed refuses; disable one of them");
+        t->mode = i;
+        t->mode_of_parameters = modes[i].of_products ? t->mode_of_parameters : i;
+    }
     for (int i = 0; i < N_MODES; i++)
         answer_mode(t, i);
     t->path = "fp16.enabled, bf16.enabled";
     t->value = NULL;
-    if (mode_on(t, N_MODES) < 0 && !has_auto_mode(t))
+    if (t->mode < 0 && !t->has_auto_mode)
         set_text(t, TRANSLATED, "precision.compute", "fp32", "neither is on");
 }
 
 // As DeepSpeed's, the type is that of the parameters where the file gives none.
 static void communication_type(struct translator *t, const struct row *row) {
-    const int on = mode_on(t, N_OF_PARAMETERS);
     if (is_text(t->value, "bfp16") || is_text(t->value, "bfloat16"))
         set_text(t, TRANSLATED, row->ours, "bf16", "");
     else if (t->value && !cJSON_IsNull(t->value))
         set(t, TRANSLATED, row->ours, t->value, "");
-    else if (on >= 0)
-        set_text(t, TRANSLATED, row->ours, modes[on].word,
+    else if (t->mode_of_parameters >= 0)
+        set_text(t, TRANSLATED, row->ours, modes[t->mode_of_parameters].word,
                  "DeepSpeed's default: the compute type; fp32 is this program's");
-    else if (has_auto_mode(t) && mode_on(t, N_MODES) < 0)
+    else if (t->has_auto_mode && t->mode < 0)
         say(t, CHOSEN, "the compute type there, fp32 here: set it to send gradients as DeepSpeed does");
     else if (t->value)
         say(t, OFF, "not set");
@@ -565,6 +531,7 @@ static bool offload_device(struct translator *t, const char *path, const char *o
 }
 
 static void offload(struct translator *t, const struct row *row) {
+    const cJSON *ratio = t->value;
     const char *device = "zero_optimization.offload_optimizer.device";
     const bool whole = t->out->config.zero_optimization.stage == 3;
     const bool host =
@@ -578,7 +545,8 @@ static void offload(struct translator *t, const struct row *row) {
     }
     if (!whole && take(t, "zero_optimization.offload_param"))
         say(t, NEEDLESS, "it is valid only with stage 3, as in DeepSpeed");
-    const cJSON *ratio = take(t, row->ours);
+    t->path = row->theirs;
+    t->value = ratio;
     if (ratio && params)
         say(t, NEEDLESS, "with parameters on the host, the host updates all of them");
     else if (ratio && host)
@@ -626,17 +594,14 @@ static const struct option *same_option(const char *path) {
     return shared ? option_find(path) : NULL;
 }
 
-// Adds a name and the sections around it. Without memory one is left out, which costs a suggestion.
+// Adds a name and the sections around it.
 static void add_name(struct translator *t, const char *path, size_t length) {
-    for (int i = 0; i < t->n_names; i++)
-        if (strlen(t->names[i]) == length && memcmp(t->names[i], path, length) == 0)
-            return;
-    if (t->n_names < MOST_NAMES)
-        t->n_names += (t->names[t->n_names] = strndup(path, length)) != NULL;
-    while (length > 0 && path[length - 1] != '.')
-        length--;
-    if (length > 0)
-        add_name(t, path, length - 1);
+    char *name = copy_bytes(path, length);
+    for (char *end = name + length; end; end = strrchr(name, '.')) {
+        *end = '\0';
+        file_list_add(&t->names, name);
+    }
+    free(name);
 }
 
 static void list_names(struct translator *t) {
@@ -648,14 +613,13 @@ static void list_names(struct translator *t) {
         if (same_option(option_full_name(&options[i])))
             add_name(t, option_full_name(&options[i]), strlen(option_full_name(&options[i])));
     for (int i = 0; i < N_ROWS; i++)
-        if (rows[i].theirs)
-            add_name(t, rows[i].theirs, strlen(rows[i].theirs));
+        add_name(t, rows[i].theirs, strlen(rows[i].theirs));
 }
 
 static bool is_section(const struct translator *t, const char *path) {
     const size_t length = strlen(path);
-    for (int i = 0; i < t->n_names; i++)
-        if (strncmp(t->names[i], path, length) == 0 && t->names[i][length] == '.')
+    for (int i = 0; i < t->names.n_paths; i++)
+        if (strncmp(t->names.paths[i], path, length) == 0 && t->names.paths[i][length] == '.')
             return true;
     return false;
 }
@@ -665,26 +629,21 @@ static const char *last_component(const char *path) {
     return dot ? dot + 1 : path;
 }
 
-// The name nearest to the path: in the same section, or whose last component is nearest, or the same. NULL if
-// none is.
-static const char *nearest_name(const struct translator *t, const char *path, bool in_section, bool same) {
+// The name nearest to the path by its last component: in the same section, or in any. NULL if none is.
+static const char *nearest_name(const struct translator *t, const char *path, bool in_section) {
     const size_t prefix = (size_t)(last_component(path) - path);
-    const char *list[MOST_NAMES] = {0};
-    int n = 0, owners[MOST_NAMES];
-    for (int i = 0; i < t->n_names; i++) {
-        const char *key = last_component(t->names[i]);
-        if ((!in_section ||
-             ((size_t)(key - t->names[i]) == prefix && memcmp(t->names[i], path, prefix) == 0)) &&
-            (!same || strcmp(key, path + prefix) == 0)) {
-            owners[n] = i;
-            list[n++] = key;
-        }
+    const char **keys = allocate((size_t)t->names.n_paths, sizeof *keys), *found = NULL;
+    int n = 0;
+    for (int i = 0; i < t->names.n_paths; i++) {
+        const char *name = t->names.paths[i], *key = last_component(name);
+        if (!in_section || ((size_t)(key - name) == prefix && memcmp(name, path, prefix) == 0))
+            keys[n++] = key;
     }
-    const char *nearest = text_nearest(path + prefix, list, n);
-    for (int i = 0; i < n; i++)
-        if (list[i] == nearest)
-            return t->names[owners[i]];
-    return NULL;
+    const char *nearest = text_nearest(path + prefix, keys, n);
+    for (int i = 0; i < t->names.n_paths && nearest && !found; i++)
+        found = last_component(t->names.paths[i]) == nearest ? t->names.paths[i] : NULL;
+    free(keys);
+    return found;
 }
 
 // Whether a file is a configuration of this program: it has a key that only this program has, and none
@@ -749,9 +708,10 @@ static void answer_unknown(struct translator *t) {
     if (!ours) {
         for (int i = 0; i < n_options && !ours; i++)
             ours = strcmp(options[i].name, key) == 0 ? option_full_name(&options[i]) : NULL;
-        theirs = nearest_name(t, path, true, false);
-        theirs = theirs ? theirs : nearest_name(t, path, false, true);
-        theirs = theirs || ours ? theirs : nearest_name(t, path, false, false);
+        theirs = nearest_name(t, path, true);
+        const char *any = theirs ? NULL : nearest_name(t, path, false);
+        if (any && (!ours || strcmp(last_component(any), key) == 0))
+            theirs = any;
     }
     say(t, UNKNOWN, "DeepSpeed's documentation has no such option%s%s%s",
         theirs ? "; did you mean "
@@ -770,34 +730,28 @@ static bool is_misspelled(const struct translator *t, const struct foreign *row)
     char section[LONGEST_NAME];
     const size_t prefix = (size_t)(last_component(t->path) - t->path);
     snprintf(section, sizeof section, "%.*s", prefix > 0 ? (int)prefix - 1 : 0, t->path);
-    const char *nearest =
-        row == foreign_find_deepspeed(section) ? nearest_name(t, t->path, true, false) : NULL;
+    const char *nearest = row == foreign_find_deepspeed(section) ? nearest_name(t, t->path, true) : NULL;
     return nearest && strcmp(nearest, t->path) != 0;
 }
 
 // Answers for a key, or for the members of a section. cJSON limits the nesting.
 static void answer_key(struct translator *t, const char *path, const cJSON *value) {
-    const struct foreign *row = foreign_find_deepspeed(path);
-    const struct option *same = same_option(path);
+    const struct foreign same = {FOREIGN_OURS, "", "", path, ""},
+                         *row = same_option(path) ? &same : foreign_find_deepspeed(path);
     const cJSON *item;
     t->path = path;
     t->value = value;
     if (cJSON_IsObject(value) && (section_exists(path, strlen(path)) || is_section(t, path))) {
         cJSON_ArrayForEach(item, value) {
             char *member = file_path("%s.%s", path, item->string);
-            if (!member)
-                t->status = FAIL(STATUS_FAILED, "out of memory translating a DeepSpeed file");
             if (t->status == STATUS_OK)
                 answer_key(t, member, item);
             free(member);
         }
-    } else if (!same && (!row || is_misspelled(t, row)))
+    } else if (!row || (row != &same && is_misspelled(t, row)))
         answer_unknown(t);
     else if (cJSON_IsNull(value))
         say(t, OFF, "not set");
-    else if (same)
-        is_auto(value) ? answer_row(t, &(struct foreign){FOREIGN_OURS, "", "", path, ""})
-                       : set(t, TRANSLATED, path, value, "");
     else
         answer_row(t, row);
 }
@@ -839,6 +793,8 @@ enum status deepspeed_translate(const cJSON *root, const char *source, struct de
                            .taken = cJSON_CreateArray(),
                            .has_auto = has_auto(root),
                            .types = {"", ""},
+                           .mode = -1,
+                           .mode_of_parameters = -1,
                            .faults = faults_begin()};
     const cJSON *item;
     *out = (struct deepspeed_translation){0};
@@ -846,23 +802,17 @@ enum status deepspeed_translate(const cJSON *root, const char *source, struct de
     t.status = check_kind(&t);
     if (t.status == STATUS_OK)
         t.status = config_parse(&out->config, "{}", 2, source);
-    if (!t.rest || !t.taken)
-        t.status = FAIL(STATUS_FAILED, "out of memory translating a DeepSpeed file");
     for (int i = 0; i < N_ROWS && t.status == STATUS_OK; i++)
         if (is_wanted(&t, &rows[i])) {
-            if (rows[i].theirs)
-                take(&t, rows[i].theirs);
+            take(&t, rows[i].theirs);
             rows[i].convert(&t, &rows[i]);
         }
     cJSON_ArrayForEach(item, t.rest) if (t.status == STATUS_OK) answer_key(&t, item->string, item);
     if (t.status == STATUS_OK)
         check_rules(&t);
-    for (int i = 0; i < DEEPSPEED_KINDS && t.status == STATUS_OK; i++)
-        t.status = text_status(&out->answers[i].lines);
     cJSON_Delete(t.rest);
     cJSON_Delete(t.taken);
-    for (int i = 0; i < t.n_names; i++)
-        free(t.names[i]);
+    file_list_free(&t.names);
     return faults_end(&t.faults, t.status, NULL);
 }
 

@@ -2,6 +2,7 @@
 #include "options/option.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,6 +143,13 @@ const char *option_word(const struct option *option, const struct config *config
     int choice;
     memcpy(&choice, option_value(option, config), sizeof choice);
     return option->choices[choice];
+}
+
+const char *option_choices(const struct option *option, char *buffer, size_t size) {
+    buffer[0] = '\0';
+    for (int i = 0; i < option->n_choices; i++)
+        snprintf(buffer + strlen(buffer), size - strlen(buffer), "%s%s", i ? ", " : "", option->choices[i]);
+    return buffer;
 }
 
 void option_choose(const struct option *option, struct config *config, int i) {

@@ -60,6 +60,8 @@ bool option_is_default(const struct option *option, const struct config *config)
 const char *option_number(char *buffer, double value);
 // The word that a CHOICE is set to.
 const char *option_word(const struct option *option, const struct config *config);
+// The words of a CHOICE: "auto, cpu, cuda". Returns buffer.
+const char *option_choices(const struct option *option, char *buffer, size_t size);
 // Sets a CHOICE to choices[i].
 void option_choose(const struct option *option, struct config *config, int i);
 // Reads the option's value from JSON. `source` begins the message. STATUS_INVALID names the option, and the

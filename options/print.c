@@ -94,11 +94,7 @@ static const char *bounds_of(const struct option *option, char *buffer, size_t s
                  option_number(low, option->minimum), option_number(high, option->maximum));
         break;
     case OPTION_CHOICE:
-        buffer[0] = '\0';
-        for (int i = 0; i < option->n_choices; i++)
-            snprintf(buffer + strlen(buffer), size - strlen(buffer), "%s%s", i ? ", " : "",
-                     option->choices[i]);
-        break;
+        return option_choices(option, buffer, size);
     default:
         snprintf(buffer, size, " ");
     }

@@ -86,24 +86,22 @@ static enum status read_number(const struct reading *reading, const char *key, c
 
 static enum status read_choice(const struct reading *reading, const cJSON *value, struct config *config) {
     const struct option *option = reading->option;
-    char list[256] = "", found[96], place[PLACE_BYTES];
+    char list[256], found[96], place[PLACE_BYTES];
     const char *word =
         cJSON_IsBool(value) ? (cJSON_IsTrue(value) ? "on" : "off") : cJSON_GetStringValue(value);
-    for (int i = 0; i < option->n_choices; i++) {
+    for (int i = 0; i < option->n_choices; i++)
         if (word && strcmp(word, option->choices[i]) == 0) {
             option_choose(option, config, i);
             return STATUS_OK;
         }
-        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", option->choices[i]);
-    }
     const char *instead = word ? gone_word(option_full_name(option), word) : NULL;
     place_of(reading, "", place);
     if (instead)
         return FAIL(STATUS_INVALID, "%s=%s is not there any more; %s", place, word, instead);
     const char *nearest = cJSON_IsString(value) ? unknown_word(option, value->valuestring) : NULL;
     return FAIL(STATUS_INVALID, "%s is %s, expected one of %s%s%s%s", place,
-                option_what_is(value, found, sizeof found), list, nearest ? "; did you mean " : "",
-                nearest ? nearest : "", nearest ? "?" : "");
+                option_what_is(value, found, sizeof found), option_choices(option, list, sizeof list),
+                nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
 // [[step, value], ...]
@@ -407,9 +405,10 @@ enum status option_read(const struct option *option, const char *source, const c
     case OPTION_PAIR:
         if (!cJSON_IsArray(value) || cJSON_GetArraySize(value) != 2)
             return wrong(&reading, "", value, "a list of two numbers, as [0.9, 0.95]");
-        for (int i = 0; i < 2; i++)
-            TRY(read_number(&reading, "", option, cJSON_GetArrayItem(value, i),
-                            &((struct config_pair *)slot)->value[i]));
+        TRY(read_number(&reading, "", option, cJSON_GetArrayItem(value, 0), &number));
+        TRY(read_number(&reading, "", option, cJSON_GetArrayItem(value, 1),
+                        &((struct config_pair *)slot)->value[1]));
+        ((struct config_pair *)slot)->value[0] = number;
         return STATUS_OK;
     case OPTION_INTEGERS:
         return read_integers(&reading, value, slot);
