@@ -2,7 +2,6 @@
 // program; a new version of the program needs a new script.
 #include <string.h>
 
-#include "base/text.h"
 #include "cli/help.h"
 #include "options/config.h"
 
@@ -54,27 +53,14 @@ static const char bash_function[] =
     "}\n"
     "complete -o filenames -F _zero_train train\n";
 
-// The lines of config_print_words, one after the other: the name with its "=", and the rest.
-static const char *next_option(const char *line, size_t *name, const char **values, size_t *n_values) {
-    const size_t length = strcspn(line, "\n");
-    *name = strcspn(line, " \n");
-    *values = line + *name + (line[*name] == ' ');
-    *n_values = (size_t)(line + length - *values);
-    return line + length + (line[length] == '\n');
-}
-
-static void print_bash(const struct command_list *list, const char *options) {
-    size_t name, n_values;
-    const char *values, *line;
+static void print_bash(const struct command_list *list) {
+    struct option_words option;
     printf("_zero_train_commands='");
     for (int i = 0; i < list->n; i++)
         printf("%s%s", i ? " " : "", list->commands[i]->name);
     printf("'\n_zero_train_options='");
-    for (line = options; *line;) {
-        const char *at = line;
-        line = next_option(line, &name, &values, &n_values);
-        printf("%s%.*s", at == options ? "" : " ", (int)name, at);
-    }
+    for (int i = 0; config_option_words(i, &option); i++)
+        printf("%s%s=", i ? " " : "", option.name);
     printf("'\n_zero_train_flags() {\n  case $1 in\n");
     for (int i = 0; i < list->n; i++) {
         const struct command *command = list->commands[i];
@@ -84,11 +70,13 @@ static void print_bash(const struct command_list *list, const char *options) {
         printf(" --help ;;\n");
     }
     printf("  esac\n}\n_zero_train_values() {\n  case $1 in\n");
-    for (line = options; *line;) {
-        const char *at = line;
-        line = next_option(line, &name, &values, &n_values);
-        if (n_values)
-            printf("    %.*s) echo %.*s ;;\n", (int)name - 1, at, (int)n_values, values);
+    for (int i = 0; config_option_words(i, &option); i++) {
+        if (option.n == 0)
+            continue;
+        printf("    %s) echo", option.name);
+        for (int k = 0; k < option.n; k++)
+            printf(" %s", option.values[k]);
+        printf(" ;;\n");
     }
     printf("  esac\n}\n%s", bash_function);
 }
@@ -113,9 +101,8 @@ static void print_fish_flags(const struct command *command) {
     }
 }
 
-static void print_fish(const struct command_list *list, const char *options) {
-    size_t name, n_values;
-    const char *values;
+static void print_fish(const struct command_list *list) {
+    struct option_words option;
     for (int i = 0; i < list->n; i++) {
         printf("complete -c train -n __fish_use_subcommand -a %s -d ", list->commands[i]->name);
         print_fish_word(list->commands[i]->summary);
@@ -130,15 +117,10 @@ static void print_fish(const struct command_list *list, const char *options) {
            "function __zero_train_configured\n"
            "  string match -qr '\\\\.json$|^train$|^check$|^plan$' -- (commandline -opc)[2..]\n"
            "end\n");
-    for (const char *line = options; *line;) {
-        const char *at = line;
-        line = next_option(line, &name, &values, &n_values);
-        printf("complete -c train -n __zero_train_configured -a '%.*s", (int)name, at);
-        for (size_t i = 0; i < n_values;) { // with values: the whole words
-            const size_t length = strcspn(values + i, " \n");
-            printf(" %.*s%.*s", (int)name, at, (int)length, values + i);
-            i += length + 1;
-        }
+    for (int i = 0; config_option_words(i, &option); i++) {
+        printf("complete -c train -n __zero_train_configured -a '%s=", option.name);
+        for (int k = 0; k < option.n; k++) // the whole words
+            printf(" %s=%s", option.name, option.values[k]);
         printf("'\n");
     }
 }
@@ -152,10 +134,7 @@ enum status help_completion(const struct command_list *list, int n_args, char **
         return FAIL(STATUS_INVALID,
                     "train completion: expected the name of a shell, bash, zsh or fish; for bash, add to "
                     "~/.bashrc: source <(PATH_OF/train completion bash)");
-    struct text options = {0};
-    config_print_words(&options);
     printf("%s", zsh ? zsh_begin : "");
-    (bash || zsh ? print_bash : print_fish)(list, options.data);
-    text_free(&options);
+    (bash || zsh ? print_bash : print_fish)(list);
     return STATUS_OK;
 }

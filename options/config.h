@@ -144,9 +144,14 @@ void config_print_overrides(const struct config *before, const struct config *no
 // configs/OPTIONS.md is a copy of it.
 void config_print_options(struct text *out);
 
-// Appends what may stand on the command line after CONFIG.json, a line for each option: its name, "=", and
-// the words of a choice ("device= auto cpu cuda", "optimizer.lr="). For shells that complete words.
-void config_print_words(struct text *out);
+// An option's name and the words of its values, for completion: of a choice and of a switch, else none.
+struct option_words {
+    const char *name;
+    const char *const *values; // (n)
+    int n;
+};
+// Those of option i = 0, 1, ...; false when there are no more.
+bool config_option_words(int i, struct option_words *words);
 
 // The compute type that precision.compute names. Returns false, and leaves *type alone, when it is auto.
 bool config_compute_type(const struct config *config, enum dtype *type);

@@ -170,12 +170,16 @@ void config_print_schedule(const struct config *config, struct text *out) {
 
 // ---- words for shells
 
-void config_print_words(struct text *out) {
-    for (int i = 0; i < n_options; i++) {
-        const struct option *option = &options[i];
-        text_add(out, "%s=", option_full_name(option));
-        for (int k = 0; option->type == OPTION_CHOICE && k < option->n_choices; k++)
-            text_add(out, " %s", option->choices[k]);
-        text_add(out, "%s\n", option->type == OPTION_BOOL ? " true false" : "");
-    }
+bool config_option_words(int i, struct option_words *words) {
+    static const char *const switches[] = {"true", "false"};
+    if (i >= n_options)
+        return false;
+    const struct option *option = &options[i];
+    const bool is_switch = option->type == OPTION_BOOL, is_choice = option->type == OPTION_CHOICE;
+    *words = (struct option_words){.name = option_full_name(option),
+                                   .values = is_switch ? switches : option->choices,
+                                   .n = is_switch   ? 2
+                                        : is_choice ? option->n_choices
+                                                    : 0};
+    return true;
 }
