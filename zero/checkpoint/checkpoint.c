@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "zero/checkpoint/files.h"
 #include "zero/checkpoint/manifest.h"
 #include "zero/checkpoint/ranks.h"
 

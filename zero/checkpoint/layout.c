@@ -6,6 +6,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/alloc.h"
+
 const char *checkpoint_kind_name(enum checkpoint_kind kind) {
     static const char *const names[N_CHECKPOINT_KINDS] = {"master", "m", "v", "average"};
     return names[kind];
@@ -79,41 +81,28 @@ static uint64_t span_bytes(const struct checkpoint_layout *layout, int span, int
     return elements * sizeof(float);
 }
 
-enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struct params *params,
-                                   const struct partition *partition, const struct checkpoint_kinds *kinds) {
+void checkpoint_layout_init(struct checkpoint_layout *layout, const struct params *params,
+                            const struct partition *partition, const struct checkpoint_kinds *kinds) {
     *layout = (struct checkpoint_layout){.params = params,
                                          .kinds = *kinds,
                                          .partition = partition,
-                                         .offsets = calloc((size_t)partition->n_spans, sizeof(uint64_t)),
-                                         .file_bytes = calloc((size_t)partition->world, sizeof(uint64_t))};
-    if (!layout->offsets || !layout->file_bytes) {
-        checkpoint_layout_free(layout);
-        return FAIL(STATUS_FAILED, "out of memory for the layout of a checkpoint of %d ranks",
-                    partition->world);
-    }
+                                         .offsets = allocate((size_t)partition->n_spans, sizeof(uint64_t)),
+                                         .file_bytes = allocate((size_t)partition->world, sizeof(uint64_t))};
     for (int i = 0; i < partition->n_spans; i++) {
         const struct partition_span *owned = &partition->spans[i];
         uint64_t *bytes = &layout->file_bytes[owned->owner];
         layout->offsets[i] = *bytes;
         *bytes += span_bytes(layout, i, kinds_of_span(layout));
     }
-    return STATUS_OK;
 }
 
-enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struct params *params,
-                                   enum partition_kind kind, int world,
-                                   const struct checkpoint_kinds *kinds) {
+void checkpoint_layout_make(struct checkpoint_layout *layout, const struct params *params,
+                            enum partition_kind kind, int world, const struct checkpoint_kinds *kinds) {
     struct partition own;
-    *layout = (struct checkpoint_layout){0};
     partition_init(&own, params, kind, world);
-    enum status status = checkpoint_layout_init(layout, params, &own, kinds);
-    if (status != STATUS_OK) {
-        partition_free(&own);
-        return status;
-    }
+    checkpoint_layout_init(layout, params, &own, kinds);
     layout->own_partition = own;
     layout->partition = &layout->own_partition;
-    return STATUS_OK;
 }
 
 // The elements of a partition's span from `element` on that are stored one after another, or not at all.

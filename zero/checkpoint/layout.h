@@ -54,12 +54,10 @@ struct checkpoint_layout {
 
 // Makes a layout of the caller's partition, which must outlive the layout; or of the one that
 // partition_init gives for (kind, world). kinds->n_moments must outlive every layout.
-enum status checkpoint_layout_init(struct checkpoint_layout *layout, const struct params *params,
-                                   const struct partition *partition,
-                                   const struct checkpoint_kinds *kinds) MUST_CHECK;
-enum status checkpoint_layout_make(struct checkpoint_layout *layout, const struct params *params,
-                                   enum partition_kind kind, int world,
-                                   const struct checkpoint_kinds *kinds) MUST_CHECK;
+void checkpoint_layout_init(struct checkpoint_layout *layout, const struct params *params,
+                            const struct partition *partition, const struct checkpoint_kinds *kinds);
+void checkpoint_layout_make(struct checkpoint_layout *layout, const struct params *params,
+                            enum partition_kind kind, int world, const struct checkpoint_kinds *kinds);
 void checkpoint_layout_free(struct checkpoint_layout *layout); // a zeroed layout is fine
 
 bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind);

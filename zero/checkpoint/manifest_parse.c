@@ -277,8 +277,8 @@ static enum status make_layout(struct checkpoint *checkpoint, const cJSON *root,
     struct checkpoint_layout *layout = &checkpoint->layout;
     TRY(check_units(checkpoint, root, source));
     TRY(parse_digest(root, "partition_xxh3", source, &digest));
-    TRY(checkpoint_layout_make(layout, &checkpoint->params, checkpoint->partition, checkpoint->world,
-                               &checkpoint->kinds));
+    checkpoint_layout_make(layout, &checkpoint->params, checkpoint->partition, checkpoint->world,
+                           &checkpoint->kinds);
     if (checkpoint_partition_digest(layout->partition) != digest)
         return FAIL(STATUS_UNSUPPORTED,
                     "%s: was written by another version of the program, which divides units among %d ranks "

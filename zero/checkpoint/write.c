@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "data/tokenizer/export.h"
 #include "zero/checkpoint/checkpoint.h"
+#include "zero/checkpoint/layout.h"
 #include "zero/checkpoint/manifest.h"
 
 // Bytes between flushes. Other ranks wait for this one's file, and flushing all of it at once could look like
@@ -220,8 +221,8 @@ static enum status publish(const char *folder, const char *temporary, const char
 
 // ---- all ranks
 
-static enum status writing_init(struct writing *writing, const char *folder,
-                                const struct checkpoint_contents *contents) {
+static void writing_init(struct writing *writing, const char *folder,
+                         const struct checkpoint_contents *contents) {
     int world = contents->comm->world;
     *writing =
         (struct writing){.contents = contents,
@@ -237,7 +238,7 @@ static enum status writing_init(struct writing *writing, const char *folder,
     }
     if (contents->tokenizer)
         writing->files[world].name = (char *)(uintptr_t)tokenizer_file_name(contents->tokenizer);
-    return checkpoint_layout_init(&writing->layout, contents->params, contents->partition, &contents->kinds);
+    checkpoint_layout_init(&writing->layout, contents->params, contents->partition, &contents->kinds);
 }
 
 static void writing_free(struct writing *writing) {
@@ -337,12 +338,10 @@ static enum status write_together(const char *folder, struct writing *writing) {
 enum status checkpoint_write(const char *checkpoints_folder, const struct checkpoint_contents *contents) {
     struct writing writing;
     struct comm *comm = contents->comm;
-    enum status status = comm_agree(comm, writing_init(&writing, checkpoints_folder, contents));
-    if (status == STATUS_OK) {
-        status = write_together(checkpoints_folder, &writing);
-        if (status != STATUS_OK && comm->rank == 0 && file_remove_tree(writing.temporary) != STATUS_OK)
-            log_warning("%s, of the checkpoint that failed, could not be removed", writing.temporary);
-    }
+    writing_init(&writing, checkpoints_folder, contents);
+    enum status status = write_together(checkpoints_folder, &writing);
+    if (status != STATUS_OK && comm->rank == 0 && file_remove_tree(writing.temporary) != STATUS_OK)
+        log_warning("%s, of the checkpoint that failed, could not be removed", writing.temporary);
     writing_free(&writing);
     return status;
 }
