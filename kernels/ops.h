@@ -372,13 +372,15 @@ struct add_spans_args {
 // Determinism: the bits are those of the tree's additions in fp32, one by one, on every device.
 #define SUM_TREE_MOST 65535 // of count
 struct sum_tree_args {
-    void *out;       // [w] (n) fp32, or [+] with accumulate: out + the sum
-    const void *x;   // [r] (count - 1, n) type, rows x_stride apart: of ranks 0, 1, ... without `own`
-    const void *own; // [r] (n) type: of rank `rank`; may be out where type is fp32 and not accumulate
-    size_t n, x_stride;
+    void *out; // [w] (n) fp32, or [+] with accumulate: out + the sum
+    // [r] (count) pointers in host memory, read during the call: to (n) type, of ranks 0, 1, ... On a GPU all
+    // but x[rank] are evenly spaced, so that a kernel takes any number of them. x[rank] may be out where type
+    // is fp32 and not accumulate.
+    const void *const *x;
+    size_t n;
     int count, rank; // count >= 2, 0 <= rank < count
     bool accumulate;
-    enum dtype type; // of x and own: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
+    enum dtype type; // of x: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
 };
 
 // Draws tokens[n] from softmax(logits[n,:] / temperature), restricted to the top_k most likely tokens and,

@@ -131,13 +131,16 @@ template <class T, int LEVELS> struct sum_tree_step {
 
 template <class T, int LEVELS>
 enum status sum_tree_of(struct stream *stream, const struct sum_tree_args *args, bool aligned) {
-    const sum_tree_step<T, LEVELS> step = {static_cast<float *>(args->out),
-                                           static_cast<const T *>(args->x),
-                                           static_cast<const T *>(args->own),
-                                           args->x_stride,
-                                           args->count,
-                                           args->rank,
-                                           args->accumulate};
+    const int first = args->rank == 0, second = args->rank <= 1 ? 2 : 1; // of the evenly spaced ones
+    const T *x = static_cast<const T *>(args->x[first]);
+    const sum_tree_step<T, LEVELS> step = {
+        static_cast<float *>(args->out),
+        x,
+        static_cast<const T *>(args->x[args->rank]),
+        args->count > 2 ? static_cast<size_t>(static_cast<const T *>(args->x[second]) - x) : 0,
+        args->count,
+        args->rank,
+        args->accumulate};
     return over_span<widest_access<float>()>("sum_tree", stream, step, args->n, aligned);
 }
 
@@ -271,8 +274,9 @@ extern "C" enum status cuda_add_spans(struct stream *stream, const struct add_sp
 }
 
 extern "C" enum status cuda_sum_tree(struct stream *stream, const struct sum_tree_args *args) {
-    bool aligned = is_aligned(args->out) && is_aligned(args->x) && is_aligned(args->own) &&
-                   args->x_stride * dtype_size(args->type) % 16 == 0;
+    bool aligned = is_aligned(args->out);
+    for (int rank = 0; rank < args->count; rank++)
+        aligned = aligned && is_aligned(args->x[rank]);
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);
         if (args->count < 1 << 3) // the GPUs of one machine, or fewer

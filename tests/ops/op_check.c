@@ -132,6 +132,8 @@ void op_scale(struct op_tensor *tensor, double mean, double deviation) {
 // ---- running
 
 static enum status run(const struct op_call *call, struct stream *stream) {
+    if (call->arrange)
+        call->arrange(call->args);
     switch (call->operation) {
 #define RUN_CASE(name)                                                                                       \
     case OP_##name:                                                                                          \

@@ -74,6 +74,8 @@ struct op_call {
     struct op_tensor tensors[12];
     int n_tensors;
     char label[96];
+    void (*arrange)(
+        void *args); // NULL, or called before each run: sets what depends on the tensors' addresses
 };
 
 // op_call_begin(&call, bench, gelu_forward, &args, "n %d", n): args.type must be set already.

@@ -166,12 +166,12 @@ void check_add_spans(struct op_bench *bench) {
 // The reference adds in double. The order of sums is fixed and so is each rounding, so the device must give
 // the bits of the definition in fp32, which must be as close to the reference as roundings allow.
 static void expect_bits(struct op_call *call, const struct sum_tree_args *args, const struct op_tensor *x,
-                        const struct op_tensor *own, struct op_tensor *out) {
+                        size_t stride, const struct op_tensor *own, struct op_tensor *out) {
     float of_ranks[MOST_RANKS];
     for (size_t i = 0; i < args->n; i++) {
         for (int rank = 0, row = 0; rank < args->count; rank++)
             of_ranks[rank] =
-                (float)(rank == args->rank ? own->given[i] : x->given[(size_t)row++ * args->x_stride + i]);
+                (float)(rank == args->rank ? own->given[i] : x->given[(size_t)row++ * stride + i]);
         float sum = expected_tree_sum(of_ranks, args->count);
         if (args->accumulate)
             sum = (float)out->given[i] + sum;
@@ -186,14 +186,33 @@ static void expect_bits(struct op_call *call, const struct sum_tree_args *args, 
     out->exact = true;
 }
 
-static void sum_tree_call(struct op_bench *bench, struct sum_tree_args args, bool in_place) {
+// The numbers of rank args.rank, and those of the others, `stride` apart.
+static struct {
+    const void *own, *others;
+    size_t stride;
+    const void *x[MOST_RANKS];
+} contributions;
+
+static void point_at_contributions(void *sum) {
+    struct sum_tree_args *args = sum;
+    const char *next = contributions.others;
+    for (int rank = 0; rank < args->count; rank++) {
+        contributions.x[rank] = rank == args->rank ? contributions.own : next;
+        next += rank == args->rank ? 0 : contributions.stride * dtype_size(args->type);
+    }
+    args->x = contributions.x;
+}
+
+static void sum_tree_call(struct op_bench *bench, struct sum_tree_args args, size_t stride, bool in_place) {
     struct op_call call;
     op_call_begin(&call, bench, sum_tree, &args, "rank %d of %d, n %zu%s%s", args.rank, args.count, args.n,
                   args.accumulate ? " accumulate" : "", in_place ? " in place" : "");
-    struct op_tensor *x = op_add_tensor(&call, "x", &args.x, args.type, OP_READ,
-                                        op_rows((size_t)args.count - 1, args.n, args.x_stride));
-    struct op_tensor *own =
-        op_add_tensor(&call, "own", &args.own, args.type, in_place ? OP_UPDATE : OP_READ, op_span(args.n));
+    call.arrange = point_at_contributions;
+    contributions.stride = stride;
+    struct op_tensor *x = op_add_tensor(&call, "x", &contributions.others, args.type, OP_READ,
+                                        op_rows((size_t)args.count - 1, args.n, stride));
+    struct op_tensor *own = op_add_tensor(&call, "own", &contributions.own, args.type,
+                                          in_place ? OP_UPDATE : OP_READ, op_span(args.n));
     struct op_tensor *out = own;
     if (in_place)
         op_alias(own, &args.out);
@@ -204,7 +223,7 @@ static void sum_tree_call(struct op_bench *bench, struct sum_tree_args args, boo
     op_give_extremes(own);
     op_call_magnitudes(&call);
     op_call_reference(&call);
-    expect_bits(&call, &args, x, own, out);
+    expect_bits(&call, &args, x, stride, own, out);
     op_call_judge(&call);
 }
 
@@ -216,13 +235,10 @@ void check_sum_tree(struct op_bench *bench) {
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
             const int count = counts[c], ranks[] = {0, count / 2, count - 1};
             for (int r = 0; r < 3; r++) {
-                struct sum_tree_args args = {.n = lengths[i],
-                                             .x_stride = (lengths[i] + 7) / 8 * 8 + (size_t)(8 * r),
-                                             .count = count,
-                                             .rank = ranks[r],
-                                             .accumulate = r == 1,
-                                             .type = type};
-                sum_tree_call(bench, args, type == DTYPE_F32 && r == 2);
+                struct sum_tree_args args = {
+                    .n = lengths[i], .count = count, .rank = ranks[r], .accumulate = r == 1, .type = type};
+                sum_tree_call(bench, args, (lengths[i] + 7) / 8 * 8 + (size_t)(8 * r),
+                              type == DTYPE_F32 && r == 2);
             }
         }
 }

@@ -68,9 +68,7 @@ enum status ref_add_spans(struct stream *stream, const struct add_spans_args *a)
 static double tree(const struct sum_tree_args *a, size_t i, int first, int n, enum dtype sums) {
     int left = 1;
     if (n == 1)
-        return first == a->rank
-                   ? ref_load(a->own, a->type, i)
-                   : ref_load(a->x, a->type, (size_t)(first - (first > a->rank)) * a->x_stride + i);
+        return ref_load(a->x[first], a->type, i);
     while (2 * left < n)
         left *= 2;
     double sum = tree(a, i, first, left, sums) + tree(a, i, first + left, n - left, sums);

@@ -251,54 +251,45 @@ enum status CPU_OP(add_spans)(struct stream *stream, const struct add_spans_args
 
 // ---- sums along a tree
 
-// The partial sums of complete subtrees, as the bits of a binary counter: after r ranks, bit k of r is set
-// where partial[k] holds the sum of 2^k consecutive ranks. The subtrees that remain are added from the
-// smallest on.
-#define TREE_LEVELS 16 // of the binary number SUM_TREE_MOST
+#define TREE_LEVELS 16  // of the binary number SUM_TREE_MOST
+#define TREE_BLOCK  512 // elements whose partial sums stay in the cache
 
-struct tree_sum {
-    vf partial[TREE_LEVELS];
-    int n;
-};
-
-VF_INLINE void tree_push(struct tree_sum *sum, vf value) {
-    int level = 0;
-    for (int n = sum->n; n & 1; n >>= 1)
-        value = sum->partial[level++] + value;
-    sum->partial[level] = value;
-    sum->n++;
-}
-
-VF_INLINE vf tree_total(const struct tree_sum *sum) {
-    int level = __builtin_ctz((unsigned)sum->n);
-    vf total = sum->partial[level];
-    for (level++; sum->n >> level; level++)
-        if (sum->n >> level & 1)
-            total = sum->partial[level] + total;
-    return total;
-}
-
-VF_INLINE void sum_tree_range(enum dtype type, const struct sum_tree_args *args, struct parallel_span range) {
-    float *out = args->out;
-    for (size_t i = range.begin; i < range.end; i += VF_WIDTH) {
-        const int lanes = range.end - i < VF_WIDTH ? (int)(range.end - i) : VF_WIDTH;
-        struct tree_sum sum = {.n = 0};
-        for (int rank = 0; rank < args->count; rank++) {
-            const bool own = rank == args->rank;
-            const void *from = own ? args->own : args->x;
-            const size_t at = own ? i : (size_t)(rank - (rank > args->rank)) * args->x_stride + i;
-            tree_push(&sum, lanes == VF_WIDTH ? vf_get(type, from, at) : vf_get_part(type, from, at, lanes));
+// Partial sums of complete subtrees, as the bits of a binary counter: after r ranks, bit k of r is set where
+// held[k] is the sum of 2^k consecutive ranks. The last rank is added to all that are held, from the smallest
+// on, and only then is `out` written, which may be a contribution.
+static void sum_tree_block(const struct sum_tree_args *args, size_t at, size_t n) {
+    float sums[TREE_LEVELS + 1][TREE_BLOCK];
+    const float *held[TREE_LEVELS];
+    const struct parallel_span all = {0, n};
+    float *out = (float *)args->out + at;
+    for (int rank = 0; rank < args->count; rank++) {
+        const bool last = rank == args->count - 1;
+        const int n_carries = __builtin_ctz(~(unsigned)rank);
+        float *to = !last ? sums[n_carries] : args->accumulate ? sums[TREE_LEVELS] : out;
+        struct add_args add = {
+            .out = to, .y = (const char *)args->x[rank] + at * dtype_size(args->type), .type = args->type};
+        for (int level = 0; last ? rank >> level : level < n_carries; level++)
+            if (rank >> level & 1) {
+                add.x = held[level];
+                add_span(&add, all);
+                add.y = to;
+                add.type = DTYPE_F32;
+            }
+        if (add.type != DTYPE_F32) {
+            const struct cast_args cast = {.out = to, .x = add.y, .type = add.type, .out_type = DTYPE_F32};
+            cast_span(&cast, all);
+            add.y = to;
         }
-        vf total = tree_total(&sum);
-        if (args->accumulate)
-            total = vf_load_part(out + i, lanes) + total;
-        vf_store_part(out + i, total, lanes);
+        if (!last)
+            held[n_carries] = add.y;
     }
+    if (args->accumulate)
+        add_span(&(struct add_args){.out = out, .x = out, .y = sums[TREE_LEVELS], .type = DTYPE_F32}, all);
 }
 
 static void sum_tree_span(const void *context, struct parallel_span span) {
-    const struct sum_tree_args *args = context;
-    VF_DISPATCH(args->type, sum_tree_range, args, span);
+    for (size_t at = span.begin; at < span.end; at += TREE_BLOCK)
+        sum_tree_block(context, at, span.end - at < TREE_BLOCK ? span.end - at : TREE_BLOCK);
 }
 
 enum status CPU_OP(sum_tree)(struct stream *stream, const struct sum_tree_args *args) {

@@ -43,19 +43,11 @@ struct send_pool {
     unsigned n_sent; // the next slot is n_sent % n_slots
 };
 
-#define N_STAGING_BUFFERS 2
-
-// Memory of the device for bulk collectives, chunk_bytes each (zero/comm/mpi/staging.h).
+// Memory of the device for bulk collectives: comm_sums_bytes.
 struct staging {
-    char *sums;    // (sum_tree_depth chunks) partial sums
-    char *rounded; // this rank's contribution, rounded to the communication dtype
-    // Only where the device has memory of its own:
-    char *buffers[N_STAGING_BUFFERS];       // other ranks' contributions, used in turn
-    struct event copied[N_STAGING_BUFFERS]; // the buffer is filled
-    struct event used[N_STAGING_BUFFERS];   // the buffer may be overwritten
-    struct stream copies;                   // fills the buffers
-    unsigned n_loaded;                      // the next buffer is n_loaded % N_STAGING_BUFFERS
-    void **pinned;                          // (world + 2) page-locked memory of links
+    char *memory;  // a chunk of this rank, rounded; where the device has memory of its own, those of the
+                   // others too
+    void **pinned; // (world + 2) page-locked memory of links
     int n_pinned;
 };
 

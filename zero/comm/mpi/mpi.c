@@ -1,5 +1,4 @@
-// Opens and closes the MPI backend. Opening finds the ranks that share a machine, and places their mailboxes
-// in a window of shared memory if they are to use it.
+// See zero/comm/mpi/mpi.h.
 #include "zero/comm/mpi/mpi.h"
 
 #include <signal.h>
@@ -13,17 +12,403 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/processors.h"
-#include "zero/comm/mpi/bulk.h"
-#include "zero/comm/mpi/control.h"
+#include "zero/comm/chunks.h"
 #include "zero/comm/mpi/data.h"
 #include "zero/comm/mpi/failure.h"
 #include "zero/comm/mpi/peer.h"
-#include "zero/comm/mpi/staging.h"
+#include "zero/comm/nccl/nccl.h"
 
 #define PATIENCE_MS 5000 // how long ranks wait for each other to end: after success at least, else at most
 #define LINGER_NS   200000000 // before leaving because of a dead rank, so that all see which one died first
 #define NAP_NS      20000000  // of the thread that keeps the deadline
 #define MOST_NAP_MS 1000      // that a nap counts for: it lasts longer where the process is suspended
+
+// ---- memory of the device for sums
+//
+// Where the device has memory of its own, other ranks' contributions are copied there. The links' memory is
+// page-locked then, so that copies to and from them use DMA.
+
+static enum status pin(struct comm *comm, void *memory, size_t bytes) {
+    struct staging *staging = &mpi_of(comm)->staging;
+    if (!memory)
+        return STATUS_OK;
+    TRY(device_pin(comm->device, memory, bytes));
+    staging->pinned[staging->n_pinned++] = memory;
+    return STATUS_OK;
+}
+
+static enum status pin_links(struct comm *comm) {
+    struct mpi_data *mpi = mpi_of(comm);
+    size_t mailbox = mailbox_pages_bytes(mpi->linked, mpi->chunk_bytes);
+    mpi->staging.pinned = allocate((size_t)comm->world + 2, sizeof *mpi->staging.pinned);
+    if (mpi->linked > 1)
+        TRY(pin(comm, mpi->mailbox, mailbox));
+    for (int rank = 0; rank < comm->world; rank++)
+        TRY(pin(comm, mpi->peers[rank].mailbox, mailbox));
+    TRY(pin(comm, mpi->receive_memory, mpi->receive_bytes));
+    return pin(comm, mpi->bulk.memory, mpi->bulk.bytes);
+}
+
+size_t comm_sums_bytes(int world, enum region_place place, bool for_gpu, bool by_nccl) {
+    if (world == 1)
+        return 0;
+    if (by_nccl)
+        return nccl_staging_bytes(world);
+    return (place == REGION_HOST ? 1 : (size_t)world) * link_chunk_bytes(world, for_gpu);
+}
+
+static size_t staging_bytes(const struct comm *comm) {
+    return comm_sums_bytes(comm->world, comm->device->place, comm->for_gpu, false);
+}
+
+static enum status mpi_attach(struct comm *comm) {
+    struct staging *staging = &mpi_of(comm)->staging;
+    void *memory;
+    if (comm->world == 1)
+        return STATUS_OK;
+    TRY(comm->device->memory_new(comm->device, staging_bytes(comm), "sums between ranks", &memory));
+    staging->memory = memory;
+    return comm->device->place == REGION_HOST ? STATUS_OK : pin_links(comm);
+}
+
+static void mpi_detach(struct comm *comm) {
+    struct staging *staging = &mpi_of(comm)->staging;
+    while (staging->n_pinned > 0)
+        device_unpin(comm->device, staging->pinned[--staging->n_pinned]);
+    free(staging->pinned);
+    comm->device->memory_delete(comm->device, staging->memory, staging_bytes(comm));
+    *staging = (struct staging){0};
+}
+
+// ---- bulk collectives
+//
+// In each round a rank first sends every other rank its next chunk, then receives theirs. No deadlock,
+// whatever the spans' sizes: a push waits only until the receiver has read the chunk of LINK_DEPTH rounds
+// before, and a pull only for pushes of the same round, so waits cannot form a cycle.
+
+static enum status synchronize(struct comm *comm) {
+    return comm->device->synchronize(&comm->stream);
+}
+
+static enum status copy(struct comm *comm, void *to, const void *from, size_t bytes) {
+    return comm->device->copy(&comm->stream, to, from, bytes);
+}
+
+// Sends the next n elements of an owner to a rank.
+static enum status push_chunk(const struct comm_chunks *chunks, int rank, int owner, size_t n) {
+    struct comm *comm = chunks->comm;
+    const struct comm_call *call = chunks->call;
+    // A device rounds into memory of its own.
+    const bool staged = call->operation == COMM_REDUCE_SCATTER && call->type != DTYPE_F32 &&
+                        comm->device->place != REGION_HOST;
+    void *place, *rounded = mpi_of(comm)->staging.memory;
+    TRY(peer_push_begin(comm, rank, &call->id, &place));
+    TRY(comm_chunk_pack(chunks, owner, n, staged ? rounded : place));
+    if (staged)
+        TRY(copy(comm, place, rounded, n * chunks->size));
+    TRY(synchronize(comm));
+    return peer_push_end(comm, rank, &call->id, n * chunks->size, call->operation);
+}
+
+// Receives the other ranks' chunks of this rank, and adds them to its own.
+static enum status sum_chunks(const struct comm_chunks *chunks, size_t n) {
+    struct comm *comm = chunks->comm;
+    const struct mpi_data *mpi = mpi_of(comm);
+    const void *x[comm->world];
+    char *next = mpi->staging.memory;
+    for (int rank = 0; rank < comm->world; rank++) {
+        if (rank == comm->rank)
+            continue;
+        TRY(peer_pull_begin(comm, rank, &chunks->call->id, n * chunks->size, &x[rank]));
+        if (comm->device->place == REGION_HOST)
+            continue;
+        next += mpi->chunk_bytes; // the first is for the rounded ones
+        TRY(copy(comm, next, x[rank], n * chunks->size));
+        x[rank] = next;
+    }
+    TRY(comm_chunk_sum(chunks, n, x, mpi->staging.memory));
+    TRY(synchronize(comm));
+    for (int rank = 0; rank < comm->world; rank++)
+        if (rank != comm->rank)
+            TRY(peer_pull_end(comm, rank));
+    return STATUS_OK;
+}
+
+static enum status reduce_scatter(const struct comm_chunks *chunks) {
+    struct comm *comm = chunks->comm;
+    for (size_t round = 0; round < chunks->rounds; round++) {
+        for (int distance = 1; distance < comm->world; distance++) {
+            int owner = (comm->rank + distance) % comm->world;
+            size_t n = comm_chunk_elements(chunks, owner, round);
+            if (n > 0)
+                TRY(push_chunk(chunks, owner, owner, n));
+        }
+        size_t n = comm_chunk_elements(chunks, comm->rank, round);
+        if (n > 0)
+            TRY(sum_chunks(chunks, n));
+    }
+    return STATUS_OK;
+}
+
+static enum status receive_chunk(const struct comm_chunks *chunks, int owner, size_t n) {
+    struct comm *comm = chunks->comm;
+    const void *chunk;
+    TRY(peer_pull_begin(comm, owner, &chunks->call->id, n * chunks->size, &chunk));
+    TRY(comm_chunk_unpack(chunks, owner, n, chunk));
+    TRY(synchronize(comm));
+    return peer_pull_end(comm, owner);
+}
+
+// Copies a span from this rank's `in` to its `out`.
+static enum status copy_span(const struct comm_chunks *chunks, const struct comm_span *span) {
+    const char *in = (const char *)chunks->call->in + span->in * chunks->size;
+    char *out = (char *)chunks->call->out + span->out * chunks->size;
+    return in == out ? STATUS_OK : copy(chunks->comm, out, in, span->elements * chunks->size);
+}
+
+static enum status all_gather(const struct comm_chunks *chunks) {
+    struct comm *comm = chunks->comm;
+    struct comm_cursor *mine = &chunks->cursors[comm->rank], all = *mine;
+    for (struct comm_span span; (span = comm_transfer_next(&all, SIZE_MAX)).elements > 0;)
+        TRY(copy_span(chunks, &span));
+    TRY(synchronize(comm));
+    for (size_t round = 0; round < chunks->rounds; round++) {
+        const size_t n = comm_chunk_elements(chunks, comm->rank, round);
+        const struct comm_cursor here = *mine;
+        for (int distance = 1; distance < comm->world && n > 0; distance++) {
+            *mine = here; // every rank receives the same chunk
+            TRY(push_chunk(chunks, (comm->rank + distance) % comm->world, comm->rank, n));
+        }
+        for (int owner = 0; owner < comm->world; owner++) {
+            const size_t theirs = comm_chunk_elements(chunks, owner, round);
+            if (theirs > 0 && owner != comm->rank)
+                TRY(receive_chunk(chunks, owner, theirs));
+        }
+    }
+    return STATUS_OK;
+}
+
+// Sends the next chunk of a route; nothing at its end.
+static enum status push_route(const struct comm_chunks *chunks, struct comm_route *route) {
+    struct comm *comm = chunks->comm;
+    struct comm_span span = comm_route_next(route, chunks->chunk);
+    void *place;
+    if (span.elements == 0)
+        return STATUS_OK;
+    TRY(peer_push_begin(comm, route->to, &chunks->call->id, &place));
+    TRY(copy(comm, place, (const char *)chunks->call->in + span.in * chunks->size,
+             span.elements * chunks->size));
+    TRY(synchronize(comm));
+    return peer_push_end(comm, route->to, &chunks->call->id, span.elements * chunks->size, COMM_EXCHANGE);
+}
+
+static enum status pull_route(const struct comm_chunks *chunks, struct comm_route *route) {
+    struct comm *comm = chunks->comm;
+    struct comm_span span = comm_route_next(route, chunks->chunk);
+    const size_t bytes = span.elements * chunks->size;
+    const void *chunk;
+    if (bytes == 0)
+        return STATUS_OK;
+    TRY(peer_pull_begin(comm, route->from, &chunks->call->id, bytes, &chunk));
+    TRY(copy(comm, (char *)chunks->call->out + span.out * chunks->size, chunk, bytes));
+    TRY(synchronize(comm));
+    return peer_pull_end(comm, route->from);
+}
+
+// The most chunks that any rank sends to another.
+static size_t count_rounds(const struct comm_chunks *chunks) {
+    const int world = chunks->comm->world;
+    size_t most = 0;
+    for (int from = 0; from < world; from++)
+        for (int to = 0; to < world; to++) {
+            struct comm_route route = {.transfer = chunks->call->transfer, .from = from, .to = to};
+            size_t n = 0;
+            while (from != to && comm_route_next(&route, chunks->chunk).elements > 0)
+                n++;
+            most = n > most ? n : most;
+        }
+    return most;
+}
+
+static enum status exchange_spans(const struct comm_chunks *chunks) {
+    struct comm *comm = chunks->comm;
+    const struct comm_transfer *transfer = chunks->call->transfer;
+    struct comm_route to[comm->world], from[comm->world],
+        own = {.transfer = transfer, .from = comm->rank, .to = comm->rank};
+    for (int rank = 0; rank < comm->world; rank++) {
+        to[rank] = (struct comm_route){.transfer = transfer, .from = comm->rank, .to = rank};
+        from[rank] = (struct comm_route){.transfer = transfer, .from = rank, .to = comm->rank};
+    }
+    for (struct comm_span span; (span = comm_route_next(&own, SIZE_MAX)).elements > 0;)
+        TRY(copy_span(chunks, &span));
+    TRY(synchronize(comm));
+    for (size_t round = 0, n = count_rounds(chunks); round < n; round++) {
+        for (int distance = 1; distance < comm->world; distance++)
+            TRY(push_route(chunks, &to[(comm->rank + distance) % comm->world]));
+        for (int distance = 1; distance < comm->world; distance++)
+            TRY(pull_route(chunks, &from[(comm->rank + distance) % comm->world]));
+    }
+    return STATUS_OK;
+}
+
+static enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
+    size_t owned[comm->world];
+    struct comm_cursor cursors[comm->world];
+    const struct comm_chunks chunks =
+        comm_chunks_of(comm, call, mpi_of(comm)->chunk_bytes / dtype_size(call->type), owned, cursors);
+    if (call->operation == COMM_EXCHANGE)
+        return exchange_spans(&chunks);
+    return call->operation == COMM_REDUCE_SCATTER ? reduce_scatter(&chunks) : all_gather(&chunks);
+}
+
+// ---- control collectives
+//
+// They move small values of host memory along a binomial tree over rank numbers, with its root at rank 0. The
+// children of rank r are r + 1, r + 2, r + 4, ..., for powers of two below r's lowest set bit, so the ranks
+// of a subtree are consecutive.
+//
+// Each collective goes up the tree and down again: no rank leaves before all have arrived, and two ranks in
+// different collectives exchange a message and notice it. Links are separate from those of bulk collectives,
+// so a control collective never waits behind one.
+
+static enum status push(struct comm *comm, int rank, const struct comm_id *id, const char *data,
+                        size_t bytes) {
+    struct mpi_data *mpi = mpi_of(comm);
+    struct ring *ring = mpi->peers[rank].control_to;
+    struct peer_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
+    size_t done = 0, n;
+    TRY(mpi_check_failure(comm)); // a rank that failed sends no more
+    do {                          // 0 bytes are one message too
+        n = bytes - done < LINK_CONTROL_BYTES ? bytes - done : LINK_CONTROL_BYTES;
+        if (!ring) {
+            char *slot;
+            TRY(send_pool_take(&wait, &mpi->control, &slot));
+            memcpy(slot + LINK_HEADER, data + done, n);
+            TRY(send_pool_send(&wait, &mpi->control, n, TAG_CONTROL));
+            continue;
+        }
+        TRY(peer_wait_push(&wait, ring, mpi->spins));
+        struct link_header *header = ring_push_place(ring, LINK_CONTROL_BYTES);
+        *header = (struct link_header){id->number, (uint32_t)id->collective, (uint32_t)n};
+        memcpy((char *)header + LINK_HEADER, data + done, n);
+        ring_pushed(ring);
+    } while ((done += n) < bytes);
+    return STATUS_OK;
+}
+
+// Waits for the next message of wait->rank. *header is valid until the next call.
+static enum status next_message(struct peer_wait *wait, const struct link_header **header) {
+    struct mpi_data *mpi = mpi_of(wait->comm);
+    struct ring *ring = mpi->peers[wait->rank].control_from;
+    if (!ring) {
+        pthread_mutex_lock(&mpi->mpi_lock);
+        int error = MPI_Irecv(mpi->control_received, sizeof mpi->control_received, MPI_BYTE, wait->rank,
+                              TAG_CONTROL, mpi->everyone, &mpi->control_receive);
+        pthread_mutex_unlock(&mpi->mpi_lock);
+        if (error != MPI_SUCCESS)
+            return FAIL(STATUS_FAILED, "MPI failed to receive from rank %d", wait->rank);
+        *header = (const struct link_header *)(const void *)mpi->control_received;
+        return peer_wait_request(wait, &mpi->control_receive);
+    }
+    TRY(peer_wait_pull(wait, ring, mpi->spins));
+    *header = ring_pull_place(ring, LINK_CONTROL_BYTES);
+    return STATUS_OK;
+}
+
+static enum status pull(struct comm *comm, int rank, const struct comm_id *id, char *data, size_t bytes) {
+    struct ring *ring = mpi_of(comm)->peers[rank].control_from;
+    struct peer_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
+    size_t done = 0, n;
+    do {
+        const struct link_header *header = NULL;
+        n = bytes - done < LINK_CONTROL_BYTES ? bytes - done : LINK_CONTROL_BYTES;
+        TRY(next_message(&wait, &header));
+        TRY(peer_check_header(comm, rank, id, n, header));
+        memcpy(data + done, (const char *)header + LINK_HEADER, n);
+        if (ring)
+            ring_pulled(ring);
+    } while ((done += n) < bytes);
+    return STATUS_OK;
+}
+
+static enum status push_counted(struct comm *comm, int rank, const struct comm_id *id, const void *data,
+                                size_t bytes, enum comm_operation operation) {
+    comm->traffic.bytes[operation] += bytes;
+    return push(comm, rank, id, data, bytes);
+}
+
+// Ranks in the subtree of `rank`: itself and those that follow it.
+static int subtree_size(const struct comm *comm, int rank) {
+    int all = comm->world - rank, own = rank == 0 ? all : rank & -rank;
+    return own < all ? own : all;
+}
+
+static int parent(int rank) {
+    return rank & (rank - 1);
+}
+
+static bool is_in_subtree(const struct comm *comm, int top, int rank) {
+    return rank >= top && rank < top + subtree_size(comm, top);
+}
+
+#define FOR_EACH_CHILD(comm, child)                                                                          \
+    for (int step_ = 1, child;                                                                               \
+         (child = (comm)->rank + step_) < (comm)->rank + subtree_size((comm), (comm)->rank); step_ *= 2)
+
+static enum status mpi_gather(struct comm *comm, const struct comm_id *id, const void *mine, size_t bytes,
+                              void *all) {
+    char *values = all, *own = values + (size_t)comm->rank * bytes;
+    if (bytes > 0)
+        memmove(own, mine, bytes);
+    FOR_EACH_CHILD(comm, child)
+    TRY(pull(comm, child, id, values + (size_t)child * bytes, (size_t)subtree_size(comm, child) * bytes));
+    if (comm->rank > 0) {
+        TRY(push_counted(comm, parent(comm->rank), id, own, (size_t)subtree_size(comm, comm->rank) * bytes,
+                         COMM_CONTROL));
+        TRY(pull(comm, parent(comm->rank), id, values, (size_t)comm->world * bytes));
+    }
+    FOR_EACH_CHILD(comm, child)
+    TRY(push_counted(comm, child, id, values, (size_t)comm->world * bytes, COMM_CONTROL));
+    return STATUS_OK;
+}
+
+// Up from the root to rank 0, then down to all ranks that are not on that path. The others send empty
+// messages.
+static enum status mpi_broadcast(struct comm *comm, const struct comm_id *id, void *data, size_t bytes,
+                                 int root) {
+    bool on_path = is_in_subtree(comm, comm->rank, root);
+    FOR_EACH_CHILD(comm, child)
+    TRY(pull(comm, child, id, data, is_in_subtree(comm, child, root) ? bytes : 0));
+    if (comm->rank > 0) {
+        TRY(push_counted(comm, parent(comm->rank), id, data, on_path ? bytes : 0, COMM_BROADCAST));
+        TRY(pull(comm, parent(comm->rank), id, data, on_path ? 0 : bytes));
+    }
+    FOR_EACH_CHILD(comm, child)
+    TRY(push_counted(comm, child, id, data, is_in_subtree(comm, child, root) ? 0 : bytes, COMM_BROADCAST));
+    return STATUS_OK;
+}
+
+static void combine(struct comm_verdict *verdict, const struct comm_verdict *other) {
+    if (other->status > verdict->status)
+        *verdict = *other;
+    else if (other->status == verdict->status)
+        verdict->count += other->count; // children have higher ranks: verdict->rank stays the lowest
+}
+
+static enum status mpi_agree(struct comm *comm, const struct comm_id *id, struct comm_verdict *verdict) {
+    struct comm_verdict below;
+    FOR_EACH_CHILD(comm, child) {
+        TRY(pull(comm, child, id, (char *)&below, sizeof below));
+        combine(verdict, &below);
+    }
+    if (comm->rank > 0) {
+        TRY(push_counted(comm, parent(comm->rank), id, verdict, sizeof *verdict, COMM_CONTROL));
+        TRY(pull(comm, parent(comm->rank), id, (char *)verdict, sizeof *verdict));
+    }
+    FOR_EACH_CHILD(comm, child)
+    TRY(push_counted(comm, child, id, verdict, sizeof *verdict, COMM_CONTROL));
+    return STATUS_OK;
+}
 
 // ---- closing
 
@@ -136,7 +521,8 @@ static void mpi_close(struct comm *comm, enum status status) {
     deadline_end(&deadline);
 }
 
-// ---- opening
+// ---- opening: finds the ranks that share a machine, and places their mailboxes in a window of shared memory
+// if they are to use it
 
 static enum status check_launcher(const struct comm *comm) {
     static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};

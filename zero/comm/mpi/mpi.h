@@ -3,13 +3,11 @@
 // the shared memory up.
 //
 // Files, from the top; each uses only those below it:
-//   mpi.c            opening and closing; the table of functions
-//   bulk.c           reduce-scatter, all-gather, exchange
-//   control.c        gather, broadcast, agreement
-//   staging.c        memory of the device for sums
+//   mpi.c            opening and closing; bulk and control collectives
 //   peer.c           chunks to and from one rank; waiting for a rank
 //   failure.c        failure notes, who prints them, and the failure detector
 //   data.h           the backend's state
+//   chunks.c         chunks of bulk collectives, and their sums
 //   ring.c           rings and mailboxes in shared memory; knows nothing of MPI
 //   rank_state.c     what a rank shows of itself
 //

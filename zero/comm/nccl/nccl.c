@@ -1,16 +1,599 @@
 // See zero/comm/nccl/nccl.h.
 #include "zero/comm/nccl/nccl.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "kernels/ops.h"
+#include "zero/comm/chunks.h"
 #include "zero/comm/mpi/failure.h"
-#include "zero/comm/nccl/bulk.h"
 #include "zero/comm/nccl/load.h"
-#include "zero/comm/nccl/watch.h"
+
+#define ERROR_MS      1000 // from an error of NCCL to its report: a dead process is found sooner
+#define LOOK_NS       20000000
+#define MOST_SPANS    128 // of one group of calls, which NCCL fuses
+#define NCCL_WORKS    64  // work handles with an event of their own; a later one stands in for an older one
+#define NCCL_WATCHED  128 // collectives whose ends are watched at a time
+#define NCCL_INTERVAL 64  // waits whose time is measured at a time
+
+// The time between two points of a stream, read after both have happened.
+struct nccl_interval {
+    struct event begin, end; // timed
+    uint64_t call;           // the collective's number
+};
+// Intervals in order: those from n_done to n_begun - 1 have not been read.
+struct nccl_intervals {
+    struct nccl_interval *entries; // (size)
+    unsigned size, n_begun, n_done;
+};
+
+struct nccl {
+    struct nccl_api api;
+    nccl_comm handle; // NULL: closed
+    int version;
+    // Staging, in chunks of chunk_bytes: what this rank sends to each rank (its own slice too), and what it
+    // receives from each other rank.
+    size_t chunk_bytes;
+    char *send, *receive; // (world), (world - 1)
+    struct event done[NCCL_WORKS];
+    uint64_t n_works;    // issued; the handle of the last one
+    atomic_bool aborted; // by the watchdog: the handle is not used any more
+    // For the watchdog while the main thread holds the lock: how often it took it, and 1 + the number of the
+    // collective that it began to issue last (0: none).
+    atomic_uint n_locked;
+    _Atomic uint64_t begun_call;
+    unsigned stuck_in;   // the watchdog's: n_locked when it found the lock taken,
+    int64_t stuck_ms;    // and since when (0: it was free)
+    int64_t error_ms;    // the watchdog's: when an asynchronous error was first seen; 0: none
+    uint64_t shown_call; // the watchdog's: 1 + the one that this rank is shown to wait for; 0: none
+    // Guards the handle and the following: the watchdog aborts and looks while the main thread issues.
+    pthread_mutex_t lock;
+    struct nccl_intervals works; // of comm->stream: the collectives
+    struct nccl_intervals waits; // of the callers' streams: until a collective's end
+    double busy_s, waited_s;     // read so far, not yet in comm->traffic
+    uint64_t n_issued;           // collectives, watched or not
+    uint64_t n_watched;          // of which an event tells the end
+    uint64_t last_call;          // number of the last one
+};
+
+static inline struct nccl *nccl_of(const struct comm *comm) {
+    return comm->device_data;
+}
+
+static inline nccl_stream nccl_queue(const struct stream *stream) {
+    return stream->queue;
+}
+
+static inline enum nccl_type nccl_type_of(enum dtype type) {
+    return type == DTYPE_BF16 ? NCCL_BFLOAT16 : type == DTYPE_F16 ? NCCL_FLOAT16 : NCCL_FLOAT32;
+}
+
+// ---- intervals
+
+static enum status nccl_intervals_init(struct nccl_intervals *intervals, struct device *device,
+                                       unsigned size) {
+    *intervals = (struct nccl_intervals){.entries = calloc(size, sizeof *intervals->entries), .size = size};
+    if (!intervals->entries)
+        return FAIL(STATUS_FAILED, "out of memory for the events of %u collectives", size);
+    for (unsigned i = 0; i < size; i++) {
+        TRY(event_init_timed(&intervals->entries[i].begin, device));
+        TRY(event_init_timed(&intervals->entries[i].end, device));
+    }
+    return STATUS_OK;
+}
+
+static void nccl_intervals_free(struct nccl_intervals *intervals) {
+    for (unsigned i = 0; intervals->entries && i < intervals->size; i++) {
+        event_free(&intervals->entries[i].begin);
+        event_free(&intervals->entries[i].end);
+    }
+    free(intervals->entries);
+    *intervals = (struct nccl_intervals){0};
+}
+
+static enum status nccl_interval_begin(struct nccl_intervals *intervals, struct stream *stream, uint64_t call,
+                                       struct nccl_interval **out) {
+    *out = NULL;
+    if (intervals->n_begun - intervals->n_done == intervals->size)
+        return STATUS_OK;
+    struct nccl_interval *next = &intervals->entries[intervals->n_begun % intervals->size];
+    TRY(event_record(&next->begin, stream));
+    next->call = call;
+    intervals->n_begun++;
+    *out = next;
+    return STATUS_OK;
+}
+
+// Reads the intervals that are over, and adds their lengths to *seconds. An error of the device stays
+// recorded: the thread that issues work meets the same one.
+static void read_intervals(struct nccl_intervals *intervals, double *seconds) {
+    bool happened = true;
+    while (intervals->n_done < intervals->n_begun) {
+        const struct nccl_interval *oldest = &intervals->entries[intervals->n_done % intervals->size];
+        double length;
+        if (event_query(&oldest->end, &happened) != STATUS_OK || !happened ||
+            event_seconds(&oldest->begin, &oldest->end, &length) != STATUS_OK)
+            return;
+        *seconds += length;
+        intervals->n_done++;
+    }
+}
+
+static void nccl_count_time(struct comm *comm) {
+    struct nccl *nccl = nccl_of(comm);
+    read_intervals(&nccl->works, &nccl->busy_s);
+    read_intervals(&nccl->waits, &nccl->waited_s);
+    comm->traffic.busy_s += nccl->busy_s;
+    comm->traffic.waited_s += nccl->waited_s;
+    nccl->busy_s = nccl->waited_s = 0;
+}
+
+// ---- failures
+
+static bool is_error(int result) {
+    return result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS;
+}
+
+static enum status nccl_failure(struct comm *comm, int result, const char *call) {
+    const struct nccl *nccl = nccl_of(comm);
+    const struct timespec nap = {.tv_nsec = LOOK_NS};
+    for (int i = 0; i < ERROR_MS * 1000000LL / LOOK_NS && !mpi_has_failed(comm); i++)
+        nanosleep(&nap, NULL);
+    TRY(mpi_check_failure(comm));
+    return FAIL(STATUS_FAILED, "NCCL: %s: %s (%s)", call, nccl->api.GetErrorString(result),
+                nccl->api.GetLastError(nccl->handle));
+}
+
+static void report_error(struct comm *comm, int result) {
+    struct nccl *nccl = nccl_of(comm);
+    const int64_t now = rank_state_now_ms();
+    char message[COMM_MESSAGE_BYTES];
+    nccl->error_ms = nccl->error_ms ? nccl->error_ms : now;
+    if (now - nccl->error_ms < ERROR_MS)
+        return;
+    snprintf(message, sizeof message, "NCCL: a collective failed: %s (%s)", nccl->api.GetErrorString(result),
+             nccl->api.GetLastError(nccl->handle));
+    mpi_abort(comm, STATUS_FAILED, message);
+}
+
+static void look_for_error(struct comm *comm) {
+    struct nccl *nccl = nccl_of(comm);
+    int result = NCCL_SUCCESS;
+    if (nccl->api.CommGetAsyncError(nccl->handle, &result) == NCCL_SUCCESS && is_error(result))
+        report_error(comm, result);
+}
+
+// The oldest collective that has not ended: 1 + its number, or 0.
+static uint64_t oldest_call(const struct nccl_intervals *works) {
+    return works->n_done < works->n_begun ? 1 + works->entries[works->n_done % works->size].call : 0;
+}
+
+// Shows a collective (1 + its number, 0: none) as a wait. NCCL does not tell which rank it waits for; the
+// watchdog compares this rank's collectives with those of the next one.
+static void show_wait(struct comm *comm, uint64_t call) {
+    struct nccl *nccl = nccl_of(comm);
+    if (call == nccl->shown_call)
+        return;
+    if (nccl->shown_call)
+        rank_state_wait_end(comm->state, CHANNEL_DEVICE);
+    if (call)
+        rank_state_wait_begin(comm->state, CHANNEL_DEVICE, (comm->rank + 1) % comm->world, call - 1);
+    nccl->shown_call = call;
+}
+
+// If more collectives were issued than intervals fit, the end of the last one is watched next.
+static void watch_rest(struct comm *comm) {
+    struct nccl *nccl = nccl_of(comm);
+    struct nccl_interval *rest;
+    if (nccl->works.n_done < nccl->works.n_begun || nccl->n_watched == nccl->n_issued)
+        return;
+    nccl->n_watched = nccl->n_issued;
+    if (nccl_interval_begin(&nccl->works, &comm->stream, nccl->last_call, &rest) != STATUS_OK ||
+        event_record(&rest->end, &comm->stream) != STATUS_OK)
+        return; // recorded, as above
+}
+
+static void abort_collectives(struct nccl *nccl) {
+    atomic_store(&nccl->aborted, true);
+    (void)nccl->api.CommAbort(nccl->handle); // whatever it returns, nothing more can be done
+}
+
+// The main thread holds the lock to issue a collective, and may stay there: a launch waits while the GPU's
+// queue is full of work behind a collective that does not end. Then this thread looks without the lock, at
+// what NCCL lets any thread ask. Aborting from here ends the launch.
+static void watch_stuck(struct comm *comm) {
+    struct nccl *nccl = nccl_of(comm);
+    const int64_t now = rank_state_now_ms();
+    const unsigned n_locked = atomic_load(&nccl->n_locked);
+    if (nccl->stuck_ms == 0 || nccl->stuck_in != n_locked) {
+        nccl->stuck_ms = now;
+        nccl->stuck_in = n_locked;
+    }
+    if (now - nccl->stuck_ms < ERROR_MS || atomic_load(&nccl->aborted))
+        return;
+    if (mpi_has_failed(comm)) {
+        abort_collectives(nccl);
+        return;
+    }
+    if (nccl->shown_call == 0)
+        show_wait(comm, atomic_load(&nccl->begun_call));
+    look_for_error(comm);
+}
+
+static void nccl_watch(struct comm *comm) {
+    struct nccl *nccl = nccl_of(comm);
+    if (pthread_mutex_trylock(&nccl->lock) != 0) {
+        watch_stuck(comm);
+        return;
+    }
+    nccl->stuck_ms = 0;
+    if (!atomic_load(&nccl->aborted)) {
+        if (mpi_has_failed(comm)) {
+            abort_collectives(nccl);
+        } else {
+            read_intervals(&nccl->works, &nccl->busy_s);
+            watch_rest(comm);
+            show_wait(comm, oldest_call(&nccl->works));
+            look_for_error(comm);
+        }
+    }
+    pthread_mutex_unlock(&nccl->lock);
+}
+
+// Returns from the current function unless the call of nccl->api succeeds.
+#define TRY_NCCL(comm, call)                                                                                 \
+    do {                                                                                                     \
+        const int result_ = nccl_of(comm)->api.call;                                                         \
+        if (result_ != NCCL_SUCCESS)                                                                         \
+            return nccl_failure((comm), result_, #call);                                                     \
+    } while (0)
+
+// ---- reduce-scatter
+//
+// Each rank sends every owner the owner's slice, rounded to the communication dtype. The owner adds the
+// slices of all ranks along the tree. As many bytes are sent as by a ring's reduce-scatter, and the order of
+// sums does not depend on the topology.
+
+static char *send_chunk(const struct comm *comm, int rank) {
+    const struct nccl *nccl = nccl_of(comm);
+    return nccl->send + (size_t)rank * nccl->chunk_bytes;
+}
+
+static char *receive_place(const struct comm *comm, int rank) {
+    const struct nccl *nccl = nccl_of(comm);
+    return nccl->receive + (size_t)(rank - (rank > comm->rank)) * nccl->chunk_bytes;
+}
+
+// The next n elements for an owner, in one piece: in place where they already are.
+static enum status pack_chunk(const struct comm_chunks *chunks, int owner, size_t n, const void **out) {
+    struct comm_cursor next = chunks->cursors[owner];
+    const struct comm_span span = comm_transfer_next(&next, n);
+    if (chunks->call->type == DTYPE_F32 && span.elements == n) {
+        chunks->cursors[owner] = next;
+        *out = (const float *)chunks->call->in + span.in;
+        return STATUS_OK;
+    }
+    *out = send_chunk(chunks->comm, owner);
+    return comm_chunk_pack(chunks, owner, n, send_chunk(chunks->comm, owner));
+}
+
+// Sends each owner its chunk, and receives the chunks of this rank. All at once, so that no order of ranks
+// can block.
+static int exchange_chunks(const struct comm_chunks *chunks, size_t round, const void *const *packed) {
+    struct comm *comm = chunks->comm;
+    const struct nccl *nccl = nccl_of(comm);
+    const int type = (int)nccl_type_of(chunks->call->type), rank = comm->rank, world = comm->world;
+    const size_t mine = comm_chunk_elements(chunks, rank, round);
+    const nccl_stream queue = nccl_queue(&comm->stream);
+    int result = nccl->api.GroupStart(), ended;
+    for (int distance = 1; distance < world && result == NCCL_SUCCESS; distance++) {
+        const int to = (rank + distance) % world, from = (rank + world - distance) % world;
+        const size_t n = comm_chunk_elements(chunks, to, round);
+        if (n > 0)
+            result = nccl->api.Send(packed[to], n, type, to, nccl->handle, queue);
+        if (mine > 0 && result == NCCL_SUCCESS)
+            result = nccl->api.Recv(receive_place(comm, from), mine, type, from, nccl->handle, queue);
+    }
+    ended = nccl->api.GroupEnd();
+    return result == NCCL_SUCCESS ? ended : result;
+}
+
+static enum status run_round(const struct comm_chunks *chunks, size_t round) {
+    struct comm *comm = chunks->comm;
+    const void *x[comm->world];
+    for (int owner = 0; owner < comm->world; owner++) {
+        const size_t wanted = comm_chunk_elements(chunks, owner, round);
+        x[owner] = NULL;
+        if (wanted > 0 && owner != comm->rank)
+            TRY(pack_chunk(chunks, owner, wanted, &x[owner]));
+    }
+    const int result = exchange_chunks(chunks, round, x);
+    if (result != NCCL_SUCCESS)
+        return nccl_failure(comm, result, "ncclSend and ncclRecv");
+    for (int rank = 0; rank < comm->world; rank++)
+        x[rank] = receive_place(comm, rank);
+    return comm_chunk_sum(chunks, comm_chunk_elements(chunks, comm->rank, round), x,
+                          send_chunk(comm, comm->rank));
+}
+
+static enum status reduce_scatter(struct comm *comm, const struct comm_call *call) {
+    size_t owned[comm->world];
+    struct comm_cursor cursors[comm->world];
+    const struct comm_chunks chunks =
+        comm_chunks_of(comm, call, nccl_of(comm)->chunk_bytes / dtype_size(call->type), owned, cursors);
+    for (size_t round = 0; round < chunks.rounds; round++)
+        TRY(run_round(&chunks, round));
+    return STATUS_OK;
+}
+
+// ---- all-gather
+//
+// It copies, so its bits cannot depend on the algorithm: equal consecutive shards go by ncclAllGather, all
+// others from owner to rank.
+
+// True where the next `world` spans are one of each rank, in order, of equal size, and consecutive in `out`.
+static bool is_even(const struct comm *comm, const struct comm_call *call, int first) {
+    const struct comm_span *spans = call->transfer->spans + first;
+    const size_t n = spans->elements;
+    if (n == 0 || first + comm->world > call->transfer->n_spans)
+        return false;
+    for (int rank = 0; rank < comm->world; rank++)
+        if (spans[rank].owner != rank || spans[rank].elements != n ||
+            spans[rank].out != spans->out + (size_t)rank * n)
+            return false;
+    return true;
+}
+
+// From its owner to all other ranks.
+static int gather_span(struct comm *comm, const struct comm_call *call, const struct comm_span *span) {
+    const struct nccl *nccl = nccl_of(comm);
+    const int type = (int)nccl_type_of(call->type);
+    const size_t size = dtype_size(call->type);
+    const nccl_stream queue = nccl_queue(&comm->stream);
+    int result = NCCL_SUCCESS;
+    if (span->owner != comm->rank)
+        return nccl->api.Recv((char *)call->out + span->out * size, span->elements, type, span->owner,
+                              nccl->handle, queue);
+    for (int distance = 1; distance < comm->world && result == NCCL_SUCCESS; distance++)
+        result = nccl->api.Send((const char *)call->in + span->in * size, span->elements, type,
+                                (comm->rank + distance) % comm->world, nccl->handle, queue);
+    return result;
+}
+
+// Spans [*next, ...) until one group has enough calls.
+static int gather_group(struct comm *comm, const struct comm_call *call, int *next) {
+    const struct nccl *nccl = nccl_of(comm);
+    const struct comm_transfer *transfer = call->transfer;
+    const size_t size = dtype_size(call->type);
+    const int end = *next + MOST_SPANS < transfer->n_spans ? *next + MOST_SPANS : transfer->n_spans;
+    int result = nccl->api.GroupStart(), ended;
+    while (*next < end && result == NCCL_SUCCESS) {
+        const struct comm_span *spans = transfer->spans + *next;
+        if (is_even(comm, call, *next)) {
+            result = nccl->api.AllGather(
+                (const char *)call->in + spans[comm->rank].in * size, (char *)call->out + spans->out * size,
+                spans->elements, (int)nccl_type_of(call->type), nccl->handle, nccl_queue(&comm->stream));
+            *next += comm->world;
+        } else {
+            if (spans->elements > 0)
+                result = gather_span(comm, call, spans);
+            (*next)++;
+        }
+    }
+    ended = nccl->api.GroupEnd();
+    return result == NCCL_SUCCESS ? ended : result;
+}
+
+// What this rank owns and does not send to itself: the spans of gather_span.
+static enum status copy_own(struct comm *comm, const struct comm_call *call) {
+    const size_t size = dtype_size(call->type);
+    for (int i = 0; i < call->transfer->n_spans;) {
+        const struct comm_span *span = &call->transfer->spans[i];
+        const char *in = (const char *)call->in + span->in * size;
+        char *out = (char *)call->out + span->out * size;
+        const bool even = is_even(comm, call, i);
+        if (!even && span->owner == comm->rank && in != out)
+            TRY(comm->device->copy(&comm->stream, out, in, span->elements * size));
+        i += even ? comm->world : 1;
+    }
+    return STATUS_OK;
+}
+
+static enum status all_gather(struct comm *comm, const struct comm_call *call) {
+    for (int next = 0; next < call->transfer->n_spans;) {
+        const int result = gather_group(comm, call, &next);
+        if (result != NCCL_SUCCESS)
+            return nccl_failure(comm, result, "ncclAllGather");
+    }
+    return copy_own(comm, call);
+}
+
+// ---- exchange
+
+static int exchange_span(struct comm *comm, const struct comm_call *call, const struct comm_span *span) {
+    const struct nccl *nccl = nccl_of(comm);
+    const int type = (int)nccl_type_of(call->type);
+    const size_t size = dtype_size(call->type);
+    int result = NCCL_SUCCESS;
+    if (span->owner == span->to || span->elements == 0)
+        return result;
+    if (span->owner == comm->rank)
+        result = nccl->api.Send((const char *)call->in + span->in * size, span->elements, type, span->to,
+                                nccl->handle, nccl_queue(&comm->stream));
+    if (span->to == comm->rank)
+        result = nccl->api.Recv((char *)call->out + span->out * size, span->elements, type, span->owner,
+                                nccl->handle, nccl_queue(&comm->stream));
+    return result;
+}
+
+static enum status exchange_spans(struct comm *comm, const struct comm_call *call) {
+    const struct comm_transfer *transfer = call->transfer;
+    const size_t size = dtype_size(call->type);
+    for (int next = 0; next < transfer->n_spans;) {
+        const int end = next + MOST_SPANS < transfer->n_spans ? next + MOST_SPANS : transfer->n_spans;
+        int result = nccl_of(comm)->api.GroupStart(), ended;
+        for (; next < end && result == NCCL_SUCCESS; next++)
+            result = exchange_span(comm, call, &transfer->spans[next]);
+        ended = nccl_of(comm)->api.GroupEnd();
+        if (result != NCCL_SUCCESS || ended != NCCL_SUCCESS)
+            return nccl_failure(comm, result != NCCL_SUCCESS ? result : ended, "ncclSend and ncclRecv");
+    }
+    for (int i = 0; i < transfer->n_spans; i++) {
+        const struct comm_span *span = &transfer->spans[i];
+        if (span->owner == comm->rank && span->to == comm->rank)
+            TRY(comm->device->copy(&comm->stream, (char *)call->out + span->out * size,
+                                   (const char *)call->in + span->in * size, span->elements * size));
+    }
+    return STATUS_OK;
+}
+
+static size_t sent_elements(const struct comm *comm, const struct comm_call *call) {
+    size_t owned[comm->world];
+    int first[comm->world];
+    comm_transfer_owners(call->transfer, comm->world, first, owned);
+    const size_t own = owned[comm->rank];
+    switch (call->operation) {
+    case COMM_ALL_GATHER:
+        return own * ((size_t)comm->world - 1);
+    case COMM_EXCHANGE:
+        return own - comm_route_elements(call->transfer, comm->rank, comm->rank);
+    default:
+        return call->transfer->elements - own;
+    }
+}
+
+static void count(struct comm *comm, const struct comm_call *call) {
+    comm->traffic.bytes[call->operation] += sent_elements(comm, call) * dtype_size(call->type);
+    comm->traffic.calls[call->operation]++;
+}
+
+// The caller holds nccl->lock and has made comm->stream wait for the inputs. Counts bytes and calls.
+static enum status nccl_run(struct comm *comm, const struct comm_call *call) {
+    count(comm, call);
+    if (call->operation == COMM_ALL_GATHER)
+        return all_gather(comm, call);
+    if (call->operation == COMM_EXCHANGE)
+        return exchange_spans(comm, call);
+    return reduce_scatter(comm, call);
+}
+
+// ---- work on the stream
+
+static enum status check(struct comm *comm) {
+    TRY(mpi_check_failure(comm));
+    return atomic_load(&nccl_of(comm)->aborted) ? FAIL(STATUS_FAILED, "NCCL was aborted") : STATUS_OK;
+}
+
+// For the thread that issues collectives; nccl_watch counts with it.
+static void lock(struct nccl *nccl) {
+    pthread_mutex_lock(&nccl->lock);
+    atomic_fetch_add(&nccl->n_locked, 1);
+}
+
+// Issues `run` to comm->stream, behind the work of `stream`, between the events of its work handle.
+static enum status issue(struct comm *comm, struct stream *stream, uint64_t number,
+                         enum status (*run)(struct comm *comm, const void *arguments), const void *arguments,
+                         comm_work *work) {
+    struct nccl *nccl = nccl_of(comm);
+    struct nccl_interval *interval;
+    TRY(check(comm));
+    atomic_store(&nccl->begun_call, number + 1);
+    TRY(event_record(&comm->issued, stream));
+    TRY(event_wait(&comm->issued, &comm->stream));
+    TRY(nccl_interval_begin(&nccl->works, &comm->stream, number, &interval));
+    TRY(run(comm, arguments));
+    if (interval)
+        TRY(event_record(&interval->end, &comm->stream));
+    TRY(event_record(&nccl->done[nccl->n_works % NCCL_WORKS], &comm->stream));
+    *work = ++nccl->n_works;
+    nccl->n_issued++;
+    nccl->n_watched += interval != NULL;
+    nccl->last_call = number;
+    nccl_count_time(comm);
+    return STATUS_OK;
+}
+
+static enum status run_bulk(struct comm *comm, const void *arguments) {
+    return nccl_run(comm, arguments);
+}
+
+static enum status nccl_bulk(struct comm *comm, struct stream *stream, const struct comm_call *call,
+                             comm_work *work) {
+    struct nccl *nccl = nccl_of(comm);
+    lock(nccl);
+    enum status status = issue(comm, stream, call->id.number, run_bulk, call, work);
+    pthread_mutex_unlock(&nccl->lock);
+    return status;
+}
+
+struct gather_arguments {
+    const void *mine;
+    void *all;
+    size_t bytes;
+};
+
+static enum status run_gather(struct comm *comm, const void *arguments) {
+    const struct gather_arguments *a = arguments;
+    comm->traffic.bytes[COMM_CONTROL] += a->bytes * ((size_t)comm->world - 1);
+    TRY_NCCL(comm, AllGather(a->mine, a->all, a->bytes, NCCL_UINT8, nccl_of(comm)->handle,
+                             nccl_queue(&comm->stream)));
+    return STATUS_OK;
+}
+
+static enum status wait_for(struct comm *comm, struct stream *stream, comm_work work) {
+    struct nccl *nccl = nccl_of(comm);
+    struct nccl_interval *interval;
+    TRY(check(comm));
+    TRY(nccl_interval_begin(&nccl->waits, stream, nccl->last_call, &interval));
+    TRY(event_wait(&nccl->done[(work - 1) % NCCL_WORKS], stream));
+    if (interval)
+        TRY(event_record(&interval->end, stream));
+    nccl_count_time(comm);
+    return STATUS_OK;
+}
+
+static enum status nccl_gather(struct comm *comm, struct stream *stream, const struct comm_id *id,
+                               const void *mine, size_t bytes, void *all) {
+    const struct gather_arguments arguments = {mine, all, bytes};
+    struct nccl *nccl = nccl_of(comm);
+    comm_work work;
+    lock(nccl);
+    enum status status = issue(comm, stream, id->number, run_gather, &arguments, &work);
+    if (status == STATUS_OK)
+        status = wait_for(comm, stream, work);
+    pthread_mutex_unlock(&nccl->lock);
+    return status;
+}
+
+static enum status host_waits(struct comm *comm, comm_work work) {
+    struct nccl *nccl = nccl_of(comm);
+    TRY(event_synchronize(&nccl->done[(work - 1) % NCCL_WORKS])); // without the lock: nccl_watch may abort it
+    lock(nccl);
+    enum status status = check(comm);
+    nccl_count_time(comm);
+    pthread_mutex_unlock(&nccl->lock);
+    return status;
+}
+
+static enum status nccl_wait(struct comm *comm, struct stream *stream, comm_work work) {
+    struct nccl *nccl = nccl_of(comm);
+    if (work == COMM_WORK_ALL)
+        work = nccl->n_works;
+    if (work == 0)
+        return STATUS_OK;
+    if (!stream)
+        return host_waits(comm, work);
+    lock(nccl);
+    enum status status = wait_for(comm, stream, work);
+    pthread_mutex_unlock(&nccl->lock);
+    return status;
+}
 
 // Large enough for the full bandwidth of a link, small enough that all of them are a few percent of a GPU.
 #define LARGEST_CHUNK  ((size_t)4 << 20)
@@ -279,118 +862,6 @@ static void nccl_detach(struct comm *comm) {
         (void)(ends ? nccl->api.CommDestroy(nccl->handle) : nccl->api.CommAbort(nccl->handle));
     }
     free_memory(comm, nccl);
-}
-
-// ---- collectives
-
-static enum status check(struct comm *comm) {
-    TRY(mpi_check_failure(comm));
-    return atomic_load(&nccl_of(comm)->aborted) ? FAIL(STATUS_FAILED, "NCCL was aborted") : STATUS_OK;
-}
-
-// For the thread that issues collectives; nccl_watch counts with it.
-static void lock(struct nccl *nccl) {
-    pthread_mutex_lock(&nccl->lock);
-    atomic_fetch_add(&nccl->n_locked, 1);
-}
-
-// Issues `run` to comm->stream, behind the work of `stream`, between the events of its work handle.
-static enum status issue(struct comm *comm, struct stream *stream, uint64_t number,
-                         enum status (*run)(struct comm *comm, const void *arguments), const void *arguments,
-                         comm_work *work) {
-    struct nccl *nccl = nccl_of(comm);
-    struct nccl_interval *interval;
-    TRY(check(comm));
-    atomic_store(&nccl->begun_call, number + 1);
-    TRY(event_record(&comm->issued, stream));
-    TRY(event_wait(&comm->issued, &comm->stream));
-    TRY(nccl_interval_begin(&nccl->works, &comm->stream, number, &interval));
-    TRY(run(comm, arguments));
-    if (interval)
-        TRY(event_record(&interval->end, &comm->stream));
-    TRY(event_record(&nccl->done[nccl->n_works % NCCL_WORKS], &comm->stream));
-    *work = ++nccl->n_works;
-    nccl->n_issued++;
-    nccl->n_watched += interval != NULL;
-    nccl->last_call = number;
-    nccl_count_time(comm);
-    return STATUS_OK;
-}
-
-static enum status run_bulk(struct comm *comm, const void *arguments) {
-    return nccl_run(comm, arguments);
-}
-
-static enum status nccl_bulk(struct comm *comm, struct stream *stream, const struct comm_call *call,
-                             comm_work *work) {
-    struct nccl *nccl = nccl_of(comm);
-    lock(nccl);
-    enum status status = issue(comm, stream, call->id.number, run_bulk, call, work);
-    pthread_mutex_unlock(&nccl->lock);
-    return status;
-}
-
-struct gather_arguments {
-    const void *mine;
-    void *all;
-    size_t bytes;
-};
-
-static enum status run_gather(struct comm *comm, const void *arguments) {
-    const struct gather_arguments *a = arguments;
-    comm->traffic.bytes[COMM_CONTROL] += a->bytes * ((size_t)comm->world - 1);
-    TRY_NCCL(comm, AllGather(a->mine, a->all, a->bytes, NCCL_UINT8, nccl_of(comm)->handle,
-                             nccl_queue(&comm->stream)));
-    return STATUS_OK;
-}
-
-static enum status wait_for(struct comm *comm, struct stream *stream, comm_work work) {
-    struct nccl *nccl = nccl_of(comm);
-    struct nccl_interval *interval;
-    TRY(check(comm));
-    TRY(nccl_interval_begin(&nccl->waits, stream, nccl->last_call, &interval));
-    TRY(event_wait(&nccl->done[(work - 1) % NCCL_WORKS], stream));
-    if (interval)
-        TRY(event_record(&interval->end, stream));
-    nccl_count_time(comm);
-    return STATUS_OK;
-}
-
-static enum status nccl_gather(struct comm *comm, struct stream *stream, const struct comm_id *id,
-                               const void *mine, size_t bytes, void *all) {
-    const struct gather_arguments arguments = {mine, all, bytes};
-    struct nccl *nccl = nccl_of(comm);
-    comm_work work;
-    lock(nccl);
-    enum status status = issue(comm, stream, id->number, run_gather, &arguments, &work);
-    if (status == STATUS_OK)
-        status = wait_for(comm, stream, work);
-    pthread_mutex_unlock(&nccl->lock);
-    return status;
-}
-
-static enum status host_waits(struct comm *comm, comm_work work) {
-    struct nccl *nccl = nccl_of(comm);
-    TRY(event_synchronize(&nccl->done[(work - 1) % NCCL_WORKS])); // without the lock: nccl_watch may abort it
-    lock(nccl);
-    enum status status = check(comm);
-    nccl_count_time(comm);
-    pthread_mutex_unlock(&nccl->lock);
-    return status;
-}
-
-static enum status nccl_wait(struct comm *comm, struct stream *stream, comm_work work) {
-    struct nccl *nccl = nccl_of(comm);
-    if (work == COMM_WORK_ALL)
-        work = nccl->n_works;
-    if (work == 0)
-        return STATUS_OK;
-    if (!stream)
-        return host_waits(comm, work);
-    lock(nccl);
-    enum status status = wait_for(comm, stream, work);
-    pthread_mutex_unlock(&nccl->lock);
-    return status;
 }
 
 const struct comm_device_backend nccl_backend = {.name = "nccl",

@@ -1,13 +1,6 @@
 // Bulk collectives by NCCL: work on a stream of the GPU, which never waits on the host. Opening, closing and
 // everything on host memory stay with the MPI backend, whose watchdog also looks after NCCL.
 //
-// Files, from the top; each uses only those below it:
-//   nccl.c   deciding with all ranks whether NCCL is used; opening, closing; waiting
-//   bulk.c   reduce-scatter, all-gather
-//   watch.c  errors, ranks that hang, and the time that collectives take
-//   data.h   the state
-//   load.c   the library
-//
 // Order. One stream, comm->stream, runs all collectives in order of issue. A collective waits there for an
 // event that marks the end of the caller's work; its work handle is an event that marks its own end.
 //
@@ -16,7 +9,7 @@
 // collectives go through the host (zero/comm/mpi/mpi.h), and comm->path_text has the reason. Where NCCL was
 // asked for by name, that is an error on every rank.
 //
-// Failures. The watchdog thread (zero/comm/mpi/watchdog.h) calls nccl_watch about 50 times a second.
+// Failures. The watchdog thread (zero/comm/mpi/failure.h) calls nccl_watch about 50 times a second.
 //   - A collective that does not end is shown as a wait in this rank's rank_state: the watchdogs then find
 //     the rank that hangs, or ranks in different collectives, as they do without NCCL.
 //   - An asynchronous error of NCCL is reported as this rank's failure, a moment later: the death of another
