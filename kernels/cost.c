@@ -196,10 +196,6 @@ static struct operation_cost optimizer_spans_work(const struct optimizer_spans_a
     return optimizer_step_work(&step);
 }
 
-static struct operation_cost update_choose_work(const struct update_choose_args *a) {
-    return (struct operation_cost){.bytes = 2 * sizeof *a->plan};
-}
-
 static struct operation_cost update_decide_work(const struct update_decide_args *a) {
     return (struct operation_cost){.bytes = (double)(sizeof *a->result + sizeof *a->plan) +
                                             2.0 * a->ranks * sizeof *a->sums};

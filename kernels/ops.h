@@ -59,7 +59,6 @@
     OP(soft_cap)                                                                                             \
     OP(optimizer_step)                                                                                       \
     OP(optimizer_spans)                                                                                      \
-    OP(update_choose)                                                                                        \
     OP(update_decide)                                                                                        \
     OP(matrix_normalize)                                                                                     \
     OP(matrix_product)                                                                                       \
@@ -154,24 +153,23 @@ struct optimizer_constants {
     uint32_t noise_key;
 };
 
-// An update as the host plans it before it knows how the update before it ended.
+// An update as the host plans it, which may be before it knows how the update before it ended.
 #define OPTIMIZER_GROUPS 16 // most groups of tensors with constants of their own
 struct update_plan {
     int64_t step; // of the update, from 1
     double lr, loss_scale;
     float loss_factor; // loss_scale / (tokens of the step): cross_entropy's scale
-    int32_t allowed;   // 0: the step is skipped whatever its gradients are
+    int32_t is_ahead;  // the update before is not known to be done: skipped if that was
     struct optimizer_constants constants[OPTIMIZER_GROUPS]; // of each group of tensors
     double most_loss_sum, most_norm; // above them the step is skipped as a spike; 0: no limit
     float average_weight; // with which the update enters the average of the weights (lerp; schedule-free
                           // AdamW's c); 0: it does not
 };
-// How it ended: enum update_ending, for which the next update has a plan each.
+// How it ended.
 enum update_ending {
     UPDATE_DONE,
-    UPDATE_NOT_FINITE, // the losses or the gradients are not, or the plan does not allow the update
-    UPDATE_SPIKE,      // finite, and above a limit of the plan
-    N_UPDATE_ENDINGS
+    UPDATE_NOT_FINITE, // the losses or the gradients are not
+    UPDATE_SPIKE       // finite, and above a limit of the plan
 };
 struct update_result {
     double loss_sum;  // over all ranks
@@ -180,20 +178,14 @@ struct update_result {
     int32_t skipped;  // enum update_ending; not UPDATE_DONE: no state changes
 };
 
-// *plan = plans[how the update before ended]. So the host need not know which.
-struct update_choose_args {
-    struct update_plan *plan;             // [w]
-    const struct update_plan *plans;      // [r] (N_UPDATE_ENDINGS)
-    const struct update_result *previous; // [r]
-};
-
 // Decides on an update once the losses and the squares of the gradients are summed: it is skipped unless both
-// sums are finite, neither is above the plan's limit, and the plan allows it. With norm = sqrt(squares) /
+// sums are finite and neither is above the plan's limit; and, as the update before, if the plan is ahead and
+// that was skipped. With norm = sqrt(squares) /
 // loss_scale: grad_scale = min(1, max_norm / (norm + 1e-6)) / loss_scale (as torch.nn.utils.clip_grad_norm_).
 // Determinism: in double, ranks added along a binary tree, ((0 + 1) + (2 + 3)) + ...; equal bits on all
 // devices.
 struct update_decide_args {
-    struct update_result *result;   // [w]
+    struct update_result *result;   // [rw] of the update before, if the plan is ahead
     const struct update_plan *plan; // [r]
     const double *sums;             // [r] (ranks, 2) of each rank: losses, squares of the scaled gradients
     int ranks;

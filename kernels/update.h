@@ -48,19 +48,14 @@ UPDATE_FUNCTION struct update_result update_decision(const struct update_decide_
     const double clipping = args->max_norm > 0 && args->max_norm < bound ? args->max_norm / bound : 1;
     result.grad_scale = (float)(clipping / args->plan->loss_scale);
     // x - x is NaN for infinities and NaN.
-    if (!args->plan->allowed || result.loss_sum - result.loss_sum != 0 || result.norm - result.norm != 0)
+    if (args->plan->is_ahead && args->result->skipped)
+        result.skipped = args->result->skipped;
+    else if (result.loss_sum - result.loss_sum != 0 || result.norm - result.norm != 0)
         result.skipped = UPDATE_NOT_FINITE;
     else
         result.skipped =
             update_is_spike(args->plan, result.loss_sum, result.norm) ? UPDATE_SPIKE : UPDATE_DONE;
     return result;
-}
-
-// The index of the plan that update_choose takes. Before the first update `skipped` may hold anything.
-UPDATE_FUNCTION int update_choice(const struct update_result *previous) {
-    return previous->skipped == UPDATE_SPIKE ? UPDATE_SPIKE
-           : previous->skipped               ? UPDATE_NOT_FINITE
-                                             : UPDATE_DONE;
 }
 
 // The optimizer_step of one span, for backends that update span by span.

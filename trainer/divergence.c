@@ -43,8 +43,7 @@ struct found {
     int64_t micro_batch;
 };
 
-// Forward and backward of the step's micro-batches once more. The weights are those that the step had, or
-// with train.on_spike=skip, where the host was ahead, those of the step after it.
+// Forward and backward of the step's micro-batches once more, with the weights that the step had.
 static enum status repeat_step(struct trainer *trainer, const struct trainer_step *step,
                                struct found *found) {
     struct engine *engine = &trainer->engine;
@@ -52,7 +51,6 @@ static enum status repeat_step(struct trainer *trainer, const struct trainer_ste
     const int64_t n_micro = trainer_micro_batches(trainer, step->batch_size),
                   data_step = config->train.overfit_one_batch ? 0 : step->now.step - 1,
                   tokens_before = step->now.tokens - (int64_t)trainer_step_tokens(trainer, step->batch_size);
-    const struct update_plan *plan = &step->plans[UPDATE_DONE];
     for (int64_t k = 0; k < n_micro; k++) {
         const int32_t *tokens, *targets;
         const bool was_found = found->finding.is_found;
@@ -61,8 +59,9 @@ static enum status repeat_step(struct trainer *trainer, const struct trainer_ste
         TRY(gpt_load(engine->gpt, &trainer->stream, tokens, targets,
                      trainer_first_token(trainer, tokens_before, k)));
         TRY(gradients_begin(&engine->state.gradients, &trainer->stream, k, n_micro));
-        const struct gpt_loss loss = {
-            .scale = plan->loss_factor, .sum = optimizer_loss_sum(&engine->optimizer), .accumulate = k > 0};
+        const struct gpt_loss loss = {.scale = step->plan.loss_factor,
+                                      .sum = optimizer_loss_sum(&engine->optimizer),
+                                      .accumulate = k > 0};
         TRY(finding_train(engine->gpt, &trainer->params, &engine->state.stage.groups, trainer->device,
                           &trainer->stream, &engine->state.hooks, &loss, &found->finding));
         if (found->finding.is_found && !was_found)
@@ -108,9 +107,8 @@ static enum status add_first(struct trainer *trainer, const struct trainer_step 
                  all[first].finding.what, (long long)all[first].micro_batch + 1, first);
         add_sequences(trainer, step->now.step, row, B, out);
     } else if (status == STATUS_OK) {
-        text_add(out,
-                 "All tensors are finite when the step is repeated: the sum over micro-batches and ranks "
-                 "overflows, or the weights have changed since");
+        text_add(out, "All tensors are finite when the step is repeated: the sum over micro-batches and "
+                      "ranks overflows");
     }
     free(all);
     return status;

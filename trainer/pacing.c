@@ -62,14 +62,10 @@ double trainer_spent_s(const struct trainer *trainer) {
 
 // Skipped steps count neither for the schedule nor for Adam's bias correction; with train.max_minutes, the
 // schedule counts them, as the time does.
-double trainer_lr_after(const struct trainer *trainer, int64_t skipped) {
+double trainer_lr(const struct trainer *trainer) {
     if (trainer->config->train.max_minutes > 0)
         return schedule_lr_paced(trainer->config, &trainer->history.decision, trainer->step);
-    return schedule_lr(trainer->config, trainer->step - skipped);
-}
-
-double trainer_lr(const struct trainer *trainer) {
-    return trainer_lr_after(trainer, trainer->loss_scale.skipped + trainer->spikes.skipped);
+    return schedule_lr(trainer->config, trainer->step - trainer_skipped(trainer));
 }
 
 int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s) {
@@ -147,7 +143,7 @@ static double rate_before(const struct trainer *trainer) {
     const struct config *config = &trainer->resumed->config;
     if (config->train.max_minutes > 0)
         return schedule_lr_paced(config, &trainer->history.decision, trainer->step);
-    return schedule_lr(config, trainer->step - trainer->loss_scale.skipped - trainer->spikes.skipped);
+    return schedule_lr(config, trainer->step - trainer_skipped(trainer));
 }
 
 // Another time than before: the schedule goes on from the fraction of the new time that is spent, and its

@@ -210,7 +210,7 @@ void trainer_describe_resume(const struct trainer *trainer) {
 // The rate restarts where max_steps was raised and decay_steps is not given.
 static void describe_changed_rate(const struct trainer *trainer) {
     const struct config *before = &trainer->resumed->config, *now = trainer->config;
-    const int64_t updates = trainer->step - trainer->loss_scale.skipped - trainer->spikes.skipped;
+    const int64_t updates = trainer->step - trainer_skipped(trainer);
     const double was = schedule_lr(before, updates), is = schedule_lr(now, updates);
     const long long steps_before = config_decay_steps(before), steps_now = config_decay_steps(now);
     if (steps_before == steps_now || fabs(is - was) <= 1e-6 * fmax(is, was))

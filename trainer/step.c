@@ -1,9 +1,9 @@
 // One step of training, issued and finished. To issue a step: forward and backward of each micro-batch, the
 // gradient norm, the optimizer's update. To finish it: wait until the device is done, and report it.
 //
-// Where the device decides on overflow and clipping, the host issues a step before it finishes the one
-// before, so that the device never waits for the host. A step that is issued in vain, because the one before
-// it ends the run, changes no weights.
+// Where the device decides on the update, and the run goes on in one way only, after an update that is done,
+// the host issues a step before it finishes the one before, so that the device never waits for the host. A
+// step that is issued in vain, because the one before it ends the run, changes no weights.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 // What each rank sends to all others after each step.
 struct step_report {
     double loss_sum, memory_peak; // loss_sum: where the host decides
-    double seconds; // since the step began; where the host is ahead, of the step finished last, 0: none yet
+    double seconds; // since the step began; where the device decides, of the step finished last, 0: none yet
     struct pacing_report pacing;
     int64_t batch_status; // the worst of the step's micro-batches
 };
@@ -71,60 +71,29 @@ static float injection_factor(int64_t at) {
     return 1;
 }
 
-// The plan of the next step if the state of the loss scale before it is `scale`, and so many updates were
-// skipped for spikes.
-//   average   [in, out] of the weights, before and after the step
-static struct update_plan plan_after(const struct trainer *trainer, const struct loss_scale *scale,
-                                     int64_t spikes_skipped, const struct trainer_step *step,
-                                     struct average_record *average) {
-    const double n_tokens = trainer_step_tokens(trainer, step->batch_size);
-    const int64_t skipped = scale->skipped + spikes_skipped, // skipped steps do not count
-        updates = trainer->step - skipped;
-    struct update_plan plan =
-        optimizer_plan(&trainer->engine.optimizer, updates + 1, trainer_lr_after(trainer, skipped),
-                       loss_scale_factor(scale), n_tokens);
-    plan.loss_factor *= injection_factor(trainer->step + 1);
-    plan.average_weight = averaging_next(trainer->config, plan.lr, average);
-    if (trainer->config->train.on_spike != CONFIG_ON_SPIKE_WARN) {
-        plan.most_loss_sum = step->limits.loss * n_tokens;
-        plan.most_norm = step->limits.norm;
-    }
-    return plan;
-}
-
-// What the step before leaves behind if it ends so.
-//   skipped   [in, out] updates skipped for spikes
-// Returns false if the run ends there.
-static bool expect_ending(const struct trainer *trainer, enum update_ending ending, struct loss_scale *after,
-                          int64_t *skipped) {
-    const struct loss_scale *scale = &trainer->loss_scale;
-    const bool overflow = ending == UPDATE_NOT_FINITE && scale->scale > 0, diverged = ending && !overflow;
-    *skipped += diverged;
-    return loss_scale_expect(scale, trainer->config, trainer->step - 1, overflow, after) &&
-           (!diverged || trainer->config->train.on_spike == CONFIG_ON_SPIKE_SKIP);
-}
-
-// Plans the next step for all ways in which the one before it may end, if that is not known yet.
+// Plans the next step. If the one before is not finished, as if its update were done.
 static void plan_step(struct trainer *trainer, struct trainer_step *step) {
-    const struct spike_record *spikes = &trainer->spikes;
     const bool is_ahead = trainer->n_finished < trainer->n_issued;
-    const struct trainer_step *last = &trainer->steps[(step->slot + 1) % STEP_SLOTS];
-    step->limits = spikes_limits(trainer->config, spikes, is_ahead);
-    for (int ending = 0; ending < N_UPDATE_ENDINGS; ending++) {
-        struct loss_scale after = trainer->loss_scale;
-        int64_t skipped = spikes->skipped;
-        const bool goes_on =
-            !is_ahead || expect_ending(trainer, (enum update_ending)ending, &after, &skipped);
-        step->averages[ending] =
-            is_ahead && ending == UPDATE_DONE ? last->averages[trainer->last_ending] : trainer->average;
-        step->plans[ending] = plan_after(trainer, &after, skipped, step, &step->averages[ending]);
-        step->plans[ending].allowed = goes_on;
+    const double n_tokens = trainer_step_tokens(trainer, step->batch_size);
+    const int64_t updates = trainer->step - trainer_skipped(trainer);
+    struct update_plan *plan = &step->plan;
+    step->limits = spikes_limits(trainer->config, &trainer->spikes, is_ahead);
+    step->average = is_ahead ? trainer->steps[(step->slot + 1) % STEP_SLOTS].average : trainer->average;
+    *plan = optimizer_plan(&trainer->engine.optimizer, updates + 1, trainer_lr(trainer),
+                           loss_scale_factor(&trainer->loss_scale), n_tokens);
+    plan->is_ahead = is_ahead;
+    plan->loss_factor *= injection_factor(trainer->step + 1);
+    plan->average_weight = averaging_next(trainer->config, plan->lr, &step->average);
+    if (trainer->config->train.on_spike != CONFIG_ON_SPIKE_WARN) {
+        plan->most_loss_sum = step->limits.loss * n_tokens;
+        plan->most_norm = step->limits.norm;
     }
 }
 
 bool trainer_may_be_ahead(const struct trainer *trainer) {
     return trainer->device->place == REGION_DEVICE && !trainer->profiler.profile &&
-           optimizer_decides_on_device(&trainer->engine.optimizer);
+           optimizer_decides_on_device(&trainer->engine.optimizer) && trainer->loss_scale.scale == 0 &&
+           trainer->config->train.on_spike != CONFIG_ON_SPIKE_SKIP;
 }
 
 // ---- the gradient noise scale, and the batch size that follows from it
@@ -163,10 +132,10 @@ static void grow(struct trainer *trainer, const struct trainer_step *step) {
 
 // Once a measured step has ended and its update was not skipped: takes up the measurement, and decides on the
 // batch size of the steps after the next one. The same on all ranks.
-static void note_noise(struct trainer *trainer, struct trainer_step *step, const struct update_plan *plan) {
+static void note_noise(struct trainer *trainer, struct trainer_step *step) {
     const double n_small = (double)trainer->config->train.micro_batch_size,
                  n_large = (double)step->batch_size,
-                 to_mean = (double)plan->loss_factor * n_small * (double)trainer->config->train.seq_len;
+                 to_mean = (double)step->plan.loss_factor * n_small * (double)trainer->config->train.seq_len;
     noise_record_add(&trainer->noise, step->small_square / (to_mean * to_mean), n_small,
                      step->now.grad_norm * step->now.grad_norm, n_large);
     step->now.measures_noise = true;
@@ -183,10 +152,9 @@ static void note_noise(struct trainer *trainer, struct trainer_step *step, const
 
 static enum status begin_update(struct trainer *trainer, const struct trainer_step *step) {
     struct optimizer *optimizer = &trainer->engine.optimizer;
-    const struct update_plan *plan = &step->plans[0];
     if (optimizer_decides_on_device(optimizer))
-        return optimizer_begin(optimizer, &trainer->stream, step->slot, step->plans);
-    optimizer_set_average_weight(optimizer, plan->average_weight);
+        return optimizer_begin(optimizer, &trainer->stream, step->slot, &step->plan);
+    optimizer_set_average_weight(optimizer, step->plan.average_weight);
     return STATUS_OK;
 }
 
@@ -205,7 +173,7 @@ static enum status train_micro_batch(void *context) {
     struct engine *engine = &trainer->engine;
     struct gradients *gradients = &engine->state.gradients;
     const bool device_decides = optimizer_decides_on_device(&engine->optimizer);
-    const struct gpt_loss loss = {.scale = micro->step->plans[0].loss_factor,
+    const struct gpt_loss loss = {.scale = micro->step->plan.loss_factor,
                                   .scale_from =
                                       device_decides ? optimizer_loss_factor(&engine->optimizer) : NULL,
                                   .sum = optimizer_loss_sum(&engine->optimizer),
@@ -313,7 +281,7 @@ static size_t measured_on_host(const struct trainer *trainer) {
 // Where the host decides.
 static enum status update(struct trainer *trainer, struct trainer_step *step, double loss_sum) {
     struct optimizer *optimizer = &trainer->engine.optimizer;
-    const struct update_plan *plan = &step->plans[0];
+    const struct update_plan *plan = &step->plan;
     double norm;
     TRY(optimizer_norm(optimizer, &trainer->stream, &norm));
     norm /= plan->loss_scale;
@@ -386,7 +354,6 @@ enum status trainer_issue_step(struct trainer *trainer) {
                                   .began_s = clock_monotonic_s()};
     const struct comm_traffic before = trainer->comm->traffic;
     const bool device_decides = optimizer_decides_on_device(&trainer->engine.optimizer);
-    const bool ahead = trainer_may_be_ahead(trainer);
     struct step_report first;
     enum status batch_status;
     double loss_sum = 0;
@@ -400,8 +367,8 @@ enum status trainer_issue_step(struct trainer *trainer) {
         TRY(optimizer_losses(&trainer->engine.optimizer, &trainer->stream, &loss_sum));
     const struct step_report report = {.loss_sum = loss_sum,
                                        .memory_peak = (double)metrics_peak_memory(),
-                                       .seconds = ahead ? trainer->finished_step_s
-                                                        : clock_monotonic_s() - step->began_s,
+                                       .seconds = device_decides ? trainer->finished_step_s
+                                                                 : clock_monotonic_s() - step->began_s,
                                        .pacing = trainer_pacing_report(trainer),
                                        .batch_status = batch_status};
     TRY(gather_reports(trainer, &report, &loss_sum, &step->now, &first, &whole));
@@ -449,22 +416,20 @@ static enum status settle_spikes(struct trainer *trainer, struct trainer_step *s
 static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     const struct config *config = trainer->config;
     struct step_metrics *now = &step->now;
-    const struct update_plan *plan = &step->plans[trainer->last_ending];
     const bool overflow = step->result.skipped == UPDATE_NOT_FINITE && trainer->loss_scale.scale > 0;
     const int64_t spikes_before = trainer->spikes.seen;
     now->loss = step->result.loss_sum / trainer_step_tokens(trainer, step->batch_size);
     now->grad_norm = step->result.norm;
-    now->loss_scale = plan->loss_scale;
-    now->lr = plan->lr;
+    now->loss_scale = step->plan.loss_scale;
+    now->lr = step->plan.lr;
     if (!step->result.skipped)
-        trainer->average = step->averages[trainer->last_ending];
-    trainer->last_ending = (enum update_ending)step->result.skipped;
+        trainer->average = step->average;
     TRY(settle_spikes(trainer, step, overflow));
     TRY(loss_scale_update(&trainer->loss_scale, config, now->step - 1, overflow));
     // A spike's gradients say nothing about the noise of others, and would stay in the average for long.
     if (step->small_square >= 0 && !step->result.skipped && trainer->spikes.seen == spikes_before)
-        note_noise(trainer, step, plan);
-    now->skipped_steps = trainer->loss_scale.skipped + trainer->spikes.skipped;
+        note_noise(trainer, step);
+    now->skipped_steps = trainer_skipped(trainer);
     if (overflow) {
         log_live_end();
         log_info("step %lld  gradients overflowed: step skipped; the loss scale is %g", (long long)now->step,

@@ -33,9 +33,9 @@ struct trainer_pacing {
 
 // A step that was issued.
 struct trainer_step {
-    struct step_metrics now;                          // as far as known
-    struct update_plan plans[N_UPDATE_ENDINGS];       // for the ways in which the step before it ends
-    struct average_record averages[N_UPDATE_ENDINGS]; // after the step if it is done, for each plan
+    struct step_metrics now; // as far as known
+    struct update_plan plan;
+    struct average_record average; // after the step if it is done
     struct spike_limits limits;
     int64_t batch_size;  // sequences, over all ranks
     double small_square; // of the noise scale: mean over ranks of a micro-batch's sum of squares; < 0: not
@@ -123,8 +123,7 @@ struct trainer {
     int64_t step, saved_step; // steps issued; step of this run's newest checkpoint, -1: none
     int64_t tokens;           // trained on so far
     struct trainer_step steps[STEP_SLOTS];
-    int64_t n_issued, n_finished;   // steps of this start (step.c)
-    enum update_ending last_ending; // of the step finished last
+    int64_t n_issued, n_finished; // steps of this start (step.c)
     struct trainer_graphs graphs;
     double finished_s, finished_step_s; // when it was, and how long it took; 0: none yet
     enum status pending; // first failure of this rank's output (metrics) since the ranks last agreed
@@ -139,7 +138,8 @@ enum status trainer_issue_step(struct trainer *trainer) MUST_CHECK;
 // Finishes issued steps until only `left` are not finished: loss scale, metrics and progress then have them.
 // What reads or writes the weights, or the run's state, between steps first finishes all. Collective.
 enum status trainer_finish_steps(struct trainer *trainer, int left) MUST_CHECK;
-// True if the host may issue a step before the one before is finished.
+// True if the host may issue a step before the one before is finished: the device decides, and neither loss
+// scaling nor train.on_spike=skip lets a run go on after an update that is not done.
 bool trainer_may_be_ahead(const struct trainer *trainer);
 
 // ---- divergence (divergence.c)
@@ -183,6 +183,10 @@ static inline uint64_t trainer_first_token(const struct trainer *trainer, int64_
     return (uint64_t)(tokens + trainer_first_row(trainer, k) * trainer->config->train.seq_len);
 }
 
+// Updates that were skipped so far.
+static inline int64_t trainer_skipped(const struct trainer *trainer) {
+    return trainer->loss_scale.skipped + trainer->spikes.skipped;
+}
 // The batch sizes of steps, by the config and by what was decided.
 void trainer_take_batches(struct trainer *trainer);
 
@@ -295,9 +299,8 @@ static inline const char *trainer_of_total(const struct trainer *trainer, char *
 // Steps of the whole run after `done` steps, of step_s seconds each: for the screen. With train.max_minutes a
 // guess until the first decision.
 int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s);
-// The learning rate of the next step; and if so many steps were skipped before it.
+// The learning rate of the next step.
 double trainer_lr(const struct trainer *trainer);
-double trainer_lr_after(const struct trainer *trainer, int64_t skipped);
 // This rank's part of the run, for the memory plan.
 static inline struct engine_options trainer_engine_options(const struct trainer *trainer) {
     return (struct engine_options){.config = trainer->config,

@@ -158,7 +158,7 @@ static enum status spans_step(struct bench *b, struct operation_cost *cost) {
         struct optimizer_span spans[2];
         struct update_plan plan;
         struct update_result result;
-    } inputs = {.plan = {.step = 1, .lr = 1e-4, .loss_scale = 1, .allowed = 1}, .result = {.grad_scale = 1}},
+    } inputs = {.plan = {.step = 1, .lr = 1e-4, .loss_scale = 1}, .result = {.grad_scale = 1}},
       *there = b->buffers[5];
     size_t n_tiles = 0;
     for (int i = 0; i < 2; i++) {
@@ -188,7 +188,7 @@ static enum status orthogonal_step(struct bench *b, struct operation_cost *cost)
     const struct {
         struct update_plan plan;
         struct update_result result;
-    } inputs = {.plan = {.step = 1, .lr = 1e-2, .loss_scale = 1, .allowed = 1}, .result = {.grad_scale = 1}},
+    } inputs = {.plan = {.step = 1, .lr = 1e-2, .loss_scale = 1}, .result = {.grad_scale = 1}},
       *there = b->buffers[5];
     if (!b->dry_run)
         TRY(b->device->copy(&b->stream, b->buffers[5], &inputs, sizeof inputs));

@@ -47,12 +47,6 @@ enum status cpu_optimizer_spans(struct stream *stream, const struct optimizer_sp
     return STATUS_OK;
 }
 
-enum status cpu_update_choose(struct stream *stream, const struct update_choose_args *args) {
-    (void)stream;
-    *args->plan = args->plans[update_choice(args->previous)];
-    return STATUS_OK;
-}
-
 enum status cpu_update_decide(struct stream *stream, const struct update_decide_args *args) {
     (void)stream;
     *args->result = update_decision(args);

@@ -139,7 +139,6 @@ enum status cpu_sample(struct stream *stream, const struct sample_args *args) MU
 size_t cpu_sample_workspace(const struct device *device, const struct sample_args *args);
 enum status cpu_sum(struct stream *stream, const struct sum_args *args) MUST_CHECK;
 enum status cpu_optimizer_spans(struct stream *stream, const struct optimizer_spans_args *args) MUST_CHECK;
-enum status cpu_update_choose(struct stream *stream, const struct update_choose_args *args) MUST_CHECK;
 enum status cpu_update_decide(struct stream *stream, const struct update_decide_args *args) MUST_CHECK;
 
 extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_avx512_bf16_isa, cpu_amx_isa;

@@ -382,10 +382,6 @@ __global__ void __launch_bounds__(SPAN_THREADS) muon_step(const muon_step_args a
 
 // ---- the scalars of an update: work of one thread that the host would otherwise wait for
 
-__global__ void choose_plan(const update_choose_args args) {
-    *args.plan = args.plans[update_choice(args.previous)];
-}
-
 __global__ void decide_update(const update_decide_args args) {
     *args.result = update_decision(&args);
 }
@@ -446,10 +442,6 @@ extern "C" enum status cuda_muon_step(struct stream *stream, const struct muon_s
         return LAUNCH(stream, (aligned ? muon_step<U, width> : muon_step<U, 1>),
                       span_blocks(stream, args->n, aligned ? width : 1), SPAN_THREADS, 0, *args);
     });
-}
-
-extern "C" enum status cuda_update_choose(struct stream *stream, const struct update_choose_args *args) {
-    return LAUNCH(stream, choose_plan, 1, 1, 0, *args);
 }
 
 extern "C" enum status cuda_update_decide(struct stream *stream, const struct update_decide_args *args) {

@@ -179,9 +179,23 @@ class HostWaits(GpuCase):
         self.assertEqual(graphs, 0)
         self.assertGreater(waits, 1)
 
+    def idle(self, config, steps, *overrides):
+        run = self.run_train(config, f'train.max_steps={steps}', *overrides, environment={**COUNTING, 'CUDASIM_REORDER': '1'})
+        self.remove_run()
+        found = re.search(r'(\d+) in cudaEventSynchronize_of_newest', run.error)
+        return int(found.group(1)) if found else 0
+
+    def test_where_the_next_step_depends_on_the_outcome_of_one(self):
+        """With loss scaling (fp16) and train.on_spike=skip, the host waits for each step, and the GPU idles meanwhile."""
+        config = self.tiny_config(device='cuda', model={'n_layer': 1, 'n_embd': 16, 'n_head': 1})
+        for idles, *overrides in (0, 'precision.compute=bf16'), (0, 'train.on_spike=stop'), (1, 'train.on_spike=skip'), (1, 'precision.compute=fp16'):
+            with self.subTest(overrides=overrides):
+                few, many = (self.idle(config, steps, *overrides) for steps in (4, 24))
+                self.assertAlmostEqual((many - few) / 20, idles, delta=0.1)
+
 
 class Ahead(GpuCase):
-    """The host issues steps ahead of the device. With an evaluation after each step it does not."""
+    """The host issues steps ahead of the device. With an evaluation after each step it does not, nor with loss scaling."""
     FINISHED = 'train.eval_every=1', 'cuda_graphs=false'
 
     def config(self, **sections):

@@ -173,6 +173,12 @@ void finish_mark(const std::shared_ptr<mark> &m) {
     }
 }
 
+// True if nothing was issued to the stream after the mark: a host that waits for it leaves the stream idle.
+bool is_newest(const std::shared_ptr<mark> &m) {
+    std::lock_guard<std::mutex> guard(streams().mutex);
+    return !m->stream->queue.empty() && m->stream->queue.back().records == m;
+}
+
 // CUDASIM_QUEUE: how many pieces of work a stream holds; 0: any number.
 size_t queue_limit() {
     static const char *value = getenv("CUDASIM_QUEUE");
@@ -488,7 +494,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
         return error;
     std::shared_ptr<mark> last = last_mark(event);
     if (last && !last->happened)
-        count_host_wait("cudaEventSynchronize");
+        count_host_wait(is_newest(last) ? "cudaEventSynchronize_of_newest" : "cudaEventSynchronize");
     if (last && work_is_delayed())
         finish_mark(last);
     else if (last)

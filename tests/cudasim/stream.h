@@ -32,7 +32,8 @@ unsigned draw_order(size_t n);
 bool is_failing_task();
 // Counts a call in which the host waits for the device. In the order of issue nothing is left to wait for, so
 // waits that a device may make are counted by the call: synchronizations of streams and of the device, copies
-// from and to pageable memory; an event only if it has not happened.
+// from and to pageable memory; an event only if it has not happened, and by another name if nothing was
+// issued to its stream after it.
 void count_host_wait(const char *call);
 // Prints the counts if CUDASIM_COUNTS is set.
 void report_counts();

@@ -1,4 +1,4 @@
-// Checks of the scalars of an update (update_choose, update_decide) against plain formulas, and of
+// Checks of the scalars of an update (update_decide) against plain formulas, and of
 // optimizer_spans against one optimizer_step per span, all to the bit.
 #include <math.h>
 #include <setjmp.h>
@@ -29,32 +29,6 @@ static void take(struct stream *stream, void *to, void *memory, size_t bytes) {
     stream->device->memory_delete(stream->device, memory, bytes);
 }
 
-// ---- update_choose
-
-void check_update_choose(struct op_bench *bench) {
-    struct stream stream;
-    EXPECT_OK(stream_init(&stream, bench->device));
-    struct update_plan plans[N_UPDATE_ENDINGS] = {
-        {.step = 3, .lr = 0.5}, {.step = 2, .lr = 0.25, .allowed = 1}, {.step = 2, .most_norm = 8}};
-    plans[1].constants[1].noise_key = 77;
-    for (int skipped = 0; skipped < N_UPDATE_ENDINGS; skipped++) {
-        const struct update_result previous = {.skipped = skipped};
-        struct update_plan chosen = {.step = -1};
-        struct update_choose_args args = {.plan = put(&stream, &chosen, sizeof chosen),
-                                          .plans = put(&stream, plans, sizeof plans),
-                                          .previous = put(&stream, &previous, sizeof previous)};
-        struct update_plan all[N_UPDATE_ENDINGS];
-        struct update_result unused;
-        EXPECT_OK(bench->device->ops->update_choose(&stream, &args));
-        bench->n_calls[OP_update_choose]++;
-        take(&stream, &chosen, args.plan, sizeof chosen);
-        take(&stream, all, (void *)args.plans, sizeof all);
-        take(&stream, &unused, (void *)args.previous, sizeof unused);
-        assert_memory_equal(&chosen, &plans[skipped], sizeof chosen);
-    }
-    stream_free(&stream);
-}
-
 // ---- update_decide
 
 enum { MOST_RANKS = 9 };
@@ -67,10 +41,10 @@ static double tree(const double *sums, int n) {
     return n == 1 ? sums[0] : tree(sums, left) + tree(sums + 2 * left, n - left);
 }
 
-static struct update_result decide(struct op_bench *bench, struct stream *stream,
-                                   const struct update_plan *plan, const double *sums, int ranks,
-                                   double max_norm) {
-    struct update_result result = {.skipped = -1};
+static struct update_result decide_after(struct op_bench *bench, struct stream *stream, int32_t before,
+                                         const struct update_plan *plan, const double *sums, int ranks,
+                                         double max_norm) {
+    struct update_result result = {.skipped = before};
     struct update_plan unused;
     double unused_sums[2 * MOST_RANKS];
     struct update_decide_args args = {.result = put(stream, &result, sizeof result),
@@ -86,9 +60,15 @@ static struct update_result decide(struct op_bench *bench, struct stream *stream
     return result;
 }
 
+static struct update_result decide(struct op_bench *bench, struct stream *stream,
+                                   const struct update_plan *plan, const double *sums, int ranks,
+                                   double max_norm) {
+    return decide_after(bench, stream, -1, plan, sums, ranks, max_norm);
+}
+
 static void check_numbers(struct op_bench *bench, struct stream *stream, int ranks, double loss_scale,
                           double max_norm) {
-    const struct update_plan plan = {.loss_scale = loss_scale, .allowed = 1};
+    const struct update_plan plan = {.loss_scale = loss_scale};
     double sums[2 * MOST_RANKS];
     for (int i = 0; i < 2 * ranks; i++)
         sums[i] = 1e-3 / (7 * i + 3) + i / 3.0;
@@ -108,15 +88,16 @@ void check_update_decide(struct op_bench *bench) {
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
         for (int k = 0; k < 6; k++)
             check_numbers(bench, &stream, ranks, k % 2 ? 65536 : 1, k / 2 * 0.3);
-    const struct update_plan allowed = {.loss_scale = 1, .allowed = 1}, refused = {.loss_scale = 1};
+    const struct update_plan plan = {.loss_scale = 1}, ahead = {.loss_scale = 1, .is_ahead = 1};
     const double fine[4] = {1, 2, 3, 4};
-    assert_int_equal(decide(bench, &stream, &allowed, fine, 2, 0).skipped, 0);
-    assert_int_equal(decide(bench, &stream, &refused, fine, 2, 0).skipped, 1);
+    assert_int_equal(decide(bench, &stream, &plan, fine, 2, 0).skipped, 0);
+    for (int32_t before = UPDATE_DONE; before <= UPDATE_SPIKE; before++) // how the update before ended
+        assert_int_equal(decide_after(bench, &stream, before, &ahead, fine, 2, 0).skipped, before);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 3; k++) {
             double sums[4] = {1, 2, 3, 4};
             sums[i] = bad[k];
-            assert_int_equal(decide(bench, &stream, &allowed, sums, 2, 1).skipped, UPDATE_NOT_FINITE);
+            assert_int_equal(decide(bench, &stream, &plan, sums, 2, 1).skipped, UPDATE_NOT_FINITE);
         }
     // The sum of losses is 4, the norm sqrt(6) / 2: limits that they reach are not exceeded.
     const double norm = sqrt(6.0) / 2;
@@ -127,13 +108,12 @@ void check_update_decide(struct op_bench *bench) {
         {0, 0, UPDATE_DONE}, {1e-9, 0, UPDATE_SPIKE}, {0, 1e-9, UPDATE_SPIKE}, {-1, -1, UPDATE_DONE}};
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         const struct update_plan limited = {.loss_scale = 2,
-                                            .allowed = 1,
                                             .most_loss_sum = 4 - limits[i].loss_below,
                                             .most_norm = norm - limits[i].norm_below};
         assert_int_equal(decide(bench, &stream, &limited, fine, 2, 0).skipped, limits[i].ending);
     }
     const double infinite[4] = {1, INFINITY, 3, 4};
-    const struct update_plan limited = {.loss_scale = 1, .allowed = 1, .most_loss_sum = 1};
+    const struct update_plan limited = {.loss_scale = 1, .most_loss_sum = 1};
     assert_int_equal(decide(bench, &stream, &limited, infinite, 2, 0).skipped, UPDATE_NOT_FINITE);
     stream_free(&stream);
 }
@@ -278,7 +258,7 @@ static void check_case(struct op_bench *bench, const struct op_optimizer *optimi
                                               .type = (enum dtype)(k % N_COMPUTE_DTYPES),
                                               .grad_type = DTYPE_F32,
                                               .state_type = state_type};
-    struct update_plan plan = {.step = setting->step, .lr = setting->lr, .loss_scale = 1, .allowed = 1};
+    struct update_plan plan = {.step = setting->step, .lr = setting->lr, .loss_scale = 1};
     for (int group = 0; group < 2; group++) {
         struct optimizer_step_args step = op_optimizer_args(optimizer, setting, 1);
         step.lr *= group ? 0.5 : 1;

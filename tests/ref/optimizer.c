@@ -184,12 +184,6 @@ enum status ref_muon_step(struct stream *stream, const struct muon_step_args *a)
     return STATUS_OK;
 }
 
-enum status ref_update_choose(struct stream *stream, const struct update_choose_args *a) {
-    (void)stream;
-    *a->plan = a->plans[update_choice(a->previous)];
-    return STATUS_OK;
-}
-
 enum status ref_update_decide(struct stream *stream, const struct update_decide_args *a) {
     (void)stream;
     *a->result = update_decision(a);

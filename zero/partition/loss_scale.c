@@ -19,41 +19,6 @@ double loss_scale_factor(const struct loss_scale *loss_scale) {
     return loss_scale->scale > 0 ? loss_scale->scale : 1.0;
 }
 
-// How a step ends for the scale.
-enum ending { GOES_ON, AT_MINIMUM, TOO_MANY_SKIPS };
-
-static enum ending shrink(struct loss_scale *loss_scale, const struct config *config, int64_t step) {
-    double minimum = config->fp16.min_loss_scale;
-    loss_scale->last_overflow = step;
-    if (loss_scale->hysteresis_left > 1) {
-        loss_scale->hysteresis_left--;
-        return GOES_ON;
-    }
-    if (loss_scale->scale <= minimum)
-        return AT_MINIMUM;
-    loss_scale->scale = fmax(loss_scale->scale / SCALE_FACTOR, minimum);
-    return GOES_ON;
-}
-
-static enum ending advance(struct loss_scale *loss_scale, const struct config *config, int64_t step,
-                           bool overflow) {
-    loss_scale->skipped += overflow;
-    loss_scale->consecutive = overflow ? loss_scale->consecutive + 1 : 0;
-    if (loss_scale->scale == 0)
-        return GOES_ON;
-    if (loss_scale->consecutive >= LOSS_SCALE_MOST_SKIPS)
-        return TOO_MANY_SKIPS;
-    if (config->fp16.loss_scale > 0)
-        return GOES_ON;
-    if (overflow)
-        return shrink(loss_scale, config, step);
-    if ((step - loss_scale->last_overflow) % config->fp16.loss_scale_window == 0) {
-        loss_scale->hysteresis_left = config->fp16.hysteresis;
-        loss_scale->scale *= SCALE_FACTOR;
-    }
-    return GOES_ON;
-}
-
 static enum status too_many_skips(const struct loss_scale *loss_scale, const struct config *config,
                                   int64_t step) {
     bool dynamic = config->fp16.loss_scale == 0;
@@ -82,21 +47,34 @@ static enum status below_minimum(const struct config *config, int64_t step) {
                 (long long)step + 1, config->fp16.min_loss_scale);
 }
 
-enum status loss_scale_update(struct loss_scale *loss_scale, const struct config *config, int64_t step,
-                              bool overflow) {
-    switch (advance(loss_scale, config, step, overflow)) {
-    case TOO_MANY_SKIPS:
-        return too_many_skips(loss_scale, config, step);
-    case AT_MINIMUM:
-        return below_minimum(config, step);
-    default:
+static enum status shrink(struct loss_scale *loss_scale, const struct config *config, int64_t step) {
+    const double minimum = config->fp16.min_loss_scale;
+    loss_scale->last_overflow = step;
+    if (loss_scale->hysteresis_left > 1) {
+        loss_scale->hysteresis_left--;
         return STATUS_OK;
     }
+    if (loss_scale->scale <= minimum)
+        return below_minimum(config, step);
+    loss_scale->scale = fmax(loss_scale->scale / SCALE_FACTOR, minimum);
+    return STATUS_OK;
 }
 
-bool loss_scale_expect(const struct loss_scale *loss_scale, const struct config *config, int64_t step,
-                       bool overflow, struct loss_scale *after) {
-    *after = *loss_scale;
-    const enum ending ending = advance(after, config, step, overflow);
-    return ending == GOES_ON && !(overflow && loss_scale->scale == 0);
+enum status loss_scale_update(struct loss_scale *loss_scale, const struct config *config, int64_t step,
+                              bool overflow) {
+    loss_scale->skipped += overflow;
+    loss_scale->consecutive = overflow ? loss_scale->consecutive + 1 : 0;
+    if (loss_scale->scale == 0)
+        return STATUS_OK;
+    if (loss_scale->consecutive >= LOSS_SCALE_MOST_SKIPS)
+        return too_many_skips(loss_scale, config, step);
+    if (config->fp16.loss_scale > 0)
+        return STATUS_OK;
+    if (overflow)
+        return shrink(loss_scale, config, step);
+    if ((step - loss_scale->last_overflow) % config->fp16.loss_scale_window == 0) {
+        loss_scale->hysteresis_left = config->fp16.hysteresis;
+        loss_scale->scale *= SCALE_FACTOR;
+    }
+    return STATUS_OK;
 }

@@ -33,11 +33,4 @@ enum { LOSS_SCALE_MOST_SKIPS = 50 };
 enum status loss_scale_update(struct loss_scale *loss_scale, const struct config *config, int64_t step,
                               bool overflow) MUST_CHECK;
 
-// What the state will be after a step that ends so, without a failure.
-//   after   [out]
-// Returns false if the run will end there: where loss_scale_update fails, and at an overflow of losses that
-// are not scaled.
-bool loss_scale_expect(const struct loss_scale *loss_scale, const struct config *config, int64_t step,
-                       bool overflow, struct loss_scale *after);
-
 #endif

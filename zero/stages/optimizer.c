@@ -4,7 +4,6 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "kernels/update.h"
@@ -72,7 +71,7 @@ enum status optimizer_init(struct optimizer *optimizer, struct model_states *sta
     const enum region_place place = stage->device->place;
     *optimizer = (struct optimizer){.state = state};
     TRY(region_add(table, REGION_DATA, place, DTYPE_U8, sizeof *optimizer->memory, &optimizer->memory_region,
-                   "update: plans, sums and result"));
+                   "update: plan, sums and result"));
     TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 2 * (size_t)stage->world,
                    &optimizer->gathered_region, "update: sums of all ranks"));
     TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_U8, STEP_SLOTS * sizeof *optimizer->messages,
@@ -272,11 +271,8 @@ static enum status step_host(const struct optimizer *optimizer, const struct opt
 
 struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
                                   double loss_scale, double n_tokens) {
-    struct update_plan plan = {.step = step,
-                               .lr = lr,
-                               .loss_scale = loss_scale,
-                               .loss_factor = (float)(loss_scale / n_tokens),
-                               .allowed = 1};
+    struct update_plan plan = {
+        .step = step, .lr = lr, .loss_scale = loss_scale, .loss_factor = (float)(loss_scale / n_tokens)};
     for (int i = 0; i < optimizer->state->stage.groups.n; i++) {
         const struct optimizer_step_args args = optimizer_group_step(
             optimizer->state->stage.config, &optimizer->state->stage.groups.groups[i], step, lr);
@@ -298,9 +294,9 @@ static enum status send_decision(struct optimizer *optimizer, struct stream *str
     struct step_message *message = &optimizer->messages[0];
     struct step_memory *memory = optimizer->memory;
     TRY(event_synchronize(&optimizer->done[0]));
-    message->plans[0] = *plan;
+    message->plan = *plan;
     message->result = *result;
-    TRY(stream->device->copy(stream, &memory->plan, message->plans, sizeof *plan));
+    TRY(stream->device->copy(stream, &memory->plan, &message->plan, sizeof *plan));
     TRY(stream->device->copy(stream, &memory->result, &message->result, sizeof *result));
     return event_record(&optimizer->done[0], stream);
 }
@@ -340,16 +336,12 @@ bool optimizer_decides_on_device(const struct optimizer *optimizer) {
 }
 
 enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,
-                            const struct update_plan plans[N_UPDATE_ENDINGS]) {
+                            const struct update_plan *plan) {
     struct step_message *message = &optimizer->messages[slot];
-    struct step_memory *memory = optimizer->memory;
     TRY(event_synchronize(&optimizer->done[slot]));
-    memcpy(message->plans, plans, sizeof message->plans);
+    message->plan = *plan;
     TRY(event_record(&optimizer->began[slot], stream));
-    TRY(stream->device->copy(stream, memory->plans, message->plans, sizeof message->plans));
-    return stream->device->ops->update_choose(
-        stream, &(struct update_choose_args){
-                    .plan = &memory->plan, .plans = memory->plans, .previous = &memory->result});
+    return stream->device->copy(stream, &optimizer->memory->plan, &message->plan, sizeof *plan);
 }
 
 enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream) {

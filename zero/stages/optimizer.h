@@ -1,10 +1,10 @@
 // The optimizer step: global norm, clipping, and the update of the spans that this rank updates, on the
 // device or on the host (zero/offload/placement.h).
 //
-// Messages. Before a step the host tells the device its plans, after it the device the host how it ended. The
-// device decides (kernels/ops.h: update_choose, update_decide), so that the host can issue the next step
-// before it knows. Messages go through pinned memory. There are STEP_SLOTS of it: the host writes one slot
-// while the device still reads the other.
+// Messages. Before a step the host tells the device its plan, after it the device the host how it ended. The
+// device decides (kernels/ops.h: update_decide), so that the host can issue the next step before it knows.
+// Messages go through pinned memory. There are STEP_SLOTS of it: the host writes one slot while the device
+// still reads the other.
 #ifndef ZERO_ZERO_STAGES_OPTIMIZER_H
 #define ZERO_ZERO_STAGES_OPTIMIZER_H
 
@@ -15,15 +15,14 @@
 
 // In the device's memory.
 struct step_memory {
-    struct update_plan plans[N_UPDATE_ENDINGS]; // for the ways in which the step before may end
-    struct update_plan plan;                    // the one that holds
+    struct update_plan plan;
     struct update_result result;
     double sums[2]; // of this rank: losses; squares of the gradients
 };
 
 // In pinned host memory.
 struct step_message {
-    struct update_plan plans[N_UPDATE_ENDINGS];
+    struct update_plan plan;
     struct update_result result;
     double loss_sum;
 };
@@ -77,15 +76,14 @@ enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) M
 
 // True unless ranks communicate through the host (comm_on_device) or the host holds optimizer states.
 bool optimizer_decides_on_device(const struct optimizer *optimizer);
-// The plan of an update, without its weight in the average, which the caller sets.
+// The plan of an update after one that is finished, without its weight in the average; the caller sets both.
 //   step       counts updates, from 1
 //   n_tokens   of the step, over all ranks
 struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
                                   double loss_scale, double n_tokens);
 // Before the first micro-batch.
-//   plans   by how the update before ends (enum update_ending). They are equal where the host knows.
 enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,
-                            const struct update_plan plans[N_UPDATE_ENDINGS]) MUST_CHECK;
+                            const struct update_plan *plan) MUST_CHECK;
 // The norm, the decision, and the update if it is not skipped; see optimizer_norm and optimizer_update. Needs
 // comm_on_device.
 enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;

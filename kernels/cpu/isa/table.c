@@ -32,10 +32,6 @@ enum status CPU_OP(optimizer_spans)(struct stream *stream, const struct optimize
     return cpu_optimizer_spans(stream, args);
 }
 
-enum status CPU_OP(update_choose)(struct stream *stream, const struct update_choose_args *args) {
-    return cpu_update_choose(stream, args);
-}
-
 enum status CPU_OP(update_decide)(struct stream *stream, const struct update_decide_args *args) {
     return cpu_update_decide(stream, args);
 }

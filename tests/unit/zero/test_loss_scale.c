@@ -94,42 +94,6 @@ static void test_the_limit_on_consecutive_skips(void **state) {
     }
 }
 
-// What is expected after a step is what the update then gives; where the update fails, the run will end.
-static void test_expectations(void **state) {
-    (void)state;
-    static const char *const modes[] = {
-        "{\"fp16\": {\"loss_scaling\": \"on\", \"initial_scale_power\": 6, \"loss_scale_window\": 3}}",
-        "{\"fp16\": {\"loss_scaling\": \"on\", \"initial_scale_power\": 2, \"hysteresis\": 1}}",
-        "{\"fp16\": {\"loss_scaling\": \"on\", \"loss_scale\": 8}}"};
-    int n_ends = 0;
-    for (int mode = 0; mode < 3; mode++) {
-        struct config config = read_config(modes[mode]);
-        struct loss_scale now = loss_scale_initial(&config);
-        static const char script[] = "..x...xx.....";
-        bool goes_on = true;
-        for (int64_t step = 0; step < (mode < 2 ? 21 : 70) && goes_on; step++)
-            for (int overflow = step < 13 && script[step] == '.', way = 0; way < 2;
-                 way++, overflow = !overflow) {
-                struct loss_scale expected, copy = now;
-                goes_on = loss_scale_expect(&now, &config, step, overflow, &expected);
-                assert_string_equal(status_message(), ""); // nothing is reported
-                const enum status status = loss_scale_update(&copy, &config, step, overflow);
-                assert_int_equal(goes_on, status == STATUS_OK);
-                assert_memory_equal(&expected, &copy, sizeof copy);
-                status_clear();
-                now = way == 1 ? copy : now;
-            }
-        n_ends += !goes_on;
-        config_free(&config);
-    }
-    assert_int_equal(n_ends, 2);
-    struct config config = read_config("{}");
-    struct loss_scale unscaled = loss_scale_initial(&config), after;
-    assert_true(loss_scale_expect(&unscaled, &config, 0, false, &after));
-    assert_false(loss_scale_expect(&unscaled, &config, 0, true, &after));
-    config_free(&config);
-}
-
 // fp16 scales losses unless disabled; other types only if enabled.
 static void test_where_losses_are_scaled(void **state) {
     (void)state;
@@ -160,7 +124,6 @@ int main(void) {
         cmocka_unit_test(test_the_smallest_scale),
         cmocka_unit_test(test_fixed_and_none),
         cmocka_unit_test(test_the_limit_on_consecutive_skips),
-        cmocka_unit_test(test_expectations),
         cmocka_unit_test(test_where_losses_are_scaled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
