@@ -13,7 +13,7 @@
 #include "data/shard.h"
 #include "data/tokenizer/export.h"
 #include "data/tokenizer/tokenizer.h"
-#include "infer/weights_refuse.h"
+#include "infer/weights.h"
 #include "model/formats/safetensors.h"
 #include "zero/checkpoint/checkpoint.h"
 

@@ -30,6 +30,9 @@ struct weights {
 // path is instead (PyTorch's pickle, the name of a model on the Hugging Face Hub) and how to convert it, or
 // lists what was expected.
 enum status weights_open(struct weights *weights, const char *path) MUST_CHECK;
+// Refuses a path that holds no weights, always with STATUS_INVALID. The message says what the path is and how
+// to convert it, or what was expected.
+enum status weights_refuse(const char *path) MUST_CHECK;
 // A checkpoint may hold an average of the weights beside the latest ones: train.ema, or schedule-free AdamW.
 // Those that weights_open finds are the average where there is one. Chooses by name ("average" or "latest";
 // NULL: as found), and logs what was chosen if there is a choice. STATUS_INVALID: there is no average.
