@@ -67,4 +67,15 @@ struct comm_device_backend {
     void (*watch)(struct comm *comm);
 };
 
+// ---- failures that every rank knows of
+//
+// A rank reports a failure of its own to the others once (comm_abort); one that all ranks agreed on, or that
+// came from another rank, is not reported again.
+
+// Marks the failure recorded in base/status.h as known to every rank.
+void comm_note_known_failure(struct comm *comm);
+// True while that failure is the recorded one and no collective was issued since. A caller that handled it
+// has cleared it, and one that goes on (to save the run's progress) can fail again: that is a new failure.
+bool comm_is_known_failure(struct comm *comm);
+
 #endif

@@ -3,7 +3,7 @@
 //   bulk              reduce-scatter, all-gather and exchange of device memory; may run while the caller
 //   computes on host memory    sums, gather, broadcast, barrier and agreement; they wait
 //
-// Backends: one rank alone (zero/comm/self.h) or ranks started by mpirun (zero/comm/mpi/mpi.h). A new one
+// Backends: one rank alone (comm.c) or ranks started by mpirun (zero/comm/mpi/mpi.h). A new one
 // implements zero/comm/backend.h and is chosen in zero/comm/open.c.
 //
 // Order. Every rank issues the same collectives in the same order. Messages carry the collective's name and

@@ -1,6 +1,4 @@
-// See zero/comm/failure.h.
-#include "zero/comm/failure.h"
-
+// See zero/comm/backend.h, and comm_abort in zero/comm/comm.h.
 #include "zero/comm/backend.h"
 
 void comm_note_known_failure(struct comm *comm) {

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "kernels/profile.h"
 
@@ -85,9 +86,7 @@ static void queue_free(struct comm_queue *queue) {
 }
 
 enum status comm_queue_new(struct comm *comm) {
-    struct comm_queue *queue = calloc(1, sizeof *queue);
-    if (!queue)
-        return FAIL(STATUS_FAILED, "out of memory for the communication queue");
+    struct comm_queue *queue = allocate(1, sizeof *queue);
     pthread_mutex_init(&queue->lock, NULL);
     pthread_cond_init(&queue->changed, NULL);
     comm->queue = queue;

@@ -12,7 +12,6 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "zero/comm/failure.h"
 #include "zero/comm/mpi/data.h"
 
 // What becomes of a run that a dead or hanging rank ends.

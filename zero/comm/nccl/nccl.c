@@ -78,9 +78,7 @@ static inline enum nccl_type nccl_type_of(enum dtype type) {
 
 static enum status nccl_intervals_init(struct nccl_intervals *intervals, struct device *device,
                                        unsigned size) {
-    *intervals = (struct nccl_intervals){.entries = calloc(size, sizeof *intervals->entries), .size = size};
-    if (!intervals->entries)
-        return FAIL(STATUS_FAILED, "out of memory for the events of %u collectives", size);
+    *intervals = (struct nccl_intervals){.entries = allocate(size, sizeof *intervals->entries), .size = size};
     for (unsigned i = 0; i < size; i++) {
         TRY(event_init_timed(&intervals->entries[i].begin, device));
         TRY(event_init_timed(&intervals->entries[i].end, device));
@@ -823,14 +821,10 @@ static enum status open_nccl(struct comm *comm, struct nccl *nccl) {
 }
 
 static enum status nccl_attach(struct comm *comm) {
-    struct nccl *nccl = calloc(1, sizeof *nccl);
-    struct introduction mine, *all = calloc((size_t)comm->world, sizeof *all);
+    struct nccl *nccl = allocate(1, sizeof *nccl);
+    struct introduction mine, *all = allocate((size_t)comm->world, sizeof *all);
     char reason[REASON_BYTES];
-    enum status status = STATUS_OK;
-    if (!nccl || !all)
-        status = FAIL(STATUS_FAILED, "out of memory for a communicator of %d ranks", comm->world);
-    else
-        status = introduce(comm, nccl, &mine);
+    enum status status = introduce(comm, nccl, &mine);
     if (status == STATUS_OK)
         status = comm_gather(comm, &mine, sizeof mine, all);
     const bool obstacle = status == STATUS_OK && find_obstacle(all, comm->world, reason);
