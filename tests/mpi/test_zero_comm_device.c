@@ -259,7 +259,7 @@ static void exchange_once(size_t n, enum dtype type, int pieces) {
 }
 
 // On two ranks 70 pieces per route make 280 spans, more than one group of NCCL's calls has (MOST_SPANS in
-// zero/comm/nccl/bulk.c).
+// zero/comm/nccl/nccl.c).
 static void test_exchange(void **state) {
     (void)state;
     static const size_t sizes[] = {1, 41, 1000, 65537};

@@ -1,6 +1,7 @@
 // The MPI backend: ranks started by mpirun, one process each. Ranks on one machine exchange through shared
 // memory; MPI carries the messages between machines (or all of them, with comm.shared_memory=false) and sets
-// the shared memory up.
+// the shared memory up. Only this folder communicates by MPI: the rest of the program sees comm.h, which
+// hides it.
 //
 // Files, from the top; each uses only those below it:
 //   mpi.c            opening and closing; bulk and control collectives

@@ -24,7 +24,7 @@ enum status peer_pull_begin(struct comm *comm, int rank, const struct comm_id *i
                             const void **place) MUST_CHECK;
 enum status peer_pull_end(struct comm *comm, int rank) MUST_CHECK;
 
-// ---- for control messages (zero/comm/mpi/control.c)
+// ---- for control messages (mpi.c)
 
 // A wait for one rank within a collective. Once it outlasts the first sleep, it is shown in this rank's
 // rank_state, where watchdogs see it.
