@@ -684,24 +684,19 @@ static enum status check_runs(const char *const *paths, int n) {
 }
 
 static enum status run_report(int n_args, char **args) {
-    struct report *report = allocate(1, sizeof *report);
-    enum status status = args_parse("report", flags, sizeof flags / sizeof *flags, n_args, args,
-                                    report->paths, MOST_RUNS, &report->n);
-    for (int i = 0; i < MOST_RUNS; i++)
-        report->runs[i].reader.descriptor = -1;
-    if (status == STATUS_OK)
-        status = check_runs(report->paths, report->n);
-    char *file = status != STATUS_OK ? NULL
-                 : out_path
-                     ? file_path("%s", out_path)
-                     : file_path("%.*s/report.html", run_path_length(report->paths[0]), report->paths[0]);
-    report->file = file;
-    if (status == STATUS_OK)
-        status = write_report(report);
-    for (int i = 0; i < MOST_RUNS; i++)
-        run_record_close(&report->runs[i]);
+    static struct report report;
+    TRY(args_parse("report", flags, sizeof flags / sizeof *flags, n_args, args, report.paths, MOST_RUNS,
+                   &report.n));
+    TRY(check_runs(report.paths, report.n));
+    char *file = out_path ? copy_string(out_path)
+                          : file_path("%.*s/report.html", run_path_length(report.paths[0]), report.paths[0]);
+    report.file = file;
+    for (int i = 0; i < report.n; i++)
+        report.runs[i].reader.descriptor = -1;
+    enum status status = write_report(&report);
+    for (int i = 0; i < report.n; i++)
+        run_record_close(&report.runs[i]);
     free(file);
-    free(report);
     return status;
 }
 
