@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/json.h"
-#include "infer/sample.h"
+#include "infer/prompt.h"
 
 #define DEFAULT_TOKENS 16
 #define LONGEST_STOP   256 // bytes
