@@ -99,13 +99,9 @@ static enum status check_groups(const struct config *config, const struct params
 static void show_sizes(struct config *config, const struct gpt_config *sizes) {
     if (sizes->family == FAMILY_GPT2)
         return;
-    config->model.n_kv_head = sizes->n_kv_head;
-    config->model.head_dim = sizes->head_dim;
-    config->model.intermediate_size = sizes->intermediate_size;
-    config->model.rope_theta = sizes->rope.theta;
-    config->model.norm_eps = sizes->norm_eps;
-    config->model.partial_rotary_factor = sizes->partial_rotary_factor;
-    config->model.rope_scaling.original_max_position_embeddings = sizes->rope.original_positions;
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++)
+        if (config_field_get(config, field) == 0)
+            config_field_set(config, field, gpt_field_get(field, sizes));
 }
 
 // Checks what needs the tensors, and sets the model's options to their resolved values, where the weights of

@@ -19,7 +19,7 @@
 #include "cli/print.h"
 #include "cli/text_model.h"
 #include "data/corpus.h"
-#include "data/shard_meta.h"
+#include "data/shard.h"
 #include "infer/session.h"
 #include "infer/tasks/score.h"
 

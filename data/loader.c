@@ -27,13 +27,15 @@ static void keep_open(struct sources *sources, int index) {
     sources->next_open = (sources->next_open + 1) % sources->most_open;
 }
 
-struct shard *sources_shard(struct sources *sources, int index) {
+// The shard with this number, kept open to be read; another one may be closed for it.
+static struct shard *sources_shard(struct sources *sources, int index) {
     if (sources->shards[index].descriptor < 0)
         keep_open(sources, index);
     return &sources->shards[index];
 }
 
-int sources_find_shard(const struct sources *sources, size_t sequence) {
+// The number of the shard that holds a sequence.
+static int sources_find_shard(const struct sources *sources, size_t sequence) {
     int low = 0, high = sources->n_shards;
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
@@ -308,7 +310,7 @@ static struct shard *locate_in_source(struct loader *loader, int which, uint64_t
         sequence = n_sequences / n_rows * sequence + n_sequences % n_rows * sequence / n_rows;
     if (loader->options.shuffle)
         sequence = permutation_at(seed, epoch, n_sequences, sequence);
-    sequence += source_first_sequence(sources, source);
+    sequence += sources->first_sequence[source->first_shard];
     const int index = sources_find_shard(sources, sequence);
     struct shard *shard = sources_shard(sources, index);
     const size_t first = sources->first_sequence[index], end = sources->first_sequence[index + 1];

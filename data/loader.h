@@ -71,15 +71,6 @@ struct sources {
 enum status sources_open(struct sources *sources, const struct sources_options *options) MUST_CHECK;
 void sources_free(struct sources *sources);
 
-// The shard with this number, kept open to be read; another one may be closed for it.
-struct shard *sources_shard(struct sources *sources, int index);
-// The number of the shard that holds a sequence.
-int sources_find_shard(const struct sources *sources, size_t sequence);
-// The number of a source's first sequence.
-static inline size_t source_first_sequence(const struct sources *sources, const struct source *source) {
-    return sources->first_sequence[source->first_shard];
-}
-
 // ---- the loader
 
 struct loader;

@@ -64,4 +64,9 @@ void shard_writer_add(struct shard_writer *writer, const int32_t *tokens, size_t
 enum status shard_writer_commit(struct shard_writer *writer) MUST_CHECK;
 void shard_writer_discard(struct shard_writer *writer);
 
+// Finds the tokenizer that the shard records: "bytes", or a file. Looks in the shard's folder, then where
+// meta.json beside it says that it was. Only a file with the recorded checksum counts.
+// Returns the path for tokenizer_load, to be freed; NULL when it is not found.
+char *shard_find_tokenizer(const struct shard *shard);
+
 #endif

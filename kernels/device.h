@@ -16,7 +16,7 @@
 struct ops;
 struct device;
 struct watched;
-struct debug_sync;
+struct observed;
 
 // A stream: operations run in issue order. On a GPU a call returns before its operation runs; on the CPU,
 // after. `workspace` is scratch shared by all operations of the stream. Nothing survives in it from one
@@ -97,7 +97,7 @@ struct device {
     // Kernels, products of a library and fills issued so far (read with device_launches); 0 where operations
     // are synchronous.
     uint64_t n_launches;
-    struct debug_sync *debug_sync; // set while kernels/observe.h wraps them, otherwise NULL
+    struct observed *observed; // set while kernels/observe.h wraps its functions, otherwise NULL
 
     // NULL on devices whose memory is the host's and whose operations are synchronous. Call them through the
     // functions below, which handle NULL.

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "kernels/observe.h"
 
 #define MOST_PENDING 2048 // operations per device whose events have not been read yet
 #define NONE         (-1)
@@ -45,9 +46,6 @@ struct watched {
     struct profile *profile;
     struct device *device;
     char name[24];
-    const struct ops *ops; // the device's original functions
-    enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
-    enum status (*synchronize)(struct stream *stream);
     struct pending *pending; // (MOST_PENDING); NULL where operations are synchronous
     int free;
 };
@@ -300,88 +298,56 @@ enum status profile_scope_end(struct stream *stream) {
     return event_record(&thread->scoped->end, stream);
 }
 
-// ---- the functions of a watched device
+// ---- calls of a watched device
 
-// State between the code before and after the device's own function.
-struct watched_call {
-    struct watched *watched;
-    struct stream *stream;
-    struct operation_cost work;
-    struct pending *pending;
-};
-
-static enum status begin_on_stream_or_in_scope(struct watched_call *call, const struct profile_label *label) {
-    struct profile_thread *thread = own_thread(call->watched->profile);
-    if (!thread->scope)
-        return begin_on_stream(call->watched, call->stream, label, &call->pending);
-    thread->scope_work.flops += call->work.flops;
-    thread->scope_work.bytes += call->work.bytes;
-    return STATUS_OK;
-}
-
-static enum status begin_call(struct watched_call *call, const struct profile_label *label) {
-    if (call->watched->pending)
-        return begin_on_stream_or_in_scope(call, label);
-    profile_name_thread(call->watched->profile, call->watched->name);
-    begin_span(call->watched->profile, label);
-    return STATUS_OK;
-}
-
-static enum status end_call(const struct watched_call *call, enum status status) {
-    if (!call->watched->pending) {
-        profile_end(call->watched->profile, call->work);
-    } else if (call->pending) {
-        call->pending->work = call->work;
-        enum status recorded = event_record(&call->pending->end, call->stream);
-        return status == STATUS_OK ? recorded : status;
-    }
+static enum status watch_on_host(struct watched *watched, struct observed_call *call,
+                                 const struct profile_label *label, struct operation_cost work) {
+    if (call->kind == OBSERVED_WAIT) // synchronous: nothing to wait for
+        return observe_proceed(call);
+    profile_name_thread(watched->profile, watched->name);
+    begin_span(watched->profile, label);
+    const enum status status = observe_proceed(call);
+    profile_end(watched->profile, work);
     return status;
 }
 
-static enum status begin_operation(struct watched_call *call, struct stream *stream, enum operation operation,
-                                   const void *args) {
-    *call = (struct watched_call){stream->device->watched, stream, cost_of_operation(operation, args), NULL};
-    return begin_call(call, &(struct profile_label){.name = operation_name(operation),
-                                                    .kind = PROFILE_OPERATION,
-                                                    .shape = operation_linear_shape(operation, args)});
-}
-
-#define WATCHED_OPERATION(name)                                                                              \
-    static enum status watched_##name(struct stream *stream, const struct name##_args *args) {               \
-        struct watched_call call;                                                                            \
-        TRY(begin_operation(&call, stream, OP_##name, args));                                                \
-        return end_call(&call, call.watched->ops->name(stream, args));                                       \
-    }
-OPERATIONS(WATCHED_OPERATION)
-#undef WATCHED_OPERATION
-
-static enum status watched_workspace_bytes(struct device *device, enum operation operation, const void *args,
-                                           size_t *bytes) {
-    return device->watched->ops->workspace_bytes(device, operation, args, bytes);
-}
-
-static const struct ops watched_ops = {
-#define WATCHED_ENTRY(name) .name = watched_##name,
-    OPERATIONS(WATCHED_ENTRY)
-#undef WATCHED_ENTRY
-        .workspace_bytes = watched_workspace_bytes,
-};
-
-static enum status watched_copy(struct stream *stream, void *to, const void *from, size_t bytes) {
-    struct watched_call call = {
-        .watched = stream->device->watched, .stream = stream, .work.bytes = 2.0 * (double)bytes};
-    TRY(begin_call(&call, &(struct profile_label){.name = "copy", .kind = PROFILE_SPAN}));
-    return end_call(&call, call.watched->copy(stream, to, from, bytes));
-}
-
-static enum status watched_synchronize(struct stream *stream) {
-    struct watched *watched = stream->device->watched;
-    if (!watched->pending) // synchronous: nothing to wait for
-        return watched->synchronize(stream);
+static enum status watch_wait(struct watched *watched, struct observed_call *call) {
     profile_begin(watched->profile, PROFILE_SPAN, "wait for the device");
-    enum status status = watched->synchronize(stream);
+    const enum status status = observe_proceed(call);
     profile_end(watched->profile, (struct operation_cost){0});
-    return status == STATUS_OK ? drain(lane_of(watched, stream)) : status;
+    return status == STATUS_OK ? drain(lane_of(watched, call->stream)) : status;
+}
+
+static enum status watch_on_stream(struct watched *watched, struct observed_call *call,
+                                   const struct profile_label *label, struct operation_cost work) {
+    struct profile_thread *thread = own_thread(watched->profile);
+    struct pending *pending = NULL;
+    if (thread->scope) {
+        thread->scope_work.flops += work.flops;
+        thread->scope_work.bytes += work.bytes;
+    } else
+        TRY(begin_on_stream(watched, call->stream, label, &pending));
+    const enum status status = observe_proceed(call);
+    if (!pending)
+        return status;
+    pending->work = work;
+    const enum status recorded = event_record(&pending->end, call->stream);
+    return status == STATUS_OK ? recorded : status;
+}
+
+static enum status watch(void *context, struct observed_call *call) {
+    struct watched *watched = context;
+    struct profile_label label = {.name = "copy", .kind = PROFILE_SPAN};
+    struct operation_cost work = {.bytes = 2.0 * (double)call->bytes};
+    if (watched->pending && call->kind == OBSERVED_WAIT)
+        return watch_wait(watched, call);
+    if (call->kind == OBSERVED_OPERATION) {
+        label = (struct profile_label){.name = operation_name(call->operation),
+                                       .kind = PROFILE_OPERATION,
+                                       .shape = operation_linear_shape(call->operation, call->args)};
+        work = cost_of_operation(call->operation, call->args);
+    }
+    return (watched->pending ? watch_on_stream : watch_on_host)(watched, call, &label, work);
 }
 
 // ---- watching
@@ -406,27 +372,18 @@ static enum status open_events(struct watched *watched) {
 enum status profile_watch(struct profile *profile, struct device *device, const char *name) {
     assert(profile->n_watched < PROFILE_MOST_DEVICES && !device->watched);
     struct watched *watched = allocate(1, sizeof *watched);
-    *watched = (struct watched){.profile = profile,
-                                .device = device,
-                                .ops = device->ops,
-                                .copy = device->copy,
-                                .synchronize = device->synchronize};
+    *watched = (struct watched){.profile = profile, .device = device};
     snprintf(watched->name, sizeof watched->name, "%s", name);
     profile->watched[profile->n_watched++] = watched;
     device->watched = watched;
     TRY(open_events(watched));
-    device->ops = &watched_ops;
-    device->copy = watched_copy;
-    device->synchronize = watched_synchronize;
+    observe_begin(device, watch, watched);
     return STATUS_OK;
 }
 
 static void watched_delete(struct watched *watched) {
-    struct device *device = watched->device;
-    device->ops = watched->ops;
-    device->copy = watched->copy;
-    device->synchronize = watched->synchronize;
-    device->watched = NULL;
+    observe_end(watched->device, watch);
+    watched->device->watched = NULL;
     for (int i = 0; watched->pending && i < MOST_PENDING; i++) {
         event_free(&watched->pending[i].begin);
         event_free(&watched->pending[i].end);

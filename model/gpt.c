@@ -316,6 +316,67 @@ static enum status backward(struct model_pass *pass) {
     return release(pass, 0, GPT_BACKWARD_GRADS);
 }
 
+// ---- the inputs of a pass on their way to the device: tokens, targets, starts of documents, numbers of
+// sequences
+
+// For each position the start of its document: the last end-of-text up to it, or the start of its sequence.
+static void find_documents(const struct gpt *gpt, const int32_t *tokens, int32_t *first) {
+    assert(gpt->end_of_text >= 0);
+    for (int b = 0; b < gpt->options.B; b++)
+        for (int32_t t = 0, start = 0; t < gpt->options.T; t++, tokens++) {
+            start = *tokens == gpt->end_of_text ? t : start;
+            *first++ = start;
+        }
+}
+
+// The numbers of the sequences that begin at first_token.
+static enum status load_sequences(struct gpt *gpt, struct stream *stream, int slot, uint64_t first_token) {
+    const size_t n = (size_t)gpt->options.B;
+    uint64_t *host = gpt->buffers.host_sequences, *to = gpt->buffers.sequences;
+    if (!to)
+        return STATUS_OK;
+    uint64_t *numbers = host ? host + n * (size_t)slot : to;
+    for (size_t b = 0; b < n; b++)
+        numbers[b] = first_token + b * (uint64_t)gpt->options.T;
+    return host ? gpt->device->copy(stream, to, numbers, n * sizeof *to) : STATUS_OK;
+}
+
+// Of any pass; on a GPU through pinned memory: two buffers in turn, so that the host fills one while the
+// device still reads the other.
+//   targets      may be NULL
+//   first_token  [r] of gpt_load, or NULL: no pass of training follows
+static enum status load_inputs(struct gpt *gpt, struct stream *stream, const int32_t *tokens,
+                               const int32_t *targets, const uint64_t *first_token) {
+    const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T, bytes = n * sizeof *tokens;
+    int32_t *staged = gpt->buffers.host_inputs, *first = gpt->buffers.first;
+    const int slot = (int)(gpt->n_loads++ % GPT_INPUT_SLOTS);
+    if (staged) {
+        TRY(event_synchronize(&gpt->loaded[slot]));
+        staged += (first ? 3 : 2) * gpt->n_inputs * (size_t)slot; // n may be smaller: gpt_score
+        memcpy(staged, tokens, bytes);
+        if (targets)
+            memcpy(staged + n, targets, bytes);
+        if (first)
+            find_documents(gpt, tokens, staged + 2 * n);
+        tokens = staged;
+        targets = targets ? staged + n : NULL;
+    } else if (first)
+        find_documents(gpt, tokens, first);
+    TRY(gpt->device->copy(stream, gpt->buffers.tokens, tokens, bytes));
+    if (targets)
+        TRY(gpt->device->copy(stream, gpt->buffers.targets, targets, bytes));
+    if (first && staged)
+        TRY(gpt->device->copy(stream, first, staged + 2 * n, bytes));
+    if (first_token)
+        TRY(load_sequences(gpt, stream, slot, *first_token));
+    return event_record(&gpt->loaded[slot], stream);
+}
+
+enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *tokens, const int32_t *targets,
+                     uint64_t first_token) {
+    return load_inputs(gpt, stream, tokens, targets, &first_token);
+}
+
 // ---- whole passes
 
 static enum status run_training(struct model_pass *pass, float loss_scale) {
@@ -472,7 +533,7 @@ enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const s
 enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                          const int32_t *tokens, const int32_t *targets, double *loss_sum, float *losses) {
     struct model_pass pass = pass_on(gpt, stream, hooks);
-    TRY(gpt_load_inputs(gpt, stream, tokens, targets, NULL));
+    TRY(load_inputs(gpt, stream, tokens, targets, NULL));
     TRY(run_evaluation(&pass, NULL));
     TRY(sum_losses(&pass, gpt->buffers.loss_sum, false));
     return read_losses(gpt, stream, loss_sum, losses);
@@ -518,7 +579,7 @@ enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_
     const struct reshaped before = reshape(gpt, scoring->shape);
     double sum;
     pass.scoring = scoring;
-    enum status status = gpt_load_inputs(gpt, stream, scoring->tokens, scoring->targets, NULL);
+    enum status status = load_inputs(gpt, stream, scoring->tokens, scoring->targets, NULL);
     if (status == STATUS_OK)
         status = run_evaluation(&pass, NULL);
     if (status == STATUS_OK)
@@ -533,7 +594,7 @@ enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit
                        const int32_t *tokens, float *logits) {
     assert(gpt->accumulation == DTYPE_F32);
     struct model_pass pass = pass_on(gpt, stream, hooks);
-    TRY(gpt_load_inputs(gpt, stream, tokens, NULL, NULL));
+    TRY(load_inputs(gpt, stream, tokens, NULL, NULL));
     return run_evaluation(&pass, logits);
 }
 

@@ -42,7 +42,7 @@ struct gpt_options {
     enum dtype type; // compute type
     int B, T;        // micro-batch size and sequence length
     enum gpt_recompute recompute;
-    // Moves the inputs of all blocks but the last to host memory (model/activations.h). Needs
+    // Moves the inputs of all blocks but the last to host memory (model/activations.c). Needs
     // RECOMPUTE_BLOCK; no effect on a device whose memory is the host's. Changes no bit.
     bool offload_activations;
     // Positions attend only to those of their own document, which begins at an end-of-text token

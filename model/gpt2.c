@@ -3,6 +3,7 @@
 //   x += c_proj(gelu(c_fc(ln_2(x))))
 // with learned position embeddings, biases everywhere, and lm_head tied to the token embedding.
 #include "model/decoder.h"
+#include "model/layers.h"
 
 static const struct tensor_layout embedding[] = {
     {.tensor = PARAM_WTE, .name = "wte.weight", .rows = SIZE_VOCABULARY, .columns = SIZE_EMBEDDING},

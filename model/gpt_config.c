@@ -5,6 +5,70 @@
 
 #define LARGEST_MODEL 0x1p50 // weights, approximately
 
+#define FIELD(member, kind, name_of_option, ...)                                                             \
+    {                                                                                                        \
+        .name = #member, .option = "model." name_of_option, .offset = offsetof(struct gpt_config, member),   \
+        .type = FIELD_##kind, __VA_ARGS__                                                                    \
+    }
+#define SCALING(member, kind, key, ...)                                                                      \
+    FIELD(rope.member, kind, "rope_scaling." key, .hf = key, ##__VA_ARGS__)
+const struct gpt_field gpt_fields[] = {
+    FIELD(n_layer, SIZE, "n_layer", .hf = "num_hidden_layers", .gguf = "block_count", .is_needed = true),
+    FIELD(n_head, SIZE, "n_head", .hf = "num_attention_heads", .gguf = "attention.head_count",
+          .is_needed = true),
+    FIELD(n_embd, SIZE, "n_embd", .hf = "hidden_size", .gguf = "embedding_length", .is_needed = true),
+    FIELD(vocab_size, SIZE, "vocab_size", .hf = "vocab_size", .is_needed = true),
+    FIELD(n_positions, SIZE, "n_positions", .hf = "max_position_embeddings", .gguf = "context_length",
+          .is_needed = true),
+    FIELD(family, CHOICE, "family"),
+    FIELD(n_kv_head, SIZE, "n_kv_head", .hf = "num_key_value_heads", .gguf = "attention.head_count_kv",
+          .zero_is_default = true),
+    FIELD(head_dim, SIZE, "head_dim", .hf = "head_dim", .gguf = "attention.key_length",
+          .zero_is_default = true),
+    FIELD(intermediate_size, SIZE, "intermediate_size", .hf = "intermediate_size",
+          .gguf = "feed_forward_length", .is_needed = true, .zero_is_default = true),
+    FIELD(norm_eps, NUMBER, "norm_eps", .hf = "rms_norm_eps", .gguf = "attention.layer_norm_rms_epsilon"),
+    FIELD(qkv_bias, BOOL, "qkv_bias"),
+    FIELD(qk_norm, BOOL, "qk_norm"),
+    FIELD(untied, BOOL, "tied", .is_negated = true),
+    FIELD(rope.theta, NUMBER, "rope_theta", .hf = "rope_theta"),
+    FIELD(rope.type, CHOICE, "rope_scaling.rope_type"),
+    SCALING(factor, NUMBER, "factor"),
+    SCALING(low_freq_factor, NUMBER, "low_freq_factor"),
+    SCALING(high_freq_factor, NUMBER, "high_freq_factor"),
+    SCALING(beta_fast, NUMBER, "beta_fast"),
+    SCALING(beta_slow, NUMBER, "beta_slow"),
+    SCALING(attention_factor, NUMBER, "attention_factor"),
+    SCALING(original_positions, SIZE, "original_max_position_embeddings", .zero_is_default = true),
+    FIELD(activation, CHOICE, "activation", .first_choice = MLP_DEFAULT + 1),
+    FIELD(partial_rotary_factor, NUMBER, "partial_rotary_factor", .zero_is_default = true),
+    FIELD(soft_cap, NUMBER, "soft_cap"),
+    FIELD(zero_init, BOOL, "zero_init"),
+    FIELD(embedding_skip, BOOL, "embedding_skip")};
+const int gpt_n_fields = sizeof gpt_fields / sizeof *gpt_fields;
+
+double gpt_field_get(const struct gpt_field *field, const struct gpt_config *config) {
+    const void *member = (const char *)config + field->offset;
+    if (field->type == FIELD_NUMBER)
+        return *(const double *)member;
+    if (field->type == FIELD_BOOL)
+        return *(const bool *)member != field->is_negated;
+    int value;
+    memcpy(&value, member, sizeof value);
+    return value - field->first_choice;
+}
+
+void gpt_field_set(const struct gpt_field *field, struct gpt_config *config, double value) {
+    void *member = (char *)config + field->offset;
+    const int whole = (int)value + field->first_choice;
+    if (field->type == FIELD_NUMBER)
+        *(double *)member = value;
+    else if (field->type == FIELD_BOOL)
+        *(bool *)member = (value != 0) != field->is_negated;
+    else
+        memcpy(member, &whole, sizeof whole);
+}
+
 static int default_int(int value, int otherwise) {
     return value > 0 ? value : otherwise;
 }
@@ -57,17 +121,10 @@ void gpt_config_resolve(struct gpt_config *config) {
 }
 
 static enum status check_sizes(const struct gpt_config *config) {
-    const struct {
-        const char *name;
-        int value;
-    } sizes[] = {{"n_layer", config->n_layer},         {"n_head", config->n_head},
-                 {"n_embd", config->n_embd},           {"vocab_size", config->vocab_size},
-                 {"n_positions", config->n_positions}, {"n_kv_head", config->n_kv_head},
-                 {"head_dim", config->head_dim},       {"intermediate_size", config->intermediate_size}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value < 1)
-            return FAIL(STATUS_INVALID, "the model's %s is %d, expected at least 1", sizes[i].name,
-                        sizes[i].value);
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++)
+        if (field->type == FIELD_SIZE && !gpt_field_is_rope(field) && gpt_field_get(field, config) < 1)
+            return FAIL(STATUS_INVALID, "the model's %s is %.0f, expected at least 1", field->name,
+                        gpt_field_get(field, config));
     // Rows of a wide linear and of the embeddings are ints; counts of elements must stay far from 2^63.
     double C = config->n_embd, rows = (double)config->vocab_size * 2 + config->n_positions;
     double heads = (double)(config->n_head + (double)config->n_kv_head) * config->head_dim;
@@ -132,35 +189,11 @@ const char *gpt_config_difference(const struct gpt_config *a, const struct gpt_c
     struct gpt_config x = *a, y = *b;
     gpt_config_resolve(&x);
     gpt_config_resolve(&y);
-#define COMPARE(field)                                                                                       \
-    if (x.field != y.field)                                                                                  \
-        return #field;
-    COMPARE(family)
-    COMPARE(n_layer)
-    COMPARE(n_head)
-    COMPARE(n_embd)
-    COMPARE(vocab_size)
-    COMPARE(n_positions)
-    COMPARE(n_kv_head)
-    COMPARE(head_dim)
-    COMPARE(intermediate_size)
-    COMPARE(norm_eps)
-    COMPARE(qkv_bias)
-    COMPARE(qk_norm)
-    COMPARE(untied)
-    COMPARE(rope.theta)
-    COMPARE(rope.type)
-    COMPARE(rope.factor)
-    COMPARE(rope.low_freq_factor)
-    COMPARE(rope.high_freq_factor)
-    COMPARE(rope.beta_fast)
-    COMPARE(rope.beta_slow)
-    COMPARE(rope.attention_factor)
-    COMPARE(rope.original_positions)
-    COMPARE(activation)
-    COMPARE(partial_rotary_factor)
-    COMPARE(soft_cap)
-    COMPARE(embedding_skip)
+    if (x.family != y.family)
+        return "family";
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++)
+        if (!GPT_FIELD_IS(field, zero_init) && gpt_field_get(field, &x) != gpt_field_get(field, &y))
+            return field->name;
     for (int block = 0; block < x.n_layer; block++) {
         if (gpt_window(&x, block) != gpt_window(&y, block))
             return "window";
@@ -168,7 +201,6 @@ const char *gpt_config_difference(const struct gpt_config *a, const struct gpt_c
             return "value_embeddings";
     }
     return NULL;
-#undef COMPARE
 }
 
 void gpt_config_take_context(struct gpt_config *config, const struct gpt_config *from) {

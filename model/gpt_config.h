@@ -62,6 +62,32 @@ struct gpt_config {
     int n_value_embeddings;       // blocks that add a row of a table, the token's, to their values
     int value_embeddings[MODEL_VALUE_EMBEDDINGS_MOST];
 };
+
+// The table of the fields above but the lists: what options, checks and files know of a model.
+struct gpt_field {
+    const char *name;                                                 // in messages: "n_layer", "rope.factor"
+    const char *option;                                               // "model.n_layer"
+    size_t offset;                                                    // in struct gpt_config
+    enum { FIELD_SIZE, FIELD_NUMBER, FIELD_BOOL, FIELD_CHOICE } type; // int, double, bool, an enum
+    // Its keys in the Llama family's config.json (GPT-2's are the names), and in GGUF after the architecture.
+    const char *hf, *gguf;
+    bool is_needed;       // in these files
+    bool zero_is_default; // the option's 0 stands for a default
+    bool is_negated;      // the option says the opposite
+    int first_choice;     // what the option's first word stands for
+};
+#define GPT_N_SIZES 5 // the first ones: n_layer to n_positions, then the family; the others GPT-2 has not
+extern const struct gpt_field gpt_fields[];
+extern const int gpt_n_fields;
+// The value as the option counts it: of a bool 0 or 1, of an enum the number of the word.
+double gpt_field_get(const struct gpt_field *field, const struct gpt_config *config);
+void gpt_field_set(const struct gpt_field *field, struct gpt_config *config, double value);
+#define GPT_FIELD_IS(field, member) ((field)->offset == offsetof(struct gpt_config, member))
+// Fields of struct rope_config.
+static inline bool gpt_field_is_rope(const struct gpt_field *field) {
+    return field->offset - offsetof(struct gpt_config, rope) < sizeof(struct rope_config);
+}
+
 // Fills in the defaults.
 void gpt_config_resolve(struct gpt_config *config);
 // STATUS_INVALID unless each size is at least 1, heads divide evenly, RoPE rotates a pair at least, value

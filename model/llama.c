@@ -5,6 +5,7 @@
 // with rotary position embedding, grouped key-value heads, and no biases. Qwen2 has biases on queries, keys
 // and values; Qwen3 an RMSNorm of each query and key head before the rotation.
 #include "model/decoder.h"
+#include "model/layers.h"
 
 static bool has_qkv_bias(const struct gpt_config *config, int block) {
     (void)block;

@@ -7,6 +7,7 @@
 // with RMSNorm without weights, rotary positions on a part of each head, no biases, an lm_head of its own,
 // and logits that are soft-capped.
 #include "model/decoder.h"
+#include "model/layers.h"
 
 static bool mixes_embedding(const struct gpt_config *config, int block) {
     return gpt_mixes(config, block);

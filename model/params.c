@@ -12,7 +12,6 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "model/family.h"
-#include "model/param_overlap.h"
 
 // ---- the table
 
@@ -276,4 +275,23 @@ double params_flops_per_token(const struct params *params, int T) {
         keys += window > 0 && window < T ? window - window * window / (2.0 * T) : T / 2.0;
     }
     return 6.0 * (double)multiplied + 12.0 * width * keys;
+}
+
+// Tensors of a unit are sorted by offset, so the first one behind the span ends the walk.
+
+bool params_next_overlap(const struct params *params, int unit, size_t begin, size_t end,
+                         struct param_overlap *overlap) {
+    const struct param_unit *u = &params->units[unit];
+    // An overlap that was found is not empty: its end is above 0.
+    int i = overlap->end > 0 ? overlap->param + 1 : u->first_param;
+    for (; i < u->first_param + u->n_params && params->params[i].offset < end; i++) {
+        const struct param *param = &params->params[i];
+        size_t param_end = param->offset + param->elements;
+        *overlap = (struct param_overlap){.param = i,
+                                          .begin = param->offset > begin ? param->offset : begin,
+                                          .end = param_end < end ? param_end : end};
+        if (overlap->begin < overlap->end)
+            return true;
+    }
+    return false;
 }

@@ -1,4 +1,4 @@
-// Internal to options/: the options of schema.def as a table.
+// The options of schema.def as a table.
 #ifndef ZERO_OPTIONS_OPTION_H
 #define ZERO_OPTIONS_OPTION_H
 

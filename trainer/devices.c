@@ -24,8 +24,8 @@ static enum status open_devices(struct trainer *trainer) {
     if (trainer->device->place == REGION_DEVICE)
         TRY(device_open("cpu", threads, local_rank, &trainer->host_device));
     if (config->run.debug_sync) {
-        TRY(debug_sync_begin(trainer->device));
-        TRY(debug_sync_begin(trainer->comm_device));
+        debug_sync_begin(trainer->device);
+        debug_sync_begin(trainer->comm_device);
     }
     TRY(stream_init(&trainer->stream, trainer->device));
     region_memory_init(&trainer->memory, trainer->device);

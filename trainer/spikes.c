@@ -350,6 +350,14 @@ static enum status look_at_operation(void *context, struct stream *stream, enum 
     return STATUS_OK;
 }
 
+static enum status look_at_call(void *context, struct observed_call *call) {
+    TRY(observe_proceed(call));
+    if (call->kind != OBSERVED_OPERATION)
+        return STATUS_OK;
+    TRY(call->stream->device->synchronize(call->stream));
+    return look_at_operation(context, call->stream, call->operation, call->args);
+}
+
 // ---- hooks: those of the stage, which say what is where
 
 static enum status begin(void *context, enum trace_kind kind) {
@@ -387,10 +395,10 @@ enum status finding_train(struct gpt *gpt, const struct params *params, const st
     search.chunk = malloc(CHUNK_BYTES);
     // A rank without it takes part all the same: the others' collectives need it.
     if (search.chunk)
-        observe_begin(device, look_at_operation, &search);
+        observe_begin(device, look_at_call, &search);
     enum status status = gpt_train(gpt, stream, &watched, loss);
     if (search.chunk)
-        observe_end(device);
+        observe_end(device, look_at_call);
     free(search.chunk);
     return status;
 }

@@ -13,6 +13,7 @@
 #include <zstd_errors.h>
 
 #include "base/alloc.h"
+#include "base/file_kind.h"
 
 #define BLOCK_BYTES ((size_t)1 << 18)
 
@@ -20,7 +21,6 @@ struct text_input {
     char *path;
     const char *name;
     int descriptor;
-    enum file_kind kind;
     char *block; // (BLOCK_BYTES) [at, n) is not used yet
     size_t at, n;
     bool at_end; // of the file
@@ -70,12 +70,12 @@ static enum status open_file(struct text_input *input) {
 }
 
 static enum status open_unpacker(struct text_input *input) {
-    input->kind = file_kind_of(input->block, input->n);
-    if (input->kind == FILE_KIND_GZIP) {
+    const enum file_kind kind = file_kind_of(input->block, input->n);
+    if (kind == FILE_KIND_GZIP) {
         input->in_gzip = inflateInit2(&input->gzip, 16 + MAX_WBITS) == Z_OK; // 16: a header of gzip
         return input->in_gzip ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
     }
-    if (input->kind == FILE_KIND_ZSTD) {
+    if (kind == FILE_KIND_ZSTD) {
         input->zstd = ZSTD_createDStream();
         return input->zstd ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
     }
@@ -217,10 +217,6 @@ enum status text_input_read(struct text_input *input, char *out, size_t room, si
 
 const char *text_input_name(const struct text_input *input) {
     return input->name;
-}
-
-enum file_kind text_input_kind(const struct text_input *input) {
-    return input->kind;
 }
 
 uint64_t text_input_file_bytes(const struct text_input *input) {

@@ -7,7 +7,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/file_kind.h"
 #include "base/status.h"
 
 struct text_input;
@@ -20,9 +19,7 @@ void text_input_close(struct text_input *input); // NULL does nothing
 // ends early; the message has the file and the offset in it.
 enum status text_input_read(struct text_input *input, char *out, size_t room, size_t *n) MUST_CHECK;
 
-const char *text_input_name(const struct text_input *input); // the path, or "standard input"
-// What the file itself is: gzip, zstd, or its text's kind.
-enum file_kind text_input_kind(const struct text_input *input);
+const char *text_input_name(const struct text_input *input);    // the path, or "standard input"
 uint64_t text_input_file_bytes(const struct text_input *input); // of the file, packed, read so far
 uint64_t text_input_checksum(const struct text_input *input);   // XXH3 of these bytes
 

@@ -31,11 +31,11 @@ static inline bool cuda_attends_on_cores(enum dtype type, int D) {
 }
 
 // embedding_backward: each of CUDA_TOKEN_OWNERS blocks finds out where its tokens occur, those that are equal
-// to its number modulo CUDA_TOKEN_OWNERS. Bytes for the number of distinct tokens of each, these tokens,
-// CUDA_OCCURRENCE_BYTES for each token of the vocabulary, and for each of N places one with the same token.
+// to its number modulo CUDA_TOKEN_OWNERS. The workspace holds the number of distinct tokens of each, these
+// tokens, CUDA_OCCURRENCE_BYTES for each token of the vocabulary, and for each of N places one with the same
+// token.
 #define CUDA_TOKEN_OWNERS     32
 #define CUDA_OCCURRENCE_BYTES 16
-size_t cuda_occurrences_bytes(int V, int N);
 
 // How layernorm_backward and rmsnorm_backward are divided into blocks, with accesses of `width` elements.
 // Their workspace is n_sums C floats per block. The last block of each NORM_GROUP to finish adds the sums of

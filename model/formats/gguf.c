@@ -9,8 +9,8 @@
 #include "base/alloc.h"
 #include "base/dtype.h"
 #include "base/parallel.h"
-#include "model/param_overlap.h"
 #include "model/param_values.h"
+#include "model/params.h"
 
 #define BLOCK_BYTES (sizeof(uint16_t) + VALUE_BLOCK) // of Q8_0: an fp16 scale and int8
 

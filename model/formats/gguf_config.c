@@ -71,6 +71,17 @@ static enum status get_number(const struct reading *reading, const char *name, d
     return STATUS_OK;
 }
 
+// The fields that the table has keys of: those that every file has, or the Llama family's others.
+static enum status read_fields(const struct reading *reading, bool needed, struct gpt_config *config) {
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++) {
+        void *value = (char *)config + field->offset;
+        if (field->gguf && field->is_needed == needed)
+            TRY(field->type == FIELD_NUMBER ? get_number(reading, field->gguf, value)
+                                            : get_size(reading, field->gguf, needed, value));
+    }
+    return STATUS_OK;
+}
+
 // Variants that this program has not.
 static enum status refuse_variants(const struct reading *reading) {
     static const char *const zero[] = {"expert_count", "attention.sliding_window"};
@@ -230,14 +241,12 @@ static enum status read_llama(const struct reading *reading, struct gpt_config *
     config->qk_norm = strcmp(reading->architecture, "qwen3") == 0;
     config->n_kv_head = config->n_head;
     config->head_dim = config->n_embd / config->n_head;
-    TRY(get_size(reading, "attention.head_count_kv", false, &config->n_kv_head));
-    TRY(get_size(reading, "attention.key_length", false, &config->head_dim));
+    TRY(read_fields(reading, false, config));
     value_length = config->head_dim;
     TRY(get_size(reading, "attention.value_length", false, &value_length));
     if (value_length != config->head_dim)
         return FAIL(STATUS_INVALID, "%s: heads of values are %d wide, expected %d as those of keys",
                     reading->file->path, value_length, config->head_dim);
-    TRY(get_number(reading, "attention.layer_norm_rms_epsilon", &config->norm_eps));
     config->untied = gguf_find_tensor(reading->file, "output.weight") != NULL;
     gpt_config_resolve(config); // the factors of RoPE are compared with those that the model would have
     return config->head_dim > 0 ? read_rope(reading, config) : STATUS_OK;
@@ -246,11 +255,7 @@ static enum status read_llama(const struct reading *reading, struct gpt_config *
 static enum status read_sizes(const struct reading *reading, struct gpt_config *config) {
     const struct gguf_tensor *embedding = gguf_find_tensor(reading->file, "token_embd.weight");
     TRY(refuse_variants(reading));
-    TRY(get_size(reading, "block_count", true, &config->n_layer));
-    TRY(get_size(reading, "context_length", true, &config->n_positions));
-    TRY(get_size(reading, "embedding_length", true, &config->n_embd));
-    TRY(get_size(reading, "attention.head_count", true, &config->n_head));
-    TRY(get_size(reading, "feed_forward_length", true, &config->intermediate_size));
+    TRY(read_fields(reading, true, config));
     if (!embedding || embedding->n_dims != 2 || embedding->shape[0] > LARGEST_SIZE)
         return FAIL(STATUS_INVALID, "%s: tensor \"token_embd.weight\" is missing, or no matrix",
                     reading->file->path);

@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/parallel.h"
 #include "base/text.h"
-#include "model/param_overlap.h"
+#include "model/params.h"
 
 #define PROBLEMS_LISTED 5
 #define COMPARED_BYTES  ((size_t)1 << 16)

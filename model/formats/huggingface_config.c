@@ -29,6 +29,10 @@ static enum status get_size(const cJSON *object, const char *key, const char *so
     return STATUS_OK;
 }
 
+static void *member_of(const struct gpt_field *field, struct gpt_config *config) {
+    return (char *)config + field->offset;
+}
+
 // ---- GPT-2
 
 static enum status check_gpt2(const cJSON *object, const char *source) {
@@ -57,11 +61,8 @@ static enum status check_gpt2(const cJSON *object, const char *source) {
 
 static enum status read_gpt2(const cJSON *object, const char *source, struct gpt_config *config) {
     TRY(check_gpt2(object, source));
-    TRY(get_size(object, "n_layer", source, &config->n_layer));
-    TRY(get_size(object, "n_head", source, &config->n_head));
-    TRY(get_size(object, "n_embd", source, &config->n_embd));
-    TRY(get_size(object, "vocab_size", source, &config->vocab_size));
-    TRY(get_size(object, "n_positions", source, &config->n_positions));
+    for (int i = 0; i < GPT_N_SIZES; i++)
+        TRY(get_size(object, gpt_fields[i].name, source, member_of(&gpt_fields[i], config)));
     if (config->n_embd % config->n_head != 0)
         return FAIL(STATUS_INVALID, "%s: \"n_embd\" %d is not a multiple of \"n_head\" %d", source,
                     config->n_embd, config->n_head);
@@ -111,6 +112,19 @@ static enum status check_one(const cJSON *object, const char *key, const char *s
 static enum status get_optional_size(const cJSON *object, const char *key, const char *source, int *value) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return !item || cJSON_IsNull(item) ? STATUS_OK : get_size(object, key, source, value);
+}
+
+// The fields that the table has keys of: those of RoPE, or the others.
+static enum status read_fields(const cJSON *object, const char *source, bool of_rope,
+                               struct gpt_config *config) {
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++) {
+        void *value = member_of(field, config);
+        if (field->hf && gpt_field_is_rope(field) == of_rope)
+            TRY(field->type == FIELD_NUMBER ? get_positive(object, field->hf, source, value)
+                : field->is_needed          ? get_size(object, field->hf, source, value)
+                                            : get_optional_size(object, field->hf, source, value));
+    }
+    return STATUS_OK;
 }
 
 static enum status read_rope_type(const cJSON *scaling, const char *source, enum rope_type *type) {
@@ -171,13 +185,7 @@ static enum status read_rope(const cJSON *object, const char *source, struct gpt
         TRY(check_flag(scaling, "truncate", true, source));
     }
     TRY(json_get_number(scaling, "factor", source, &rope->factor));
-    TRY(get_positive(scaling, "factor", source, &rope->factor));
-    TRY(get_positive(scaling, "low_freq_factor", source, &rope->low_freq_factor));
-    TRY(get_positive(scaling, "high_freq_factor", source, &rope->high_freq_factor));
-    TRY(get_positive(scaling, "beta_fast", source, &rope->beta_fast));
-    TRY(get_positive(scaling, "beta_slow", source, &rope->beta_slow));
-    TRY(get_positive(scaling, "attention_factor", source, &rope->attention_factor));
-    return get_optional_size(scaling, "original_max_position_embeddings", source, &rope->original_positions);
+    return read_fields(scaling, source, true, config);
 }
 
 // Whether "layer_types" gives the layer a window; without it, the layers from "max_window_layers" on have
@@ -230,15 +238,7 @@ static enum status read_llama(const cJSON *object, const char *source, const cha
     config->norm_eps = 1e-6;
     if (config->qk_norm)
         config->head_dim = 128; // transformers' default for Qwen3
-    TRY(get_size(object, "num_hidden_layers", source, &config->n_layer));
-    TRY(get_size(object, "num_attention_heads", source, &config->n_head));
-    TRY(get_size(object, "hidden_size", source, &config->n_embd));
-    TRY(get_size(object, "vocab_size", source, &config->vocab_size));
-    TRY(get_size(object, "max_position_embeddings", source, &config->n_positions));
-    TRY(get_size(object, "intermediate_size", source, &config->intermediate_size));
-    TRY(get_optional_size(object, "num_key_value_heads", source, &config->n_kv_head));
-    TRY(get_optional_size(object, "head_dim", source, &config->head_dim));
-    TRY(get_positive(object, "rms_norm_eps", source, &config->norm_eps));
+    TRY(read_fields(object, source, false, config));
     config->untied = !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "tie_word_embeddings"));
     if (cJSON_GetObjectItemCaseSensitive(object, "hidden_act"))
         TRY(json_get_string(object, "hidden_act", source, &activation));

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/shard_meta.h"
+#include "data/shard.h"
 
 // ---- the tokenizer
 

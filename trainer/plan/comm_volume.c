@@ -2,7 +2,7 @@
 // micro-batch, and what is sent once per step.
 #include "trainer/plan/comm_volume.h"
 
-#include "model/param_overlap.h"
+#include "model/params.h"
 #include "zero/stages/muon.h"
 #include "zero/stages/parameters.h"
 

@@ -6,24 +6,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-
-// enum mlp_activation begins with MLP_DEFAULT.
-static enum config_activation activation_of(const struct gpt_config *config) {
-    return (enum config_activation)((int)config->activation - 1);
-}
-
-// The options that are no numbers of the table below.
-static void take_variants(struct config *config, const struct gpt_config *found) {
-    config->model.qkv_bias = found->qkv_bias;
-    config->model.qk_norm = found->qk_norm;
-    config->model.tied = !found->untied;
-    config->model.activation = activation_of(found);
-    config->model.soft_cap = found->soft_cap;
-    config->model.embedding_skip = found->embedding_skip;
-    config->model.value_embeddings.n = found->n_value_embeddings;
-    for (int i = 0; i < found->n_value_embeddings; i++)
-        config->model.value_embeddings.values[i] = found->value_embeddings[i];
-}
+#include "options/option.h"
 
 // The options that the config gives and the weights contradict.
 struct contradictions {
@@ -33,20 +16,32 @@ struct contradictions {
     int n;
 };
 
-static void compare(struct contradictions *found, const char *option, double given, double of_weights) {
-    if (config_given(found->config, option) && given != of_weights)
-        text_add(&found->list, "%s%s %.10g (given: %.10g)", found->n++ ? ", " : "", option, of_weights,
-                 given);
+static void add_value(const struct option *option, double value, struct text *out) {
+    if (option->type == OPTION_CHOICE)
+        text_add(out, "%s", option->choices[(int)value]);
+    else if (option->type == OPTION_BOOL)
+        text_add(out, "%s", value != 0 ? "true" : "false");
+    else
+        text_add(out, "%.10g", value);
 }
 
-static void compare_word(struct contradictions *found, const char *option, const char *given,
-                         const char *of_weights) {
-    if (config_given(found->config, option) && strcmp(given, of_weights) != 0)
-        text_add(&found->list, "%s%s %s (given: %s)", found->n++ ? ", " : "", option, of_weights, given);
-}
-
-static const char *truth(bool value) {
-    return value ? "true" : "false";
+// The option becomes the weights'; one that is given should be it. Where 0 stands for a default, a given 0
+// agrees with whatever that is.
+static void take(struct config *config, const struct gpt_field *field, const struct gpt_config *found,
+                 struct contradictions *all) {
+    const struct option *option = option_find(field->option);
+    const double given = config_field_get(config, field), of_weights = gpt_field_get(field, found);
+    if (config_given(config, field->option) && given != of_weights &&
+        !(field->zero_is_default && given == 0)) {
+        text_add(&all->list, "%s%s ", all->n++ ? ", " : "", field->option);
+        add_value(option, of_weights, &all->list);
+        text_add(&all->list, " (given: ");
+        add_value(option, given, &all->list);
+        text_add(&all->list, ")");
+    }
+    // In other families it stays 0.
+    if (!GPT_FIELD_IS(field, partial_rotary_factor) || found->family == FAMILY_MODERN)
+        config_field_set(config, field, of_weights);
 }
 
 static bool same_list(const struct config_integers *given, const int *found, int n) {
@@ -56,22 +51,23 @@ static bool same_list(const struct config_integers *given, const int *found, int
     return same;
 }
 
-static void compare_list(struct contradictions *all, const char *option, const struct config_integers *given,
-                         const int *found, int n) {
-    if (config_given(all->config, option) && !same_list(given, found, n))
+static void take_list(struct contradictions *all, const char *option, struct config_integers *list,
+                      const int *found, int n) {
+    if (config_given(all->config, option) && !same_list(list, found, n))
         text_add(&all->list, "%sanother %s", all->n++ ? ", " : "", option);
+    list->n = n;
+    for (int i = 0; i < n; i++)
+        list->values[i] = found[i];
+}
+
+static bool is_scaling(const struct gpt_field *field) {
+    return gpt_field_is_rope(field) && !GPT_FIELD_IS(field, rope.theta);
 }
 
 static bool gives_rope_scaling(const struct config *config) {
-    static const char *const options[] = {
-        "rope_type", "factor",    "low_freq_factor",  "high_freq_factor",
-        "beta_fast", "beta_slow", "attention_factor", "original_max_position_embeddings"};
     bool any = false;
-    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
-        char name[80];
-        snprintf(name, sizeof name, "model.rope_scaling.%s", options[i]);
-        any = any || config_given(config, name);
-    }
+    for (int i = 0; i < gpt_n_fields; i++)
+        any = any || (is_scaling(&gpt_fields[i]) && config_given(config, gpt_fields[i].option));
     return any;
 }
 
@@ -83,127 +79,42 @@ static void default_original(struct config *config, const struct gpt_config *fou
         *original = found->rope.original_positions ? found->rope.original_positions : found->n_positions;
 }
 
-// All of model.rope_scaling is the config's or the weights'.
-static void take_rope_scaling(struct config *config, const struct gpt_config *found,
-                              struct contradictions *all) {
-    const struct rope_config *rope = &found->rope;
-    const struct {
-        const char *option;
-        double *value, found;
-    } numbers[] = {{"model.rope_scaling.factor", &config->model.rope_scaling.factor, rope->factor},
-                   {"model.rope_scaling.low_freq_factor", &config->model.rope_scaling.low_freq_factor,
-                    rope->low_freq_factor},
-                   {"model.rope_scaling.high_freq_factor", &config->model.rope_scaling.high_freq_factor,
-                    rope->high_freq_factor},
-                   {"model.rope_scaling.beta_fast", &config->model.rope_scaling.beta_fast, rope->beta_fast},
-                   {"model.rope_scaling.beta_slow", &config->model.rope_scaling.beta_slow, rope->beta_slow},
-                   {"model.rope_scaling.attention_factor", &config->model.rope_scaling.attention_factor,
-                    rope->attention_factor}};
-    int64_t *original = &config->model.rope_scaling.original_max_position_embeddings;
-    if (all->other_context && gives_rope_scaling(config)) {
-        default_original(config, found);
-        return;
-    }
-    compare_word(all, "model.rope_scaling.rope_type",
-                 config_rope_type_name(config->model.rope_scaling.rope_type),
-                 config_rope_type_name((enum config_rope_type)rope->type));
-    config->model.rope_scaling.rope_type = (enum config_rope_type)rope->type;
-    if (rope->type == ROPE_DEFAULT)
-        return;
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        compare(all, numbers[i].option, *numbers[i].value, numbers[i].found);
-        *numbers[i].value = numbers[i].found;
-    }
-    if (*original)
-        compare(all, "model.rope_scaling.original_max_position_embeddings", (double)*original,
-                rope->original_positions);
-    *original = rope->original_positions;
-}
-
-// What decides how positions are told apart, n_positions apart.
+// What decides how positions are told apart, n_positions apart. All of model.rope_scaling is the config's or
+// the weights'.
 static void take_context(struct config *config, const struct gpt_config *found, struct contradictions *all) {
-    if (!(all->other_context && config_given(config, "model.rope_theta"))) {
-        compare(all, "model.rope_theta", config->model.rope_theta, found->rope.theta);
-        config->model.rope_theta = found->rope.theta;
+    const bool keeps_theta = all->other_context && config_given(config, "model.rope_theta"),
+               keeps_scaling = all->other_context && gives_rope_scaling(config);
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++) {
+        const bool is_unused = found->rope.type == ROPE_DEFAULT && !GPT_FIELD_IS(field, rope.type);
+        if (GPT_FIELD_IS(field, rope.theta) ? !keeps_theta
+                                            : is_scaling(field) && !keeps_scaling && !is_unused)
+            take(config, field, found, all);
     }
-    take_rope_scaling(config, found, all);
-    if (all->other_context && config_given(config, "model.window"))
-        return;
-    compare_list(all, "model.window", &config->model.window, found->windows, found->n_windows);
-    config->model.window.n = found->n_windows;
-    for (int i = 0; i < found->n_windows; i++)
-        config->model.window.values[i] = found->windows[i];
-}
-
-// A given partial_rotary_factor of 0 stands for the default.
-static void take_modern(struct config *config, const struct gpt_config *found, struct contradictions *all) {
-    if (config->model.partial_rotary_factor > 0)
-        compare(all, "model.partial_rotary_factor", config->model.partial_rotary_factor,
-                found->partial_rotary_factor);
-    compare(all, "model.soft_cap", config->model.soft_cap, found->soft_cap);
-    compare_word(all, "model.embedding_skip", truth(config->model.embedding_skip),
-                 truth(found->embedding_skip));
-    compare_list(all, "model.value_embeddings", &config->model.value_embeddings, found->value_embeddings,
-                 found->n_value_embeddings);
-    if (found->family == FAMILY_MODERN)
-        config->model.partial_rotary_factor = found->partial_rotary_factor;
-}
-
-// The options of the families but GPT-2's. A given 0 stands for the default, so it agrees with whatever that
-// is.
-static void take_options(struct config *config, const struct gpt_config *found, struct contradictions *all) {
-    const struct {
-        const char *option;
-        int64_t *value;
-        int found;
-    } sizes[] = {{"model.n_kv_head", &config->model.n_kv_head, found->n_kv_head},
-                 {"model.head_dim", &config->model.head_dim, found->head_dim},
-                 {"model.intermediate_size", &config->model.intermediate_size, found->intermediate_size}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (*sizes[i].value)
-            compare(all, sizes[i].option, (double)*sizes[i].value, sizes[i].found);
-        *sizes[i].value = sizes[i].found;
-    }
-    compare(all, "model.norm_eps", config->model.norm_eps, found->norm_eps);
-    compare_word(all, "model.qkv_bias", truth(config->model.qkv_bias), truth(found->qkv_bias));
-    compare_word(all, "model.qk_norm", truth(config->model.qk_norm), truth(found->qk_norm));
-    compare_word(all, "model.tied", truth(config->model.tied), truth(!found->untied));
-    compare_word(all, "model.activation", config_activation_name(config->model.activation),
-                 config_activation_name(activation_of(found)));
-    take_modern(config, found, all);
-    config->model.norm_eps = found->norm_eps;
-    take_variants(config, found);
-    take_context(config, found, all);
+    if (keeps_scaling)
+        default_original(config, found);
+    if (!all->other_context || !config_given(config, "model.window"))
+        take_list(all, "model.window", &config->model.window, found->windows, found->n_windows);
 }
 
 enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found, const char *path,
                                      bool resumes) {
-    const struct {
-        const char *option;
-        int64_t *value;
-        int found;
-    } sizes[] = {{"model.n_layer", &config->model.n_layer, found->n_layer},
-                 {"model.n_head", &config->model.n_head, found->n_head},
-                 {"model.n_embd", &config->model.n_embd, found->n_embd},
-                 {"model.vocab_size", &config->model.vocab_size, found->vocab_size},
-                 {"model.n_positions", &config->model.n_positions, found->n_positions}};
     struct contradictions all = {.config = config, .other_context = !resumes && found->family != FAMILY_GPT2};
     struct gpt_config of_weights = *found;
     gpt_config_resolve(&of_weights);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        if (all.other_context && sizes[i].value == &config->model.n_positions &&
-            config_given(config, sizes[i].option))
-            continue;
-        compare(&all, sizes[i].option, (double)*sizes[i].value, sizes[i].found);
-        *sizes[i].value = sizes[i].found;
+    const int n = found->family == FAMILY_GPT2 ? GPT_N_SIZES + 1 : gpt_n_fields;
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + n; field++) {
+        const bool keeps = GPT_FIELD_IS(field, n_positions) && all.other_context &&
+                           config_given(config, "model.n_positions");
+        if (!keeps && !gpt_field_is_rope(field) && !GPT_FIELD_IS(field, zero_init))
+            take(config, field, &of_weights, &all);
     }
-    compare_word(&all, "model.family", config_family_name(config->model.family),
-                 config_family_name((enum config_family)found->family));
-    config->model.family = (enum config_family)found->family;
-    if (found->family != FAMILY_GPT2)
-        take_options(config, &of_weights, &all);
-    enum status status = text_status(&all.list);
-    if (status == STATUS_OK && all.n > 0)
+    if (found->family != FAMILY_GPT2) {
+        take_list(&all, "model.value_embeddings", &config->model.value_embeddings, found->value_embeddings,
+                  found->n_value_embeddings);
+        take_context(config, &of_weights, &all);
+    }
+    enum status status = STATUS_OK;
+    if (all.n > 0)
         status =
             FAIL(STATUS_INVALID, "%s: the weights in %s%s have %s; leave the option%s out", config->source,
                  path, resumes ? ", which the run resumes from," : "", all.list.data, all.n > 1 ? "s" : "");
@@ -227,9 +138,7 @@ void model_sizes_log_context(const struct config *config, const struct gpt_confi
     const char *other = gpt_config_difference(&now, &before);
     if (other)
         text_add(&list, ", another model.%s", strncmp(other, "rope", 4) == 0 ? "rope_scaling" : other);
-    if (text_status(&list) == STATUS_OK)
-        log_info("%s: the weights were trained with%s", config->model.init_from, list.data + 1);
-    status_clear();
+    log_info("%s: the weights were trained with%s", config->model.init_from, list.data + 1);
     text_free(&list);
 }
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "model/param_overlap.h"
+#include "model/params.h"
 #include "trainer/profile/profiler.h"
 #include "zero/stages/muon.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "kernels/moments.h"
-#include "model/param_overlap.h"
+#include "model/params.h"
 
 // ---- splitting spans
 

@@ -7,5 +7,8 @@
 
 // With its defaults filled in.
 struct gpt_config config_model(const struct config *config);
+// The value of a field's option, as gpt_field_get counts it.
+double config_field_get(const struct config *config, const struct gpt_field *field);
+void config_field_set(struct config *config, const struct gpt_field *field, double value);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
-#include "model/param_overlap.h"
+#include "model/params.h"
 
 // A group of all defaults of an optimizer. AdamW and Adam have two moments per element, Lion one.
 // Schedule-free AdamW keeps z in the place of m.

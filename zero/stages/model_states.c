@@ -7,7 +7,7 @@
 #include "base/processors.h"
 #include "kernels/moments.h"
 #include "kernels/ops.h"
-#include "model/param_overlap.h"
+#include "model/params.h"
 
 // ---- hooks
 

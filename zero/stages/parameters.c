@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
-#include "model/param_overlap.h"
+#include "model/params.h"
 
 // ---- buckets
 

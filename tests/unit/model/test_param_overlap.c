@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "model/param_overlap.h"
+#include "model/params.h"
 #include "tests/support/expect.h"
 
 // The tensor that holds an element of a unit, or -1 for padding.
