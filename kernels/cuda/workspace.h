@@ -1,6 +1,6 @@
 // Formulas for the scratch of the CUDA backend's operations, and for their launches. Launchers divide the
-// workspace by them, and plans count by them without a GPU or CUDA in the build (kernels/cuda/plan.c). Plain
-// C, so that every build has them.
+// workspace by them. cuda_device_plan, beside them, hides the backend from plans, which count by them without
+// a GPU or CUDA in the build. Plain C, so that every build has them.
 #ifndef ZERO_KERNELS_CUDA_WORKSPACE_H
 #define ZERO_KERNELS_CUDA_WORKSPACE_H
 
