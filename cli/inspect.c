@@ -220,13 +220,13 @@ static enum status inspect_checkpoint(const char *path) {
            text_count(weights, sizeof weights, (double)checkpoint->params.n_weights), model->n_layer,
            model->n_head, model->n_embd, model->vocab_size, model->n_positions);
     printf("  tokenizer: %s\n", checkpoint->tokenizer ? checkpoint->tokenizer : "none");
-    print_sources(&checkpoint->data.train);
-    if (checkpoint->history.best.sequences > 0)
+    print_sources(&checkpoint->run.data.train);
+    if (checkpoint->run.best.sequences > 0)
         printf("  lowest validation loss so far: %.4f at step %lld (%lld sequences of data.val)\n",
-               checkpoint->history.best.loss, (long long)checkpoint->history.best.step,
-               (long long)checkpoint->history.best.sequences);
-    for (int i = 0; i < checkpoint->history.n_changes; i++) {
-        const struct history_change *change = &checkpoint->history.changes[i];
+               checkpoint->run.best.loss, (long long)checkpoint->run.best.step,
+               (long long)checkpoint->run.best.sequences);
+    for (int i = 0; i < checkpoint->run.n_changes; i++) {
+        const struct run_change *change = &checkpoint->run.changes[i];
         printf("  changed after step %lld: %s from %s to %s\n", (long long)change->step, change->option,
                change->was, change->is);
     }

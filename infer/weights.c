@@ -141,7 +141,7 @@ static bool is_schedule_free(const struct checkpoint *checkpoint) {
 
 static bool has_average(const struct checkpoint *checkpoint) {
     return checkpoint &&
-           (checkpoint->kinds.has_average || (is_schedule_free(checkpoint) && checkpoint->average.n > 0));
+           (checkpoint->kinds.has_average || (is_schedule_free(checkpoint) && checkpoint->run.average.n > 0));
 }
 
 enum status weights_choose(struct weights *weights, const char *name) {
@@ -160,10 +160,10 @@ enum status weights_choose(struct weights *weights, const char *name) {
     weights->uses_average = !name || strcmp(name, "average") == 0;
     if (weights->uses_average)
         log_info("weights: their average over %lld update%s (--weights latest: without averaging)",
-                 (long long)checkpoint->average.n, checkpoint->average.n == 1 ? "" : "s");
+                 (long long)checkpoint->run.average.n, checkpoint->run.average.n == 1 ? "" : "s");
     else
         log_info("weights: the latest (--weights average: their average over %lld update%s)",
-                 (long long)checkpoint->average.n, checkpoint->average.n == 1 ? "" : "s");
+                 (long long)checkpoint->run.average.n, checkpoint->run.average.n == 1 ? "" : "s");
     return STATUS_OK;
 }
 

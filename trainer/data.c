@@ -132,7 +132,7 @@ static enum status add_difference(const struct identity *before, const struct id
 static enum status take_changed_data(struct trainer *trainer, const struct identity *now) {
     const long long step = trainer->step;
     struct text difference = {0};
-    enum status status = add_difference(&trainer->data.train, now, &difference);
+    enum status status = add_difference(&trainer->run.data.train, now, &difference);
     if (status == STATUS_OK && !trainer->config->checkpoint.accept_new_data)
         status = FAIL(STATUS_INVALID,
                       "data.train is not what the run was trained on up to step %lld. It had %s. Restore "
@@ -144,7 +144,7 @@ static enum status take_changed_data(struct trainer *trainer, const struct ident
             "data.train has changed, which checkpoint.accept_new_data allows: it had %s. From step %lld on, "
             "sequences follow a new order over the new data",
             difference.data, step);
-        status = data_record_begin_order(&trainer->data, step, now);
+        data_record_begin_order(&trainer->run.data, step, now);
     }
     text_free(&difference);
     return status;
@@ -152,7 +152,7 @@ static enum status take_changed_data(struct trainer *trainer, const struct ident
 
 // data.val may change: losses are then not comparable, but the weights are the same.
 static enum status take_val(struct trainer *trainer) {
-    struct identity *before = &trainer->data.val;
+    struct identity *before = &trainer->run.data.val;
     const struct identity *now = trainer->val ? loader_identity(trainer->val) : NULL;
     enum status status = STATUS_OK;
     if (now && before->n_shards > 0 && !identity_is_same(before, now)) {
@@ -162,7 +162,7 @@ static enum status take_val(struct trainer *trainer) {
             log_warning("data.val has changed: it had %s. Losses on it cannot be compared with those before "
                         "step %lld",
                         difference.data, (long long)trainer->step);
-        trainer->history.best = (struct history_best){0};
+        trainer->run.best = (struct run_best){0};
         text_free(&difference);
     }
     identity_free(before);
@@ -182,8 +182,8 @@ static bool has_another_batch(const struct trainer *trainer) {
     if (!trainer->resumed)
         return false;
     struct batch_sizes before = batch_sizes_of(&trainer->resumed->config);
-    if (trainer->resumed->noise.grown.n > 0)
-        before.stages = trainer->resumed->noise.grown;
+    if (trainer->resumed->run.noise.grown.n > 0)
+        before.stages = trainer->resumed->run.noise.grown;
     if (batch_sizes_before(&before, trainer->step) == batch_sizes_before(&trainer->batches, trainer->step))
         return false;
     log_info("with the new batch size, sequences follow a new order from step %lld on",
@@ -193,17 +193,13 @@ static bool has_another_batch(const struct trainer *trainer) {
 
 static enum status settle_orders(struct trainer *trainer) {
     const struct identity *now = loader_identity(trainer->train);
-    struct data_record *record = &trainer->data;
-    if (trainer->resumed) {
-        *record = trainer->resumed->data;
-        trainer->resumed->data = (struct data_record){0};
-    }
+    struct data_record *record = &trainer->run.data;
     if (record->n_orders == 0) // a new run
-        TRY(data_record_begin_order(record, 0, now));
+        data_record_begin_order(record, 0, now);
     else if (!identity_is_same(&record->train, now))
         TRY(take_changed_data(trainer, now));
     else if (has_another_batch(trainer))
-        TRY(data_record_begin_order(record, trainer->step, now));
+        data_record_begin_order(record, trainer->step, now);
     const int last = record->n_orders - 1;
     loader_begin_order(trainer->train, record->orders[last].step,
                        order_seed((uint64_t)trainer->config->train.seed, last));

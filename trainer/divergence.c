@@ -127,7 +127,7 @@ static enum status end_run(const struct trainer *trainer, const struct trainer_s
 }
 
 static enum status skip(struct trainer *trainer, const struct trainer_step *step, const struct text *what) {
-    struct spike_record *spikes = &trainer->spikes;
+    struct spike_record *spikes = &trainer->run.spikes;
     const int64_t most = trainer->config->train.max_spikes;
     spikes->skipped++;
     spikes->consecutive++;
@@ -160,7 +160,7 @@ enum status trainer_diverged(struct trainer *trainer, const struct trainer_step 
     struct text what = {0};
     const bool is_finite = isfinite(step->now.loss) && isfinite(step->now.grad_norm);
     enum status status = STATUS_OK;
-    trainer->spikes.seen++;
+    trainer->run.spikes.seen++;
     log_live_end();
     if (is_finite) {
         add_figures(trainer, step, &what);
@@ -180,7 +180,7 @@ enum status trainer_diverged(struct trainer *trainer, const struct trainer_step 
 }
 
 void trainer_log_spikes(const struct trainer *trainer) {
-    const struct spike_record *spikes = &trainer->spikes;
+    const struct spike_record *spikes = &trainer->run.spikes;
     char often[32] = "once", skipped[64] = "no update was skipped";
     if (spikes->seen == 0)
         return;

@@ -13,7 +13,7 @@
 #include "zero/stages/averaging.h"
 
 enum status trainer_show_average(struct trainer *trainer, bool average) {
-    return average_show(&trainer->engine.state, &trainer->stream, average && trainer->average.n > 0);
+    return average_show(&trainer->engine.state, &trainer->stream, average && trainer->run.average.n > 0);
 }
 
 #define LONG_EVALUATION_S 10 // a final evaluation that takes longer is announced
@@ -156,7 +156,7 @@ static enum status evaluate(struct trainer *trainer, int64_t steps, struct eval_
     const double began = clock_monotonic_s();
     const int n_sources = loader_sources(trainer->val)->n;
     struct eval_source losses[CONFIG_MAX_SOURCES];
-    eval->averaged = trainer->average.n;
+    eval->averaged = trainer->run.average.n;
     if (eval->final && eval->averaged > 0) {
         TRY(trainer_show_average(trainer, false));
         TRY(evaluate_sources(trainer, steps, eval, losses));
@@ -183,7 +183,7 @@ enum status trainer_evaluate(struct trainer *trainer) {
     struct eval_metrics eval = {.final = trainer->step == trainer->last_step &&
                                          n == sequences_to_evaluate(trainer, config->train.eval_final_steps)};
     TRY(evaluate(trainer, config->train.eval_steps, &eval));
-    trainer->evaluated = (struct history_best){trainer->step, n, eval.loss};
+    trainer->evaluated = (struct run_best){trainer->step, n, eval.loss};
     if (eval.final)
         trainer->evaluated_final = trainer->step;
     return STATUS_OK;
@@ -287,16 +287,16 @@ static enum status record_tasks(struct trainer *trainer) {
         now[i] = (struct data_task){.items = task->n_items, .checksum = task->checksum};
         snprintf(now[i].name, sizeof now[i].name, "%s", task->name);
         now[i].name[utf8_valid_bytes(now[i].name, strlen(now[i].name))] = 0; // a character that was cut
-        const struct data_task *before = find_recorded(&trainer->data, now[i].name);
+        const struct data_task *before = find_recorded(&trainer->run.data, now[i].name);
         if (before && (before->checksum != task->checksum || before->items != task->n_items))
             log_warning(
                 "the items of the task %s have changed (%lld, now %d): figures of it cannot be compared "
                 "with those before step %lld",
                 task->name, (long long)before->items, task->n_items, (long long)trainer->step);
     }
-    free(trainer->data.tasks);
-    trainer->data.tasks = now;
-    trainer->data.n_tasks = list->n;
+    free(trainer->run.data.tasks);
+    trainer->run.data.tasks = now;
+    trainer->run.data.n_tasks = list->n;
     return STATUS_OK;
 }
 

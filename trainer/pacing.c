@@ -17,7 +17,7 @@ static double budget_s(const struct config *config) {
     return 60 * config->train.max_minutes;
 }
 
-bool pacing_is_due(const struct history_decision *last, const struct config *config, int64_t step,
+bool pacing_is_due(const struct pacing_decision *last, const struct config *config, int64_t step,
                    const struct pacing_report *report) {
     const double budget = budget_s(config), spent = report->spent_s;
     const int64_t left = last->total - last->step;
@@ -64,13 +64,13 @@ double trainer_spent_s(const struct trainer *trainer) {
 // schedule counts them, as the time does.
 double trainer_lr(const struct trainer *trainer) {
     if (trainer->config->train.max_minutes > 0)
-        return schedule_lr_paced(trainer->config, &trainer->history.decision, trainer->step);
+        return schedule_lr_paced(trainer->config, &trainer->run.pacing.decision, trainer->step);
     return schedule_lr(trainer->config, trainer->step - trainer_skipped(trainer));
 }
 
 int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s) {
     const double minutes = trainer->config->train.max_minutes;
-    if (minutes == 0 || trainer->history.decision.spent_s > 0)
+    if (minutes == 0 || trainer->run.pacing.decision.spent_s > 0)
         return trainer->last_step;
     double left = fmax(0, (60 * minutes - trainer_spent_s(trainer)) / step_s);
     return left < (double)(trainer->last_step - done) ? done + (int64_t)left : trainer->last_step;
@@ -99,7 +99,7 @@ struct pacing_report trainer_pacing_report(const struct trainer *trainer) {
 static void say_length(struct trainer *trainer, double step_s) {
     char duration[32];
     const struct config *config = trainer->config;
-    const struct history_decision *decision = &trainer->history.decision;
+    const struct pacing_decision *decision = &trainer->run.pacing.decision;
     int64_t *said = &trainer->pacing.said_total;
     if (*said > 0 && fabs((double)decision->total / (double)*said - 1) < 0.2)
         return;
@@ -120,13 +120,13 @@ static void say_length(struct trainer *trainer, double step_s) {
 
 void trainer_pace(struct trainer *trainer, const struct pacing_report *report) {
     const struct config *config = trainer->config;
-    struct history_decision *last = &trainer->history.decision;
+    struct pacing_decision *last = &trainer->run.pacing.decision;
     if (config->train.max_minutes == 0 || trainer->step >= trainer->last_step ||
         !pacing_is_due(last, config, trainer->step, report))
         return;
     struct pacing_evaluations evaluations = {.task_sequences = trainer_tasks_sequences(trainer)};
     trainer_evaluation_lengths(trainer, &evaluations.sequences, &evaluations.final_sequences);
-    *last = (struct history_decision){
+    *last = (struct pacing_decision){
         .step = trainer->step,
         .total = pacing_total(config, &trainer->batches, &evaluations, trainer->step, report),
         .position = schedule_position(config, last, trainer->step - 1),
@@ -142,40 +142,42 @@ void trainer_pace(struct trainer *trainer, const struct pacing_report *report) {
 static double rate_before(const struct trainer *trainer) {
     const struct config *config = &trainer->resumed->config;
     if (config->train.max_minutes > 0)
-        return schedule_lr_paced(config, &trainer->history.decision, trainer->step);
+        return schedule_lr_paced(config, &trainer->run.pacing.decision, trainer->step);
     return schedule_lr(config, trainer->step - trainer_skipped(trainer));
 }
 
 // Another time than before: the schedule goes on from the fraction of the new time that is spent, and its
 // length follows from the speed so far until it is measured.
 static void begin_other_time(struct trainer *trainer) {
-    struct history *history = &trainer->history;
-    struct history_decision *last = &history->decision;
+    struct pacing_record *pacing = &trainer->run.pacing;
+    struct pacing_decision *last = &pacing->decision;
     const struct config *config = trainer->config;
-    const double budget = budget_s(config), spent = history->spent_s, before = rate_before(trainer),
+    const double budget = budget_s(config), spent = pacing->spent_s, before = rate_before(trainer),
                  total = fmin((double)trainer->step * budget / spent, (double)config->train.max_steps);
-    log_info("train.max_minutes was %g and is now %g", history->max_minutes, config->train.max_minutes);
+    log_info("train.max_minutes was %g and is now %g", pacing->max_minutes, config->train.max_minutes);
     const bool warms_up = last->position == 0 && trainer->step < schedule_warmup_of(config, last->total);
     // From steps to minutes, or back, the schedule has another shape.
-    if (history->max_minutes > 0 && spent > 0 && budget > 0)
-        *last = (struct history_decision){.step = trainer->step,
-                                          .total = spent < budget ? (int64_t)total : trainer->step,
-                                          .position = warms_up ? 0 : fmin(1, spent / budget),
-                                          .spent_s = spent};
+    if (pacing->max_minutes > 0 && spent > 0 && budget > 0)
+        *last = (struct pacing_decision){.step = trainer->step,
+                                         .total = spent < budget ? (int64_t)total : trainer->step,
+                                         .position = warms_up ? 0 : fmin(1, spent / budget),
+                                         .spent_s = spent};
     else
-        *last = (struct history_decision){.total = config->train.max_steps};
+        *last = (struct pacing_decision){.total = config->train.max_steps};
     log_info("step %lld trains at the rate %.3g instead of %.3g", (long long)trainer->step + 1,
              trainer_lr(trainer), before);
 }
 
 void trainer_pacing_resume(struct trainer *trainer) {
-    struct history *history = &trainer->history;
+    struct pacing_record *pacing = &trainer->run.pacing;
     const struct config *config = trainer->config;
-    trainer->pacing.spent_before_s = history->spent_s;
-    if (trainer->resumed && history->max_minutes != config->train.max_minutes)
+    trainer->pacing.spent_before_s = pacing->spent_s;
+    if (trainer->resumed && pacing->max_minutes != config->train.max_minutes)
         begin_other_time(trainer);
-    history->max_minutes = config->train.max_minutes;
-    if (history->max_minutes == 0 || history->decision.spent_s == 0)
-        history->decision = (struct history_decision){.total = config->train.max_steps};
-    trainer->last_step = history->decision.total;
+    pacing->max_minutes = config->train.max_minutes;
+    if (pacing->max_minutes == 0)
+        *pacing = (struct pacing_record){0};
+    else if (pacing->decision.spent_s == 0)
+        pacing->decision.total = config->train.max_steps;
+    trainer->last_step = pacing->max_minutes > 0 ? pacing->decision.total : config->train.max_steps;
 }

@@ -28,7 +28,7 @@ struct pacing_evaluations {
 
 // True if it is time for a decision after `step` steps. Steps that have become much faster bring it forward:
 // half of what was left is over when half of its steps are done, or half of its time is spent.
-bool pacing_is_due(const struct history_decision *last, const struct config *config, int64_t step,
+bool pacing_is_due(const struct pacing_decision *last, const struct config *config, int64_t step,
                    const struct pacing_report *report);
 // The length of the run, in steps, that uses train.max_minutes up: with the evaluations, samples and
 // checkpoints on the way and at the end. At least `step`, the steps done, and at most train.max_steps.

@@ -18,19 +18,20 @@ static enum status find_checkpoint(struct trainer *trainer) {
 
 static enum status record_change(void *context, const char *option, const char *was, const char *is) {
     struct trainer *trainer = context;
-    return history_add_change(&trainer->history, trainer->resumed->step, option, was, is);
+    run_state_add_change(&trainer->run, trainer->resumed->step, option, was, is);
+    return STATUS_OK;
 }
 
 // Options changed on purpose are said at the start, and kept in every later checkpoint.
 static enum status check_resumed(struct trainer *trainer) {
-    const int n_before = trainer->history.n_changes;
+    const int n_before = trainer->run.n_changes;
     config_resume_batch(trainer->config, &trainer->resumed->config, trainer->comm->world);
     TRY(checkpoint_check_model(trainer->resumed, &trainer->params));
     TRY(trainer_check_resumed_tokenizer(trainer));
     const struct config_decided decided = {trainer->resumed->compute, trainer->resumed->attention.kernel};
     TRY(config_check_resume(&trainer->resumed->config, &decided, trainer->config, record_change, trainer));
-    for (int i = n_before; i < trainer->history.n_changes; i++) {
-        const struct history_change *change = &trainer->history.changes[i];
+    for (int i = n_before; i < trainer->run.n_changes; i++) {
+        const struct run_change *change = &trainer->run.changes[i];
         log_info("%s changes from %s to %s after step %lld (checkpoint.resume_with)", change->option,
                  change->was, change->is, (long long)change->step);
     }
@@ -39,13 +40,13 @@ static enum status check_resumed(struct trainer *trainer) {
 
 // The best checkpoint may have been removed since, or be in the folder of another run.
 static enum status find_best(struct trainer *trainer) {
-    char *path = checkpoint_path(trainer->folder.checkpoints, trainer->history.best.step);
+    char *path = checkpoint_path(trainer->folder.checkpoints, trainer->run.best.step);
     TRY(trainer_agree(trainer, path ? STATUS_OK : STATUS_FAILED));
     int32_t is_there = file_is_folder(path);
     free(path);
     TRY(comm_broadcast(trainer->comm, &is_there, sizeof is_there, 0));
     if (!is_there)
-        trainer->history.best = (struct history_best){0};
+        trainer->run.best = (struct run_best){0};
     return STATUS_OK;
 }
 
@@ -65,27 +66,23 @@ static enum status find_own(struct trainer *trainer, int32_t *is_own) {
 enum status trainer_find_resume(struct trainer *trainer) {
     int32_t is_own;
     trainer->saved_step = -1;
-    trainer->loss_scale = loss_scale_initial(trainer->config);
+    trainer->run.loss_scale = loss_scale_initial(trainer->config);
     TRY(trainer_agree(trainer, find_checkpoint(trainer)));
     if (!trainer->resumed)
         return STATUS_OK;
-    trainer->history = trainer->resumed->history;
-    trainer->resumed->history = (struct history){0};
+    run_state_move(&trainer->run, &trainer->resumed->run);
     TRY(trainer_agree(trainer, check_resumed(trainer)));
     TRY(find_best(trainer));
     TRY(find_own(trainer, &is_own));
     trainer->step = trainer->resumed->step;
     trainer->saved_step = is_own ? trainer->step : -1;
     trainer->tokens = trainer->resumed->tokens;
-    trainer->loss_scale = trainer->resumed->loss_scale;
-    trainer->spikes = trainer->resumed->spikes;
-    trainer->noise = trainer->resumed->noise;
-    trainer->average =
-        averaging_resumed(trainer->config, &trainer->resumed->average, trainer->resumed->kinds.has_average);
+    trainer->run.average = averaging_resumed(trainer->config, &trainer->resumed->run.average,
+                                             trainer->resumed->kinds.has_average);
     // Another batch size, or a schedule, replaces the sizes that the batch grew to.
     if (trainer->config->train.batch_size_schedule.n > 0 ||
         trainer->config->train.train_batch_size != trainer->resumed->config.train.train_batch_size)
-        trainer->noise.grown.n = 0;
+        trainer->run.noise.grown.n = 0;
     return STATUS_OK;
 }
 

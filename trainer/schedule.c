@@ -54,11 +54,11 @@ double schedule_lr(const struct config *config, int64_t step) {
 }
 
 // A schedule that has left the warm-up does not return to it when the run turns out to be longer.
-static int64_t warmup_paced(const struct config *config, const struct history_decision *decision) {
+static int64_t warmup_paced(const struct config *config, const struct pacing_decision *decision) {
     return decision->position > 0 ? 0 : schedule_warmup_of(config, decision->total);
 }
 
-double schedule_position(const struct config *config, const struct history_decision *decision, int64_t step) {
+double schedule_position(const struct config *config, const struct pacing_decision *decision, int64_t step) {
     const int64_t warmup = warmup_paced(config, decision), warmed = warmup > 0 ? warmup - 1 : 0,
                   from = decision->step - 1 > warmed ? decision->step - 1 : warmed;
     if (step < warmed)
@@ -67,7 +67,7 @@ double schedule_position(const struct config *config, const struct history_decis
            (1 - decision->position) * progress((double)step, (double)from, (double)(decision->total - 1));
 }
 
-double schedule_lr_paced(const struct config *config, const struct history_decision *decision, int64_t step) {
+double schedule_lr_paced(const struct config *config, const struct pacing_decision *decision, int64_t step) {
     const double decay = config->scheduler.decay_ratio;
     const int64_t warmup = warmup_paced(config, decision);
     if (step < warmup)

@@ -7,9 +7,7 @@
 #include <stdint.h>
 
 #include "options/config.h"
-#include "zero/checkpoint/average_record.h"
-#include "zero/checkpoint/history.h"
-#include "zero/checkpoint/noise_record.h"
+#include "zero/checkpoint/run_state.h"
 
 // ---- the learning rate
 
@@ -29,9 +27,9 @@ double schedule_lr(const struct config *config, int64_t step);
 
 // With train.max_minutes (trainer/pacing.h): p as above of step `step` (from 0), by the last decision. From
 // the position of the last step before the decision, p moves in equal parts to 1.
-double schedule_position(const struct config *config, const struct history_decision *decision, int64_t step);
+double schedule_position(const struct config *config, const struct pacing_decision *decision, int64_t step);
 // The rate at that position, of the same shapes; warmup-stable-decay decays from p = 1 - decay_ratio on.
-double schedule_lr_paced(const struct config *config, const struct history_decision *decision, int64_t step);
+double schedule_lr_paced(const struct config *config, const struct pacing_decision *decision, int64_t step);
 
 // ---- batch sizes
 

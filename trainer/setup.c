@@ -235,7 +235,7 @@ static enum status find_weights(struct trainer *trainer, struct checkpoint_sourc
     }
     if (trainer_leads(trainer) && trainer->weights.uses_average)
         log_info("model.init_from: the weights' average over %lld updates",
-                 (long long)trainer->weights.checkpoint->average.n);
+                 (long long)trainer->weights.checkpoint->run.average.n);
     return STATUS_OK;
 }
 
@@ -247,7 +247,7 @@ static enum status load_weights(struct trainer *trainer) {
 
 // What is later than the checkpoint is of steps that will be done again.
 static enum status clear_later(struct trainer *trainer) {
-    const struct history_best *best = &trainer->history.best;
+    const struct run_best *best = &trainer->run.best;
     if (!trainer_leads(trainer))
         return STATUS_OK;
     TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
@@ -433,8 +433,7 @@ void trainer_free(struct trainer *trainer) {
     free(trainer->val_losses);
     trainer_tasks_free(&trainer->tasks);
     free(trainer->source_tokens);
-    data_record_free(&trainer->data);
-    history_free(&trainer->history);
+    run_state_free(&trainer->run);
     // A step that failed half-way leaves operations and collectives in flight. Let them end before their
     // memory is freed.
     stream_drain(&trainer->stream);

@@ -7,7 +7,7 @@
 
 #include "model/gpt.h"
 #include "options/config.h"
-#include "zero/checkpoint/spike_record.h"
+#include "zero/checkpoint/run_state.h"
 #include "zero/partition/optimizer_groups.h"
 
 // ---- spikes

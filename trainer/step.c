@@ -77,10 +77,10 @@ static void plan_step(struct trainer *trainer, struct trainer_step *step) {
     const double n_tokens = trainer_step_tokens(trainer, step->batch_size);
     const int64_t updates = trainer->step - trainer_skipped(trainer);
     struct update_plan *plan = &step->plan;
-    step->limits = spikes_limits(trainer->config, &trainer->spikes, is_ahead);
-    step->average = is_ahead ? trainer->steps[(step->slot + 1) % STEP_SLOTS].average : trainer->average;
+    step->limits = spikes_limits(trainer->config, &trainer->run.spikes, is_ahead);
+    step->average = is_ahead ? trainer->steps[(step->slot + 1) % STEP_SLOTS].average : trainer->run.average;
     *plan = optimizer_plan(&trainer->engine.optimizer, updates + 1, trainer_lr(trainer),
-                           loss_scale_factor(&trainer->loss_scale), n_tokens);
+                           loss_scale_factor(&trainer->run.loss_scale), n_tokens);
     plan->is_ahead = is_ahead;
     plan->loss_factor *= injection_factor(trainer->step + 1);
     plan->average_weight = averaging_next(trainer->config, plan->lr, &step->average);
@@ -92,7 +92,7 @@ static void plan_step(struct trainer *trainer, struct trainer_step *step) {
 
 bool trainer_may_be_ahead(const struct trainer *trainer) {
     return trainer->device->place == REGION_DEVICE && !trainer->profiler.profile &&
-           optimizer_decides_on_device(&trainer->engine.optimizer) && trainer->loss_scale.scale == 0 &&
+           optimizer_decides_on_device(&trainer->engine.optimizer) && trainer->run.loss_scale.scale == 0 &&
            trainer->config->train.on_spike != CONFIG_ON_SPIKE_SKIP;
 }
 
@@ -100,8 +100,8 @@ bool trainer_may_be_ahead(const struct trainer *trainer) {
 
 void trainer_take_batches(struct trainer *trainer) {
     trainer->batches = batch_sizes_of(trainer->config);
-    if (trainer->noise.grown.n > 0)
-        trainer->batches.stages = trainer->noise.grown;
+    if (trainer->run.noise.grown.n > 0)
+        trainer->batches.stages = trainer->run.noise.grown;
 }
 
 // Whether the step after so many is measured.
@@ -115,18 +115,18 @@ static bool measures_noise(const struct trainer *trainer, int64_t batch_size) {
 // The step after this one may be issued already, wherever the decision is made: the one after that is the
 // first.
 static void grow(struct trainer *trainer, const struct trainer_step *step) {
-    struct config_stages *grown = &trainer->noise.grown;
+    struct config_stages *grown = &trainer->run.noise.grown;
     const int64_t batch = step->batch_size;
     if (grown->n == CONFIG_SCHEDULE_MOST ||
         batch != batch_sizes_at(&trainer->batches, step->now.step + 1) || // it has grown since
-        !noise_wants_more(&trainer->noise, batch, trainer->config->train.max_batch_size))
+        !noise_wants_more(&trainer->run.noise, batch, trainer->config->train.max_batch_size))
         return;
     grown->stages[grown->n++] = (struct config_stage){step->now.step + 1, 2 * batch};
-    trainer->noise.n_since = 0;
+    trainer->run.noise.n_since = 0;
     trainer_take_batches(trainer);
     log_live_end();
     log_info("step %lld: the gradient noise scale is %.4g sequences; from step %lld on, the batch has %lld",
-             (long long)step->now.step, noise_scale(&trainer->noise), (long long)step->now.step + 2,
+             (long long)step->now.step, noise_scale(&trainer->run.noise), (long long)step->now.step + 2,
              (long long)(2 * batch));
 }
 
@@ -136,10 +136,10 @@ static void note_noise(struct trainer *trainer, struct trainer_step *step) {
     const double n_small = (double)trainer->config->train.micro_batch_size,
                  n_large = (double)step->batch_size,
                  to_mean = (double)step->plan.loss_factor * n_small * (double)trainer->config->train.seq_len;
-    noise_record_add(&trainer->noise, step->small_square / (to_mean * to_mean), n_small,
+    noise_record_add(&trainer->run.noise, step->small_square / (to_mean * to_mean), n_small,
                      step->now.grad_norm * step->now.grad_norm, n_large);
     step->now.measures_noise = true;
-    step->now.noise_scale = noise_scale(&trainer->noise);
+    step->now.noise_scale = noise_scale(&trainer->run.noise);
     if (!isnan(step->now.noise_scale)) {
         log_live_end();
         log_info("step %lld: gradient noise scale %.4g sequences, batch %lld", (long long)step->now.step,
@@ -400,7 +400,7 @@ static bool is_spike(const struct trainer_step *step) {
 }
 
 static enum status settle_spikes(struct trainer *trainer, struct trainer_step *step, bool overflow) {
-    struct spike_record *spikes = &trainer->spikes;
+    struct spike_record *spikes = &trainer->run.spikes;
     const bool diverged = !overflow && (step->result.skipped || is_spike(step));
     const struct spike_figures figures = {step->now.loss, step->now.grad_norm};
     spikes_add(trainer->config, spikes, step->result.skipped ? NULL : &figures);
@@ -416,24 +416,24 @@ static enum status settle_spikes(struct trainer *trainer, struct trainer_step *s
 static enum status settle(struct trainer *trainer, struct trainer_step *step) {
     const struct config *config = trainer->config;
     struct step_metrics *now = &step->now;
-    const bool overflow = step->result.skipped == UPDATE_NOT_FINITE && trainer->loss_scale.scale > 0;
-    const int64_t spikes_before = trainer->spikes.seen;
+    const bool overflow = step->result.skipped == UPDATE_NOT_FINITE && trainer->run.loss_scale.scale > 0;
+    const int64_t spikes_before = trainer->run.spikes.seen;
     now->loss = step->result.loss_sum / trainer_step_tokens(trainer, step->batch_size);
     now->grad_norm = step->result.norm;
     now->loss_scale = step->plan.loss_scale;
     now->lr = step->plan.lr;
     if (!step->result.skipped)
-        trainer->average = step->average;
+        trainer->run.average = step->average;
     TRY(settle_spikes(trainer, step, overflow));
-    TRY(loss_scale_update(&trainer->loss_scale, config, now->step - 1, overflow));
+    TRY(loss_scale_update(&trainer->run.loss_scale, config, now->step - 1, overflow));
     // A spike's gradients say nothing about the noise of others, and would stay in the average for long.
-    if (step->small_square >= 0 && !step->result.skipped && trainer->spikes.seen == spikes_before)
+    if (step->small_square >= 0 && !step->result.skipped && trainer->run.spikes.seen == spikes_before)
         note_noise(trainer, step);
     now->skipped_steps = trainer_skipped(trainer);
     if (overflow) {
         log_live_end();
         log_info("step %lld  gradients overflowed: step skipped; the loss scale is %g", (long long)now->step,
-                 trainer->loss_scale.scale);
+                 trainer->run.loss_scale.scale);
     }
     return STATUS_OK;
 }

@@ -100,8 +100,7 @@ struct trainer {
     float *val_losses;          // (B, T) of a partial micro-batch of data.val
     int64_t *source_tokens;     // (sources of data.train) of struct step_metrics
     struct trainer_tasks tasks; // of eval.tasks
-    struct data_record data;    // what the run was trained on, kept in checkpoints
-    struct history history;     // what was changed and decided, kept in checkpoints
+    struct run_state run;       // kept in checkpoints
     struct metrics metrics;
     struct progress progress;  // of rank 0
     double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
@@ -110,14 +109,10 @@ struct trainer {
     struct profiler profiler;
     int profile_region; // of its memory, with run.profile
 
-    struct loss_scale loss_scale;
-    struct spike_record spikes;    // kept in checkpoints
-    struct noise_record noise;     // kept in checkpoints
-    struct average_record average; // kept in checkpoints
-    struct history_best evaluated; // the last evaluation on train.eval_steps
-    int64_t evaluated_final;       // step of the final evaluation; 0: none yet
-    double eval_sequence_s;        // seconds per sequence of the last evaluation; 0: none yet
-    double began_s;                // of this start, on the monotonic clock
+    struct run_best evaluated; // the last evaluation on train.eval_steps
+    int64_t evaluated_final;   // step of the final evaluation; 0: none yet
+    double eval_sequence_s;    // seconds per sequence of the last evaluation; 0: none yet
+    double began_s;            // of this start, on the monotonic clock
     struct trainer_pacing pacing;
     int64_t last_step;        // of the run, as far as decided
     int64_t step, saved_step; // steps issued; step of this run's newest checkpoint, -1: none
@@ -185,7 +180,7 @@ static inline uint64_t trainer_first_token(const struct trainer *trainer, int64_
 
 // Updates that were skipped so far.
 static inline int64_t trainer_skipped(const struct trainer *trainer) {
-    return trainer->loss_scale.skipped + trainer->spikes.skipped;
+    return trainer->run.loss_scale.skipped + trainer->run.spikes.skipped;
 }
 // The batch sizes of steps, by the config and by what was decided.
 void trainer_take_batches(struct trainer *trainer);

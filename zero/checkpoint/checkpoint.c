@@ -124,8 +124,7 @@ void checkpoint_clear(struct checkpoint *checkpoint) {
     free(checkpoint->device);
     free(checkpoint->n_moments);
     free(checkpoint->version);
-    data_record_free(&checkpoint->data);
-    history_free(&checkpoint->history);
+    run_state_free(&checkpoint->run);
     params_free(&checkpoint->params);
     config_free(&checkpoint->config);
     free(checkpoint->path);

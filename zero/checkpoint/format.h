@@ -12,13 +12,9 @@
 #include "data/tokenizer/tokenizer.h"
 #include "model/params.h"
 #include "options/config.h"
-#include "zero/checkpoint/average_record.h"
-#include "zero/checkpoint/data_record.h"
 #include "zero/checkpoint/files.h"
-#include "zero/checkpoint/history.h"
 #include "zero/checkpoint/layout.h"
-#include "zero/checkpoint/noise_record.h"
-#include "zero/checkpoint/spike_record.h"
+#include "zero/checkpoint/run_state.h"
 #include "zero/comm/comm.h"
 #include "zero/partition/loss_scale.h"
 
@@ -57,12 +53,7 @@ struct checkpoint_contents {
     const char *device;                // what rounds the results: device's arithmetic
     struct checkpoint_attention attention;
     struct checkpoint_kinds kinds;
-    struct loss_scale loss_scale;
-    const struct data_record *data;       // NULL: nothing is recorded
-    const struct history *history;        // likewise
-    const struct spike_record *spikes;    // likewise
-    const struct noise_record *noise;     // likewise
-    const struct average_record *average; // likewise
+    const struct run_state *run; // NULL: nothing is recorded
     struct checkpoint_source source;
 };
 
@@ -81,12 +72,7 @@ struct checkpoint {
     unsigned char *n_moments;      // (n_params) backs kinds.n_moments, or NULL
     int world;                     // number of ranks that wrote it
     enum partition_kind partition;
-    struct loss_scale loss_scale;
-    struct data_record data;
-    struct history history;
-    struct spike_record spikes;
-    struct noise_record noise;
-    struct average_record average;
+    struct run_state run;
     char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
     uint64_t tokenizer_checksum;   // tokenizer_checksum; 0 without a tokenizer
     struct checkpoint_file *files; // those of the ranks first

@@ -103,22 +103,6 @@ static enum status parse_attention(struct checkpoint *checkpoint, const cJSON *r
     return STATUS_OK;
 }
 
-static enum status parse_loss_scale(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
-    struct loss_scale *loss_scale = &checkpoint->loss_scale;
-    const cJSON *object;
-    if (!cJSON_GetObjectItemCaseSensitive(root, "loss_scale"))
-        return STATUS_OK;
-    TRY(json_get_object(root, "loss_scale", source, &object));
-    const cJSON *scale = cJSON_GetObjectItemCaseSensitive(object, "scale");
-    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0 && isfinite(scale->valuedouble)))
-        return FAIL(STATUS_INVALID, "%s: the scale of loss_scale is not a number above 0", source);
-    loss_scale->scale = scale->valuedouble;
-    TRY(json_get_integer(object, "hysteresis_left", 1, MAX_WHOLE, source, &loss_scale->hysteresis_left));
-    TRY(json_get_integer(object, "last_overflow", -1, checkpoint->step, source, &loss_scale->last_overflow));
-    TRY(json_get_integer(object, "skipped", 0, checkpoint->step, source, &loss_scale->skipped));
-    return json_get_integer(object, "consecutive", 0, loss_scale->skipped, source, &loss_scale->consecutive);
-}
-
 static bool is_kind(const cJSON *item, enum checkpoint_kind kind) {
     return cJSON_IsString(item) && strcmp(item->valuestring, checkpoint_kind_name(kind)) == 0;
 }
@@ -337,12 +321,7 @@ enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size
     TRY_GOTO(parse_header(checkpoint, root, source), done);
     TRY_GOTO(parse_config(checkpoint, root, source), done);
     TRY_GOTO(parse_attention(checkpoint, root, source), done);
-    TRY_GOTO(parse_loss_scale(checkpoint, root, source), done);
-    TRY_GOTO(data_record_parse(&checkpoint->data, root, checkpoint->step, source), done);
-    TRY_GOTO(history_parse(&checkpoint->history, root, checkpoint->step, source), done);
-    TRY_GOTO(spike_record_parse(&checkpoint->spikes, root, checkpoint->step, source), done);
-    TRY_GOTO(noise_record_parse(&checkpoint->noise, root, checkpoint->step, source), done);
-    TRY_GOTO(average_record_parse(&checkpoint->average, root, checkpoint->step, source), done);
+    TRY_GOTO(run_state_parse(&checkpoint->run, root, checkpoint->step, source), done);
     TRY_GOTO(parse_state(checkpoint, root, source), done);
     TRY_GOTO(parse_tensors(checkpoint, root, source), done);
     TRY_GOTO(parse_files(checkpoint, root, source), done);

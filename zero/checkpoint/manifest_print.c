@@ -27,18 +27,6 @@ static void add_string_member(struct text *out, const char *key, const char *val
     text_add(out, ",\n");
 }
 
-// Prints nothing if losses are not scaled.
-static void print_loss_scale(const struct loss_scale *loss_scale, struct text *out) {
-    char scale[32];
-    if (loss_scale->scale > 0)
-        text_add(out,
-                 "  \"loss_scale\": {\"scale\": %s, \"hysteresis_left\": %" PRId64
-                 ", \"last_overflow\": %" PRId64 ", \"skipped\": %" PRId64 ", \"consecutive\": %" PRId64
-                 "},\n",
-                 text_double(scale, loss_scale->scale), loss_scale->hysteresis_left,
-                 loss_scale->last_overflow, loss_scale->skipped, loss_scale->consecutive);
-}
-
 static void print_tensors(const struct params *params, const struct checkpoint_kinds *kinds,
                           struct text *out) {
     text_add(out, "  \"tensors\": [");
@@ -99,12 +87,8 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
         text_add(out, ", \"%s\"", checkpoint_kind_name(CHECKPOINT_AVERAGE));
     text_add(out, "],\n");
     print_partition(contents, out);
-    print_loss_scale(&contents->loss_scale, out);
-    data_record_print(contents->data, out);
-    history_print(contents->history, out);
-    spike_record_print(contents->spikes, out);
-    noise_record_print(contents->noise, out);
-    average_record_print(contents->average, out);
+    if (contents->run)
+        run_state_print(contents->run, out);
     add_string_member(out, "tokenizer", tokenizer);
     if (contents->tokenizer)
         text_add(out, "  \"tokenizer_xxh3\": \"%016" PRIx64 "\",\n", tokenizer_checksum(contents->tokenizer));

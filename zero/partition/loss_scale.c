@@ -7,12 +7,13 @@
 #define SCALE_FACTOR 2.0
 
 struct loss_scale loss_scale_initial(const struct config *config) {
-    bool fixed = config->fp16.loss_scale > 0;
-    struct loss_scale loss_scale = {.hysteresis_left = config->fp16.hysteresis, .last_overflow = -1};
-    if (config_scales_losses(config))
-        loss_scale.scale =
-            fixed ? config->fp16.loss_scale : ldexp(1.0, (int)config->fp16.initial_scale_power);
-    return loss_scale;
+    const bool fixed = config->fp16.loss_scale > 0;
+    if (!config_scales_losses(config))
+        return (struct loss_scale){0};
+    return (struct loss_scale){.scale = fixed ? config->fp16.loss_scale
+                                              : ldexp(1.0, (int)config->fp16.initial_scale_power),
+                               .hysteresis_left = config->fp16.hysteresis,
+                               .last_overflow = -1};
 }
 
 double loss_scale_factor(const struct loss_scale *loss_scale) {

@@ -25,7 +25,7 @@ static void configure(struct config *config, const char *train, const char *sche
     config->optimizer.lr = PEAK;
 }
 
-static bool is_due(const struct history_decision *last, const struct config *config, int64_t step,
+static bool is_due(const struct pacing_decision *last, const struct config *config, int64_t step,
                    double spent_s, double step_s) {
     return pacing_is_due(last, config, step, &(struct pacing_report){.spent_s = spent_s, .step_s = step_s});
 }
@@ -33,16 +33,16 @@ static bool is_due(const struct history_decision *last, const struct config *con
 static void test_when(void **unused) {
     (void)unused;
     struct config config;
-    struct history_decision last = {.total = 10000};
+    struct pacing_decision last = {.total = 10000};
     configure(&config, "\"eval_every\": 0", "\"type\": \"cosine\"");
     assert_false(is_due(&last, &config, 3, 5, 0)); // no step is measured yet
     assert_true(is_due(&last, &config, 3, 61, 0)); // a single slow one
     assert_false(is_due(&last, &config, 3, 1.1, 0.1));
     assert_true(is_due(&last, &config, 3, 1.2, 0.1)); // 2 % of the time
-    last = (struct history_decision){.step = 12, .total = 612, .spent_s = 1.2};
+    last = (struct pacing_decision){.step = 12, .total = 612, .spent_s = 1.2};
     assert_false(is_due(&last, &config, 120, 11.9, 0.1));
     assert_true(is_due(&last, &config, 120, 12, 0.1)); // 20 %
-    last = (struct history_decision){.step = 120, .total = 600, .spent_s = 12};
+    last = (struct pacing_decision){.step = 120, .total = 600, .spent_s = 12};
     assert_false(is_due(&last, &config, 130, 35.9, 0.1));
     assert_true(is_due(&last, &config, 130, 36, 0.1)); // half of the time that was left
     assert_false(is_due(&last, &config, 359, 13, 0.1));
@@ -66,7 +66,7 @@ static void test_a_machine_that_becomes_slower(void **unused) {
     static const double lengths[] = {0.001, 0.03, 0.3};
     for (int i = 0; i < 15; i++) {
         struct config config;
-        struct history_decision last = {.total = 1000000};
+        struct pacing_decision last = {.total = 1000000};
         configure(&config, "\"eval_every\": 0", "\"type\": \"warmup-stable-decay\", \"decay_ratio\": 0.6");
         config.train.max_steps = 1000000;
         const struct batch_sizes sizes = batch_sizes_of(&config);
@@ -80,7 +80,7 @@ static void test_a_machine_that_becomes_slower(void **unused) {
                                                  .step_s = since > 0 ? sum / (double)since : 0};
             if (!pacing_is_due(&last, &config, step, &report))
                 continue;
-            last = (struct history_decision){
+            last = (struct pacing_decision){
                 .step = step,
                 .total = pacing_total(&config, &sizes, &(struct pacing_evaluations){0}, step, &report),
                 .position = schedule_position(&config, &last, step - 1),
@@ -143,14 +143,14 @@ static void test_the_rate_is_continuous(void **unused) {
     static const int64_t steps[] = {2, 40, 60, 300}, totals[] = {200, 100, 1000, 320};
     for (int type = 0; type < 3; type++) {
         struct config config;
-        struct history_decision decision = {.total = 10000};
+        struct pacing_decision decision = {.total = 10000};
         configure(&config, "\"eval_every\": 0", types[type]);
         double last = 0;
         int n = 0;
         for (int64_t step = 0; step < totals[3]; step++) {
             if (n < 4 && step == steps[n]) {
                 const double position = schedule_position(&config, &decision, step - 1);
-                decision = (struct history_decision){step, totals[n], position, 0};
+                decision = (struct pacing_decision){step, totals[n], position, 0};
                 assert_true(fabs(schedule_position(&config, &decision, step - 1) - position) < 1e-12);
                 n++;
             }
@@ -172,10 +172,10 @@ static void test_a_warm_up_that_was_shortened(void **unused) {
     (void)unused;
     struct config config;
     configure(&config, "\"eval_every\": 0", "\"type\": \"linear\"");
-    const struct history_decision none = {.total = 10000}, shorter = {.step = 3, .total = 8};
+    const struct pacing_decision none = {.total = 10000}, shorter = {.step = 3, .total = 8};
     assert_true(schedule_lr_paced(&config, &none, 2) == PEAK * 3 / 10);
     assert_true(schedule_lr_paced(&config, &shorter, 3) > 0.7 * PEAK);
-    const struct history_decision longer = {
+    const struct pacing_decision longer = {
         .step = 5, .total = 100, .position = schedule_position(&config, &shorter, 4)};
     const double before = schedule_lr_paced(&config, &shorter, 4),
                  after = schedule_lr_paced(&config, &longer, 5);
@@ -189,7 +189,7 @@ static void test_a_length_that_stands(void **unused) {
     struct config config;
     configure(&config, "\"eval_every\": 0", "\"type\": \"cosine\"");
     config.train.max_steps = 123;
-    const struct history_decision decision = {.step = 2, .total = 123};
+    const struct pacing_decision decision = {.step = 2, .total = 123};
     for (int64_t step = 0; step < 123; step++)
         assert_true(fabs(schedule_lr_paced(&config, &decision, step) - schedule_lr(&config, step)) < 1e-15);
     config_free(&config);

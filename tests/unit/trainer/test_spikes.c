@@ -85,21 +85,22 @@ static void test_off_has_neither_limits_nor_window(void **state) {
 
 static void test_a_record_is_read_as_written(void **state) {
     (void)state;
-    static struct spike_record record, read;
+    static struct run_state written, read;
+    struct spike_record *record = &written.spikes;
     struct text text = {0};
     cJSON *root;
-    spike_record_print(&record, &text);
+    run_state_print(&written, &text);
     assert_null(text.data); // nothing to record
-    add_steps(&record, 30);
-    record.seen = 5, record.skipped = 3, record.consecutive = 2;
-    record.newest.loss = 0.1;
+    add_steps(record, 30);
+    record->seen = 5, record->skipped = 3, record->consecutive = 2;
+    record->newest.loss = 0.1;
     text_add(&text, "{");
-    spike_record_print(&record, &text);
+    run_state_print(&written, &text);
     text_add(&text, "\"step\": 9}");
     EXPECT_OK(json_parse(text.data, text.length, "test", &root));
-    EXPECT_OK(spike_record_parse(&read, root, 9, "test"));
-    assert_memory_equal(&read, &record, sizeof read);
-    EXPECT_FAILURE(STATUS_INVALID, spike_record_parse(&read, root, 2, "test"), "skipped");
+    EXPECT_OK(run_state_parse(&read, root, 9, "test"));
+    assert_memory_equal(&read.spikes, record, sizeof *record);
+    EXPECT_FAILURE(STATUS_INVALID, run_state_parse(&read, root, 2, "test"), "skipped");
     cJSON_Delete(root);
     text_free(&text);
 }
@@ -109,14 +110,14 @@ static void test_a_forged_record_is_refused(void **state) {
     static const char *const windows[] = {"[[1]]", "[[1, null]]", "[[1, 1e999]]",
                                           "[3]",   "{}",          "[[1, \"2\"]]"};
     for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
-        static struct spike_record record;
+        static struct run_state record;
         struct text text = {0};
         cJSON *root;
-        record = (struct spike_record){0};
+        record = (struct run_state){0};
         text_add(&text, "{\"spikes\": {\"seen\": 0, \"skipped\": 0, \"consecutive\": 0, \"window\": %s}}",
                  windows[i]);
         EXPECT_OK(json_parse(text.data, text.length, "test", &root));
-        EXPECT_FAILURE(STATUS_INVALID, spike_record_parse(&record, root, 9, "test"), "test");
+        EXPECT_FAILURE(STATUS_INVALID, run_state_parse(&record, root, 9, "test"), "test");
         cJSON_Delete(root);
         text_free(&text);
     }

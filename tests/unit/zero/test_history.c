@@ -4,38 +4,36 @@
 #include <stdio.h>
 
 #include "base/json.h"
-#include "zero/checkpoint/history.h"
+#include "zero/checkpoint/run_state.h"
 
-static enum status parse(const char *json, struct history *history) {
+static enum status parse(const char *json, struct run_state *history) {
     cJSON *root;
     EXPECT_OK(json_parse(json, strlen(json), "json", &root));
-    *history = (struct history){0};
-    enum status status = history_parse(history, root, 20, "manifest.json");
+    *history = (struct run_state){0};
+    enum status status = run_state_parse(history, root, 20, "manifest.json");
     cJSON_Delete(root);
     return status;
 }
 
-// The output of history_print, as a complete JSON object.
-static void print(const struct history *history, struct text *out) {
+// The output of run_state_print, as a complete JSON object.
+static void print(const struct run_state *history, struct text *out) {
     text_add(out, "{\n");
-    history_print(history, out);
+    run_state_print(history, out);
     text_add(out, "  \"end\": 0}");
     EXPECT_OK(text_status(out));
 }
 
-static struct history make_history(void) {
-    struct history history = {.best = {15, 40, 0.1 + 0.2},
-                              .max_minutes = 5,
-                              .spent_s = 123.456789012345678,
-                              .decision = {12, 800, 1.0 / 3, 6.25}};
-    EXPECT_OK(history_add_change(&history, 3, "optimizer.lr", "0.0006", "0.0003"));
-    EXPECT_OK(history_add_change(&history, 9, "scheduler.type", "\"cosine\"", "\"linear\""));
+static struct run_state make_history(void) {
+    struct run_state history = {.best = {15, 40, 0.1 + 0.2},
+                                .pacing = {5, 123.456789012345678, {12, 800, 1.0 / 3, 6.25}}};
+    run_state_add_change(&history, 3, "optimizer.lr", "0.0006", "0.0003");
+    run_state_add_change(&history, 9, "scheduler.type", "\"cosine\"", "\"linear\"");
     return history;
 }
 
 static void test_print_and_parse(void **state) {
     (void)state;
-    struct history history = make_history(), back;
+    struct run_state history = make_history(), back;
     struct text json = {0}, again = {0};
     print(&history, &json);
     EXPECT_OK(parse(json.data, &back));
@@ -44,26 +42,25 @@ static void test_print_and_parse(void **state) {
     assert_string_equal(back.changes[1].option, "scheduler.type");
     assert_string_equal(back.changes[1].was, "\"cosine\"");
     assert_true(back.best.step == 15 && back.best.sequences == 40 && back.best.loss == history.best.loss);
-    assert_true(back.max_minutes == 5 && back.spent_s == history.spent_s);
-    assert_true(back.decision.step == 12 && back.decision.total == 800);
-    assert_true(back.decision.position == 1.0 / 3 && back.decision.spent_s == 6.25);
+    assert_true(back.pacing.max_minutes == 5 && back.pacing.spent_s == history.pacing.spent_s);
+    assert_true(back.pacing.decision.step == 12 && back.pacing.decision.total == 800);
+    assert_true(back.pacing.decision.position == 1.0 / 3 && back.pacing.decision.spent_s == 6.25);
     print(&back, &again);
     assert_string_equal(again.data, json.data);
     text_free(&json);
     text_free(&again);
-    history_free(&history);
-    history_free(&back);
+    run_state_free(&history);
+    run_state_free(&back);
 }
 
 static void test_nothing_recorded(void **state) {
     (void)state;
     struct text json = {0};
-    struct history history = {0};
+    struct run_state history = {0};
     print(&history, &json);
     assert_string_equal(json.data, "{\n  \"end\": 0}");
-    history_print(NULL, &json);
     EXPECT_OK(parse(json.data, &history));
-    assert_true(history.n_changes == 0 && history.best.sequences == 0 && history.max_minutes == 0);
+    assert_true(history.n_changes == 0 && history.best.sequences == 0 && history.pacing.max_minutes == 0);
     text_free(&json);
 }
 
@@ -85,7 +82,7 @@ static void test_refused(void **state) {
         {"\"best\": {", "\"best\": 5, \"rest\": {", "best"},
         {"\"pacing\": {", "\"pacing\": 5, \"rest\": {", "pacing"},
     };
-    struct history history = make_history(), back;
+    struct run_state history = make_history(), back;
     struct text json = {0};
     print(&history, &json);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -95,11 +92,11 @@ static void test_refused(void **state) {
         text_add_bytes(&bad, json.data, (size_t)(at - json.data));
         text_add(&bad, "%s%s", cases[i].to, at + strlen(cases[i].from));
         EXPECT_FAILURE(STATUS_INVALID, parse(bad.data, &back), "manifest.json", cases[i].says);
-        history_free(&back);
+        run_state_free(&back);
         text_free(&bad);
     }
     text_free(&json);
-    history_free(&history);
+    run_state_free(&history);
 }
 
 int main(void) {

@@ -50,7 +50,7 @@ static bool has_average(const struct sample *sample) {
 }
 
 static void sample_print(struct sample *sample, const struct params *of, enum variant variant) {
-    const struct average_record average = {.n = 5, .weight_sum = 0.0625, .lr_max = 0.25};
+    const struct run_state none = {0}, run = {.average = {.n = 5, .weight_sum = 0.0625, .lr_max = 0.25}};
     const struct checkpoint_contents contents = {
         .partition = &sample->partition,
         .step = 7,
@@ -63,7 +63,7 @@ static void sample_print(struct sample *sample, const struct params *of, enum va
         .kinds = {.n = variant == NO_MOMENTS ? 1 : 3,
                   .has_average = has_average(sample),
                   .n_moments = variant == VARIED ? sample->n_moments : NULL},
-        .average = has_average(sample) ? &average : NULL};
+        .run = has_average(sample) ? &run : &none};
     int world = sample->partition.world;
     checkpoint_layout_init(&sample->layout, of, &sample->partition, &contents.kinds);
     for (int rank = 0; rank < world; rank++) {
@@ -144,9 +144,9 @@ static void expect_read_back(struct sample *sample) {
         assert_int_equal(checkpoint->files[rank].checksum, sample->files[rank].checksum);
     }
     assert_int_equal(checkpoint->kinds.has_average, has_average(sample));
-    assert_int_equal(checkpoint->average.n, has_average(sample) ? 5 : 0);
-    assert_true(checkpoint->average.weight_sum == (has_average(sample) ? 0.0625 : 0));
-    assert_true(checkpoint->average.lr_max == (has_average(sample) ? 0.25 : 0));
+    assert_int_equal(checkpoint->run.average.n, has_average(sample) ? 5 : 0);
+    assert_true(checkpoint->run.average.weight_sum == (has_average(sample) ? 0.0625 : 0));
+    assert_true(checkpoint->run.average.lr_max == (has_average(sample) ? 0.25 : 0));
     expect_places(checkpoint, sample);
     checkpoint_close(checkpoint);
 }

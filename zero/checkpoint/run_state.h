@@ -1,0 +1,128 @@
+// What a checkpoint records of its run beyond step, config and weights: members of the manifest, each absent
+// while there is nothing to record.
+//   loss_scale    with loss scaling
+//   data          what the run was trained on
+//   history       options that resumed runs changed on purpose (checkpoint.resume_with), in order
+//   best          the lowest validation loss of a saved step (checkpoint.keep_best)
+//   pacing        with train.max_minutes: the time spent, and the last decision on the length of the run
+//   spikes        losses and gradient norms to find spikes by, and how often the run diverged
+//   noise_scale   the gradient noise scale as far as measured, and the batch sizes that followed from it
+//   average       how many updates the average of the weights holds (train.ema, schedule-free AdamW)
+// One table (run_state.c) has each field's key, type, place and bounds, and prints, reads and frees them.
+#ifndef ZERO_ZERO_CHECKPOINT_RUN_STATE_H
+#define ZERO_ZERO_CHECKPOINT_RUN_STATE_H
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "base/text.h"
+#include "data/identity.h"
+#include "options/config.h"
+#include "zero/partition/loss_scale.h"
+
+// An order of training sequences began at `step`: step 0, and each step at which changed data was accepted
+// (checkpoint.accept_new_data).
+struct data_order {
+    int64_t step;
+    uint64_t n_shards, n_tokens, digest;
+};
+
+// Of eval.tasks.
+#define DATA_TASK_NAME_BYTES 64
+struct data_task {
+    char name[DATA_TASK_NAME_BYTES]; // may be cut
+    int64_t items;                   // evaluated
+    uint64_t checksum;               // of the file
+};
+
+struct data_record {
+    struct identity train, val; // val without shards: none
+    struct data_task *tasks;
+    int n_tasks;
+    struct data_order *orders; // ascending steps
+    int n_orders;              // 0: nothing is recorded
+};
+
+struct run_change {
+    int64_t step;            // steps done before it
+    char *option, *was, *is; // values as JSON text
+};
+
+// A loss on `sequences` evenly spaced sequences of data.val; losses on other numbers are not comparable.
+struct run_best {
+    int64_t step, sequences; // sequences 0: none
+    double loss;
+};
+
+// From `step` steps done on, the schedule is at `position` (0: just warmed up, 1: fully decayed) and moves in
+// equal parts to 1 at the last of `total` steps.
+struct pacing_decision {
+    int64_t step, total;
+    double position;
+    double spent_s; // when it was decided; 0: not yet, and total is train.max_steps
+};
+
+struct pacing_record {
+    double max_minutes;              // train.max_minutes of the decision; 0: none
+    double spent_s;                  // of the whole run so far, with evaluations, samples and checkpoints
+    struct pacing_decision decision; // the last one
+};
+
+#define SPIKE_WINDOW_MOST 1000
+
+struct spike_figures {
+    double loss, norm; // finite
+};
+
+struct spike_record {
+    struct spike_figures window[SPIKE_WINDOW_MOST]; // of earlier steps, the oldest first
+    int n;
+    struct spike_figures newest; // of the last step, which is not in the window yet
+    int has_newest;              // 0: that step did not count
+    int64_t seen;                // steps that diverged: spikes, and figures that were not finite
+    int64_t skipped;             // updates that were skipped for it
+    int64_t consecutive;         // of them, since the last step that did not diverge
+};
+
+struct noise_record {
+    double variance, square;    // smoothed estimates of tr(Sigma) and |G|^2
+    int64_t n, n_since;         // measurements; of them since the batch was last changed
+    struct config_stages grown; // train.max_batch_size: batch sizes by step
+};
+
+struct average_record {
+    int64_t n;         // updates in the average; 0: there is none yet
+    double weight_sum; // schedule-free AdamW: of their weights
+    double lr_max;     // the largest learning rate so far
+};
+
+struct run_state {
+    struct loss_scale loss_scale;
+    struct data_record data;
+    struct run_change *changes;
+    int n_changes;
+    struct run_best best;
+    struct pacing_record pacing;
+    struct spike_record spikes;
+    struct noise_record noise;
+    struct average_record average;
+};
+
+void run_state_free(struct run_state *state);
+// Copies the strings.
+void run_state_add_change(struct run_state *state, int64_t step, const char *option, const char *was,
+                          const char *is);
+// Moves it. `from` keeps what is not in memory of its own.
+void run_state_move(struct run_state *to, struct run_state *from);
+// Adds an order that begins at `step`, or replaces the one that began there, and copies `train`.
+void data_record_begin_order(struct data_record *record, int64_t step, const struct identity *train);
+
+// Appends the members, each with its comma and newline.
+void run_state_print(const struct run_state *state, struct text *out);
+// Reads them into a state that is all zero. `step` is the checkpoint's: what is later is refused.
+// STATUS_INVALID names `source` and what is wrong. Free the state also after a failure.
+enum status run_state_parse(struct run_state *state, const cJSON *manifest, int64_t step,
+                            const char *source) MUST_CHECK;
+
+#endif
