@@ -95,21 +95,6 @@ class DataAlone(CommandCase):
         self.refuses(PRESET, *TINY, 'data.train=my/train-*.bin', 'train.sample_every=1', 'run.dir=other',
                      says=['train.sample_every', 'data.tokenizer'])
 
-    def test_shards_of_an_earlier_version(self):
-        """Their header records no tokenizer; meta.json has its path and number of ids."""
-        (self.folder / 'my.txt').write_text('the quick brown fox jumps over the lazy dog\n' * 200)
-        self.run_train('tokenizer', 'train', 'my.txt', '--vocab-size', 270, '--out', 'my.tiktoken')
-        self.run_train('tokenize', 'my.txt', '--tokenizer', 'my.tiktoken', '--split', 0.2, '--out', 'my')
-        for shard in (self.folder / 'my').glob('*.bin'):
-            data = shard.read_bytes()
-            shard.write_bytes(data[:12] + bytes(1012) + data[1024:])
-        (self.folder / 'my' / 'meta.json').write_text('{"tokenizer": "my.tiktoken", "ids": 270}')
-        self.preset('data.train=my/train-*.bin')
-        resolved = self.resolved()
-        self.assertEqual((resolved['data']['tokenizer'], resolved['model']['vocab_size']), ('my.tiktoken', 270))
-        (self.folder / 'my' / 'meta.json').write_text('{"tokenizer": "my.tiktoken", "ids": 271}')
-        self.assertEqual(json.loads(self.run_train('check', PRESET, 'data.train=my/train-*.bin').out)['data']['tokenizer'], '')
-
     def test_the_last_part_is_held_out(self):
         """The same run as on two files that are cut there, on one rank and on two, also when it is resumed."""
         tokens = pseudo_random_tokens(4000, 61)
