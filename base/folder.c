@@ -127,7 +127,9 @@ enum status file_rename(const char *from, const char *to) {
 }
 
 void file_list_add(struct file_list *list, const char *path) {
-    list->paths = reallocate(list->paths, (size_t)list->n_paths + 1, sizeof *list->paths);
+    const size_t n = (size_t)list->n_paths;
+    if ((n & (n - 1)) == 0) // 0 or a power of two, for which there is room
+        list->paths = reallocate(list->paths, n ? 2 * n : 1, sizeof *list->paths);
     list->paths[list->n_paths++] = copy_string(path);
 }
 
