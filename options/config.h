@@ -126,7 +126,7 @@ bool config_given(const struct config *config, const char *name);
 
 // Derives run.dir, if it is left open: runs/NAME for configs/NAME.json. config_resolve does so too; this is
 // for callers that look into the run's folder before.
-enum status config_derive_run_folder(struct config *config) MUST_CHECK;
+void config_derive_run_folder(struct config *config);
 
 // Derives the values left open (batch sizes, seq_len, run.dir), then checks the rules between options: batch
 // sizes that disagree, n_embd % n_head, seq_len above n_positions, and so on.

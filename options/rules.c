@@ -62,18 +62,13 @@ enum status faults_end(struct faults *faults, enum status status, const char *ad
 
 // ---- the folder of a run
 
-enum status config_derive_run_folder(struct config *config) {
+void config_derive_run_folder(struct config *config) {
     if (config->run.dir[0])
-        return STATUS_OK;
+        return;
     const char *slash = strrchr(config->source, '/'), *name = slash ? slash + 1 : config->source;
-    size_t length = strlen(name);
-    if (length > 5 &&
-        strcmp(name + length - 5, ".json") == 0) // cut only ".json": gpt3-2.7b.json gives gpt3-2.7b
-        length -= 5;
-    char *folder = file_path("runs/%.*s", (int)length, name);
-    free(config->run.dir);
-    config->run.dir = folder;
-    return STATUS_OK;
+    const size_t length = strlen(name), ending = text_ends_with(name, ".json") && length > 5 ? 5 : 0;
+    free(config->run.dir); // cut only ".json": gpt3-2.7b.json gives gpt3-2.7b
+    config->run.dir = file_path("runs/%.*s", (int)(length - ending), name);
 }
 
 // ---- batch sizes
@@ -817,9 +812,8 @@ enum status config_resolve(struct config *config, int world) {
     derive_schedule(config);
     if (!config->train.seq_len)
         config->train.seq_len = config->model.n_positions;
+    config_derive_run_folder(config);
     enum status status = faults_take(&faults, derive_batches(config, world));
-    if (status == STATUS_OK)
-        status = config_derive_run_folder(config);
     for (int i = 0; i < N_RULES && status == STATUS_OK; i++)
         status = faults_take(&faults, rules[i].check(config));
     return faults_end(&faults, status, NULL);

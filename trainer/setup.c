@@ -24,7 +24,7 @@ static enum status find_model_sizes(struct trainer *trainer) {
     struct config *config = trainer->config;
     struct gpt_config sizes;
     bool resumes = false;
-    TRY(config_derive_run_folder(config));
+    config_derive_run_folder(config);
     const char *resume = config->checkpoint.resume,
                *path = strcmp(resume, "auto") == 0 ? config->run.dir : resume;
     if (strcmp(resume, "never") != 0)
