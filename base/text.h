@@ -7,12 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/status.h"
-
 struct text {
     char *data; // NULL while empty
     size_t length, capacity;
-    bool failed; // never; to be removed with its users
 };
 
 void text_free(struct text *text);
@@ -52,11 +49,5 @@ double text_plain_nan(double value);
 // has neither. Returns buffer, which needs 32 bytes.
 const char *text_float(char *buffer, float value);
 const char *text_double(char *buffer, double value);
-
-// Cannot fail any more; to be removed with its callers.
-static inline enum status text_status(const struct text *text) {
-    (void)text;
-    return STATUS_OK;
-}
 
 #endif

@@ -129,7 +129,7 @@ static enum status check(struct config *config) {
     struct text schedule = {0}, out = {0};
     config_log_dropped(config);
     TRY(find_sizes(config));
-    TRY(data_defaults_apply(config));
+    data_defaults_apply(config);
     TRY(find_vocabulary(config));
     const struct given given = {config->train.train_batch_size, config->train.min_batch_size,
                                 config->train.micro_batch_size, config->train.gradient_accumulation_steps};

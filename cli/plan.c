@@ -102,12 +102,11 @@ static enum status read_sizes(struct planner *planner) {
     struct config config;
     struct plan_report *report = &planner->report;
     enum status status = config_read(&config, planner->path, planner->n_overrides, planner->overrides);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
         config_log_dropped(&config);
-    if (status == STATUS_OK)
-        status = data_defaults_vocabulary(&config);
-    if (status == STATUS_OK)
+        data_defaults_vocabulary(&config);
         status = find_sizes(planner, &config);
+    }
     if (status == STATUS_OK) {
         report->stage = (int)config.zero_optimization.stage;
         report->partition = config_partition_name(config.zero_optimization.partition);
@@ -287,7 +286,7 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
     struct config config;
     enum status status = config_read(&config, planner->path, planner->n_overrides, planner->overrides);
     if (status == STATUS_OK)
-        status = data_defaults_vocabulary(&config);
+        data_defaults_vocabulary(&config);
     if (status == STATUS_OK && config.model.init_from[0])
         status = model_sizes_from_weights(&config, &planner->weights, config.model.init_from, false);
     if (status == STATUS_OK && planner->n_ids)
@@ -337,7 +336,8 @@ static enum status print(const struct planner *planner) {
     const struct plan_report *report = planner ? &planner->report : NULL;
     if (planner && fits)
         return fit_report_print(&planner->fit, as_json);
-    return as_json ? plan_report_print_json(report, with_paper) : plan_report_print(report, with_paper);
+    as_json ? plan_report_print_json(report, with_paper) : plan_report_print(report, with_paper);
+    return STATUS_OK;
 }
 
 static void planner_free(struct planner *planner) {

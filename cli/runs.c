@@ -78,7 +78,7 @@ static bool evaluates(const struct run_record *record) {
 }
 
 static enum status read_record(struct run_record *record, const char *path, bool whole) {
-    TRY(run_record_open(record, path, 2));
+    run_record_open(record, path, 2);
     if (!whole)
         metrics_reader_seek_tail(&record->reader, TAIL_BYTES);
     return run_record_update(record, NULL);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "trainer/data/sources.h"
 #include "trainer/trainer_internal.h"
@@ -40,15 +41,11 @@ static enum status open_loader(const struct trainer *trainer, bool validation, s
 static enum status open_data(struct trainer *trainer) {
     TRY(open_loader(trainer, false, &trainer->train));
     const int n_sources = loader_sources(trainer->train)->n;
-    trainer->source_tokens = calloc((size_t)n_sources, sizeof *trainer->source_tokens);
-    if (!trainer->source_tokens)
-        return FAIL(STATUS_FAILED, "out of memory for %d sources", n_sources);
+    trainer->source_tokens = allocate((size_t)n_sources, sizeof *trainer->source_tokens);
     if (trainer->config->data.val.n == 0 && trainer->config->data.val_split == 0)
         return STATUS_OK;
     const size_t n = (size_t)trainer->config->train.micro_batch_size * (size_t)trainer->config->train.seq_len;
-    trainer->val_losses = calloc(n, sizeof *trainer->val_losses);
-    if (!trainer->val_losses)
-        return FAIL(STATUS_FAILED, "out of memory for the losses of %zu tokens", n);
+    trainer->val_losses = allocate(n, sizeof *trainer->val_losses);
     return open_loader(trainer, true, &trainer->val);
 }
 
@@ -61,14 +58,12 @@ static enum status refuse_difference(const char *option, const struct identity *
     static const struct identity_words words = {"differs", "is only on rank 0", "is only on this rank"};
     struct text changes = {0};
     identity_add_changes(of_rank_0, mine, &words, &changes);
-    enum status status = text_status(&changes);
-    if (status == STATUS_OK)
-        status = FAIL(
-            STATUS_INVALID,
-            "%s has %llu tokens in %llu shards on this rank, but %llu in %llu on rank 0: %s; every rank must "
-            "see the same data",
-            option, (unsigned long long)mine->n_tokens, (unsigned long long)mine->n_shards,
-            (unsigned long long)of_rank_0->n_tokens, (unsigned long long)of_rank_0->n_shards, changes.data);
+    const enum status status = FAIL(
+        STATUS_INVALID,
+        "%s has %llu tokens in %llu shards on this rank, but %llu in %llu on rank 0: %s; every rank must "
+        "see the same data",
+        option, (unsigned long long)mine->n_tokens, (unsigned long long)mine->n_shards,
+        (unsigned long long)of_rank_0->n_tokens, (unsigned long long)of_rank_0->n_shards, changes.data);
     text_free(&changes);
     return status;
 }
@@ -80,14 +75,10 @@ static enum status check_same(struct trainer *trainer, const char *option, const
     of_rank_0.entries = NULL; // an address is valid on its own rank only
     TRY(comm_broadcast(comm, &of_rank_0, sizeof of_rank_0, 0));
     const size_t bytes = (size_t)of_rank_0.n_entries * sizeof *of_rank_0.entries;
-    of_rank_0.entries = calloc(1, bytes + 1);
-    enum status status = trainer_agree(
-        trainer, of_rank_0.entries ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for rank 0's data"));
-    if (status == STATUS_OK) {
-        if (trainer_leads(trainer))
-            memcpy(of_rank_0.entries, mine->entries, bytes);
-        status = comm_broadcast(comm, of_rank_0.entries, bytes, 0);
-    }
+    of_rank_0.entries = allocate(1, bytes);
+    if (trainer_leads(trainer))
+        memcpy(of_rank_0.entries, mine->entries, bytes);
+    enum status status = comm_broadcast(comm, of_rank_0.entries, bytes, 0);
     if (status == STATUS_OK)
         status = trainer_agree(trainer, identity_is_same(mine, &of_rank_0)
                                             ? STATUS_OK
@@ -120,26 +111,25 @@ static void warn_of_shared_data(const struct trainer *trainer) {
 
 static const struct identity_words resume_words = {"has changed", "is gone", "is new"};
 
-static enum status add_difference(const struct identity *before, const struct identity *now,
-                                  struct text *out) {
+static void add_difference(const struct identity *before, const struct identity *now, struct text *out) {
     text_add(out, "%llu shard%s of %llu tokens, now %llu of %llu: ", (unsigned long long)before->n_shards,
              before->n_shards == 1 ? "" : "s", (unsigned long long)before->n_tokens,
              (unsigned long long)now->n_shards, (unsigned long long)now->n_tokens);
     identity_add_changes(before, now, &resume_words, out);
-    return text_status(out);
 }
 
 static enum status take_changed_data(struct trainer *trainer, const struct identity *now) {
     const long long step = trainer->step;
     struct text difference = {0};
-    enum status status = add_difference(&trainer->run.data.train, now, &difference);
-    if (status == STATUS_OK && !trainer->config->checkpoint.accept_new_data)
+    enum status status = STATUS_OK;
+    add_difference(&trainer->run.data.train, now, &difference);
+    if (!trainer->config->checkpoint.accept_new_data)
         status = FAIL(STATUS_INVALID,
                       "data.train is not what the run was trained on up to step %lld. It had %s. Restore "
                       "data.train as it was, or set checkpoint.accept_new_data=true to continue with a new "
                       "order over the new data",
                       step, difference.data);
-    if (status == STATUS_OK) {
+    else {
         log_info(
             "data.train has changed, which checkpoint.accept_new_data allows: it had %s. From step %lld on, "
             "sequences follow a new order over the new data",
@@ -151,24 +141,21 @@ static enum status take_changed_data(struct trainer *trainer, const struct ident
 }
 
 // data.val may change: losses are then not comparable, but the weights are the same.
-static enum status take_val(struct trainer *trainer) {
+static void take_val(struct trainer *trainer) {
     struct identity *before = &trainer->run.data.val;
     const struct identity *now = trainer->val ? loader_identity(trainer->val) : NULL;
-    enum status status = STATUS_OK;
     if (now && before->n_shards > 0 && !identity_is_same(before, now)) {
         struct text difference = {0};
-        status = add_difference(before, now, &difference);
-        if (status == STATUS_OK)
-            log_warning("data.val has changed: it had %s. Losses on it cannot be compared with those before "
-                        "step %lld",
-                        difference.data, (long long)trainer->step);
+        add_difference(before, now, &difference);
+        log_warning("data.val has changed: it had %s. Losses on it cannot be compared with those before "
+                    "step %lld",
+                    difference.data, (long long)trainer->step);
         trainer->run.best = (struct run_best){0};
         text_free(&difference);
     }
     identity_free(before);
-    if (now && status == STATUS_OK)
+    if (now)
         identity_copy(before, now);
-    return status;
 }
 
 // The seed of the n-th order of the data. The first is the run's own.
@@ -203,7 +190,8 @@ static enum status settle_orders(struct trainer *trainer) {
     const int last = record->n_orders - 1;
     loader_begin_order(trainer->train, record->orders[last].step,
                        order_seed((uint64_t)trainer->config->train.seed, last));
-    return take_val(trainer);
+    take_val(trainer);
+    return STATUS_OK;
 }
 
 // A line for each source of a mixture. With train.max_minutes the number of steps, and so of epochs, is open.
@@ -212,8 +200,7 @@ static void describe_sources(const struct loader *loader, int64_t steps, const c
     for (int i = 0; i < sources->n && sources->n > 1; i++) {
         struct text line = {0};
         data_describe_source(sources, i, (double)loader_n_drawn(loader, i, steps), until, &line);
-        if (!line.failed)
-            log_info("%s", line.data);
+        log_info("%s", line.data);
         text_free(&line);
     }
 }
@@ -229,7 +216,7 @@ void trainer_describe_data(const struct trainer *trainer) {
              trainer->comm->world > 1 ? " per rank" : "");
     struct text schedule = {0};
     config_print_schedule(config, &schedule);
-    if (schedule.length > 0 && !schedule.failed)
+    if (schedule.length > 0)
         log_info("%s (train.%s)", schedule.data,
                  config->train.batch_size_schedule.n > 0 ? "batch_size_schedule" : "max_batch_size");
     text_free(&schedule);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/processors.h"
@@ -65,12 +66,9 @@ static enum status judge(const struct rank_device *all, int world) {
 static enum status compare(struct trainer *trainer) {
     struct comm *comm = trainer->comm;
     struct rank_device mine = {.place = trainer->device->place},
-                       *all = calloc((size_t)comm->world, sizeof *all);
+                       *all = allocate((size_t)comm->world, sizeof *all);
     memcpy(mine.arithmetic, trainer->device->arithmetic, sizeof mine.arithmetic);
-    enum status status =
-        trainer_agree(trainer, all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for the ranks' devices"));
-    if (status == STATUS_OK)
-        status = comm_gather(comm, &mine, sizeof mine, all);
+    enum status status = comm_gather(comm, &mine, sizeof mine, all);
     if (status == STATUS_OK)
         status = judge(all, comm->world);
     free(all);

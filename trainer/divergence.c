@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "trainer/spikes.h"
 #include "trainer/trainer_internal.h"
@@ -85,11 +86,8 @@ static enum status add_first(struct trainer *trainer, const struct trainer_step 
     const struct comm *comm = trainer->comm;
     const int64_t B = trainer->config->train.micro_batch_size;
     struct found mine = {0};
-    struct found *all = calloc((size_t)comm->world, sizeof *all);
-    enum status status = trainer_agree(
-        trainer, all ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for what %d ranks find", comm->world));
-    if (status == STATUS_OK)
-        status = repeat_step(trainer, step, &mine);
+    struct found *all = allocate((size_t)comm->world, sizeof *all);
+    enum status status = repeat_step(trainer, step, &mine);
     if (status == STATUS_OK)
         status = drop_gradients(trainer);
     if (status == STATUS_OK)
@@ -171,8 +169,6 @@ enum status trainer_diverged(struct trainer *trainer, const struct trainer_step 
                  text_plain_nan(step->now.grad_norm));
         status = add_first(trainer, step, &what);
     }
-    if (status == STATUS_OK)
-        status = trainer_agree(trainer, text_status(&what));
     if (status == STATUS_OK)
         status = act(trainer, step, is_finite, &what);
     text_free(&what);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/utf8.h"
@@ -224,11 +225,9 @@ static enum status load_tasks(struct trainer *trainer) {
                                               .vocab_size = (int)config->model.vocab_size,
                                               .seq_len = T, // positions beyond were never trained
                                               .limit = config->eval.limit}));
-    tasks->batches = calloc((size_t)tasks->list.n, sizeof *tasks->batches);
-    tasks->scores = calloc((size_t)tasks->list.n, sizeof *tasks->scores);
-    tasks->results = calloc((size_t)tasks->list.n, sizeof *tasks->results);
-    if (!tasks->batches || !tasks->scores || !tasks->results)
-        return FAIL(STATUS_FAILED, "out of memory for %d tasks", tasks->list.n);
+    tasks->batches = allocate((size_t)tasks->list.n, sizeof *tasks->batches);
+    tasks->scores = allocate((size_t)tasks->list.n, sizeof *tasks->scores);
+    tasks->results = allocate((size_t)tasks->list.n, sizeof *tasks->results);
     for (int i = 0; i < tasks->list.n; i++) {
         task_batches_make(&tasks->batches[i], &tasks->list.tasks[i], B, T);
         task_scores_init(&tasks->scores[i], &tasks->list.tasks[i]);
@@ -238,11 +237,9 @@ static enum status load_tasks(struct trainer *trainer) {
 }
 
 void trainer_tasks_free(struct trainer_tasks *tasks) {
-    for (int i = 0; i < tasks->list.n; i++) {
-        if (tasks->batches)
-            task_batches_free(&tasks->batches[i]);
-        if (tasks->scores)
-            task_scores_free(&tasks->scores[i]);
+    for (int i = 0; tasks->batches && i < tasks->list.n; i++) {
+        task_batches_free(&tasks->batches[i]);
+        task_scores_free(&tasks->scores[i]);
     }
     free(tasks->batches);
     free(tasks->scores);
@@ -277,11 +274,9 @@ static const struct data_task *find_recorded(const struct data_record *record, c
 }
 
 // Files may change: figures are then not comparable, but the weights are the same.
-static enum status record_tasks(struct trainer *trainer) {
+static void record_tasks(struct trainer *trainer) {
     const struct task_list *list = &trainer->tasks.list;
-    struct data_task *now = calloc((size_t)list->n + 1, sizeof *now);
-    if (!now)
-        return FAIL(STATUS_FAILED, "out of memory for the record of %d tasks", list->n);
+    struct data_task *now = allocate((size_t)list->n, sizeof *now);
     for (int i = 0; i < list->n; i++) {
         const struct task *task = &list->tasks[i];
         now[i] = (struct data_task){.items = task->n_items, .checksum = task->checksum};
@@ -297,7 +292,6 @@ static enum status record_tasks(struct trainer *trainer) {
     free(trainer->run.data.tasks);
     trainer->run.data.tasks = now;
     trainer->run.data.n_tasks = list->n;
-    return STATUS_OK;
 }
 
 enum status trainer_open_tasks(struct trainer *trainer) {
@@ -305,7 +299,8 @@ enum status trainer_open_tasks(struct trainer *trainer) {
         return STATUS_OK;
     TRY(trainer_agree(trainer, load_tasks(trainer)));
     TRY(check_same_tasks(trainer));
-    return trainer_agree(trainer, record_tasks(trainer));
+    record_tasks(trainer);
+    return STATUS_OK;
 }
 
 void trainer_describe_tasks(const struct trainer *trainer) {
@@ -352,17 +347,12 @@ static enum status score(struct trainer *trainer, int index) {
     return STATUS_OK;
 }
 
-static enum status print_result(const struct trainer *trainer, int index) {
+static void print_result(const struct trainer *trainer, int index) {
     struct text line = {0};
     task_result_add_line(&line, &trainer->tasks.results[index]);
-    enum status status = text_status(&line);
-    if (status == STATUS_OK) {
-        log_live_end();
-        log_info("step %lld  %s: %s", (long long)trainer->step, trainer->tasks.list.tasks[index].name,
-                 line.data);
-    }
+    log_live_end();
+    log_info("step %lld  %s: %s", (long long)trainer->step, trainer->tasks.list.tasks[index].name, line.data);
     text_free(&line);
-    return status;
 }
 
 static enum status evaluate_all_tasks(struct trainer *trainer) {
@@ -375,7 +365,7 @@ static enum status evaluate_all_tasks(struct trainer *trainer) {
     for (int i = 0; i < tasks->list.n; i++) {
         TRY(score(trainer, i));
         if (trainer_leads(trainer))
-            trainer_fail_later(trainer, print_result(trainer, i));
+            print_result(trainer, i);
     }
     tasks->seconds = clock_monotonic_s() - began;
     if (trainer_leads(trainer))

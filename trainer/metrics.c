@@ -40,8 +40,8 @@ static enum status remove_lines(const char *path, int64_t steps_done) {
             text_add_bytes(&kept, line, (size_t)(end - line) + 1);
         line = end + 1;
     }
-    enum status status = text_status(&kept);
-    if (status == STATUS_OK && kept.length != length)
+    enum status status = STATUS_OK;
+    if (kept.length != length)
         status = file_write_all(path, kept.data, kept.length);
     text_free(&kept);
     free(text);
@@ -50,8 +50,6 @@ static enum status remove_lines(const char *path, int64_t steps_done) {
 
 enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) {
     *metrics = (struct metrics){.path = file_path("%s/metrics.jsonl", folder)};
-    if (!metrics->path)
-        return STATUS_FAILED;
     TRY(remove_lines(metrics->path, steps_done));
     TRY(file_append_open(metrics->path, &metrics->stream));
     TRY(tensorboard_trim(folder, steps_done));
@@ -60,9 +58,8 @@ enum status metrics_open(struct metrics *metrics, const char *folder, int64_t st
 
 static enum status write_line(struct metrics *metrics, struct text *line) {
     text_add(line, "}\n");
-    enum status status = text_status(line);
-    if (status == STATUS_OK && (fwrite(line->data, 1, line->length, metrics->stream) != line->length ||
-                                fflush(metrics->stream) != 0))
+    enum status status = STATUS_OK;
+    if (fwrite(line->data, 1, line->length, metrics->stream) != line->length || fflush(metrics->stream) != 0)
         status = FAIL(STATUS_FAILED, "cannot write %s: %s", metrics->path, strerror(errno));
     text_free(line);
     return status;
@@ -178,8 +175,7 @@ static void add_sources(struct text *line, const struct eval_metrics *eval) {
 static enum status draw_sources(struct tensorboard *board, const struct eval_metrics *eval) {
     for (int i = 0; i < eval->n_sources; i++) {
         char *tag = file_path("%s/%s", eval->final ? "val/final_loss" : "val/loss", eval->sources[i].name);
-        enum status status =
-            tag ? tensorboard_add(board, eval->step, tag, eval->sources[i].loss) : STATUS_FAILED;
+        const enum status status = tensorboard_add(board, eval->step, tag, eval->sources[i].loss);
         free(tag);
         TRY(status);
     }
@@ -216,7 +212,7 @@ static enum status add_events(struct metrics *metrics, int64_t step, const char 
     enum status status = STATUS_OK;
     for (int i = 0; i < result->n_measures && status == STATUS_OK; i++) {
         char *tag = file_path("tasks/%s/%s", task, result->measures[i].name);
-        status = tag ? tensorboard_add(&metrics->board, step, tag, result->measures[i].value) : STATUS_FAILED;
+        status = tensorboard_add(&metrics->board, step, tag, result->measures[i].value);
         free(tag);
     }
     return status;

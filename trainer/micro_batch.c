@@ -2,6 +2,7 @@
 // on all ranks, and kept by a resumed run.
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "trainer/plan/micro_batch.h"
@@ -74,12 +75,9 @@ enum status trainer_choose_micro_batch(struct trainer *trainer) {
     enum status status = STATUS_OK;
     if (trainer->device->place == REGION_DEVICE)
         status = answer_of(trainer, &mine);
-    struct answer *all = calloc((size_t)comm->world, sizeof *all);
-    if (status == STATUS_OK && !all)
-        status = FAIL(STATUS_FAILED, "out of memory for the micro-batch sizes of %d ranks", comm->world);
-    status = trainer_agree(trainer, status);
-    if (status == STATUS_OK)
-        status = comm_gather(comm, &mine, sizeof mine, all);
+    TRY(trainer_agree(trainer, status));
+    struct answer *all = allocate((size_t)comm->world, sizeof *all);
+    status = comm_gather(comm, &mine, sizeof mine, all);
     if (status == STATUS_OK)
         settle(all, comm->world, &found);
     free(all);

@@ -49,20 +49,16 @@ static void log_lines(const char *text) {
     }
 }
 
-static enum status print(const struct trainer *trainer, const struct profile_about *about) {
+static void print(const struct trainer *trainer, const struct profile_about *about) {
     struct text text = {0};
     profile_print(about, &text);
-    enum status status = text_status(&text);
-    if (status == STATUS_OK) {
-        log_lines(text.data);
-        if (about->profile->n_left_out > 0)
-            log_info("the timeline is full: the last %lld spans of rank 0 are in profile.json only",
-                     (long long)about->profile->n_left_out);
-        log_info("profile: %s/profile.json, and trace.json for chrome://tracing or ui.perfetto.dev",
-                 trainer->folder.path);
-    }
+    log_lines(text.data);
+    if (about->profile->n_left_out > 0)
+        log_info("the timeline is full: the last %lld spans of rank 0 are in profile.json only",
+                 (long long)about->profile->n_left_out);
+    log_info("profile: %s/profile.json, and trace.json for chrome://tracing or ui.perfetto.dev",
+             trainer->folder.path);
     text_free(&text);
-    return status;
 }
 
 enum status trainer_profile_end(struct trainer *trainer) {
@@ -83,7 +79,7 @@ enum status trainer_profile_end(struct trainer *trainer) {
         TRY(align_clocks(trainer, &about));
         status = profile_write(&about, trainer->comm, trainer->folder.path);
         if (status == STATUS_OK && trainer_leads(trainer))
-            status = print(trainer, &about);
+            print(trainer, &about);
     }
     profiler_free(profiler);
     return trainer_agree_between_steps(trainer, status);

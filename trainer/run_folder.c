@@ -17,14 +17,11 @@
 #define MEETING_SECONDS 2
 #define MEETING_PREFIX  ".meeting-"
 
-enum status run_folder_join(struct run_folder *folder, const char *path) {
+void run_folder_join(struct run_folder *folder, const char *path) {
     *folder = (struct run_folder){.path = file_path("%s", path),
                                   .checkpoints = file_path("%s/checkpoints", path),
                                   .samples = file_path("%s/samples", path),
                                   .lock = -1};
-    if (!folder->path || !folder->checkpoints || !folder->samples)
-        return STATUS_FAILED;
-    return STATUS_OK;
 }
 
 // Files of runs that were killed in run_folder_meet.
@@ -35,7 +32,7 @@ static enum status remove_meeting_files(const char *path) {
         if (strncmp(names.paths[i], MEETING_PREFIX, sizeof MEETING_PREFIX - 1) != 0)
             continue;
         char *file = file_path("%s/%s", path, names.paths[i]);
-        status = file ? file_remove_tree(file) : STATUS_FAILED;
+        status = file_remove_tree(file);
         free(file);
     }
     file_list_free(&names);
@@ -49,8 +46,6 @@ static enum status check_replaced_config(const char *folder) {
                                            "scheduler", "checkpoint", "run"};
     char *path = file_path("%s/config.json", folder);
     cJSON *json = NULL;
-    if (!path)
-        return STATUS_FAILED;
     enum status status = STATUS_OK;
     struct stat info;
     if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) { // writing reports what is wrong with others
@@ -69,15 +64,13 @@ static enum status check_replaced_config(const char *folder) {
     return status;
 }
 
-enum status run_folder_open(struct run_folder *folder, const char *path) {
-    TRY(run_folder_join(folder, path));
+enum status run_folder_open(struct run_folder *folder) {
+    const char *path = folder->path;
     TRY(check_replaced_config(path));
     TRY(file_make_folders(path));
     if (access(path, W_OK) != 0)
         return FAIL(STATUS_INVALID, "the run folder %s is not writable; choose another with run.dir", path);
     char *lock = file_path("%s/lock", path);
-    if (!lock)
-        return STATUS_FAILED;
     enum status status = file_lock(lock, &folder->lock);
     free(lock);
     TRY(status);
@@ -97,8 +90,6 @@ static enum status find_meeting_file(const char *folder, const struct meeting_pl
     const struct timespec nap = {.tv_nsec = 20000000};
     char here[RANKS_PLACE];
     char *path = file_path("%s/%s", folder, of_rank_0->name);
-    if (!path)
-        return STATUS_FAILED;
     double until = clock_monotonic_s() + MEETING_SECONDS;
     bool found = file_exists(path);
     while (!found && clock_monotonic_s() < until) {
@@ -127,7 +118,7 @@ enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) 
         snprintf(place.name, sizeof place.name, MEETING_PREFIX "%ld-%016llx", (long)getpid(),
                  (unsigned long long)(clock_wall_s() * 1e9));
         path = file_path("%s/%s", folder->path, place.name);
-        status = path ? file_write_all(path, "", 0) : STATUS_FAILED;
+        status = file_write_all(path, "", 0);
     }
     status = comm_agree(comm, status);
     if (status == STATUS_OK)
@@ -163,9 +154,7 @@ enum status run_folder_begin(struct run_folder *folder, const struct config *con
     char *config_path = file_path("%s/config.json", folder->path),
          *log_path = file_path("%s/log.txt", folder->path);
     config_print(config, &json);
-    enum status status = config_path && log_path ? text_status(&json) : STATUS_FAILED;
-    if (status == STATUS_OK)
-        status = file_write_all(config_path, json.data, json.length);
+    enum status status = file_write_all(config_path, json.data, json.length);
     if (status == STATUS_OK)
         status = log_open_file(log_path);
     text_free(&json);

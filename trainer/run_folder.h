@@ -12,12 +12,12 @@ struct run_folder {
     int lock;
 };
 
-// For rank 0. Creates the folder, locks it and removes files that a killed run left. STATUS_INVALID when it
-// cannot be created, another process, which the message names, holds the lock, or its config.json is not that
-// of a run.
-enum status run_folder_open(struct run_folder *folder, const char *path) MUST_CHECK;
-// For the other ranks: sets the paths only.
-enum status run_folder_join(struct run_folder *folder, const char *path) MUST_CHECK;
+// On all ranks: sets the paths.
+void run_folder_join(struct run_folder *folder, const char *path);
+// Then on rank 0. Creates the folder, locks it and removes files that a killed run left. STATUS_INVALID when
+// it cannot be created, another process, which the message names, holds the lock, or its config.json is not
+// that of a run.
+enum status run_folder_open(struct run_folder *folder) MUST_CHECK;
 // Collective. Checks that the path is the same folder on all ranks: rank 0 writes a file with a unique name,
 // and each rank must see it. STATUS_INVALID names a rank that does not, and both locations.
 enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) MUST_CHECK;

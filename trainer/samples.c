@@ -12,14 +12,10 @@ static enum status add_to_text(void *context, const char *bytes, size_t n_bytes)
 }
 
 static enum status write_sample(const struct trainer *trainer, const struct text *text) {
-    char *path = NULL;
-    enum status status = text_status(text);
-    if (status == STATUS_OK && file_make_folders(trainer->folder.samples) != STATUS_OK)
-        status = STATUS_FAILED; // the folder was writable at the start (run_folder_try)
-    if (status == STATUS_OK) {
-        path = file_path("%s/step-%08lld.txt", trainer->folder.samples, (long long)trainer->step);
-        status = path ? file_write_all(path, text->data ? text->data : "", text->length) : STATUS_FAILED;
-    }
+    if (file_make_folders(trainer->folder.samples) != STATUS_OK)
+        return STATUS_FAILED; // the folder was writable at the start (run_folder_try)
+    char *path = file_path("%s/step-%08lld.txt", trainer->folder.samples, (long long)trainer->step);
+    const enum status status = file_write_all(path, text->data ? text->data : "", text->length);
     if (status == STATUS_OK) {
         log_live_end();
         log_info("step %lld  sample: %s", (long long)trainer->step, text->data ? text->data : "");

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -52,7 +53,7 @@ static enum status resolve_config(struct trainer *trainer) {
     TRY(config_require_training(config));
     if (config->model.init_from[0])
         TRY(find_model_sizes(trainer));
-    TRY(data_defaults_apply(config));
+    data_defaults_apply(config);
     TRY(trainer_load_tokenizer(trainer));
     TRY(config_resolve(config, trainer->comm->world));
     const struct gpt_config sizes = config_model(config);
@@ -72,14 +73,11 @@ static enum status check_same_config(struct trainer *trainer) {
     if (comm->world == 1)
         return STATUS_OK;
     config_print(trainer->config, &json);
-    TRY(trainer_agree(trainer, text_status(&json)));
     uint64_t length = json.length;
     enum status status = comm_broadcast(comm, &length, sizeof length, 0);
-    char *text = status == STATUS_OK ? calloc(1, length + 1) : NULL;
-    if (status == STATUS_OK)
-        status = trainer_agree(trainer, text ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for a config"));
     if (status == STATUS_OK) {
         struct config of_rank_0 = {0};
+        char *text = allocate(1, length + 1);
         memcpy(text, json.data, comm->rank == 0 ? length : 0);
         status = comm_broadcast(comm, text, length, 0);
         if (status == STATUS_OK)
@@ -88,8 +86,8 @@ static enum status check_same_config(struct trainer *trainer) {
             status = config_check_same(trainer->config, &of_rank_0);
         status = trainer_agree(trainer, status);
         config_free(&of_rank_0);
+        free(text);
     }
-    free(text);
     text_free(&json);
     return status;
 }
@@ -128,9 +126,7 @@ static enum status gather_memory(struct trainer *trainer, enum region_place plac
         TRY(trainer_agree(trainer, device_memory_available(trainer->device, &available)));
     const struct memory_need mine = {region_memory_bytes(&trainer->memory, place), available,
                                      (uint64_t)comm->local_world};
-    struct memory_need *all = calloc((size_t)comm->world, sizeof mine);
-    if (!all)
-        return FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", comm->world);
+    struct memory_need *all = allocate((size_t)comm->world, sizeof mine);
     enum status status = comm_gather(comm, &mine, sizeof mine, all);
     *out = all[0];
     for (int rank = 1; rank < comm->world && status == STATUS_OK; rank++)
@@ -283,7 +279,7 @@ static void describe_regularization(const struct config *config) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].value > 0)
             text_add(&list, "%s%s %g", list.length ? ", " : "", parts[i].name, parts[i].value);
-    if (list.length > 0 && !list.failed)
+    if (list.length > 0)
         log_info("the training loss is with %s; evaluations are without", list.data);
     text_free(&list);
 }
@@ -311,8 +307,7 @@ static void describe(const struct trainer *trainer) {
         log_info("offload: ignored, as the device is the CPU and everything is in host memory");
     struct text line = {0};
     model_line_print(&trainer->params, &line);
-    if (!line.failed)
-        log_info("%s", line.data);
+    log_info("%s", line.data);
     text_free(&line);
     if (config->train.ema.type != CONFIG_EMA_NONE)
         log_info("evaluations use the exponential average of the weights (train.ema)");
@@ -329,16 +324,15 @@ static void describe_groups(const struct trainer *trainer) {
     if (!trainer_leads(trainer) || trainer->config->optimizer.groups.n == 0)
         return;
     optimizer_groups_print(&trainer->engine.state.stage.groups, trainer->config, &trainer->params, &lines);
-    if (!lines.failed)
-        log_info("%s", lines.data);
+    log_info("%s", lines.data);
     text_free(&lines);
 }
 
 // Opens the run folder and checks that it is the same on all ranks.
 static enum status open_folder(struct trainer *trainer) {
     const char *path = trainer->config->run.dir;
-    TRY(trainer_agree(trainer, trainer_leads(trainer) ? run_folder_open(&trainer->folder, path)
-                                                      : run_folder_join(&trainer->folder, path)));
+    run_folder_join(&trainer->folder, path);
+    TRY(trainer_agree(trainer, trainer_leads(trainer) ? run_folder_open(&trainer->folder) : STATUS_OK));
     return run_folder_meet(&trainer->folder, trainer->comm);
 }
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "kernels/observe.h"
 
 // ---- spikes
@@ -392,13 +393,10 @@ enum status finding_train(struct gpt *gpt, const struct params *params, const st
                                        .params_acquire = acquire,
                                        .params_release = release,
                                        .grads_ready = ready};
-    search.chunk = malloc(CHUNK_BYTES);
-    // A rank without it takes part all the same: the others' collectives need it.
-    if (search.chunk)
-        observe_begin(device, look_at_call, &search);
-    enum status status = gpt_train(gpt, stream, &watched, loss);
-    if (search.chunk)
-        observe_end(device, look_at_call);
+    search.chunk = allocate(1, CHUNK_BYTES);
+    observe_begin(device, look_at_call, &search);
+    const enum status status = gpt_train(gpt, stream, &watched, loss);
+    observe_end(device, look_at_call);
     free(search.chunk);
     return status;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "kernels/update.h"
@@ -154,7 +155,7 @@ static enum status begin_update(struct trainer *trainer, const struct trainer_st
     struct optimizer *optimizer = &trainer->engine.optimizer;
     if (optimizer_decides_on_device(optimizer))
         return optimizer_begin(optimizer, &trainer->stream, step->slot, &step->plan);
-    optimizer_set_average_weight(optimizer, step->plan.average_weight);
+    optimizer->average_weight = step->plan.average_weight;
     return STATUS_OK;
 }
 
@@ -235,9 +236,7 @@ static enum status accumulate(struct trainer *trainer, struct trainer_step *step
 static enum status gather_reports(struct trainer *trainer, const struct step_report *mine, double *loss_sum,
                                   struct step_metrics *now, struct step_report *first, bool *whole) {
     struct comm *comm = trainer->comm;
-    struct step_report *all = calloc((size_t)comm->world, sizeof *all);
-    if (!all)
-        return FAIL(STATUS_FAILED, "out of memory for the reports of %d ranks", comm->world);
+    struct step_report *all = allocate((size_t)comm->world, sizeof *all);
     enum status status = comm_gather(comm, mine, sizeof *mine, all);
     double losses[comm->world];
     *whole = true;

@@ -2,18 +2,15 @@
 // With another tokenizer the same ids mean other text, so bits per byte and samples would silently be wrong.
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
 
-static enum status make_table(struct trainer *trainer) {
+static void make_table(struct trainer *trainer) {
     int n = tokenizer_n_ids(trainer->tokenizer);
-    trainer->token_bytes = calloc((size_t)n, sizeof *trainer->token_bytes);
-    if (!trainer->token_bytes)
-        return FAIL(STATUS_FAILED, "out of memory for a tokenizer's table");
-    for (int32_t id = 0; id < n; id++) {
+    trainer->token_bytes = allocate((size_t)n, sizeof *trainer->token_bytes);
+    for (int32_t id = 0; id < n; id++)
         trainer->token_bytes[id] = (int)tokenizer_text_bytes(trainer->tokenizer, id);
-    }
-    return STATUS_OK;
 }
 
 // The tokenizer of model.init_from comes before one that was found with the shards; the two are compared.
@@ -27,7 +24,8 @@ enum status trainer_load_tokenizer(struct trainer *trainer) {
         return STATUS_OK;
     TRY(tokenizer_load(path_of(trainer), &trainer->tokenizer));
     TRY(model_sizes_from_tokenizer(config, path_of(trainer), tokenizer_n_ids(trainer->tokenizer)));
-    return make_table(trainer);
+    make_table(trainer);
+    return STATUS_OK;
 }
 
 // ---- several ranks
@@ -83,7 +81,8 @@ enum status trainer_check_resumed_tokenizer(struct trainer *trainer) {
     enum status status = identify_recorded(checkpoint, copy, &before);
     if (status == STATUS_OK && !trainer->tokenizer) {
         trainer->tokenizer = copy;
-        return make_table(trainer);
+        make_table(trainer);
+        return STATUS_OK;
     }
     if (status == STATUS_OK) {
         const struct tokenizer_identity now = tokenizer_identify(trainer->tokenizer, path_of(trainer));

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "trainer/signals.h"
@@ -171,9 +172,7 @@ static enum status run(struct trainer *trainer) {
 }
 
 enum status trainer_run(struct config *config, const char *command, struct comm *comm) {
-    struct trainer *trainer = calloc(1, sizeof *trainer);
-    if (!trainer)
-        return FAIL(STATUS_FAILED, "out of memory for a trainer");
+    struct trainer *trainer = allocate(1, sizeof *trainer);
     trainer->config = config;
     trainer->command = command;
     trainer->comm = comm;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "data/shard.h"
 
 // ---- the tokenizer
@@ -38,9 +39,8 @@ static void apply_tokenizer(struct config *config, bool with_file) {
     shard_close(&shard);
 }
 
-enum status data_defaults_vocabulary(struct config *config) {
+void data_defaults_vocabulary(struct config *config) {
     apply_tokenizer(config, false);
-    return STATUS_OK;
 }
 
 // ---- validation shards
@@ -62,23 +62,22 @@ static const char *find_word(const char *path) {
     return found;
 }
 
-// *pattern: validation shards that belong to a pattern of data.train; NULL when there are none. Of a single
-// shard (fineweb_train_000001.bin) the number may differ (fineweb_val_000000.bin).
-static enum status follow(const char *train, char **pattern) {
+// The pattern of the validation shards that belong to one of data.train; NULL when there are none. Of a
+// single shard (fineweb_train_000001.bin) the number may differ (fineweb_val_000000.bin).
+static char *follow(const char *train) {
     const char *word = find_word(train);
-    *pattern = NULL;
+    char *pattern = NULL;
     if (!word)
-        return STATUS_OK;
+        return NULL;
     const int before = (int)(word - train);
     char *candidates[] = {file_path("%.*sval%s", before, train, word + strlen("train")),
                           file_path("%.*sval*.bin", before, train)};
-    enum status status = candidates[0] && candidates[1] ? STATUS_OK : STATUS_FAILED;
     for (size_t i = 0; i < sizeof candidates / sizeof *candidates; i++)
-        if (status == STATUS_OK && !*pattern && matches(candidates[i]))
-            *pattern = candidates[i];
+        if (!pattern && matches(candidates[i]))
+            pattern = candidates[i];
         else
             free(candidates[i]);
-    return status;
+    return pattern;
 }
 
 static bool holds(const struct file_list *list, const char *path) {
@@ -89,32 +88,25 @@ static bool holds(const struct file_list *list, const char *path) {
 }
 
 // The validation shards of a source of data.train: none, if there are none beside it.
-static enum status follow_source(const struct file_list *train, struct file_list *val) {
-    val->paths = calloc((size_t)train->n_paths + 1, sizeof *val->paths);
-    if (!val->paths)
-        return FAIL(STATUS_FAILED, "out of memory for %d paths", train->n_paths);
+static void follow_source(const struct file_list *train, struct file_list *val) {
+    val->paths = allocate((size_t)train->n_paths, sizeof *val->paths);
     for (int i = 0; i < train->n_paths; i++) {
-        char *pattern;
-        TRY(follow(train->paths[i], &pattern));
+        char *pattern = follow(train->paths[i]);
         if (pattern && !holds(val, pattern))
             val->paths[val->n_paths++] = pattern;
         else
             free(pattern);
     }
-    return STATUS_OK;
 }
 
 // Sources keep their weights; those without validation shards are left out.
-static enum status apply_val(struct config *config) {
+static void apply_val(struct config *config) {
     const struct config_sources *train = &config->data.train;
-    struct config_sources val = {.list = calloc((size_t)train->n + 1, sizeof *val.list)};
-    if (!val.list)
-        return FAIL(STATUS_FAILED, "out of memory for %d sources", train->n);
-    enum status status = STATUS_OK;
-    for (int i = 0; i < train->n && status == STATUS_OK; i++) {
+    struct config_sources val = {.list = allocate((size_t)train->n, sizeof *val.list)};
+    for (int i = 0; i < train->n; i++) {
         struct config_source *source = &val.list[val.n];
         source->weight = train->list[i].weight;
-        status = follow_source(&train->list[i].files, &source->files);
+        follow_source(&train->list[i].files, &source->files);
         if (source->files.n_paths > 0)
             val.n++;
         else
@@ -122,14 +114,12 @@ static enum status apply_val(struct config *config) {
     }
     config_sources_free(&config->data.val);
     config->data.val = val;
-    return status;
 }
 
-enum status data_defaults_apply(struct config *config) {
+void data_defaults_apply(struct config *config) {
     apply_tokenizer(config, true);
     if (!config_given(config, "data.val"))
-        TRY(apply_val(config));
+        apply_val(config);
     if (config->data.val.n > 0)
         config->data.val_split = 0;
-    return STATUS_OK;
 }

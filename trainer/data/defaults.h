@@ -12,8 +12,8 @@
 #include "options/config.h"
 
 // Sets model.vocab_size only: all that a plan needs.
-enum status data_defaults_vocabulary(struct config *config) MUST_CHECK;
+void data_defaults_vocabulary(struct config *config);
 // Sets all of them. data.val_split becomes 0 where data.val names shards, because nothing is held out then.
-enum status data_defaults_apply(struct config *config) MUST_CHECK;
+void data_defaults_apply(struct config *config);
 
 #endif

@@ -42,20 +42,16 @@ static double rows_of_run(const struct config *config) {
     return rows;
 }
 
-static enum status log_sources(const struct config *config, const struct sources *sources) {
+static void log_sources(const struct config *config, const struct sources *sources) {
     const double rows = rows_of_run(config);
     char until[64];
     snprintf(until, sizeof until, " in %lld steps", (long long)config->train.max_steps);
     for (int i = 0; i < sources->n; i++) {
         struct text line = {0};
         data_describe_source(sources, i, rows * sources->list[i].share, until, &line);
-        const enum status status = text_status(&line);
-        if (status == STATUS_OK)
-            log_info("%s", line.data);
+        log_info("%s", line.data);
         text_free(&line);
-        TRY(status);
     }
-    return STATUS_OK;
 }
 
 void data_log_mixture(const struct config *config, bool warn) {
@@ -65,10 +61,10 @@ void data_log_mixture(const struct config *config, bool warn) {
         return;
     struct sources_options options = data_sources(config, false, list);
     options.seq_len = (int)config->train.seq_len;
-    enum status status = sources_open(&sources, &options);
+    const enum status status = sources_open(&sources, &options);
     if (status == STATUS_OK)
-        status = log_sources(config, &sources);
-    if (status != STATUS_OK && warn)
+        log_sources(config, &sources);
+    else if (warn)
         log_warning("%s", status_message());
     status_clear();
     sources_free(&sources);

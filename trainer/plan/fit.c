@@ -179,8 +179,7 @@ static enum status describe(const struct ladder *ladder, setting taken, struct f
     out->overrides = overrides.data;
     out->description = words.data;
     out->same_bits = sums_alike(run->config, &config) && !level_of(taken, ATTENTION);
-    TRY(text_status(&overrides));
-    return text_status(&words);
+    return STATUS_OK;
 }
 
 // Proposes a setting that fits, without the rungs that it does not need. Its memory limits the next one.
@@ -316,15 +315,13 @@ enum status fit_advise(const struct engine_options *run, const struct fit_machin
     struct fit fit = {.n_proposals = 0};
     struct device *device = NULL;
     char bytes[32];
-    enum status status = STATUS_OK;
     if (place == REGION_DEVICE) // the GPU would measure the GEMMs of every setting
         device = cuda_device_plan();
     if (device) {
         device->attention = run->device->attention;
         request.plan.device = device;
     }
-    if (status == STATUS_OK)
-        status = fit_find(&request, &fit);
+    const enum status status = fit_find(&request, &fit);
     if (fit.n_proposals > 0)
         text_add(out, "; it would fit (%s per rank) with %s",
                  text_bytes(bytes, sizeof bytes, (double)fit.proposals[0].taken[place]),
@@ -335,7 +332,7 @@ enum status fit_advise(const struct engine_options *run, const struct fit_machin
                  fit.preset ? fit.preset : "");
     fit_free(&fit);
     device_close(device);
-    return status == STATUS_OK ? text_status(out) : status;
+    return status;
 }
 
 // ---- the report
@@ -445,7 +442,6 @@ static void add_case_json(struct text *out, const struct fit_report *report, int
         text_add(out, ", \"device_bytes\": %zu, \"host_bytes\": %zu, \"flops\": %.10g, \"same_bits\": %s}",
                  one->taken[REGION_DEVICE], one->taken[REGION_HOST], one->flops,
                  one->same_bits ? "true" : "false");
-        out->failed |= command.failed;
         text_free(&command);
     }
     text_add(out, "%s", plan->refused ? "" : "]");
@@ -493,12 +489,9 @@ enum status fit_report_print(const struct fit_report *report, bool as_json) {
         n_proposals += report->cases[i].n_proposals;
         preset = preset ? preset : report->cases[i].preset;
     }
-    enum status status = text_status(&out);
-    if (status == STATUS_OK)
-        status = text_status(&machine);
-    if (status == STATUS_OK)
-        fwrite(out.data, 1, out.length, stdout);
-    if (status == STATUS_OK && n_proposals == 0)
+    enum status status = STATUS_OK;
+    fwrite(out.data, 1, out.length, stdout);
+    if (n_proposals == 0)
         status =
             FAIL(STATUS_FAILED, "%s: no setting fits into %s; %s%s", report->plans->source, machine.data,
                  preset ? "the largest preset that fits is " : "no preset fits either", preset ? preset : "");

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/log.h"
 #include "model/params.h"
 #include "trainer/profile/profiler.h"
@@ -155,28 +156,27 @@ static bool is_covered(const struct rank_load *loads, const int *front, int n, c
 }
 
 // Moves the Pareto-largest and the Pareto-smallest loads to the front: one of the former needs most memory,
-// one of the latter least. Returns how many there are, a handful for any number of ranks; -1: out of memory.
+// one of the latter least. Returns how many there are, a handful for any number of ranks.
 static int keep_extremes(struct rank_load *loads, int n) {
     int n_front = 0, n_kept = 0;
     qsort(loads, (size_t)n, sizeof *loads, compare_loads);
-    int *front = calloc((size_t)n + 1, sizeof *front);
-    bool *kept = calloc((size_t)n + 1, sizeof *kept);
+    int *front = allocate((size_t)n, sizeof *front);
+    bool *kept = allocate((size_t)n, sizeof *kept);
     // A load that covers another is before it.
-    for (int i = 0; front && kept && i < n; i++)
+    for (int i = 0; i < n; i++)
         if (!is_covered(loads, front, n_front, &loads[i], false)) {
             kept[i] = true;
             front[n_front++] = i;
         }
     n_front = 0;
-    for (int i = n - 1; front && kept && i >= 0; i--)
+    for (int i = n - 1; i >= 0; i--)
         if (!is_covered(loads, front, n_front, &loads[i], true)) {
             kept[i] = true;
             front[n_front++] = i;
         }
-    for (int i = 0; front && kept && i < n; i++)
+    for (int i = 0; i < n; i++)
         if (kept[i])
             loads[n_kept++] = loads[i];
-    n_kept = front && kept ? n_kept : -1;
     free(front);
     free(kept);
     return n_kept;
@@ -207,28 +207,19 @@ static void measure_loads(const struct optimizer_groups *groups, const struct pa
 
 static enum status choose_ranks(const struct engine_options *options, const struct partition *partition,
                                 int **ranks, int *n_ranks) {
-    int world = partition->world;
     struct optimizer_groups groups;
-    struct rank_load *loads = calloc((size_t)world, sizeof *loads);
-    int *list = calloc((size_t)world, sizeof *list), n_others = -1;
     enum status status = optimizer_groups_init(&groups, options->config, options->params);
-    if (status == STATUS_OK && loads && list) {
+    if (status == STATUS_OK) {
+        struct rank_load *loads = allocate((size_t)partition->world, sizeof *loads);
         measure_loads(&groups, options->params, partition, loads);
-        n_others = keep_extremes(loads + 1, world - 1);
+        *n_ranks = 1 + keep_extremes(loads + 1, partition->world - 1);
+        *ranks = allocate((size_t)*n_ranks, sizeof **ranks);
+        for (int i = 0; i < *n_ranks; i++)
+            (*ranks)[i] = loads[i].rank;
+        free(loads);
     }
-    if (status == STATUS_OK && n_others < 0)
-        status = FAIL(STATUS_FAILED, "out of memory for the plans of %d ranks", world);
-    for (int i = 0; i <= n_others; i++)
-        list[i] = loads[i].rank;
     optimizer_groups_free(&groups);
-    free(loads);
-    if (status != STATUS_OK) {
-        free(list);
-        return status;
-    }
-    *ranks = list;
-    *n_ranks = 1 + n_others;
-    return STATUS_OK;
+    return status;
 }
 
 enum status plan_ranks(const struct engine_options *options, int **ranks, int *n_ranks) {

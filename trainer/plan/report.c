@@ -89,7 +89,6 @@ void plan_add_folded(struct text *out, struct text *line, const char *indent, co
     if (line->data)
         text_add_folded(out, line->data, PLAN_COLUMNS, indent, tail);
     text_add(out, "\n");
-    out->failed |= line->failed;
     text_free(line);
 }
 
@@ -455,15 +454,12 @@ static void add_paper_json(struct text *out) {
 
 // ---- printing
 
-static enum status print_text(struct text *text) {
-    enum status status = text_status(text);
-    if (status == STATUS_OK)
-        fwrite(text->data, 1, text->length, stdout);
+static void print_text(struct text *text) {
+    fwrite(text->data, 1, text->length, stdout);
     text_free(text);
-    return status;
 }
 
-enum status plan_report_print(const struct plan_report *report, bool paper) {
+void plan_report_print(const struct plan_report *report, bool paper) {
     struct text out = {0};
     if (report)
         add_report(&out, report);
@@ -471,10 +467,10 @@ enum status plan_report_print(const struct plan_report *report, bool paper) {
         text_add(&out, "%s", report ? "\n" : "");
         add_paper(&out);
     }
-    return print_text(&out);
+    print_text(&out);
 }
 
-enum status plan_report_print_json(const struct plan_report *report, bool paper) {
+void plan_report_print_json(const struct plan_report *report, bool paper) {
     struct text out = {0};
     text_add(&out, "{\n");
     if (report)
@@ -483,5 +479,5 @@ enum status plan_report_print_json(const struct plan_report *report, bool paper)
     if (paper)
         add_paper_json(&out);
     text_add(&out, "\n}\n");
-    return print_text(&out);
+    print_text(&out);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
 
@@ -129,16 +130,12 @@ static void add_rows(const struct profile_about *about, struct profile_summary *
     }
 }
 
-enum status profile_summary_make(const struct profile_about *about, struct profile_summary *out) {
+void profile_summary_make(const struct profile_about *about, struct profile_summary *out) {
     const struct profile *profile = about->profile;
     int first = profile->n_steps > 1 ? 1 : 0, n = profile->n_steps - first;
     *out = (struct profile_summary){.first = first, .n_steps = n};
-    out->lines = calloc(PROFILE_MOST_ROWS, sizeof *out->lines);
-    double *steps = calloc(PROFILE_MOST_ROWS * PROFILER_STEPS, sizeof *steps);
-    if (!out->lines || !steps) {
-        free(steps);
-        return FAIL(STATUS_FAILED, "out of memory for a profile's summary");
-    }
+    out->lines = allocate(PROFILE_MOST_ROWS, sizeof *out->lines);
+    double *steps = allocate(PROFILE_MOST_ROWS * PROFILER_STEPS, sizeof *steps);
     add_rows(about, out, steps);
     for (int step = 0; step < n; step++) {
         out->seconds += steps[step] = step_seconds(profile, first + step);
@@ -150,7 +147,6 @@ enum status profile_summary_make(const struct profile_about *about, struct profi
     for (int i = 0; i < out->n_lines; i++)
         out->other -= out->lines[i].counts ? out->lines[i].sum.seconds : 0;
     qsort(out->lines, (size_t)out->n_lines, sizeof *out->lines, compare_lines);
-    return STATUS_OK;
 }
 
 void profile_summary_free(struct profile_summary *summary) {
@@ -234,10 +230,8 @@ static void print_summary(const struct profile_about *about, const struct profil
 
 void profile_print(const struct profile_about *about, struct text *out) {
     struct profile_summary summary;
-    if (profile_summary_make(about, &summary) != STATUS_OK)
-        out->failed = true;
-    else
-        print_summary(about, &summary, out);
+    profile_summary_make(about, &summary);
+    print_summary(about, &summary, out);
     profile_summary_free(&summary);
 }
 
@@ -343,10 +337,8 @@ void profile_add_json(const struct profile_about *about, struct text *out) {
     for (int track = 0; track < profile->n_tracks; track++)
         text_add(out, "%s\"%s\"", track ? ", " : "", profile->tracks[track].name);
     text_add(out, "], \"events_left_out\": %" PRId64 ",\n \"summary\": ", profile->n_left_out);
-    if (profile_summary_make(about, &summary) != STATUS_OK)
-        out->failed = true;
-    else
-        add_summary(about, &summary, out);
+    profile_summary_make(about, &summary);
+    add_summary(about, &summary, out);
     profile_summary_free(&summary);
     text_add(out, ",\n \"steps\": [\n");
     for (int step = 0; step < profile->n_steps; step++) {
@@ -407,9 +399,7 @@ static enum status write_rank(const struct profile_about *about, const char *fol
     struct text text = {0};
     char *path = rank_path(folder, name, about->rank);
     add(about, &text);
-    enum status status = path ? text_status(&text) : STATUS_FAILED;
-    if (status == STATUS_OK)
-        status = file_write_all(path, text.data, text.length);
+    const enum status status = file_write_all(path, text.data, text.length);
     text_free(&text);
     free(path);
     return status;
@@ -418,7 +408,7 @@ static enum status write_rank(const struct profile_about *about, const char *fol
 static enum status copy_rank(struct file_writer *writer, const char *folder, const char *name, int rank) {
     char *path = rank_path(folder, name, rank), *data = NULL;
     size_t bytes;
-    enum status status = path ? file_read(path, LARGEST_RANK_FILE, &data, &bytes) : STATUS_FAILED;
+    enum status status = file_read(path, LARGEST_RANK_FILE, &data, &bytes);
     if (status == STATUS_OK) {
         file_write(writer, rank ? ",\n" : "", rank ? 2 : 0);
         file_write(writer, data, bytes);
@@ -433,8 +423,6 @@ static enum status copy_rank(struct file_writer *writer, const char *folder, con
 static enum status join_ranks(const char *folder, const char *name, const char *begin, int world) {
     struct file_writer writer;
     char *path = file_path("%s/%s.json", folder, name);
-    if (!path)
-        return STATUS_FAILED;
     enum status status = file_writer_open(&writer, path);
     free(path);
     TRY(status);

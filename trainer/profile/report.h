@@ -40,11 +40,11 @@ struct profile_summary {
     int64_t launches;         // over the steps; 0 where operations are synchronous
     double other;             // seconds that no line accounts for
 };
-// Free with profile_summary_free, also after a failure.
-enum status profile_summary_make(const struct profile_about *about, struct profile_summary *out) MUST_CHECK;
+// Free with profile_summary_free.
+void profile_summary_make(const struct profile_about *about, struct profile_summary *out);
 void profile_summary_free(struct profile_summary *summary);
 
-// Append to `out`; errors are kept in it (text_status).
+// Append to `out`.
 void profile_print(const struct profile_about *about, struct text *out);
 void profile_add_json(const struct profile_about *about, struct text *out);
 void profile_add_trace(const struct profile_about *about, struct text *out);

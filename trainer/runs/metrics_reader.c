@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 
 #define BUFFER_BYTES ((size_t)1 << 20) // the longest line, with its newline
@@ -99,12 +100,9 @@ static bool read_line(const char *p, struct metrics_line *line) {
 
 // ---- the file
 
-enum status metrics_reader_open(struct metrics_reader *reader, const char *folder) {
+void metrics_reader_open(struct metrics_reader *reader, const char *folder) {
     *reader = (struct metrics_reader){
-        .path = file_path("%s/metrics.jsonl", folder), .buffer = malloc(BUFFER_BYTES), .descriptor = -1};
-    if (!reader->path || !reader->buffer)
-        return FAIL(STATUS_FAILED, "out of memory to read %s/metrics.jsonl", folder);
-    return STATUS_OK;
+        .path = file_path("%s/metrics.jsonl", folder), .buffer = allocate(1, BUFFER_BYTES), .descriptor = -1};
 }
 
 void metrics_reader_close(struct metrics_reader *reader) {

@@ -67,8 +67,8 @@ enum metrics_event {
     METRICS_RESTARTED // a resumed run rewrote the file: reading starts over, and what was read is void
 };
 
-// The file need not exist yet. STATUS_FAILED: out of memory. Close it also then.
-enum status metrics_reader_open(struct metrics_reader *reader, const char *folder) MUST_CHECK;
+// The file need not exist yet.
+void metrics_reader_open(struct metrics_reader *reader, const char *folder);
 // Goes on at the first whole line of the last `bytes` of the file. Before the first call of next.
 void metrics_reader_seek_tail(struct metrics_reader *reader, uint64_t bytes);
 // STATUS_FAILED: the file cannot be read.

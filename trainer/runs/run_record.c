@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
 
@@ -18,7 +19,7 @@ const char *run_state_name(enum run_state state) {
 
 static bool has_file(const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
-    const bool found = path && file_exists(path);
+    const bool found = file_exists(path);
     free(path);
     return found;
 }
@@ -40,7 +41,7 @@ bool run_folder_is_run(const char *path) {
 static cJSON *read_json(const char *folder, const char *name) {
     cJSON *json = NULL;
     char *path = file_path("%s/%s", folder, name);
-    if (path && file_exists(path) && json_read_file(path, &json) != STATUS_OK)
+    if (file_exists(path) && json_read_file(path, &json) != STATUS_OK)
         status_clear();
     free(path);
     return json;
@@ -69,7 +70,7 @@ static enum run_state find_state(const struct run_record *record) {
                                            [SESSION_STOPPED] = RUN_STOPPED,
                                            [SESSION_FAILED] = RUN_FAILED};
     char *lock = file_path("%s/lock", record->path);
-    const bool is_locked = lock && file_is_locked(lock);
+    const bool is_locked = file_is_locked(lock);
     free(lock);
     if (is_locked)
         return RUN_RUNNING;
@@ -81,12 +82,11 @@ static enum run_state find_state(const struct run_record *record) {
 }
 
 // Both are small files, and a resumed run rewrites them.
-static enum status read_small_files(struct run_record *record) {
+static void read_small_files(struct run_record *record) {
     cJSON_Delete(record->config);
     free(record->sessions);
-    record->sessions = NULL;
     record->config = read_json(record->path, "config.json");
-    return sessions_read(record->path, &record->sessions, &record->n_sessions);
+    record->sessions = sessions_read(record->path, &record->n_sessions);
 }
 
 // ---- metrics
@@ -158,7 +158,7 @@ static void add_noise(struct run_record *record, const struct metrics_line *line
     series_add(&record->noise, line->step, or_zero(line->values[METRIC_TOKENS]), record->hours, values);
 }
 
-static enum status add_step(struct run_record *record, const struct metrics_line *line) {
+static void add_step(struct run_record *record, const struct metrics_line *line) {
     const double *v = line->values;
     const double seconds = fmax(0, or_zero(v[METRIC_STEP_MS])) / 1000,
                  exposed = fmax(0, or_zero(v[METRIC_COMM_MS])) / 1000 *
@@ -185,7 +185,6 @@ static enum status add_step(struct run_record *record, const struct metrics_line
     record->last.text = NULL;
     record->last_text.length = 0;
     text_add_bytes(&record->last_text, line->text, strlen(line->text));
-    return text_status(&record->last_text);
 }
 
 static void add_eval(struct run_record *record, const struct metrics_line *line, bool is_final) {
@@ -209,25 +208,22 @@ static void add_eval(struct run_record *record, const struct metrics_line *line,
 // ---- scores
 
 // name: freed here, or kept
-static enum status add_score(struct run_record *record, int64_t step, char *name, double value) {
+static void add_score(struct run_record *record, int64_t step, char *name, double value) {
     double values[SERIES_VALUES];
     int i = 0;
     series_values_one(value, values);
-    if (!name)
-        return STATUS_FAILED;
     while (i < record->n_scores && strcmp(record->scores[i].name, name) != 0)
         i++;
     if (i < record->n_scores || i == MOST_SCORES)
         free(name);
     if (i == MOST_SCORES)
-        return STATUS_OK;
+        return;
     if (i == record->n_scores) {
         record->scores[record->n_scores++].name = name;
-        TRY(series_init(&record->scores[i].series, SCORE_POINTS));
+        series_init(&record->scores[i].series, SCORE_POINTS);
     }
     series_add(&record->scores[i].series, step, or_zero(record->last.values[METRIC_TOKENS]), record->hours,
                values);
-    return STATUS_OK;
 }
 
 static bool is_measure(const cJSON *item) {
@@ -237,40 +233,33 @@ static bool is_measure(const cJSON *item) {
            !(length > n && strcmp(item->string + length - n, error) == 0);
 }
 
-static enum status add_tasks(struct run_record *record, int64_t step, const cJSON *tasks) {
+static void add_tasks(struct run_record *record, int64_t step, const cJSON *tasks) {
     const cJSON *task, *measure;
-    enum status status = STATUS_OK;
     cJSON_ArrayForEach(task, tasks)
-        cJSON_ArrayForEach(measure, task) if (status == STATUS_OK && cJSON_IsObject(task) && task->string &&
-                                              is_measure(measure)) status =
+        cJSON_ArrayForEach(measure, task) if (cJSON_IsObject(task) && task->string && is_measure(measure))
             add_score(record, step, file_path("%s %s", task->string, measure->string), measure->valuedouble);
-    return status;
 }
 
-static enum status add_sources(struct run_record *record, int64_t step, const cJSON *sources) {
+static void add_sources(struct run_record *record, int64_t step, const cJSON *sources) {
     const cJSON *source;
-    enum status status = STATUS_OK;
     cJSON_ArrayForEach(source, sources) {
         const cJSON *path = cJSON_GetObjectItemCaseSensitive(source, "path"),
                     *loss = cJSON_GetObjectItemCaseSensitive(source, "val_loss");
-        if (status == STATUS_OK && cJSON_IsString(path) && cJSON_IsNumber(loss))
-            status = add_score(record, step, file_path("validation loss of %s", path->valuestring),
-                               loss->valuedouble);
+        if (cJSON_IsString(path) && cJSON_IsNumber(loss))
+            add_score(record, step, file_path("validation loss of %s", path->valuestring), loss->valuedouble);
     }
-    return status;
 }
 
 // A line that is not of a step.
-static enum status add_other(struct run_record *record, const struct metrics_line *line) {
+static void add_other(struct run_record *record, const struct metrics_line *line) {
     cJSON *json = cJSON_Parse(line->text);
     const bool is_final = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "final"));
     if (line->is_eval)
         add_eval(record, line, is_final);
-    enum status status = add_tasks(record, line->step, cJSON_GetObjectItemCaseSensitive(json, "tasks"));
-    if (status == STATUS_OK && !is_final) // the final ones are on other sequences, as in add_eval
-        status = add_sources(record, line->step, cJSON_GetObjectItemCaseSensitive(json, "val_sources"));
+    add_tasks(record, line->step, cJSON_GetObjectItemCaseSensitive(json, "tasks"));
+    if (!is_final) // the final ones are on other sequences, as in add_eval
+        add_sources(record, line->step, cJSON_GetObjectItemCaseSensitive(json, "val_sources"));
     cJSON_Delete(json);
-    return status;
 }
 
 static enum status read_metrics(struct run_record *record, bool *changed) {
@@ -284,29 +273,26 @@ static enum status read_metrics(struct run_record *record, bool *changed) {
         if (event == METRICS_RESTARTED)
             forget_metrics(record);
         else
-            TRY(line.is_step ? add_step(record, &line) : add_other(record, &line));
+            line.is_step ? add_step(record, &line) : add_other(record, &line);
     }
 }
 
 // ---- the record
 
-enum status run_record_open(struct run_record *record, const char *path, int capacity) {
-    *record =
-        (struct run_record){.path = file_path("%.*s", run_path_length(path), path), .reader.descriptor = -1};
-    if (!record->path)
-        return STATUS_FAILED;
-    TRY(series_init(&record->steps, capacity));
-    TRY(series_init(&record->evals, capacity));
-    TRY(series_init(&record->noise, capacity));
+void run_record_open(struct run_record *record, const char *path, int capacity) {
+    *record = (struct run_record){.path = copy_bytes(path, (size_t)run_path_length(path))};
+    series_init(&record->steps, capacity);
+    series_init(&record->evals, capacity);
+    series_init(&record->noise, capacity);
     forget_metrics(record);
-    return metrics_reader_open(&record->reader, path);
+    metrics_reader_open(&record->reader, path);
 }
 
 enum status run_record_update(struct run_record *record, bool *changed) {
     bool is_new = false;
     const enum run_state before = record->state;
     // The state is looked at before the metrics: those of a run that has ended are then all read.
-    TRY(read_small_files(record));
+    read_small_files(record);
     const enum run_state state = find_state(record);
     TRY(read_metrics(record, &is_new));
     record->total = find_total(record);

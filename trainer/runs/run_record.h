@@ -85,9 +85,8 @@ struct run_record {
     int64_t session_step;
 };
 
-// capacity: points that are kept of a run (trainer/runs/series.h). STATUS_FAILED: out of memory. Close it
-// also then.
-enum status run_record_open(struct run_record *record, const char *path, int capacity) MUST_CHECK;
+// capacity: points that are kept of a run (trainer/runs/series.h)
+void run_record_open(struct run_record *record, const char *path, int capacity);
 // Reads what is new. A file of metrics that cannot be read is STATUS_FAILED.
 //   changed   [out] false if there is nothing new, the state included; may be NULL
 enum status run_record_update(struct run_record *record, bool *changed) MUST_CHECK;

@@ -3,11 +3,12 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum status series_init(struct series *series, int capacity) {
-    *series = (struct series){.buckets = calloc((size_t)capacity, sizeof *series->buckets),
+#include "base/alloc.h"
+
+void series_init(struct series *series, int capacity) {
+    *series = (struct series){.buckets = allocate((size_t)capacity, sizeof *series->buckets),
                               .capacity = capacity,
                               .lines_per_bucket = 1};
-    return series->buckets ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory for %d points", capacity);
 }
 
 void series_free(struct series *series) {

@@ -6,8 +6,6 @@
 
 #include <stdint.h>
 
-#include "base/status.h"
-
 enum { SERIES_VALUES = 9 }; // values per line, at most
 
 // Of the values that are finite: count 0 where none is.
@@ -28,7 +26,7 @@ struct series {
 };
 
 // capacity: an even number of buckets, from 2; half of them to all are in use once there are as many lines.
-enum status series_init(struct series *series, int capacity) MUST_CHECK;
+void series_init(struct series *series, int capacity);
 void series_free(struct series *series);
 void series_clear(struct series *series);
 // Adds a line. If its step is not above the last one, the run was resumed before it: buckets that reach the

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
@@ -34,10 +35,8 @@ static bool ends_with_newline(const char *path) {
 static enum status append(const char *folder, struct text *line) {
     FILE *stream = NULL;
     char *path = file_path("%s/sessions.jsonl", folder);
-    enum status status = path ? text_status(line) : STATUS_FAILED;
-    const bool whole = !path || ends_with_newline(path);
-    if (status == STATUS_OK)
-        status = file_append_open(path, &stream);
+    const bool whole = ends_with_newline(path);
+    enum status status = file_append_open(path, &stream);
     if (stream) {
         if (!whole)
             putc('\n', stream);
@@ -102,7 +101,7 @@ static int64_t count_of(const cJSON *entry, const char *name) {
     return (int64_t)fmin(fmax(number_of(entry, name), 0), 9007199254740992.0);
 }
 
-static void copy_string(const cJSON *entry, const char *name, char *out, size_t size) {
+static void read_string(const cJSON *entry, const char *name, char *out, size_t size) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(entry, name);
     snprintf(out, size, "%s", cJSON_IsString(item) ? item->valuestring : "");
 }
@@ -115,22 +114,22 @@ static void read_begin(const cJSON *entry, struct session *session) {
                                 .parameters = number_of(entry, "parameters"),
                                 .gemm_flops_per_s = number_of(entry, "gemm_flops_per_s"),
                                 .dense_peak_flops = number_of(entry, "dense_peak_flops_per_s")};
-    copy_string(entry, "version", session->version, sizeof session->version);
-    copy_string(entry, "machine", session->machine, sizeof session->machine);
-    copy_string(entry, "device", session->device, sizeof session->device);
-    copy_string(entry, "compute", session->compute, sizeof session->compute);
+    read_string(entry, "version", session->version, sizeof session->version);
+    read_string(entry, "machine", session->machine, sizeof session->machine);
+    read_string(entry, "device", session->device, sizeof session->device);
+    read_string(entry, "compute", session->compute, sizeof session->compute);
 }
 
 static void read_end(const cJSON *entry, struct session *session) {
     char word[16];
-    copy_string(entry, "state", word, sizeof word);
+    read_string(entry, "state", word, sizeof word);
     for (int end = SESSION_FINISHED; end < N_SESSION_ENDS; end++)
         if (strcmp(word, session_end_name((enum session_end)end)) == 0)
             session->end = (enum session_end)end;
     session->ended = number_of(entry, "wall_time");
     session->end_step = count_of(entry, "step");
     session->total = count_of(entry, "total");
-    copy_string(entry, "message", session->message, sizeof session->message);
+    read_string(entry, "message", session->message, sizeof session->message);
 }
 
 // sessions has room for SESSIONS_MOST.
@@ -146,23 +145,21 @@ static void read_line(const char *line, size_t length, struct session *sessions,
     cJSON_Delete(entry);
 }
 
-enum status sessions_read(const char *folder, struct session **sessions, int *n) {
+struct session *sessions_read(const char *folder, int *n) {
     char *text = NULL, *path = file_path("%s/sessions.jsonl", folder);
     size_t length = 0;
     *n = 0;
-    *sessions = path ? calloc(SESSIONS_MOST, sizeof **sessions) : NULL;
-    enum status status = *sessions ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to read %s", folder);
-    if (status == STATUS_OK && file_exists(path) &&
-        file_read(path, LARGEST_FILE, &text, &length) != STATUS_OK)
+    struct session *sessions = allocate(SESSIONS_MOST, sizeof *sessions);
+    if (file_exists(path) && file_read(path, LARGEST_FILE, &text, &length) != STATUS_OK)
         status_clear(); // as without the file: a report shows what there is
     for (char *line = text; line && line < text + length;) {
         char *end = memchr(line, '\n', (size_t)(text + length - line));
         if (!end)
             break;
-        read_line(line, (size_t)(end - line), *sessions, n);
+        read_line(line, (size_t)(end - line), sessions, n);
         line = end + 1;
     }
     free(text);
     free(path);
-    return status;
+    return sessions;
 }

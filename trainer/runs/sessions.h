@@ -41,10 +41,9 @@ struct session {
 enum status sessions_begin(const char *folder, const struct session *session) MUST_CHECK;
 enum status sessions_end(const char *folder, const struct session *session) MUST_CHECK;
 
-// Reads the sessions of a run, oldest first: the newest SESSIONS_MOST. Free *sessions with free(). None
-// (*n 0) without the file. Lines that are not of sessions are skipped.
-// STATUS_FAILED: out of memory.
+// Reads the sessions of a run, oldest first: the newest SESSIONS_MOST. Free them with free(). None (*n 0)
+// without the file. Lines that are not of sessions are skipped.
 #define SESSIONS_MOST 1000
-enum status sessions_read(const char *folder, struct session **sessions, int *n) MUST_CHECK;
+struct session *sessions_read(const char *folder, int *n);
 
 #endif

@@ -168,10 +168,10 @@ static enum status trim_file(const char *path, int64_t steps_done) {
         has_values = has_values || event.has_summary;
         text_add_bytes(&kept, bytes + at, n);
     }
-    enum status status = text_status(&kept);
-    if (status == STATUS_OK && !has_values)
+    enum status status = STATUS_OK;
+    if (!has_values)
         status = file_remove_tree(path);
-    else if (status == STATUS_OK && kept.length != length)
+    else if (kept.length != length)
         status = file_write_all(path, kept.data, kept.length);
     text_free(&kept);
     free(bytes);
@@ -185,7 +185,7 @@ enum status tensorboard_trim(const char *folder, int64_t steps_done) {
         if (strncmp(names.paths[i], FILE_PREFIX, sizeof FILE_PREFIX - 1) != 0)
             continue;
         char *path = file_path("%s/%s", folder, names.paths[i]);
-        status = path ? trim_file(path, steps_done) : STATUS_FAILED;
+        status = trim_file(path, steps_done);
         free(path);
     }
     file_list_free(&names);
@@ -200,8 +200,6 @@ enum status tensorboard_open(struct tensorboard *board, const char *folder) {
     (void)gethostname(host, sizeof host - 1);
     *board = (struct tensorboard){
         .path = file_path("%s/" FILE_PREFIX "%lld.%s", folder, (long long)clock_wall_s(), host)};
-    if (!board->path)
-        return STATUS_FAILED;
     TRY(file_append_open(board->path, &board->stream));
     begin_event(&event, 0);
     add_field(&event, 3, "brain.Event:2", strlen("brain.Event:2"));

@@ -26,9 +26,8 @@
 //   version     of the program
 //   tokenizer   "bytes", the name of its file or NULL
 //   files       (n_files) those of the ranks, then others
-enum status manifest_print(const struct checkpoint_contents *contents, const char *version,
-                           const char *tokenizer, const struct checkpoint_file *files, int n_files,
-                           struct text *out) MUST_CHECK;
+void manifest_print(const struct checkpoint_contents *contents, const char *version, const char *tokenizer,
+                    const struct checkpoint_file *files, int n_files, struct text *out);
 // Completes a manifest that lacks only its seal: appends the last member, "manifest_xxh3" (the checksum of
 // all text before it), and the closing brace.
 void manifest_seal(struct text *text);

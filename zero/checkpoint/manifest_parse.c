@@ -11,6 +11,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/alloc.h"
 #include "base/json.h"
 
 #define MAX_WHOLE (INT64_C(1) << 53) // what a JSON number holds exactly
@@ -31,11 +32,11 @@ static enum status check_seal(const char *json, size_t length, const char *sourc
     return STATUS_OK;
 }
 
-static enum status copy_string(const cJSON *object, const char *key, const char *source, char **out) {
+static enum status get_string(const cJSON *object, const char *key, const char *source, char **out) {
     const char *value;
     TRY(json_get_string(object, key, source, &value));
-    *out = strdup(value);
-    return *out ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+    *out = copy_string(value);
+    return STATUS_OK;
 }
 
 static enum status get_size(const cJSON *object, const char *key, int64_t maximum, const char *source,
@@ -62,15 +63,15 @@ static enum status parse_header(struct checkpoint *checkpoint, const cJSON *root
         return FAIL(STATUS_INVALID, "%s: format is \"%.40s\", expected \"%s\"", source, text,
                     MANIFEST_FORMAT);
     TRY(json_get_integer(root, "format_version", 0, MAX_WHOLE, source, &format));
-    TRY(copy_string(root, "version", source, &checkpoint->version));
+    TRY(get_string(root, "version", source, &checkpoint->version));
     if (format != MANIFEST_FORMAT_VERSION)
         return FAIL(STATUS_UNSUPPORTED,
                     "%s: is of format %" PRId64
                     ", which version %.80s of the program wrote, and this one reads "
                     "format %d; export the weights with that version: ./train export RUN --to hf DIR",
                     source, format, checkpoint->version, MANIFEST_FORMAT_VERSION);
-    TRY(copy_string(root, "optimizer", source, &checkpoint->optimizer));
-    TRY(copy_string(root, "device", source, &checkpoint->device));
+    TRY(get_string(root, "optimizer", source, &checkpoint->optimizer));
+    TRY(get_string(root, "device", source, &checkpoint->device));
     TRY(json_get_integer(root, "step", 0, MAX_WHOLE, source, &checkpoint->step));
     TRY(json_get_integer(root, "tokens", 0, MAX_WHOLE, source, &checkpoint->tokens));
     TRY(json_get_integer(root, "world", 1, MAX_WORLD, source, &world));
@@ -152,9 +153,7 @@ static enum status check_tensor(const struct param *param, const cJSON *item, co
 static enum status parse_moments(struct checkpoint *checkpoint, const cJSON *tensors, const char *source) {
     const cJSON *item;
     int i = 0;
-    checkpoint->n_moments = calloc((size_t)checkpoint->params.n_params, sizeof *checkpoint->n_moments);
-    if (!checkpoint->n_moments)
-        return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+    checkpoint->n_moments = allocate((size_t)checkpoint->params.n_params, sizeof *checkpoint->n_moments);
     cJSON_ArrayForEach(item, tensors) {
         int n;
         TRY(get_int(item, "moments", 0, checkpoint->kinds.n - 1, source, &n));
@@ -190,7 +189,7 @@ static enum status parse_digest(const cJSON *item, const char *key, const char *
 
 static enum status parse_named_file(struct checkpoint_file *file, const cJSON *item, const char *source) {
     size_t bytes;
-    TRY(copy_string(item, "name", source, &file->name));
+    TRY(get_string(item, "name", source, &file->name));
     if (file->name[0] == '\0' || file->name[0] == '.' || strchr(file->name, '/') || strlen(file->name) > 200)
         return FAIL(STATUS_INVALID, "%s: \"%.60s\" is not the name of a file in the checkpoint's own folder",
                     source, file->name);
@@ -208,8 +207,6 @@ static enum status parse_rank_file(struct checkpoint_file *file, int rank, const
         return FAIL(STATUS_INVALID, "%s: entry %d of ranks is not [bytes, \"xxh3\"]", source, rank);
     file->name = file_path(MANIFEST_RANK_FILE, rank);
     file->bytes = (uint64_t)bytes->valuedouble;
-    if (!file->name)
-        return STATUS_FAILED;
     return parse_hex(hex->valuestring, "xxh3", source, &file->checksum);
 }
 
@@ -223,9 +220,7 @@ static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root,
                     checkpoint->world);
     if (n_files > MAX_WORLD)
         return FAIL(STATUS_INVALID, "%s: lists %d files", source, n_files);
-    checkpoint->files = calloc((size_t)(n_ranks + n_files), sizeof *checkpoint->files);
-    if (!checkpoint->files)
-        return FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+    checkpoint->files = allocate((size_t)(n_ranks + n_files), sizeof *checkpoint->files);
     cJSON_ArrayForEach(item, ranks) {
         int rank = checkpoint->n_files++;
         TRY(parse_rank_file(&checkpoint->files[rank], rank, item, source));
@@ -291,8 +286,8 @@ static enum status parse_tokenizer(struct checkpoint *checkpoint, const cJSON *r
         return FAIL(STATUS_INVALID, "%s: tokenizer \"%.60s\" is neither \"bytes\" nor one of its files",
                     source, name);
     checkpoint->tokenizer =
-        strcmp(name, "bytes") == 0 ? strdup(name) : file_path("%s/%s", checkpoint->path, name);
-    return checkpoint->tokenizer ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory while reading %s", source);
+        strcmp(name, "bytes") == 0 ? copy_string(name) : file_path("%s/%s", checkpoint->path, name);
+    return STATUS_OK;
 }
 
 static enum status parse_config(struct checkpoint *checkpoint, const cJSON *root, const char *source) {

@@ -65,9 +65,8 @@ static void print_files(const struct checkpoint_file *files, int n_files, int wo
     text_add(out, "\n  ],\n");
 }
 
-enum status manifest_print(const struct checkpoint_contents *contents, const char *version,
-                           const char *tokenizer, const struct checkpoint_file *files, int n_files,
-                           struct text *out) {
+void manifest_print(const struct checkpoint_contents *contents, const char *version, const char *tokenizer,
+                    const struct checkpoint_file *files, int n_files, struct text *out) {
     const struct checkpoint_kinds *kinds = &contents->kinds;
     text_add(out, "{\n");
     add_string_member(out, "format", MANIFEST_FORMAT);
@@ -96,10 +95,8 @@ enum status manifest_print(const struct checkpoint_contents *contents, const cha
     print_files(files, n_files, contents->partition->world, out);
     text_add(out, "  \"config\": ");
     config_print(contents->config, out);
-    while (!out->failed && out->length > 0 && isspace((unsigned char)out->data[out->length - 1]))
+    while (isspace((unsigned char)out->data[out->length - 1]))
         out->length--;
     text_add(out, ",\n");
-    TRY(text_status(out));
     manifest_seal(out);
-    return text_status(out);
 }

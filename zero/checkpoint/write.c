@@ -189,10 +189,10 @@ static enum status finish_folder(struct writing *writing) {
         if (status == STATUS_OK && tokenizer_needs_ends(contents->tokenizer))
             status = write_ends(writing->temporary, contents->tokenizer, &writing->files[n_files++]);
     }
-    if (status == STATUS_OK)
-        status = manifest_print(contents, program_version, tokenizer, writing->files, n_files, &manifest);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        manifest_print(contents, program_version, tokenizer, writing->files, n_files, &manifest);
         status = write_file_in(writing->temporary, MANIFEST_NAME, &manifest);
+    }
     if (status == STATUS_OK)
         status = file_sync_folder(writing->temporary);
     text_free(&manifest);

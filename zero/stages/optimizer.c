@@ -256,10 +256,6 @@ static enum status step_unit(const struct optimizer *optimizer, const struct opt
     return STATUS_OK;
 }
 
-void optimizer_set_average_weight(struct optimizer *optimizer, float weight) {
-    optimizer->average_weight = weight;
-}
-
 // ---- a step
 
 // Units in the order in which their gradients arrive.

@@ -29,7 +29,9 @@ struct step_message {
 
 struct optimizer {
     struct model_states *state;
-    float average_weight; // of the next update; see optimizer_set_average_weight
+    // Where the host decides, the caller sets the weight with which the next update's weights enter the
+    // average (zero/stages/averaging.h); 0: they do not.
+    float average_weight;
     int memory_region, gathered_region, messages_region, spans_region;
     struct step_memory *memory;
     double *gathered;                                 // (world, 2) every rank's sums, in the device's memory
@@ -48,10 +50,6 @@ enum status optimizer_bind(struct optimizer *optimizer, const struct region_tabl
 void optimizer_free(struct optimizer *optimizer); // before model_states_free
 
 // ---- where the host decides on overflow and clipping
-
-// The weight with which the next update's weights enter the average (zero/stages/averaging.h); 0: they do
-// not.
-void optimizer_set_average_weight(struct optimizer *optimizer, float weight);
 
 // The global norm of the gradients, in double, before unscaling: if losses were scaled, so is the norm. The
 // bits are the same on every rank and in every stage. It is a pass of its own, with or without clipping,

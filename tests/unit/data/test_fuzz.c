@@ -238,7 +238,6 @@ static void test_damaged_json(void **state) {
     for (int i = 0; i < 256; i++)
         text_add(&json, ",\"\\u%04x\":%d", (unsigned)alphabet.code_points[alphabet.order[i]], i);
     text_add(&json, "}},\"added_tokens\":[{\"id\":%d,\"content\":\"<|endoftext|>\"}]}", 256 + n_merges);
-    assert_int_equal(text_status(&json), STATUS_OK);
     original = (struct bytes){.n = json.length};
     assert_true(json.length <= sizeof original.data / 2);
     memcpy(original.data, json.data, json.length);

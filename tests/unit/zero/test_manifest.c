@@ -72,7 +72,7 @@ static void sample_print(struct sample *sample, const struct params *of, enum va
                                                        .bytes = sample->layout.file_bytes[rank],
                                                        .checksum = 0xabcdef0000000000u + (uint64_t)rank};
     }
-    EXPECT_OK(manifest_print(&contents, "test", NULL, sample->files, world, &sample->text));
+    manifest_print(&contents, "test", NULL, sample->files, world, &sample->text);
 }
 
 static void sample_free(struct sample *sample) {
@@ -178,7 +178,6 @@ static enum status forge_open(const struct text *good, const char *from, const c
     text_add(&forged, "%s", to);
     text_add_bytes(&forged, good->data + after, good->length - MANIFEST_SEAL_BYTES - after);
     manifest_seal(&forged);
-    EXPECT_OK(text_status(&forged));
     enum status status = parse(&forged, checkpoint);
     text_free(&forged);
     return status;
