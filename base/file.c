@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 static enum status refuse_kind(const char *path, mode_t mode) {
     const char *kind = S_ISDIR(mode)    ? "a folder"
@@ -224,15 +225,12 @@ enum status file_write_all(const char *path, const void *data, size_t bytes) {
 }
 
 char *file_path(const char *format, ...) {
-    va_list arguments, again;
+    struct text path = {0};
+    va_list arguments;
     va_start(arguments, format);
-    va_copy(again, arguments);
-    const size_t bytes = (size_t)vsnprintf(NULL, 0, format, arguments) + 1;
-    char *path = allocate(bytes, 1);
-    vsnprintf(path, bytes, format, again);
-    va_end(again);
+    text_vadd(&path, format, arguments);
     va_end(arguments);
-    return path;
+    return path.data;
 }
 
 // ---- locks

@@ -64,7 +64,7 @@ char *file_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 struct file_list {
     char **paths;
-    int n_paths;
+    int n_paths, capacity;
 };
 // Appends the paths that match a glob pattern, sorted bytewise. A pattern that is itself an existing path
 // matches that path. STATUS_INVALID: nothing matches.

@@ -127,9 +127,7 @@ enum status file_rename(const char *from, const char *to) {
 }
 
 void file_list_add(struct file_list *list, const char *path) {
-    const size_t n = (size_t)list->n_paths;
-    if ((n & (n - 1)) == 0) // 0 or a power of two, for which there is room
-        list->paths = reallocate(list->paths, n ? 2 * n : 1, sizeof *list->paths);
+    RESERVE(list->paths, list->n_paths + 1, list->capacity);
     list->paths[list->n_paths++] = copy_string(path);
 }
 

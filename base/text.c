@@ -30,18 +30,23 @@ void text_add_bytes(struct text *text, const void *bytes, size_t length) {
     text->data[text->length] = '\0';
 }
 
-void text_add(struct text *text, const char *format, ...) {
-    va_list arguments, again;
-    va_start(arguments, format);
+void text_vadd(struct text *text, const char *format, va_list arguments) {
+    va_list again;
     va_copy(again, arguments);
     int length = vsnprintf(NULL, 0, format, arguments);
-    va_end(arguments);
     if (length >= 0) {
         text_reserve(text, (size_t)length);
         vsnprintf(text->data + text->length, (size_t)length + 1, format, again);
         text->length += (size_t)length;
     }
     va_end(again);
+}
+
+void text_add(struct text *text, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    text_vadd(text, format, arguments);
+    va_end(arguments);
 }
 
 void text_add_shell_word(struct text *text, const char *word) {

@@ -3,6 +3,7 @@
 #ifndef ZERO_BASE_TEXT_H
 #define ZERO_BASE_TEXT_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,6 +15,8 @@ struct text {
 
 void text_free(struct text *text);
 void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void text_vadd(struct text *text, const char *format, va_list arguments)
+    __attribute__((format(printf, 2, 0)));
 void text_add_bytes(struct text *text, const void *bytes, size_t length);
 // Appends `word` quoted for a shell: in single quotes if it contains characters that a shell interprets.
 void text_add_shell_word(struct text *text, const char *word);

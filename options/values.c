@@ -460,9 +460,8 @@ static void print_source(const struct config_source *source, struct text *out) {
 
 static void print_sources(const struct config_sources *sources, struct text *out) {
     if (sources->n <= 1) { // whose weight has no effect
-        print_list(&(struct file_list){sources->n ? sources->list[0].files.paths : NULL,
-                                       sources->n ? sources->list[0].files.n_paths : 0},
-                   out);
+        const struct file_list none = {0};
+        print_list(sources->n ? &sources->list[0].files : &none, out);
         return;
     }
     text_add(out, "[");

@@ -89,13 +89,11 @@ static bool holds(const struct file_list *list, const char *path) {
 
 // The validation shards of a source of data.train: none, if there are none beside it.
 static void follow_source(const struct file_list *train, struct file_list *val) {
-    val->paths = allocate((size_t)train->n_paths, sizeof *val->paths);
     for (int i = 0; i < train->n_paths; i++) {
         char *pattern = follow(train->paths[i]);
         if (pattern && !holds(val, pattern))
-            val->paths[val->n_paths++] = pattern;
-        else
-            free(pattern);
+            file_list_add(val, pattern);
+        free(pattern);
     }
 }
 

@@ -103,7 +103,7 @@ struct comm_options {
 // STATUS_UNSUPPORTED when the launcher belongs to another MPI than the one that the program was built with.
 enum status comm_open(const struct comm_options *options, struct comm **out) MUST_CHECK;
 // One rank alone, for tests and for commands that need no others.
-enum status comm_open_self(struct comm **out) MUST_CHECK;
+struct comm *comm_open_self(void);
 // Sets the device whose memory bulk collectives read and write, and on which sums run. Call it again to
 // change the device, which must stay open until comm_detach or comm_close. All ranks call it together.
 //   overlap   run bulk collectives on a thread, in order of issue, while the caller computes; false: each is

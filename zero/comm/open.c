@@ -15,8 +15,10 @@ static bool started_by_launcher(void) {
 }
 
 enum status comm_open(const struct comm_options *options, struct comm **out) {
-    if (!started_by_launcher())
-        return comm_open_self(out);
+    if (!started_by_launcher()) {
+        *out = comm_open_self();
+        return STATUS_OK;
+    }
     TRY(comm_open_mpi(options, out));
     if ((*out)->path != COMM_PATH_HOST)
         (*out)->device_backend = &nccl_backend;

@@ -76,7 +76,7 @@ static bool try_shard(const struct bytes *bytes) {
     shard_close(&shard);
 
     char *paths[1] = {path};
-    const struct file_list patterns = {paths, 1};
+    const struct file_list patterns = {.paths = paths, .n_paths = 1};
     const struct source_option source = {.patterns = &patterns};
     const struct loader_options options = {.sources = {.list = &source, .n = 1, .option = path},
                                            .vocab_size = 300,

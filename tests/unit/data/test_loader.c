@@ -54,7 +54,7 @@ static enum status try_new(const char *shards, int vocab_size, int batch_size, i
     char copy[300]; // the loader must not keep pointers into it
     char *paths[1] = {copy};
     snprintf(copy, sizeof copy, "%s", shards);
-    const struct file_list patterns = {paths, 1};
+    const struct file_list patterns = {.paths = paths, .n_paths = 1};
     const struct source_option source = {.patterns = &patterns};
     const struct loader_options options = {.sources = {.list = &source, .n = 1, .option = "data.train"},
                                            .vocab_size = vocab_size,
@@ -362,7 +362,8 @@ static void test_mixture(void **state) {
     char *paths[2] = {a, c};
     temporary_path(&temporary, "group-a.bin", a, sizeof a);
     temporary_path(&temporary, "group-c.bin", c, sizeof c);
-    const struct file_list files[2] = {{&paths[0], 1}, {&paths[1], 1}};
+    const struct file_list files[2] = {{.paths = &paths[0], .n_paths = 1},
+                                       {.paths = &paths[1], .n_paths = 1}};
     int orders[2][2][N_ROWS], counts[2][2] = {{0}};
     for (int run = 0; run < 2; run++) {
         const struct source_option list[2] = {{&files[0], run ? 1 : 3}, {&files[1], 1}};
@@ -405,7 +406,7 @@ static void test_mixture(void **state) {
 static void test_held_out(void **state) {
     (void)state;
     char *paths[1] = {pattern};
-    const struct file_list patterns = {paths, 1};
+    const struct file_list patterns = {.paths = paths, .n_paths = 1};
     const struct source_option source = {.patterns = &patterns};
     struct loader_options options = {.sources = {.list = &source, .n = 1, .option = "data.train"},
                                      .vocab_size = VOCABULARY,

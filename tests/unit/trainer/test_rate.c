@@ -26,9 +26,9 @@ static int set_up(void **unused) {
     log_set_level(LOG_QUIET);
     trainer.config = &config;
     trainer.type = DTYPE_F32;
+    trainer.comm = comm_open_self();
     return config_parse(&config, text, sizeof text - 1, "test") == STATUS_OK &&
-                   device_open("cpu", 1, 0, &trainer.device) == STATUS_OK &&
-                   comm_open_self(&trainer.comm) == STATUS_OK
+                   device_open("cpu", 1, 0, &trainer.device) == STATUS_OK
                ? 0
                : -1;
 }

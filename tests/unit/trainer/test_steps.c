@@ -39,8 +39,7 @@ static enum status train_by(const char *config_name, const char *run, va_list li
         overrides[n++] = override;
     }
     struct config config;
-    struct comm *comm;
-    EXPECT_OK(comm_open_self(&comm));
+    struct comm *comm = comm_open_self();
     enum status status = config_read(&config, path, n, overrides);
     if (status == STATUS_OK)
         status = trainer_run(&config, "./train tiny.json", comm);
