@@ -57,8 +57,8 @@ struct region_table {
 void region_table_init(struct region_table *table);
 void region_table_free(struct region_table *table); // frees the rows, not the memory that they point to
 
-// Adds a region and returns its index, for region_data after binding. STATUS_FAILED: out of memory for the
-// table. STATUS_INVALID: the size in bytes overflows size_t.
+// Adds a region and returns its index, for region_data after binding. STATUS_INVALID: the size in bytes
+// overflows size_t.
 enum status region_add(struct region_table *table, enum region_kind kind, enum region_place place,
                        enum dtype type, size_t elements, int *index, const char *name_format, ...) MUST_CHECK
     __attribute__((format(printf, 7, 8)));
