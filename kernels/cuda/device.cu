@@ -111,6 +111,7 @@ void tickets_remove(struct cuda_tickets *tickets, void *queue) {
 void stream_close(struct device *device, void *queue) {
     if (cuda_enter(device) != STATUS_OK)
         return;
+    (void)cudaStreamSynchronize(static_cast<cudaStream_t>(queue)); // its tickets may be in use, or cleared
     tickets_remove(cuda_of(device)->tickets, queue);
     (void)cudaStreamDestroy(static_cast<cudaStream_t>(queue));
 }
