@@ -655,6 +655,8 @@ static enum status write_report(struct report *report) {
     size_t bytes;
     TRY(open_runs(report));
     const bool goes_on = follows && is_running(report);
+    if (goes_on)
+        signals_catch(); // before there is a page that loads itself again: its end must be written
     TRY(write_page(report, goes_on, &bytes));
     printf("report of %d run%s: %s (%s)%s\n", report->n, report->n == 1 ? "" : "s", report->file,
            text_bytes(text, sizeof text, (double)bytes),
@@ -662,7 +664,6 @@ static enum status write_report(struct report *report) {
     if (!goes_on)
         return STATUS_OK;
     TRY(output_flush());
-    signals_catch();
     return follow(report);
 }
 
