@@ -175,7 +175,7 @@ static double moment_bytes(const struct optimizer_step_args *a) {
 }
 
 static struct operation_cost optimizer_step_work(const struct optimizer_step_args *a) {
-    double moments = (a->from.m ? 2 : 0) + (a->from.v ? 2 : 0);
+    double moments = (a->state.m ? 2 : 0) + (a->state.v ? 2 : 0);
     const int weights = a->rule == OPTIMIZER_MUON ? 0 : 2;
     double element = weights * wide_size(a->type) + moments * moment_bytes(a) +
                      (a->type == DTYPE_F64 ? 8 : size_of(a->grad_type)) + (a->param ? size_of(a->type) : 0);
@@ -187,7 +187,7 @@ static struct operation_cost optimizer_spans_work(const struct optimizer_spans_a
     static char there;
     const struct optimizer_step_args step = {
         .rule = a->rule,
-        .from = {.m = a->n_moments > 0 ? &there : NULL, .v = a->n_moments > 1 ? &there : NULL},
+        .state = {.m = a->n_moments > 0 ? &there : NULL, .v = a->n_moments > 1 ? &there : NULL},
         .param = a->has_param ? &there : NULL,
         .n = a->n,
         .type = a->type,

@@ -255,8 +255,7 @@ enum status device_measure_bandwidth(struct device *device, double *bytes_per_s)
     for (int i = 0; i < 2 && status == STATUS_OK; i++)
         status = new_array(&stream, n, &arrays[i]);
     struct optimizer_step_args pass = {.rule = OPTIMIZER_SGD,
-                                       .from = {.master = arrays[0]},
-                                       .to = {.master = arrays[0]},
+                                       .state = {.master = arrays[0]},
                                        .grad = arrays[1],
                                        .n = n,
                                        .step = 1,

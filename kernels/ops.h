@@ -119,13 +119,10 @@ struct optimizer_state {
 
 struct optimizer_step_args {
     enum optimizer_rule rule;
-    struct optimizer_state from; // [r] the states before the step
-    struct optimizer_state to;   // [w] the states after it: pointers equal to those of `from` (in place), or
-                                 // memory that does not overlap it. Then `from` still holds the states
-                                 // before, and the step can be undone exactly.
-    void *param;                 // [w] (n) type, or NULL when master is the parameter (fp32 compute). Muon:
-                                 // the direction, or NULL when this rank does not need it
-    const void *grad;            // [r] (n) grad_type
+    struct optimizer_state state; // [rw]
+    void *param;                  // [w] (n) type, or NULL when master is the parameter (fp32 compute). Muon:
+                                  // the direction, or NULL when this rank does not need it
+    const void *grad;             // [r] (n) grad_type
     size_t n;
     uint64_t first; // number of the span's first element within the model: it seeds the stochastic rounding
                     // of moments. In int8 a multiple of MOMENT_BLOCK
@@ -179,11 +176,10 @@ struct update_result {
 };
 
 // Decides on an update once the losses and the squares of the gradients are summed: it is skipped unless both
-// sums are finite and neither is above the plan's limit; and, as the update before, if the plan is ahead and
-// that was skipped. With norm = sqrt(squares) /
-// loss_scale: grad_scale = min(1, max_norm / (norm + 1e-6)) / loss_scale (as torch.nn.utils.clip_grad_norm_).
-// Determinism: in double, ranks added along a binary tree, ((0 + 1) + (2 + 3)) + ...; equal bits on all
-// devices.
+// sums are finite and neither is above the plan's limit; and, if the plan is ahead, where the update before
+// was skipped. With norm = sqrt(squares) / loss_scale: grad_scale = min(1, max_norm / (norm + 1e-6)) /
+// loss_scale (as torch.nn.utils.clip_grad_norm_). Determinism: in double, ranks added along a binary tree,
+// ((0 + 1) + (2 + 3)) + ...; equal bits on all devices.
 struct update_decide_args {
     struct update_result *result;   // [rw] of the update before, if the plan is ahead
     const struct update_plan *plan; // [r]
@@ -192,7 +188,7 @@ struct update_decide_args {
     double max_norm; // 0: no clipping
 };
 
-// optimizer_step on many spans, in place, with the numbers of a plan and a result in the device's memory. The
+// optimizer_step on many spans, with the numbers of a plan and a result in the device's memory. The
 // same bits as one optimizer_step per span. Nothing happens if the update is skipped.
 #define OPTIMIZER_TILE 8192 // elements; spans are divided in tiles, the last of which may be shorter
 struct optimizer_span {

@@ -63,7 +63,7 @@ static inline struct optimizer_step_args optimizer_span_step(const struct optimi
     const struct optimizer_span *span = &args->spans[i];
     struct optimizer_step_args step;
     step.rule = args->rule;
-    step.from = step.to = span->state;
+    step.state = span->state;
     step.param = span->param;
     step.grad = span->grad;
     step.n = span->n;
@@ -112,7 +112,7 @@ static inline float schedule_free_weight(double beta1) {
 static inline bool optimizer_reads_moments(const struct optimizer_step_args *args) {
     if (args->rule == OPTIMIZER_SCHEDULE_FREE)
         return args->step > 1;
-    return args->rule != OPTIMIZER_SGD || (args->from.m && args->step > 1);
+    return args->rule != OPTIMIZER_SGD || (args->state.m && args->step > 1);
 }
 
 #endif

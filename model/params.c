@@ -262,21 +262,6 @@ void params_init_span(const struct params *params, uint64_t seed, int unit, size
     }
 }
 
-double params_flops_per_token(const struct params *params, int T) {
-    const struct gpt_config *config = &params->config;
-    size_t multiplied = params->n_weights;
-    if (config->untied)
-        multiplied -= params_tensor(params, 0, PARAM_WTE)->elements;
-    double width = (double)config->n_head * config->head_dim, keys = 0; // of all layers
-    for (int block = 0; block < config->n_layer; block++) {
-        const struct param *values = params_tensor(params, 1 + block, PARAM_VALUE_EMBEDDING);
-        multiplied -= values ? values->elements : 0;
-        double window = gpt_window(config, block);
-        keys += window > 0 && window < T ? window - window * window / (2.0 * T) : T / 2.0;
-    }
-    return 6.0 * (double)multiplied + 12.0 * width * keys;
-}
-
 // Tensors of a unit are sorted by offset, so the first one behind the span ends the walk.
 
 bool params_next_overlap(const struct params *params, int unit, size_t begin, size_t end,

@@ -122,13 +122,6 @@ bool params_same_layout(const struct params *params, int unit, int other);
 void params_init_span(const struct params *params, uint64_t seed, int unit, size_t begin, size_t end,
                       float *out);
 
-// FLOPs per token by formula, forward and backward: 6 P + 12 sum over layers of H D keys, for P parameters
-// (without value embeddings, and without the embedding where lm_head has a matrix of its own) and `keys`
-// positions that a query attends to on average: T / 2 in sequences of T tokens (half of the full square), w -
-// w^2 / (2T) with a window of w < T. It counts all parameters as if they were in products;
-// gpt_flops_per_token counts the products.
-double params_flops_per_token(const struct params *params, int T);
-
 // ---- the tensors that a span of a unit overlaps: a rank's shard, a checkpoint's span
 
 // Elements [begin, end) of a unit, never empty: what a tensor and the span have in common.

@@ -249,13 +249,6 @@ void safetensors_close(struct safetensors *file) {
     *file = (struct safetensors){.descriptor = -1};
 }
 
-const struct safetensor *safetensors_find(const struct safetensors *file, const char *name) {
-    for (int i = 0; i < file->n_tensors; i++)
-        if (strcmp(file->tensors[i].name, name) == 0)
-            return &file->tensors[i];
-    return NULL;
-}
-
 // ---- elements
 
 enum status safetensors_read(const struct safetensors *file, const struct safetensor *tensor, size_t first,

@@ -39,8 +39,6 @@ struct safetensors {
 // - offsets that overlap, leave a gap, pass the end of the file, or do not match shape and dtype
 enum status safetensors_open(struct safetensors *file, const char *path) MUST_CHECK;
 void safetensors_close(struct safetensors *file);
-// The tensor with this name, or NULL.
-const struct safetensor *safetensors_find(const struct safetensors *file, const char *name);
 // Reads the bytes of elements [first, first + n) of a tensor of this file. STATUS_FAILED: the file was cut
 // since it was opened, or cannot be read.
 enum status safetensors_read(const struct safetensors *file, const struct safetensor *tensor, size_t first,

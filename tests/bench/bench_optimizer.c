@@ -96,8 +96,7 @@ static enum status step(struct optimizer_bench *bench, enum optimizer_rule rule,
     struct optimizer_state state = {arrays[MASTER], arrays[M], arrays[V], arrays[M_SCALES], arrays[V_SCALES]};
     return bench->device->ops->optimizer_step(
         &bench->stream, &(struct optimizer_step_args){.rule = rule,
-                                                      .from = state,
-                                                      .to = state,
+                                                      .state = state,
                                                       .param = type == DTYPE_F32 ? NULL : arrays[PARAM],
                                                       .grad = arrays[GRAD],
                                                       .n = bench->n,

@@ -1,6 +1,6 @@
 // safetensors files: what opens has tensors whose data lie in the file.
-#include "model/formats/safetensors.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/support/safetensors_find.h"
 
 static void read_tensor(const struct safetensors *file, const struct safetensor *tensor, size_t size) {
     FUZZ_REQUIRE(tensor->bytes <= size && tensor->offset <= size - tensor->bytes);

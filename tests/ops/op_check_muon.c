@@ -24,11 +24,10 @@ static void momentum_call(struct op_bench *bench, size_t n, enum dtype type, boo
     struct op_call call;
     op_call_begin(&call, bench, optimizer_step, &args, "muon n %zu", n);
     struct op_tensor *grad = op_add_tensor(&call, "grad", &args.grad, DTYPE_F32, OP_READ, op_span(n)),
-                     *m = op_add_tensor(&call, "m", &args.from.m, DTYPE_F32, OP_UPDATE, op_span(n)),
+                     *m = op_add_tensor(&call, "m", &args.state.m, DTYPE_F32, OP_UPDATE, op_span(n)),
                      *param = with_param
                                   ? op_add_tensor(&call, "param", &args.param, type, OP_WRITE, op_span(n))
                                   : NULL;
-    op_alias(m, &args.to.m);
     op_call_reference(&call);
     for (size_t i = 0; i < n; i++) {
         const double g = fabs(grad->given[i] * (double)args.grad_scale), size = g + fabs(m->given[i]);
@@ -71,16 +70,15 @@ static void narrow_momentum(struct op_bench *bench, enum dtype state_type) {
                                        .state_type = state_type};
     args.grad = put(&stream, grad, sizeof grad);
     args.param = put(&stream, m, sizeof m);
-    args.from.m = put(&stream, codes, sizeof codes);
-    args.from.m_scales = put(&stream, scales, sizeof scales);
-    args.to = args.from;
+    args.state.m = put(&stream, codes, sizeof codes);
+    args.state.m_scales = put(&stream, scales, sizeof scales);
     for (args.step = 1; args.step <= 2; args.step++) {
         EXPECT_OK(bench->device->ops->optimizer_step(&stream, &args));
         bench->n_calls[OP_optimizer_step]++;
     }
     take(&stream, direction, args.param, sizeof direction);
-    take(&stream, codes, args.from.m, sizeof codes);
-    take(&stream, scales, args.from.m_scales, sizeof scales);
+    take(&stream, codes, args.state.m, sizeof codes);
+    take(&stream, scales, args.state.m_scales, sizeof scales);
     take(&stream, grad, (void *)args.grad, sizeof grad);
     stream_free(&stream);
     moments_load(state_type, FIRST_MOMENT, codes, scales, N, decoded);

@@ -75,13 +75,10 @@ static void step_call(struct op_bench *bench, const struct setting *setting, enu
                   (long long)args.step, dtype_name(grad_type), with_param ? ", param" : "");
     struct tensors t = {
         .grad = op_add_tensor(&call, "grad", &args.grad, grad_type, OP_READ, op_span(n)),
-        .y = op_add_tensor(&call, "y", &args.from.master, DTYPE_F32, OP_UPDATE, op_span(n)),
-        .z = op_add_tensor(&call, "z", &args.from.m, DTYPE_F32, OP_UPDATE, op_span(n)),
-        .v = op_add_tensor(&call, "v", &args.from.v, DTYPE_F32, OP_UPDATE, op_span(n)),
+        .y = op_add_tensor(&call, "y", &args.state.master, DTYPE_F32, OP_UPDATE, op_span(n)),
+        .z = op_add_tensor(&call, "z", &args.state.m, DTYPE_F32, OP_UPDATE, op_span(n)),
+        .v = op_add_tensor(&call, "v", &args.state.v, DTYPE_F32, OP_UPDATE, op_span(n)),
         .param = with_param ? op_add_tensor(&call, "param", &args.param, type, OP_WRITE, op_span(n)) : NULL};
-    op_alias(t.y, &args.to.master);
-    op_alias(t.z, &args.to.m);
-    op_alias(t.v, &args.to.v);
     for (size_t i = 0; i < n; i++) {
         op_give(t.v, i, i % 7 == 0 ? 0 : 0.1 * t.v->given[i] * t.v->given[i]);
         if (args.step == 1)
@@ -125,7 +122,7 @@ static void steps_on(struct op_bench *bench, float arrays[N_ARRAYS][N]) {
         struct optimizer_step_args args = args_of(&settings[1], N);
         args.step = step;
         args.average_weight = 1 / (float)step;
-        args.from = args.to = (struct optimizer_state){.master = there[0], .m = there[1], .v = there[2]};
+        args.state = (struct optimizer_state){.master = there[0], .m = there[1], .v = there[2]};
         args.grad = there[3];
         EXPECT_OK(bench->device->ops->optimizer_step(&stream, &args));
         bench->n_calls[OP_optimizer_step]++;

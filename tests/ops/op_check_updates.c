@@ -210,8 +210,7 @@ static void step_spans(struct op_bench *bench, struct optimizer_spans_args args,
         args.n_tiles += (lengths[i] + OPTIMIZER_TILE - 1) / OPTIMIZER_TILE;
         args.n += lengths[i];
         const struct optimizer_step_args step = {.rule = args.rule,
-                                                 .from = spans[i].state,
-                                                 .to = spans[i].state,
+                                                 .state = spans[i].state,
                                                  .param = spans[i].param,
                                                  .grad = spans[i].grad,
                                                  .n = spans[i].n,

@@ -276,7 +276,7 @@ static double loss_after(struct device *device, enum dtype state_type) {
                                        .epsilon = 1e-8,
                                        .grad_scale = 1.0f / N_BATCH,
                                        .state_type = state_type};
-    args.from = args.to = (struct optimizer_state){weights, m, v, m_scales, v_scales};
+    args.state = (struct optimizer_state){weights, m, v, m_scales, v_scales};
     double loss = 0;
     for (int step = 1; step <= N_STEPS; step++) {
         memset(grad, 0, sizeof grad);

@@ -87,7 +87,7 @@ static void adamw_of_length(int n) {
         for (int i = 0; i < n; i++)
             grad[i] = gradient(step, i);
         struct optimizer_step_args args = step_args(OPTIMIZER_ADAMW, step, n);
-        args.from = args.to = (struct optimizer_state){.master = master, .m = m, .v = v};
+        args.state = (struct optimizer_state){.master = master, .m = m, .v = v};
         args.param = param;
         args.grad = grad;
         EXPECT_OK(device->ops->optimizer_step(&stream, &args));
@@ -121,7 +121,7 @@ static void sgd_of_length(int n, bool with_momentum) {
         for (int i = 0; i < n; i++)
             grad[i] = gradient(step, i);
         struct optimizer_step_args args = step_args(OPTIMIZER_SGD, step, n);
-        args.from = args.to = (struct optimizer_state){.master = master, .m = with_momentum ? m : NULL};
+        args.state = (struct optimizer_state){.master = master, .m = with_momentum ? m : NULL};
         args.grad = grad;
         EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         for (int i = 0; i < n; i++) {
@@ -158,7 +158,7 @@ static void test_adam(void **state) {
             decayed[step - 1][i] = grad[i] * (double)settings.grad_scale + settings.weight_decay * wanted[i];
         }
         struct optimizer_step_args args = step_args(OPTIMIZER_ADAM, step, N);
-        args.from = args.to = kept;
+        args.state = kept;
         args.grad = grad;
         EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         for (int i = 0; i < N; i++) {
@@ -193,7 +193,7 @@ static void test_lion(void **state) {
         for (int i = 0; i < N; i++)
             grad[i] = gradient(step, i);
         struct optimizer_step_args args = step_args(OPTIMIZER_LION, step, N);
-        args.from = args.to = kept;
+        args.state = kept;
         args.grad = grad;
         EXPECT_OK(device->ops->optimizer_step(&stream, &args));
         for (int i = 0; i < N; i++) {
@@ -236,8 +236,7 @@ static void check_16_bit_parameters(enum dtype type, const float *weights, const
     memcpy(master, weights, sizeof master);
     struct optimizer_state state = {.master = master, .m = m, .v = v};
     struct optimizer_step_args args = {.rule = OPTIMIZER_ADAMW,
-                                       .from = state,
-                                       .to = state,
+                                       .state = state,
                                        .param = param,
                                        .grad = grad,
                                        .n = 5,

@@ -9,8 +9,8 @@
 
 static void load_moments(const struct optimizer_step_args *a, enum moment moment, size_t i, size_t n,
                          double *values) {
-    const void *state = moment == FIRST_MOMENT ? a->from.m : a->from.v;
-    const float *scales = moment == FIRST_MOMENT ? a->from.m_scales : a->from.v_scales;
+    const void *state = moment == FIRST_MOMENT ? a->state.m : a->state.v;
+    const float *scales = moment == FIRST_MOMENT ? a->state.m_scales : a->state.v_scales;
     float rounded_values[MOMENT_BLOCK];
     if (a->type != DTYPE_F64)
         moments_load(a->state_type, moment, (const char *)state + i * dtype_size(a->state_type),
@@ -21,8 +21,8 @@ static void load_moments(const struct optimizer_step_args *a, enum moment moment
 
 static void store_moments(const struct optimizer_step_args *a, enum moment moment, size_t i, size_t n,
                           const double *values) {
-    void *state = moment == FIRST_MOMENT ? a->to.m : a->to.v;
-    float *scales = moment == FIRST_MOMENT ? a->to.m_scales : a->to.v_scales;
+    void *state = moment == FIRST_MOMENT ? a->state.m : a->state.v;
+    float *scales = moment == FIRST_MOMENT ? a->state.m_scales : a->state.v_scales;
     float rounded_values[MOMENT_BLOCK];
     for (size_t k = 0; k < n; k++)
         if (a->type == DTYPE_F64)
@@ -49,7 +49,7 @@ static double step(const struct optimizer_step_args *a, const double correction[
     double decay = a->rule == OPTIMIZER_ADAMW || a->rule == OPTIMIZER_LION ? a->weight_decay * weight : 0;
     switch (a->rule) {
     case OPTIMIZER_SGD:
-        *m = a->from.m && a->step > 1 ? a->beta1 * *m + g : g;
+        *m = a->state.m && a->step > 1 ? a->beta1 * *m + g : g;
         return weight - a->lr * *m;
     case OPTIMIZER_MUON:
         *m = a->beta1 * *m + (1 - a->beta1) * g;
@@ -81,23 +81,23 @@ enum status ref_optimizer_step(struct stream *stream, const struct optimizer_ste
     for (size_t begin = 0; begin < a->n; begin += MOMENT_BLOCK) {
         size_t n = a->n - begin < MOMENT_BLOCK ? a->n - begin : MOMENT_BLOCK;
         double m[MOMENT_BLOCK] = {0}, v[MOMENT_BLOCK] = {0};
-        if (a->from.m)
+        if (a->state.m)
             load_moments(a, FIRST_MOMENT, begin, n, m);
-        if (a->from.v)
+        if (a->state.v)
             load_moments(a, SECOND_MOMENT, begin, n, v);
         for (size_t k = 0; k < n; k++) {
             size_t i = begin + k;
             double g = ref_load(a->grad, grad_type, i) * (double)a->grad_scale;
-            double weight = a->rule == OPTIMIZER_MUON ? 0 : ref_load(a->from.master, wide, i);
+            double weight = a->rule == OPTIMIZER_MUON ? 0 : ref_load(a->state.master, wide, i);
             double new = step(a, correction, g, weight, &m[k], &v[k]);
             if (!makes_direction)
-                ref_store(a->to.master, wide, i, new);
+                ref_store(a->state.master, wide, i, new);
             if (a->param)
-                ref_store(a->param, a->type, i, makes_direction ? new : ref_load(a->to.master, wide, i));
+                ref_store(a->param, a->type, i, makes_direction ? new : ref_load(a->state.master, wide, i));
         }
-        if (a->to.m)
+        if (a->state.m)
             store_moments(a, FIRST_MOMENT, begin, n, m);
-        if (a->to.v)
+        if (a->state.v)
             store_moments(a, SECOND_MOMENT, begin, n, v);
     }
     return STATUS_OK;

@@ -305,8 +305,7 @@ static inline void whole_model_update(struct whole_model *model, const struct ad
                                         .m = (char *)whole_data(model, model->m_region) + at * size,
                                         .v = (char *)whole_data(model, model->v_region) + at * size};
         struct optimizer_step_args args = {.rule = OPTIMIZER_ADAMW,
-                                           .from = state,
-                                           .to = state,
+                                           .state = state,
                                            .param = has_master
                                                         ? (char *)whole_data(model, model->param_region) +
                                                               at * dtype_size(model->options.type)

@@ -210,7 +210,7 @@ static enum status step_span(const struct optimizer *optimizer, const struct opt
     const struct model_states *state = optimizer->state;
     struct optimizer_step_args args = optimizer_group_step(
         optimizer->state->stage.config, &state->stage.groups.groups[span->group], call->step, call->lr);
-    args.from = args.to = model_states_optimizer_at(state, placed, span->offset);
+    args.state = model_states_optimizer_at(state, placed, span->offset);
     args.param = param;
     args.grad = model_states_gradients_at(state, placed) + span->offset;
     args.n = span->n;

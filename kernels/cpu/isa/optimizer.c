@@ -66,7 +66,7 @@ VF_INLINE vf begin_step(enum optimizer_rule rule, const struct step_call *call, 
     vf g = vf_get_part(args->grad_type, args->grad, i, lanes) * args->grad_scale;
     if (rule == OPTIMIZER_MUON)
         return update_moments(rule, call, g, vf_zero(), at);
-    return update_moments(rule, call, g, vf_get_part(DTYPE_F32, args->from.master, i, lanes), at);
+    return update_moments(rule, call, g, vf_get_part(DTYPE_F32, args->state.master, i, lanes), at);
 }
 
 VF_INLINE void finish_step(enum optimizer_rule rule, const struct step_call *call, size_t i, int lanes, vf m,
@@ -77,9 +77,9 @@ VF_INLINE void finish_step(enum optimizer_rule rule, const struct step_call *cal
             vf_put_part(args->type, args->param, i, begun, lanes);
         return;
     }
-    vf weight = vf_get_part(DTYPE_F32, args->from.master, i, lanes);
+    vf weight = vf_get_part(DTYPE_F32, args->state.master, i, lanes);
     weight = finish_weights(rule, call, weight, m, begun);
-    vf_put_part(DTYPE_F32, args->to.master, i, weight, lanes);
+    vf_put_part(DTYPE_F32, args->state.master, i, weight, lanes);
     if (args->param)
         vf_put_part(args->type, args->param, i, weight, lanes);
 }
@@ -97,7 +97,7 @@ VF_INLINE void prefetch_at(const void *array, size_t byte) {
 VF_INLINE void fetch_weights(enum optimizer_rule rule, const struct optimizer_step_args *args, size_t i) {
     prefetch_at(args->grad, i * (args->grad_type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
     if (rule != OPTIMIZER_MUON)
-        prefetch_at(args->from.master, i * sizeof(float));
+        prefetch_at(args->state.master, i * sizeof(float));
     if (args->param)
         prefetch_at(args->param, i * (args->type == DTYPE_F32 ? sizeof(float) : sizeof(uint16_t)));
 }
@@ -105,18 +105,18 @@ VF_INLINE void fetch_weights(enum optimizer_rule rule, const struct optimizer_st
 VF_INLINE void fetch_moments(int n_moments, enum dtype type, const struct optimizer_step_args *args,
                              size_t i) {
     if (n_moments > 0)
-        prefetch_at(args->from.m, i * dtype_size(type));
+        prefetch_at(args->state.m, i * dtype_size(type));
     if (n_moments > 1)
-        prefetch_at(args->from.v, i * dtype_size(type));
+        prefetch_at(args->state.v, i * dtype_size(type));
 }
 
 // Hardware prefetching does not detect these: they are read too rarely.
 VF_INLINE void fetch_scales(int n_moments, const struct optimizer_step_args *args, size_t i) {
     enum { AHEAD_BLOCKS = 32 };
     size_t byte = (i / MOMENT_BLOCK + AHEAD_BLOCKS) * sizeof(float);
-    __builtin_prefetch((const char *)args->from.m_scales + byte);
+    __builtin_prefetch((const char *)args->state.m_scales + byte);
     if (n_moments > 1)
-        __builtin_prefetch((const char *)args->from.v_scales + byte);
+        __builtin_prefetch((const char *)args->state.v_scales + byte);
 }
 
 // ---- moment encodings of kernels/moments.h, with their noise
@@ -174,16 +174,16 @@ VF_INLINE void schedule_free_vector(const struct step_call *call, size_t i, int 
     const vf average = vf_set1(args->average_weight), lr = vf_set1(c->lr),
              rate = lr * vf_fma(vf_set1(c->momentum), average, vf_set1(c->take1)),
              g = vf_get_part(args->grad_type, args->grad, i, lanes) * args->grad_scale;
-    vf y = vf_get_part(DTYPE_F32, args->from.master, i, lanes),
-       z = call->reads_moments ? vf_get_part(DTYPE_F32, args->from.m, i, lanes) : y,
-       v = vf_get_part(DTYPE_F32, args->from.v, i, lanes);
+    vf y = vf_get_part(DTYPE_F32, args->state.master, i, lanes),
+       z = call->reads_moments ? vf_get_part(DTYPE_F32, args->state.m, i, lanes) : y,
+       v = vf_get_part(DTYPE_F32, args->state.v, i, lanes);
     v = vf_fma(vf_fma(g, g, -v), vf_set1(c->take2), v);
     const vf direction = vf_fma(y, vf_set1(c->coupled_decay),
                                 g / vf_fma(vf_sqrt(v), vf_set1(c->root_scale), vf_set1(c->epsilon)));
     y = vf_fnma(direction, rate, vf_fma(z - y, average, y));
-    vf_put_part(DTYPE_F32, args->to.master, i, y, lanes);
-    vf_put_part(DTYPE_F32, args->to.m, i, vf_fnma(direction, lr, z), lanes);
-    vf_put_part(DTYPE_F32, args->to.v, i, v, lanes);
+    vf_put_part(DTYPE_F32, args->state.master, i, y, lanes);
+    vf_put_part(DTYPE_F32, args->state.m, i, vf_fnma(direction, lr, z), lanes);
+    vf_put_part(DTYPE_F32, args->state.v, i, v, lanes);
     if (args->param)
         vf_put_part(args->type, args->param, i, y, lanes);
 }
@@ -197,16 +197,16 @@ VF_INLINE void step_vector(enum optimizer_rule rule, int n_moments, enum dtype t
         return;
     }
     if (n_moments > 0 && reads_moments(rule, call))
-        at.m = vf_get_part(type, args->from.m, i, lanes);
+        at.m = vf_get_part(type, args->state.m, i, lanes);
     if (n_moments > 1)
-        at.v = vf_get_part(type, args->from.v, i, lanes);
+        at.v = vf_get_part(type, args->state.v, i, lanes);
     vf begun = begin_step(rule, call, i, lanes, &at);
     finish_step(rule, call, i, lanes, at.m, begun);
     vu noise = type == DTYPE_BF16 ? noise_of(numbers_of(call, i)) : (vu){0};
     if (n_moments > 0)
-        put_moments(type, FIRST_MOMENT, args->to.m, i, at.m, noise, lanes);
+        put_moments(type, FIRST_MOMENT, args->state.m, i, at.m, noise, lanes);
     if (n_moments > 1)
-        put_moments(type, SECOND_MOMENT, args->to.v, i, at.v, noise, lanes);
+        put_moments(type, SECOND_MOMENT, args->state.v, i, at.v, noise, lanes);
 }
 
 VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype type,
@@ -229,17 +229,12 @@ enum { VECTORS = MOMENT_BLOCK / VF_WIDTH, GROUP = 4 * VF_WIDTH }; // GROUP: elem
 
 // Pointers to the codes of a block, all MOMENT_BLOCK of them.
 struct codes {
-    const uint8_t *m_from, *v_from;
-    uint8_t *m_to, *v_to;
+    uint8_t *m, *v;
 };
 
 VF_INLINE struct codes codes_at(int n_moments, const struct optimizer_step_args *args, size_t begin) {
-    struct codes codes = {(const uint8_t *)args->from.m + begin, NULL, (uint8_t *)args->to.m + begin, NULL};
-    if (n_moments > 1) {
-        codes.v_from = (const uint8_t *)args->from.v + begin;
-        codes.v_to = (uint8_t *)args->to.v + begin;
-    }
-    return codes;
+    return (struct codes){.m = (uint8_t *)args->state.m + begin,
+                          .v = n_moments > 1 ? (uint8_t *)args->state.v + begin : NULL};
 }
 
 // A block's scales during its update, and the largest bits of its new moments.
@@ -250,7 +245,7 @@ struct scales {
 
 VF_INLINE struct scales scales_at(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                                   size_t begin) {
-    const float *m = call->args.from.m_scales, *v = call->args.from.v_scales;
+    const float *m = call->args.state.m_scales, *v = call->args.state.v_scales;
     size_t block = begin / MOMENT_BLOCK;
     return (struct scales){.m = reads_moments(rule, call) ? m[block] : 0, .v = n_moments > 1 ? v[block] : 0};
 }
@@ -261,9 +256,9 @@ VF_INLINE vf begin_part(enum optimizer_rule rule, int n_moments, const struct st
                         struct moments *new) {
     struct moments at = {vf_zero(), vf_zero()};
     if (reads_moments(rule, call))
-        at.m = decode(codes->m_from + k, FIRST_MOMENT, scales->m);
+        at.m = decode(codes->m + k, FIRST_MOMENT, scales->m);
     if (n_moments > 1)
-        at.v = decode(codes->v_from + k, SECOND_MOMENT, scales->v);
+        at.v = decode(codes->v + k, SECOND_MOMENT, scales->v);
     vf begun = begin_step(rule, call, begin + k, lanes, &at);
     scales->m_largest = vu_max(scales->m_largest, (vu)at.m & 0x7fffffffu);
     if (n_moments > 1)
@@ -285,7 +280,7 @@ VF_INLINE float put_scale(void *scales, size_t begin, vu largest) {
 
 VF_INLINE struct inverses put_scales(int n_moments, const struct step_call *call, size_t begin,
                                      const struct scales *scales) {
-    const struct optimizer_state *to = &call->args.to;
+    const struct optimizer_state *to = &call->args.state;
     return (struct inverses){.m = put_scale(to->m_scales, begin, scales->m_largest),
                              .v = n_moments > 1 ? put_scale(to->v_scales, begin, scales->v_largest) : 0};
 }
@@ -323,19 +318,19 @@ VF_INLINE void put_group(int n_moments, const struct step_call *call, const stru
         m[j] = rounded_ratio(new[k / VF_WIDTH + j].m, inverses.m, noise.m[j]);
         v[j] = rounded_ratio(new[k / VF_WIDTH + j].v, inverses.v, noise.v[j]);
     }
-    vw_store_bytes(codes->m_to + k, code_of(vw_pack(m[0], m[1]), FIRST_MOMENT),
+    vw_store_bytes(codes->m + k, code_of(vw_pack(m[0], m[1]), FIRST_MOMENT),
                    code_of(vw_pack(m[2], m[3]), FIRST_MOMENT));
     if (n_moments > 1)
-        vw_store_bytes(codes->v_to + k, code_of(vw_pack(v[0], v[1]), SECOND_MOMENT),
+        vw_store_bytes(codes->v + k, code_of(vw_pack(v[0], v[1]), SECOND_MOMENT),
                        code_of(vw_pack(v[2], v[3]), SECOND_MOMENT));
 }
 
 // Called after the groups were encoded: where an inverse is zero, all codes are.
 VF_INLINE void close_block(int n_moments, const struct codes *codes, struct inverses inverses) {
     if (inverses.m == 0)
-        memset(codes->m_to, 0, MOMENT_BLOCK);
+        memset(codes->m, 0, MOMENT_BLOCK);
     if (n_moments > 1 && inverses.v == 0)
-        memset(codes->v_to, 0, MOMENT_BLOCK);
+        memset(codes->v, 0, MOMENT_BLOCK);
 }
 
 // The last block of a span, of n < MOMENT_BLOCK elements, by way of full-size copies of its codes.
@@ -343,12 +338,12 @@ VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const s
                                 size_t begin, size_t n) {
     uint8_t m_copy[MOMENT_BLOCK] = {0}, v_copy[MOMENT_BLOCK] = {0};
     struct moments new[VECTORS];
-    struct codes codes = {m_copy, v_copy, m_copy, v_copy}, there = codes_at(n_moments, &call->args, begin);
+    struct codes codes = {m_copy, v_copy}, there = codes_at(n_moments, &call->args, begin);
     struct scales scales = scales_at(rule, n_moments, call, begin);
     memset(new, 0, sizeof new);
-    memcpy(m_copy, there.m_from, n);
+    memcpy(m_copy, there.m, n);
     if (n_moments > 1)
-        memcpy(v_copy, there.v_from, n);
+        memcpy(v_copy, there.v, n);
     for (size_t k = 0; k < n; k += VF_WIDTH) {
         int lanes = n - k < VF_WIDTH ? (int)(n - k) : VF_WIDTH;
         vf begun = begin_part(rule, n_moments, call, &codes, begin, k, lanes, &scales, new);
@@ -358,9 +353,9 @@ VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const s
     for (size_t k = 0; k < MOMENT_BLOCK; k += GROUP)
         put_group(n_moments, call, &codes, begin, k, inverses, new);
     close_block(n_moments, &codes, inverses);
-    memcpy(there.m_to, m_copy, n);
+    memcpy(there.m, m_copy, n);
     if (n_moments > 1)
-        memcpy(there.v_to, v_copy, n);
+        memcpy(there.v, v_copy, n);
 }
 
 // Software pipelining: a block is encoded while the next one is updated, and all square roots of a group are
@@ -461,7 +456,7 @@ static step_function *step_of(const struct optimizer_step_args *args) {
         [OPTIMIZER_LION] = {lion_fp32, lion_bf16, lion_int8},
         [OPTIMIZER_MUON] = {muon_fp32, muon_bf16, muon_int8},
     };
-    if (args->rule == OPTIMIZER_SGD && !args->from.m)
+    if (args->rule == OPTIMIZER_SGD && !args->state.m)
         return sgd;
     if (args->rule == OPTIMIZER_SCHEDULE_FREE)
         return schedule_free;

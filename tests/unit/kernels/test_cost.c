@@ -110,11 +110,11 @@ static void test_memory_bound_operations(void **state) {
     EXPECT_COST(0, 30 * 4, cross_entropy, .N = 3, .V = 10, .type = DTYPE_BF16);
     EXPECT_COST(0, 30 * (2 + 2), cross_entropy, .dlogits = P, .N = 3, .V = 10, .type = DTYPE_BF16,
                 .logits_type = DTYPE_BF16);
-    EXPECT_COST(0, 100 * 28, optimizer_step, .from = both, .n = 100);
-    EXPECT_COST(0, 100 * 30, optimizer_step, .from = both, .param = P, .n = 100, .type = DTYPE_BF16);
-    EXPECT_COST(0, 100 * 12, optimizer_step, .from = {.master = P}, .n = 100);
-    EXPECT_COST(0, 100 * 16, optimizer_step, .from = one, .n = 100, .state_type = DTYPE_BF16);
-    EXPECT_COST(0, 128 * 12 + 4 * (128 + 4), optimizer_step, .from = both, .n = 128, .state_type = DTYPE_I8);
+    EXPECT_COST(0, 100 * 28, optimizer_step, .state = both, .n = 100);
+    EXPECT_COST(0, 100 * 30, optimizer_step, .state = both, .param = P, .n = 100, .type = DTYPE_BF16);
+    EXPECT_COST(0, 100 * 12, optimizer_step, .state = {.master = P}, .n = 100);
+    EXPECT_COST(0, 100 * 16, optimizer_step, .state = one, .n = 100, .state_type = DTYPE_BF16);
+    EXPECT_COST(0, 128 * 12 + 4 * (128 + 4), optimizer_step, .state = both, .n = 128, .state_type = DTYPE_I8);
     EXPECT_COST(0, 100 * 6, cast, .n = 100, .type = DTYPE_F32, .out_type = DTYPE_BF16);
     EXPECT_COST(0, 100 * 10, lerp, .n = 100, .type = DTYPE_F32, .out_type = DTYPE_BF16);
     EXPECT_COST(0, 100 * 10, add, .n = 100, .type = DTYPE_BF16);

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "model/formats/huggingface.h"
+#include "tests/support/safetensors_find.h"
 #include "tests/support/tensors.h"
 
 #define GOLDEN        "tests/golden/"

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "model/formats/safetensors.h"
+#include "tests/support/safetensors_find.h"
 #include "tests/support/temporary.h"
 #include "tests/support/tensors.h"
 

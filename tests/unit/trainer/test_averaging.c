@@ -106,8 +106,7 @@ static void run_case(const cJSON *one, struct device *device) {
         for (int i = 0; i < N; i++)
             arrays.g[i] = (float)number(cJSON_GetArrayItem(member(one, "gradients"), step - 1), i);
         struct optimizer_step_args args = {.rule = OPTIMIZER_SCHEDULE_FREE,
-                                           .from = {.master = arrays.y, .m = arrays.z, .v = arrays.v},
-                                           .to = {.master = arrays.y, .m = arrays.z, .v = arrays.v},
+                                           .state = {.master = arrays.y, .m = arrays.z, .v = arrays.v},
                                            .grad = arrays.g,
                                            .n = N,
                                            .step = step,

@@ -92,8 +92,7 @@ static void run_step(struct bench *bench, const cJSON *gradient, int64_t step_nu
     bench_put(bench, BENCH_GRAD, grad);
     free(grad);
     const struct optimizer_step_args momentum = {.rule = OPTIMIZER_MUON,
-                                                 .from.m = bench_at(bench, BENCH_MOMENTUM),
-                                                 .to.m = bench_at(bench, BENCH_MOMENTUM),
+                                                 .state.m = bench_at(bench, BENCH_MOMENTUM),
                                                  .param = bench_at(bench, BENCH_X),
                                                  .grad = bench_at(bench, BENCH_GRAD),
                                                  .n = bench->n,
