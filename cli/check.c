@@ -10,8 +10,6 @@
 #include "options/config.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"
-#include "trainer/initial_weights.h"
-#include "trainer/plan/model_line.h"
 #include "trainer/plan/model_sizes.h"
 #include "zero/partition/optimizer_groups.h"
 
@@ -26,7 +24,7 @@ static enum status find_sizes(struct config *config) {
                     config->source, path);
         return STATUS_OK;
     }
-    TRY(initial_weights_sizes(config, &sizes));
+    TRY(model_sizes_of_weights(config, &sizes));
     return model_sizes_from_weights(config, &sizes, path, false);
 }
 
@@ -117,7 +115,7 @@ static enum status check_model(struct config *config) {
     if (status == STATUS_OK)
         status = check_groups(config, &params, has_vocabulary);
     if (status == STATUS_OK && has_vocabulary)
-        model_line_print(&params, &line);
+        model_sizes_print(&params, &line);
     log_text(&line);
     if (status == STATUS_OK)
         show_sizes(config, &sizes);

@@ -10,8 +10,9 @@
         .name = #member, .option = "model." name_of_option, .offset = offsetof(struct gpt_config, member),   \
         .type = FIELD_##kind, __VA_ARGS__                                                                    \
     }
-#define SCALING(member, kind, key, ...)                                                                      \
-    FIELD(rope.member, kind, "rope_scaling." key, .hf = key, ##__VA_ARGS__)
+#define SCALING(member, kind, key, types, ...)                                                               \
+    FIELD(rope.member, kind, "rope_scaling." key, .hf = key, .rope_types = types, ##__VA_ARGS__)
+enum { LINEAR = 1 << ROPE_LINEAR, LLAMA3 = 1 << ROPE_LLAMA3, YARN = 1 << ROPE_YARN };
 const struct gpt_field gpt_fields[] = {
     FIELD(n_layer, SIZE, "n_layer", .hf = "num_hidden_layers", .gguf = "block_count", .is_needed = true),
     FIELD(n_head, SIZE, "n_head", .hf = "num_attention_heads", .gguf = "attention.head_count",
@@ -33,18 +34,20 @@ const struct gpt_field gpt_fields[] = {
     FIELD(untied, BOOL, "tied", .is_negated = true),
     FIELD(rope.theta, NUMBER, "rope_theta", .hf = "rope_theta"),
     FIELD(rope.type, CHOICE, "rope_scaling.rope_type"),
-    SCALING(factor, NUMBER, "factor"),
-    SCALING(low_freq_factor, NUMBER, "low_freq_factor"),
-    SCALING(high_freq_factor, NUMBER, "high_freq_factor"),
-    SCALING(beta_fast, NUMBER, "beta_fast"),
-    SCALING(beta_slow, NUMBER, "beta_slow"),
-    SCALING(attention_factor, NUMBER, "attention_factor"),
-    SCALING(original_positions, SIZE, "original_max_position_embeddings", .zero_is_default = true),
+    SCALING(factor, NUMBER, "factor", LINEAR | LLAMA3 | YARN),
+    SCALING(low_freq_factor, NUMBER, "low_freq_factor", LLAMA3),
+    SCALING(high_freq_factor, NUMBER, "high_freq_factor", LLAMA3),
+    SCALING(beta_fast, NUMBER, "beta_fast", YARN),
+    SCALING(beta_slow, NUMBER, "beta_slow", YARN),
+    SCALING(attention_factor, NUMBER, "attention_factor", YARN),
+    SCALING(original_positions, SIZE, "original_max_position_embeddings", LLAMA3 | YARN,
+            .zero_is_default = true),
     FIELD(activation, CHOICE, "activation", .first_choice = MLP_DEFAULT + 1),
     FIELD(partial_rotary_factor, NUMBER, "partial_rotary_factor", .zero_is_default = true),
     FIELD(soft_cap, NUMBER, "soft_cap"),
     FIELD(zero_init, BOOL, "zero_init"),
     FIELD(embedding_skip, BOOL, "embedding_skip")};
+const char *const rope_type_names[N_ROPE_TYPES] = {"default", "linear", "llama3", "yarn"};
 const int gpt_n_fields = sizeof gpt_fields / sizeof *gpt_fields;
 
 double gpt_field_get(const struct gpt_field *field, const struct gpt_config *config) {

@@ -21,7 +21,8 @@ enum mlp_activation { MLP_DEFAULT, MLP_GELU, MLP_SWIGLU, MLP_RELU_SQUARED };
 
 // Rotary position embedding: its base, and how frequencies are stretched for contexts beyond those trained on
 // (model/rope_table.h). Field names are those of Hugging Face's "rope_scaling".
-enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
+enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, N_ROPE_TYPES };
+extern const char *const rope_type_names[N_ROPE_TYPES]; // Hugging Face's "rope_type"
 struct rope_config {
     double theta;
     enum rope_type type;
@@ -75,6 +76,7 @@ struct gpt_field {
     bool zero_is_default; // the option's 0 stands for a default
     bool is_negated;      // the option says the opposite
     int first_choice;     // what the option's first word stands for
+    unsigned rope_types;  // of RoPE's scaling: those that have it, 1 << type each
 };
 #define GPT_N_SIZES 5 // the first ones: n_layer to n_positions, then the family; the others GPT-2 has not
 extern const struct gpt_field gpt_fields[];

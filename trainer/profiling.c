@@ -5,7 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "trainer/profile/report.h"
+#include "trainer/profile/profile_report.h"
 #include "trainer/trainer_internal.h"
 
 enum status trainer_profile_limits(struct trainer *trainer) {

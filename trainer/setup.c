@@ -12,9 +12,7 @@
 #include "kernels/observe.h"
 #include "model/generate.h"
 #include "trainer/data/defaults.h"
-#include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"
-#include "trainer/plan/model_line.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
 
@@ -32,7 +30,7 @@ static enum status find_model_sizes(struct trainer *trainer) {
         TRY(checkpoint_peek(path, &sizes, &resumes));
     if (resumes)
         return model_sizes_from_weights(config, &sizes, path, true);
-    TRY(initial_weights_open(&trainer->weights, config));
+    TRY(model_sizes_open_weights(&trainer->weights, config));
     TRY(model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from, false));
     // Not kept in the config, so that resuming from the run's config.json does not need that folder either.
     if (!config->data.tokenizer[0])
@@ -226,7 +224,7 @@ static enum status find_weights(struct trainer *trainer, struct checkpoint_sourc
         return STATUS_OK;
     source->read = read_weights;
     if (!trainer->weights.path) { // find_model_sizes saw a checkpoint that find_checkpoint did not open
-        TRY(initial_weights_open(&trainer->weights, trainer->config));
+        TRY(model_sizes_open_weights(&trainer->weights, trainer->config));
         TRY(weights_bind(&trainer->weights, &trainer->params));
     }
     if (trainer_leads(trainer) && trainer->weights.uses_average)
@@ -306,7 +304,7 @@ static void describe(const struct trainer *trainer) {
     if (asked && trainer->device->place == REGION_HOST)
         log_info("offload: ignored, as the device is the CPU and everything is in host memory");
     struct text line = {0};
-    model_line_print(&trainer->params, &line);
+    model_sizes_print(&trainer->params, &line);
     log_info("%s", line.data);
     text_free(&line);
     if (config->train.ema.type != CONFIG_EMA_NONE)

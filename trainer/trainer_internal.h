@@ -1,6 +1,4 @@
-// The trainer's state, shared by its files: setup.c, devices.c, trainer.c (the loop), evaluation.c,
-// samples.c, checkpointing.c, data.c, tokenizer.c, pacing.c, attention.c, rate.c, micro_batch.c, resuming.c
-// and profiling.c, divergence.c.
+// The trainer's state, shared by the .c files of this folder; trainer.c has the loop.
 #ifndef ZERO_TRAINER_TRAINER_INTERNAL_H
 #define ZERO_TRAINER_TRAINER_INTERNAL_H
 

@@ -64,8 +64,7 @@ static void add_rope(const struct gpt_config *config, struct gguf_keys *keys) {
     gguf_add_u32(keys, key_of(config, "rope.dimension_count").text, (uint32_t)config->head_dim);
     if (rope->type != ROPE_LINEAR && rope->type != ROPE_YARN)
         return;
-    gguf_add_string(keys, key_of(config, "rope.scaling.type").text,
-                    rope->type == ROPE_LINEAR ? "linear" : "yarn");
+    gguf_add_string(keys, key_of(config, "rope.scaling.type").text, rope_type_names[rope->type]);
     gguf_add_f32(keys, key_of(config, "rope.scaling.factor").text, (float)rope->factor);
     if (rope->type != ROPE_YARN)
         return;
@@ -81,29 +80,27 @@ static void add_rope(const struct gpt_config *config, struct gguf_keys *keys) {
 static void add_model(const struct exporter *exporter, struct gguf_keys *keys) {
     const struct gpt_config *config = &exporter->params.config;
     const bool is_gpt2 = config->family == FAMILY_GPT2;
-    const struct {
-        const char *name;
-        int value;
-    } sizes[] = {{"block_count", config->n_layer},
-                 {"context_length", config->n_positions},
-                 {"embedding_length", config->n_embd},
-                 {"feed_forward_length", config->intermediate_size},
-                 {"attention.head_count", config->n_head},
-                 {"vocab_size", config->vocab_size},
-                 {"attention.head_count_kv", is_gpt2 ? 0 : config->n_kv_head},
-                 {"attention.key_length", is_gpt2 ? 0 : config->head_dim},
-                 {"attention.value_length", is_gpt2 ? 0 : config->head_dim}};
     gguf_add_string(keys, "general.architecture", gguf_architecture(config));
     gguf_add_string(keys, "general.type", "model");
     gguf_add_u32(keys, "general.file_type", file_type(exporter->options->type));
     gguf_add_u32(keys, "general.quantization_version", QUANTIZATION_VERSION);
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value > 0)
-            gguf_add_u32(keys, key_of(config, sizes[i].name).text, (uint32_t)sizes[i].value);
-    const char *epsilon = is_gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
-    gguf_add_f32(keys, key_of(config, epsilon).text, (float)config->norm_eps);
-    if (!is_gpt2)
-        add_rope(config, keys);
+    gguf_add_u32(keys, key_of(config, "vocab_size").text, (uint32_t)config->vocab_size);
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++) {
+        const double value = gpt_field_get(field, config);
+        if (!field->gguf || (is_gpt2 && !field->is_needed))
+            continue;
+        const struct key key = key_of(config, field->gguf);
+        if (field->type == FIELD_NUMBER)
+            gguf_add_f32(keys, key.text, (float)value);
+        else
+            gguf_add_u32(keys, key.text, (uint32_t)value);
+    }
+    if (is_gpt2) {
+        gguf_add_f32(keys, key_of(config, "attention.layer_norm_epsilon").text, (float)config->norm_eps);
+        return;
+    }
+    gguf_add_u32(keys, key_of(config, "attention.value_length").text, (uint32_t)config->head_dim);
+    add_rope(config, keys);
 }
 
 // ---- tensors

@@ -172,18 +172,36 @@ static void add_ids(const struct exporter *exporter, struct text *out) {
     text_add(out, "\n}\n");
 }
 
+// A member of an object.
+static void add_field(const struct gpt_field *field, const char *key, const struct gpt_config *config,
+                      struct text *out) {
+    char number[32];
+    text_double(number, gpt_field_get(field, config));
+    // transformers warns of a factor of RoPE that is written as an integer.
+    const bool is_whole = field->type == FIELD_NUMBER && !strpbrk(number, ".e");
+    text_add(out, "\"%s\": %s%s", key, number, is_whole ? ".0" : "");
+}
+
+static void add_line(const struct gpt_field *field, const char *key, const struct gpt_config *config,
+                     struct text *out) {
+    text_add(out, "  ");
+    add_field(field, key, config, out);
+    text_add(out, ",\n");
+}
+
 static void add_gpt2(const struct exporter *exporter, struct text *out) {
     const struct gpt_config *config = &exporter->params.config;
     text_add(out,
              "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n"
              "  \"activation_function\": \"gelu_new\",\n  \"attn_pdrop\": 0.0,\n  \"embd_pdrop\": 0.0,\n"
              "  \"resid_pdrop\": 0.0,\n  \"initializer_range\": 0.02,\n  \"layer_norm_epsilon\": 1e-05,\n"
-             "  \"n_layer\": %d,\n  \"n_head\": %d,\n  \"n_embd\": %d,\n  \"n_inner\": null,\n"
-             "  \"n_positions\": %d,\n  \"n_ctx\": %d,\n  \"vocab_size\": %d,\n"
-             "  \"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n  \"use_cache\": true,\n"
+             "  \"n_inner\": null,\n  \"n_ctx\": %d,\n  \"scale_attn_weights\": true,\n  "
+             "\"tie_word_embeddings\": true,\n  \"use_cache\": true,\n"
              "  \"torch_dtype\": \"%s\",\n",
-             config->n_layer, config->n_head, config->n_embd, config->n_positions, config->n_positions,
-             config->vocab_size, torch_name(exporter->options->type));
+             config->n_positions, torch_name(exporter->options->type));
+    for (int i = 0; i < GPT_N_SIZES; i++) {
+        add_line(&gpt_fields[i], gpt_fields[i].name, config, out);
+    }
     add_ids(exporter, out);
 }
 
@@ -194,35 +212,17 @@ static const char *llama_class(const struct gpt_config *config) {
     return config->qkv_bias ? "Qwen2" : config->qk_norm ? "Qwen3" : "Llama";
 }
 
-// transformers warns of a factor that is written as an integer.
-static const char *real_text(char buffer[32], double value) {
-    text_double(buffer, value);
-    if (!strpbrk(buffer, ".e"))
-        strcat(buffer, ".0");
-    return buffer;
-}
-
 static void add_rope_scaling(const struct gpt_config *config, struct text *out) {
-    static const char *const types[] = {"default", "linear", "llama3", "yarn"};
-    const struct rope_config *rope = &config->rope;
-    char numbers[4][32];
-    text_add(out, "  \"rope_theta\": %s,\n  \"rope_scaling\": ", text_double(numbers[0], rope->theta));
-    if (rope->type == ROPE_DEFAULT) {
-        text_add(out, "null,\n");
+    if (config->rope.type == ROPE_DEFAULT) {
+        text_add(out, "  \"rope_scaling\": null,\n");
         return;
     }
-    text_add(out, "{\"rope_type\": \"%s\", \"factor\": %s", types[rope->type],
-             real_text(numbers[0], rope->factor));
-    if (rope->type != ROPE_LINEAR)
-        text_add(out, ", \"original_max_position_embeddings\": %d", rope->original_positions);
-    if (rope->type == ROPE_LLAMA3)
-        text_add(out, ", \"low_freq_factor\": %s, \"high_freq_factor\": %s",
-                 real_text(numbers[1], rope->low_freq_factor), real_text(numbers[2], rope->high_freq_factor));
-    if (rope->type == ROPE_YARN)
-        text_add(out, ", \"beta_fast\": %s, \"beta_slow\": %s", real_text(numbers[1], rope->beta_fast),
-                 real_text(numbers[2], rope->beta_slow));
-    if (rope->type == ROPE_YARN && rope->attention_factor > 0)
-        text_add(out, ", \"attention_factor\": %s", real_text(numbers[3], rope->attention_factor));
+    text_add(out, "  \"rope_scaling\": {\"rope_type\": \"%s\"", rope_type_names[config->rope.type]);
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++)
+        if (field->rope_types & 1u << config->rope.type && gpt_field_get(field, config) > 0) {
+            text_add(out, ", ");
+            add_field(field, field->hf, config, out);
+        }
     text_add(out, "},\n");
 }
 
@@ -266,22 +266,18 @@ static void add_windows(const struct gpt_config *config, struct text *out) {
 static void add_llama(const struct exporter *exporter, struct text *out) {
     const struct gpt_config *config = &exporter->params.config;
     const char *name = llama_class(config);
-    char number[32];
     text_add(out,
              "{\n  \"architectures\": [\"%sForCausalLM\"],\n  \"model_type\": \"%s\",\n"
-             "  \"hidden_act\": \"silu\",\n  \"hidden_size\": %d,\n  \"intermediate_size\": %d,\n"
-             "  \"num_hidden_layers\": %d,\n  \"num_attention_heads\": %d,\n"
-             "  \"num_key_value_heads\": %d,\n  \"head_dim\": %d,\n  \"vocab_size\": %d,\n"
-             "  \"max_position_embeddings\": %d,\n  \"rms_norm_eps\": %s,\n"
-             "  \"initializer_range\": 0.02,\n  \"attention_dropout\": 0.0,\n"
+             "  \"hidden_act\": \"silu\",\n  \"initializer_range\": 0.02,\n  \"attention_dropout\": 0.0,\n"
              "  \"tie_word_embeddings\": %s,\n  \"use_cache\": true,\n  \"torch_dtype\": \"%s\",\n",
              name,
              config->qkv_bias  ? "qwen2"
              : config->qk_norm ? "qwen3"
                                : "llama",
-             config->n_embd, config->intermediate_size, config->n_layer, config->n_head, config->n_kv_head,
-             config->head_dim, config->vocab_size, config->n_positions, text_double(number, config->norm_eps),
              config->untied ? "false" : "true", torch_name(exporter->options->type));
+    for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++)
+        if (field->hf && !field->rope_types)
+            add_line(field, field->hf, config, out);
     if (!config->qkv_bias)
         text_add(out, "  \"attention_bias\": false,\n");
     if (!config->qkv_bias && !config->qk_norm)

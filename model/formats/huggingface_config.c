@@ -128,15 +128,14 @@ static enum status read_fields(const cJSON *object, const char *source, bool of_
 }
 
 static enum status read_rope_type(const cJSON *scaling, const char *source, enum rope_type *type) {
-    static const char *const types[] = {"default", "linear", "llama3", "yarn"};
     const char *name = "default";
     const char *key = cJSON_GetObjectItemCaseSensitive(scaling, "rope_type") ? "rope_type" : "type";
     if (cJSON_GetObjectItemCaseSensitive(scaling, key))
         TRY(json_get_string(scaling, key, source, &name));
     else if (cJSON_GetObjectItemCaseSensitive(scaling, "factor"))
         return FAIL(STATUS_INVALID, "%s: has a \"factor\" of RoPE, but no \"rope_type\" beside it", source);
-    for (int i = 0; i <= ROPE_YARN; i++)
-        if (strcmp(types[i], name) == 0) {
+    for (int i = 0; i < N_ROPE_TYPES; i++)
+        if (strcmp(rope_type_names[i], name) == 0) {
             *type = (enum rope_type)i;
             return STATUS_OK;
         }

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#define LAST_TAG_OF_CALLS 2 // TAG_CHUNK and TAG_CONTROL of zero/comm/mpi/data.h
+#define LAST_TAG_OF_CALLS 2 // TAG_CHUNK and TAG_CONTROL of zero/comm/mpi/mpi_internal.h
 
 int MPI_Isend(const void *data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
               MPI_Request *request) {

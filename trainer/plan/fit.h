@@ -4,7 +4,7 @@
 #ifndef ZERO_TRAINER_PLAN_FIT_H
 #define ZERO_TRAINER_PLAN_FIT_H
 
-#include "trainer/plan/report.h"
+#include "trainer/plan/plan_report.h"
 
 // The memory to fit into.
 struct fit_machine {

@@ -6,7 +6,27 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "options/config.h"
 #include "options/option.h"
+
+enum status model_sizes_open_weights(struct weights *weights, const struct config *config) {
+    const char *path = config->model.init_from;
+    enum status status = weights_open(weights, path);
+    char message[STATUS_MESSAGE_BYTES];
+    if (status != STATUS_INVALID)
+        return status;
+    strcpy(message, status_message());
+    status_clear();
+    return FAIL(STATUS_INVALID, "%s: model.init_from: %s", config->source, message);
+}
+
+enum status model_sizes_of_weights(const struct config *config, struct gpt_config *sizes) {
+    struct weights weights;
+    enum status status = model_sizes_open_weights(&weights, config);
+    *sizes = weights.config;
+    weights_close(&weights);
+    return status;
+}
 
 // The options that the config gives and the weights contradict.
 struct contradictions {
@@ -155,4 +175,23 @@ enum status model_sizes_from_tokenizer(struct config *config, const char *path, 
     return FAIL(STATUS_INVALID,
                 "%s: the tokenizer %s (data.tokenizer) has %d ids, more than model.vocab_size %lld",
                 config->source, path, n_ids, (long long)config->model.vocab_size);
+}
+
+void model_sizes_print(const struct params *params, struct text *out) {
+    const struct gpt_config *sizes = &params->config;
+    const bool gpt2 = sizes->family == FAMILY_GPT2;
+    char weights[16];
+    text_add(out, "model: %s%s%s parameters (n_layer %d, n_head %d",
+             gpt2 ? "" : config_family_name((enum config_family)sizes->family), gpt2 ? "" : ", ",
+             text_count(weights, sizeof weights, (double)params->n_weights), sizes->n_layer, sizes->n_head);
+    if (!gpt2)
+        text_add(out, ", n_kv_head %d, head_dim %d", sizes->n_kv_head, sizes->head_dim);
+    text_add(out, ", n_embd %d", sizes->n_embd);
+    if (!gpt2)
+        text_add(out, ", intermediate_size %d", sizes->intermediate_size);
+    text_add(out, ", vocab_size %d, n_positions %d", sizes->vocab_size, sizes->n_positions);
+    for (int i = 0; i < sizes->n_windows; i++)
+        text_add(out, "%s%d%s", i ? ", " : ", window [", sizes->windows[i],
+                 i == sizes->n_windows - 1 ? "]" : "");
+    text_add(out, ")");
 }

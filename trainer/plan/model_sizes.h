@@ -1,10 +1,19 @@
-// Model sizes that a config leaves out: they come from the initial weights or the tokenizer.
+// The sizes of a run's model. Those that the config leaves out come from the initial weights or the
+// tokenizer.
 #ifndef ZERO_TRAINER_PLAN_MODEL_SIZES_H
 #define ZERO_TRAINER_PLAN_MODEL_SIZES_H
 
+#include "base/text.h"
+#include "infer/weights.h"
 #include "model/params.h"
 #include "options/config.h"
 #include "zero/partition/config_model.h"
+
+// Opens the weights that a new run starts from, model.init_from, as weights_open does; what is wrong with the
+// path is reported with the option and the config.
+enum status model_sizes_open_weights(struct weights *weights, const struct config *config) MUST_CHECK;
+// Reads only the sizes of their model.
+enum status model_sizes_of_weights(const struct config *config, struct gpt_config *sizes) MUST_CHECK;
 
 // Sets the sizes of the config to those `found` in the weights at `path`: model.init_from or, with `resumes`,
 // the run to resume. STATUS_INVALID lists those for which the config has another value; but the initial
@@ -19,5 +28,9 @@ bool model_sizes_want_tokenizer(const struct config *config);
 // Sets model.vocab_size to the n_ids of the tokenizer at `path` if it is left out. STATUS_INVALID when it is
 // smaller than n_ids.
 enum status model_sizes_from_tokenizer(struct config *config, const char *path, int n_ids) MUST_CHECK;
+
+// Appends "model: 124.4M parameters (n_layer 12, n_head 12, ...)"; of other families than GPT-2 also the
+// family, key-value heads, the width of a head and of the MLP, and windows.
+void model_sizes_print(const struct params *params, struct text *out);
 
 #endif

@@ -1,6 +1,6 @@
 // run.profile: a profiler for the first steps of a run. It times the operations of the run's devices and the
 // communication between ranks (kernels/profile.h), and takes unit and phase from the model's hooks. The
-// result becomes a table, profile.json and trace.json (trainer/profile/report.h).
+// result becomes a table, profile.json and trace.json (trainer/profile/profile_report.h).
 #ifndef ZERO_TRAINER_PROFILE_PROFILER_H
 #define ZERO_TRAINER_PROFILE_PROFILER_H
 

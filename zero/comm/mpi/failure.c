@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "zero/comm/mpi/data.h"
+#include "zero/comm/mpi/mpi_internal.h"
 
 // What becomes of a run that a dead or hanging rank ends.
 #define KEPT "Checkpoints are unaffected: the same command resumes from the last one, if there is one"

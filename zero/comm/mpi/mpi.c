@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "base/processors.h"
 #include "zero/comm/chunks.h"
-#include "zero/comm/mpi/data.h"
 #include "zero/comm/mpi/failure.h"
+#include "zero/comm/mpi/mpi_internal.h"
 #include "zero/comm/mpi/peer.h"
 #include "zero/comm/nccl/nccl.h"
 

@@ -23,7 +23,8 @@
 // mpi_lock is held around every call of MPI while several threads run (MPI_THREAD_SERIALIZED). Waits poll
 // MPI_Test and release it between polls.
 //
-// Messages, by tag (zero/comm/mpi/data.h); but for failures, between ranks without shared memory only:
+// Messages, by tag (zero/comm/mpi/mpi_internal.h); but for failures, between ranks without shared memory
+// only:
 //   TAG_CHUNK      link_header + a chunk. Each rank posts receives for up to LINK_DEPTH chunks of every peer
 //   TAG_CONTROL    link_header + up to LINK_CONTROL_BYTES. Received when the collective asks for it
 //   TAG_FAILURE    failure_note, from a rank that fails, or finds a dead one, before it knows of a failure.

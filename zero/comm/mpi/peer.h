@@ -3,7 +3,7 @@
 #ifndef ZERO_ZERO_COMM_MPI_PEER_H
 #define ZERO_ZERO_COMM_MPI_PEER_H
 
-#include "zero/comm/mpi/data.h"
+#include "zero/comm/mpi/mpi_internal.h"
 
 // Allocates message buffers, and posts receives for the ranks that are reached by messages.
 enum status peers_open(struct comm *comm) MUST_CHECK;

@@ -3,8 +3,8 @@
 //   profile.json   every figure, per rank and step
 //   trace.json     the timeline, for chrome://tracing or ui.perfetto.dev (Google's "Trace Event Format")
 // Each rank writes a file of its own into the run's folder; rank 0 joins them.
-#ifndef ZERO_TRAINER_PROFILE_REPORT_H
-#define ZERO_TRAINER_PROFILE_REPORT_H
+#ifndef ZERO_TRAINER_PROFILE_PROFILE_REPORT_H
+#define ZERO_TRAINER_PROFILE_PROFILE_REPORT_H
 
 #include "base/text.h"
 #include "model/params.h"

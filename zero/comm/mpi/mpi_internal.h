@@ -1,6 +1,6 @@
 // The state of the MPI backend, shared by the zero/comm/mpi/*.c files. zero/comm/mpi/mpi.h has the overview.
-#ifndef ZERO_ZERO_COMM_MPI_DATA_H
-#define ZERO_ZERO_COMM_MPI_DATA_H
+#ifndef ZERO_ZERO_COMM_MPI_MPI_INTERNAL_H
+#define ZERO_ZERO_COMM_MPI_MPI_INTERNAL_H
 
 #include <mpi.h>
 #include <pthread.h>

@@ -1,6 +1,6 @@
 // A table is filled cell by cell, then printed with each column as wide as its widest cell. Columns that do
 // not fit into 100 follow below, after the first column again. Prose is folded likewise.
-#include "trainer/plan/report.h"
+#include "trainer/plan/plan_report.h"
 
 #include <inttypes.h>
 #include <math.h>

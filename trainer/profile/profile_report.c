@@ -1,5 +1,5 @@
 // Joins the rows of kernels/profile.h by name into the lines of the table.
-#include "trainer/profile/report.h"
+#include "trainer/profile/profile_report.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // The output of `./train plan`: for each number of ranks a table of the stages, as text or JSON, and with
 // --paper the ZeRO paper's table.
-#ifndef ZERO_TRAINER_PLAN_REPORT_H
-#define ZERO_TRAINER_PLAN_REPORT_H
+#ifndef ZERO_TRAINER_PLAN_PLAN_REPORT_H
+#define ZERO_TRAINER_PLAN_PLAN_REPORT_H
 
 #include "trainer/plan/micro_batch.h"
 #include "trainer/plan/plan.h"
