@@ -15,7 +15,6 @@ enum dtype {
     DTYPE_F16,
     DTYPE_F64, // tests/ref only: the reference computes in double
     DTYPE_I32,
-    DTYPE_U16,
     DTYPE_U8,
     DTYPE_I8, // quantized optimizer moments: kernels/moments.h
     N_DTYPES,
@@ -23,13 +22,12 @@ enum dtype {
 #define N_COMPUTE_DTYPES (DTYPE_F16 + 1)
 
 static inline size_t dtype_size(enum dtype type) {
-    static const unsigned char sizes[N_DTYPES] = {4, 2, 2, 8, 4, 2, 1, 1};
+    static const unsigned char sizes[N_DTYPES] = {4, 2, 2, 8, 4, 1, 1};
     return sizes[type];
 }
 
 static inline const char *dtype_name(enum dtype type) {
-    static const char *const names[N_DTYPES] = {"fp32",  "bf16",   "fp16",  "fp64",
-                                                "int32", "uint16", "uint8", "int8"};
+    static const char *const names[N_DTYPES] = {"fp32", "bf16", "fp16", "fp64", "int32", "uint8", "int8"};
     return names[type];
 }
 

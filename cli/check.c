@@ -10,6 +10,7 @@
 #include "options/config.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"
+#include "trainer/initial_weights.h"
 #include "trainer/plan/model_sizes.h"
 #include "zero/partition/optimizer_groups.h"
 
@@ -24,7 +25,7 @@ static enum status find_sizes(struct config *config) {
                     config->source, path);
         return STATUS_OK;
     }
-    TRY(model_sizes_of_weights(config, &sizes));
+    TRY(initial_weights_sizes(config, &sizes));
     return model_sizes_from_weights(config, &sizes, path, false);
 }
 

@@ -14,6 +14,7 @@
 #include "trainer/attention.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"
+#include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/plan/plan_report.h"
@@ -80,7 +81,7 @@ struct planner {
 // Reads the files that the model's sizes come from: once, as they do not depend on the number of ranks.
 static enum status find_sizes(struct planner *planner, const struct config *config) {
     if (config->model.init_from[0])
-        TRY(model_sizes_of_weights(config, &planner->weights));
+        TRY(initial_weights_sizes(config, &planner->weights));
     if (!model_sizes_want_tokenizer(config))
         return STATUS_OK;
     struct tokenizer *tokenizer;

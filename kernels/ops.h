@@ -358,7 +358,7 @@ struct add_spans_args {
 // out[i] = the sum of `count` numbers, one of each rank, in fp32 along the tree of zero/comm/sum_tree.h:
 // ((0 + 1) + (2 + 3)) + ... Reduces gradients over ranks in one pass.
 // Determinism: the bits are those of the tree's additions in fp32, one by one, on every device.
-#define SUM_TREE_MOST 65535 // of count
+#define SUM_TREE_MOST 65535
 struct sum_tree_args {
     void *out; // [w] (n) fp32, or [+] with accumulate: out + the sum
     // [r] (count) pointers in host memory, read during the call: to (n) type, of ranks 0, 1, ... On a GPU all
@@ -366,7 +366,7 @@ struct sum_tree_args {
     // is fp32 and not accumulate.
     const void *const *x;
     size_t n;
-    int count, rank; // count >= 2, 0 <= rank < count
+    int count, rank; // count 2 .. SUM_TREE_MOST, 0 <= rank < count
     bool accumulate;
     enum dtype type; // of x: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
 };

@@ -43,7 +43,7 @@ static size_t n_pass_rows(const struct generator_options *options, size_t chunk)
     return chunk > 3 * sequences ? chunk : 3 * sequences;
 }
 
-// As model/gpt_inputs.c has it for whole sequences.
+// As model/gpt.c has it for whole sequences.
 static void find_documents(const struct generator_pass *pass, int32_t *first) {
     const struct generator *generator = pass->generator;
     assert(generator->end_of_text >= 0 || pass->n_tokens == 0);

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "options/option.h"
 
@@ -72,6 +73,13 @@ const struct foreign *foreign_find_deepspeed(const char *path) {
     return find_with_sections(path, true);
 }
 
+// Whether the value switches a feature off: false, "False" (Python's), or {"enabled": false}.
+static bool is_off(const cJSON *value) {
+    const char *word = cJSON_GetStringValue(value);
+    return cJSON_IsFalse(value) || (word && strcmp(word, "False") == 0) ||
+           cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(value, "enabled"));
+}
+
 // The advice for a feature that is off, where our option has the value `value`, such as bf16, if it is on.
 static void add_advice_off(const struct foreign *row, const char *value, struct text *out) {
     char ours[128];
@@ -85,11 +93,17 @@ static void add_advice_off(const struct foreign *row, const char *value, struct 
                  row->ours);
 }
 
-// Appends the advice, without a full stop: "here it is optimizer.lr", "there is no dropout; leave it out".
-//   off   the user switches the feature off, so a row that switches an option on does not answer
-static void add_advice(const struct foreign *row, bool off, struct text *out) {
-    const char *equals = row->kind == FOREIGN_OURS ? strchr(row->ours, '=') : NULL;
-    if (equals && off && strncmp(row->note, "for ", 4) != 0) // a note may say for which value the row is
+// Appends the advice, without a full stop: "here it is optimizer.lr", "there is no dropout; leave it out". Of
+// a feature that the value switches off, a row that switches an option on does not answer; a word that was
+// ours is answered too.
+static void add_advice(const struct foreign *row, const cJSON *value, struct text *out) {
+    const bool off = is_off(value);
+    const char *equals = row->kind == FOREIGN_OURS ? strchr(row->ours, '=') : NULL,
+               *word = row->kind == FOREIGN_OURS ? cJSON_GetStringValue(value) : NULL,
+               *instead = word ? gone_word(row->ours, word) : NULL;
+    if (instead)
+        text_add(out, "here it is %s, where %s is not there any more; %s", row->ours, word, instead);
+    else if (equals && off && strncmp(row->note, "for ", 4) != 0) // a note may say for which value the row is
         add_advice_off(row, equals + 1, out);
     else if (row->kind == FOREIGN_OURS)
         text_add(out, *row->note ? "here it is %s (%s)" : "here it is %s", row->ours, row->note);
@@ -123,6 +137,14 @@ const struct gone *gone_option(const char *full_name) {
     return NULL;
 }
 
+// The option that is gone whose name in its section is `key`, or NULL.
+static const struct gone *gone_option_called(const char *key) {
+    for (int i = 0; i < n_gones; i++)
+        if (gones[i].kind == GONE_OPTION && strcmp(strrchr(gones[i].name, '.') + 1, key) == 0)
+            return &gones[i];
+    return NULL;
+}
+
 bool gone_is_section(const char *name) {
     const size_t length = strlen(name);
     for (int i = 0; i < n_gones; i++)
@@ -144,15 +166,20 @@ const char *gone_word(const char *full_name, const char *word) {
     for (int i = 0; i < n_gones; i++)
         if (gones[i].kind == GONE_VALUES && strcmp(gones[i].name, full_name) == 0)
             for (const char *p = gones[i].was; *p; p += strcspn(p, " "), p += *p == ' ')
-                if (strcspn(p, " ") == length && memcmp(p, word, length) == 0)
+                if (strcspn(p, " ") == length && strncasecmp(p, word, length) == 0) // SOAP, as papers have it
                     return gones[i].instead;
     return NULL;
 }
 
-// Whether a flag and its value are the words.
-static bool is_pair(const char *words, const char *flag, const char *value) {
-    const size_t n = strlen(flag);
-    return strncmp(words, flag, n) == 0 && words[n] == ' ' && strcmp(words + n + 1, value) == 0;
+// Whether an argument is the words, or a flag of it and its value: "--to llmc" is --to=llmc, or --to and then
+// `next`, which may be NULL.
+static bool is_words(const char *words, const char *argument, const char *next) {
+    const size_t n = strcspn(argument, "=");
+    if (strncmp(words, argument, n) != 0)
+        return false;
+    const char *value = argument[n] && argument[0] == '-' ? argument + n + 1 : next;
+    return words[n] ? words[n] == ' ' && value && strcmp(words + n + 1, value) == 0
+                    : !argument[n] || argument[0] == '-';
 }
 
 enum status gone_command(int n_args, char *const *args) {
@@ -164,8 +191,7 @@ enum status gone_command(int n_args, char *const *args) {
         if (gones[i].kind != GONE_COMMANDS || strncmp(args[0], name, first) != 0 || args[0][first])
             continue;
         for (int k = second ? 1 : 0; k < last; k++)
-            if (!second || strcmp(args[k], second) == 0 ||
-                (k + 1 < n_args && is_pair(second, args[k], args[k + 1])))
+            if (!second || is_words(second, args[k], k + 1 < n_args ? args[k + 1] : NULL))
                 return FAIL(STATUS_INVALID, "train %s is not there any more; %s", name, gones[i].instead);
     }
     return STATUS_OK;
@@ -186,20 +212,13 @@ static const struct {
      "train.gradient_accumulation_steps, the micro-batches of each rank (nanoGPT counts those of all ranks)"},
 };
 
-// Whether the value switches a feature off: false, "False" (Python's), or {"enabled": false}.
-static bool is_off(const cJSON *value) {
-    const char *word = cJSON_GetStringValue(value);
-    return cJSON_IsFalse(value) || (word && strcmp(word, "False") == 0) ||
-           cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(value, "enabled"));
-}
-
 // Fails with what is known about another trainer's name.
 static enum status foreign_name(const char *source, const char *what, const char *name, const cJSON *value,
                                 const struct foreign *row) {
     struct text advice = {0};
     add_programs(row, &advice);
     text_add(&advice, "; ");
-    add_advice(row, is_off(value), &advice);
+    add_advice(row, value, &advice);
     enum status status =
         FAIL(STATUS_INVALID, "%s: unknown %s %s, a name of %s", source, what, name, advice.data);
     text_free(&advice);
@@ -279,7 +298,7 @@ static bool is_in(const struct option *option, const char *section, size_t lengt
     return strlen(option->section) == length && memcmp(option->section, section, length) == 0;
 }
 
-// Whether the name begins or ends with the words of the key: rope_type has "type", start_ratio "start".
+// Whether the name begins or ends with the words of the key: rope_type has "type".
 static bool has_words(const char *name, const char *key) {
     const size_t n = strlen(name), length = strlen(key);
     return length > 0 && n > length &&
@@ -353,10 +372,10 @@ static enum status gone_name(const char *source, const struct gone *row, const c
 }
 
 enum status unknown_option(const char *source, const char *full_name, const cJSON *value) {
-    const struct gone *gone = gone_option(full_name);
+    const char *dot = strrchr(full_name, '.'), *key = dot ? dot + 1 : full_name;
+    const struct gone *gone = dot ? gone_option(full_name) : gone_option_called(key);
     if (gone)
         return gone_name(source, gone, value);
-    const char *dot = strrchr(full_name, '.'), *key = dot ? dot + 1 : full_name;
     if (section_exists(full_name, strlen(full_name)))
         return section_as_option(source, full_name, value);
     const struct option *around = option_around(full_name);

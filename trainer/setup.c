@@ -12,6 +12,7 @@
 #include "kernels/observe.h"
 #include "model/generate.h"
 #include "trainer/data/defaults.h"
+#include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
@@ -30,7 +31,7 @@ static enum status find_model_sizes(struct trainer *trainer) {
         TRY(checkpoint_peek(path, &sizes, &resumes));
     if (resumes)
         return model_sizes_from_weights(config, &sizes, path, true);
-    TRY(model_sizes_open_weights(&trainer->weights, config));
+    TRY(initial_weights_open(&trainer->weights, config));
     TRY(model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from, false));
     // Not kept in the config, so that resuming from the run's config.json does not need that folder either.
     if (!config->data.tokenizer[0])
@@ -224,7 +225,7 @@ static enum status find_weights(struct trainer *trainer, struct checkpoint_sourc
         return STATUS_OK;
     source->read = read_weights;
     if (!trainer->weights.path) { // find_model_sizes saw a checkpoint that find_checkpoint did not open
-        TRY(model_sizes_open_weights(&trainer->weights, trainer->config));
+        TRY(initial_weights_open(&trainer->weights, trainer->config));
         TRY(weights_bind(&trainer->weights, &trainer->params));
     }
     if (trainer_leads(trainer) && trainer->weights.uses_average)

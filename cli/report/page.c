@@ -43,7 +43,7 @@ EMBEDDED_FILE(cli_report_page_js);
 
 static const char *out_path = NULL;
 static bool follows = false;
-static double every_s = 5;
+static double every_s;
 static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_path, 0, 0, "the file to write (report.html in the first RUN)"},
     {"--follow", ARG_FLAG, &follows, 0, 0, "write it again while a run goes on; the open page follows"},
@@ -667,11 +667,32 @@ static enum status write_report(struct report *report) {
     return follow(report);
 }
 
+static bool all_began(const char *const *paths, int n) {
+    bool all = true;
+    for (int i = 0; i < n; i++)
+        all = all && run_folder_is_run(paths[i]);
+    return all;
+}
+
+// A run that is to be followed may not have begun.
+static enum status wait_for_runs(const char *const *paths, int n) {
+    if (all_began(paths, n))
+        return STATUS_OK;
+    signals_catch();
+    printf("waiting until %s begin%s (Ctrl-C ends)\n", n == 1 ? paths[0] : "all runs", n == 1 ? "s" : "");
+    TRY(output_flush());
+    while (!all_began(paths, n) && !signals_stop_requested())
+        wait_for(every_s);
+    return STATUS_OK;
+}
+
 static enum status check_runs(const char *const *paths, int n) {
     if (n == 0)
         return FAIL(STATUS_INVALID,
                     "no run named; usage: train report RUN [RUN ...] [--out FILE] [--follow]");
     for (int i = 0; i < n; i++) {
+        if (follows && (file_is_folder(paths[i]) || !file_exists(paths[i])))
+            continue;
         if (!file_is_folder(paths[i]))
             return FAIL(STATUS_INVALID, "%s is not a folder, expected that of a run, such as runs/quickstart",
                         paths[i]);
@@ -688,7 +709,15 @@ static enum status run_report(int n_args, char **args) {
     static struct report report;
     TRY(args_parse("report", flags, sizeof flags / sizeof *flags, n_args, args, report.paths, MOST_RUNS,
                    &report.n));
+    if (every_s > 0 && !follows)
+        return FAIL(STATUS_INVALID, "--every is the time between two looks of --follow; add that");
+    if (every_s == 0)
+        every_s = 5;
     TRY(check_runs(report.paths, report.n));
+    if (follows)
+        TRY(wait_for_runs(report.paths, report.n));
+    if (signals_stop_requested())
+        return STATUS_OK;
     char *file = out_path ? copy_string(out_path)
                           : file_path("%.*s/report.html", run_path_length(report.paths[0]), report.paths[0]);
     report.file = file;
@@ -707,8 +736,8 @@ const struct command command_report = {
     .summary = "write a self-contained HTML page with the curves and figures of runs, side by side",
     .details =
         "Runs may be under way. The page loads nothing from a network; open it in any browser.\n"
-        "--follow writes it again until the runs end, or Ctrl-C; the runs do not notice. The open page\n"
-        "loads itself again and keeps its place and what is hidden.",
+        "--follow writes it again until the runs end, or Ctrl-C; the runs do not notice. A run may not have\n"
+        "begun yet. The open page loads itself again and keeps its place and what is hidden.",
     .examples = "Put two runs side by side.\n"
                 "./train report runs/a runs/b --out report.html\n"
                 "Follow a run in a browser.\n"

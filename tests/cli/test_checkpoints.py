@@ -33,16 +33,8 @@ def state_by_unit(checkpoint):
             begin, end = (elements // alignment * r // world * alignment for r in (rank, rank + 1))
             for kind in kinds:
                 n = stored(manifest, kind, unit, begin, end)
-                if kind == 'factors':  # owned by the rank with the unit's first element
-                    shapes = [tensor['shape'] for tensor in manifest['tensors'] if tensor['unit'] == unit]
-                    n = sum(map(sum, shapes)) if begin == 0 and end > 0 else 0
                 found[unit, kind] += content[at:at + 4 * n]
                 at += 4 * n
-        for matrix in manifest.get('preconditioners', ()):
-            if matrix['file'] == rank:
-                assert at == matrix['offset']
-                at += 4 * matrix['values']
-                found[matrix['tensor'], 'preconditioners'] = content[matrix['offset']:at]
         assert at == size
     return found
 

@@ -107,6 +107,21 @@ class Follow(FollowedCase):
         self.run_train('report', 'run', '--follow', '--out', 'page.html')
         self.refuses('report', 'run', '--follow', '--every', '0', says=['--every'])
 
+    def test_a_run_that_has_not_begun(self):
+        for folder in 'later', 'ready':
+            process = self.start('report', folder, '--out', 'page.html', '--follow', '--every', 0.2, preexec_fn=restore_signals)
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            self.assertIn(f'waiting until {folder} begins', process.stdout.readline())
+            if folder == 'later':
+                self.run_under_way('run', 30).rename(self.folder / folder)
+                self.page(lambda page: page['follow'] == 0.2)
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(60), 0)
+        (self.folder / 'file').write_text('no folder')
+        self.refuses('report', 'file', '--follow', says=['file is not a folder'])
+        self.refuses('report', 'later', '--every', 3, says=['--every', '--follow'])
+
     def test_signals(self):
         self.run_under_way('run', 30)
         write_run(self.folder / 'other', 30)

@@ -9,25 +9,6 @@
 #include "options/config.h"
 #include "options/option.h"
 
-enum status model_sizes_open_weights(struct weights *weights, const struct config *config) {
-    const char *path = config->model.init_from;
-    enum status status = weights_open(weights, path);
-    char message[STATUS_MESSAGE_BYTES];
-    if (status != STATUS_INVALID)
-        return status;
-    strcpy(message, status_message());
-    status_clear();
-    return FAIL(STATUS_INVALID, "%s: model.init_from: %s", config->source, message);
-}
-
-enum status model_sizes_of_weights(const struct config *config, struct gpt_config *sizes) {
-    struct weights weights;
-    enum status status = model_sizes_open_weights(&weights, config);
-    *sizes = weights.config;
-    weights_close(&weights);
-    return status;
-}
-
 // The options that the config gives and the weights contradict.
 struct contradictions {
     const struct config *config;

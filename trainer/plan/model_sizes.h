@@ -4,16 +4,9 @@
 #define ZERO_TRAINER_PLAN_MODEL_SIZES_H
 
 #include "base/text.h"
-#include "infer/weights.h"
 #include "model/params.h"
 #include "options/config.h"
 #include "zero/partition/config_model.h"
-
-// Opens the weights that a new run starts from, model.init_from, as weights_open does; what is wrong with the
-// path is reported with the option and the config.
-enum status model_sizes_open_weights(struct weights *weights, const struct config *config) MUST_CHECK;
-// Reads only the sizes of their model.
-enum status model_sizes_of_weights(const struct config *config, struct gpt_config *sizes) MUST_CHECK;
 
 // Sets the sizes of the config to those `found` in the weights at `path`: model.init_from or, with `resumes`,
 // the run to resume. STATUS_INVALID lists those for which the config has another value; but the initial

@@ -7,7 +7,8 @@
 //   mpi.c            opening and closing; bulk and control collectives
 //   peer.c           chunks to and from one rank; waiting for a rank
 //   failure.c        failure notes, who prints them, and the failure detector
-//   data.h           the backend's state
+//   mpi_internal.h   the backend's state
+// and of zero/comm:
 //   chunks.c         chunks of bulk collectives, and their sums
 //   ring.c           rings and mailboxes in shared memory; knows nothing of MPI
 //   rank_state.c     what a rank shows of itself
