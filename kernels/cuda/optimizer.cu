@@ -308,7 +308,6 @@ __global__ void __launch_bounds__(BLOCK_THREADS, spans_blocks<Rule>())
     for (size_t tile = blockIdx.x; tile < args.n_tiles; tile += gridDim.x) {
         const struct optimizer_span &span = span_of(args.spans, args.n_spans, tile);
         const call call = {span.state,
-                           span.state,
                            span.param,
                            span.grad,
                            args.type,
