@@ -352,7 +352,9 @@ class InABrowser(FollowedCase):
                   fields=lambda step, loss: step_line(step, json.loads(loss), batch_size=step // 20 * 8 + 8, **({'noise_scale': step} if step % 10 == 0 else {})) + '\n')
         self.run_train('report', 'grown', '--out', 'page.html')
         browser = self.open('page.html')
-        browser.value('(document.querySelector("#charts").scrollIntoView({block: "end"}), new Promise(done => setTimeout(done, 300)))')
+        browser.value('(document.querySelector("#charts").scrollIntoView({block: "end"}), new Promise(done => { const look = () => '
+                      '[...document.querySelectorAll(".chart")].every(chart => !/batch size|noise/i.test(chart.querySelector("h3").textContent) || '
+                      'chart.querySelector("canvas").getAttribute("aria-label")) ? done(true) : setTimeout(look, 50); look() }))')
         charts = dict(browser.value('[...document.querySelectorAll(".chart")].map(chart => [chart.querySelector("h3").textContent, '
                                     'chart.querySelector("canvas").getAttribute("aria-label")])'))
         self.assertIn('grown ends at 24', charts['Batch size'])
