@@ -474,7 +474,7 @@ static int lateness(const struct translator *t) {
 static void set_late(struct translator *t, const char *ours, double steps, const char *why) {
     char text[32], reason[160];
     snprintf(text, sizeof text, "%.0f", steps + lateness(t));
-    snprintf(reason, sizeof reason, "%sthe schedule is %s late there", why,
+    snprintf(reason, sizeof reason, "%sDeepSpeed's schedule is %s behind", why,
              lateness(t) == 1 ? "1 step" : "2 steps");
     set_text(t, TRANSLATED, ours, text, reason);
 }
@@ -498,9 +498,10 @@ static void warmup_type(struct translator *t, const struct row *unused) {
     (void)unused;
     if (t->out->config.scheduler.warmup_steps > 0)
         say(t, ALTERING,
-            "warm-up is linear here%s; the rate of the first two steps there is what it starts from%s",
+            "warm-up is linear here%s. DeepSpeed's first two steps have the rate that warm-up starts from (0 "
+            "unless the file gives one)%s",
             is_text(t->value, "linear") ? ", from the first step on" : "; DeepSpeed's default is logarithmic",
-            lateness(t) == 1 ? ", and the peak is never reached" : "");
+            lateness(t) == 1 ? ", and its peak is never reached" : "");
     else if (t->value)
         say(t, TRANSLATED, "there is no warm-up");
 }

@@ -281,7 +281,10 @@ static void test_other_values(void **state) {
     assert_int_equal(c->train.max_steps, 5000);
     assert_true(c->scheduler.min_lr_ratio == 1e-4 && c->scheduler.warmup_steps == 51);
     assert_int_equal(c->scheduler.decay_steps, 5001);
-    expect_line(&out, ALTERING, "what it starts from, and the peak is never reached");
+    expect_line(&out, ALTERING,
+                "DeepSpeed's first two steps have the rate that warm-up starts from (0 unless the file gives "
+                "one), and its "
+                "peak is never reached\n");
     assert_int_equal(c->optimizer.state_dtype, CONFIG_STATE_DTYPE_BF16);
     assert_int_equal(c->top.communication_data_type, CONFIG_COMMUNICATION_DTYPE_BF16);
     expect_line(&out, NEEDLESS, "  zero_optimization.offload_optimizer.super_offload true: ");
