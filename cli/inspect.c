@@ -323,6 +323,8 @@ static enum status inspect_file(const char *path) {
         return inspect_gguf(path);
     if (kind == FILE_KIND_TEXT && tokenizer_is_file(path))
         return inspect_tokenizer(path);
+    if (kind == FILE_KIND_PYTORCH)
+        TRY(foreign_weights_refuse(path));
     if (kind != FILE_KIND_UNKNOWN)
         return file_kind_refuse(kind, path, "", EXPECTED);
     return FAIL(STATUS_INVALID,

@@ -390,7 +390,9 @@ static void muon_scale(struct translator *t, const struct row *row) {
 
 // The rate of what Muon leaves to AdamW. 0 stands for optimizer.lr here.
 static void adam_rate(struct translator *t, const struct row *row) {
-    value_of(t, row);
+    struct row read = *row;
+    read.sentence = NULL;
+    value_of(t, &read);
     if (config_given(&t->out->config, row->ours) && t->out->config.optimizer.adamw_lr == 0 &&
         t->out->config.optimizer.lr > 0)
         say(t, ALTERING, "%s", row->sentence);
@@ -597,8 +599,11 @@ static void precision(struct translator *t, const struct row *row) {
 
 // As DeepSpeed's, the type is that of the parameters where the file gives none.
 static void communication_type(struct translator *t, const struct row *row) {
-    if (is_text(t->value, "bfp16") || is_text(t->value, "bfloat16"))
+    const char *text = cJSON_GetStringValue(t->value);
+    if (text && is_word_of("bf16 bfp16 bfloat16", text)) // or in capitals
         set_text(t, TRANSLATED, row->ours, "bf16", "");
+    else if (is_text(t->value, "fp16") || is_text(t->value, "fp32"))
+        set_text(t, TRANSLATED, row->ours, text[2] == '1' ? "fp16" : "fp32", "");
     else if (t->value && !cJSON_IsNull(t->value))
         set(t, TRANSLATED, row->ours, t->value, "");
     else if (t->mode_of_parameters >= 0)
