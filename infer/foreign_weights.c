@@ -22,7 +22,8 @@ static char *last_match(const char *folder, const char *pattern) {
     return found;
 }
 
-#define SAVE  "from safetensors.torch import save_file; os.makedirs(\"NEW\"); save_file({"
+#define SAVE                                                                                                 \
+    "-c 'import os, torch; from safetensors.torch import save_file; os.makedirs(\"NEW\"); save_file({name: "
 #define SAVED "}, \"NEW/model.safetensors\")'"
 
 // DeepSpeed's: states, "FOLDER/TAG/mp_rank_00_model_states.pt", of all ranks' files one. Without ZeRO it
@@ -32,18 +33,22 @@ static enum status refuse_deepspeed(const char *path, const char *folder, const 
          *universal = last_match(tag, "zero/*/fp32.pt"), *shard = last_match(tag, "*_optim_states.pt"),
          *latest = last_match(folder, "latest");
     struct text command = {0};
-    if (universal)
-        text_add(&command,
-                 "-c 'import glob, os, torch; " SAVE "name.split(\"/\")[-2]: torch.load(name)[\"param\"]"
-                 ".contiguous() for name in glob.glob(\"%s/zero/*/fp32.pt\")" SAVED,
-                 tag);
+    if (universal) // of stage 3 without shapes
+        text_add(
+            &command,
+            SAVE
+            "(lambda t: t[\"param\"] if isinstance(t, dict) else t.flatten()[:shape.numel()].view(shape))"
+            "(torch.load(\"%s/zero/\" + name + \"/fp32.pt\")).contiguous() for group in "
+            "torch.load(\"%s\", weights_only=False)[\"param_shapes\"] for name, shape in "
+            "group.items()" SAVED,
+            tag, states);
     else if (shard)
         text_add(&command, "-m deepspeed.utils.zero_to_fp32 %s NEW --safe_serialization%s",
                  latest ? folder : tag, latest ? "" : " --tag .");
     else
         text_add(&command,
-                 "-c 'import os, torch; " SAVE "name: tensor.contiguous().clone() for name, tensor in "
-                 "torch.load(\"%s\", weights_only=False)[\"module\"].items()" SAVED,
+                 SAVE "tensor.contiguous().clone() for name, tensor in torch.load(\"%s\", weights_only=False)"
+                      "[\"module\"].items()" SAVED,
                  states);
     enum status status = FAIL(
         STATUS_INVALID,

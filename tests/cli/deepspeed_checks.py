@@ -39,8 +39,9 @@ def constants():
     """Names of strings and numbers in the package's modules."""
     out = {}
     for path in package().rglob('*.py'):
-        for name, value in re.findall(r'^([A-Z][A-Z0-9_]*) = (["\'][^"\'\n]*["\']|[0-9.e-]+|True|False|None)\s*(?:#.*)?$', path.read_text(), re.M):
-            out.setdefault(name, ast.literal_eval(value))
+        for name, text in re.findall(r'^([A-Z][A-Z0-9_]*) = (["\'][^"\'\n]*["\']|[0-9.e-]+|True|False|None)\s*(?:#.*)?$',
+                                     path.read_text(), re.M):
+            out.setdefault(name, ast.literal_eval(text))
     return out
 
 
@@ -93,8 +94,8 @@ def signatures():
     out = {'optimizers': {name: signature(path, f'Fused{name}', names) for name, path in OPTIMIZERS.items()},
            'fp16': {} if not (package() / MODELS['fp16'][0]).exists() else dict(field_defaults(*MODELS['fp16'])),
            'schedules': {name: signature('runtime/lr_schedules.py', name, names) for name in SCHEDULES},
-           'names': sorted({*top_names(names), *(f'{section}.{name}' for section, where in MODELS.items() if (package() / where[0]).exists()
-                                                 for name in fields(*where))})}
+           'names': sorted({*top_names(names), *(f'{section}.{name}' for section, where in MODELS.items()
+                                                 if (package() / where[0]).exists() for name in fields(*where))})}
     if (package() / 'runtime/zero/muon').exists():
         out['muon'], out['muon_adam'] = muon_defaults()
     return out

@@ -172,7 +172,7 @@ class Steps(DeepSpeedCase):
             if 'norm' not in name:  # which are decayed there. Newton-Schulz iterations in bf16 or fp16 differ by a percent.
                 self.assertLess(relative(way, found['ways'][name]), 0.02, name)
         for name, params in self.CURVES.items():
-            self.translate({'train_batch_size': golden_expected('llama-tiny')['batch'], 'optimizer': {'type': 'SGD', 'params': {'lr': self.PEAK}},
-                            'scheduler': {'type': name, 'params': params}})
+            self.translate({'train_batch_size': golden_expected('llama-tiny')['batch'],
+                            'optimizer': {'type': 'SGD', 'params': {'lr': self.PEAK}}, 'scheduler': {'type': name, 'params': params}})
             for mine, want in zip(self.deepspeed(self.STEPS)['rates'], self.RATES[name], strict=True):
                 self.assertAlmostEqual(mine / self.PEAK, want, delta=1e-9)
