@@ -9,13 +9,15 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 
 #define TO_UTF_8 "-t UTF-8 {file} > utf8.txt"
 #define NOT_READ "it is not read here"
 #define PACKED   "./train tokenize reads texts packed like this; to unpack it: "
 
-// In advice, {file} is the path of the file, {folder} that of its folder.
+// In advice, {file} is the path of the file, {folder} that of its folder, {class} transformers' class of the
+// model there.
 static const struct {
     const char *is, *advice; // "VERB NOUN"
 } kinds[N_FILE_KINDS] = {
@@ -42,7 +44,7 @@ static const struct {
     [FILE_KIND_PYTORCH] =
         {"holds PyTorch's pickled weights",
          "they can run code when they are read and are not read here. Convert them once: python3 -c 'from "
-         "transformers import GPT2LMHeadModel; GPT2LMHeadModel.from_pretrained(\"{folder}\")"
+         "transformers import {class}; {class}.from_pretrained(\"{folder}\")"
          ".save_pretrained(\"NEW\")', then use the folder NEW"},
     [FILE_KIND_PICKLE] = {"is a Python pickle", "it can run code when it is read and is not read here"},
     [FILE_KIND_NPY] =
@@ -211,17 +213,36 @@ const char *file_kind_name(enum file_kind kind) {
     return verb_end + 1;
 }
 
+// Adds the class that config.json names. Another class than the weights' makes a model of random weights.
+static void add_class(struct text *out, const char *folder) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    char *path = file_path("%s/config.json", folder);
+    cJSON *config = NULL;
+    if (json_read_file(path, &config) != STATUS_OK)
+        status_clear();
+    const char *name = cJSON_GetStringValue(
+        cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(config, "architectures"), 0));
+    const bool is_name = name && *name && name[strspn(name, letters)] == '\0';
+    text_add(out, "%s", is_name ? name : "AutoModelForCausalLM");
+    cJSON_Delete(config);
+    free(path);
+}
+
 char *file_kind_advice(enum file_kind kind, const char *path) {
     struct text out = {0};
     const char *slash = strrchr(path, '/'), *at = kinds[kind].advice;
+    char *folder = file_path("%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
     for (const char *brace; (brace = strchr(at, '{')); at = strchr(brace, '}') + 1) {
         text_add_bytes(&out, at, (size_t)(brace - at));
         if (strncmp(brace, "{file}", 6) == 0)
             text_add(&out, "%s", path);
+        else if (strncmp(brace, "{class}", 7) == 0)
+            add_class(&out, folder);
         else
-            text_add(&out, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+            text_add(&out, "%s", folder);
     }
     text_add(&out, "%s", at);
+    free(folder);
     return out.data;
 }
 

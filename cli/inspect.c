@@ -13,6 +13,7 @@
 #include "data/shard.h"
 #include "data/tokenizer/export.h"
 #include "data/tokenizer/tokenizer.h"
+#include "infer/foreign_weights.h"
 #include "infer/weights.h"
 #include "model/formats/safetensors.h"
 #include "zero/checkpoint/checkpoint.h"
@@ -278,6 +279,7 @@ static bool has_file(const char *folder, const char *name) {
 static enum status inspect_other_folder(const char *path) {
     bool described;
     int next = 0;
+    TRY(foreign_weights_refuse(path)); // which may have a tokenizer beside it
     TRY(inspect_shards(path, &described));
     if (described)
         return STATUS_OK;
@@ -321,6 +323,8 @@ static enum status inspect_file(const char *path) {
         return inspect_gguf(path);
     if (kind == FILE_KIND_TEXT && tokenizer_is_file(path))
         return inspect_tokenizer(path);
+    if (kind == FILE_KIND_PYTORCH)
+        TRY(foreign_weights_refuse(path));
     if (kind != FILE_KIND_UNKNOWN)
         return file_kind_refuse(kind, path, "", EXPECTED);
     return FAIL(STATUS_INVALID,

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/tokenizer/tokenizer.h"
+#include "infer/foreign_weights.h"
 #include "kernels/update.h"
 
 // ---- what people give as weights that is not read here: recognized and named
@@ -81,6 +82,7 @@ static enum status refuse_absent(const char *path) {
 enum status weights_refuse(const char *path) {
     if (!file_exists(path))
         return refuse_absent(path);
+    TRY(foreign_weights_refuse(path));
     if (!file_is_folder(path))
         return refuse_file(path);
     if (has_file(path, "pytorch_model.bin") || has_file(path, "pytorch_model.bin.index.json"))
@@ -175,11 +177,16 @@ enum status weights_open(struct weights *weights, const char *path) {
         weights->uses_average = has_average(weights->checkpoint);
         return STATUS_OK;
     }
-    if (holds(path, "model.safetensors") || holds(path, "model.safetensors.index.json"))
+    if (holds(path, "model.safetensors") || holds(path, "model.safetensors.index.json")) {
+        if (holds(path, "adapter_config.json"))
+            log_warning("%s holds an adapter (PEFT) beside the model; the model is read without it", path);
         return open_huggingface(weights, copy_string(path));
+    }
     if (file_exists(path) &&
-        (text_ends_with(path, ".safetensors") || text_ends_with(path, ".safetensors.index.json")))
+        (text_ends_with(path, ".safetensors") || text_ends_with(path, ".safetensors.index.json"))) {
+        TRY(foreign_weights_refuse(path));
         return open_huggingface(weights, folder_of(path));
+    }
     return open_gguf(weights);
 }
 

@@ -25,7 +25,7 @@ struct translator {
     const char *path;   // the key that is read
     const cJSON *value; // NULL: the file does not give it
     bool has_auto;      // some value is "auto": transformers' Trainer fills it in
-    // Our word for the optimizer, DeepSpeed's for the schedule; "" where the file names none.
+    // DeepSpeed's words for the optimizer, or "other", and the schedule; "" where the file names none.
     const char *types[2];
     int mode, mode_of_parameters; // the last of `modes` that is on; -1: none
     bool has_auto_mode, half;     // half: torch_autocast's type is fp16
@@ -39,11 +39,12 @@ struct row {
     const char *theirs;
     void (*convert)(struct translator *t, const struct row *row);
     const char *ours;
+    const char *otherwise; // the path that is read where the file does not give `theirs`, or NULL
     const char *missing;   // JSON: DeepSpeed's default; NULL: our option is left alone
     const char *argument;  // the Trainer's, which "auto" stands for
     const char *automatic; // JSON: its default; NULL: our option is left alone
     const char *sentence;
-    const char *when; // only for these optimizers (ours) or schedules; NULL: always
+    const char *when; // only for these optimizers or schedules; NULL: always
 };
 
 // ---- values
@@ -56,20 +57,41 @@ static bool is_text(const cJSON *value, const char *text) {
     return cJSON_IsString(value) && strcasecmp(value->valuestring, text) == 0;
 }
 
-// Whether an option is switched on: true, a number but 0, 1 and -1 (sizes that switch a feature off), a text
-// other than "none", a section that is not disabled.
+// Whether a text is one of the words, which blanks separate.
+static bool is_word_of(const char *words, const char *text) {
+    for (const char *p = words; p && *p; p += strcspn(p, " "), p += *p == ' ')
+        if (strlen(text) == strcspn(p, " ") && strncasecmp(p, text, strlen(text)) == 0)
+            return true;
+    return false;
+}
+
+// What pydantic, which reads most of DeepSpeed's sections, takes for true or false.
+static bool is_true(const cJSON *value) {
+    return cJSON_IsTrue(value) || (cJSON_IsNumber(value) && value->valuedouble == 1) ||
+           (cJSON_IsString(value) && is_word_of("true 1 on yes t y", value->valuestring));
+}
+
+static bool is_false(const cJSON *value) {
+    return cJSON_IsFalse(value) || (cJSON_IsNumber(value) && value->valuedouble == 0) ||
+           (cJSON_IsString(value) && is_word_of("false 0 off no f n", value->valuestring));
+}
+
+// As Python's `if value` has it, which decides about an optimizer's parameters.
+static bool is_truthy(const cJSON *value) {
+    return cJSON_IsNumber(value)   ? value->valuedouble != 0
+           : cJSON_IsString(value) ? *value->valuestring != '\0'
+                                   : cJSON_IsTrue(value) || (value && value->child);
+}
+
+// Whether an option is switched on: a section that is not disabled, or a value other than false, "none" and
+// "mean".
 static bool is_on(const cJSON *value) {
     if (cJSON_IsObject(value)) {
-        const cJSON *enabled = cJSON_GetObjectItemCaseSensitive(value, "enabled");
-        if (!enabled)
-            enabled = cJSON_GetObjectItemCaseSensitive(value, "autotp_size"); // of tensor_parallel
-        return enabled ? is_on(enabled) : value->child != NULL;
+        const cJSON *enabled = cJSON_GetObjectItemCaseSensitive(value, "enabled"),
+                    *ranks = cJSON_GetObjectItemCaseSensitive(value, "autotp_size"); // of tensor_parallel
+        return enabled ? is_on(enabled) : ranks ? cJSON_GetNumberValue(ranks) > 1 : value->child != NULL;
     }
-    if (cJSON_IsNumber(value))
-        return value->valuedouble != 0 && fabs(value->valuedouble) != 1;
-    if (cJSON_IsString(value))
-        return strcmp(value->valuestring, "none") != 0 && strcmp(value->valuestring, "mean") != 0;
-    return cJSON_IsTrue(value) || (cJSON_IsArray(value) && value->child);
+    return is_truthy(value) && !is_false(value) && !is_text(value, "none") && !is_text(value, "mean");
 }
 
 static bool has_auto(const cJSON *node) {
@@ -155,6 +177,24 @@ static void say_left_out(struct translator *t, const struct option *option) {
     text_free(&now);
 }
 
+// The value that pydantic reads where DeepSpeed's option has the type of ours: 1 or "true" for true, "2" for
+// 2. A new item; NULL: it is the value itself, or none.
+static cJSON *coerce(const char *path, const struct option *option, const cJSON *value) {
+    const bool in_zero = strncmp(path, "zero_optimization.", 18) == 0;
+    if (!in_zero && strncmp(path, "fp16.", 5) != 0)
+        return NULL;
+    if (option->type == OPTION_BOOL)
+        return is_true(value) || is_false(value) ? cJSON_CreateBool(is_true(value)) : NULL;
+    if (option->type != OPTION_INTEGER && option->type != OPTION_NUMBER)
+        return NULL;
+    if (cJSON_IsBool(value)) // which the section fp16 refuses
+        return in_zero ? cJSON_CreateNumber(cJSON_IsTrue(value)) : NULL;
+    double number;
+    char rest;
+    const char *text = cJSON_GetStringValue(value);
+    return text && sscanf(text, "%lf %c", &number, &rest) == 1 ? cJSON_CreateNumber(number) : NULL;
+}
+
 // Sets one of our options, and adds a line that says so, with `why` behind it, or "".
 static void set(struct translator *t, enum deepspeed_kind kind, const char *ours, const cJSON *value,
                 const char *why) {
@@ -162,7 +202,9 @@ static void set(struct translator *t, enum deepspeed_kind kind, const char *ours
     const struct option *option = option_find(ours);
     if (t->status != STATUS_OK)
         return;
-    t->status = config_set(config, t->path, ours, value);
+    cJSON *coerced = coerce(t->path, option, value);
+    t->status = config_set(config, t->path, ours, coerced ? coerced : value);
+    cJSON_Delete(coerced);
     if (t->status == STATUS_INVALID) {
         t->status = STATUS_OK;
         say_left_out(t, option);
@@ -187,7 +229,12 @@ static void set_text(struct translator *t, enum deepspeed_kind kind, const char 
 
 // A value is set as it is; "auto" sets the Trainer's default, and a missing key DeepSpeed's.
 static void value_of(struct translator *t, const struct row *row) {
+    const cJSON *other = row->otherwise ? peek(t, row->otherwise) : NULL;
     char why[160];
+    if ((!t->value || cJSON_IsNull(t->value)) && other) {
+        take(t, row->otherwise);
+        t->value = other; // also where another option has taken it
+    }
     snprintf(why, sizeof why, "the Trainer's %s; %s", row->argument,
              row->automatic ? "its default is written: set yours" : "set yours");
     if (is_auto(t->value) && row->automatic)
@@ -202,6 +249,15 @@ static void value_of(struct translator *t, const struct row *row) {
         set_text(t, TRANSLATED, row->ours, row->missing, "DeepSpeed's default");
     else
         say(t, CHOSEN, "set %s", row->ours);
+}
+
+// What is always so here, whatever the file has: `missing`, a list of words, is the same.
+static void fixed(struct translator *t, const struct row *row) {
+    const char *text = cJSON_GetStringValue(t->value);
+    const bool same =
+        text ? is_word_of(row->missing, text) : is_word_of(row->missing, "true") && is_truthy(t->value);
+    if (t->value)
+        say(t, cJSON_IsNull(t->value) ? OFF : same ? NEEDLESS : ALTERING, "%s", row->sentence);
 }
 
 // What only chooses how others are read.
@@ -308,7 +364,8 @@ static bool by_trainer(struct translator *t, const char *section) {
 
 static void optimizer(struct translator *t, const struct row *row) {
     const struct type *type = find_type(row->ours, t->value);
-    const bool plain = is_text(t->value, "Adam") && cJSON_IsFalse(peek(t, "optimizer.params.adam_w_mode"));
+    const cJSON *adamw = peek(t, "optimizer.params.adam_w_mode");
+    const bool plain = is_text(t->value, "Adam") && adamw && !is_truthy(adamw);
     if (!cJSON_IsObject(peek(t, "optimizer"))) {
         if (!by_trainer(t, "optimizer"))
             say(t, CHOSEN,
@@ -316,19 +373,44 @@ static void optimizer(struct translator *t, const struct row *row) {
                 "have the defaults of this program");
         return;
     }
-    t->types[0] = plain ? "adam" : type ? type->ours : "adamw";
+    t->types[0] = type ? type->theirs : "other";
     if (type)
-        set_text(t, TRANSLATED, row->ours, t->types[0], plain ? "" : type->why);
+        set_text(t, TRANSLATED, row->ours, plain ? "adam" : type->ours, plain ? "" : type->why);
     else
-        no_such_type(t, row, t->types[0]);
+        no_such_type(t, row, "adamw");
     if (type && type->alters)
         say(t, ALTERING, "%s", type->alters);
 }
 
-// PyTorch's Adam has another default than DeepSpeed's own.
-static void weight_decay(struct translator *t, const struct row *row) {
+// DeepSpeed's Muon has one scale, which the file cannot choose.
+static void muon_scale(struct translator *t, const struct row *row) {
+    t->value = peek(t, row->theirs);
+    set_text(t, TRANSLATED, row->ours, row->missing, "DeepSpeed's scale");
+}
+
+// The rate of what Muon leaves to AdamW. 0 stands for optimizer.lr here.
+static void adam_rate(struct translator *t, const struct row *row) {
     struct row read = *row;
-    read.missing = cJSON_IsTrue(peek(t, "optimizer.params.torch_adam")) ? "0.01" : row->missing;
+    read.sentence = NULL;
+    value_of(t, &read);
+    if (config_given(&t->out->config, row->ours) && t->out->config.optimizer.adamw_lr == 0 &&
+        t->out->config.optimizer.lr > 0)
+        say(t, ALTERING, "%s", row->sentence);
+}
+
+// With ZeRO, DeepSpeed's Muon clips what it has orthogonalized.
+static void muon_clipping(struct translator *t, const struct row *row) {
+    t->value = peek(t, t->path);
+    if (t->out->config.zero_optimization.stage > 0 && !(t->value && is_false(t->value)))
+        say(t, ALTERING, "%s", row->sentence);
+}
+
+// PyTorch's AdamW has another default than DeepSpeed's own.
+static void weight_decay(struct translator *t, const struct row *row) {
+    const bool is_torch = is_truthy(peek(t, "optimizer.params.torch_adam")) &&
+                          t->out->config.optimizer.type == CONFIG_OPTIMIZER_ADAMW;
+    struct row read = *row;
+    read.missing = is_torch ? "0.01" : row->missing;
     read.sentence = NULL;
     value_of(t, &read);
     if (t->out->config.optimizer.weight_decay > 0)
@@ -366,8 +448,10 @@ static void schedule(struct translator *t, const struct row *row) {
 
 // The schedule's peak is the learning rate, whatever the optimizer's was.
 static void peak(struct translator *t, const struct row *row) {
-    const bool replaces = config_given(&t->out->config, row->ours);
-    if (is_auto(t->value) && replaces)
+    const bool replaces = config_given(&t->out->config, row->ours),
+               is_muon = strcmp(t->types[0], "Muon") == 0;
+    char rate[32];
+    if (is_auto(t->value) && replaces && !is_muon)
         say(t, TRANSLATED, "%s", row->ours);
     else if (cJSON_IsNull(t->value))
         say(t, OFF, "not set");
@@ -378,14 +462,50 @@ static void peak(struct translator *t, const struct row *row) {
     else if (row->missing)
         set_text(t, TRANSLATED, row->ours, row->missing,
                  "DeepSpeed's default; the schedule's rate replaces the optimizer's");
+    snprintf(rate, sizeof rate, "%.17g", t->out->config.optimizer.lr);
+    if (is_muon && !cJSON_IsNull(t->value) && (t->value || row->missing))
+        set_text(t, TRANSLATED, "optimizer.adamw_lr", rate, "the schedule's rate is that of all tensors");
+}
+
+// DeepSpeed's schedules start at step -1, whose rate is warm-up's first, as that of step 0 is: the end of the
+// warm-up, and with it the decay, is two steps late. WarmupCosineLR's decay begins with its second step.
+static int lateness(const struct translator *t) {
+    return strcmp(t->types[1], "WarmupCosineLR") == 0 ? 1 : 2;
+}
+
+static void set_late(struct translator *t, const char *ours, double steps, const char *why) {
+    char text[32], reason[160];
+    snprintf(text, sizeof text, "%.0f", steps + lateness(t));
+    snprintf(reason, sizeof reason, "%sDeepSpeed's schedule is %s behind", why,
+             lateness(t) == 1 ? "1 step" : "2 steps");
+    set_text(t, TRANSLATED, ours, text, reason);
+}
+
+static void warmup_steps(struct translator *t, const struct row *row) {
+    const bool given = t->value && !cJSON_IsNull(t->value);
+    const double steps = given ? cJSON_GetNumberValue(t->value) : atof(row->missing);
+    if (steps >= 0 && steps < 1e9 && steps == floor(steps))
+        set_late(t, row->ours, fmax(2, steps), given ? "" : "DeepSpeed's default; ");
+    else
+        value_of(t, row);
+}
+
+static void total_steps(struct translator *t, const struct row *row) {
+    value_of(t, row);
+    if (cJSON_IsNumber(t->value) && config_given(&t->out->config, row->ours))
+        set_late(t, "scheduler.decay_steps", (double)t->out->config.train.max_steps, "");
 }
 
 static void warmup_type(struct translator *t, const struct row *unused) {
     (void)unused;
-    if (t->out->config.scheduler.warmup_steps > 0 && !is_text(t->value, "linear"))
-        say(t, ALTERING, "warm-up is linear here; DeepSpeed's default is logarithmic");
+    if (t->out->config.scheduler.warmup_steps > 0)
+        say(t, ALTERING,
+            "warm-up is linear here%s. DeepSpeed's first two steps have the rate that warm-up starts from (0 "
+            "unless the file gives one)%s",
+            is_text(t->value, "linear") ? ", from the first step on" : "; DeepSpeed's default is logarithmic",
+            lateness(t) == 1 ? ", and its peak is never reached" : "");
     else if (t->value)
-        say(t, TRANSLATED, "warm-up is linear");
+        say(t, TRANSLATED, "there is no warm-up");
 }
 
 // Where warm-up starts. WarmupDecayLR decays to it too: `ours`.
@@ -427,7 +547,7 @@ static void answer_mode(struct translator *t, int i) {
     char path[64];
     snprintf(path, sizeof path, "%s%s", mode->section, whole ? "" : ".enabled");
     const cJSON *value = take(t, path);
-    if (cJSON_IsTrue(value)) {
+    if (is_true(value)) {
         set_text(t, mode->of_products ? ALTERING : TRANSLATED, "precision.compute", mode_word(t, i),
                  mode->of_products ? "parameters have this type too, with fp32 master weights"
                  : whole           ? "DeepSpeed expects {\"enabled\": true}"
@@ -444,7 +564,7 @@ static void answer_mode(struct translator *t, int i) {
             "the Trainer's --%s: set precision.compute (bf16, fp16 or fp32); until then it is the faster of "
             "fp32 and bf16",
             mode->section);
-    else if (value && !cJSON_IsFalse(value) && !cJSON_IsNull(value))
+    else if (value && !is_false(value) && !cJSON_IsNull(value))
         say(t, ALTERING, "%s",
             whole ? "taken for off; DeepSpeed expects {\"enabled\": true}"
                   : "neither true nor false: taken for false");
@@ -462,7 +582,7 @@ static void precision(struct translator *t, const struct row *row) {
         const cJSON *value = peek(t, modes[i].section);
         value = cJSON_IsObject(value) ? cJSON_GetObjectItemCaseSensitive(value, "enabled") : value;
         t->has_auto_mode |= is_auto(value);
-        if (!cJSON_IsTrue(value))
+        if (!is_true(value))
             continue;
         if (i == 2 && t->mode >= 0)
             refuse(t, "bf16 and fp16 are both enabled, which DeepSpeed refuses; disable one of them");
@@ -479,8 +599,11 @@ static void precision(struct translator *t, const struct row *row) {
 
 // As DeepSpeed's, the type is that of the parameters where the file gives none.
 static void communication_type(struct translator *t, const struct row *row) {
-    if (is_text(t->value, "bfp16") || is_text(t->value, "bfloat16"))
+    const char *text = cJSON_GetStringValue(t->value);
+    if (text && is_word_of("bf16 bfp16 bfloat16", text)) // or in capitals
         set_text(t, TRANSLATED, row->ours, "bf16", "");
+    else if (is_text(t->value, "fp16") || is_text(t->value, "fp32"))
+        set_text(t, TRANSLATED, row->ours, text[2] == '1' ? "fp16" : "fp32", "");
     else if (t->value && !cJSON_IsNull(t->value))
         set(t, TRANSLATED, row->ours, t->value, "");
     else if (t->mode_of_parameters >= 0)
@@ -490,11 +613,6 @@ static void communication_type(struct translator *t, const struct row *row) {
         say(t, CHOSEN, "the compute type there, fp32 here: set it to send gradients as DeepSpeed does");
     else if (t->value)
         say(t, OFF, "not set");
-}
-
-static void accumulation_type(struct translator *t, const struct row *row) {
-    if (t->value)
-        say(t, is_text(t->value, "fp32") ? NEEDLESS : is_on(t->value) ? ALTERING : OFF, "%s", row->sentence);
 }
 
 // ---- ZeRO
@@ -513,10 +631,10 @@ static bool offload_device(struct translator *t, const char *path, const char *o
     const char *const forms[] = {old, older};
     bool on = false;
     for (int i = 0; i < 2; i++) {
-        const bool is_true = cJSON_IsTrue(take(t, forms[i]));
+        const bool is_set = is_true(take(t, forms[i]));
         if (t->value)
-            say(t, is_true ? TRANSLATED : OFF, "the old form of %s", path);
-        on = on || is_true;
+            say(t, is_set ? TRANSLATED : OFF, "the old form of %s", path);
+        on = on || is_set;
     }
     const cJSON *device = take(t, path);
     if (!device && on)
@@ -557,7 +675,7 @@ static void offload(struct translator *t, const struct row *row) {
 
 static void activation_checkpointing(struct translator *t, const struct row *unused) {
     (void)unused;
-    if (cJSON_IsTrue(t->value)) {
+    if (is_on(t->value)) {
         set_text(t, TRANSLATED, "recompute", "block", "");
         set_text(t, TRANSLATED, "offload_activations", "cpu", "");
         return;
@@ -577,12 +695,7 @@ static const struct row rows[] = {
 enum { N_ROWS = sizeof rows / sizeof *rows };
 
 static bool is_wanted(const struct translator *t, const struct row *row) {
-    bool wanted = !row->when;
-    for (const char *p = row->when; p && *p; p += strcspn(p, " "), p += *p == ' ')
-        for (int i = 0; i < 2; i++)
-            wanted = wanted || (strlen(t->types[i]) == strcspn(p, " ") &&
-                                strncmp(p, t->types[i], strlen(t->types[i])) == 0);
-    return wanted;
+    return !row->when || is_word_of(row->when, t->types[0]) || is_word_of(row->when, t->types[1]);
 }
 
 // ---- DeepSpeed's names: those of foreign.def, and those that our options share

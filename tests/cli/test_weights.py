@@ -94,6 +94,45 @@ class Formats(WeightsCase):
         self.refuses('generate', './gpt2', says=['./gpt2 does not exist; expected the folder of a run'])
 
 
+    def test_folders_of_other_forms(self):
+        """The class of the folder's own config.json, DeepSpeed's checkpoints, adapters: with the command that makes a model."""
+        (self.model / 'model.safetensors').rename(self.model / 'pytorch_model.bin')
+        for config, name in ('{"architectures": ["LlamaForCausalLM"]}', 'LlamaForCausalLM'), ('{}', 'AutoModelForCausalLM'), (
+                '{"architectures": ["os; x"]}', 'AutoModelForCausalLM'):
+            (self.model / 'config.json').write_text(config)
+            self.refuses('generate', 'hf', says=[f'import {name}; {name}.from_pretrained("hf").save_pretrained("NEW")'])
+        tag = self.folder / 'ds' / 'global_step5'
+        tag.mkdir(parents=True)
+        states = tag / 'mp_rank_00_model_states.pt'
+        states.write_bytes(b'PK\3\4' + bytes(26) + b'archive/data.pkl')
+
+        def refuses(path, command, command_of_ours='generate'):
+            self.refuses(command_of_ours, path, says=[f'{path} holds a', 'checkpoint of DeepSpeed', command, 'folder NEW'])
+        whole = 'torch.load("ds/global_step5/mp_rank_00_model_states.pt", weights_only=False)["module"]'
+        for path in 'ds', 'ds/global_step5', 'ds/global_step5/mp_rank_00_model_states.pt':
+            refuses(path, whole)
+            refuses(path, whole, 'inspect')
+        (tag / 'bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt').write_bytes(b'')
+        (tag.parent / 'latest').write_text('global_step5')
+        (tag.parent / 'tokenizer.json').write_text('{}')
+        refuses('ds', 'python3 -m deepspeed.utils.zero_to_fp32 ds NEW --safe_serialization, copy', 'inspect')
+        refuses('ds/global_step5', 'python3 -m deepspeed.utils.zero_to_fp32 ds/global_step5 NEW --safe_serialization --tag ., copy')
+        (tag / 'zero' / 'lm_head.weight').mkdir(parents=True)
+        (tag / 'zero' / 'lm_head.weight' / 'fp32.pt').write_bytes(b'')
+        refuses('ds/global_step5', 'torch.load("ds/global_step5/zero/" + name + "/fp32.pt")')
+        adapter = self.folder / 'peft'
+        adapter.mkdir()
+        (adapter / 'adapter_config.json').write_text('{"base_model_name_or_path": "x/y"}')
+        (adapter / 'adapter_model.safetensors').write_bytes(b'')
+        for path in 'peft', 'peft/adapter_model.safetensors':
+            self.refuses(self.config, f'model.init_from={path}', says=[
+                f'{path} holds an adapter (PEFT)', 'AutoPeftModelForCausalLM.from_pretrained("peft").merge_and_unload()'])
+        shutil.copy(GOLDEN / 'gpt2-tiny' / 'config.json', self.model / 'config.json')
+        (self.model / 'pytorch_model.bin').rename(self.model / 'model.safetensors')
+        shutil.copy(adapter / 'adapter_config.json', self.model)
+        self.assertIn('hf holds an adapter (PEFT) beside the model; the model is read without it', self.run_train(self.config).error)
+
+
 def byte_alphabet():
     """GPT-2's characters for the bytes 0 to 255."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]

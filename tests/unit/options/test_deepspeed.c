@@ -95,7 +95,7 @@ static void test_stage_2(void **state) {
     assert_true(c->optimizer.lr == 0.002);                       // the schedule's
     assert_true(c->optimizer.betas.value[0] == 0.8 && c->optimizer.weight_decay == 3e-7);
     assert_int_equal(c->scheduler.type, CONFIG_SCHEDULE_CONSTANT);
-    assert_int_equal(c->scheduler.warmup_steps, 1000);
+    assert_int_equal(c->scheduler.warmup_steps, 1002); // DeepSpeed's peak is two steps late
     assert_true(c->train.gradient_clipping == 0.5);
     assert_int_equal(c->precision.compute, CONFIG_COMPUTE_FP16);
     assert_int_equal(c->fp16.initial_scale_power, 15);
@@ -235,8 +235,10 @@ static void test_optimizers(void **state) {
         {"\"type\": \"Adafactor\"", CONFIG_OPTIMIZER_ADAMW, 1e-3, 0,
          "there is no Adafactor here; adamw comes"},
         {"\"type\": \"soap\"", CONFIG_OPTIMIZER_MUON, 1e-3, 0, "there is no SOAP here; muon comes closest"},
-        {"\"type\": \"Muon\", \"params\": {\"lr\": -1, \"muon_lr\": 3}", CONFIG_OPTIMIZER_MUON, 6e-4, 0,
+        {"\"type\": \"Muon\", \"params\": {\"lr\": -1}", CONFIG_OPTIMIZER_MUON, 6e-4, 0,
          "  optimizer.params.lr -1: left out, because optimizer.lr is -1, expected from 0"},
+        {"\"type\": \"Muon\", \"params\": {\"lr\": -1, \"muon_lr\": 3}", CONFIG_OPTIMIZER_MUON, 3, 0,
+         "  optimizer.params.lr -1: left out, because optimizer.adamw_lr is -1, expected from 0"},
         {"\"type\": \"RMSprop\"", CONFIG_OPTIMIZER_ADAMW, 1e-3, 0, "no such optimizer here"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -277,7 +279,12 @@ static void test_other_values(void **state) {
     assert_false(
         config_given(c, "train.gradient_accumulation_steps")); // so that any number of ranks can train
     assert_int_equal(c->train.max_steps, 5000);
-    assert_true(c->scheduler.min_lr_ratio == 1e-4 && c->scheduler.warmup_steps == 50);
+    assert_true(c->scheduler.min_lr_ratio == 1e-4 && c->scheduler.warmup_steps == 51);
+    assert_int_equal(c->scheduler.decay_steps, 5001);
+    expect_line(&out, ALTERING,
+                "DeepSpeed's first two steps have the rate that warm-up starts from (0 unless the file gives "
+                "one), and its "
+                "peak is never reached\n");
     assert_int_equal(c->optimizer.state_dtype, CONFIG_STATE_DTYPE_BF16);
     assert_int_equal(c->top.communication_data_type, CONFIG_COMMUNICATION_DTYPE_BF16);
     expect_line(&out, NEEDLESS, "  zero_optimization.offload_optimizer.super_offload true: ");
@@ -370,6 +377,116 @@ static void test_stage_3(void **state) {
     expect_line(&out, NEEDLESS, "  tensorboard: TensorBoard events are always written");
     expect_line(&out, NEEDLESS, "  data_types.grad_accum_dtype \"fp32\": gradients are accumulated in fp32");
     expect_line(&out, OFF, "  csv_monitor: ");
+    deepspeed_free(&out);
+}
+
+// Every word of DeepSpeed's Muon has a counterpart, and where the file has none, DeepSpeed's default.
+static void test_muon(void **state) {
+    (void)state;
+    static const struct {
+        const char *params, *more;
+        double lr, adamw_lr, momentum, beta1, beta2, eps;
+    } cases[] = {
+        {"", "", 0.02, 3e-4, 0.95, 0.9, 0.95, 1e-10},
+        {"\"lr\": 0.01", "", 0.01, 0.01, 0.95, 0.9, 0.95, 1e-10},
+        {"\"lr\": 0.01, \"adam_lr\": 1e-3, \"eps\": 1e-8", "", 0.01, 1e-3, 0.95, 0.9, 0.95, 1e-8},
+        {"\"muon_lr\": 0.03, \"lr\": 0.01, \"momentum\": 0.9", "", 0.03, 0.01, 0.9, 0.9, 0.95, 1e-10},
+        {"\"muon_lr\": 0.03, \"adam_lr\": 0, \"betas\": [0.8, 0.99]", "", 0.03, 0, 0.95, 0.8, 0.99, 1e-10},
+        {"\"muon_lr\": 0.03", // the schedule's rate is that of all tensors
+         ", \"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 9}}", 1e-3, 1e-3,
+         0.95, 0.9, 0.95, 1e-10},
+        {"\"muon_lr\": 0.03, \"adam_lr\": 2e-3", // which WarmupLR takes from the optimizer
+         ", \"scheduler\": {\"type\": \"WarmupLR\"}", 0.03, 2e-3, 0.95, 0.9, 0.95, 1e-10},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct text json = {0};
+        struct deepspeed_translation out;
+        text_add(&json, "{\"optimizer\": {\"type\": \"Muon\", \"params\": {%s}}%s}", cases[i].params,
+                 cases[i].more);
+        translate(json.data, &out);
+        const struct config *c = &out.config;
+        assert_int_equal(c->optimizer.type, CONFIG_OPTIMIZER_MUON);
+        assert_int_equal(c->optimizer.muon_scale, CONFIG_MUON_SCALE_JORDAN);
+        assert_true(c->optimizer.lr == cases[i].lr && c->optimizer.adamw_lr == cases[i].adamw_lr);
+        assert_true(c->optimizer.muon_momentum == cases[i].momentum && c->optimizer.eps == cases[i].eps);
+        assert_true(c->optimizer.betas.value[0] == cases[i].beta1 &&
+                    c->optimizer.betas.value[1] == cases[i].beta2);
+        assert_true(c->optimizer.weight_decay == 0);
+        assert_null(strstr(lines(&out, ALTERING), "no such parameter"));
+        deepspeed_free(&out);
+        text_free(&json);
+    }
+    struct deepspeed_translation out;
+    translate(
+        "{\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 1, \"muon_lr\": 0.03, \"adam_lr\": 0,"
+        " \"ns_method\": \"gram\", \"per_head_muon\": true, \"adam_w_mode\": false}}, \"gradient_clipping\": "
+        "1,"
+        " \"zero_optimization\": {\"stage\": 1}}",
+        &out);
+    expect_line(&out, TRANSLATED, "  optimizer.params.lr 1: muon_lr and adam_lr replace it");
+    expect_line(&out, ALTERING, "  optimizer.params.adam_lr 0: 0 stands for optimizer.lr here");
+    expect_line(&out, ALTERING, "  optimizer.params.per_head_muon true: ");
+    expect_line(&out, ALTERING, "  optimizer.params.adam_w_mode false: ");
+    expect_line(&out, ALTERING,
+                "  gradient_clipping 1: with ZeRO, DeepSpeed's Muon clips the orthogonalized");
+    expect_line(&out, NEEDLESS, "  optimizer.params.ns_method \"gram\": ");
+    deepspeed_free(&out);
+}
+
+// What pydantic takes for true, false and numbers, and what alters a run when it is off.
+static void test_truth(void **state) {
+    (void)state;
+    static const struct {
+        const char *on, *off;
+    } words[] = {{"true", "false"},         {"1", "0"},         {"1.0", "0.0"},
+                 {"\"true\"", "\"False\""}, {"\"1\"", "\"0\""}, {"\"YES\"", "\"no\""},
+                 {"\"on\"", "\"off\""},     {"\"T\"", "\"f\""}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        for (int is_on = 0; is_on < 2; is_on++) {
+            const char *word = is_on ? words[i].on : words[i].off;
+            struct text json = {0};
+            struct deepspeed_translation out;
+            text_add(&json,
+                     "{\"bf16\": {\"enabled\": %s}, \"zero_optimization\": {\"overlap_comm\": %s,"
+                     " \"zero_quantized_weights\": %s, \"cpu_offload\": %s}}",
+                     word, word, word, word);
+            translate(json.data, &out);
+            const struct config *c = &out.config;
+            assert_int_equal(c->precision.compute, is_on ? CONFIG_COMPUTE_BF16 : CONFIG_COMPUTE_FP32);
+            assert_int_equal(c->zero_optimization.overlap_comm, is_on);
+            assert_int_equal(c->zero_optimization.offload_optimizer.device,
+                             is_on ? CONFIG_OFFLOAD_CPU : CONFIG_OFFLOAD_NONE);
+            expect_line(&out, is_on ? ALTERING : OFF, "  zero_optimization.zero_quantized_weights ");
+            deepspeed_free(&out);
+            text_free(&json);
+        }
+    struct deepspeed_translation out;
+    translate(
+        "{\"zero_optimization\": {\"stage\": \"2\", \"reduce_bucket_size\": \" 500 \", \"offload_optimizer\":"
+        " {\"device\": \"cpu\", \"ratio\": \"0.5\"}}, \"fp16\": {\"enabled\": \"yes\", \"loss_scale\": "
+        "\"128\"},"
+        " \"bf16\": {\"enabled\": 2}, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"adam_w_mode\": 0,"
+        " \"bias_correction\": false, \"amsgrad\": 1, \"fp32_optimizer_states\": 0}}}",
+        &out);
+    const struct config *c = &out.config;
+    assert_int_equal(c->zero_optimization.stage, 2);
+    assert_int_equal(c->zero_optimization.reduce_bucket_size, 500);
+    assert_true(c->zero_optimization.offload_optimizer.ratio == 0.5 && c->fp16.loss_scale == 128);
+    assert_int_equal(c->precision.compute, CONFIG_COMPUTE_FP16);
+    assert_int_equal(c->optimizer.type, CONFIG_OPTIMIZER_ADAM);
+    expect_line(&out, ALTERING, "  optimizer.params.bias_correction false: adamw and adam always correct");
+    expect_line(&out, ALTERING, "  optimizer.params.fp32_optimizer_states 0: ");
+    expect_line(&out, ALTERING, "  optimizer.params.amsgrad 1: ");
+    expect_line(&out, ALTERING, "  bf16.enabled 2: neither true nor false");
+    expect_line(&out, TRANSLATED, "  zero_optimization.stage \"2\" -> zero_optimization.stage=2\n");
+    deepspeed_free(&out);
+    translate("{\"zero_optimization\": {\"stage\": true}, \"optimizer\": {\"type\": \"AdamW\", \"params\":"
+              " {\"adam_w_mode\": false, \"torch_adam\": 1, \"bias_correction\": true}}}",
+              &out);
+    assert_int_equal(out.config.zero_optimization.stage, 1);
+    assert_int_equal(out.config.optimizer.type, CONFIG_OPTIMIZER_ADAMW);
+    assert_true(out.config.optimizer.weight_decay == 0.01);
+    expect_line(&out, NEEDLESS, "  optimizer.params.bias_correction true: ");
     deepspeed_free(&out);
 }
 
@@ -492,6 +609,8 @@ int main(void) {
         cmocka_unit_test(test_stage_3_with_auto),
         cmocka_unit_test(test_stage_2_with_auto),
         cmocka_unit_test(test_stage_3),
+        cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_truth),
         cmocka_unit_test(test_every_option_has_an_answer),
         cmocka_unit_test(test_optimizers),
         cmocka_unit_test(test_other_values),
