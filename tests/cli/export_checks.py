@@ -194,5 +194,20 @@ def check_tokenizer(folder, texts):
     return {'ids': ids, 'size': whole.get_vocab_size(), 'eos': whole.encode('<|endoftext|>').ids}
 
 
+def check_auto_tokenizers(cases):
+    """What AutoTokenizer makes of exported folders: ids of texts that are not the tokenizers package's own, from the given file."""
+    import os
+    os.environ['HF_HUB_OFFLINE'] = '1'
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer
+    found = {}
+    for case in json.loads(pathlib.Path(cases).read_text()):
+        tokenizer, file = AutoTokenizer.from_pretrained(case['folder']), Tokenizer.from_file(case['file'])
+        pairs = [(text[:40], tokenizer(text)['input_ids'], file.encode(text).ids) for text in case['texts']]
+        found[case['folder']] = {'wrong': [(text, got[:20], wanted[:20]) for text, got, wanted in pairs if got != wanted],
+                                 'ids': pairs[0][1], 'eos': tokenizer.eos_token, 'template': tokenizer.chat_template, 'n': len(tokenizer)}
+    return found
+
+
 if __name__ == '__main__':
     print(json.dumps(globals()[f'check_{sys.argv[1]}'](*sys.argv[2:])))
