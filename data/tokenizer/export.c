@@ -452,6 +452,10 @@ void tokenizer_add_gguf_rules(const struct tokenizer *tokenizer, struct gguf_key
 enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) {
     struct token_merge *merges;
     int n, rank = 0;
+    if (tokenizer->fallback_ids[0] < 0)
+        return FAIL(STATUS_INVALID,
+                    "the tokenizer has no tokens for bytes (<0x00> to <0xFF>), without which "
+                    "llama.cpp ends at a character that has no token; export it with --to hf");
     TRY(tokenizer_derive_merges(tokenizer, &merges, &n));
     bool *is_made = allocate((size_t)tokenizer->n_ids, sizeof *is_made);
     for (int32_t id = 0; id < tokenizer->n_ids; id++)

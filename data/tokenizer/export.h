@@ -64,6 +64,7 @@ void tokenizer_add_gguf_rules(const struct tokenizer *tokenizer, struct gguf_key
 // GGUF's tokenizer.ggml.scores for the model "llama", as SentencePiece counts them: minus the rank of the
 // merge that makes the token, then characters; 0 for all others.
 //   scores   [out] (tokenizer_n_ids)
+// STATUS_INVALID: it has no tokens for bytes.
 enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) MUST_CHECK;
 // The token for what has no token; -1: none.
 int32_t tokenizer_unknown(const struct tokenizer *tokenizer);
