@@ -338,12 +338,16 @@ static void add_named(const struct tokenizer *tokenizer, const char *key, int32_
 static void add_special(const struct tokenizer *tokenizer, struct text *out) {
     const int32_t unknown = tokenizer->is_plain ? tokenizer->end_of_text : tokenizer->unknown;
     int32_t ends[TOKENIZER_MOST_ENDS];
-    tokenizer_ends(tokenizer, ends);
+    const int n = tokenizer_ends(tokenizer, ends);
+    int end = 0;
+    // A token of text is no eos_token: transformers would add it as a special one.
+    while (end < n - 1 && tokenizer->types[ends[end]] == TOKEN_NORMAL)
+        end++;
     if (tokenizer->is_plain || tokenizer->start >= 0) {
         add_named(tokenizer, "bos_token", tokenizer_document_start(tokenizer), out);
         text_add(out, ",\n");
     }
-    add_named(tokenizer, "eos_token", ends[0], out);
+    add_named(tokenizer, "eos_token", ends[end], out);
     if (unknown >= 0) {
         text_add(out, ",\n");
         add_named(tokenizer, "unk_token", unknown, out);

@@ -323,6 +323,17 @@ static enum status check_windows(const struct exporter *exporter) {
     return STATUS_OK;
 }
 
+static void warn_of_yarn(const struct exporter *exporter) {
+    const struct rope_config *rope = &exporter->params.config.rope;
+    if (rope->type != ROPE_YARN)
+        return;
+    const double ratio = (double)exporter->params.config.n_positions / rope->original_positions;
+    if (fabs(ratio / rope->factor - 1) > 1e-6)
+        log_warning("%s: transformers before version 5 takes n_positions / original_max_position_embeddings "
+                    "for YaRN's factor, which is %g and not %g",
+                    exporter->folder, ratio, rope->factor);
+}
+
 // A model that no class of transformers computes.
 static enum status check_model(const struct exporter *exporter) {
     const struct gpt_config *config = &exporter->params.config;
@@ -339,13 +350,7 @@ static enum status check_model(const struct exporter *exporter) {
             "%s: transformers has no model with both model.qkv_bias and model.qk_norm; a model of one "
             "of Llama, Qwen2 and Qwen3 can be exported",
             exporter->folder);
-    const struct rope_config *rope = &config->rope;
-    const double ratio = (double)config->n_positions / rope->original_positions;
-    if (rope->type == ROPE_YARN && fabs(ratio / rope->factor - 1) > 1e-6)
-        log_warning(
-            "%s: transformers before version 5 takes n_positions / original_max_position_embeddings, %g, "
-            "for YaRN's factor, which is %g",
-            exporter->folder, ratio, rope->factor);
+    warn_of_yarn(exporter);
     return check_windows(exporter);
 }
 
@@ -379,7 +384,7 @@ static void add_card(const struct exporter *exporter, struct text *out) {
              "| attention heads | %d |\n| width | %d |\n| context | %d tokens |\n| vocabulary | %d |\n"
              "| weights | %s |\n\n```python\nfrom transformers import pipeline\n\n"
              "print(pipeline(\"text-generation\", \"%s\")(\"Once upon a time\"))\n```\n",
-             gpt2 ? "gpt2" : "llama", name, gpt2 ? "GPT-2" : "Llama-family",
+             model_type(config), name, gpt2 ? "GPT-2" : "Llama-family",
              text_count(count, sizeof count, (double)exporter->params.n_weights), steps, config->n_layer,
              config->n_head, config->n_embd, config->n_positions, config->vocab_size,
              value_type_name(exporter->options->type), name);

@@ -112,6 +112,14 @@ def check_llama(path, prompt, n_tokens):
     return {'text': prompt + out, 'ids': model.tokenize(prompt.encode(), add_bos=False), 'eos': model.token_eos()}
 
 
+def check_llama_loads(*paths):
+    """Whether llama.cpp loads the files (else it raises), and what it finds in the last one."""
+    from llama_cpp import Llama
+    for path in paths:
+        model = Llama(path, n_ctx=64, n_threads=1, verbose=False)
+    return {'eos': model.token_eos(), 'template': model.metadata.get('tokenizer.chat_template')}
+
+
 def check_keys(path):
     import gguf
     return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items() if not name.startswith('GGUF.')}

@@ -22,7 +22,8 @@ CHECKS = pathlib.Path(__file__).with_name('export_checks.py')
 READERS = 'gguf==0.17.1', 'tokenizers==0.20.3', 'safetensors==0.4.5', 'numpy==1.26.4'
 TRANSFORMERS = 'torch==2.2.2', 'transformers==4.51.3', 'numpy==1.26.4'
 NEWEST_TRANSFORMERS = 'torch==2.15.0', 'transformers==5.24.0'
-LLAMA = ('llama-cpp-python==0.3.16',)
+NEWEST_READERS = 'gguf==0.19.0', 'tokenizers==0.23.3', 'safetensors==0.8.0', 'numpy==2.4.6'
+LLAMA, NEWEST_LLAMA = ('llama-cpp-python==0.3.16',), ('llama-cpp-python==0.3.36',)
 
 # Of a block, by Hugging Face's names.
 BLOCK_TENSORS = [f'{name}.{ending}' for name in ('ln_1', 'attn.c_attn', 'attn.c_proj', 'ln_2', 'mlp.c_fc', 'mlp.c_proj')
@@ -181,6 +182,8 @@ class OtherPrograms(ExportCase):
     def check_gguf(self, dtype, matrices, bound):
         self.export('hf', 'gguf', dtype, '--dtype', dtype, '--tokenizer', 'bytes')
         found = self.check(READERS, 'gguf', f'{dtype}/model.gguf', 'hf')
+        if harness.FULL:
+            self.assertEqual(found, self.check(NEWEST_READERS, 'gguf', f'{dtype}/model.gguf', 'hf'))
         self.assertEqual(found['n'], 28)
         self.assertLessEqual(found['worst'], bound)
         for name, of in found['types'].items():
@@ -294,8 +297,9 @@ class OtherPrograms(ExportCase):
         ids = self.encode_lines('my.tiktoken', ['the 7 quick'])[0]
         for dtype in 'fp32', 'q8_0':
             self.export('run', 'gguf', dtype, '--dtype', dtype)
-            found = self.check(LLAMA, 'llama', f'{dtype}/model.gguf', 'the 7 quick', '30', large=True)
-            self.assertEqual(found, {'text': expected.rstrip('\n'), 'ids': ids, 'eos': 299})
+            for release in LLAMA, NEWEST_LLAMA:
+                found = self.check(release, 'llama', f'{dtype}/model.gguf', 'the 7 quick', '30', large=True)
+                self.assertEqual(found, {'text': expected.rstrip('\n'), 'ids': ids, 'eos': 299})
 
 
     FAMILIES = {'llama': ('LlamaForCausalLM', {'n_kv_head': 1, 'tied': False, 'rope_scaling': {
@@ -321,8 +325,9 @@ class OtherPrograms(ExportCase):
                     found = self.check(release, 'generate', f'{family}-hf', 'the 7 quick', '30', large=True)
                     self.assertEqual(found['text'], expected.rstrip('\n'))
                 self.export(family, 'gguf', f'{family}-gguf')
-                found = self.check(LLAMA, 'llama', f'{family}-gguf/model.gguf', 'the 7 quick', '30', large=True)
-                self.assertEqual(found['text'], expected.rstrip('\n'))
+                for release in LLAMA, NEWEST_LLAMA:
+                    found = self.check(release, 'llama', f'{family}-gguf/model.gguf', 'the 7 quick', '30', large=True)
+                    self.assertEqual(found['text'], expected.rstrip('\n'))
 
     def test_windows(self):
         """A window in all blocks, also with transformers before 4.53: the same greedy text, which has another without windows."""

@@ -7,11 +7,10 @@ import unittest
 
 import harness
 from harness import GOLDEN
-from test_export import ExportCase, READERS, read_safetensors
+from test_export import ExportCase, LLAMA, NEWEST_LLAMA, read_safetensors
 from test_tokenizers import TokenizerCase, byte_alphabet
 
 TRANSFORMERS = ('transformers==5.24.0', 'tokenizers==0.23.3'), ('transformers==4.51.3', 'tokenizers==0.21.4')  # without PyTorch
-LLAMA = ('llama-cpp-python==0.3.36',), ('llama-cpp-python==0.3.16',)
 TEXTS = ['  12', ' 12 345', 'e\u0301', ' a', '', '\n\n', 'a<|im_end|>b', '<think>x</think>', "KING'S 1611,\r\n  x", '\u1100\u1161 \u212b']
 MERGED = 'ĠĠ', 'Ġ1', '12', 'ab'
 TEMPLATE = '{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"\\\'é\n'
@@ -211,7 +210,8 @@ class GGUF(ReaderCase):
                 'llama3': {'rope_type': 'llama3', 'factor': 8.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
                            'original_max_position_embeddings': 32}}
 
-    def test_scalings(self):
+    def scalings(self):
+        """Exports models of all scalings that llama.cpp has, and yields the files."""
         for family in 'llama', 'qwen2', 'qwen3':
             for name, scaling in self.SCALINGS.items():
                 model = self.changed(family, rope_scaling=scaling)
@@ -220,6 +220,21 @@ class GGUF(ReaderCase):
                     self.refuses(*arguments, says=['llama3', 'Qwen2 and Qwen3', '--to hf'])
                 else:
                     self.run_train(*arguments)
+                    yield f'{family}-{name}/model.gguf'
+
+    def test_scalings(self):
+        self.assertEqual(len(list(self.scalings())), 7)
+
+    @unittest.skipUnless(harness.FULL, 'full run only: it builds llama.cpp')
+    def test_llama_cpp(self):
+        """It loads all that is written, and finds the chat's end and template."""
+        paths = list(self.scalings())
+        name = self.tokenizer('chat', 'qwen2', 'NFC', ('<|endoftext|>', '<|im_end|>'),
+                              tokenizer_config={'eos_token': '<|im_end|>', 'chat_template': TEMPLATE})
+        self.export(self.weights('qwen2', 270), 'gguf', 'gguf', '--tokenizer', name)
+        for release in LLAMA, NEWEST_LLAMA:
+            found = self.check(release, 'llama_loads', *paths, 'gguf/model.gguf', large=True)
+            self.assertEqual(found, {'eos': 261, 'template': TEMPLATE})
 
     def test_normalization(self):
         """It is said where llama.cpp does not have it, and read again as it was."""
