@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "data/tokenizer/export.h"
 #include "data/tokenizer/internal.h"
 
@@ -315,18 +316,14 @@ enum status tokenizer_save_huggingface(const struct tokenizer *tokenizer, const 
 
 // ---- transformers
 
+// Since version 5, a class of a model builds its own rules, and takes only tokens, merges and the
+// post-processor from tokenizer.json: it is named where its rules are the file's. (LlamaTokenizer's are no
+// file's: it puts no space before a text that begins with one.)
 static const char *class_name(const struct tokenizer *tokenizer) {
-    switch (tokenizer->rules.pattern) {
-    case TOKEN_PATTERN_LLAMA3:
-        return "PreTrainedTokenizerFast";
-    case TOKEN_PATTERN_QWEN2:
-        return "Qwen2Tokenizer";
-    case TOKEN_PATTERN_SPACES:
-    case TOKEN_PATTERN_SPACES_AND_LINES:
-        return "LlamaTokenizer";
-    default:
-        return "GPT2Tokenizer";
-    }
+    const bool is_qwen2 = tokenizer->rules.pattern == TOKEN_PATTERN_QWEN2 && tokenizer->rules.nfc &&
+                          !tokenizer->ignore_merges && tokenizer->unknown < 0 &&
+                          tokenizer_find_special(tokenizer, END_OF_TEXT) >= 0; // else it is added
+    return tokenizer->is_plain ? "GPT2Tokenizer" : is_qwen2 ? "Qwen2Tokenizer" : "PreTrainedTokenizerFast";
 }
 
 static void add_named(const struct tokenizer *tokenizer, const char *key, int32_t id, struct text *out) {
@@ -340,27 +337,38 @@ static void add_named(const struct tokenizer *tokenizer, const char *key, int32_
 // bos, eos and unk, a line each; like GPT-2's, all are end-of-text.
 static void add_special(const struct tokenizer *tokenizer, struct text *out) {
     const int32_t unknown = tokenizer->is_plain ? tokenizer->end_of_text : tokenizer->unknown;
+    int32_t ends[TOKENIZER_MOST_ENDS];
+    const int n = tokenizer_ends(tokenizer, ends);
+    int end = 0;
+    // A token of text is no eos_token: transformers would add it as a special one.
+    while (end < n - 1 && tokenizer->types[ends[end]] == TOKEN_NORMAL)
+        end++;
     if (tokenizer->is_plain || tokenizer->start >= 0) {
         add_named(tokenizer, "bos_token", tokenizer_document_start(tokenizer), out);
         text_add(out, ",\n");
     }
-    add_named(tokenizer, "eos_token", tokenizer->end_of_text, out);
+    add_named(tokenizer, "eos_token", ends[end], out);
     if (unknown >= 0) {
         text_add(out, ",\n");
         add_named(tokenizer, "unk_token", unknown, out);
     }
 }
 
-void tokenizer_add_config(const struct tokenizer *tokenizer, int n_positions, struct text *out) {
-    text_add(out, "{\n  \"tokenizer_class\": \"%s\",\n", class_name(tokenizer));
-    if (tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES)
-        text_add(out, "  \"legacy\": true,\n  \"add_bos_token\": %s,\n  \"add_eos_token\": false,\n",
-                 tokenizer->start >= 0 ? "true" : "false");
-    else
-        text_add(out, "  \"add_prefix_space\": false,\n%s",
-                 tokenizer->is_plain ? "" // transformers' class for GPT-2 knows them
-                                     : "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n");
+void tokenizer_add_config(const struct tokenizer *tokenizer, const char *model_type, int n_positions,
+                          struct text *out) {
+    const char *class = class_name(tokenizer);
+    text_add(out, "{\n  \"tokenizer_class\": \"%s\",\n", class);
+    // AutoTokenizer of version 5 takes Qwen2Tokenizer for every model of this type, unless the file has code
+    // of its own, which it then does not run.
+    if (strcmp(model_type, "qwen2") == 0 && strcmp(class, "Qwen2Tokenizer") != 0)
+        text_add(out, "  \"auto_map\": {\"AutoTokenizer\": [\"%s\", \"%s\"]},\n", class, class);
+    if (tokenizer->rules.pattern < TOKEN_PATTERN_SPACES)
+        text_add(out, "  \"add_prefix_space\": false,\n");
+    if (!tokenizer->is_plain) // transformers' class for GPT-2 knows them
+        text_add(out, "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n");
     add_special(tokenizer, out);
+    if (tokenizer->chat_template)
+        text_add(out, ",\n  \"chat_template\": %s", tokenizer->chat_template);
     text_add(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %d\n}\n",
              n_positions);
 }
@@ -393,9 +401,65 @@ const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer) {
     }
 }
 
+// Whether the merges make every token of its own bytes.
+static bool has_all_merges(const struct tokenizer *tokenizer) {
+    struct token_list list = {0};
+    bool all = true;
+    for (int32_t id = 0; id < tokenizer->n_ids && all; id++) {
+        size_t n;
+        const char *bytes = tokenizer_bytes(tokenizer, id, &n);
+        list.n = 0;
+        if (tokenizer->types[id] != TOKEN_NORMAL)
+            continue;
+        if (tokenizer_encode_below(tokenizer, bytes, n, INT32_MAX, &list) != STATUS_OK)
+            status_clear();
+        all = list.n == 1 && list.ids[0] == id;
+    }
+    token_list_free(&list);
+    return all;
+}
+
+// Whether any two tokens that make a third are a merge. A better place in the list for one of them is not
+// seen.
+static bool merges_all_pairs(const struct tokenizer *tokenizer) {
+    for (int32_t id = 0; id < tokenizer->n_ids; id++) {
+        size_t n;
+        const char *bytes = tokenizer_bytes(tokenizer, id, &n);
+        for (size_t cut = 1; tokenizer->types[id] == TOKEN_NORMAL && cut < n; cut++) {
+            const int32_t left = tokenizer_find(tokenizer, bytes, cut),
+                          right = left < 0 ? -1 : tokenizer_find(tokenizer, bytes + cut, n - cut);
+            if (right >= 0 && tokenizer_find_pair(tokenizer, left, right) < 0)
+                return false;
+        }
+    }
+    return true;
+}
+
+void tokenizer_add_gguf_rules(const struct tokenizer *tokenizer, struct gguf_keys *keys) {
+    const enum token_pattern pattern = tokenizer->rules.pattern;
+    const bool nfc = tokenizer->rules.nfc, ignores = tokenizer->ignore_merges;
+    const bool is_as_named = ignores == (pattern == TOKEN_PATTERN_LLAMA3) || has_all_merges(tokenizer);
+    if (nfc != (pattern == TOKEN_PATTERN_QWEN2))
+        gguf_add_bool(keys, GGUF_NFC, nfc);
+    if (!is_as_named)
+        gguf_add_bool(keys, GGUF_IGNORE_MERGES, ignores);
+    const char *what = nfc ? "it does not normalize text to Unicode's form C"
+                       : is_of_characters(tokenizer) && !merges_all_pairs(tokenizer)
+                           ? "it joins any two tokens that make a third, which the tokenizer's merges do not"
+                       : !is_as_named ? ignores ? "it does not find words that the merges do not make"
+                                                : "it finds words that the merges do not make"
+                                      : NULL;
+    if (what)
+        log_warning("llama.cpp will give other ids to some texts than this program: %s", what);
+}
+
 enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) {
     struct token_merge *merges;
     int n, rank = 0;
+    if (tokenizer->fallback_ids[0] < 0)
+        return FAIL(STATUS_INVALID,
+                    "the tokenizer has no tokens for bytes (<0x00> to <0xFF>), without which "
+                    "llama.cpp ends at a character that has no token; export it with --to hf");
     TRY(tokenizer_derive_merges(tokenizer, &merges, &n));
     bool *is_made = allocate((size_t)tokenizer->n_ids, sizeof *is_made);
     for (int32_t id = 0; id < tokenizer->n_ids; id++)

@@ -8,6 +8,7 @@
 #ifndef ZERO_DATA_TOKENIZER_EXPORT_H
 #define ZERO_DATA_TOKENIZER_EXPORT_H
 
+#include "base/gguf.h"
 #include "base/text.h"
 #include "data/tokenizer/tokenizer.h"
 
@@ -34,13 +35,16 @@ enum status tokenizer_add_json(const struct tokenizer *tokenizer, struct text *o
 enum status tokenizer_save_huggingface(const struct tokenizer *tokenizer, const char *folder) MUST_CHECK;
 bool tokenizer_has_vocab_files(const struct tokenizer *tokenizer);
 // Append tokenizer_config.json and special_tokens_map.json for transformers.
-//   n_positions   of the model
-void tokenizer_add_config(const struct tokenizer *tokenizer, int n_positions, struct text *out);
+//   model_type, n_positions   of the model's config.json
+void tokenizer_add_config(const struct tokenizer *tokenizer, const char *model_type, int n_positions,
+                          struct text *out);
 void tokenizer_add_special_map(const struct tokenizer *tokenizer, struct text *out);
 
 // Which tokens end generation is not in a tokenizer.json: tokenizer_load reads it from this file beside it.
 // Needed for all tokenizers but those that work like GPT-2's.
 #define TOKENIZER_ENDS_NAME "generation_config.json"
+// Nor is the chat template: it is read from this one.
+#define TOKENIZER_SETTINGS_NAME "tokenizer_config.json"
 bool tokenizer_needs_ends(const struct tokenizer *tokenizer);
 // Appends its "eos_token_id": end-of-text, or a list of it and the others: "128001", "[128001, 128009]".
 void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out);
@@ -50,9 +54,17 @@ void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out);
 // GGUF's tokenizer.ggml.model, "gpt2" or "llama"; and .pre, which names the pattern.
 const char *tokenizer_gguf_model(const struct tokenizer *tokenizer);
 const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer);
+// What the pattern's name implies, and these keys say where it is otherwise. llama.cpp does not read them.
+#define GGUF_NFC           "zero.tokenizer.nfc"
+#define GGUF_IGNORE_MERGES "zero.tokenizer.ignore_merges"
+// Adds them, and warns where llama.cpp gives other ids to some texts: it does not normalize, finds tokens
+// that no merges make or not by the pattern, and of "llama" joins any two tokens that make a third.
+void tokenizer_add_gguf_rules(const struct tokenizer *tokenizer, struct gguf_keys *keys);
+#define GGUF_CHAT_TEMPLATE "tokenizer.chat_template"
 // GGUF's tokenizer.ggml.scores for the model "llama", as SentencePiece counts them: minus the rank of the
 // merge that makes the token, then characters; 0 for all others.
 //   scores   [out] (tokenizer_n_ids)
+// STATUS_INVALID: it has no tokens for bytes.
 enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) MUST_CHECK;
 // The token for what has no token; -1: none.
 int32_t tokenizer_unknown(const struct tokenizer *tokenizer);

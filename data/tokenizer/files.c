@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/file_kind.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/tokenizer/export.h"
 #include "data/tokenizer/internal.h"
@@ -330,6 +331,34 @@ static enum status read_tokens(const char *path, const char *data, size_t length
     return *out ? STATUS_OK : tokenizer_make_plain(tokens, "byte-pair", path, out);
 }
 
+// As transformers finds it: in a file of its own, else in the settings.
+static void read_chat_template(const char *path, struct tokenizer *tokenizer) {
+    const char *slash = strrchr(path, '/');
+    const int n = slash ? (int)(slash - path) + 1 : 0;
+    char *file = file_path("%.*schat_template.jinja", n, path),
+         *others = file_path("%.*sadditional_chat_templates", n, path), *data = NULL;
+    struct text text = {0};
+    size_t bytes;
+    if (file_exists(file) && file_read(file, LARGEST_FILE, &data, &bytes) != STATUS_OK)
+        status_clear();
+    cJSON *root = data ? NULL : tokenizer_read_beside(path, TOKENIZER_SETTINGS_NAME);
+    const cJSON *template = cJSON_GetObjectItemCaseSensitive(root, "chat_template");
+    char *printed =
+        cJSON_IsString(template) || cJSON_IsArray(template) ? cJSON_PrintUnformatted(template) : NULL;
+    if (data)
+        json_add_string(&text, data);
+    else if (printed)
+        text_add_bytes(&text, printed, strlen(printed));
+    tokenizer->chat_template = text.data;
+    if (file_is_folder(others))
+        log_warning("%s: only the template of chat_template.jinja is kept", others);
+    cJSON_free(printed);
+    cJSON_Delete(root);
+    free(data);
+    free(file);
+    free(others);
+}
+
 static enum status load_file(const char *path, struct tokenizer **out) {
     struct token_table tokens = {0};
     char *data = NULL;
@@ -345,6 +374,8 @@ static enum status load_file(const char *path, struct tokenizer **out) {
             ? file_kind_refuse(kind, path, "", "a tokenizer.json, vocab.bpe, tiktoken file or GGUF model")
         : data[strspn(data, " \t\r\n")] == '{' ? tokenizer_read_json(path, data, length, NULL, out)
                                                : read_tokens(path, data, length, &tokens, out);
+    if (status == STATUS_OK)
+        read_chat_template(path, *out);
     free(data);
     token_table_free(&tokens);
     return status;

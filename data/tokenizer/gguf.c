@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/gguf.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/tokenizer/export.h"
 #include "data/tokenizer/internal.h"
@@ -18,8 +19,9 @@
 struct source {
     const struct gguf_file *file;
     const struct gguf_key *tokens, *types, *merges, *scores;
-    struct gguf_string *spellings; // (n)
-    int n;                         // without the unused ids at the end
+    struct gguf_string *spellings;    // (n)
+    struct gguf_string chat_template; // bytes NULL: none
+    int n;                            // without the unused ids at the end
     bool is_of_characters, has_start;
     int64_t start, end, unknown; // -1: none
     const char *pattern;         // of Split, or NULL
@@ -100,9 +102,15 @@ static enum status read_id(const struct source *source, const char *key, int64_t
 }
 
 static enum status read_source(struct source *source) {
-    bool adds_space = true;
+    bool adds_space = true, says_nfc;
     TRY(read_kind(source));
     TRY(read_tokens(source));
+    TRY(gguf_get_string(source->file, GGUF_CHAT_TEMPLATE, &source->chat_template, NULL));
+    TRY(gguf_get_bool(source->file, GGUF_NFC, &source->nfc, &says_nfc));
+    if (source->nfc && !says_nfc)
+        log_info("%s: text is normalized to Unicode's form C, as by Qwen's tokenizers; the file does not say",
+                 source->file->path);
+    TRY(gguf_get_bool(source->file, GGUF_IGNORE_MERGES, &source->ignore_merges, NULL));
     TRY(read_id(source, KEY("bos_token_id"), &source->start));
     TRY(read_id(source, KEY("eos_token_id"), &source->end));
     TRY(read_id(source, KEY("unknown_token_id"), &source->unknown));
@@ -341,6 +349,11 @@ enum status tokenizer_read_gguf(const char *path, struct tokenizer **out) {
     if (status == STATUS_OK) {
         make_json(&source, &json);
         status = tokenizer_read_json(path, json.data, json.length, &ends, out);
+    }
+    if (status == STATUS_OK && source.chat_template.bytes) {
+        struct text template = {0};
+        add_spelling(&template, source.chat_template);
+        (*out)->chat_template = template.data;
     }
     if (status == STATUS_OK && (*out)->is_plain) { // others' files are made of its tokens alone
         free((*out)->json);

@@ -8,7 +8,6 @@
 #include "data/tokenizer/tokenizer.h"
 
 #define TOKENIZER_MOST_TOKENS (1 << 22)
-#define TOKENIZER_MOST_ENDS   8
 #define END_OF_TEXT           "<|endoftext|>"
 
 // Tables use open addressing. An empty slot has the key EMPTY_KEY, or the id -1.
@@ -42,9 +41,10 @@ struct tokenizer {
     int32_t byte_pairs[256][256]; // rank of two bytes, or -1. Small enough for the CPU cache, unlike `pairs`
     int32_t end_of_text, start;   // start: -1: no token of its own
     int32_t unknown;              // -1: characters without a token are left out
-    int32_t ends[TOKENIZER_MOST_ENDS]; // others that end generation
+    int32_t ends[TOKENIZER_MOST_ENDS]; // that end generation by the files beside it, eos_token first
     int n_ends;
-    char *json; // the tokenizer.json that it was read from, NUL-terminated; NULL: another format
+    char *json;          // the tokenizer.json that it was read from, NUL-terminated; NULL: another format
+    char *chat_template; // tokenizer_chat_template
 };
 
 // ---- what the readers share

@@ -229,14 +229,16 @@ cJSON *tokenizer_read_beside(const char *path, const char *name) {
 }
 
 static void add_end(struct tokenizer *tokenizer, double id) {
-    if (id >= 0 && id < tokenizer->n_ids && id == (double)(int32_t)id &&
-        !tokenizer_is_end(tokenizer, (int32_t)id) && tokenizer->n_ends < TOKENIZER_MOST_ENDS)
+    bool is_new = id >= 0 && id < tokenizer->n_ids && id == (double)(int32_t)id;
+    for (int i = 0; i < tokenizer->n_ends; i++)
+        is_new = is_new && (int32_t)id != tokenizer->ends[i];
+    if (is_new && tokenizer->n_ends < TOKENIZER_MOST_ENDS - 1)
         tokenizer->ends[tokenizer->n_ends++] = (int32_t)id;
 }
 
 // "eos_token": a name, or an object with it as its content.
 static void add_named(struct tokenizer *tokenizer, const char *path) {
-    cJSON *root = tokenizer_read_beside(path, "tokenizer_config.json");
+    cJSON *root = tokenizer_read_beside(path, TOKENIZER_SETTINGS_NAME);
     const cJSON *token = cJSON_GetObjectItemCaseSensitive(root, "eos_token");
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(token, "content");
     const char *name = cJSON_GetStringValue(content ? content : token);
@@ -285,14 +287,12 @@ bool tokenizer_needs_ends(const struct tokenizer *tokenizer) {
 }
 
 void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out) {
-    int n_others = 0;
-    for (int i = 0; i < tokenizer->n_ends; i++)
-        n_others += tokenizer->ends[i] != tokenizer->end_of_text;
-    text_add(out, n_others ? "[%d" : "%d", tokenizer->end_of_text);
-    for (int i = 0; i < tokenizer->n_ends; i++)
-        if (tokenizer->ends[i] != tokenizer->end_of_text)
-            text_add(out, ", %d", tokenizer->ends[i]);
-    text_add(out, n_others ? "]" : "");
+    int32_t ends[TOKENIZER_MOST_ENDS];
+    const int n = tokenizer_ends(tokenizer, ends);
+    text_add(out, n > 1 ? "[" : "");
+    for (int i = 0; i < n; i++)
+        text_add(out, i > 0 ? ", %d" : "%d", ends[i]);
+    text_add(out, n > 1 ? "]" : "");
 }
 
 struct vocabulary {

@@ -319,6 +319,7 @@ void tokenizer_delete(struct tokenizer *tokenizer) {
     free(tokenizer->pairs);
     free(tokenizer->merge_ids);
     free(tokenizer->json);
+    free(tokenizer->chat_template);
     free(tokenizer);
 }
 
@@ -353,6 +354,22 @@ bool tokenizer_is_end(const struct tokenizer *tokenizer, int32_t id) {
     for (int i = 0; i < tokenizer->n_ends; i++)
         is_end = is_end || id == tokenizer->ends[i];
     return is_end;
+}
+
+int tokenizer_ends(const struct tokenizer *tokenizer, int32_t ends[TOKENIZER_MOST_ENDS]) {
+    bool has_end_of_text = false;
+    int n = 0;
+    for (int i = 0; i < tokenizer->n_ends; i++) {
+        has_end_of_text = has_end_of_text || tokenizer->ends[i] == tokenizer->end_of_text;
+        ends[n++] = tokenizer->ends[i];
+    }
+    if (!has_end_of_text)
+        ends[n++] = tokenizer->end_of_text;
+    return n;
+}
+
+const char *tokenizer_chat_template(const struct tokenizer *tokenizer) {
+    return tokenizer->chat_template;
 }
 
 bool tokenizer_has_bos(const struct tokenizer *tokenizer) {

@@ -115,6 +115,13 @@ uint64_t tokenizer_checksum(const struct tokenizer *tokenizer);
 int32_t tokenizer_end_of_text(const struct tokenizer *tokenizer);
 // Whether generation stops at this id: end-of-text, or another end that the files beside the tokenizer name.
 bool tokenizer_is_end(const struct tokenizer *tokenizer, int32_t id);
+// All of these, first the one that those files call eos_token, which in chat models is not end-of-text.
+// Returns their number.
+#define TOKENIZER_MOST_ENDS 8
+int tokenizer_ends(const struct tokenizer *tokenizer, int32_t ends[TOKENIZER_MOST_ENDS]);
+// The chat template that came with the tokenizer, which is kept for other programs: a string of JSON, or a
+// list of objects with "name" and "template". NULL: none.
+const char *tokenizer_chat_template(const struct tokenizer *tokenizer);
 // The token that documents and prompts begin with: Llama's <|begin_of_text|> or <s>, else end-of-text.
 int32_t tokenizer_document_start(const struct tokenizer *tokenizer);
 // Whether that is a token of its own (bos), which comes before every prompt too.

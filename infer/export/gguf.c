@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/gguf.h"
+#include "base/log.h"
 #include "data/tokenizer/export.h"
 #include "infer/export/export.h"
 
@@ -30,18 +31,43 @@ static bool has_usual_betas(const struct rope_config *rope) {
     return fabs(rope->beta_fast - 32) < 1e-6 && fabs(rope->beta_slow - 1) < 1e-6;
 }
 
+// What llama.cpp's loader of an architecture knows. It ignores keys of others, and refuses their tensors.
+static const struct architecture {
+    const char *name;
+    unsigned rope_types;   // bits; llama3's is a tensor
+    bool has_any_head_dim; // else n_head * head_dim is n_embd
+} architectures[] = {
+    {"gpt2", 1u << ROPE_DEFAULT, false},
+    {"llama", 1u << ROPE_DEFAULT | 1u << ROPE_LINEAR | 1u << ROPE_YARN | 1u << ROPE_LLAMA3, true},
+    {"qwen2", 1u << ROPE_DEFAULT | 1u << ROPE_LINEAR | 1u << ROPE_YARN, false},
+    {"qwen3", 1u << ROPE_DEFAULT | 1u << ROPE_LINEAR | 1u << ROPE_YARN, true},
+};
+
+// What the model has that the architecture lacks; NULL: nothing.
+static const char *find_lack(const struct gpt_config *config, const struct architecture *architecture) {
+    if (!(architecture->rope_types & 1u << config->rope.type))
+        return "model.rope_scaling.rope_type=llama3, which llama.cpp does not have for Qwen2 and Qwen3";
+    if (!architecture->has_any_head_dim && config->n_head * config->head_dim != config->n_embd)
+        return "both model.qkv_bias and a model.head_dim that is not n_embd / n_head";
+    if (config->rope.type == ROPE_YARN && !has_usual_betas(&config->rope))
+        return "a beta_fast or beta_slow in model.rope_scaling other than llama.cpp's 32 and 1";
+    for (int block = 0; block < config->n_layer; block++)
+        if (gpt_window(config, block) > 0)
+            return "model.window";
+    return NULL;
+}
+
 static enum status check_model(const struct exporter *exporter) {
     const struct gpt_config *config = &exporter->params.config;
-    const char *lacks = config->family == FAMILY_MODERN ? "model.family=modern"
-                        : !gguf_architecture(config)    ? "both model.qkv_bias and model.qk_norm"
-                        : config->rope.type == ROPE_YARN && !has_usual_betas(&config->rope)
-                            ? "a beta_fast or beta_slow in model.rope_scaling other than llama.cpp's 32 and 1"
-                            : NULL;
-    const bool hf_has_it = lacks && config->family == FAMILY_LLAMA && gguf_architecture(config);
-    for (int block = 0; block < config->n_layer && !lacks; block++)
-        lacks = gpt_window(config, block) > 0 ? "model.window" : NULL;
+    const char *name = gguf_architecture(config), *lacks = NULL;
+    if (!name)
+        lacks =
+            config->family == FAMILY_MODERN ? "model.family=modern" : "both model.qkv_bias and model.qk_norm";
+    for (size_t i = 0; name && i < sizeof architectures / sizeof *architectures; i++)
+        if (strcmp(name, architectures[i].name) == 0)
+            lacks = find_lack(config, &architectures[i]);
     return lacks ? FAIL(STATUS_INVALID, "%s: GGUF files are not written of models with %s%s",
-                        exporter->folder, lacks, hf_has_it ? "; export them with --to hf" : "")
+                        exporter->folder, lacks, name ? "; export them with --to hf" : "")
                  : STATUS_OK;
 }
 
@@ -167,6 +193,36 @@ static enum status add_scores(const struct tokenizer *tokenizer, int n, struct g
     return status;
 }
 
+// llama.cpp has a key for each of three, and knows others by their names.
+static void add_ends(const struct tokenizer *tokenizer, struct gguf_keys *keys) {
+    static const char *const names[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                        "tokenizer.ggml.eom_token_id"};
+    int32_t ends[TOKENIZER_MOST_ENDS];
+    const int n = tokenizer_ends(tokenizer, ends), most = (int)(sizeof names / sizeof *names);
+    for (int i = 0; i < n && i < most; i++)
+        gguf_add_u32(keys, names[i], (uint32_t)ends[i]);
+    if (n > most)
+        log_warning("%d tokens end generation, and GGUF has keys for %d: others are left out", n, most);
+}
+
+static void add_chat_template(const struct tokenizer *tokenizer, struct gguf_keys *keys) {
+    const char *json = tokenizer_chat_template(tokenizer);
+    cJSON *template = json ? cJSON_Parse(json) : NULL;
+    const cJSON *item;
+    if (cJSON_IsString(template))
+        gguf_add_string(keys, GGUF_CHAT_TEMPLATE, template->valuestring);
+    cJSON_ArrayForEach(item, template) {
+        const char *name = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "name")),
+                   *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "template"));
+        char *key = name && strcmp(name, "default") != 0 ? file_path(GGUF_CHAT_TEMPLATE ".%s", name)
+                                                         : file_path(GGUF_CHAT_TEMPLATE);
+        if (text)
+            gguf_add_string(keys, key, text);
+        free(key);
+    }
+    cJSON_Delete(template);
+}
+
 static enum status add_tokenizer(const struct tokenizer *tokenizer, int vocab_size, struct gguf_keys *keys) {
     if (!tokenizer) {
         gguf_add_string(keys, "tokenizer.ggml.model", "none");
@@ -175,15 +231,17 @@ static enum status add_tokenizer(const struct tokenizer *tokenizer, int vocab_si
     const bool has_scores = tokenizer_adds_space(tokenizer);
     gguf_add_string(keys, "tokenizer.ggml.model", tokenizer_gguf_model(tokenizer));
     gguf_add_string(keys, "tokenizer.ggml.pre", tokenizer_gguf_pre(tokenizer));
+    tokenizer_add_gguf_rules(tokenizer, keys);
     add_tokens(tokenizer, vocab_size, keys);
     TRY(has_scores ? add_scores(tokenizer, vocab_size, keys) : add_merges(tokenizer, keys));
     gguf_add_u32(keys, "tokenizer.ggml.bos_token_id", (uint32_t)tokenizer_document_start(tokenizer));
-    gguf_add_u32(keys, "tokenizer.ggml.eos_token_id", (uint32_t)tokenizer_end_of_text(tokenizer));
+    add_ends(tokenizer, keys);
     if (has_scores && tokenizer_unknown(tokenizer) >= 0)
         gguf_add_u32(keys, "tokenizer.ggml.unknown_token_id", (uint32_t)tokenizer_unknown(tokenizer));
     gguf_add_bool(keys, "tokenizer.ggml.add_bos_token", tokenizer_has_bos(tokenizer));
     if (has_scores)
         gguf_add_bool(keys, "tokenizer.ggml.add_space_prefix", true);
+    add_chat_template(tokenizer, keys);
     return STATUS_OK;
 }
 

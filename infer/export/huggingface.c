@@ -1,6 +1,7 @@
 // A folder as transformers' save_pretrained writes one of GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM
 // or Qwen3ForCausalLM, and its tokenizer. GPT-2's linear weights are (in, out) there (Conv1D); a tied lm_head
 // is not stored.
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -263,6 +264,13 @@ static void add_windows(const struct gpt_config *config, struct text *out) {
                  block == config->n_layer - 1 ? "],\n" : "");
 }
 
+static const char *model_type(const struct gpt_config *config) {
+    return config->family == FAMILY_GPT2 ? "gpt2"
+           : config->qkv_bias            ? "qwen2"
+           : config->qk_norm             ? "qwen3"
+                                         : "llama";
+}
+
 static void add_llama(const struct exporter *exporter, struct text *out) {
     const struct gpt_config *config = &exporter->params.config;
     const char *name = llama_class(config);
@@ -270,11 +278,8 @@ static void add_llama(const struct exporter *exporter, struct text *out) {
              "{\n  \"architectures\": [\"%sForCausalLM\"],\n  \"model_type\": \"%s\",\n"
              "  \"hidden_act\": \"silu\",\n  \"initializer_range\": 0.02,\n  \"attention_dropout\": 0.0,\n"
              "  \"tie_word_embeddings\": %s,\n  \"use_cache\": true,\n  \"torch_dtype\": \"%s\",\n",
-             name,
-             config->qkv_bias  ? "qwen2"
-             : config->qk_norm ? "qwen3"
-                               : "llama",
-             config->untied ? "false" : "true", torch_name(exporter->options->type));
+             name, model_type(config), config->untied ? "false" : "true",
+             torch_name(exporter->options->type));
     for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++)
         if (field->hf && !field->rope_types)
             add_line(field, field->hf, config, out);
@@ -318,6 +323,17 @@ static enum status check_windows(const struct exporter *exporter) {
     return STATUS_OK;
 }
 
+static void warn_of_yarn(const struct exporter *exporter) {
+    const struct rope_config *rope = &exporter->params.config.rope;
+    if (rope->type != ROPE_YARN)
+        return;
+    const double ratio = (double)exporter->params.config.n_positions / rope->original_positions;
+    if (fabs(ratio / rope->factor - 1) > 1e-6)
+        log_warning("%s: transformers before version 5 takes n_positions / original_max_position_embeddings "
+                    "for YaRN's factor, which is %g and not %g",
+                    exporter->folder, ratio, rope->factor);
+}
+
 // A model that no class of transformers computes.
 static enum status check_model(const struct exporter *exporter) {
     const struct gpt_config *config = &exporter->params.config;
@@ -334,6 +350,7 @@ static enum status check_model(const struct exporter *exporter) {
             "%s: transformers has no model with both model.qkv_bias and model.qk_norm; a model of one "
             "of Llama, Qwen2 and Qwen3 can be exported",
             exporter->folder);
+    warn_of_yarn(exporter);
     return check_windows(exporter);
 }
 
@@ -343,7 +360,8 @@ static void add_generation_config(const struct exporter *exporter, struct text *
 }
 
 static void add_tokenizer_config(const struct exporter *exporter, struct text *out) {
-    tokenizer_add_config(exporter->tokenizer, exporter->params.config.n_positions, out);
+    const struct gpt_config *config = &exporter->params.config;
+    tokenizer_add_config(exporter->tokenizer, model_type(config), config->n_positions, out);
 }
 
 static void add_special_tokens(const struct exporter *exporter, struct text *out) {
@@ -366,7 +384,7 @@ static void add_card(const struct exporter *exporter, struct text *out) {
              "| attention heads | %d |\n| width | %d |\n| context | %d tokens |\n| vocabulary | %d |\n"
              "| weights | %s |\n\n```python\nfrom transformers import pipeline\n\n"
              "print(pipeline(\"text-generation\", \"%s\")(\"Once upon a time\"))\n```\n",
-             gpt2 ? "gpt2" : "llama", name, gpt2 ? "GPT-2" : "Llama-family",
+             model_type(config), name, gpt2 ? "GPT-2" : "Llama-family",
              text_count(count, sizeof count, (double)exporter->params.n_weights), steps, config->n_layer,
              config->n_head, config->n_embd, config->n_positions, config->vocab_size,
              value_type_name(exporter->options->type), name);

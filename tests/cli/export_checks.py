@@ -112,6 +112,14 @@ def check_llama(path, prompt, n_tokens):
     return {'text': prompt + out, 'ids': model.tokenize(prompt.encode(), add_bos=False), 'eos': model.token_eos()}
 
 
+def check_llama_loads(*paths):
+    """Whether llama.cpp loads the files (else it raises), and what it finds in the last one."""
+    from llama_cpp import Llama
+    for path in paths:
+        model = Llama(path, n_ctx=64, n_threads=1, verbose=False)
+    return {'eos': model.token_eos(), 'template': model.metadata.get('tokenizer.chat_template')}
+
+
 def check_keys(path):
     import gguf
     return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items() if not name.startswith('GGUF.')}
@@ -192,6 +200,21 @@ def check_tokenizer(folder, texts):
     assert ids == [parts.encode(text).ids for text in texts]
     assert [whole.decode(k) for k in ids] == texts
     return {'ids': ids, 'size': whole.get_vocab_size(), 'eos': whole.encode('<|endoftext|>').ids}
+
+
+def check_auto_tokenizers(cases):
+    """What AutoTokenizer makes of exported folders: ids of texts that are not the tokenizers package's own, from the given file."""
+    import os
+    os.environ['HF_HUB_OFFLINE'] = '1'
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer
+    found = {}
+    for case in json.loads(pathlib.Path(cases).read_text()):
+        tokenizer, file = AutoTokenizer.from_pretrained(case['folder']), Tokenizer.from_file(case['file'])
+        pairs = [(text[:40], tokenizer(text)['input_ids'], file.encode(text).ids) for text in case['texts']]
+        found[case['folder']] = {'wrong': [(text, got[:20], wanted[:20]) for text, got, wanted in pairs if got != wanted],
+                                 'ids': pairs[0][1], 'eos': tokenizer.eos_token, 'template': tokenizer.chat_template, 'n': len(tokenizer)}
+    return found
 
 
 if __name__ == '__main__':

@@ -21,7 +21,9 @@ from python_env import python_with
 CHECKS = pathlib.Path(__file__).with_name('export_checks.py')
 READERS = 'gguf==0.17.1', 'tokenizers==0.20.3', 'safetensors==0.4.5', 'numpy==1.26.4'
 TRANSFORMERS = 'torch==2.2.2', 'transformers==4.51.3', 'numpy==1.26.4'
-LLAMA = ('llama-cpp-python==0.3.16',)
+NEWEST_TRANSFORMERS = 'torch==2.15.0', 'transformers==5.24.0'
+NEWEST_READERS = 'gguf==0.19.0', 'tokenizers==0.23.3', 'safetensors==0.8.0', 'numpy==2.4.6'
+LLAMA, NEWEST_LLAMA = ('llama-cpp-python==0.3.16',), ('llama-cpp-python==0.3.36',)
 
 # Of a block, by Hugging Face's names.
 BLOCK_TENSORS = [f'{name}.{ending}' for name in ('ln_1', 'attn.c_attn', 'attn.c_proj', 'ln_2', 'mlp.c_fc', 'mlp.c_proj')
@@ -180,6 +182,8 @@ class OtherPrograms(ExportCase):
     def check_gguf(self, dtype, matrices, bound):
         self.export('hf', 'gguf', dtype, '--dtype', dtype, '--tokenizer', 'bytes')
         found = self.check(READERS, 'gguf', f'{dtype}/model.gguf', 'hf')
+        if harness.FULL:
+            self.assertEqual(found, self.check(NEWEST_READERS, 'gguf', f'{dtype}/model.gguf', 'hf'))
         self.assertEqual(found['n'], 28)
         self.assertLessEqual(found['worst'], bound)
         for name, of in found['types'].items():
@@ -266,14 +270,16 @@ class OtherPrograms(ExportCase):
         golden = GOLDEN / 'gpt2-tiny'
         for dtype, bound, name in ('fp32', 1e-4, 'float32'), ('bf16', 0.2, 'bfloat16'):
             self.export('hf', 'hf', dtype, '--dtype', dtype, '--tokenizer', 'bytes')
-            found = self.check(TRANSFORMERS, 'transformers', dtype, golden, large=True)
-            self.assertLess(found.pop('error'), bound)
-            self.assertEqual(found, {'dtype': f'torch.{name}', 'class': 'GPT2LMHeadModel'})
+            for release in TRANSFORMERS, NEWEST_TRANSFORMERS:
+                found = self.check(release, 'transformers', dtype, golden, large=True)
+                self.assertLess(found.pop('error'), bound)
+                self.assertEqual(found, {'dtype': f'torch.{name}', 'class': 'GPT2LMHeadModel'})
         self.train_a_run(steps=40)
         self.export('run', 'hf', 'out', '--max-shard-size', '50 KB')
-        found = self.check(TRANSFORMERS, 'generate', 'out', 'the 7 quick', '30', large=True)
         expected = self.run_train('generate', 'run', '--prompt', 'the 7 quick', '--tokens', 30, '--temperature', 0).out
-        self.assertEqual(found, {'text': expected.rstrip('\n'), 'eos': 299, 'longest': 64})
+        for release in TRANSFORMERS, NEWEST_TRANSFORMERS:
+            found = self.check(release, 'generate', 'out', 'the 7 quick', '30', large=True)
+            self.assertEqual(found, {'text': expected.rstrip('\n'), 'eos': 299, 'longest': 64})
         # What transformers saves is read: names with a prefix, merges as pairs, in one file and in several.
         for dtype, shard_size in ('fp32', '1GB'), ('bf16', '30KB'):
             self.export('run', 'hf', f'{dtype}-run', '--dtype', dtype)
@@ -291,8 +297,9 @@ class OtherPrograms(ExportCase):
         ids = self.encode_lines('my.tiktoken', ['the 7 quick'])[0]
         for dtype in 'fp32', 'q8_0':
             self.export('run', 'gguf', dtype, '--dtype', dtype)
-            found = self.check(LLAMA, 'llama', f'{dtype}/model.gguf', 'the 7 quick', '30', large=True)
-            self.assertEqual(found, {'text': expected.rstrip('\n'), 'ids': ids, 'eos': 299})
+            for release in LLAMA, NEWEST_LLAMA:
+                found = self.check(release, 'llama', f'{dtype}/model.gguf', 'the 7 quick', '30', large=True)
+                self.assertEqual(found, {'text': expected.rstrip('\n'), 'ids': ids, 'eos': 299})
 
 
     FAMILIES = {'llama': ('LlamaForCausalLM', {'n_kv_head': 1, 'tied': False, 'rope_scaling': {
@@ -307,17 +314,20 @@ class OtherPrograms(ExportCase):
             with self.subTest(family):
                 golden = GOLDEN / f'{family}-tiny'
                 self.export(golden, 'hf', f'{family}-golden', '--tokenizer', 'none')
-                found = self.check(TRANSFORMERS, 'transformers', f'{family}-golden', golden, large=True)
-                self.assertLess(found.pop('error'), 1e-4)
-                self.assertEqual(found, {'dtype': 'torch.float32', 'class': name})
+                for release in TRANSFORMERS, NEWEST_TRANSFORMERS:
+                    found = self.check(release, 'transformers', f'{family}-golden', golden, large=True)
+                    self.assertLess(found.pop('error'), 1e-4)
+                    self.assertEqual(found, {'dtype': 'torch.float32', 'class': name})
                 self.train_a_run(name=family, steps=40, family='llama', intermediate_size=96, **model)
                 expected = self.run_train('generate', family, '--prompt', 'the 7 quick', '--tokens', 30, '--temperature', 0).out
                 self.export(family, 'hf', f'{family}-hf')
-                found = self.check(TRANSFORMERS, 'generate', f'{family}-hf', 'the 7 quick', '30', large=True)
-                self.assertEqual(found['text'], expected.rstrip('\n'))
+                for release in TRANSFORMERS, NEWEST_TRANSFORMERS:
+                    found = self.check(release, 'generate', f'{family}-hf', 'the 7 quick', '30', large=True)
+                    self.assertEqual(found['text'], expected.rstrip('\n'))
                 self.export(family, 'gguf', f'{family}-gguf')
-                found = self.check(LLAMA, 'llama', f'{family}-gguf/model.gguf', 'the 7 quick', '30', large=True)
-                self.assertEqual(found['text'], expected.rstrip('\n'))
+                for release in LLAMA, NEWEST_LLAMA:
+                    found = self.check(release, 'llama', f'{family}-gguf/model.gguf', 'the 7 quick', '30', large=True)
+                    self.assertEqual(found['text'], expected.rstrip('\n'))
 
     def test_windows(self):
         """A window in all blocks, also with transformers before 4.53: the same greedy text, which has another without windows."""

@@ -35,7 +35,7 @@ struct writing {
     const char *folder; // of all checkpoints
     char *final, *temporary, *replaced;
     struct checkpoint_layout layout;
-    struct checkpoint_file *files; // (world + 2) of all ranks, and the tokenizer's two
+    struct checkpoint_file *files; // (world + 3) of all ranks, and the tokenizer's three
     char (*names)[32];
 };
 
@@ -160,17 +160,31 @@ static enum status write_tokenizer(const char *path, const struct tokenizer *tok
     return STATUS_OK;
 }
 
-static enum status write_ends(const char *folder, const struct tokenizer *tokenizer,
-                              struct checkpoint_file *file) {
-    struct text text = {0};
-    text_add(&text, "{\"eos_token_id\": ");
-    tokenizer_add_ends(tokenizer, &text);
-    text_add(&text, "}\n");
+// Writes a file of the folder, and frees its text.
+static enum status write_listed(const char *folder, char *name, struct text *text,
+                                struct checkpoint_file *file) {
     *file = (struct checkpoint_file){
-        .name = TOKENIZER_ENDS_NAME, .bytes = text.length, .checksum = XXH3_64bits(text.data, text.length)};
-    enum status status = write_file_in(folder, TOKENIZER_ENDS_NAME, &text);
-    text_free(&text);
+        .name = name, .bytes = text->length, .checksum = XXH3_64bits(text->data, text->length)};
+    enum status status = write_file_in(folder, name, text);
+    text_free(text);
     return status;
+}
+
+// What tokenizer_load reads beside the tokenizer.
+static enum status write_beside(const char *folder, const struct tokenizer *tokenizer,
+                                struct checkpoint_file *files, int *n_files) {
+    const char *chat_template = tokenizer_chat_template(tokenizer);
+    struct text text = {0};
+    if (tokenizer_needs_ends(tokenizer)) {
+        text_add(&text, "{\"eos_token_id\": ");
+        tokenizer_add_ends(tokenizer, &text);
+        text_add(&text, "}\n");
+        TRY(write_listed(folder, TOKENIZER_ENDS_NAME, &text, &files[(*n_files)++]));
+    }
+    if (!chat_template)
+        return STATUS_OK;
+    text_add(&text, "{\"chat_template\": %s}\n", chat_template);
+    return write_listed(folder, TOKENIZER_SETTINGS_NAME, &text, &files[(*n_files)++]);
 }
 
 static enum status finish_folder(struct writing *writing) {
@@ -186,8 +200,8 @@ static enum status finish_folder(struct writing *writing) {
     else if (contents->tokenizer) {
         tokenizer = name;
         status = write_tokenizer(tokenizer_path, contents->tokenizer, &writing->files[n_files++]);
-        if (status == STATUS_OK && tokenizer_needs_ends(contents->tokenizer))
-            status = write_ends(writing->temporary, contents->tokenizer, &writing->files[n_files++]);
+        if (status == STATUS_OK)
+            status = write_beside(writing->temporary, contents->tokenizer, writing->files, &n_files);
     }
     if (status == STATUS_OK) {
         manifest_print(contents, program_version, tokenizer, writing->files, n_files, &manifest);
@@ -230,7 +244,7 @@ static void writing_init(struct writing *writing, const char *folder,
                          .final = checkpoint_path(folder, contents->step),
                          .temporary = file_path("%s/.tmp-step-%08" PRId64, folder, contents->step),
                          .replaced = file_path("%s/.tmp-replaced-step-%08" PRId64, folder, contents->step),
-                         .files = allocate((size_t)world + 2, sizeof *writing->files),
+                         .files = allocate((size_t)world + 3, sizeof *writing->files),
                          .names = allocate((size_t)world + 1, sizeof *writing->names)};
     for (int rank = 0; rank <= world; rank++) {
         snprintf(writing->names[rank], sizeof *writing->names, MANIFEST_RANK_FILE, rank);
