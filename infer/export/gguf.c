@@ -33,6 +33,7 @@ static bool has_usual_betas(const struct rope_config *rope) {
 static enum status check_model(const struct exporter *exporter) {
     const struct gpt_config *config = &exporter->params.config;
     const char *lacks = config->family == FAMILY_MODERN ? "model.family=modern"
+                        : config->o_bias                ? "model.o_bias"
                         : !gguf_architecture(config)    ? "both model.qkv_bias and model.qk_norm"
                         : config->rope.type == ROPE_YARN && !has_usual_betas(&config->rope)
                             ? "a beta_fast or beta_slow in model.rope_scaling other than llama.cpp's 32 and 1"
@@ -172,6 +173,10 @@ static enum status add_tokenizer(const struct tokenizer *tokenizer, int vocab_si
         gguf_add_string(keys, "tokenizer.ggml.model", "none");
         return STATUS_OK;
     }
+    if (!tokenizer_gguf_pre(tokenizer))
+        return FAIL(STATUS_INVALID,
+                    "GGUF has no name for the pattern of this tokenizer; export with --to hf, or "
+                    "without it: --tokenizer none");
     const bool has_scores = tokenizer_adds_space(tokenizer);
     gguf_add_string(keys, "tokenizer.ggml.model", tokenizer_gguf_model(tokenizer));
     gguf_add_string(keys, "tokenizer.ggml.pre", tokenizer_gguf_pre(tokenizer));
