@@ -104,7 +104,7 @@ static void make_alphabet(struct alphabet *alphabet) {
 }
 
 static bool is_of_characters(const struct tokenizer *tokenizer) {
-    return tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES;
+    return tokenizer_is_of_characters(tokenizer->rules.pattern);
 }
 
 static void spell(const struct tokenizer *tokenizer, const struct alphabet *alphabet, int32_t id,
@@ -196,9 +196,11 @@ static void add_added_tokens(struct writing *writing, struct text *out) {
 }
 
 static void add_pre_tokenizer(const struct tokenizer *tokenizer, struct text *out) {
-    const char *pattern = tokenizer->rules.pattern == TOKEN_PATTERN_LLAMA3  ? TOKEN_PATTERN_TEXT_LLAMA3
-                          : tokenizer->rules.pattern == TOKEN_PATTERN_QWEN2 ? TOKEN_PATTERN_TEXT_QWEN2
-                                                                            : NULL;
+    static const char *const patterns[] = {[TOKEN_PATTERN_LLAMA3] = TOKEN_PATTERN_TEXT_LLAMA3,
+                                           [TOKEN_PATTERN_QWEN2] = TOKEN_PATTERN_TEXT_QWEN2,
+                                           [TOKEN_PATTERN_CL100K] = TOKEN_PATTERN_TEXT_CL100K,
+                                           [TOKEN_PATTERN_O200K] = TOKEN_PATTERN_TEXT_O200K};
+    const char *pattern = patterns[tokenizer->rules.pattern];
     if (pattern) {
         text_add(out,
                  "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
@@ -318,6 +320,8 @@ enum status tokenizer_save_huggingface(const struct tokenizer *tokenizer, const 
 static const char *class_name(const struct tokenizer *tokenizer) {
     switch (tokenizer->rules.pattern) {
     case TOKEN_PATTERN_LLAMA3:
+    case TOKEN_PATTERN_CL100K:
+    case TOKEN_PATTERN_O200K:
         return "PreTrainedTokenizerFast";
     case TOKEN_PATTERN_QWEN2:
         return "Qwen2Tokenizer";
@@ -353,7 +357,7 @@ static void add_special(const struct tokenizer *tokenizer, struct text *out) {
 
 void tokenizer_add_config(const struct tokenizer *tokenizer, int n_positions, struct text *out) {
     text_add(out, "{\n  \"tokenizer_class\": \"%s\",\n", class_name(tokenizer));
-    if (tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES)
+    if (is_of_characters(tokenizer))
         text_add(out, "  \"legacy\": true,\n  \"add_bos_token\": %s,\n  \"add_eos_token\": false,\n",
                  tokenizer->start >= 0 ? "true" : "false");
     else
@@ -374,7 +378,7 @@ void tokenizer_add_special_map(const struct tokenizer *tokenizer, struct text *o
 // ---- GGUF
 
 const char *tokenizer_gguf_model(const struct tokenizer *tokenizer) {
-    return tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES ? "llama" : "gpt2";
+    return is_of_characters(tokenizer) ? "llama" : "gpt2";
 }
 
 const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer) {
@@ -385,6 +389,9 @@ const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer) {
         return "qwen2";
     case TOKEN_PATTERN_SMOLLM:
         return "smollm";
+    case TOKEN_PATTERN_CL100K:
+    case TOKEN_PATTERN_O200K:
+        return NULL;
     case TOKEN_PATTERN_SPACES:
     case TOKEN_PATTERN_SPACES_AND_LINES:
         return "default";
