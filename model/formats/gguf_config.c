@@ -96,8 +96,6 @@ static enum status refuse_variants(const struct reading *reading, const struct g
                 {"attention.sliding_window", 0},
                 {"attention.max_alibi_bias", 0},
                 {"attention.clamp_kqv", 0},
-                {"attn_logit_softcapping", 0},
-                {"final_logit_softcapping", 0},
                 {"logit_scale", 1},
                 {"residual_scale", 1},
                 {"embedding_scale", 1},
@@ -122,17 +120,21 @@ static enum status refuse_variants(const struct reading *reading, const struct g
     return STATUS_OK;
 }
 
-// Keys that the readers below ask for, and those that change no logits; the tables have the others.
-#define KNOWN                                                                                                \
-    "vocab_size attention.value_length attention.layer_norm_epsilon rope.freq_base rope.dimension_count "    \
-    "rope.scaling.type rope.scaling.factor rope.scale_linear rope.scaling.original_context_length "          \
-    "rope.scaling.attn_factor rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow "                      \
-    "rope.scaling.finetuned "                                                                                \
-    "pooling_type decoder_start_token_id tensor_data_layout"
+// Keys that the readers below ask for, and those that llama.cpp writes with other models' defaults and does
+// not read for these architectures; the tables have the others.
+static const char known_keys[] =
+    "vocab_size attention.value_length attention.layer_norm_epsilon rope.freq_base rope.dimension_count "
+    "rope.scaling.type rope.scaling.factor rope.scale_linear rope.scaling.original_context_length "
+    "rope.scaling.attn_factor rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow rope.scaling.finetuned "
+    "rope.scaling.yarn_ext_factor rope.scaling.yarn_attn_factor rope.freq_base_swa rope.dimension_count_swa "
+    "attention.key_length_swa attention.value_length_swa attention.rope_pattern attn_logit_softcapping "
+    "router_logit_softcapping final_logit_softcapping token_shift_count kda.gate_lower_bound "
+    "deepstack_mapping "
+    "attention.indexer.kpool_select_tail pooling_type decoder_start_token_id tensor_data_layout";
 
 static enum status check_others(const struct reading *reading, const struct gpt_config *config) {
     struct text known = {0};
-    text_add(&known, KNOWN);
+    text_add(&known, "%s", known_keys);
     for (int i = 0; i < gpt_n_fields; i++)
         if (gpt_fields[i].gguf)
             text_add(&known, " %s", gpt_fields[i].gguf);

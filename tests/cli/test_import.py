@@ -130,12 +130,13 @@ class GGUF(ImportCase):
     def test_keys(self):
         usual = self.loss('good')
         for name, number in {'attention__causal': False, 'attention__scale': 0.5, 'logit_scale': 2.0, 'residual_scale': 0.5,
-                             'final_logit_softcapping': 30.0, 'attention__clamp_kqv': 8.0, 'expert_count': 4}.items():
+                             'attention__clamp_kqv': 8.0, 'expert_count': 4}.items():
             self.refuses('eval', self.changed(**{name: number}), '--data', self.tokens,
                          says=['changed.gguf', name.replace('__', '.')])
         # What llama.cpp writes of a model that has none of these.
         self.assertEqual(self.loss(self.changed(
-            attention__causal=True, attention__scale=0.0, logit_scale=0.0, attn_logit_softcapping=0.0, expert_count=0,
+            attention__causal=True, attention__scale=0.0, logit_scale=0.0, attn_logit_softcapping=50.0, expert_count=0,
+            final_logit_softcapping=30.0, token_shift_count=2, rope__scaling__yarn_ext_factor=-1.0,
             use_parallel_residual=False, rope__scaling__type='linear', rope__scaling__factor=0.0, rope__scaling__finetuned=False,
             rope__scaling__attn_factor=1.0, pooling_type=2**32 - 1, decoder_start_token_id=2**32 - 1, wkv__head_size=0)), usual)
         self.assertEqual(self.warnings, [])
