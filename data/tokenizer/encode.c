@@ -307,6 +307,18 @@ static bool follows_added(const struct added_tokens *added, const char *text, si
     return false;
 }
 
+bool tokenizer_is_in_added(struct token_rules rules, const char *text, size_t n_bytes, size_t at) {
+    for (int i = 0; rules.added && i < rules.added->n; i++) {
+        const struct added_token *token = &rules.added->list[i];
+        const size_t n = token->n - token->prefix;
+        for (size_t before = 1; before < n && before <= at; before++)
+            if (n - before <= n_bytes - at &&
+                memcmp(text + at - before, token->bytes + token->prefix, n) == 0)
+                return true;
+    }
+    return false;
+}
+
 size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t from) {
     if (rules.added && rules.added->has_blank)
         return n_bytes;

@@ -373,8 +373,7 @@ static enum status read_tokens(const char *path, const char *data, size_t length
     if (tokens->n == 0)
         return FAIL(STATUS_INVALID,
                     "%s holds no tokens, expected a tiktoken file, a vocab.bpe, or a tokenizer.json", path);
-    if (!merges)
-        TRY(make_published(path, tokens, out));
+    TRY(merges ? check_pattern(path, tokens) : make_published(path, tokens, out));
     return *out ? STATUS_OK : tokenizer_make_plain(tokens, "byte-pair", path, out);
 }
 

@@ -174,6 +174,9 @@ size_t tokenizer_next_pretoken(struct token_rules rules, const char *text, size_
 // pre-tokens or its normalization. n_bytes when there is none.
 size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t from);
 
+// Whether an added token begins before this place and ends after it.
+bool tokenizer_is_in_added(struct token_rules rules, const char *text, size_t n_bytes, size_t at);
+
 uint64_t tokenizer_hash_pair(uint64_t pair);
 
 // Appends what the merges of ranks below `limit` leave of a pre-token. With the id of a token as the limit,

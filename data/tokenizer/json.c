@@ -678,14 +678,16 @@ static enum status check_bytes(const struct vocabulary *vocabulary) {
     return STATUS_OK;
 }
 
-// Added tokens that are not special: found in text.
+// Added tokens that are found in text: those that are not special, and do not begin or end a text.
 static enum status add_added(struct vocabulary *vocabulary, const cJSON *added) {
     const struct token_settings *settings = &vocabulary->settings;
     const cJSON *item;
     cJSON_ArrayForEach(item, added) {
         const char *name = cJSON_GetStringValue(member(item, "content"));
         const bool is_normalized = cJSON_IsTrue(member(item, "normalized"));
-        if (!cJSON_IsFalse(member(item, "special")))
+        const int32_t id = (int32_t)member(item, "id")->valueint;
+        if (!cJSON_IsFalse(member(item, "special")) || id == vocabulary->tokenizer->start ||
+            tokenizer_is_end(vocabulary->tokenizer, id))
             continue;
         if (!is_absent(member(item, "lstrip")) || !is_absent(member(item, "rstrip")) ||
             !is_absent(member(item, "single_word")))
@@ -700,8 +702,7 @@ static enum status add_added(struct vocabulary *vocabulary, const cJSON *added) 
                 "%s: its added token \"%.60s\" is normalized, which is not supported with a normalizer "
                 "that doubles U+2581; set \"normalized\" to false",
                 vocabulary->path, name);
-        TRY(tokenizer_add_added(vocabulary->tokenizer, (int32_t)member(item, "id")->valueint, name,
-                                is_normalized));
+        TRY(tokenizer_add_added(vocabulary->tokenizer, id, name, is_normalized));
     }
     return STATUS_OK;
 }
