@@ -102,6 +102,21 @@ class HuggingFace(ImportCase):
                             for k, v in data.items()}, metadata=None)
         self.assertEqual(self.loss(folder), usual)
 
+    def test_attention_bias(self):
+        """Biases of transformers' attention_bias are trained, and come back from an export."""
+        self.train_a_run(steps=3, family='llama', qkv_bias=True, o_bias=True)
+        self.export('run', 'hf', 'out', '--tokenizer', 'none')
+        bias = read_safetensors(self.folder / 'out' / 'model.safetensors')['model.layers.0.self_attn.o_proj.bias']
+        self.assertEqual(bias[1], [32])
+        self.assertTrue(any(struct.unpack('<32f', bias[2])))
+        config = json.loads((self.folder / 'out' / 'config.json').read_text())
+        self.assertEqual((config['architectures'], config['attention_bias']), (['LlamaForCausalLM'], True))
+        self.assertEqual(self.loss('out', 'my/val-*.bin'), self.loss('run', 'my/val-*.bin'))
+        self.assertEqual(self.warnings, [])
+        self.refuses('export', 'run', '--to', 'gguf', 'gguf', says=['model.o_bias'])
+        self.train_a_run(name='one', steps=1, family='llama', o_bias=True)
+        self.refuses('export', 'one', '--to', 'hf', 'hf2', says=['model.o_bias alone'])
+
     def write(self, folder, tensors, **more):
         header, body = {'__metadata__': more.get('metadata', {'format': 'pt'})}, b''
         for name, (dtype, shape, data) in tensors.items():
