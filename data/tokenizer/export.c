@@ -390,8 +390,9 @@ const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer) {
     case TOKEN_PATTERN_SMOLLM:
         return "smollm";
     case TOKEN_PATTERN_CL100K:
+        return "cl100k_base";
     case TOKEN_PATTERN_O200K:
-        return NULL;
+        return "o200k_base";
     case TOKEN_PATTERN_SPACES:
     case TOKEN_PATTERN_SPACES_AND_LINES:
         return "default";

@@ -47,8 +47,8 @@ void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out);
 
 // GGUF's type of an id without a token, beside enum token_type.
 #define TOKEN_UNUSED 5
-// GGUF's tokenizer.ggml.model, "gpt2" or "llama"; and .pre, which names the pattern: NULL: none is known to
-// be it.
+// GGUF's tokenizer.ggml.model, "gpt2" or "llama"; and .pre, which names the pattern; of OpenAI's patterns it
+// has no name, and this is theirs.
 const char *tokenizer_gguf_model(const struct tokenizer *tokenizer);
 const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer);
 // GGUF's tokenizer.ggml.scores for the model "llama", as SentencePiece counts them: minus the rank of the

@@ -173,7 +173,7 @@ static enum status add_tokenizer(const struct tokenizer *tokenizer, int vocab_si
         gguf_add_string(keys, "tokenizer.ggml.model", "none");
         return STATUS_OK;
     }
-    if (!tokenizer_gguf_pre(tokenizer))
+    if (tokenizer_rules(tokenizer).pattern >= TOKEN_PATTERN_CL100K)
         return FAIL(STATUS_INVALID,
                     "GGUF has no name for the pattern of this tokenizer; export with --to hf, or "
                     "without it: --tokenizer none");
