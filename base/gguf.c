@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/log.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF files are read in place");
 
@@ -352,12 +353,15 @@ static enum status refuse_type(const struct gguf_file *file, const char *name, c
                 name, expected);
 }
 
-// The integer of any of the integer types; false where it has another, or does not fit.
-static bool read_integer(const struct gguf_key *key, int64_t *value) {
+// The integer of any of the integer types, or element i of an array of them; false where it has another, or
+// does not fit.
+static bool read_integer(const struct gguf_key *key, uint64_t i, int64_t *value) {
     uint64_t bits = 0;
-    const size_t bytes = key_bytes[key->type];
-    memcpy(&bits, key->data, bytes);
-    switch (key->type) {
+    const size_t bytes = key_bytes[key->element_type];
+    if (i >= key->n)
+        return false;
+    memcpy(&bits, key->data + i * bytes, bytes);
+    switch (key->element_type) {
     case GGUF_KEY_I8:
     case GGUF_KEY_I16:
     case GGUF_KEY_I32:
@@ -383,8 +387,16 @@ enum status gguf_get_integer(const struct gguf_file *file, const char *name, int
         *found = key != NULL;
     if (!key)
         return STATUS_OK;
-    if (!read_integer(key, &read))
+    if (!read_integer(key, 0, &read))
         return refuse_type(file, name, "an integer");
+    for (uint64_t i = 1; i < key->n; i++) { // of each layer
+        int64_t other = read;
+        if (!read_integer(key, i, &other) || other != read)
+            return FAIL(STATUS_INVALID,
+                        "%s: the key \"%s\" is %" PRId64 " for the first layer and %" PRId64
+                        " for layer %" PRIu64 ", expected the same for all",
+                        file->path, name, read, other, i);
+    }
     if (read < least || read > most)
         return FAIL(STATUS_INVALID, "%s: the key \"%s\" is %" PRId64 ", expected %" PRId64 " to %" PRId64,
                     file->path, name, read, least, most);
@@ -405,7 +417,7 @@ enum status gguf_get_number(const struct gguf_file *file, const char *name, doub
     } else if (key->type == GGUF_KEY_F32) {
         memcpy(&number, key->data, sizeof number);
         *value = (double)number;
-    } else if (read_integer(key, &integer)) {
+    } else if (key->type != GGUF_KEY_ARRAY && read_integer(key, 0, &integer)) {
         *value = (double)integer;
     } else {
         return refuse_type(file, name, "a number");
@@ -444,6 +456,28 @@ enum status gguf_get_array(const struct gguf_file *file, const char *name, enum 
     return !*key || ((*key)->type == GGUF_KEY_ARRAY && (*key)->element_type == element_type)
                ? STATUS_OK
                : refuse_type(file, name, "a list");
+}
+
+// Whether the value is 0, false, empty, or a list of these.
+static bool is_zero(const struct gguf_key *key) {
+    const char *at = key->data;
+    while (at < key->end && *at == 0)
+        at++;
+    return at == key->end;
+}
+
+void gguf_warn_of_unknown(const struct gguf_file *file, const char *prefix, const char *known) {
+    const size_t length = strlen(prefix);
+    struct text unknown = {0};
+    for (int i = 0; i < file->n_keys; i++) {
+        const struct gguf_string name = file->keys[i].name;
+        if (name.n > length && memcmp(name.bytes, prefix, length) == 0 && !is_zero(&file->keys[i]) &&
+            !text_has_word(known, name.bytes + length, name.n - length))
+            text_add(&unknown, "%s\"%.*s\"", unknown.length ? ", " : "", shown(name), name.bytes);
+    }
+    if (unknown.length)
+        log_warning_once("%s has keys that are not read here: %s", file->path, unknown.data);
+    text_free(&unknown);
 }
 
 struct gguf_string gguf_next_string(const char **at) {

@@ -86,8 +86,8 @@ void gguf_close(struct gguf_file *file);
 // The key of this name, or NULL.
 const struct gguf_key *gguf_find(const struct gguf_file *file, const char *name);
 // The value of a key; where the file does not have it, *value stays and *found, which may be NULL, is false.
-// STATUS_INVALID names the key: its value has another type (any integer type does, also for numbers), or is
-// outside [least, most].
+// STATUS_INVALID names the key: its value has another type (any integer type does, also for numbers, and for
+// an integer a list that repeats it for each layer), or is outside [least, most].
 enum status gguf_get_integer(const struct gguf_file *file, const char *name, int64_t least, int64_t most,
                              int64_t *value, bool *found) MUST_CHECK;
 enum status gguf_get_number(const struct gguf_file *file, const char *name, double *value,
@@ -100,6 +100,9 @@ enum status gguf_get_string(const struct gguf_file *file, const char *name, stru
 // something else.
 enum status gguf_get_array(const struct gguf_file *file, const char *name, enum gguf_key_type element_type,
                            const struct gguf_key **key) MUST_CHECK;
+// Warns, once for each file, of keys that begin with the prefix, are not 0, false or empty, and whose rest is
+// not among the words of `known`.
+void gguf_warn_of_unknown(const struct gguf_file *file, const char *prefix, const char *known);
 // Elements of an array of strings, in order: *at begins at key->data, and is advanced.
 struct gguf_string gguf_next_string(const char **at);
 // Element i of an array of i32 or f32.

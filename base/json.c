@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 
 #define LARGEST_JSON ((size_t)256 << 20)
@@ -300,6 +301,16 @@ void json_add_escaped(struct text *text, const char *bytes, size_t n) {
         else
             text_add_bytes(text, bytes + i, 1);
     }
+}
+
+void json_warn_of_unknown(const cJSON *object, const char *known, const char *source) {
+    struct text unknown = {0};
+    for (const cJSON *item = cJSON_IsObject(object) ? object->child : NULL; item; item = item->next)
+        if (!cJSON_IsNull(item) && !text_has_word(known, item->string, strlen(item->string)))
+            text_add(&unknown, "%s\"%.60s\"", unknown.length ? ", " : "", item->string);
+    if (unknown.length)
+        log_warning_once("%s has keys that are not read here: %s", source, unknown.data);
+    text_free(&unknown);
 }
 
 void json_add_string(struct text *text, const char *string) {

@@ -34,6 +34,11 @@ enum status json_get_array(const cJSON *object, const char *key, const char *sou
 enum status json_get_object(const cJSON *object, const char *key, const char *source,
                             const cJSON **out) MUST_CHECK;
 
+// Warns, once for each file, of an object's members that are not null and not among the words of `known`:
+// what a reader does not know it may read as something else. An object of another type, or NULL, has none.
+//   source   of the object, for the message
+void json_warn_of_unknown(const cJSON *object, const char *known, const char *source);
+
 // Appends `string` as a JSON string: quoted and escaped.
 struct text;
 void json_add_string(struct text *text, const char *string);

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,29 @@ LOG_FUNCTION(log_error, LOG_ERROR, "train: error: ")
 LOG_FUNCTION(log_warning, LOG_WARNING, "train: warning: ")
 LOG_FUNCTION(log_info, LOG_INFO, "")
 LOG_FUNCTION(log_debug, LOG_DEBUG, "")
+
+void log_warning_once(const char *format, ...) {
+    static uint64_t logged[64]; // hashes; when it is full, messages are repeated
+    static int n;
+    char message[STATUS_MESSAGE_BYTES];
+    uint64_t hash = 14695981039346656037u; // FNV-1a
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    for (const char *c = message; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 1099511628211u;
+    pthread_mutex_lock(&lock);
+    int i = 0;
+    while (i < n && logged[i] != hash)
+        i++;
+    const bool is_new = i == n;
+    if (is_new && n < (int)(sizeof logged / sizeof *logged))
+        logged[n++] = hash;
+    pthread_mutex_unlock(&lock);
+    if (is_new)
+        log_warning("%s", message);
+}
 
 enum status log_open_file(const char *path) {
     log_close_file();

@@ -17,6 +17,8 @@ void log_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_warning(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_info(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void log_debug(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// As log_warning, but a message that was logged before is not logged again: a file may be read several times.
+void log_warning_once(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // Appends every message, with a time stamp, to this file until log_close_file, after those that came before
 // (up to 8 KiB of them). STATUS_FAILED: cannot be

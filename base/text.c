@@ -247,3 +247,12 @@ bool text_ends_with(const char *text, const char *end) {
     const size_t length = strlen(text), end_length = strlen(end);
     return length >= end_length && strcmp(text + length - end_length, end) == 0;
 }
+
+bool text_has_word(const char *words, const char *word, size_t n) {
+    for (size_t length; *words; words += length + (words[length] == ' ')) {
+        length = strcspn(words, " ");
+        if (length == n && memcmp(words, word, n) == 0)
+            return true;
+    }
+    return false;
+}

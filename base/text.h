@@ -33,6 +33,8 @@ bool text_is_readable(const char *bytes, size_t n);
 // Whether bytes are blanks, tabs and line ends only. True when empty.
 bool text_is_blank(const char *bytes, size_t n);
 bool text_ends_with(const char *text, const char *end);
+// Whether the n bytes are one of the words, which have single blanks between them.
+bool text_has_word(const char *words, const char *word, size_t n);
 
 // Levenshtein distance of two names.
 int text_distance(const char *a, const char *b);

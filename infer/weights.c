@@ -119,7 +119,10 @@ static enum status open_huggingface(struct weights *weights, char *folder) {
             "%s: there is no config.json in %s, which gives the model's sizes; fetch it from where the "
             "weights are from",
             weights->path, folder);
-    return huggingface_read_config(folder, &weights->config);
+    TRY(huggingface_read_config(folder, &weights->config));
+    return weights->config.family == FAMILY_LLAMA && !weights->config.untied
+               ? huggingface_find_head(weights->path, &weights->config)
+               : STATUS_OK;
 }
 
 static char *folder_of(const char *path) {

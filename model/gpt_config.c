@@ -30,6 +30,7 @@ const struct gpt_field gpt_fields[] = {
           .gguf = "feed_forward_length", .is_needed = true, .zero_is_default = true),
     FIELD(norm_eps, NUMBER, "norm_eps", .hf = "rms_norm_eps", .gguf = "attention.layer_norm_rms_epsilon"),
     FIELD(qkv_bias, BOOL, "qkv_bias"),
+    FIELD(o_bias, BOOL, "o_bias"),
     FIELD(qk_norm, BOOL, "qk_norm"),
     FIELD(untied, BOOL, "tied", .is_negated = true),
     FIELD(rope.theta, NUMBER, "rope_theta", .hf = "rope_theta"),

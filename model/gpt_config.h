@@ -47,6 +47,7 @@ struct gpt_config {
                              // of 256 (Llama)
     double norm_eps;         // default: 1e-5
     bool qkv_bias;           // Llama family: bias on queries, keys and values (Qwen2)
+    bool o_bias;             // Llama family: bias of the projection that follows attention
     bool qk_norm;            // RMSNorm of each query and key head: Llama family, with weights (Qwen3); modern
     bool untied;             // lm_head has a matrix of its own
     struct rope_config rope; // Llama family, modern; default theta: 10000, modern: 1024

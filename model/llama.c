@@ -3,13 +3,19 @@
 //   x += o_proj(attention(rotate(q_proj(h)), rotate(k_proj(h)), v_proj(h))),  h = RMSNorm(x)
 //   x += down_proj(silu(gate_proj(h)) up_proj(h)),                            h = RMSNorm(x)
 // with rotary position embedding, grouped key-value heads, and no biases. Qwen2 has biases on queries, keys
-// and values; Qwen3 an RMSNorm of each query and key head before the rotation.
+// and values, as models with attention_bias have, and these on o_proj too; Qwen3 an RMSNorm of each query and
+// key head before the rotation.
 #include "model/decoder.h"
 #include "model/layers.h"
 
 static bool has_qkv_bias(const struct gpt_config *config, int block) {
     (void)block;
     return config->qkv_bias;
+}
+
+static bool has_o_bias(const struct gpt_config *config, int block) {
+    (void)block;
+    return config->o_bias;
 }
 
 static bool has_qk_norm(const struct gpt_config *config, int block) {
@@ -50,6 +56,11 @@ static const struct tensor_layout block[] = {
      .rows = SIZE_EMBEDDING,
      .columns = SIZE_HEADS,
      .residual = true},
+    {.tensor = PARAM_ATTN_PROJ_BIAS,
+     .name = "layers.%d.self_attn.o_proj.bias",
+     .rows = SIZE_EMBEDDING,
+     .init = INIT_ZEROS,
+     .is_present = has_o_bias},
     ONES(PARAM_LN2_WEIGHT, "layers.%d.post_attention_layernorm.weight", SIZE_EMBEDDING),
     {.tensor = PARAM_FC_WEIGHT,
      .name = "layers.%d.mlp.gate_up_proj.weight",

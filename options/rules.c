@@ -461,6 +461,7 @@ static enum status check_family(const struct config *c) {
         {"model.rope_theta", c->model.rope_theta != 0, LLAMA | MODERN},
         {"model.norm_eps", c->model.norm_eps != 0, LLAMA | MODERN},
         {"model.qkv_bias", c->model.qkv_bias, LLAMA},
+        {"model.o_bias", c->model.o_bias, LLAMA},
         {"model.qk_norm", c->model.qk_norm, LLAMA | MODERN},
         {"model.tied=false", !c->model.tied, LLAMA | MODERN},
         {"model.window", c->model.window.n > 0, LLAMA | MODERN},

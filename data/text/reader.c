@@ -112,7 +112,7 @@ static enum status cut_between_words(const struct text_reader *reader, const cha
                                      size_t *cut) {
     size_t at = 0;
     *cut = 0;
-    while (at < n && at < CHUNK_BYTES) {
+    while (at < n && (at < CHUNK_BYTES || tokenizer_is_in_added(reader->rules, text, n, at))) {
         const bool is_whole = reader->rules.nfc && utf8_may_normalize(text, n);
         const size_t word = is_whole ? n : tokenizer_next_pretoken(reader->rules, text + at, n - at);
         if (word > LONGEST_WORD)

@@ -124,46 +124,103 @@ static size_t next_smollm(const char *text, size_t n_bytes) {
 }
 
 // The pre-token of white space: up to its last line end, if it has one.
-static size_t next_space(const char *text, size_t n_bytes) {
+//   whole_end   all of it where the text ends
+static size_t next_space(const char *text, size_t n_bytes, bool whole_end) {
     size_t at = 0, lines = 0, length;
     while (at < n_bytes && classify(text + at, n_bytes - at, &length) == KIND_SPACE) {
         const bool is_line_end = text[at] == '\n' || text[at] == '\r';
         at += length;
         lines = is_line_end ? at : lines;
     }
+    if (whole_end && at == n_bytes)
+        return at;
     return lines > 0 ? lines : space_pretoken(text, n_bytes);
 }
 
-static size_t next_others(const char *text, size_t n_bytes, size_t at) {
-    size_t last;
-    at = kind_end(text, n_bytes, at, KIND_OTHER, &last);
-    while (at < n_bytes && (text[at] == '\n' || text[at] == '\r'))
+// What follows words in the patterns of Llama 3, Qwen and OpenAI: numbers of a few digits; other characters,
+// with a blank before and line ends after them; white space.
+static size_t next_rest(enum token_pattern pattern, const char *text, size_t n_bytes) {
+    const int most_digits = pattern == TOKEN_PATTERN_QWEN2 ? 1 : 3;
+    size_t length, last, at = 0;
+    for (int n = 0;
+         n < most_digits && at < n_bytes && classify(text + at, n_bytes - at, &length) == KIND_NUMBER; n++)
+        at += length;
+    if (at > 0)
+        return at;
+    const size_t blank = text[0] == ' ';
+    at = kind_end(text, n_bytes, blank, KIND_OTHER, &last);
+    if (at == blank)
+        return next_space(text, n_bytes, pattern == TOKEN_PATTERN_CL100K);
+    while (at < n_bytes &&
+           (text[at] == '\n' || text[at] == '\r' || (text[at] == '/' && pattern == TOKEN_PATTERN_O200K)))
         at++;
     return at;
 }
 
-// Llama 3's pattern, and Qwen's with most_digits 1.
-static size_t next_llama3(const char *text, size_t n_bytes, int most_digits) {
+static size_t next_llama3(enum token_pattern pattern, const char *text, size_t n_bytes) {
     size_t length, next, last;
     if (text[0] == '\'' && (length = contraction(text, n_bytes, true)) > 0)
         return length;
     const enum kind first = classify(text, n_bytes, &length);
     if (first == KIND_LETTER)
         return kind_end(text, n_bytes, 0, KIND_LETTER, &last);
-    if (first == KIND_NUMBER) {
-        size_t at = length;
-        for (int n = 1;
-             n < most_digits && at < n_bytes && classify(text + at, n_bytes - at, &length) == KIND_NUMBER;
-             n++)
-            at += length;
-        return at;
-    }
-    const enum kind second = length < n_bytes ? classify(text + length, n_bytes - length, &next) : KIND_SPACE;
-    if (second == KIND_LETTER && text[0] != '\n' && text[0] != '\r')
+    if (first != KIND_NUMBER && text[0] != '\n' && text[0] != '\r' && length < n_bytes &&
+        classify(text + length, n_bytes - length, &next) == KIND_LETTER)
         return kind_end(text, n_bytes, length, KIND_LETTER, &last);
-    if (first == KIND_OTHER)
-        return next_others(text, n_bytes, 0);
-    return text[0] == ' ' && second == KIND_OTHER ? next_others(text, n_bytes, 1) : next_space(text, n_bytes);
+    return next_rest(pattern, text, n_bytes);
+}
+
+// o200k_base's classes of characters in words: those without case, and marks, are of both.
+enum { CAPITAL = 1, SMALL = 2 };
+static int case_of(const char *text, size_t n_bytes, size_t *length) {
+    utf8proc_int32_t c;
+    const utf8proc_ssize_t n =
+        utf8proc_iterate((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n_bytes, &c);
+    *length = n > 0 ? (size_t)n : 1;
+    switch (n > 0 ? utf8proc_category(c) : UTF8PROC_CATEGORY_CN) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT:
+        return CAPITAL;
+    case UTF8PROC_CATEGORY_LL:
+        return SMALL;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+        return CAPITAL | SMALL;
+    default:
+        return 0;
+    }
+}
+
+// The end of capitals and then small letters from `at` on; 0: there are none. With `small`, the last is a
+// small one, for which the capitals give back what they have too many, as a regular expression's do.
+static size_t cased_end(const char *text, size_t n_bytes, size_t at, bool small) {
+    const size_t start = at;
+    size_t length, both = 0;
+    for (int c; at < n_bytes && (c = case_of(text + at, n_bytes - at, &length)) & CAPITAL;) {
+        at += length;
+        both = c & SMALL ? at : both;
+    }
+    const size_t capitals = at;
+    while (at < n_bytes && case_of(text + at, n_bytes - at, &length) & SMALL)
+        at += length;
+    return at > capitals ? at : small ? both : capitals > start ? capitals : 0;
+}
+
+static size_t next_o200k(const char *text, size_t n_bytes) {
+    size_t length, end = 0;
+    const enum kind first = classify(text, n_bytes, &length);
+    const bool may_precede =
+        first != KIND_LETTER && first != KIND_NUMBER && text[0] != '\n' && text[0] != '\r';
+    for (int small = 1; small >= 0 && end == 0; small--) {
+        end = may_precede ? cased_end(text, n_bytes, length, small) : 0;
+        end = end > 0 ? end : cased_end(text, n_bytes, 0, small);
+    }
+    if (end == 0)
+        return next_rest(TOKEN_PATTERN_O200K, text, n_bytes);
+    return end + (end < n_bytes && text[end] == '\'' ? contraction(text + end, n_bytes - end, true) : 0);
 }
 
 // U+2581, which stands for a space.
@@ -188,9 +245,11 @@ static size_t next_spaces(const char *text, size_t n_bytes, bool lines) {
 size_t tokenizer_next_pretoken(struct token_rules rules, const char *text, size_t n_bytes) {
     switch (rules.pattern) {
     case TOKEN_PATTERN_LLAMA3:
-        return next_llama3(text, n_bytes, 3);
     case TOKEN_PATTERN_QWEN2:
-        return next_llama3(text, n_bytes, 1);
+    case TOKEN_PATTERN_CL100K:
+        return next_llama3(rules.pattern, text, n_bytes);
+    case TOKEN_PATTERN_O200K:
+        return next_o200k(text, n_bytes);
     case TOKEN_PATTERN_SMOLLM:
         return next_smollm(text, n_bytes);
     case TOKEN_PATTERN_SPACES:
@@ -223,7 +282,9 @@ static bool starts_word(const char *text, size_t n_bytes) {
 static bool is_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t at) {
     switch (rules.pattern) {
     case TOKEN_PATTERN_LLAMA3:
-    case TOKEN_PATTERN_QWEN2: // a line end may belong to what comes before it
+    case TOKEN_PATTERN_QWEN2:
+    case TOKEN_PATTERN_CL100K:
+    case TOKEN_PATTERN_O200K: // a line end may belong to what comes before it
         return (text[at] == ' ' && !space_ends_at(text, at)) ||
                (text[at - 1] == '\n' && starts_word(text + at, n_bytes - at));
     case TOKEN_PATTERN_SPACES:
@@ -235,9 +296,34 @@ static bool is_boundary(struct token_rules rules, const char *text, size_t n_byt
     }
 }
 
+// Whether an added token ends there, after which text begins again.
+static bool follows_added(const struct added_tokens *added, const char *text, size_t at) {
+    for (int i = 0; added && i < added->n; i++) {
+        const struct added_token *token = &added->list[i];
+        const size_t n = token->n - token->prefix;
+        if (n <= at && memcmp(text + at - n, token->bytes + token->prefix, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool tokenizer_is_in_added(struct token_rules rules, const char *text, size_t n_bytes, size_t at) {
+    for (int i = 0; rules.added && i < rules.added->n; i++) {
+        const struct added_token *token = &rules.added->list[i];
+        const size_t n = token->n - token->prefix;
+        for (size_t before = 1; before < n && before <= at; before++)
+            if (n - before <= n_bytes - at &&
+                memcmp(text + at - before, token->bytes + token->prefix, n) == 0)
+                return true;
+    }
+    return false;
+}
+
 size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t from) {
+    if (rules.added && rules.added->has_blank)
+        return n_bytes;
     for (size_t at = from; at < n_bytes; at++)
-        if (is_boundary(rules, text, n_bytes, at))
+        if (is_boundary(rules, text, n_bytes, at) && !follows_added(rules.added, text, at))
             return at;
     return n_bytes;
 }
@@ -406,7 +492,7 @@ static enum status encode_pretoken(const struct tokenizer *tokenizer, struct mer
     if (n > INT32_MAX / 8)
         return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to encode", n);
     merging_reserve(merging, n);
-    const bool of_characters = tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES;
+    const bool of_characters = tokenizer_is_of_characters(tokenizer->rules.pattern);
     const unsigned char *bytes = (const unsigned char *)pretoken;
     struct symbols symbols = {.tokenizer = tokenizer, .nodes = merging->nodes};
     (of_characters ? add_characters : add_bytes)(&symbols, bytes, n);
@@ -508,16 +594,12 @@ static enum status add_first(struct token_encoder *encoder, const char *pretoken
     return encode_pretoken(encoder->tokenizer, &encoder->merging, encoder->first.data, n + 1, list);
 }
 
-enum status token_encoder_add(struct token_encoder *encoder, const char *text, size_t bytes, bool begins,
-                              struct token_list *list) {
+// Text between added tokens, by words.
+static enum status add_words(struct token_encoder *encoder, const char *text, size_t bytes, bool adds_space,
+                             struct token_list *list) {
     const struct token_rules rules = encoder->tokenizer->rules;
     size_t at = 0;
-    if (rules.nfc && utf8_may_normalize(text, bytes)) {
-        TRY(utf8_normalize(text, bytes, &encoder->normalized));
-        text = encoder->normalized.data;
-        bytes = encoder->normalized.length;
-    }
-    if (begins && bytes > 0 && encoder->tokenizer->adds_space) {
+    if (adds_space && bytes > 0) {
         at = tokenizer_next_pretoken(rules, text, bytes);
         TRY(add_first(encoder, text, at, list));
     }
@@ -533,6 +615,105 @@ enum status token_encoder_add(struct token_encoder *encoder, const char *text, s
         list->n += entry->n_ids;
     }
     return STATUS_OK;
+}
+
+size_t tokenizer_replace_blocks(char *text, size_t n_bytes) {
+    size_t n = 0;
+    for (size_t at = 0; at < n_bytes; n++) {
+        const bool is_block = is_lower_block(text + at, n_bytes - at);
+        text[n] = is_block ? ' ' : text[at];
+        at += is_block ? 3 : 1;
+    }
+    return n;
+}
+
+// The longest of the added tokens at the first place from `at` on where there is one.
+//   found   [out] that place; the end where there is none (NULL)
+static const struct added_token *find_added(const struct added_tokens *added, bool is_normalized,
+                                            const char *text, size_t bytes, size_t at, size_t *found) {
+    const struct added_token *longest = NULL;
+    const int n = is_normalized ? added->n_normalized : added->n - added->n_normalized;
+    for (*found = n > 0 ? at : bytes; *found < bytes; (*found)++) {
+        const char *here = text + *found;
+        for (int i = 0; added->begins[(unsigned char)*here] && i < added->n; i++) {
+            const struct added_token *token = &added->list[i];
+            if (token->is_normalized == is_normalized && token->n <= bytes - *found &&
+                (!longest || token->n > longest->n) && memcmp(token->bytes, here, token->n) == 0)
+                longest = token;
+        }
+        if (longest)
+            return longest;
+    }
+    return NULL;
+}
+
+// How a piece of text begins: with the text, or after an added token. Neither: it goes on.
+struct beginning {
+    bool of_text, of_piece;
+};
+
+static bool puts_space(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                       struct beginning begins) {
+    const bool has_space = bytes > 0 && (text[0] == ' ' || is_lower_block(text, bytes));
+    switch (tokenizer->adds_space) {
+    case SPACE_ALWAYS: // normalize has put it where added tokens are found in normalized text
+        return begins.of_piece && tokenizer->added.n_normalized == 0;
+    case SPACE_UNLESS_SPACE:
+        return begins.of_piece && !has_space;
+    case SPACE_FIRST:
+        return begins.of_text && !has_space;
+    default:
+        return false;
+    }
+}
+
+// Normalizes as far as it is needed: the space before the text counts only where added tokens are looked for.
+static enum status normalize(struct token_encoder *encoder, const char **text, size_t *bytes, bool begins) {
+    const struct tokenizer *tokenizer = encoder->tokenizer;
+    struct text *out = &encoder->normalized;
+    if (tokenizer->rules.nfc && utf8_may_normalize(*text, *bytes)) {
+        TRY(utf8_normalize(*text, *bytes, out));
+    } else if (tokenizer->adds_space == SPACE_ALWAYS && tokenizer->added.n_normalized > 0) {
+        out->length = 0;
+        text_add(out, "%s", begins ? " " : "");
+        text_add_bytes(out, *text, *bytes);
+        out->length = tokenizer_replace_blocks(out->data, out->length);
+    } else {
+        return STATUS_OK;
+    }
+    *text = out->data;
+    *bytes = out->length;
+    return STATUS_OK;
+}
+
+// Splits text at added tokens: at those of raw text and then, what is between them, at those of normalized
+// text.
+static enum status add_pieces(struct token_encoder *encoder, const char *text, size_t bytes,
+                              bool is_normalized, struct beginning begins, struct token_list *list) {
+    const struct tokenizer *tokenizer = encoder->tokenizer;
+    const struct added_token *token;
+    size_t at = 0, end;
+    do {
+        token = find_added(&tokenizer->added, is_normalized, text, bytes, at, &end);
+        const char *piece = text + at;
+        size_t n = end - at;
+        const struct beginning of_piece = {begins.of_text && at == 0, begins.of_piece || at > 0};
+        if (n > 0 && is_normalized) {
+            TRY(add_words(encoder, piece, n, puts_space(tokenizer, piece, n, of_piece), list));
+        } else if (n > 0) {
+            TRY(normalize(encoder, &piece, &n, of_piece.of_piece));
+            TRY(add_pieces(encoder, piece, n, true, of_piece, list));
+        }
+        if (token)
+            token_list_add(list, token->id);
+        at = token ? end + token->n : bytes;
+    } while (at < bytes);
+    return STATUS_OK;
+}
+
+enum status token_encoder_add(struct token_encoder *encoder, const char *text, size_t bytes, bool begins,
+                              struct token_list *list) {
+    return add_pieces(encoder, text, bytes, false, (struct beginning){begins, begins}, list);
 }
 
 static enum status encode_chunk(const struct tokenizer *tokenizer, const char *text, size_t bytes,

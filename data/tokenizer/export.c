@@ -105,7 +105,7 @@ static void make_alphabet(struct alphabet *alphabet) {
 }
 
 static bool is_of_characters(const struct tokenizer *tokenizer) {
-    return tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES;
+    return tokenizer_is_of_characters(tokenizer->rules.pattern);
 }
 
 static void spell(const struct tokenizer *tokenizer, const struct alphabet *alphabet, int32_t id,
@@ -197,9 +197,11 @@ static void add_added_tokens(struct writing *writing, struct text *out) {
 }
 
 static void add_pre_tokenizer(const struct tokenizer *tokenizer, struct text *out) {
-    const char *pattern = tokenizer->rules.pattern == TOKEN_PATTERN_LLAMA3  ? TOKEN_PATTERN_TEXT_LLAMA3
-                          : tokenizer->rules.pattern == TOKEN_PATTERN_QWEN2 ? TOKEN_PATTERN_TEXT_QWEN2
-                                                                            : NULL;
+    static const char *const patterns[] = {[TOKEN_PATTERN_LLAMA3] = TOKEN_PATTERN_TEXT_LLAMA3,
+                                           [TOKEN_PATTERN_QWEN2] = TOKEN_PATTERN_TEXT_QWEN2,
+                                           [TOKEN_PATTERN_CL100K] = TOKEN_PATTERN_TEXT_CL100K,
+                                           [TOKEN_PATTERN_O200K] = TOKEN_PATTERN_TEXT_O200K};
+    const char *pattern = patterns[tokenizer->rules.pattern];
     if (pattern) {
         text_add(out,
                  "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
@@ -362,7 +364,7 @@ void tokenizer_add_config(const struct tokenizer *tokenizer, const char *model_t
     // of its own, which it then does not run.
     if (strcmp(model_type, "qwen2") == 0 && strcmp(class, "Qwen2Tokenizer") != 0)
         text_add(out, "  \"auto_map\": {\"AutoTokenizer\": [\"%s\", \"%s\"]},\n", class, class);
-    if (tokenizer->rules.pattern < TOKEN_PATTERN_SPACES)
+    if (!is_of_characters(tokenizer))
         text_add(out, "  \"add_prefix_space\": false,\n");
     if (!tokenizer->is_plain) // transformers' class for GPT-2 knows them
         text_add(out, "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n");
@@ -382,7 +384,7 @@ void tokenizer_add_special_map(const struct tokenizer *tokenizer, struct text *o
 // ---- GGUF
 
 const char *tokenizer_gguf_model(const struct tokenizer *tokenizer) {
-    return tokenizer->rules.pattern >= TOKEN_PATTERN_SPACES ? "llama" : "gpt2";
+    return is_of_characters(tokenizer) ? "llama" : "gpt2";
 }
 
 const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer) {
@@ -393,6 +395,10 @@ const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer) {
         return "qwen2";
     case TOKEN_PATTERN_SMOLLM:
         return "smollm";
+    case TOKEN_PATTERN_CL100K:
+        return "cl100k_base";
+    case TOKEN_PATTERN_O200K:
+        return "o200k_base";
     case TOKEN_PATTERN_SPACES:
     case TOKEN_PATTERN_SPACES_AND_LINES:
         return "default";

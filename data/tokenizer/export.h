@@ -51,7 +51,8 @@ void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out);
 
 // GGUF's type of an id without a token, beside enum token_type.
 #define TOKEN_UNUSED 5
-// GGUF's tokenizer.ggml.model, "gpt2" or "llama"; and .pre, which names the pattern.
+// GGUF's tokenizer.ggml.model, "gpt2" or "llama"; and .pre, which names the pattern; of OpenAI's patterns it
+// has no name, and this is theirs.
 const char *tokenizer_gguf_model(const struct tokenizer *tokenizer);
 const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer);
 // What the pattern's name implies, and these keys say where it is otherwise. llama.cpp does not read them.

@@ -18,12 +18,14 @@
 #include "data/tokenizer/export.h"
 #include "data/tokenizer/internal.h"
 
-// ---- the tiktoken files of Llama 3 (tokenizer.model: 128,000 tokens) and Qwen (qwen.tiktoken: 151,643).
-// They hold tokens only; pattern, normalization and control tokens are in the programs that the models came
-// with: https://github.com/meta-llama/llama-models (models/llama3/tokenizer.py), and tokenization_qwen.py of
-// https://huggingface.co/Qwen/Qwen-7B. Qwen2's tokenizer.json names the same first three control tokens.
+// ---- the tiktoken files of Llama 3 (tokenizer.model: 128,000 tokens), Qwen (qwen.tiktoken: 151,643) and
+// OpenAI (cl100k_base: 100,256; o200k_base: 199,998). They hold tokens only; pattern, normalization and
+// control tokens are in the programs that the models came with: https://github.com/meta-llama/llama-models
+// (models/llama3/tokenizer.py), and tokenization_qwen.py of https://huggingface.co/Qwen/Qwen-7B. Qwen2's
+// tokenizer.json names the same first three control tokens. OpenAI's are in tiktoken_ext/openai_public.py of
+// https://github.com/openai/tiktoken.
 
-enum family { FAMILY_NONE, FAMILY_LLAMA3, FAMILY_QWEN };
+enum family { FAMILY_NONE, FAMILY_LLAMA3, FAMILY_QWEN, FAMILY_CL100K, FAMILY_O200K };
 
 static void add_control(struct token_table *tokens, const char *name) {
     token_table_add(tokens, name, strlen(name), TOKEN_CONTROL, 0);
@@ -65,6 +67,21 @@ static void add_qwen(struct token_table *tokens) {
     add_numbered(tokens, "<|extra_", 0, 205, "|>");
 }
 
+// The 21 ids from the number of ranks on, of which some have no token.
+static void add_openai(struct token_table *tokens, bool has_middle) {
+    static const char *const middle[] = {"<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"};
+    for (int i = 0; i <= 20; i++) {
+        const char *name = i == 1                           ? END_OF_TEXT
+                           : i == 20                        ? "<|endofprompt|>"
+                           : has_middle && i >= 2 && i <= 4 ? middle[i - 2]
+                                                            : NULL;
+        if (name)
+            add_control(tokens, name);
+        else
+            add_numbered(tokens, "<|unused_", i, i + 1, "|>");
+    }
+}
+
 // Other programs' models have a tiktoken file named tokenizer.model too; their config.json says so.
 static enum status check_model_type(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -81,12 +98,37 @@ static enum status check_model_type(const char *path) {
     return status;
 }
 
-// By the names that the files are published under.
-static enum family find_family(const char *path) {
+// By the names that the files are published under, or by the number of ranks, as tiktoken's cache has other
+// names.
+static enum family find_family(const char *path, int n_ranks) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    return strcmp(name, "tokenizer.model") == 0 ? FAMILY_LLAMA3
-           : strcmp(name, "qwen.tiktoken") == 0 ? FAMILY_QWEN
-                                                : FAMILY_NONE;
+    return strcmp(name, "tokenizer.model") == 0                         ? FAMILY_LLAMA3
+           : strcmp(name, "qwen.tiktoken") == 0                         ? FAMILY_QWEN
+           : strncmp(name, "cl100k_base", 11) == 0 || n_ranks == 100256 ? FAMILY_CL100K
+           : strncmp(name, "o200k_base", 10) == 0 || n_ranks == 199998  ? FAMILY_O200K
+                                                                        : FAMILY_NONE;
+}
+
+// Files of other names are those of GPT-2 and of this program. Refuses a token of ASCII that its pattern
+// cannot make: then the file is another encoding's.
+static enum status check_pattern(const char *path, const struct token_table *tokens) {
+    for (int id = 0; id < tokens->n; id++) {
+        const char *token = tokens->bytes.data + tokens->offsets[id];
+        const size_t n = tokens->offsets[id + 1] - tokens->offsets[id];
+        size_t ascii = 0;
+        while (ascii < n && (unsigned char)token[ascii] < 0x80)
+            ascii++;
+        const bool is_part = n == 2 && token[0] == '\'' && strchr("lrv", token[1]); // of a contraction
+        if (ascii == n && n > 1 && !is_part && tokenizer_next_pretoken((struct token_rules){0}, token, n) < n)
+            return FAIL(
+                STATUS_INVALID,
+                "%s: its token %d, \"%.*s\", is not made by GPT-2's pattern, so the file is of another "
+                "encoding, whose pattern it does not hold. Use a tokenizer.json, which does; or give the "
+                "file its published name: cl100k_base.tiktoken, o200k_base.tiktoken, qwen.tiktoken, or "
+                "tokenizer.model for Llama 3's",
+                path, id, n < 40 ? (int)n : 40, token);
+    }
+    return STATUS_OK;
 }
 
 // A tokenizer.json could not tell them apart.
@@ -104,17 +146,23 @@ static enum status check_names(const struct tokenizer *tokenizer, const char *pa
 // Makes a published tokenizer of the tokens, if the file's name says that it is one, and empties the table;
 // else *out is NULL.
 static enum status make_published(const char *path, struct token_table *tokens, struct tokenizer **out) {
-    const enum family family = find_family(path);
+    static const enum token_pattern patterns[] = {[FAMILY_LLAMA3] = TOKEN_PATTERN_LLAMA3,
+                                                  [FAMILY_QWEN] = TOKEN_PATTERN_QWEN2,
+                                                  [FAMILY_CL100K] = TOKEN_PATTERN_CL100K,
+                                                  [FAMILY_O200K] = TOKEN_PATTERN_O200K};
+    const enum family family = find_family(path, tokens->n);
     *out = NULL;
     if (family == FAMILY_NONE)
-        return STATUS_OK;
+        return check_pattern(path, tokens);
     if (family == FAMILY_LLAMA3)
         TRY(check_model_type(path));
-    (family == FAMILY_LLAMA3 ? add_llama3 : add_qwen)(tokens);
+    if (family >= FAMILY_CL100K)
+        add_openai(tokens, family == FAMILY_CL100K);
+    else
+        (family == FAMILY_LLAMA3 ? add_llama3 : add_qwen)(tokens);
     TRY(tokenizer_from_table(tokens, "byte-pair", path, out));
     struct tokenizer *tokenizer = *out;
-    tokenizer->rules = (struct token_rules){
-        family == FAMILY_LLAMA3 ? TOKEN_PATTERN_LLAMA3 : TOKEN_PATTERN_QWEN2, family == FAMILY_QWEN};
+    tokenizer->rules = (struct token_rules){.pattern = patterns[family], .nfc = family == FAMILY_QWEN};
     tokenizer->ignore_merges = true; // as tiktoken does
     if (family == FAMILY_LLAMA3)
         tokenizer->start = tokenizer_find_special(tokenizer, "<|begin_of_text|>");
@@ -326,8 +374,7 @@ static enum status read_tokens(const char *path, const char *data, size_t length
     if (tokens->n == 0)
         return FAIL(STATUS_INVALID,
                     "%s holds no tokens, expected a tiktoken file, a vocab.bpe, or a tokenizer.json", path);
-    if (!merges)
-        TRY(make_published(path, tokens, out));
+    TRY(merges ? check_pattern(path, tokens) : make_published(path, tokens, out));
     return *out ? STATUS_OK : tokenizer_make_plain(tokens, "byte-pair", path, out);
 }
 

@@ -98,7 +98,10 @@ static enum status read_tokens(struct source *source) {
 
 static enum status read_id(const struct source *source, const char *key, int64_t *id) {
     *id = -1;
-    return gguf_get_integer(source->file, key, -1, source->n - 1, id, NULL);
+    TRY(gguf_get_integer(source->file, key, -1, UINT32_MAX, id, NULL));
+    if (*id == UINT32_MAX) // llama.cpp's way to say none
+        *id = -1;
+    return *id < source->n ? STATUS_OK : refuse(source, key, "is beyond the last token");
 }
 
 static enum status read_source(struct source *source) {
@@ -111,6 +114,12 @@ static enum status read_source(struct source *source) {
         log_info("%s: text is normalized to Unicode's form C, as by Qwen's tokenizers; the file does not say",
                  source->file->path);
     TRY(gguf_get_bool(source->file, GGUF_IGNORE_MERGES, &source->ignore_merges, NULL));
+    gguf_warn_of_unknown(source->file, KEY(""),
+                         "model pre tokens token_type scores merges bos_token_id eos_token_id eot_token_id "
+                         "eom_token_id unknown_token_id add_bos_token add_space_prefix token_type_count "
+                         "padding_token_id seperator_token_id cls_token_id mask_token_id prefix_token_id "
+                         "suffix_token_id middle_token_id fim_pre_token_id fim_suf_token_id fim_mid_token_id "
+                         "fim_pad_token_id fim_rep_token_id fim_sep_token_id");
     TRY(read_id(source, KEY("bos_token_id"), &source->start));
     TRY(read_id(source, KEY("eos_token_id"), &source->end));
     TRY(read_id(source, KEY("unknown_token_id"), &source->unknown));

@@ -17,13 +17,42 @@ struct pair_slot {
     int32_t rank;
 };
 
+// Where a space is put before text that begins, or follows an added token: Llama 2.
+enum space_rule {
+    SPACE_NEVER,
+    SPACE_ALWAYS,       // by a normalizer
+    SPACE_UNLESS_SPACE, // but not before a space: by Metaspace, "always"
+    SPACE_FIRST,        // the same, where a text begins: by Metaspace, "first"
+};
+
+// An added token that is not special, as it is found in text.
+struct added_token {
+    int32_t id;
+    bool is_normalized; // found in text that was normalized, as its own name was
+    size_t n, prefix;   // bytes; the first `prefix` of them come from normalization
+    char *bytes;
+};
+struct added_tokens {
+    struct added_token *list;
+    int n, capacity, n_normalized;
+    bool begins[256]; // whether one begins with the byte
+    bool has_blank;   // one has a blank or line feed within: text is not cut then
+};
+// Adds one. Where a normalizer puts a space before text (SPACE_ALWAYS), it does before a normalized name too.
+enum status tokenizer_add_added(struct tokenizer *tokenizer, int32_t id, const char *name,
+                                bool is_normalized) MUST_CHECK;
+// Tokens are characters, and text has spaces where they have U+2581.
+static inline bool tokenizer_is_of_characters(enum token_pattern pattern) {
+    return pattern == TOKEN_PATTERN_SPACES || pattern == TOKEN_PATTERN_SPACES_AND_LINES;
+}
+
 struct tokenizer {
     const char *kind;
     uint64_t checksum;
     struct token_rules rules;
     bool ignore_merges; // a pre-token that is a token becomes it, whatever its merges would give
-    bool adds_space;    // Llama 2: before each text
-    bool fuse_unknown;  // consecutive unknown characters become one unknown token
+    enum space_rule adds_space;
+    bool fuse_unknown; // consecutive unknown characters become one unknown token
     bool is_plain; // works as GPT-2's: tokens, one rank each, and end-of-text as the last id say everything
     int n_ids;
     char *bytes;                  // the bytes of all tokens, concatenated
@@ -43,6 +72,7 @@ struct tokenizer {
     int32_t unknown;              // -1: characters without a token are left out
     int32_t ends[TOKENIZER_MOST_ENDS]; // that end generation by the files beside it, eos_token first
     int n_ends;
+    struct added_tokens added; // rules.added points to it
     char *json;          // the tokenizer.json that it was read from, NUL-terminated; NULL: another format
     char *chat_template; // tokenizer_chat_template
 };
@@ -134,12 +164,18 @@ int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *bytes, siz
 // The rank of the merge of two tokens, or -1.
 int32_t tokenizer_find_pair(const struct tokenizer *tokenizer, int32_t left, int32_t right);
 
+// Puts blanks in place of U+2581. Returns the length that is left.
+size_t tokenizer_replace_blocks(char *text, size_t n_bytes);
+
 // The length in bytes of the first pre-token of the text. At least 1 when n_bytes is.
 size_t tokenizer_next_pretoken(struct token_rules rules, const char *text, size_t n_bytes);
 
 // The first offset at or after `from` (at least 1) where the text can be split without changing its
 // pre-tokens or its normalization. n_bytes when there is none.
 size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t from);
+
+// Whether an added token begins before this place and ends after it.
+bool tokenizer_is_in_added(struct token_rules rules, const char *text, size_t n_bytes, size_t at);
 
 uint64_t tokenizer_hash_pair(uint64_t pair);
 

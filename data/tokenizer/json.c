@@ -10,6 +10,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "data/tokenizer/export.h"
 #include "data/tokenizer/internal.h"
 
@@ -20,7 +21,8 @@
 // What decides how text becomes tokens.
 struct token_settings {
     struct token_rules rules;
-    bool ignore_merges, adds_space, fuse_unknown, byte_fallback;
+    enum space_rule adds_space;
+    bool has_metaspace, ignore_merges, fuse_unknown, byte_fallback;
     const char *unknown, *start; // tokens, or NULL; point into the JSON
 };
 
@@ -67,26 +69,66 @@ static bool is_sequence(const cJSON *object, const char *list, const char *const
     return same;
 }
 
+// The items of a Sequence, or the one that is there instead of it.
+static const cJSON *items_of(const cJSON *object, const char *list) {
+    return is_type(object, "Sequence") ? member(object, list) : NULL;
+}
+
+// ---- Llama 2: what its normalizer and pre-tokenizer do with spaces
+
+static bool is_replace(const cJSON *item, const char *kind, const char *pattern, const char *content) {
+    return is_type(item, "Replace") && has_string(member(item, "pattern"), kind, pattern) &&
+           has_string(item, "content", content);
+}
+
+// Takes what transformers saves: Prepend and Replace of U+2581; or, of a SentencePiece model, Replace, with a
+// second one that has Metaspace put a space before every text.
+static bool read_spaces(const cJSON *normalizer, bool *prepends, bool *doubles) {
+    const cJSON *list = items_of(normalizer, "normalizers"), *item = list ? list->child : normalizer;
+    *prepends = item && is_type(item, "Prepend") && has_string(item, "prepend", LOWER_BLOCK);
+    item = *prepends ? item->next : item;
+    if (!item || !is_replace(item, "String", " ", LOWER_BLOCK))
+        return false;
+    item = list ? item->next : NULL;
+    *doubles = item && !*prepends && is_replace(item, "Regex", "\\A" LOWER_BLOCK, LOWER_BLOCK LOWER_BLOCK);
+    return !item || (*doubles && !item->next);
+}
+
+static bool read_metaspace(const cJSON *pre_tokenizer, bool doubles, enum space_rule *rule) {
+    const cJSON *list = items_of(pre_tokenizer, "pretokenizers"), *item = list ? list->child : pre_tokenizer;
+    const cJSON *scheme = member(item, "prepend_scheme");
+    const bool is_first = has_string(item, "prepend_scheme", "first");
+    *rule = is_first ? SPACE_FIRST : doubles ? SPACE_ALWAYS : SPACE_UNLESS_SPACE;
+    return item && (!list || !item->next) && is_type(item, "Metaspace") &&
+           has_string(item, "replacement", LOWER_BLOCK) && cJSON_IsFalse(member(item, "split")) &&
+           (is_first ? !doubles : !scheme || has_string(item, "prepend_scheme", "always"));
+}
+
 // ---- the normalizer
 
-static enum status read_normalizer(const char *path, const cJSON *normalizer,
+//   doubles   [out] see read_spaces
+static enum status read_normalizer(const char *path, const cJSON *normalizer, const cJSON *pre_tokenizer,
                                    struct token_settings *settings) {
-    static const char *const llama2[] = {"Prepend", "Replace"};
-    const cJSON *items = member(normalizer, "normalizers");
-    if (is_absent(normalizer))
-        return STATUS_OK;
+    const cJSON *list = items_of(normalizer, "normalizers");
+    const bool is_none = is_absent(normalizer) || (list && !list->child);
+    bool prepends = false, doubles = false;
+    enum space_rule rule;
     if (is_type(normalizer, "NFC")) {
         settings->rules.nfc = true;
         return STATUS_OK;
     }
-    if (!is_sequence(normalizer, "normalizers", llama2, 2) ||
-        !has_string(cJSON_GetArrayItem(items, 0), "prepend", LOWER_BLOCK) ||
-        !has_string(member(cJSON_GetArrayItem(items, 1), "pattern"), "String", " ") ||
-        !has_string(cJSON_GetArrayItem(items, 1), "content", LOWER_BLOCK))
+    if (!is_none && !read_spaces(normalizer, &prepends, &doubles))
         return refuse(path, "normalizer", normalizer,
                       "expected none, NFC, or Llama 2's Prepend and Replace of U+2581");
+    const bool has_metaspace = !prepends && read_metaspace(pre_tokenizer, doubles, &rule);
+    if (!is_none && !prepends && !has_metaspace)
+        return refuse(path, "pre_tokenizer", pre_tokenizer,
+                      "expected Metaspace that puts a space before a text");
+    if (!prepends && !has_metaspace)
+        return STATUS_OK;
     settings->rules.pattern = TOKEN_PATTERN_SPACES;
-    settings->adds_space = true;
+    settings->adds_space = prepends ? SPACE_ALWAYS : rule;
+    settings->has_metaspace = has_metaspace;
     return STATUS_OK;
 }
 
@@ -105,6 +147,8 @@ static bool read_split(const cJSON *split, enum token_pattern *pattern) {
         enum token_pattern pattern;
     } known[] = {{TOKEN_PATTERN_TEXT_LLAMA3, TOKEN_PATTERN_LLAMA3},
                  {TOKEN_PATTERN_TEXT_QWEN2, TOKEN_PATTERN_QWEN2},
+                 {TOKEN_PATTERN_TEXT_CL100K, TOKEN_PATTERN_CL100K},
+                 {TOKEN_PATTERN_TEXT_O200K, TOKEN_PATTERN_O200K},
                  {TOKEN_PATTERN_TEXT_GPT2, TOKEN_PATTERN_GPT2},
                  {"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
                   TOKEN_PATTERN_GPT2}};
@@ -125,9 +169,10 @@ static enum status read_pre_tokenizer(const char *path, const cJSON *pre_tokeniz
     const cJSON *items = member(pre_tokenizer, "pretokenizers"), *first = cJSON_GetArrayItem(items, 0),
                 *second = cJSON_GetArrayItem(items, 1);
     if (settings->rules.pattern == TOKEN_PATTERN_SPACES)
-        return is_absent(pre_tokenizer) ? STATUS_OK
-                                        : refuse(path, "pre_tokenizer", pre_tokenizer,
-                                                 "expected none, as its normalizer is Llama 2's");
+        return is_absent(pre_tokenizer) || settings->has_metaspace
+                   ? STATUS_OK
+                   : refuse(path, "pre_tokenizer", pre_tokenizer,
+                            "expected none, as its normalizer is Llama 2's");
     if (is_byte_level(pre_tokenizer, true))
         return STATUS_OK;
     if (is_type(pre_tokenizer, "ByteLevel"))
@@ -175,15 +220,20 @@ static enum status read_post_processor(const char *path, const cJSON *processor,
 static enum status check_decoder(const char *path, const cJSON *decoder,
                                  const struct token_settings *settings) {
     static const char *const llama2[] = {"Replace", "ByteFallback", "Fuse", "Strip"};
+    static const char *const without_bytes[] = {"Replace", "Fuse", "Strip"};
     const cJSON *items = member(decoder, "decoders");
+    const int n = cJSON_GetArraySize(items);
     if (is_absent(decoder))
         return STATUS_OK;
     if (settings->rules.pattern != TOKEN_PATTERN_SPACES)
         return is_type(decoder, "ByteLevel") ? STATUS_OK
                                              : refuse(path, "decoder", decoder, "expected ByteLevel");
-    const cJSON *strip = cJSON_GetArrayItem(items, 3), *start = member(strip, "start");
-    return is_sequence(decoder, "decoders", llama2, 4) && has_string(strip, "content", " ") &&
-                   cJSON_IsNumber(start) && start->valueint == 1
+    const cJSON *strip = cJSON_GetArrayItem(items, n - 1), *start = member(strip, "start");
+    return (is_sequence(decoder, "decoders", llama2, 4) ||
+            is_sequence(decoder, "decoders", without_bytes, 3)) &&
+                   has_string(strip, "content", " ") &&
+                   is_replace(items->child, "String", LOWER_BLOCK, " ") && cJSON_IsNumber(start) &&
+                   start->valueint == 1
                ? STATUS_OK
                : refuse(path, "decoder", decoder,
                         "expected Llama 2's: Replace, ByteFallback, Fuse and Strip");
@@ -206,9 +256,33 @@ static enum status read_model(const char *path, const cJSON *model, struct token
     return STATUS_OK;
 }
 
+// Of a part of the settings, and of the parts inside it.
+static void warn_of_unknown(const char *path, const cJSON *part) {
+    json_warn_of_unknown(
+        part,
+        "type normalizers pretokenizers decoders prepend pattern content String Regex behavior "
+        "invert add_prefix_space trim_offsets use_regex individual_digits replacement "
+        "prepend_scheme split start stop",
+        path);
+    for (const cJSON *item = part ? part->child : NULL; item; item = item->next)
+        warn_of_unknown(path, item);
+}
+
+static void warn_of_settings(const char *path, const cJSON *root) {
+    json_warn_of_unknown(root, "version added_tokens normalizer pre_tokenizer post_processor decoder model",
+                         path);
+    warn_of_unknown(path, member(root, "normalizer"));
+    warn_of_unknown(path, member(root, "pre_tokenizer"));
+    warn_of_unknown(path, member(root, "decoder"));
+    json_warn_of_unknown(member(root, "model"),
+                         "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
+                         "byte_fallback ignore_merges vocab merges",
+                         path);
+}
+
 static enum status read_settings(const char *path, const cJSON *root, struct token_settings *settings) {
     *settings = (struct token_settings){0};
-    TRY(read_normalizer(path, member(root, "normalizer"), settings));
+    TRY(read_normalizer(path, member(root, "normalizer"), member(root, "pre_tokenizer"), settings));
     TRY(read_pre_tokenizer(path, member(root, "pre_tokenizer"), settings));
     TRY(read_post_processor(path, member(root, "post_processor"), settings));
     TRY(check_decoder(path, member(root, "decoder"), settings));
@@ -218,12 +292,25 @@ static enum status read_settings(const char *path, const cJSON *root, struct tok
 // ---- ends: which token is end-of-text, and which others end generation, by the names of control tokens and
 // by the files that Hugging Face models have beside the tokenizer
 
-cJSON *tokenizer_read_beside(const char *path, const char *name) {
+static char *path_beside(const char *path, const char *name) {
     const char *slash = strrchr(path, '/');
-    char *beside = file_path("%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name);
+    return file_path("%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name);
+}
+
+cJSON *tokenizer_read_beside(const char *path, const char *name) {
+    char *beside = path_beside(path, name);
     cJSON *root = NULL;
     if (file_exists(beside) && json_read_file(beside, &root) != STATUS_OK)
         status_clear();
+    free(beside);
+    return root;
+}
+
+// The same, with a warning of keys that are not read.
+static cJSON *read_known(const char *path, const char *name, const char *known) {
+    char *beside = path_beside(path, name);
+    cJSON *root = tokenizer_read_beside(path, name);
+    json_warn_of_unknown(root, known, beside);
     free(beside);
     return root;
 }
@@ -236,9 +323,34 @@ static void add_end(struct tokenizer *tokenizer, double id) {
         tokenizer->ends[tokenizer->n_ends++] = (int32_t)id;
 }
 
+// transformers 4 has its Llama tokenizers put bos and eos as this file says; transformers 5 takes
+// tokenizer.json.
+static void check_bos(const struct tokenizer *tokenizer, const char *path, const cJSON *root) {
+    const cJSON *bos = member(root, "add_bos_token");
+    const bool has_bos = tokenizer_has_bos(tokenizer);
+    if (cJSON_IsBool(bos) && cJSON_IsTrue(bos) != has_bos)
+        log_warning_once("%s puts %s token before a text, which is done here; \"add_bos_token\" of "
+                         "tokenizer_config.json, which says otherwise, is not read",
+                         path, has_bos ? "a" : "no");
+    if (cJSON_IsTrue(member(root, "add_eos_token")))
+        log_warning_once(
+            "%s: \"add_eos_token\" of tokenizer_config.json beside it is not read: no token follows a "
+            "text",
+            path);
+}
+
 // "eos_token": a name, or an object with it as its content.
 static void add_named(struct tokenizer *tokenizer, const char *path) {
-    cJSON *root = tokenizer_read_beside(path, TOKENIZER_SETTINGS_NAME);
+    cJSON *root = read_known(
+        path, TOKENIZER_SETTINGS_NAME,
+        "add_bos_token add_eos_token add_prefix_space added_tokens_decoder additional_special_tokens "
+        "extra_special_tokens bos_token eos_token unk_token pad_token cls_token sep_token mask_token "
+        "chat_template clean_up_tokenization_spaces legacy model_max_length max_length sp_model_kwargs "
+        "spaces_between_special_tokens split_special_tokens tokenizer_class use_default_system_prompt "
+        "padding_side truncation_side model_input_names errors backend is_local local_files_only "
+        "tokenizer_file name_or_path special_tokens_map_file processor_class return_token_type_ids "
+        "pad_token_type_id pad_to_multiple_of stride truncation_strategy tokenizer_type");
+    check_bos(tokenizer, path, root);
     const cJSON *token = cJSON_GetObjectItemCaseSensitive(root, "eos_token");
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(token, "content");
     const char *name = cJSON_GetStringValue(content ? content : token);
@@ -248,8 +360,7 @@ static void add_named(struct tokenizer *tokenizer, const char *path) {
 }
 
 // "eos_token_id": an id, or a list of them.
-static void add_numbered(struct tokenizer *tokenizer, const char *path, const char *name) {
-    cJSON *root = tokenizer_read_beside(path, name);
+static void add_numbered(struct tokenizer *tokenizer, cJSON *root) {
     const cJSON *ids = cJSON_GetObjectItemCaseSensitive(root, "eos_token_id"), *item;
     if (cJSON_IsNumber(ids))
         add_end(tokenizer, ids->valuedouble);
@@ -268,8 +379,10 @@ enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path,
         add_end(tokenizer, ends->ids[i]);
     if (!ends) {
         add_named(tokenizer, path);
-        add_numbered(tokenizer, path, TOKENIZER_ENDS_NAME);
-        add_numbered(tokenizer, path, "config.json");
+        add_numbered(tokenizer, read_known(path, TOKENIZER_ENDS_NAME,
+                                           "_from_model_config bos_token_id eos_token_id pad_token_id "
+                                           "transformers_version max_length max_new_tokens use_cache"));
+        add_numbered(tokenizer, tokenizer_read_beside(path, "config.json"));
     }
     if (tokenizer->end_of_text < 0 && tokenizer->n_ends > 0)
         tokenizer->end_of_text = tokenizer->ends[0];
@@ -565,6 +678,35 @@ static enum status check_bytes(const struct vocabulary *vocabulary) {
     return STATUS_OK;
 }
 
+// Added tokens that are found in text: those that are not special, and do not begin or end a text.
+static enum status add_added(struct vocabulary *vocabulary, const cJSON *added) {
+    const struct token_settings *settings = &vocabulary->settings;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, added) {
+        const char *name = cJSON_GetStringValue(member(item, "content"));
+        const bool is_normalized = cJSON_IsTrue(member(item, "normalized"));
+        const int32_t id = (int32_t)member(item, "id")->valueint;
+        if (!cJSON_IsFalse(member(item, "special")) || id == vocabulary->tokenizer->start ||
+            tokenizer_is_end(vocabulary->tokenizer, id))
+            continue;
+        if (!is_absent(member(item, "lstrip")) || !is_absent(member(item, "rstrip")) ||
+            !is_absent(member(item, "single_word")))
+            return FAIL(
+                STATUS_INVALID,
+                "%s: its added token \"%.60s\" has lstrip, rstrip or single_word, which is not supported "
+                "for one that is not special; set them to false",
+                vocabulary->path, name);
+        if (is_normalized && settings->has_metaspace && settings->adds_space == SPACE_ALWAYS)
+            return FAIL(
+                STATUS_INVALID,
+                "%s: its added token \"%.60s\" is normalized, which is not supported with a normalizer "
+                "that doubles U+2581; set \"normalized\" to false",
+                vocabulary->path, name);
+        TRY(tokenizer_add_added(vocabulary->tokenizer, id, name, is_normalized));
+    }
+    return STATUS_OK;
+}
+
 static enum status set_settings(struct vocabulary *vocabulary) {
     const struct token_settings *settings = &vocabulary->settings;
     struct tokenizer *tokenizer = vocabulary->tokenizer;
@@ -602,7 +744,10 @@ static enum status read_tokenizer_json(struct vocabulary *vocabulary, const cJSO
     TRY(make_tokenizer(vocabulary));
     cJSON_ArrayForEach(item, merges) TRY(add_merge_item(vocabulary, item));
     TRY(set_settings(vocabulary));
-    return finish(vocabulary);
+    TRY(add_added(vocabulary, cJSON_IsArray(added) ? added : NULL));
+    TRY(finish(vocabulary));
+    warn_of_settings(vocabulary->path, root);
+    return STATUS_OK;
 }
 
 static bool is_tokenizer(const cJSON *root) {

@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include "base/alloc.h"
+#include "base/utf8.h"
 #include "data/tokenizer/internal.h"
 
 // ---- tokens as they are read
@@ -251,6 +252,35 @@ void tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge
     find_byte_pairs(tokenizer);
 }
 
+// ---- added tokens
+
+enum status tokenizer_add_added(struct tokenizer *tokenizer, int32_t id, const char *name,
+                                bool is_normalized) {
+    struct added_tokens *added = &tokenizer->added;
+    struct text bytes = {0}, normal = {0};
+    const bool has_space = is_normalized && tokenizer->adds_space == SPACE_ALWAYS;
+    text_add(&bytes, "%s%s", has_space ? " " : "", name);
+    if (is_normalized && tokenizer->rules.nfc) {
+        const enum status status = utf8_normalize(bytes.data, bytes.length, &normal);
+        text_free(&bytes);
+        TRY(status);
+        bytes = normal;
+    } else if (has_space) {
+        bytes.length = tokenizer_replace_blocks(bytes.data, bytes.length);
+    }
+    RESERVE(added->list, added->n + 1, added->capacity);
+    added->list[added->n++] = (struct added_token){.id = id,
+                                                   .is_normalized = is_normalized,
+                                                   .n = bytes.length,
+                                                   .prefix = has_space,
+                                                   .bytes = bytes.data};
+    added->n_normalized += is_normalized;
+    added->begins[(unsigned char)bytes.data[0]] = true;
+    added->has_blank = added->has_blank || strpbrk(name, " \n");
+    tokenizer->rules.added = added;
+    return STATUS_OK;
+}
+
 // ---- the checksum
 
 // Merges that make ids in rising order say nothing that the tokens do not: files without them have the same.
@@ -279,7 +309,7 @@ void tokenizer_set_checksum(struct tokenizer *tokenizer) {
     const int32_t settings[] = {(int32_t)tokenizer->rules.pattern,
                                 tokenizer->rules.nfc,
                                 all_whole,
-                                tokenizer->adds_space,
+                                (int32_t)tokenizer->adds_space,
                                 tokenizer->fuse_unknown,
                                 tokenizer->unknown,
                                 tokenizer->end_of_text,
@@ -311,6 +341,9 @@ enum status tokenizer_make_plain(struct token_table *tokens, const char *kind, c
 void tokenizer_delete(struct tokenizer *tokenizer) {
     if (!tokenizer)
         return;
+    for (int i = 0; i < tokenizer->added.n; i++)
+        free(tokenizer->added.list[i].bytes);
+    free(tokenizer->added.list);
     free(tokenizer->bytes);
     free(tokenizer->offsets);
     free(tokenizer->types);
@@ -395,7 +428,7 @@ int tokenizer_n_lost_bytes(const struct tokenizer *tokenizer) {
 }
 
 bool tokenizer_adds_space(const struct tokenizer *tokenizer) {
-    return tokenizer->adds_space;
+    return tokenizer->adds_space != SPACE_NEVER;
 }
 
 const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *n_bytes) {
@@ -412,8 +445,8 @@ void tokenizer_add_text(const struct tokenizer *tokenizer, const int32_t *ids, s
         size_t n_bytes;
         const char *bytes = tokenizer_bytes(tokenizer, ids[i], &n_bytes);
         const bool is_control = bytes && tokenizer->types[ids[i]] == TOKEN_CONTROL,
-                   has_space =
-                       begins && !is_control && tokenizer->adds_space && n_bytes > 0 && bytes[0] == ' ';
+                   has_space = begins && !is_control && tokenizer_adds_space(tokenizer) && n_bytes > 0 &&
+                               bytes[0] == ' ';
         begins = is_control;
         if (bytes && ids[i] != tokenizer->start)
             text_add_bytes(out, bytes + has_space, n_bytes - has_space);

@@ -8,7 +8,9 @@
 // (enum token_pattern). In each pre-token, the adjacent pair of lowest rank is merged until no pair can be:
 // by a list of merges, or, in formats without one, any two tokens whose concatenation is a token, with its id
 // as the rank. A byte that is not valid UTF-8 counts as a character that is neither letter, number nor space.
-// Encoding text never produces end-of-text nor any other control token. Relies on utf8proc for Unicode.
+// Added tokens that are not special are found in text first, the longest at each place; what is between them
+// is encoded as above. Encoding text never produces end-of-text nor any other control token. Relies on
+// utf8proc for Unicode.
 #ifndef ZERO_DATA_TOKENIZER_TOKENIZER_H
 #define ZERO_DATA_TOKENIZER_TOKENIZER_H
 
@@ -39,6 +41,15 @@ struct tokenizer;
 #define TOKEN_PATTERN_TEXT_QWEN2                                                                             \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "                                    \
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define TOKEN_PATTERN_TEXT_CL100K                                                                            \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "                               \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s+\\z|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define TOKEN_PATTERN_TEXT_O200K                                                                             \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"              \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"                                                                         \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"              \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"                                                                         \
+    "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 enum token_pattern {
     TOKEN_PATTERN_GPT2,
     TOKEN_PATTERN_LLAMA3,
@@ -49,10 +60,13 @@ enum token_pattern {
     TOKEN_PATTERN_SPACES,
     // The same, and each line feed alone: no token has one beside other characters.
     TOKEN_PATTERN_SPACES_AND_LINES,
+    TOKEN_PATTERN_CL100K, // OpenAI's cl100k_base: Llama 3's, with all white space at a text's end as one
+    TOKEN_PATTERN_O200K,  // OpenAI's o200k_base
 };
 struct token_rules {
     enum token_pattern pattern;
-    bool nfc; // text is normalized to Unicode's form C first
+    bool nfc;                         // text is normalized to Unicode's form C first
+    const struct added_tokens *added; // of the tokenizer: tokens that are found in text first; NULL: none
 };
 
 // What an id stands for. The numbers are GGUF's.
@@ -60,7 +74,7 @@ enum token_type {
     TOKEN_NORMAL = 1,
     TOKEN_UNKNOWN = 2, // a character that has no token
     TOKEN_CONTROL = 3, // end-of-text and the like, no text
-    TOKEN_USER = 4,    // text that a chat's template puts, as <think>; encoding text does not produce it
+    TOKEN_USER = 4,    // an added token that is not special, as <think>: found in text as a whole
     TOKEN_BYTE = 6,    // Llama 2: a byte of a character that has no token
 };
 
@@ -72,7 +86,7 @@ struct token_merge {
 //   path   one of these, or a folder with some of them, of which the first of tokenizer_next_file counts:
 //          - "bytes"
 //          - a tiktoken file (lines of base64 and rank): one that tokenizer_save wrote, GPT-2's, Llama 3's
-//            tokenizer.model, qwen.tiktoken
+//            tokenizer.model, qwen.tiktoken, cl100k_base and o200k_base by their names or numbers of ranks
 //          - GPT-2's vocab.bpe ("#version", then merges)
 //          - a Hugging Face tokenizer.json of one of the kinds above
 //          - a GGUF model of one of the kinds above, with a tokenizer inside
@@ -131,7 +145,8 @@ bool tokenizer_has_bos(const struct tokenizer *tokenizer);
 void tokenizer_add_separator(const struct tokenizer *tokenizer, bool is_first, struct token_list *list);
 // How many of the 256 bytes have no token: characters with them are lost (SmolLM's tokenizer has some).
 int tokenizer_n_lost_bytes(const struct tokenizer *tokenizer);
-// Llama 2: a space is put before each text, so that what is decoded from its start begins with one too much.
+// Llama 2: a space is put before a text (of some forms not before one that begins with one), so that what is
+// decoded from its start begins with one too much.
 bool tokenizer_adds_space(const struct tokenizer *tokenizer);
 
 // Appends the ids of the text to the list. Uses parallel_threads() threads; the result does not depend on

@@ -83,7 +83,7 @@ static void count_word(struct training *training, const char *text, size_t n) {
 }
 
 static enum status count_words(struct training *training, const char *text, size_t bytes) {
-    const struct token_rules rules = {TOKEN_PATTERN_GPT2, false};
+    const struct token_rules rules = {.pattern = TOKEN_PATTERN_GPT2};
     size_t total = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
         n = tokenizer_next_pretoken(rules, text + at, bytes - at);

@@ -49,6 +49,8 @@ static const char *find_lack(const struct gpt_config *config, const struct archi
         return "model.rope_scaling.rope_type=llama3, which llama.cpp does not have for Qwen2 and Qwen3";
     if (!architecture->has_any_head_dim && config->n_head * config->head_dim != config->n_embd)
         return "both model.qkv_bias and a model.head_dim that is not n_embd / n_head";
+    if (config->o_bias)
+        return "model.o_bias";
     if (config->rope.type == ROPE_YARN && !has_usual_betas(&config->rope))
         return "a beta_fast or beta_slow in model.rope_scaling other than llama.cpp's 32 and 1";
     for (int block = 0; block < config->n_layer; block++)
@@ -228,6 +230,10 @@ static enum status add_tokenizer(const struct tokenizer *tokenizer, int vocab_si
         gguf_add_string(keys, "tokenizer.ggml.model", "none");
         return STATUS_OK;
     }
+    if (tokenizer_rules(tokenizer).pattern >= TOKEN_PATTERN_CL100K)
+        return FAIL(STATUS_INVALID,
+                    "GGUF has no name for the pattern of this tokenizer; export with --to hf, or "
+                    "without it: --tokenizer none");
     const bool has_scores = tokenizer_adds_space(tokenizer);
     gguf_add_string(keys, "tokenizer.ggml.model", tokenizer_gguf_model(tokenizer));
     gguf_add_string(keys, "tokenizer.ggml.pre", tokenizer_gguf_pre(tokenizer));

@@ -208,9 +208,9 @@ static void add_gpt2(const struct exporter *exporter, struct text *out) {
 
 // Hugging Face's class of a model of the Llama family, or NULL where none has all that it has.
 static const char *llama_class(const struct gpt_config *config) {
-    if (config->qkv_bias && config->qk_norm)
-        return NULL;
-    return config->qkv_bias ? "Qwen2" : config->qk_norm ? "Qwen3" : "Llama";
+    if (config->qkv_bias && !config->o_bias)
+        return config->qk_norm ? NULL : "Qwen2";
+    return config->qkv_bias != config->o_bias ? NULL : config->qk_norm ? "Qwen3" : "Llama";
 }
 
 static void add_rope_scaling(const struct gpt_config *config, struct text *out) {
@@ -265,10 +265,10 @@ static void add_windows(const struct gpt_config *config, struct text *out) {
 }
 
 static const char *model_type(const struct gpt_config *config) {
-    return config->family == FAMILY_GPT2 ? "gpt2"
-           : config->qkv_bias            ? "qwen2"
-           : config->qk_norm             ? "qwen3"
-                                         : "llama";
+    return config->family == FAMILY_GPT2         ? "gpt2"
+           : config->qkv_bias && !config->o_bias ? "qwen2"
+           : config->qk_norm                     ? "qwen3"
+                                                 : "llama";
 }
 
 static void add_llama(const struct exporter *exporter, struct text *out) {
@@ -283,9 +283,9 @@ static void add_llama(const struct exporter *exporter, struct text *out) {
     for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++)
         if (field->hf && !field->rope_types)
             add_line(field, field->hf, config, out);
-    if (!config->qkv_bias)
-        text_add(out, "  \"attention_bias\": false,\n");
-    if (!config->qkv_bias && !config->qk_norm)
+    if (strcmp(name, "Qwen2") != 0)
+        text_add(out, "  \"attention_bias\": %s,\n", config->o_bias ? "true" : "false");
+    if (strcmp(name, "Llama") == 0)
         text_add(out, "  \"mlp_bias\": false,\n");
     else
         add_windows(config, out);
@@ -305,7 +305,7 @@ static enum status check_windows(const struct exporter *exporter) {
     const struct windows windows = windows_of(config);
     if (windows.n == 0)
         return STATUS_OK;
-    if (!config->qkv_bias && !config->qk_norm)
+    if (strcmp(llama_class(config), "Llama") == 0)
         return FAIL(
             STATUS_INVALID,
             "%s: transformers' Llama has no sliding windows (model.window); Qwen2 and Qwen3 have them, "
@@ -345,11 +345,11 @@ static enum status check_model(const struct exporter *exporter) {
     if (config->family == FAMILY_GPT2)
         return STATUS_OK;
     if (!llama_class(config))
-        return FAIL(
-            STATUS_INVALID,
-            "%s: transformers has no model with both model.qkv_bias and model.qk_norm; a model of one "
-            "of Llama, Qwen2 and Qwen3 can be exported",
-            exporter->folder);
+        return FAIL(STATUS_INVALID,
+                    "%s: transformers has no model with both model.qkv_bias and model.qk_norm but without "
+                    "model.o_bias, nor with model.o_bias alone; a model of one of Llama, Qwen2 and Qwen3 can "
+                    "be exported",
+                    exporter->folder);
     warn_of_yarn(exporter);
     return check_windows(exporter);
 }

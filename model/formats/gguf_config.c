@@ -23,7 +23,7 @@
 const char *gguf_architecture(const struct gpt_config *config) {
     if (config->family == FAMILY_GPT2)
         return "gpt2";
-    if (config->family != FAMILY_LLAMA || (config->qkv_bias && config->qk_norm))
+    if (config->family != FAMILY_LLAMA || config->o_bias || (config->qkv_bias && config->qk_norm))
         return NULL;
     return config->qkv_bias ? "qwen2" : config->qk_norm ? "qwen3" : "llama";
 }
@@ -44,15 +44,18 @@ static struct key_text key_of(const struct reading *reading, const char *name) {
     return key;
 }
 
+static enum status refuse_missing(const struct reading *reading, const char *name) {
+    return FAIL(STATUS_INVALID, "%s: the key \"%s\" is missing", reading->file->path,
+                key_of(reading, name).text);
+}
+
 static enum status get_size(const struct reading *reading, const char *name, bool is_needed, int *size) {
     const struct key_text key = key_of(reading, name);
     int64_t value = *size;
     bool found;
     TRY(gguf_get_integer(reading->file, key.text, 1, LARGEST_SIZE, &value, &found));
     *size = (int)value;
-    return found || !is_needed
-               ? STATUS_OK
-               : FAIL(STATUS_INVALID, "%s: the key \"%s\" is missing", reading->file->path, key.text);
+    return found || !is_needed ? STATUS_OK : refuse_missing(reading, name);
 }
 
 // Numbers are fp32 in these files: 1e-5 is taken for the shortest decimal that is the same number.
@@ -82,13 +85,67 @@ static enum status read_fields(const struct reading *reading, bool needed, struc
     return STATUS_OK;
 }
 
-// Variants that this program has not.
-static enum status refuse_variants(const struct reading *reading) {
-    static const char *const zero[] = {"expert_count", "attention.sliding_window"};
-    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++) {
-        int64_t value = 0;
-        TRY(gguf_get_integer(reading->file, key_of(reading, zero[i]).text, 0, 0, &value, NULL));
+// Variants that this program has not: each key is absent, or has this value or 0, llama.cpp's for none.
+static enum status refuse_variants(const struct reading *reading, const struct gpt_config *config,
+                                   struct text *known) {
+    const struct {
+        const char *name;
+        double usual;
+    } keys[] = {{"attention.causal", 1},
+                {"attention.scale", 1 / sqrt(config->head_dim)},
+                {"attention.sliding_window", 0},
+                {"attention.max_alibi_bias", 0},
+                {"attention.clamp_kqv", 0},
+                {"logit_scale", 1},
+                {"residual_scale", 1},
+                {"embedding_scale", 1},
+                {"use_parallel_residual", 0},
+                {"nextn_predict_layers", 0},
+                {"expert_count", 0}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const struct key_text name = key_of(reading, keys[i].name);
+        const struct gguf_key *key = gguf_find(reading->file, name.text);
+        const bool is_bool = key && key->type == GGUF_KEY_BOOL;
+        double value = key && is_bool && key->data[0];
+        text_add(known, " %s", keys[i].name);
+        if (key && !is_bool)
+            TRY(gguf_get_number(reading->file, name.text, &value, NULL));
+        if (key && !(fabs(value - keys[i].usual) <= FACTOR_RELATIVE * keys[i].usual) &&
+            (value != 0 || is_bool))
+            return FAIL(
+                STATUS_INVALID,
+                "%s: the key \"%s\" is %g; models with other than %g are not supported, convert another",
+                reading->file->path, name.text, value, keys[i].usual);
     }
+    return STATUS_OK;
+}
+
+// Keys that the readers below ask for, and those that llama.cpp writes with other models' defaults and does
+// not read for these architectures; the tables have the others.
+static const char known_keys[] =
+    "vocab_size attention.value_length attention.layer_norm_epsilon rope.freq_base rope.dimension_count "
+    "rope.scaling.type rope.scaling.factor rope.scale_linear rope.scaling.original_context_length "
+    "rope.scaling.attn_factor rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow rope.scaling.finetuned "
+    "rope.scaling.yarn_ext_factor rope.scaling.yarn_attn_factor rope.freq_base_swa rope.dimension_count_swa "
+    "attention.key_length_swa attention.value_length_swa attention.rope_pattern attn_logit_softcapping "
+    "router_logit_softcapping final_logit_softcapping token_shift_count kda.gate_lower_bound "
+    "deepstack_mapping "
+    "attention.indexer.kpool_select_tail pooling_type decoder_start_token_id tensor_data_layout";
+
+static enum status check_others(const struct reading *reading, const struct gpt_config *config) {
+    struct text known = {0};
+    text_add(&known, "%s", known_keys);
+    for (int i = 0; i < gpt_n_fields; i++)
+        if (gpt_fields[i].gguf)
+            text_add(&known, " %s", gpt_fields[i].gguf);
+    const enum status status = refuse_variants(reading, config, &known);
+    if (status == STATUS_OK)
+        gguf_warn_of_unknown(reading->file, key_of(reading, "").text, known.data);
+    text_free(&known);
+    return status;
+}
+
+static enum status refuse_part(const struct reading *reading) {
     int64_t n_files = 1;
     TRY(gguf_get_integer(reading->file, "split.count", 0, INT_MAX, &n_files, NULL));
     if (n_files > 1)
@@ -184,18 +241,31 @@ static enum status read_factors(const struct reading *reading, struct gpt_config
 
 static enum status read_yarn(const struct reading *reading, struct rope_config *rope) {
     double multiplier = 0;
-    TRY(get_size(reading, "rope.scaling.original_context_length", true, &rope->original_positions));
+    TRY(get_size(reading, "rope.scaling.original_context_length", false, &rope->original_positions));
     TRY(get_number(reading, "rope.scaling.yarn_beta_fast", &rope->beta_fast));
     TRY(get_number(reading, "rope.scaling.yarn_beta_slow", &rope->beta_slow));
     // llama.cpp multiplies its own 0.1 log(factor) + 1 by this.
     TRY(get_number(reading, "rope.scaling.attn_factor", &multiplier));
-    rope->attention_factor = multiplier * (0.1 * log(rope->factor) + 1);
+    rope->attention_factor = multiplier == 1 ? 0 : multiplier * (0.1 * log(rope->factor) + 1);
+    return STATUS_OK;
+}
+
+// llama.cpp writes 0 for no scaling; files from before 2023-09 have the other key.
+static enum status get_factor(const struct reading *reading, double *factor) {
+    static const char *const names[] = {"rope.scaling.factor", "rope.scale_linear"};
+    bool found = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++) {
+        double value = 0;
+        TRY(gguf_get_number(reading->file, key_of(reading, names[i]).text, &value, &found));
+        if (value != 0)
+            TRY(get_number(reading, names[i], factor));
+    }
     return STATUS_OK;
 }
 
 static enum status read_rope(const struct reading *reading, struct gpt_config *config) {
     struct rope_config *rope = &config->rope;
-    struct gguf_string type = {"none", 4};
+    struct gguf_string type = {"linear", 6}; // llama.cpp's default
     int rotated = config->head_dim;
     *rope = (struct rope_config){.theta = 10000};
     TRY(get_number(reading, "rope.freq_base", &rope->theta));
@@ -207,9 +277,9 @@ static enum status read_rope(const struct reading *reading, struct gpt_config *c
     if (gguf_string_is(type, "none"))
         return read_factors(reading, config);
     rope->factor = 1;
-    TRY(get_number(reading, "rope.scaling.factor", &rope->factor));
+    TRY(get_factor(reading, &rope->factor));
     if (gguf_string_is(type, "linear"))
-        rope->type = ROPE_LINEAR;
+        rope->type = rope->factor == 1 ? ROPE_DEFAULT : ROPE_LINEAR;
     else if (gguf_string_is(type, "yarn"))
         rope->type = ROPE_YARN;
     else
@@ -223,8 +293,10 @@ static enum status read_rope(const struct reading *reading, struct gpt_config *c
 // ---- sizes
 
 static enum status read_gpt2(const struct reading *reading, struct gpt_config *config) {
-    double epsilon = LAYERNORM_EPSILON;
+    double epsilon = 0;
     TRY(get_number(reading, "attention.layer_norm_epsilon", &epsilon));
+    if (epsilon == 0)
+        return refuse_missing(reading, "attention.layer_norm_epsilon");
     if (!(fabs(epsilon / LAYERNORM_EPSILON - 1) < EPSILON_RELATIVE))
         return FAIL(STATUS_INVALID, "%s: the epsilon of LayerNorm is %g, expected %g", reading->file->path,
                     epsilon, LAYERNORM_EPSILON);
@@ -242,6 +314,8 @@ static enum status read_llama(const struct reading *reading, struct gpt_config *
     config->n_kv_head = config->n_head;
     config->head_dim = config->n_embd / config->n_head;
     TRY(read_fields(reading, false, config));
+    if (config->norm_eps == 0)
+        return refuse_missing(reading, "attention.layer_norm_rms_epsilon");
     value_length = config->head_dim;
     TRY(get_size(reading, "attention.value_length", false, &value_length));
     if (value_length != config->head_dim)
@@ -254,7 +328,7 @@ static enum status read_llama(const struct reading *reading, struct gpt_config *
 
 static enum status read_sizes(const struct reading *reading, struct gpt_config *config) {
     const struct gguf_tensor *embedding = gguf_find_tensor(reading->file, "token_embd.weight");
-    TRY(refuse_variants(reading));
+    TRY(refuse_part(reading));
     TRY(read_fields(reading, true, config));
     if (!embedding || embedding->n_dims != 2 || embedding->shape[0] > LARGEST_SIZE)
         return FAIL(STATUS_INVALID, "%s: tensor \"token_embd.weight\" is missing, or no matrix",
@@ -263,7 +337,8 @@ static enum status read_sizes(const struct reading *reading, struct gpt_config *
     TRY(strcmp(reading->architecture, "gpt2") == 0 ? read_gpt2(reading, config)
                                                    : read_llama(reading, config));
     gpt_config_resolve(config);
-    return gpt_config_check_read(config, reading->file->path);
+    TRY(gpt_config_check_read(config, reading->file->path));
+    return check_others(reading, config);
 }
 
 static enum status read_architecture(const struct gguf_file *file, const char **architecture) {

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "base/text.h"
 #include "model/params.h"
@@ -91,9 +92,8 @@ static int find_slot(const struct params *params, const char *name) {
 
 static void check_tensor(const struct safetensor *tensor, const struct param *param, int part,
                          struct problems *problems) {
-    if (strcmp(tensor->dtype, "F32") != 0 && strcmp(tensor->dtype, "F16") != 0 &&
-        strcmp(tensor->dtype, "BF16") != 0)
-        PROBLEM(problems, "\"%s\" is %s, expected F32, F16 or BF16", tensor->name, tensor->dtype);
+    if (!text_has_word("F32 F16 BF16 F64", tensor->dtype, strlen(tensor->dtype)))
+        PROBLEM(problems, "\"%s\" is %s, expected F32, F16, BF16 or F64", tensor->name, tensor->dtype);
     int64_t expected[2] = {param->hf_parts ? param->parts[part].n_rows : param->shape[0], param->shape[1]};
     if (param->hf_transposed) {
         expected[0] = param->shape[1];
@@ -113,14 +113,16 @@ static const struct safetensor *tensor_at(const struct huggingface_weights *weig
     return place.file < 0 ? NULL : &weights->files[place.file].tensors[place.tensor];
 }
 
-// Whether two tensors of one type and size have the same bytes.
-static enum status compare_data(const struct huggingface_weights *weights, struct huggingface_tensor a,
-                                struct huggingface_tensor b, bool *same) {
+// Whether two tensors have the same type, size and bytes.
+static enum status compare_tensors(const struct huggingface_weights *weights, struct huggingface_tensor a,
+                                   struct huggingface_tensor b, bool *same) {
     const struct safetensor *x = tensor_at(weights, a), *y = tensor_at(weights, b);
+    *same = strcmp(x->dtype, y->dtype) == 0 && x->bytes == y->bytes;
+    if (!*same)
+        return STATUS_OK;
     const size_t chunk = COMPARED_BYTES / x->element_bytes;
     uint8_t *buffer = allocate(2 * COMPARED_BYTES, 1);
     enum status status = STATUS_OK;
-    *same = true;
     for (size_t i = 0, n; i < x->elements && *same && status == STATUS_OK; i += n) {
         n = x->elements - i < chunk ? x->elements - i : chunk;
         status = safetensors_read(&weights->files[a.file], x, i, n, buffer);
@@ -139,11 +141,8 @@ static enum status check_head(const struct huggingface_weights *weights, struct 
         weights->tensor_of_param[slot_of(weights->params, params_lm_head(weights->params), 0)];
     const struct safetensor *embedding = tensor_at(weights, of_embedding), *head = tensor_at(weights, place);
     bool same = true;
-    if (embedding && head) {
-        same = strcmp(embedding->dtype, head->dtype) == 0 && embedding->bytes == head->bytes;
-        if (same)
-            TRY(compare_data(weights, of_embedding, place, &same));
-    }
+    if (embedding && head)
+        TRY(compare_tensors(weights, of_embedding, place, &same));
     if (!same)
         PROBLEM(
             problems,
@@ -181,6 +180,12 @@ static enum status match_tensors(struct huggingface_weights *weights, struct pro
     for (int file = 0; file < weights->n_files; file++)
         for (int i = 0; i < weights->files[file].n_tensors; i++)
             match_tensor(weights, (struct huggingface_tensor){file, i}, &head, problems);
+    const struct param *embedding = params_lm_head(params);
+    struct huggingface_tensor *place = &weights->tensor_of_param[slot_of(params, embedding, 0)];
+    if (head.file >= 0 && place->file < 0) { // of tied tensors, a file may hold either
+        *place = head;
+        check_tensor(tensor_at(weights, head), embedding, 0, problems);
+    }
     for (const struct param *param = params->params; param < params->params + params->n_params; param++)
         for (int part = 0; part < n_parts(param); part++) {
             char name[sizeof param->name];
@@ -339,6 +344,31 @@ enum status huggingface_open(struct huggingface_weights *weights, const char *pa
         status = make_table(weights);
     if (status != STATUS_OK)
         huggingface_close(weights);
+    return status;
+}
+
+enum status huggingface_find_head(const char *path, struct gpt_config *config) {
+    struct huggingface_weights weights = {.path = find_path(path)};
+    struct huggingface_tensor head = {-1, 0}, embedding = {-1, 0};
+    bool same = true;
+    enum status status = open_files(&weights);
+    for (int file = 0; file < weights.n_files && status == STATUS_OK; file++)
+        for (int i = 0; i < weights.files[file].n_tensors; i++) {
+            const char *name = weights.files[file].tensors[i].name;
+            if (strcmp(name, "lm_head.weight") == 0)
+                head = (struct huggingface_tensor){file, i};
+            else if (text_ends_with(name, "embed_tokens.weight"))
+                embedding = (struct huggingface_tensor){file, i};
+        }
+    if (status == STATUS_OK && head.file >= 0 && embedding.file >= 0)
+        status = compare_tensors(&weights, head, embedding, &same);
+    if (status == STATUS_OK && !same) {
+        config->untied = true;
+        log_warning_once("%s: its lm_head.weight is not the embedding, so the two are not tied, whatever "
+                         "\"tie_word_embeddings\" of config.json says",
+                         weights.path);
+    }
+    huggingface_close(&weights);
     return status;
 }
 

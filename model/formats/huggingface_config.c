@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 
 #define LARGEST_CONFIG    ((size_t)1 << 20) // bytes; a larger file is not a config.json
 #define LAYERNORM_EPSILON 1e-5              // of GPT-2
@@ -20,6 +21,21 @@ static enum status check_flag(const cJSON *object, const char *key, bool expecte
         return STATUS_OK;
     return FAIL(STATUS_INVALID, "%s: \"%s\" must be %s; other variants cannot be read", source, key,
                 expected ? "true" : "false");
+}
+
+// Activations have several names in transformers; the first one is the usual.
+#define TANH_GELU "gelu_new gelu_pytorch_tanh gelu_python_tanh gelu_fast gelu_accurate"
+#define SILU      "silu swish"
+static enum status check_activation(const cJSON *object, const char *key, const char *names,
+                                    const char *source) {
+    const char *name;
+    if (!cJSON_GetObjectItemCaseSensitive(object, key))
+        return STATUS_OK;
+    TRY(json_get_string(object, key, source, &name));
+    if (text_has_word(names, name, strlen(name)))
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: \"%s\" is \"%s\", expected \"%.*s\"", source, key, name,
+                (int)strcspn(names, " "), names);
 }
 
 static enum status get_size(const cJSON *object, const char *key, const char *source, int *out) {
@@ -36,12 +52,7 @@ static void *member_of(const struct gpt_field *field, struct gpt_config *config)
 // ---- GPT-2
 
 static enum status check_gpt2(const cJSON *object, const char *source) {
-    const char *activation = "gelu_new";
-    if (cJSON_GetObjectItemCaseSensitive(object, "activation_function"))
-        TRY(json_get_string(object, "activation_function", source, &activation));
-    if (strcmp(activation, "gelu_new") != 0)
-        return FAIL(STATUS_INVALID, "%s: \"activation_function\" is \"%s\", expected \"gelu_new\"", source,
-                    activation);
+    TRY(check_activation(object, "activation_function", TANH_GELU, source));
     double epsilon = LAYERNORM_EPSILON;
     if (cJSON_GetObjectItemCaseSensitive(object, "layer_norm_epsilon"))
         TRY(json_get_number(object, "layer_norm_epsilon", source, &epsilon));
@@ -143,48 +154,83 @@ static enum status read_rope_type(const cJSON *scaling, const char *source, enum
                 name);
 }
 
-// "rope_theta" and "rope_scaling"; since transformers 5 both in "rope_parameters".
-static enum status find_scaling(const cJSON *object, const char *source, const cJSON **scaling) {
-    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+// "rope_parameters" or "rope_scaling": NULL where it is absent or empty.
+static enum status find_scaling(const cJSON *object, const char *name, const char *source,
+                                const cJSON **scaling) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    bool one_for_all = cJSON_IsObject(item);
     *scaling = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names && !*scaling; i++) {
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, names[i]);
-        if (!item || cJSON_IsNull(item))
-            continue;
-        bool one_for_all = cJSON_IsObject(item);
-        for (const cJSON *member = one_for_all ? item->child : NULL; member; member = member->next)
-            one_for_all = one_for_all && !cJSON_IsObject(member);
-        if (!one_for_all)
-            return FAIL(STATUS_INVALID,
-                        "%s: \"%s\" must be one object of rope_type, factor and the like, the same "
-                        "for all layers",
-                        source, names[i]);
-        *scaling = item;
-    }
+    if (!item || cJSON_IsNull(item))
+        return STATUS_OK;
+    for (const cJSON *member = item->child; member; member = member->next)
+        one_for_all = one_for_all && !cJSON_IsObject(member);
+    if (!one_for_all)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: \"%s\" must be one object of rope_type, factor and the like, the same for all layers",
+            source, name);
+    *scaling = item->child ? item : NULL;
     return STATUS_OK;
 }
 
-static enum status read_rope(const cJSON *object, const char *source, struct gpt_config *config) {
+static double yarn_attention(double factor, double mscale) {
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+// RoPE by one of the two objects, or by neither (NULL).
+static enum status read_scaling(const cJSON *scaling, double theta, const char *source,
+                                struct gpt_config *config) {
     struct rope_config *rope = &config->rope;
-    const cJSON *scaling;
-    *rope = (struct rope_config){.theta = 10000};
-    TRY(find_scaling(object, source, &scaling));
-    TRY(get_positive(object, "rope_theta", source, &rope->theta));
-    TRY(check_one(object, "partial_rotary_factor", source));
+    double mscale = 0, mscale_all_dim = 0;
+    *rope = (struct rope_config){.theta = theta};
     if (!scaling)
         return STATUS_OK;
+    json_warn_of_unknown(
+        scaling,
+        "rope_theta rope_type type factor low_freq_factor high_freq_factor beta_fast beta_slow "
+        "attention_factor original_max_position_embeddings partial_rotary_factor mscale "
+        "mscale_all_dim truncate finetuned",
+        source);
     TRY(get_positive(scaling, "rope_theta", source, &rope->theta));
     TRY(check_one(scaling, "partial_rotary_factor", source));
     TRY(read_rope_type(scaling, source, &rope->type));
     if (rope->type == ROPE_DEFAULT)
         return STATUS_OK;
-    if (rope->type == ROPE_YARN) { // YaRN's variants
-        TRY(check_absent(scaling, "mscale", source));
-        TRY(check_absent(scaling, "mscale_all_dim", source));
-        TRY(check_flag(scaling, "truncate", true, source));
-    }
     TRY(json_get_number(scaling, "factor", source, &rope->factor));
-    return read_fields(scaling, source, true, config);
+    TRY(read_fields(scaling, source, true, config));
+    if (rope->type != ROPE_YARN)
+        return STATUS_OK;
+    TRY(check_flag(scaling, "truncate", true, source));
+    TRY(get_positive(scaling, "mscale", source, &mscale));
+    TRY(get_positive(scaling, "mscale_all_dim", source, &mscale_all_dim));
+    if (mscale > 0 && mscale_all_dim > 0 && !(rope->attention_factor > 0)) // one alone changes nothing
+        rope->attention_factor =
+            yarn_attention(rope->factor, mscale) / yarn_attention(rope->factor, mscale_all_dim);
+    return STATUS_OK;
+}
+
+// "rope_theta" and "rope_scaling"; since transformers 5 both in "rope_parameters".
+static enum status read_rope(const cJSON *object, const char *source, struct gpt_config *config) {
+    const cJSON *parameters, *scaling;
+    double theta = 10000;
+    TRY(find_scaling(object, "rope_parameters", source, &parameters));
+    TRY(find_scaling(object, "rope_scaling", source, &scaling));
+    TRY(get_positive(object, "rope_theta", source, &theta));
+    TRY(check_one(object, "partial_rotary_factor", source));
+    TRY(read_scaling(parameters ? parameters : scaling, theta, source, config));
+    if (!parameters || !scaling)
+        return STATUS_OK;
+    const struct gpt_config by_parameters = *config;
+    TRY(read_scaling(scaling, theta, source, config));
+    const char *difference = gpt_config_difference(&by_parameters, config);
+    if (!difference)
+        return STATUS_OK;
+    return FAIL(
+        STATUS_INVALID,
+        "%s: has \"rope_parameters\" and a \"rope_scaling\" that differ in %s; transformers 5 takes the "
+        "latter alone, with a theta of %g. Remove \"rope_scaling\" to have the former; to have both, move "
+        "its keys into \"rope_parameters\" and remove it",
+        source, difference, config->rope.theta);
 }
 
 // Whether "layer_types" gives the layer a window; without it, the layers from "max_window_layers" on have
@@ -228,37 +274,80 @@ static enum status read_windows(const cJSON *object, const char *source, struct 
     return STATUS_OK;
 }
 
+// Mistral's window, of all layers; one that is as long as the context does nothing.
+static enum status read_window(const cJSON *object, const char *source, struct gpt_config *config) {
+    int window = cJSON_HasObjectItem(object, "sliding_window") ? 0 : 4096; // transformers' default
+    TRY(get_optional_size(object, "sliding_window", source, &window));
+    config->n_windows = window > 0 && window < config->n_positions;
+    config->windows[0] = config->n_windows ? window : 0;
+    return STATUS_OK;
+}
+
 static enum status read_llama(const cJSON *object, const char *source, const char *model_type,
                               struct gpt_config *config) {
-    const char *activation = "silu";
+    const cJSON *kv_heads = cJSON_GetObjectItemCaseSensitive(object, "num_key_value_heads");
     config->family = FAMILY_LLAMA;
-    config->qkv_bias = strcmp(model_type, "qwen2") == 0;
+    const bool is_qwen2 = strcmp(model_type, "qwen2") == 0, is_mistral = strcmp(model_type, "mistral") == 0;
+    config->qkv_bias = is_qwen2;
     config->qk_norm = strcmp(model_type, "qwen3") == 0;
     config->norm_eps = 1e-6;
+    // transformers' defaults where a key is absent
     if (config->qk_norm)
-        config->head_dim = 128; // transformers' default for Qwen3
+        config->head_dim = 128;
+    if (!kv_heads)
+        config->n_kv_head = is_mistral ? 8 : is_qwen2 || config->qk_norm ? 32 : 0;
     TRY(read_fields(object, source, false, config));
     config->untied = !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "tie_word_embeddings"));
-    if (cJSON_GetObjectItemCaseSensitive(object, "hidden_act"))
-        TRY(json_get_string(object, "hidden_act", source, &activation));
-    if (strcmp(activation, "silu") != 0)
-        return FAIL(STATUS_INVALID, "%s: \"hidden_act\" is \"%s\", expected \"silu\"", source, activation);
-    if (!config->qkv_bias) // Qwen2 has it whatever the key says
-        TRY(check_flag(object, "attention_bias", false, source));
+    TRY(check_activation(object, "hidden_act", SILU, source));
+    if (!is_qwen2) // which has them on queries, keys and values whatever the key says
+        config->qkv_bias = config->o_bias =
+            cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "attention_bias"));
     TRY(check_flag(object, "mlp_bias", false, source));
     TRY(check_absent(object, "quantization_config", source));
     TRY(read_rope(object, source, config));
-    return strcmp(model_type, "llama") == 0 ? STATUS_OK : read_windows(object, source, config);
+    return is_mistral                         ? read_window(object, source, config)
+           : strcmp(model_type, "llama") == 0 ? STATUS_OK
+                                              : read_windows(object, source, config);
 }
 
 // ---- config.json
 
+// Keys that are read or checked, and those that change no logits. The table has the others.
+#define COMMON                                                                                               \
+    "architectures model_type transformers_version torch_dtype dtype use_cache initializer_range "           \
+    "pad_token_id bos_token_id eos_token_id tie_word_embeddings is_causal _name_or_path "                    \
+    "_attn_implementation "                                                                                  \
+    "_attn_implementation_autoset output_attentions output_hidden_states return_dict "                       \
+    "return_dict_in_generate "                                                                               \
+    "chunk_size_feed_forward id2label label2id num_labels problem_type finetuning_task "                     \
+    "task_specific_params "                                                                                  \
+    "tokenizer_class prefix is_encoder_decoder is_decoder gradient_checkpointing torchscript use_bfloat16 "
+#define OF_GPT2                                                                                              \
+    "vocab_size n_ctx n_inner activation_function layer_norm_epsilon resid_pdrop embd_pdrop attn_pdrop "     \
+    "scale_attn_weights scale_attn_by_inverse_layer_idx add_cross_attention reorder_and_upcast_attn "        \
+    "summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout"
+#define OF_LLAMA                                                                                             \
+    "hidden_act attention_bias mlp_bias rope_theta rope_scaling rope_parameters partial_rotary_factor "      \
+    "quantization_config attention_dropout pretraining_tp sliding_window use_sliding_window "                \
+    "max_window_layers layer_types"
+
+static void warn_of_unknown(const cJSON *object, const char *source, bool is_gpt2) {
+    struct text known = {0};
+    text_add(&known, "%s%s", COMMON, is_gpt2 ? OF_GPT2 : OF_LLAMA);
+    for (int i = 0; i < gpt_n_fields; i++)
+        if (is_gpt2 ? i < GPT_N_SIZES : gpt_fields[i].hf != NULL)
+            text_add(&known, " %s", is_gpt2 ? gpt_fields[i].name : gpt_fields[i].hf);
+    json_warn_of_unknown(object, known.data, source);
+    text_free(&known);
+}
+
 static enum status read_config(const cJSON *object, const char *source, struct gpt_config *config) {
-    static const char *const llamas[] = {"llama", "qwen2", "qwen3"};
+    static const char *const llamas[] = {"llama", "qwen2", "qwen3", "mistral"};
     const char *model_type;
     if (!cJSON_IsObject(object))
         return FAIL(STATUS_INVALID, "%s: expected an object", source);
     TRY(json_get_string(object, "model_type", source, &model_type));
+    TRY(check_flag(object, "is_causal", true, source));
     if (strcmp(model_type, "gpt2") == 0)
         return read_gpt2(object, source, config);
     for (size_t i = 0; i < sizeof llamas / sizeof *llamas; i++)
@@ -267,8 +356,8 @@ static enum status read_config(const cJSON *object, const char *source, struct g
             gpt_config_resolve(config);
             return gpt_config_check_read(config, source);
         }
-    return FAIL(STATUS_INVALID, "%s: \"model_type\" is \"%s\", expected gpt2, llama, qwen2 or qwen3", source,
-                model_type);
+    return FAIL(STATUS_INVALID, "%s: \"model_type\" is \"%s\", expected gpt2, llama, mistral, qwen2 or qwen3",
+                source, model_type);
 }
 
 enum status huggingface_read_config(const char *folder, struct gpt_config *config) {
@@ -281,6 +370,8 @@ enum status huggingface_read_config(const char *folder, struct gpt_config *confi
         status = json_parse(text, length, path, &object);
     if (status == STATUS_OK)
         status = read_config(object, path, config);
+    if (status == STATUS_OK)
+        warn_of_unknown(object, path, config->family == FAMILY_GPT2);
     cJSON_Delete(object);
     free(text);
     free(path);

@@ -164,7 +164,7 @@ static enum status read_tensors(struct safetensors *file, const cJSON *header, u
     const cJSON *entry;
     cJSON_ArrayForEach(entry, header) {
         if (strcmp(entry->string, "__metadata__") == 0) {
-            if (!cJSON_IsObject(entry))
+            if (!cJSON_IsObject(entry) && !cJSON_IsNull(entry))
                 return FAIL(STATUS_INVALID, "%s: \"__metadata__\" is not an object", file->path);
             continue;
         }

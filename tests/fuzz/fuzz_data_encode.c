@@ -8,7 +8,7 @@
 #include "tests/fuzz/fuzz.h"
 
 static void check_pattern(enum token_pattern pattern, const char *text, size_t size) {
-    const struct token_rules rules = {pattern, false};
+    const struct token_rules rules = {.pattern = pattern};
     for (size_t at = 0, cut = 0, n; at < size; at += n) {
         n = tokenizer_next_pretoken(rules, text + at, size - at);
         FUZZ_REQUIRE(n > 0 && n <= size - at);
@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct tokenizer *tokenizer;
     if (!tokenizer)
         FUZZ_REQUIRE(tokenizer_train(text, strlen(text), 290, &tokenizer) == STATUS_OK);
-    for (int pattern = TOKEN_PATTERN_GPT2; pattern <= TOKEN_PATTERN_SPACES_AND_LINES; pattern++)
+    for (int pattern = TOKEN_PATTERN_GPT2; pattern <= TOKEN_PATTERN_O200K; pattern++)
         check_pattern((enum token_pattern)pattern, (const char *)data, size);
     if (size > 0)
         check_normalization((const char *)data, size);

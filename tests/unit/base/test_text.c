@@ -242,6 +242,9 @@ static void test_folding(void **state) {
 
 static void test_ends_and_blanks(void **state) {
     (void)state;
+    assert_true(text_has_word("one two", "one", 3) && text_has_word("one two", "two", 3));
+    assert_false(text_has_word("one two", "tw", 2) || text_has_word("one two", "ne", 2) ||
+                 text_has_word("", "a", 1) || text_has_word("one", "one two", 7));
     assert_true(text_ends_with("a.json", ".json"));
     assert_true(text_ends_with(".json", ".json"));
     assert_true(text_ends_with("a", ""));

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "base/rng.h"
 #include "data/tokenizer/internal.h"
@@ -59,6 +60,7 @@ static const struct character {
     {"\xe3\x80\x80", 'S'}, // ideographic space
     {"'", 'O'},
     {"'", 'O'},
+    {"/", 'O'},
     {".", 'O'},
     {"_", 'O'},
     {"\x01", 'O'},
@@ -165,29 +167,68 @@ static int match_smollm(const struct sentence *sentence, int at) {
     return match_space(sentence, at, 'N');
 }
 
-// Llama 3's; Qwen's with most_digits 1.
-static int match_llama3(const struct sentence *sentence, int at, int most_digits) {
-    int n = match_contraction(sentence, at, true);
+// What follows words: numbers, others with what may be behind them, and spaces.
+//   whole_end   cl100k_base's "\s++$"
+static int match_rest(const struct sentence *sentence, int at, int most_digits, bool slashes,
+                      bool whole_end) {
+    const char kind = kind_at(sentence, at);
+    if (kind == 'N')
+        return run_of(sentence, at, 'N') < most_digits ? run_of(sentence, at, 'N') : most_digits;
+    const int blank = is_at(sentence, at, " ") && kind_at(sentence, at + 1) == 'O';
+    if (kind == 'O' || blank) {
+        int n = blank + run_of(sentence, at + blank, 'O');
+        while (is_line_end(sentence, at + n) || (slashes && is_at(sentence, at + n, "/")))
+            n++;
+        return n;
+    }
+    const int spaces = run_of(sentence, at, 'S');
+    for (int n = spaces; n > 0; n--) // "\s*[\r\n]+"
+        if (is_line_end(sentence, at + n - 1))
+            return whole_end && at + spaces == sentence->n ? spaces : n;
+    return match_space(sentence, at, 'E');
+}
+
+enum { CAPITAL = 1, SMALL = 2 };
+static int case_at(const struct sentence *sentence, int at) {
+    const char *text = at < sentence->n ? sentence->characters[at]->text : "";
+    utf8proc_int32_t c;
+    if (utf8proc_iterate((const utf8proc_uint8_t *)text, -1, &c) <= 0)
+        return 0;
+    const char *name = utf8proc_category_string(c);
+    return strcmp(name, "Ll") == 0                              ? SMALL
+           : strcmp(name, "Lu") == 0 || strcmp(name, "Lt") == 0 ? CAPITAL
+           : name[0] == 'L' || name[0] == 'M'                   ? CAPITAL | SMALL
+                                                                : 0;
+}
+
+// Each way to match one of its two alternatives for words, in the order in which a regular expression tries.
+static int match_o200k(const struct sentence *sentence, int at) {
+    const char kind = kind_at(sentence, at);
+    for (int alternative = 0; alternative < 2; alternative++)
+        for (int before = kind != 'L' && kind != 'N' && !is_line_end(sentence, at); before >= 0; before--) {
+            int capitals = 0;
+            while (case_at(sentence, at + before + capitals) & CAPITAL)
+                capitals++;
+            for (int end = before + capitals; end >= before + alternative; end--) {
+                int small = 0;
+                while (case_at(sentence, at + end + small) & SMALL)
+                    small++;
+                if (small > 0 || alternative == 1)
+                    return end + small + match_contraction(sentence, at + end + small, true);
+            }
+        }
+    return match_rest(sentence, at, 3, true, false);
+}
+
+// Llama 3's; Qwen's with most_digits 1; cl100k_base's with whole_end.
+static int match_llama3(const struct sentence *sentence, int at, int most_digits, bool whole_end) {
+    const int n = match_contraction(sentence, at, true);
     if (n > 0)
         return n;
     const char kind = kind_at(sentence, at);
     if ((kind == 'S' || kind == 'O') && !is_line_end(sentence, at) && kind_at(sentence, at + 1) == 'L')
         return 1 + run_of(sentence, at + 1, 'L');
-    if (kind == 'L')
-        return run_of(sentence, at, 'L');
-    if (kind == 'N')
-        return run_of(sentence, at, 'N') < most_digits ? run_of(sentence, at, 'N') : most_digits;
-    const int blank = is_at(sentence, at, " ") && kind_at(sentence, at + 1) == 'O';
-    if (kind == 'O' || blank) {
-        n = blank + run_of(sentence, at + blank, 'O');
-        while (is_line_end(sentence, at + n))
-            n++;
-        return n;
-    }
-    for (n = run_of(sentence, at, 'S'); n > 0; n--) // "\s*[\r\n]+"
-        if (is_line_end(sentence, at + n - 1))
-            return n;
-    return match_space(sentence, at, 'E');
+    return kind == 'L' ? run_of(sentence, at, 'L') : match_rest(sentence, at, most_digits, false, whole_end);
 }
 
 static bool is_blank(const struct sentence *sentence, int at) {
@@ -209,9 +250,13 @@ static int match_spaces(const struct sentence *sentence, int at, bool lines) {
 static int match(enum token_pattern pattern, const struct sentence *sentence, int at) {
     switch (pattern) {
     case TOKEN_PATTERN_LLAMA3:
-        return match_llama3(sentence, at, 3);
+        return match_llama3(sentence, at, 3, false);
+    case TOKEN_PATTERN_CL100K:
+        return match_llama3(sentence, at, 3, true);
+    case TOKEN_PATTERN_O200K:
+        return match_o200k(sentence, at);
     case TOKEN_PATTERN_QWEN2:
-        return match_llama3(sentence, at, 1);
+        return match_llama3(sentence, at, 1, false);
     case TOKEN_PATTERN_SMOLLM:
         return match_smollm(sentence, at);
     case TOKEN_PATTERN_SPACES:
@@ -223,7 +268,7 @@ static int match(enum token_pattern pattern, const struct sentence *sentence, in
 }
 
 static void check_pattern(const struct sentence *sentence, enum token_pattern pattern) {
-    const struct token_rules rules = {pattern, false};
+    const struct token_rules rules = {.pattern = pattern};
     char joined[4 * LONGEST + 1] = "";
     for (int i = 0; i < sentence->n; i++)
         strcat(joined, sentence->characters[i]->text);
@@ -255,7 +300,7 @@ static void check_pattern(const struct sentence *sentence, enum token_pattern pa
 }
 
 static void check(const struct sentence *sentence) {
-    for (int pattern = TOKEN_PATTERN_GPT2; pattern <= TOKEN_PATTERN_SPACES_AND_LINES; pattern++)
+    for (int pattern = TOKEN_PATTERN_GPT2; pattern <= TOKEN_PATTERN_O200K; pattern++)
         check_pattern(sentence, (enum token_pattern)pattern);
 }
 
@@ -298,7 +343,8 @@ static void test_truncated_characters(void **state) {
     memcpy(cut, "\xed\xa0\x80", 3); // a surrogate: three bytes, none of them UTF-8
     assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut, 3), 3);
     memcpy(cut, "\xed\xa0Z", 3);
-    assert_int_equal(tokenizer_next_pretoken((struct token_rules){TOKEN_PATTERN_LLAMA3, false}, cut, 3), 2);
+    assert_int_equal(tokenizer_next_pretoken((struct token_rules){.pattern = TOKEN_PATTERN_LLAMA3}, cut, 3),
+                     2);
     memcpy(cut, "'\0s", 3); // a NUL is a character like any other
     assert_int_equal(tokenizer_next_pretoken((struct token_rules){0}, cut, 3), 2);
     free(cut);

@@ -6,6 +6,7 @@
 #include <stdint.h>
 // cmocka needs the headers above.
 #include <cmocka.h>
+#include <math.h>
 #include <unistd.h>
 
 #include "base/dtype.h"
@@ -174,8 +175,9 @@ static void check_values(const struct tensor_entries *entries, const char *prefi
 
 static void test_every_value_is_read(void **state) {
     (void)state;
-    static const char *const types[] = {"F32", "F16", "BF16"}, *const prefixes[] = {"", "transformer."};
-    for (size_t t = 0; t < 3; t++)
+    static const char *const types[] = {"F32", "F16", "BF16", "F64"}, *const prefixes[] = {"",
+                                                                                           "transformer."};
+    for (size_t t = 0; t < 4; t++)
         for (size_t p = 0; p < 2; p++) {
             struct tensor_entries entries;
             make_entries(&entries, prefixes[p], types[t]);
@@ -288,8 +290,8 @@ static void test_wrong_tensors_are_named(void **state) {
     assert_weights_refused(&entries, "\"ln_f.weight\" is 4 x 1, expected 4");
 
     make_entries(&entries, "", "F32");
-    strcpy(find_entry(&entries, "h.0.mlp.c_fc.bias")->dtype, "F64");
-    assert_weights_refused(&entries, "\"h.0.mlp.c_fc.bias\" is F64, expected F32, F16 or BF16");
+    strcpy(find_entry(&entries, "h.0.mlp.c_fc.bias")->dtype, "U16");
+    assert_weights_refused(&entries, "\"h.0.mlp.c_fc.bias\" is U16, expected F32, F16, BF16 or F64");
 
     make_entries(&entries, "", "F32");
     add_entry(&entries, "transformer.wpe.weight", "F32", 2, 3, 4);
@@ -321,7 +323,8 @@ static void test_good_configs(void **state) {
         "\"tie_word_embeddings\":true,\"n_inner\":null,\"n_ctx\":3,\"attn_pdrop\":0.1,"
         "\"task_specific_params\":{\"text-generation\":{\"do_sample\":true}},"
         "\"scale_attn_weights\":true,\"scale_attn_by_inverse_layer_idx\":false}",
-        "{\"model_type\":\"gpt2\"," SIZES ",\"n_inner\":16,\"layer_norm_epsilon\":0.00001000}",
+        "{\"model_type\":\"gpt2\"," SIZES
+        ",\"activation_function\":\"gelu_pytorch_tanh\",\"n_inner\":16,\"layer_norm_epsilon\":0.00001000}",
     };
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
         struct gpt_config config;
@@ -349,12 +352,18 @@ static void test_windows(void **state) {
         const char *text;
         int windows[4]; // all 0: none
     } cases[] = {
-        {LLAMA("qwen2", ",\"use_sliding_window\":false,\"sliding_window\":2,\"max_window_layers\":0"), {0}},
-        {LLAMA("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":null"), {0}},
-        {LLAMA("qwen2", ",\"use_sliding_window\":true,\"sliding_window\":2"), {0}}, // from layer 28 on
-        {LLAMA("qwen3", ",\"use_sliding_window\":true,\"sliding_window\":2,\"max_window_layers\":3"),
+        {LLAMA("qwen2", ",\"num_key_value_heads\":1,\"use_sliding_window\":false,\"sliding_window\":2,\"max_"
+                        "window_layers\":0"),
+         {0}},
+        {LLAMA("qwen2", ",\"num_key_value_heads\":1,\"use_sliding_window\":true,\"sliding_window\":null"),
+         {0}},
+        {LLAMA("qwen2", ",\"num_key_value_heads\":1,\"use_sliding_window\":true,\"sliding_window\":2"),
+         {0}}, // from layer 28 on
+        {LLAMA("qwen3", ",\"num_key_value_heads\":1,\"use_sliding_window\":true,\"sliding_window\":2,\"max_"
+                        "window_layers\":3"),
          {0, 0, 0, 2}},
-        {LLAMA("qwen3", ",\"use_sliding_window\":true,\"sliding_window\":2,\"max_window_layers\":3,"
+        {LLAMA("qwen3", ",\"num_key_value_heads\":1,\"use_sliding_window\":true,\"sliding_window\":2,\"max_"
+                        "window_layers\":3,"
                         "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\","
                         "\"full_attention\"]"),
          {2, 0, 2, 0}},
@@ -370,6 +379,47 @@ static void test_windows(void **state) {
             assert_int_equal(config.windows[k], cases[i].windows[k]);
         }
         assert_int_equal(config.n_windows, any ? 4 : 0);
+    }
+}
+
+// What transformers 5.24 makes of these keys, in a model with 2 heads.
+static void test_variants(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        double theta, attention_factor;
+        int n_kv_head, window;
+        bool has_biases;
+    } cases[] = {
+        {LLAMA("llama", ",\"hidden_act\":\"swish\",\"attention_bias\":true"), 1e4, 0, 2, 0, true},
+        {LLAMA("qwen3", ",\"num_key_value_heads\":1,\"attention_bias\":true"), 1e4, 0, 1, 0, true},
+        {LLAMA("mistral", ",\"num_key_value_heads\":1,\"sliding_window\":null"), 1e4, 0, 1, 0, false},
+        {LLAMA("mistral", ",\"num_key_value_heads\":1"), 1e4, 0, 1, 0,
+         false}, // of 4096: longer than the context
+        {LLAMA("mistral", ",\"num_key_value_heads\":null,\"sliding_window\":2"), 1e4, 0, 2, 2, false},
+        {LLAMA("llama", ",\"rope_theta\":7,\"rope_parameters\":{\"rope_theta\":5e5},\"rope_scaling\":{}"),
+         5e5, 0, 2, 0, false},
+        {LLAMA("llama", ",\"rope_theta\":7,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2},"
+                        "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2}"),
+         7, 0, 2, 0, false},
+        {LLAMA("llama", ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":0.7}"), 1e4, 0, 2,
+         0, false},
+        {LLAMA("llama", ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":0.7,"
+                        "\"mscale_all_dim\":0.7}"),
+         1e4, 1, 2, 0, false},
+        {LLAMA("llama", ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":0.7,"
+                        "\"mscale_all_dim\":0.3}"),
+         1e4, 1.0532377, 2, 0, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gpt_config config;
+        if (read_config(cases[i].text, &config) != STATUS_OK)
+            fail_msg("%s", status_message());
+        assert_true(config.rope.theta == cases[i].theta);
+        assert_true(fabs(config.rope.attention_factor - cases[i].attention_factor) < 1e-6);
+        assert_int_equal(config.n_kv_head, cases[i].n_kv_head);
+        assert_int_equal(gpt_window(&config, 3), cases[i].window);
+        assert_int_equal(config.qkv_bias && config.o_bias, cases[i].has_biases);
     }
 }
 
@@ -425,16 +475,24 @@ static void test_bad_configs_name_the_key(void **state) {
         {LLAMA("llama", ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}"), "\"factor\" is 0"},
         {LLAMA("llama", ",\"rope_scaling\":{\"type\":\"linear\"}"), "\"factor\" is missing"},
         {LLAMA("llama", ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2}"), "\"dynamic\""},
-        {LLAMA("llama", ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"mscale\":1}"),
+        {LLAMA("llama", ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"mscale\":-1}"),
          "\"mscale\""},
+        {LLAMA("llama", ",\"rope_parameters\":{\"rope_theta\":5e5},\"rope_scaling\":{\"type\":\"linear\","
+                        "\"factor\":2}"),
+         "that differ in rope.theta; transformers 5 takes the latter alone, with a theta of 10000"},
+        {LLAMA("qwen3", ",\"num_key_value_heads\":1,\"is_causal\":false"), "\"is_causal\" must be true"},
+        {LLAMA("llama", ",\"hidden_act\":\"gelu_new\""), "\"hidden_act\" is \"gelu_new\", expected \"silu\""},
+        {LLAMA("llama", ",\"mlp_bias\":true"), "\"mlp_bias\" must be false"},
+        {LLAMA("mistral", ",\"num_key_value_heads\":2,\"sliding_window\":\"2\""), "\"sliding_window\""},
+        {"{\"model_type\":\"gpt2\"," SIZES ",\"is_causal\":false}", "\"is_causal\" must be true"},
         {LLAMA("llama", ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2,\"truncate\":false}"),
          "\"truncate\" must be true"},
-        {LLAMA("qwen2",
-               ",\"use_sliding_window\":true,\"sliding_window\":2,\"layer_types\":[\"full_attention\"]"),
+        {LLAMA("qwen2", ",\"num_key_value_heads\":1,\"use_sliding_window\":true,\"sliding_window\":2,\"layer_"
+                        "types\":[\"full_attention\"]"),
          "1 entries, expected 4"},
-        {LLAMA("qwen2",
-               ",\"use_sliding_window\":true,\"sliding_window\":2,\"layer_types\":[\"linear_attention\","
-               "1,2,3]"),
+        {LLAMA("qwen2", ",\"num_key_value_heads\":1,\"use_sliding_window\":true,\"sliding_window\":2,\"layer_"
+                        "types\":[\"linear_attention\","
+                        "1,2,3]"),
          "linear_attention for layer 0"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -485,6 +543,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_tensors_are_named),
         cmocka_unit_test(test_good_configs),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_variants),
         cmocka_unit_test(test_bad_configs_name_the_key),
         cmocka_unit_test(test_absent_folders),
     };
