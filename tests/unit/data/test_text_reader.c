@@ -108,7 +108,7 @@ static void expect_as_whole(const char *text, size_t n, bool documents, size_t t
     size_t at = 0;
     EXPECT_OK(file_write_all(path, text, n));
     EXPECT_OK(file_write_all(other_path, "", 0));
-    EXPECT_OK(tokenizer_train(text, 20000, 300, &tokenizer));
+    EXPECT_OK(tokenizer_train(text, 20000, NULL, 0, 300, &tokenizer));
     encode_documents(tokenizer, text, split, documents, &list);
     encode_documents(tokenizer, text + split, n - split, documents, &list);
     encode_documents(tokenizer, text, n, documents, &list);
