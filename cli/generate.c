@@ -20,7 +20,6 @@
 #include "cli/commands.h"
 #include "cli/text_model.h"
 #include "data/text/input.h"
-#include "data/text/json_line.h"
 #include "data/text/sources.h"
 #include "infer/sample.h"
 #include "infer/session.h"
@@ -80,16 +79,25 @@ static void add_prompt(struct prompts *prompts, const char *bytes, size_t n) {
     prompts->prompts[prompts->n++] = (struct prompt){bytes, n, {0}};
 }
 
-// A prompt's bytes are copied, as the next line is read into the same memory.
 static enum status add_json_prompt(struct prompts *prompts, const char *line, size_t n, const char *path,
-                                   uint64_t number, struct text *text) {
-    if (text_is_blank(line, n))
-        return STATUS_OK;
-    TRY(json_line_read(line, n, field ? field : "prompt", path, number, text));
-    RESERVE(prompts->strings, prompts->n_strings + 1, prompts->strings_capacity);
-    prompts->strings[prompts->n_strings] = copy_bytes(text->data ? text->data : "", text->length);
-    add_prompt(prompts, prompts->strings[prompts->n_strings++], text->length);
-    return STATUS_OK;
+                                   uint64_t number) {
+    char source[512];
+    const char *string;
+    cJSON *object = NULL;
+    snprintf(source, sizeof source, "%s, line %llu", path, (unsigned long long)number);
+    TRY(json_parse(line, n, source, &object));
+    enum status status = STATUS_OK;
+    if (!cJSON_IsObject(object))
+        status = FAIL(STATUS_INVALID, "%s is not a JSON object; expected {\"prompt\": \"...\"}", source);
+    if (status == STATUS_OK)
+        status = json_get_string(object, field ? field : "prompt", source, &string);
+    if (status == STATUS_OK) {
+        RESERVE(prompts->strings, prompts->n_strings + 1, prompts->strings_capacity);
+        prompts->strings[prompts->n_strings] = copy_string(string);
+        add_prompt(prompts, prompts->strings[prompts->n_strings++], strlen(string));
+    }
+    cJSON_Delete(object);
+    return status;
 }
 
 // Reads a file with one prompt per line; or JSON Lines, by the name or --field. "-" is standard input.
@@ -97,7 +105,6 @@ static enum status add_json_prompt(struct prompts *prompts, const char *line, si
 // line.
 static enum status prompts_read(struct prompts *prompts, const char *path) {
     const bool is_json = field || text_format_of(path) == TEXT_JSON_LINES;
-    struct text string = {0};
     enum status status = text_input_read_all(path, &prompts->file);
     const char *line = prompts->file.data ? prompts->file.data : "", *end = line + prompts->file.length,
                *newline;
@@ -105,12 +112,11 @@ static enum status prompts_read(struct prompts *prompts, const char *path) {
         newline = memchr(line, '\n', (size_t)(end - line));
         newline = newline ? newline : end;
         const size_t n = text_line_bytes(line, (size_t)(newline - line));
-        if (is_json)
-            status = add_json_prompt(prompts, line, n, path, number, &string);
-        else
+        if (!is_json)
             add_prompt(prompts, line, n);
+        else if (!text_is_blank(line, n))
+            status = add_json_prompt(prompts, line, n, path, number);
     }
-    text_free(&string);
     return status != STATUS_OK || prompts->n > 0
                ? status
                : FAIL(STATUS_INVALID, "%s contains no prompt, expected one per line", path);

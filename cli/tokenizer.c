@@ -209,7 +209,8 @@ const struct command command_tokenizer = {
     .synopsis = "train TEXT... --out FILE [--force] | encode [TEXT...] --tokenizer FILE | decode [ID...] "
                 "--tokenizer FILE",
     .summary = "train a byte-pair tokenizer, encode text, decode ids",
-    .details = "encode and decode read standard input when no TEXT or ID is given.",
+    .details = "TEXT is what tokenize takes: a file, a folder or -, packed or not, plain or JSON Lines.\n"
+               "encode and decode read standard input when no TEXT or ID is given.",
     .examples = "Train a tokenizer of 4096 ids on a text.\n"
                 "./train tokenizer train book.txt --vocab-size 4096 --out book.tiktoken\n"
                 "Encode with it.\n./train tokenizer encode --tokenizer book.tiktoken <book.txt\n",

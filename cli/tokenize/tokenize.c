@@ -70,14 +70,15 @@ static size_t read_ids(const struct raw *raw, const char *bytes, size_t n, int32
 
 #define LEAST_TEXT 64 // bytes of ids are hardly ever text for as long
 
-// --raw says that the file holds ids, which have no header: any file of an even size could be some. What its
-// start looks like is a guess for 8-bit and UTF-16 text, and for few ids. Signatures and long texts are not
+// --raw says that the file holds ids, which have no header: any file of an even size could be some. UTF-16 is
+// a guess that ids of bytes look like, and a few ids may look like text. Signatures and longer texts are no
 // ids, unless --dtype says it again.
 static enum status refuse_other_kinds(const struct raw *raw, const char *path, const char *start, size_t n) {
     const enum file_kind kind = file_kind_of(start, n);
     if (kind == FILE_KIND_SHARD)
         return FAIL(STATUS_INVALID, "%s has a header already: it is a token shard and needs no --raw", path);
-    if (kind == FILE_KIND_UNKNOWN || (file_kind_is_text(kind) && (kind != FILE_KIND_TEXT || n < LEAST_TEXT)))
+    if (kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT_UTF_16 ||
+        (file_kind_is_text(kind) && n < LEAST_TEXT))
         return STATUS_OK;
     if (options.dtype) {
         log_warning("%s looks like %s, and is read as token ids, as --raw and --dtype say", path,

@@ -142,20 +142,22 @@ static bool are_there(const struct sources_options *options) {
     return status == STATUS_OK;
 }
 
-//   opened   [out] what is not there is only warned of
+//   opened   [out] false: it is absent or has no sequence, which is only warned of
 static enum status open_part(const struct config *config, bool validation, struct sources *sources,
                              bool *opened) {
     struct source_option list[CONFIG_MAX_SOURCES];
     struct sources_options options = data_sources(config, validation, list);
-    options.seq_len = (int)config->train.seq_len;
-    *opened = options.n > 0 && (!validation || config->data.val.n > 0 || config->data.val_split > 0);
-    if (!*opened)
+    *opened = false;
+    if (options.n == 0)
         return STATUS_OK;
-    *opened = are_there(&options);
-    const enum status status = sources_open(sources, &options);
-    if (*opened || status == STATUS_OK)
-        return status;
-    if (!validation || config->data.val_split == 0) // else it was said for data.train
+    options.seq_len = 1;
+    if (are_there(&options)) {
+        TRY(sources_open(sources, &options));
+        sources_free(sources);
+    }
+    options.seq_len = (int)config->train.seq_len;
+    *opened = sources_open(sources, &options) == STATUS_OK;
+    if (!*opened)
         log_warning("%s", status_message());
     status_clear();
     return STATUS_OK;
@@ -166,7 +168,7 @@ enum status data_check(const struct config *config) {
     struct sources train = {0}, val = {0};
     bool has_train, has_val = false;
     enum status status = open_part(config, false, &train, &has_train);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && (has_train || config->data.val_split == 0))
         status = open_part(config, true, &val, &has_val);
     if (status == STATUS_OK && has_train)
         status = data_check_tokenizers(config, &train, has_val ? &val : NULL, &unknown, "");

@@ -22,8 +22,8 @@ void data_log_sequences(const struct sources *sources);
 // Logs these lines for data.train of a resolved config, if it is a mixture and its shards are there, for a
 // plan.
 void data_log_mixture(const struct config *config);
-// Opens the data of a resolved config as a run does, and logs these lines. What is absent is warned of.
-// STATUS_INVALID: what is there is refused.
+// Opens the data of a resolved config as a run does, and logs these lines. Of what is absent, or too little
+// for a sequence, it warns. STATUS_INVALID: a file is no shard, or shards do not belong together.
 enum status data_check(const struct config *config) MUST_CHECK;
 
 // STATUS_INVALID: the shards were made with different tokenizers, with one of more ids than model.vocab_size,

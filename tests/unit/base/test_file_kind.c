@@ -110,10 +110,8 @@ static void test_utf_8(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_ids_are_unknown),
-        cmocka_unit_test(test_tar),
-        cmocka_unit_test(test_advice_has_the_path),
+        cmocka_unit_test(test_kinds), cmocka_unit_test(test_ids_are_unknown),
+        cmocka_unit_test(test_tar),   cmocka_unit_test(test_advice_has_the_path),
         cmocka_unit_test(test_utf_8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
