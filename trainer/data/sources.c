@@ -130,35 +130,21 @@ enum status data_check_tokenizers(const struct config *config, const struct sour
     return check_shards(config, "data.val", &val->tokenizer, own, path);
 }
 
-static bool are_there(const struct sources_options *options) {
-    struct file_list paths = {0};
-    enum status status = STATUS_OK;
-    for (int i = 0; i < options->n; i++)
-        for (int k = 0; k < options->list[i].patterns->n_paths && status == STATUS_OK; k++)
-            status = file_glob(&paths, options->list[i].patterns->paths[k]);
-    file_list_free(&paths);
-    if (status != STATUS_OK)
-        status_clear();
-    return status == STATUS_OK;
-}
-
 //   opened   [out] false: it is absent or has no sequence, which is only warned of
 static enum status open_part(const struct config *config, bool validation, struct sources *sources,
                              bool *opened) {
     struct source_option list[CONFIG_MAX_SOURCES];
     struct sources_options options = data_sources(config, validation, list);
+    options.seq_len = (int)config->train.seq_len;
     *opened = false;
     if (options.n == 0)
         return STATUS_OK;
-    options.seq_len = 1;
-    if (are_there(&options)) {
-        TRY(sources_open(sources, &options));
-        sources_free(sources);
-    }
-    options.seq_len = (int)config->train.seq_len;
-    *opened = sources_open(sources, &options) == STATUS_OK;
-    if (!*opened)
-        log_warning("%s", status_message());
+    const enum status status = sources_open(sources, &options);
+    *opened = status == STATUS_OK;
+    const bool all_found = sources->shards, all_shards = sources->identity.entries;
+    if (*opened || (all_found && !all_shards))
+        return status;
+    log_warning("%s", status_message());
     status_clear();
     return STATUS_OK;
 }
