@@ -1,4 +1,4 @@
-"""What every command that takes text makes of what people bring: packed texts, JSON Lines, other encodings, files that are no text."""
+"""What every command that takes text makes of packed texts, JSON Lines, other encodings, and files that are no text."""
 import gzip
 import json
 import lzma
@@ -51,8 +51,8 @@ class InputCase(CommandCase):
         return {name: value for name, value in json.loads(out).items() if name in ('loss', 'tokens')}
 
     def prompts(self, name, *arguments, **options):
-        out = self.run_train('generate', MODEL, '--tokenizer', 'bytes', '--device', 'cpu', '--tokens', 1, '--json', '--prompts', name,
-                             *arguments, **options).out
+        out = self.run_train('generate', MODEL, '--tokenizer', 'bytes', '--device', 'cpu', '--tokens', 1, '--json',
+                             '--prompts', name, *arguments, **options).out
         return [json.loads(line)['prompt'] for line in out.splitlines()]
 
     def learned(self, *arguments, **options):
@@ -66,8 +66,10 @@ class NotText(InputCase):
     def test_each_command(self):
         files = {'stream.arrow': (ARROW, 'is an Arrow file'), 'p.png': (png(), 'is a picture'),
                  'p.jpg': (b'\xff\xd8\xff\xe0\0\x10JFIF\0' + random.Random(2).randbytes(999), 'is a picture'),
-                 'a.pdf': (b'%PDF-1.4\n1 0 obj\n', 'is a PDF file'), 't.xz': (lzma.compress(TEXT.encode()), 'is compressed with xz'),
-                 'noise': (random.Random(3).randbytes(5000), 'is a binary file'), 'utf32.txt': (TEXT.encode('utf-32-le'), 'is a binary file'),
+                 'a.pdf': (b'%PDF-1.4\n1 0 obj\n', 'is a PDF file'),
+                 't.xz': (lzma.compress(TEXT.encode()), 'is compressed with xz'),
+                 'noise': (random.Random(3).randbytes(5000), 'is a binary file'),
+                 'utf32.txt': (TEXT.encode('utf-32-le'), 'is a binary file'),
                  'p.txt.gz': (gzip.compress(png()), 'is a picture, unpacked')}
         config = self.tiny_config()
         for name, (data, says) in files.items():
@@ -109,9 +111,11 @@ class SameText(InputCase):
     def test_forms(self):
         lines = ''.join(json.dumps({'text': part, 'body': part}) + '\n' for part in ('', TEXT, '', 'ab cd')).encode()
         plain = f'<|endoftext|>{TEXT}<|endoftext|><|endoftext|>ab cd<|endoftext|>'.encode()
-        forms = [(self.write('a.jsonl', lines), ()), (self.write('bom.jsonl', b'\xef\xbb\xbf' + lines.replace(b'\n', b'\r\n\r\n')), ()),
+        forms = [(self.write('a.jsonl', lines), ()),
+                 (self.write('bom.jsonl', b'\xef\xbb\xbf' + lines.replace(b'\n', b'\r\n\r\n')), ()),
                  (self.write('a.json.gz', gzip.compress(lines)), ()), (self.write('a.dat', lines), ('--field', 'body')),
-                 (self.write('a.txt', plain), ('--end-of-text',)), (self.write('bom.txt', b'\xef\xbb\xbf' + plain), ('--end-of-text',)),
+                 (self.write('a.txt', plain), ('--end-of-text',)),
+                 (self.write('bom.txt', b'\xef\xbb\xbf' + plain), ('--end-of-text',)),
                  (self.write('packed', gzip.compress(plain)), ('--end-of-text',))]
         if shutil.which('zstd'):
             subprocess.run(['zstd', '-q', self.folder / 'a.jsonl'], check=True)

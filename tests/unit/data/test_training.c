@@ -208,11 +208,13 @@ static void test_bounds(void **state) {
     struct tokenizer *tokenizer;
     const int wrong[] = {-1, 0, 256, 65537, INT32_MAX};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("abab", 4, NULL, 0, wrong[i], &tokenizer), "257", "65536");
+        EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("abab", 4, NULL, 0, wrong[i], &tokenizer), "257",
+                       "65536");
         assert_null(tokenizer);
     }
     EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("", 0, NULL, 0, 258, &tokenizer), "only 257 token ids");
-    EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("a b c", 5, NULL, 0, 300, &tokenizer), "only 259 token ids", "300");
+    EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("a b c", 5, NULL, 0, 300, &tokenizer),
+                   "only 259 token ids", "300");
     EXPECT_OK(tokenizer_train("", 0, NULL, 0, 257, &tokenizer)); // the bytes
     assert_int_equal(tokenizer_n_ids(tokenizer), 257);
     tokenizer_delete(tokenizer);
