@@ -21,7 +21,7 @@
 static const struct {
     const char *is, *advice; // "VERB NOUN"
 } kinds[N_FILE_KINDS] = {
-    [FILE_KIND_UNKNOWN] = {"is a file of an unknown kind", ""},
+    [FILE_KIND_UNKNOWN] = {"is a binary file of an unknown kind", "convert it first, or leave it out"},
     [FILE_KIND_SHARD] = {"is a token shard", "it is for data.train and data.val"},
     [FILE_KIND_SAFETENSORS] = {"is a safetensors file", "weights in it are for model.init_from"},
     [FILE_KIND_TEXT] = {"is text",
@@ -29,7 +29,10 @@ static const struct {
                         "then name DIR/train-*.bin"},
     [FILE_KIND_TEXT_8_BIT] = {"is text, but not UTF-8",
                               "convert it first, from Latin-1: iconv -f LATIN1 " TO_UTF_8},
-    [FILE_KIND_TEXT_UTF_16] = {"is UTF-16 text", "convert it first: iconv -f UTF-16 " TO_UTF_8},
+    [FILE_KIND_TEXT_UTF_16] = {"is UTF-16 text",
+                               "convert it first: iconv -f UTF-16 " TO_UTF_8
+                               "; if it holds token ids of 2 bytes, as nanoGPT's .bin files do: "
+                               "./train tokenize --raw {file} --out DIR"},
     [FILE_KIND_LLMC_MODEL] = {"is a model of llm.c", NOT_READ
                               ": convert it with llm.c's export, python3 dev/eval/export_hf.py --input "
                               "{file} --output DIR --dtype float32, then use the folder DIR"},
@@ -69,6 +72,9 @@ static const struct {
     [FILE_KIND_ARROW] = {"is an Arrow file",
                          "write its texts as JSON Lines first, with to_json of Hugging Face's datasets, then "
                          "./train tokenize"},
+    [FILE_KIND_PICTURE] = {"is a picture", "leave it out"},
+    [FILE_KIND_PDF] = {"is a PDF file", "extract its text first: pdftotext {file}"},
+    [FILE_KIND_TAR] = {"is a tar archive", "unpack it first: tar xf {file}"},
     [FILE_KIND_GZIP] = {"is compressed with gzip", PACKED "gunzip -k {file}"},
     [FILE_KIND_ZSTD] = {"is compressed with zstd", PACKED "unzstd {file}"},
     [FILE_KIND_XZ] = {"is compressed with xz", "unpack it first: unxz -k {file}"},
@@ -99,6 +105,13 @@ static const struct {
     {PREFIX("MMIDIDX\0\0"), FILE_KIND_MEGATRON_INDEX},
     {PREFIX("PAR1"), FILE_KIND_PARQUET},
     {PREFIX("ARROW1"), FILE_KIND_ARROW},
+    {PREFIX("FEA1"), FILE_KIND_ARROW},
+    {PREFIX("\xff\xff\xff\xff"),
+     FILE_KIND_ARROW}, // a stream, as Hugging Face's datasets keep; no id of any width
+    {PREFIX("\x89PNG\r\n\x1a\n"), FILE_KIND_PICTURE},
+    {PREFIX("\xff\xd8\xff"), FILE_KIND_PICTURE}, // JPEG
+    {PREFIX("GIF8"), FILE_KIND_PICTURE},
+    {PREFIX("%PDF-"), FILE_KIND_PDF},
     {PREFIX("\x1f\x8b\x08"), FILE_KIND_GZIP},
     {PREFIX("\x28\xb5\x2f\xfd"), FILE_KIND_ZSTD},
     {PREFIX("\x50\x2a\x4d\x18"), FILE_KIND_ZSTD}, // a skippable frame first, as pzstd writes
@@ -110,6 +123,14 @@ static const struct {
     {PREFIX("\xfe\xff"), FILE_KIND_TEXT_UTF_16},
     {PREFIX("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"), FILE_KIND_PYTORCH}, // torch.save before version 1.6
 };
+
+// A text may begin with the letters of a signature, but does not go on as files of that kind do. A PDF file
+// may be text as far as its start tells.
+static bool has_prefix(const char *start, size_t n, int i) {
+    const size_t length = prefixes[i].n;
+    return n >= length && memcmp(start, prefixes[i].bytes, length) == 0 &&
+           (prefixes[i].kind == FILE_KIND_PDF || !text_is_readable(start, n) || n == length);
+}
 
 static bool contains(const char *start, size_t n, const char *word) {
     return memmem(start, n, word, strlen(word)) != NULL;
@@ -163,16 +184,20 @@ static bool is_utf_16(const char *start, size_t n) {
     return true;
 }
 
-// Text of an 8-bit encoding has no control characters but white space, and its letters are mostly ASCII.
+// A tar archive of POSIX or GNU, after the first file's name, mode, size and time.
+static bool is_tar(const char *start, size_t n) {
+    return n >= 262 && memcmp(start + 257, "ustar", 5) == 0;
+}
+
+// Text of an 8-bit encoding, and UTF-8 with damage, have hardly a control character; of packed data and of
+// ids an eighth are some.
 static bool is_8_bit_text(const char *start, size_t n) {
-    size_t n_ascii = 0;
+    size_t n_control = 0;
     for (size_t i = 0; i < n; i++) {
         const unsigned char c = (unsigned char)start[i];
-        if (!is_text_byte(c))
-            return false;
-        n_ascii += c < 0x80;
+        n_control += !is_text_byte(c) && c != '\b' && c != 0x1b;
     }
-    return n_ascii * 10 >= n * 7 && n > 0;
+    return n_control * 32 < n;
 }
 
 enum file_kind file_kind_of(const char *start, size_t n) {
@@ -182,12 +207,13 @@ enum file_kind file_kind_of(const char *start, size_t n) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (magic == numbers[i].magic)
             return numbers[i].kind;
-    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
-        if (n >= prefixes[i].n && memcmp(start, prefixes[i].bytes, prefixes[i].n) == 0)
+    for (int i = 0; i < (int)(sizeof prefixes / sizeof *prefixes); i++)
+        if (has_prefix(start, n, i))
             return prefixes[i].kind;
     return is_zip(start, n)             ? kind_of_zip(start, n)
            : is_pickle(start, n)        ? FILE_KIND_PICKLE
            : is_safetensors(start, n)   ? FILE_KIND_SAFETENSORS
+           : is_tar(start, n)           ? FILE_KIND_TAR
            : text_is_readable(start, n) ? FILE_KIND_TEXT
            : is_utf_16(start, n)        ? FILE_KIND_TEXT_UTF_16
            : is_8_bit_text(start, n)    ? FILE_KIND_TEXT_8_BIT
@@ -204,6 +230,10 @@ enum file_kind file_kind_of_path(const char *path) {
     const ssize_t n = pread(descriptor, start, sizeof start, 0);
     close(descriptor);
     return n > 0 ? file_kind_of(start, (size_t)n) : FILE_KIND_UNKNOWN;
+}
+
+bool file_kind_is_text(enum file_kind kind) {
+    return kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT || kind == FILE_KIND_TEXT_UTF_16;
 }
 
 // ---- words

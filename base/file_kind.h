@@ -3,18 +3,19 @@
 #ifndef ZERO_BASE_FILE_KIND_H
 #define ZERO_BASE_FILE_KIND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
 
 enum file_kind {
-    FILE_KIND_UNKNOWN, // also empty files
+    FILE_KIND_UNKNOWN, // binary, or empty
     FILE_KIND_SHARD,   // of this program, or of llm.c's GPT-2 or Llama 3
     FILE_KIND_SAFETENSORS,
-    FILE_KIND_TEXT,       // UTF-8, as far as the start tells: also JSON and tokenizers
-    FILE_KIND_TEXT_8_BIT, // Latin-1 and the like
-    FILE_KIND_TEXT_UTF_16,
+    FILE_KIND_TEXT,        // UTF-8, as far as the start tells: also JSON and tokenizers
+    FILE_KIND_TEXT_8_BIT,  // Latin-1 and the like; few control characters
+    FILE_KIND_TEXT_UTF_16, // or token ids of 2 bytes that are small: no start of a file tells them apart
     FILE_KIND_LLMC_MODEL,
     FILE_KIND_LLMC_LLAMA_MODEL,
     FILE_KIND_LLMC_TOKENIZER,
@@ -30,6 +31,9 @@ enum file_kind {
     FILE_KIND_MEGATRON_INDEX,
     FILE_KIND_PARQUET,
     FILE_KIND_ARROW,
+    FILE_KIND_PICTURE,
+    FILE_KIND_PDF,
+    FILE_KIND_TAR,
     FILE_KIND_GZIP,
     FILE_KIND_ZSTD,
     FILE_KIND_XZ,
@@ -43,13 +47,15 @@ enum file_kind {
 enum file_kind file_kind_of(const char *start, size_t n);
 // The same for a regular file. FILE_KIND_UNKNOWN when it cannot be read; records no failure.
 enum file_kind file_kind_of_path(const char *path);
+// Whether it is text, in UTF-8 or another encoding.
+bool file_kind_is_text(enum file_kind kind);
 
 // What a file of this kind is, as a noun: "PyTorch's pickled weights".
 const char *file_kind_name(enum file_kind kind);
 // What to do with a file of this kind, with its path and folder filled in; "" when there is nothing to say. A
 // new string.
 char *file_kind_advice(enum file_kind kind, const char *path);
-// STATUS_INVALID: "PATH is a model of llm.c, expected EXPECTED; ADVICE". Not for FILE_KIND_UNKNOWN.
+// STATUS_INVALID: "PATH is a model of llm.c, expected EXPECTED; ADVICE".
 //   more   "" or what else is known of the file: " (12 bytes)"
 enum status file_kind_refuse(enum file_kind kind, const char *path, const char *more,
                              const char *expected) MUST_CHECK;

@@ -243,6 +243,14 @@ bool text_is_blank(const char *bytes, size_t n) {
     return n == 0;
 }
 
+size_t text_mark_bytes(const char *bytes, size_t n) {
+    return n >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+}
+
+size_t text_line_bytes(const char *line, size_t n) {
+    return n > 0 && line[n - 1] == '\r' ? n - 1 : n;
+}
+
 bool text_ends_with(const char *text, const char *end) {
     const size_t length = strlen(text), end_length = strlen(end);
     return length >= end_length && strcmp(text + length - end_length, end) == 0;

@@ -32,6 +32,11 @@ bool text_is_readable(const char *bytes, size_t n);
 
 // Whether bytes are blanks, tabs and line ends only. True when empty.
 bool text_is_blank(const char *bytes, size_t n);
+
+// The bytes of a byte-order mark of UTF-8 at the start of a text: 3, or 0 where there is none.
+size_t text_mark_bytes(const char *bytes, size_t n);
+// The bytes of a line of n without the carriage return at its end, if it has one (CRLF).
+size_t text_line_bytes(const char *line, size_t n);
 bool text_ends_with(const char *text, const char *end);
 // Whether the n bytes are one of the words, which have single blanks between them.
 bool text_has_word(const char *words, const char *word, size_t n);

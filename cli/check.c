@@ -135,7 +135,7 @@ static enum status check(struct config *config) {
     TRY(config_resolve(config, 1));
     TRY(check_tasks(config));
     TRY(check_model(config));
-    data_log_mixture(config, true);
+    TRY(data_check(config));
     config_print_schedule(config, &schedule);
     log_text(&schedule);
     restore_auto(config, &given);

@@ -18,15 +18,16 @@
 #include "cli/commands.h"
 #include "cli/print.h"
 #include "cli/text_model.h"
-#include "data/corpus.h"
 #include "data/shard.h"
+#include "data/text/documents.h"
 #include "infer/session.h"
 #include "infer/tasks/score.h"
 
 static struct arg_strings data_patterns, task_files;
 static struct session_options source = {.device = "auto"};
 static int64_t batch_size = 8, seq_len = 0, limit = 0;
-static bool as_json = false, end_of_text = false;
+static struct document_options documents;
+static bool as_json = false;
 
 #define MOST_RUNS 64
 
@@ -36,7 +37,10 @@ static const struct arg flags[] = {
     {"--task", ARG_STRINGS, &task_files, 0, 0,
      "hellaswag=FILE, lambada=FILE or multiple_choice=FILE, of JSON lines; may be given several times"},
     {"--limit", ARG_INTEGER, &limit, 0, 1e9, "the first N items of each task; 0: all (0)"},
-    {"--end-of-text", ARG_FLAG, &end_of_text, 0, 0, "<|endoftext|> in a text file separates documents"},
+    {"--end-of-text", ARG_FLAG, &documents.end_of_text, 0, 0,
+     "<|endoftext|> in a text file separates documents"},
+    {"--field", ARG_STRING, &documents.field, 0, 0,
+     "text files are JSON Lines, and this member of each line's object is the text (\"text\")"},
     {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6,
      "sequences of --seq-len tokens per batch; of shorter ones as many as have the same tokens (8)"},
     {"--seq-len", ARG_INTEGER, &seq_len, 0, 1 << 24,
@@ -164,36 +168,21 @@ static enum status open_shard(struct eval_file *file, struct session *session, c
     return STATUS_OK;
 }
 
-static enum status encode(struct eval_file *file, const struct tokenizer *tokenizer,
-                          const struct corpus_text *text) {
-    const char *at = text->text, *document;
-    for (size_t n; corpus_next_document(&at, text->text + text->bytes, end_of_text, &document, &n);) {
-        tokenizer_add_separator(tokenizer, file->text.n == 0, &file->text);
-        TRY(tokenizer_encode(tokenizer, document, n, &file->text));
-    }
-    file->n_tokens = file->text.n;
-    return STATUS_OK;
-}
-
 static enum status open_text(struct eval_file *file, const struct session *session, const char *path) {
-    struct corpus corpus;
     if (!session->tokenizer)
         return FAIL(STATUS_INVALID, "%s is text, and %s comes without a tokenizer; give --tokenizer FILE",
                     path, session->weights.path);
-    enum status status = corpus_read(&corpus, &path, 1, 0, end_of_text);
-    if (status == STATUS_OK) {
-        corpus_warn(&corpus, end_of_text, "encoded");
-        status = encode(file, session->tokenizer, &corpus.texts[0]);
-    }
-    corpus_free(&corpus);
-    return status;
+    TRY(documents_encode(&path, 1, &documents, session->tokenizer, true, &file->text));
+    file->n_tokens = file->text.n;
+    return STATUS_OK;
 }
 
 static enum status open_file(struct eval_data *data, struct session *session, const char *path) {
     struct eval_file *file = &data->files[data->n++];
     file->path = path;
     const enum file_kind kind = file_kind_of_path(path);
-    if (kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT)
+    if (kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT || kind == FILE_KIND_GZIP ||
+        kind == FILE_KIND_ZSTD)
         return open_text(file, session, path);
     if (kind != FILE_KIND_SHARD && kind != FILE_KIND_UNKNOWN)
         return file_kind_refuse(kind, path, "", "token shards or text");
@@ -640,9 +629,9 @@ static enum status run_eval(int n_args, char **args) {
                                     "KIND=FILE; see: train help eval");
     if (limit > 0 && task_files.n == 0)
         return FAIL(STATUS_INVALID, "train eval: --limit is of tasks, and no --task is given; leave it out");
-    if (end_of_text && data_patterns.n == 0)
-        return FAIL(STATUS_INVALID,
-                    "train eval: --end-of-text is of texts, and no --data is given; leave it out");
+    if ((documents.end_of_text || documents.field) && data_patterns.n == 0)
+        return FAIL(STATUS_INVALID, "train eval: --%s is of texts, and no --data is given; leave it out",
+                    documents.end_of_text ? "end-of-text" : "field");
     struct file_list files = {0};
     struct eval_result *results = allocate((size_t)n_paths, sizeof *results);
     enum status status = STATUS_OK;

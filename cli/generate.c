@@ -19,12 +19,14 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/text_model.h"
+#include "data/text/input.h"
+#include "data/text/sources.h"
 #include "infer/sample.h"
 #include "infer/session.h"
 #include "infer/text_json.h"
 
 static struct session_options model = {.device = "auto"};
-static const char *prompt = NULL, *prompts_path = NULL, *in_prefix = "", *in_suffix = "";
+static const char *prompt = NULL, *prompts_path = NULL, *field = NULL, *in_prefix = "", *in_suffix = "";
 static int64_t n_tokens = 128, n_samples = 1, batch = 16, top_k = 0, seed = 1, n_logprobs = -1;
 static double temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
 static bool interacts = false, as_json = false;
@@ -34,7 +36,9 @@ static const struct arg flags[] = {
     {"--prompt", ARG_STRING, &prompt, 0, 0, "text to continue (none: start from end-of-text)"},
     {"--tokens", ARG_INTEGER, &n_tokens, 1, 1e9, "maximum tokens per text (128)"},
     {"--prompts", ARG_STRING, &prompts_path, 0, 0,
-     "a file of prompts, one per line, or .jsonl with \"prompt\"; - reads standard input"},
+     "a file of prompts, one per line, or JSON Lines; - reads standard input"},
+    {"--field", ARG_STRING, &field, 0, 0,
+     "--prompts are JSON Lines, and this member of each line's object is the prompt (\"prompt\")"},
     {"--samples", ARG_INTEGER, &n_samples, 1, 1e6, "texts per prompt (1)"},
     {"--batch", ARG_INTEGER, &batch, 1, 1024, "number of texts to generate together (16)"},
     {"--interactive", ARG_FLAG, &interacts, 0, 0, "read lines and continue each; /help lists its commands"},
@@ -63,67 +67,69 @@ static const struct arg flags[] = {
 // ---- prompts: one from the command line, or a file of them
 
 struct prompts {
-    char *file;             // the text that the prompts point into; NULL for one of the command line
+    struct text file;       // that the prompts of lines point into
+    char **strings;         // (n_strings) that those of JSON Lines point to
     struct prompt *prompts; // (n)
-    char **strings;         // (n) of a jsonl file's prompts, or NULL
-    int64_t n;
+    int64_t n, capacity;
+    size_t n_strings, strings_capacity;
 };
 
-// Replaces the prompts, which are whole lines, by their objects' "prompt".
-static enum status parse_objects(struct prompts *prompts, const char *path) {
-    prompts->strings = allocate((size_t)prompts->n, sizeof *prompts->strings);
-    for (int64_t i = 0; i < prompts->n; i++) {
-        struct prompt *one = &prompts->prompts[i];
-        char source[512];
-        const char *string;
-        cJSON *object = NULL;
-        snprintf(source, sizeof source, "%s, line %lld", path, (long long)i + 1);
-        TRY(json_parse(one->bytes, one->n_bytes, source, &object));
-        enum status status = STATUS_OK;
-        if (!cJSON_IsObject(object))
-            status = FAIL(STATUS_INVALID, "%s is not a JSON object; expected {\"prompt\": \"...\"}", source);
-        if (status == STATUS_OK)
-            status = json_get_string(object, "prompt", source, &string);
-        if (status == STATUS_OK)
-            prompts->strings[i] = copy_string(string);
-        cJSON_Delete(object);
-        TRY(status);
-        *one = (struct prompt){prompts->strings[i], strlen(prompts->strings[i]), {0}};
-    }
-    return STATUS_OK;
+static void add_prompt(struct prompts *prompts, const char *bytes, size_t n) {
+    RESERVE(prompts->prompts, prompts->n + 1, prompts->capacity);
+    prompts->prompts[prompts->n++] = (struct prompt){bytes, n, {0}};
 }
 
-// Reads a file with one prompt per line, or, where its name ends in .jsonl, a JSON object per line with the
-// string "prompt". "-" reads lines from standard input. STATUS_INVALID: it cannot be read, holds no prompt,
-// or a line is not as expected; the message names the line.
-static enum status prompts_read(struct prompts *prompts, const char *path) {
-    size_t bytes = 0, length = strlen(path);
-    int64_t n = 0;
-    *prompts = (struct prompts){0};
-    TRY(file_read_stream(strcmp(path, "-") == 0 ? "/dev/stdin" : path, SIZE_MAX / 2, &prompts->file, &bytes));
-    for (size_t i = 0; i < bytes; i++)
-        n += prompts->file[i] == '\n' || i + 1 == bytes;
-    if (n == 0)
-        return FAIL(STATUS_INVALID, "%s contains no prompt, expected one per line", path);
-    prompts->prompts = allocate((size_t)n, sizeof *prompts->prompts);
-    for (const char *line = prompts->file; prompts->n < n;) {
-        const char *end = memchr(line, '\n', (size_t)(prompts->file + bytes - line));
-        size_t line_bytes = end ? (size_t)(end - line) : (size_t)(prompts->file + bytes - line);
-        prompts->prompts[prompts->n++] = (struct prompt){line, line_bytes, {0}};
-        line += line_bytes + 1;
+static enum status add_json_prompt(struct prompts *prompts, const char *line, size_t n, const char *path,
+                                   uint64_t number) {
+    char source[512];
+    const char *string;
+    cJSON *object = NULL;
+    snprintf(source, sizeof source, "%s, line %llu", path, (unsigned long long)number);
+    TRY(json_parse(line, n, source, &object));
+    enum status status = STATUS_OK;
+    if (!cJSON_IsObject(object))
+        status = FAIL(STATUS_INVALID, "%s is not a JSON object; expected {\"prompt\": \"...\"}", source);
+    if (status == STATUS_OK)
+        status = json_get_string(object, field ? field : "prompt", source, &string);
+    if (status == STATUS_OK) {
+        RESERVE(prompts->strings, prompts->n_strings + 1, prompts->strings_capacity);
+        prompts->strings[prompts->n_strings] = copy_string(string);
+        add_prompt(prompts, prompts->strings[prompts->n_strings++], strlen(string));
     }
-    bool jsonl = length > 6 && strcmp(path + length - 6, ".jsonl") == 0;
-    return jsonl ? parse_objects(prompts, path) : STATUS_OK;
+    cJSON_Delete(object);
+    return status;
+}
+
+// Reads a file with one prompt per line; or JSON Lines, by the name or --field. "-" is standard input.
+// STATUS_INVALID: it cannot be read, holds no prompt, or a line is not as expected; the message names the
+// line.
+static enum status prompts_read(struct prompts *prompts, const char *path) {
+    const bool is_json = field || text_format_of(path) == TEXT_JSON_LINES;
+    enum status status = text_input_read_all(path, &prompts->file);
+    const char *line = prompts->file.data ? prompts->file.data : "", *end = line + prompts->file.length,
+               *newline;
+    for (uint64_t number = 1; status == STATUS_OK && line < end; line = newline + 1, number++) {
+        newline = memchr(line, '\n', (size_t)(end - line));
+        newline = newline ? newline : end;
+        const size_t n = text_line_bytes(line, (size_t)(newline - line));
+        if (!is_json)
+            add_prompt(prompts, line, n);
+        else if (!text_is_blank(line, n))
+            status = add_json_prompt(prompts, line, n, path, number);
+    }
+    return status != STATUS_OK || prompts->n > 0
+               ? status
+               : FAIL(STATUS_INVALID, "%s contains no prompt, expected one per line", path);
 }
 
 static void prompts_free(struct prompts *prompts) {
     for (int64_t i = 0; i < prompts->n; i++)
         token_list_free(&prompts->prompts[i].tokens);
-    for (int64_t i = 0; prompts->strings && i < prompts->n; i++)
+    for (size_t i = 0; i < prompts->n_strings; i++)
         free(prompts->strings[i]);
     free(prompts->strings);
     free(prompts->prompts);
-    free(prompts->file);
+    text_free(&prompts->file);
     *prompts = (struct prompts){0};
 }
 
@@ -214,8 +220,8 @@ struct interactive {
     struct text conversation;
     size_t before_answer; // bytes of the conversation before the model's last answer
     int64_t n_turns;
-    bool terminal, quit;
-    EditLine *edit; // on a terminal
+    bool terminal, is_first, quit; // is_first: nothing is read yet
+    EditLine *edit;                // on a terminal
     History *history;
     char *line; // without a terminal
     size_t line_capacity;
@@ -303,8 +309,11 @@ static const char *read_plain(struct interactive *interactive, size_t *n) {
     ssize_t length = getline(&interactive->line, &interactive->line_capacity, stdin);
     if (length <= 0)
         return NULL;
-    *n = (size_t)length - (interactive->line[length - 1] == '\n');
-    return interactive->line;
+    *n = text_line_bytes(interactive->line, (size_t)length - (interactive->line[length - 1] == '\n'));
+    const size_t mark = interactive->is_first ? text_mark_bytes(interactive->line, *n) : 0;
+    interactive->is_first = false;
+    *n -= mark;
+    return interactive->line + mark;
 }
 
 // ---- a turn
@@ -499,7 +508,8 @@ static enum status run_interactive(struct session *session, struct generator *ge
                                       .generator = generator,
                                       .request = request,
                                       .text = request->options,
-                                      .terminal = on_terminal()};
+                                      .terminal = on_terminal(),
+                                      .is_first = true};
     enum status status = interactive.terminal ? open_editor(&interactive) : STATUS_OK;
     if (status == STATUS_OK)
         status = take_lines(&interactive);
@@ -623,6 +633,8 @@ static enum status check_flags(void) {
                                     "--prompt, --prompts, --samples and --json");
     if (!interacts && (in_prefix[0] || in_suffix[0]))
         return FAIL(STATUS_INVALID, "train generate: --in-prefix and --in-suffix need --interactive");
+    if (field && !prompts_path)
+        return FAIL(STATUS_INVALID, "train generate: --field is of --prompts, which is missing");
     if (n_logprobs >= 0 && !as_json)
         return FAIL(STATUS_INVALID, "train generate: --logprobs needs --json");
     for (int i = 0; i < stops.n; i++)

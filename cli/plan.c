@@ -294,7 +294,7 @@ static enum status plan_one(struct planner *planner, struct plan_case *one) {
     if (status == STATUS_OK) {
         enum status resolved = config_resolve(&config, one->world);
         if (resolved == STATUS_OK && one == planner->report.cases)
-            data_log_mixture(&config, false); // a plan needs no data
+            data_log_mixture(&config); // a plan needs no data
         if (resolved == STATUS_INVALID)
             refuse(one, config.source);
         else

@@ -10,12 +10,14 @@
 #include "cli/commands.h"
 #include "cli/overwrite.h"
 #include "data/corpus.h"
+#include "data/text/documents.h"
 #include "data/tokenizer/tokenizer.h"
 
 static int64_t vocab_size = 4096;
 static double held_out = 0;
 static const char *out_path = NULL, *tokenizer_path = NULL;
-static bool force = false, end_of_text = false;
+static struct document_options documents;
+static bool force = false;
 
 static const struct arg flags[] = {
     {"--vocab-size", ARG_INTEGER, &vocab_size, 257, 65536,
@@ -23,8 +25,10 @@ static const struct arg flags[] = {
     {"--split", ARG_NUMBER, &held_out, 0, 0.99,
      "train: fraction of the text, from its end, to leave out (0)"},
     {"--out", ARG_STRING, &out_path, 0, 0, "train: the file to write, in tiktoken's format (required)"},
-    {"--end-of-text", ARG_FLAG, &end_of_text, 0, 0,
+    {"--end-of-text", ARG_FLAG, &documents.end_of_text, 0, 0,
      "train, encode: read <|endoftext|> as the end of a document, not as text"},
+    {"--field", ARG_STRING, &documents.field, 0, 0,
+     "train, encode: inputs are JSON Lines, and this member of each line's object is the text (\"text\")"},
     {"--force", ARG_FLAG, &force, 0, 0, "train: overwrite --out whatever it is"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
      "encode, decode: a tiktoken file, vocab.bpe, tokenizer.json, a folder with one, or "
@@ -42,10 +46,65 @@ static enum status make_out_folder(void) {
     return status;
 }
 
-static enum status train_tokenizer(const char *const *paths, int n_paths) {
-    struct corpus corpus = {0};
+// What a tokenizer is trained on.
+struct training_text {
+    struct text text;
+    size_t *starts; // (n) of the documents in it
+    size_t n, capacity;
+};
+
+static enum status take_part(void *context, const struct document_part *part) {
+    struct training_text *training = context;
+    if (part->starts) {
+        RESERVE(training->starts, training->n + 1, training->capacity);
+        training->starts[training->n++] = training->text.length;
+    }
+    text_add_bytes(&training->text, part->text, part->n);
+    return STATUS_OK;
+}
+
+// Where sizes are not known before, the split is that of tokenize: at the next start of a document, else at
+// the last one; within a single document, there.
+static void hold_out(struct training_text *training) {
+    const size_t target = (size_t)((double)training->text.length * (1 - held_out));
+    size_t n = 1, end = target > 0 ? target : 1;
+    for (size_t i = 1; i < training->n; i++) {
+        end = training->starts[n = i];
+        if (end >= target)
+            break;
+    }
+    training->text.length = end;
+    training->n = n;
+}
+
+static enum status read_training_text(const struct text_sources *sources, struct training_text *training) {
+    struct text_split split;
+    TRY(text_sources_split(sources, held_out, documents.end_of_text, &split));
+    TRY(documents_read(sources, &documents, (struct token_rules){0}, split, "learned", take_part, training));
+    if (held_out > 0 && !text_sources_are_sized(sources) && training->text.length > 0)
+        hold_out(training);
+    return training->text.length > 0
+               ? STATUS_OK
+               : FAIL(STATUS_INVALID, "train tokenizer train: %s contains no text", sources->list[0].path);
+}
+
+static enum status train_on(const struct training_text *training) {
     struct tokenizer *tokenizer = NULL;
-    struct text text = {0};
+    TRY(tokenizer_train(training->text.data, training->text.length, training->starts, training->n,
+                        (int)vocab_size, &tokenizer));
+    enum status status = make_out_folder();
+    if (status == STATUS_OK)
+        status = tokenizer_save(tokenizer, out_path);
+    if (status == STATUS_OK)
+        log_info("%s: %d ids from %zu bytes of text", out_path, tokenizer_n_ids(tokenizer),
+                 training->text.length);
+    tokenizer_delete(tokenizer);
+    return status;
+}
+
+static enum status train_tokenizer(const char *const *paths, int n_paths) {
+    struct text_sources sources;
+    struct training_text training = {0};
     if (!out_path)
         return FAIL(STATUS_INVALID, "train tokenizer train: --out FILE is missing");
     if (n_paths == 0)
@@ -53,54 +112,24 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
     const struct overwrite overwrite = {"tokenizer train", paths, n_paths, "a tokenizer", tokenizer_is_file};
     if (!force)
         TRY(overwrite_check(&overwrite, out_path));
-    enum status status = corpus_read(&corpus, paths, n_paths, held_out, end_of_text);
-    if (status == STATUS_OK && corpus.bytes == 0)
-        status = FAIL(STATUS_INVALID, "train tokenizer train: %s contains no text", paths[0]);
+    TRY(text_sources_find(paths, n_paths, documents.field != NULL, &sources));
+    enum status status = read_training_text(&sources, &training);
     if (status == STATUS_OK)
-        corpus_warn(&corpus, end_of_text, "learned");
-    for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++) {
-        const char *at = corpus.texts[i].text, *end = at + corpus.texts[i].train_bytes, *document;
-        for (size_t bytes; corpus_next_document(&at, end, end_of_text, &document, &bytes);)
-            text_add_bytes(&text, document, bytes);
-    }
-    if (status == STATUS_OK)
-        status = tokenizer_train(text.data, text.length, (int)vocab_size, &tokenizer);
-    if (status == STATUS_OK)
-        status = make_out_folder();
-    if (status == STATUS_OK)
-        status = tokenizer_save(tokenizer, out_path);
-    if (status == STATUS_OK)
-        log_info("%s: %d ids from %zu bytes of text", out_path, tokenizer_n_ids(tokenizer), text.length);
-    tokenizer_delete(tokenizer);
-    text_free(&text);
-    corpus_free(&corpus);
+        status = train_on(&training);
+    text_sources_free(&sources);
+    text_free(&training.text);
+    free(training.starts);
     return status;
-}
-
-// What is between documents stands where the marker was.
-static enum status encode_text(const struct tokenizer *tokenizer, const struct corpus_text *text,
-                               struct token_list *list) {
-    const char *at = text->text, *end = at + text->bytes, *document;
-    for (size_t bytes; corpus_next_document(&at, end, end_of_text, &document, &bytes);) {
-        TRY(tokenizer_encode(tokenizer, document, bytes, list));
-        if (document + bytes < end)
-            tokenizer_add_separator(tokenizer, false, list);
-    }
-    return STATUS_OK;
 }
 
 static enum status encode(const struct tokenizer *tokenizer, const char *const *paths, int n_paths) {
     static const char *const standard_input[] = {"-"};
-    struct corpus corpus = {0};
     struct token_list list = {0};
-    enum status status =
-        corpus_read(&corpus, n_paths ? paths : standard_input, n_paths ? n_paths : 1, 0, end_of_text);
-    for (int i = 0; i < corpus.n_texts && status == STATUS_OK; i++)
-        status = encode_text(tokenizer, &corpus.texts[i], &list);
+    enum status status = documents_encode(n_paths ? paths : standard_input, n_paths ? n_paths : 1, &documents,
+                                          tokenizer, false, &list);
     for (size_t i = 0; i < list.n && status == STATUS_OK; i++)
         printf("%" PRId32 "%c", list.ids[i], i + 1 < list.n ? ' ' : '\n');
     token_list_free(&list);
-    corpus_free(&corpus);
     return status;
 }
 
@@ -180,7 +209,8 @@ const struct command command_tokenizer = {
     .synopsis = "train TEXT... --out FILE [--force] | encode [TEXT...] --tokenizer FILE | decode [ID...] "
                 "--tokenizer FILE",
     .summary = "train a byte-pair tokenizer, encode text, decode ids",
-    .details = "encode and decode read standard input when no TEXT or ID is given.",
+    .details = "TEXT is what tokenize takes: a file, a folder or -, packed or not, plain or JSON Lines.\n"
+               "encode and decode read standard input when no TEXT or ID is given.",
     .examples = "Train a tokenizer of 4096 ids on a text.\n"
                 "./train tokenizer train book.txt --vocab-size 4096 --out book.tiktoken\n"
                 "Encode with it.\n./train tokenizer encode --tokenizer book.tiktoken <book.txt\n",

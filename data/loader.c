@@ -143,28 +143,53 @@ static enum status open_shards(struct sources *sources, const struct file_list *
 
 // ---- counting
 
-// Of a small corpus at least one sequence is held out, if as much is left.
-static size_t n_held_out(const struct sources_options *options, size_t total) {
-    const size_t sequence = (size_t)options->seq_len + 1,
-                 asked = (size_t)ceil((double)total * options->held_out);
-    return asked > 0 && asked < sequence && total >= 2 * sequence ? sequence : asked;
+static size_t n_sequences_of(size_t n_tokens, int seq_len) {
+    return n_tokens > 0 ? (n_tokens - 1) / (size_t)seq_len : 0;
+}
+
+// Of n tokens, `before` in their source, those before the split.
+static size_t tokens_before(size_t split, size_t before, size_t n) {
+    return split <= before ? 0 : split - before < n ? split - before : n;
+}
+
+static bool has_sequence(const struct shard *shards, int n_shards, size_t split, bool held_out, int seq_len) {
+    size_t before = 0;
+    for (int i = 0; i < n_shards; i++) {
+        const size_t n = shards[i].n_tokens, here = tokens_before(split, before, n);
+        if (n_sequences_of(held_out ? n - here : here, seq_len) > 0)
+            return true;
+        before += n;
+    }
+    return false;
+}
+
+// Where the held-out tokens begin. They hold at least one sequence, as sequences do not span shards: if need
+// be the last one of the last shard that has as much, if what comes before keeps one too.
+static size_t find_split(const struct shard *shards, int n_shards, const struct sources_options *options) {
+    const size_t sequence = (size_t)options->seq_len + 1;
+    size_t total = 0;
+    for (int i = 0; i < n_shards; i++)
+        total += shards[i].n_tokens;
+    const size_t split = total - (size_t)ceil((double)total * options->held_out);
+    if (split == total || has_sequence(shards, n_shards, split, true, options->seq_len))
+        return split;
+    for (int i = n_shards - 1; i >= 0; total -= shards[i--].n_tokens)
+        if (shards[i].n_tokens >= sequence)
+            return has_sequence(shards, n_shards, total - sequence, false, options->seq_len)
+                       ? total - sequence
+                       : split;
+    return split;
 }
 
 // Of a source's tokens, in the order of its shards, the last `held_out` are held out. Restricts each shard to
 // its tokens on the wanted side of the split.
-static void select_part(struct sources *sources, const struct source *source,
-                        const struct sources_options *options) {
-    size_t total = 0, before = 0;
-    for (int i = 0; i < source->n_shards; i++)
-        total += sources->shards[source->first_shard + i].n_tokens;
-    const size_t split = total - n_held_out(options, total);
-    for (int i = 0; i < source->n_shards; i++) {
-        struct shard *shard = &sources->shards[source->first_shard + i];
-        const size_t n = shard->n_tokens, here = split <= before      ? 0
-                                                 : split - before < n ? split - before
-                                                                      : n;
-        shard->first_token = options->of_held_out ? here : 0;
-        shard->n_tokens = options->of_held_out ? n - here : here;
+static void select_part(struct shard *shards, int n_shards, const struct sources_options *options) {
+    const size_t split = find_split(shards, n_shards, options);
+    size_t before = 0;
+    for (int i = 0; i < n_shards; i++) {
+        const size_t n = shards[i].n_tokens, here = tokens_before(split, before, n);
+        shards[i].first_token = options->of_held_out ? here : 0;
+        shards[i].n_tokens = options->of_held_out ? n - here : here;
         before += n;
     }
 }
@@ -182,10 +207,10 @@ static enum status check_size(const struct sources *sources, const struct source
 
 static enum status count_source(struct sources *sources, struct source *source,
                                 const struct sources_options *options) {
-    select_part(sources, source, options);
+    select_part(&sources->shards[source->first_shard], source->n_shards, options);
     for (int i = source->first_shard; i < source->first_shard + source->n_shards; i++) {
         struct shard *shard = sources_shard(sources, i);
-        const size_t n = shard->n_tokens > 0 ? (shard->n_tokens - 1) / (size_t)options->seq_len : 0;
+        const size_t n = n_sequences_of(shard->n_tokens, options->seq_len);
         sources->first_sequence[i + 1] = sources->first_sequence[i] + n;
         source->n_tokens += shard->n_tokens;
         source->n_sequences += n;

@@ -36,8 +36,8 @@ struct sources_options {
     const struct source_option *list; // (n), 1 <= n <= IDENTITY_MAX_SOURCES
     int n;
     const char *option; // config option that names them ("data.train"), for messages
-    double held_out;    // fraction of each source's tokens, from the end, that is held out (of few tokens at
-                        // least one sequence); 0: none
+    double held_out;    // fraction of each source's tokens, from the end, that is held out; more, where it
+                        // would hold no sequence: the last one, and what comes after it. 0: none
     bool of_held_out;   // what is held out, instead of what comes before it
     int seq_len;        // T
 };

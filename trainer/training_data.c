@@ -224,6 +224,7 @@ void trainer_describe_data(const struct trainer *trainer) {
     if (config->train.max_minutes == 0)
         snprintf(until, sizeof until, " up to step %lld", (long long)trainer->last_step);
     describe_sources(train, trainer->last_step, until);
+    data_log_sequences(loader_sources(train));
     if (loader_n_sequences(train) < (size_t)config->train.train_batch_size)
         log_warning(
             "data.train holds %zu sequences, fewer than a batch of %lld: every step repeats some of them; "
@@ -237,8 +238,10 @@ void trainer_describe_data(const struct trainer *trainer) {
         log_info("validation: %s tokens of %s%s, found beside data.train (data.val)",
                  text_count(tokens, sizeof tokens, (double)loader_n_tokens(trainer->val)),
                  config->data.val.list[0].files.paths[0], config->data.val.n > 1 ? ", ..." : "");
-    if (trainer->val)
+    if (trainer->val) {
         describe_sources(trainer->val, 0, "");
+        data_log_sequences(loader_sources(trainer->val));
+    }
     if (config->data.mask_documents)
         log_info("documents: attention stays within each, from one %s (id %d) to the next; positions "
                  "count from the start of the sequence",

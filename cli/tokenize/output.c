@@ -3,13 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/alloc.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/tokenize/tokenize.h"
-#include "data/text/input.h"
 
 #define UNFINISHED "tokenize.unfinished"
 
@@ -296,13 +296,18 @@ static void add_sources(const struct meta *meta, struct text *json) {
 
 enum status meta_checksum(const char *path, uint64_t *checksum) {
     static char block[1 << 18];
-    struct text_input *input;
-    TRY(text_input_open(path, &input));
-    enum status status = STATUS_OK;
-    for (size_t n = 1; n > 0 && status == STATUS_OK;)
-        status = text_input_read(input, block, sizeof block, &n);
-    *checksum = text_input_checksum(input);
-    text_input_close(input);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return FAIL(STATUS_FAILED, "cannot open %s: %s", path, strerror(errno));
+    XXH3_state_t *hash = XXH3_createState();
+    XXH3_64bits_reset(hash);
+    for (size_t n; (n = fread(block, 1, sizeof block, file)) > 0;)
+        XXH3_64bits_update(hash, block, n);
+    *checksum = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
+    const enum status status =
+        ferror(file) ? FAIL(STATUS_FAILED, "cannot read %s: %s", path, strerror(errno)) : STATUS_OK;
+    fclose(file);
     return status;
 }
 

@@ -17,9 +17,7 @@
 #include "base/text.h"
 #include "cli/tokenize/tokenize.h"
 #include "cli/version.h"
-#include "data/corpus.h"
-#include "data/text/json_line.h"
-#include "data/text/reader.h"
+#include "data/text/documents.h"
 
 #define BATCH_PER_THREAD ((size_t)2 << 20)
 #define SMALLEST_BATCH   ((size_t)8 << 20)
@@ -39,7 +37,7 @@ struct encoded {
 // Of one part of parallel_run.
 struct part {
     struct token_encoder *encoder;
-    struct text line;
+    struct documents documents;
 };
 // What a restart needs, besides the counts of the sources, which follow it in the record.
 struct progress {
@@ -52,7 +50,7 @@ struct run {
     const struct tokenize_options *options;
     const struct tokenizer *tokenizer;
     const struct text_sources *sources;
-    const char *field;  // of JSON Lines
+    struct document_options documents;
     struct part *parts; // (n_parts)
     int n_parts;
     struct encoded *encoded; // (capacity) of the batch
@@ -72,61 +70,29 @@ struct run {
 
 // ---- one chunk
 
-static uint64_t count_markers(const char *text, size_t n) {
-    const size_t length = sizeof CORPUS_END_OF_TEXT - 1;
-    uint64_t markers = 0;
-    for (const char *at = text, *end = text + n;
-         (at = memmem(at, (size_t)(end - at), CORPUS_END_OF_TEXT, length)); at += length)
-        markers++;
-    return markers;
-}
-
-//   starts   a document begins with the text
-static enum status encode_text(const struct run *run, struct part *part, const char *text, size_t bytes,
-                               bool starts, struct encoded *out) {
-    const char *at = text, *document;
-    for (size_t n; corpus_next_document(&at, text + bytes, run->options->end_of_text, &document, &n);) {
-        if (starts && n > 0) {
-            tokenizer_add_separator(run->tokenizer, false, &out->ids);
-            out->n_documents++;
-        }
-        TRY(token_encoder_add(part->encoder, document, n, starts, &out->ids));
-        out->n_bytes += n;
-        starts = true;
-    }
-    out->n_markers += run->options->end_of_text ? 0 : count_markers(text, bytes);
-    return STATUS_OK;
-}
-
-static enum status encode_lines(const struct run *run, struct part *part, const char *path, const char *lines,
-                                const struct text_chunk *chunk, struct encoded *out) {
-    uint64_t number = chunk->line;
-    for (const char *line = lines, *end = lines + chunk->n, *newline; line < end;
-         line = newline + 1, number++) {
-        newline = memchr(line, '\n', (size_t)(end - line));
-        newline = newline ? newline : end;
-        const size_t n = (size_t)(newline - line);
-        if (text_is_blank(line, n))
-            continue;
-        TRY(json_line_read(line, n, run->field, path, number, &part->line));
-        TRY(encode_text(run, part, part->line.data, part->line.length, true, out));
-    }
-    return STATUS_OK;
-}
-
 static enum status encode_chunk(const struct run *run, struct part *part, const struct text_batch *batch,
                                 int i) {
     const struct text_chunk *chunk = &batch->chunks[i];
     const struct text_source *source = &run->sources->list[chunk->source];
-    const char *text = batch->bytes + chunk->at;
     struct encoded *out = &run->encoded[i];
     const struct token_list ids = {out->ids.ids, 0, out->ids.capacity};
     *out = (struct encoded){.ids = ids, .bad_at = chunk->n};
-    if (source->format == TEXT_JSON_LINES)
-        return encode_lines(run, part, strcmp(source->path, "-") ? source->path : "standard input", text,
-                            chunk, out);
-    out->bad_at = corpus_text_bytes(text, chunk->n);
-    return encode_text(run, part, text, chunk->n, chunk->starts_document, out);
+    if (source->format == TEXT_PLAIN)
+        out->bad_at = documents_valid_bytes(batch->bytes + chunk->at, chunk->n);
+    documents_begin(&part->documents, &run->documents, source, batch, chunk);
+    for (struct document_part document;;) {
+        TRY(documents_next(&part->documents, &document));
+        if (document.n == 0)
+            break;
+        if (document.starts) {
+            tokenizer_add_separator(run->tokenizer, false, &out->ids);
+            out->n_documents++;
+        }
+        TRY(token_encoder_add(part->encoder, document.text, document.n, document.starts, &out->ids));
+        out->n_bytes += document.n;
+    }
+    out->n_markers = part->documents.n_markers;
+    return STATUS_OK;
 }
 
 // ---- a batch
@@ -211,55 +177,6 @@ void tokenize_show(struct tokenize_shown *shown, uint64_t done, uint64_t tokens)
         log_info("%s", log_join_fields(fields, N_FIELDS, sizeof line - 1, line, sizeof line));
 }
 
-// ---- the split by bytes
-
-static enum status read_file(void *context, uint64_t offset, size_t n, char *out) {
-    const int error = file_read_at(*(const int *)context, offset, n, out);
-    return error ? FAIL(STATUS_FAILED, "cannot read a text: %s",
-                        error == FILE_READ_SHORT ? "it was truncated while in use" : strerror(error))
-                 : STATUS_OK;
-}
-
-static enum status split_point(const struct text_source *source, uint64_t wanted, bool documents,
-                               uint64_t *point) {
-    int descriptor;
-    TRY(file_open_regular(source->path, O_RDONLY, &descriptor));
-    enum status status = corpus_split_point(&(struct corpus_bytes){read_file, &descriptor, source->bytes},
-                                            wanted, documents, point);
-    close(descriptor);
-    return status;
-}
-
-static bool all_sized(const struct text_sources *sources) {
-    for (int i = 0; i < sources->n; i++)
-        if (!sources->list[i].is_sized)
-            return false;
-    return true;
-}
-
-// Where the last fraction of all bytes begins, if all sizes are known.
-static enum status find_split(struct run *run) {
-    const struct text_sources *sources = run->sources;
-    const double held_out = run->options->held_out;
-    uint64_t bytes = 0, point = 0;
-    run->split.source = -1;
-    if (held_out == 0 || !all_sized(sources))
-        return STATUS_OK;
-    for (int i = 0; i < sources->n; i++)
-        bytes += sources->list[i].bytes;
-    uint64_t wanted = (uint64_t)((double)bytes * (1 - held_out));
-    for (int i = 0; i < sources->n; i++) {
-        const struct text_source *source = &sources->list[i];
-        TRY(split_point(source, wanted, run->options->end_of_text, &point));
-        if (point < source->bytes) {
-            run->split = (struct text_split){i, point};
-            return STATUS_OK;
-        }
-        wanted -= wanted < point ? wanted : point;
-    }
-    return STATUS_OK;
-}
-
 // ---- the record of an unfinished run
 
 static void describe_settings(struct run *run, const struct tokenizer_identity *tokenizer) {
@@ -268,7 +185,8 @@ static void describe_settings(struct run *run, const struct tokenizer_identity *
     char number[32], name[TOKENIZER_DESCRIPTION_BYTES];
     text_add(settings, "%s\n%s, %d, %s, %d, %s, %" PRId64 "\n", version_text(),
              tokenizer_identity_describe(tokenizer, name), (int)run->output.train.token_bytes,
-             text_double(number, options->held_out), options->end_of_text, run->field, options->shard_tokens);
+             text_double(number, options->held_out), options->end_of_text,
+             options->field ? options->field : "text", options->shard_tokens);
     for (int i = 0; i < run->sources->n; i++) {
         const struct text_source *source = &run->sources->list[i];
         text_add(settings, "%s, %" PRIu64 ", %" PRId64 "\n", source->path, source->bytes,
@@ -347,9 +265,7 @@ static void warn_of_encoding(struct run *run, const struct text_batch *batch, co
     if (run->warned_source == chunk->source)
         return;
     run->warned_source = chunk->source;
-    corpus_warn_of_encoding(
-        source->path, source->is_sized ? file_kind_of_path(source->path) : FILE_KIND_UNKNOWN,
-        chunk->offset + bad_at, (unsigned char)batch->bytes[chunk->at + bad_at], "encoded");
+    documents_warn_of_encoding(source, batch, chunk, bad_at, "encoded");
 }
 
 // With a token that begins documents, end-of-text ends the one before: nothing is before the first of a
@@ -449,7 +365,7 @@ static uint64_t total_bytes(const struct text_sources *sources) {
 }
 
 static enum status tokenize(struct run *run) {
-    TRY(find_split(run));
+    TRY(text_sources_split(run->sources, run->options->held_out, run->options->end_of_text, &run->split));
     TRY(begin(run));
     for (int i = 0; i < run->n_parts; i++)
         run->parts[i].encoder = token_encoder_new(run->tokenizer);
@@ -464,7 +380,7 @@ static enum status tokenize(struct run *run) {
     TRY(end_split(run, &output->val));
     if (output->train.counts.n_bytes + output->val.counts.n_bytes == 0)
         return FAIL(STATUS_INVALID, "train tokenize: %s contains no text", run->sources->list[0].path);
-    if (run->options->held_out == 0 || all_sized(run->sources))
+    if (run->options->held_out == 0 || text_sources_are_sized(run->sources))
         return STATUS_OK;
     run->has_record = false; // what is moved to val was in the finished shards
     return output_hold_out(output, run->options->held_out, run->tokenizer);
@@ -484,7 +400,7 @@ static enum status publish(struct run *run) {
 static void free_run(struct run *run) {
     for (int i = 0; i < run->n_parts; i++) {
         token_encoder_delete(run->parts[i].encoder);
-        text_free(&run->parts[i].line);
+        documents_free(&run->parts[i].documents);
     }
     for (int i = 0; i < run->capacity; i++)
         token_list_free(&run->encoded[i].ids);
@@ -504,7 +420,7 @@ enum status texts_tokenize(const struct tokenize_options *options, const struct 
     struct run run = {.options = options,
                       .tokenizer = tokenizer,
                       .sources = sources,
-                      .field = options->field ? options->field : "text",
+                      .documents = {options->field, options->end_of_text},
                       .n_parts = parallel_threads(),
                       .split = {.source = -1},
                       .progress.target = target < SMALLEST_BATCH  ? SMALLEST_BATCH
@@ -525,7 +441,7 @@ enum status texts_tokenize(const struct tokenize_options *options, const struct 
             log_info("%s: the same command keeps the finished shards once the cause is removed",
                      options->out);
     } else {
-        corpus_warn_of_markers(run.progress.n_markers, "encoded");
+        documents_warn_of_markers(run.progress.n_markers, "encoded");
         split_report(&run.output.train);
         split_report(&run.output.val);
     }

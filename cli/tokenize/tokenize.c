@@ -68,16 +68,28 @@ static size_t read_ids(const struct raw *raw, const char *bytes, size_t n, int32
     return n / raw->token_bytes;
 }
 
-// Ids have no header: any file of an even size could be some.
+#define LEAST_TEXT 64 // bytes of ids are hardly ever text for as long
+
+// --raw says that the file holds ids, which have no header: any file of an even size could be some. UTF-16 is
+// a guess that ids of bytes look like, and a few ids may look like text. Signatures and longer texts are no
+// ids, unless --dtype says it again.
 static enum status refuse_other_kinds(const struct raw *raw, const char *path, const char *start, size_t n) {
     const enum file_kind kind = file_kind_of(start, n);
     if (kind == FILE_KIND_SHARD)
         return FAIL(STATUS_INVALID, "%s has a header already: it is a token shard and needs no --raw", path);
-    return kind == FILE_KIND_UNKNOWN
-               ? STATUS_OK
-               : file_kind_refuse(kind, path, "",
-                                  raw->token_bytes == 2 ? "token ids of 2 bytes without a header"
-                                                        : "token ids of 4 bytes without a header");
+    if (kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT_UTF_16 ||
+        (file_kind_is_text(kind) && n < LEAST_TEXT))
+        return STATUS_OK;
+    if (options.dtype) {
+        log_warning("%s looks like %s, and is read as token ids, as --raw and --dtype say", path,
+                    file_kind_name(kind));
+        return STATUS_OK;
+    }
+    char expected[100];
+    snprintf(expected, sizeof expected,
+             "token ids of %zu bytes without a header (if it holds some, give --dtype too)",
+             raw->token_bytes);
+    return file_kind_refuse(kind, path, "", expected);
 }
 
 static enum status add_stream(const struct raw *raw, struct split_writer *split, const char *path,

@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/file_kind.h"
+#include "base/log.h"
 
 #define BLOCK_BYTES ((size_t)1 << 18)
 
@@ -24,6 +25,9 @@ struct text_input {
     char *block; // (BLOCK_BYTES) [at, n) is not used yet
     size_t at, n;
     bool at_end; // of the file
+    char *start; // (FILE_KIND_START_BYTES) the text's first bytes; [start_at, start_n) is not read yet
+    size_t start_at, start_n, mark_bytes;
+    enum file_kind kind; // of the text
     uint64_t file_bytes;
     XXH3_state_t *checksum;
     bool in_frame; // inside of a member of gzip or a frame of zstd
@@ -82,11 +86,27 @@ static enum status open_unpacker(struct text_input *input) {
     return STATUS_OK;
 }
 
+static enum status read_text(struct text_input *input, char *out, size_t room, size_t *n);
+
+static enum status check_kind(struct text_input *input) {
+    enum status status = STATUS_OK;
+    for (size_t n = 1; status == STATUS_OK && n > 0; input->start_n += n)
+        status = read_text(input, input->start + input->start_n, FILE_KIND_START_BYTES - input->start_n, &n);
+    TRY(status);
+    input->kind = file_kind_of(input->start, input->start_n);
+    input->start_at = input->mark_bytes = text_mark_bytes(input->start, input->start_n);
+    return input->start_n == 0 || file_kind_is_text(input->kind)
+               ? STATUS_OK
+               : file_kind_refuse(input->kind, input->name, text_input_is_packed(input) ? ", unpacked" : "",
+                                  "text, JSON Lines, or either packed with gzip or zstd");
+}
+
 enum status text_input_open(const char *path, struct text_input **out) {
     struct text_input *input = *out = allocate(1, sizeof *input);
     input->descriptor = -1;
     input->path = copy_string(path);
     input->block = allocate(BLOCK_BYTES, 1);
+    input->start = allocate(FILE_KIND_START_BYTES, 1);
     input->checksum = XXH3_createState();
     enum status status = input->checksum ? open_file(input) : FAIL(STATUS_FAILED, "cannot hash %s", path);
     if (status == STATUS_OK)
@@ -95,6 +115,8 @@ enum status text_input_open(const char *path, struct text_input **out) {
         status = read_block(input);
     if (status == STATUS_OK)
         status = open_unpacker(input);
+    if (status == STATUS_OK)
+        status = check_kind(input);
     if (status != STATUS_OK) {
         text_input_close(input);
         *out = NULL;
@@ -111,6 +133,7 @@ void text_input_close(struct text_input *input) {
         inflateEnd(&input->gzip);
     ZSTD_freeDStream(input->zstd);
     XXH3_freeState(input->checksum);
+    free(input->start);
     free(input->block);
     free(input->path);
     free(input);
@@ -207,12 +230,48 @@ static enum status read_plain(struct text_input *input, char *out, size_t room, 
     return STATUS_OK;
 }
 
-enum status text_input_read(struct text_input *input, char *out, size_t room, size_t *n) {
+static enum status read_text(struct text_input *input, char *out, size_t room, size_t *n) {
     *n = 0;
     return room == 0             ? STATUS_OK
            : input->in_gzip      ? read_gzip(input, out, room, n)
            : input->zstd != NULL ? read_zstd(input, out, room, n)
                                  : read_plain(input, out, room, n);
+}
+
+enum status text_input_read(struct text_input *input, char *out, size_t room, size_t *n) {
+    const size_t left = input->start_n - input->start_at;
+    if (left == 0)
+        return read_text(input, out, room, n);
+    *n = left < room ? left : room;
+    memcpy(out, input->start + input->start_at, *n);
+    input->start_at += *n;
+    return STATUS_OK;
+}
+
+enum status text_input_read_all(const char *path, struct text *out) {
+    struct text_input *input;
+    TRY(text_input_open(path, &input));
+    char *block = allocate(BLOCK_BYTES, 1);
+    enum status status = input->kind == FILE_KIND_TEXT_UTF_16
+                             ? file_kind_refuse(input->kind, input->name, "", "UTF-8")
+                             : STATUS_OK;
+    if (input->kind == FILE_KIND_TEXT_8_BIT)
+        log_warning("%s is not UTF-8; its bytes are taken as they are", input->name);
+    for (size_t n = 1; status == STATUS_OK && n > 0;) {
+        status = text_input_read(input, block, BLOCK_BYTES, &n);
+        text_add_bytes(out, block, status == STATUS_OK ? n : 0);
+    }
+    free(block);
+    text_input_close(input);
+    return status;
+}
+
+bool text_input_is_packed(const struct text_input *input) {
+    return input->in_gzip || input->zstd;
+}
+
+size_t text_input_mark_bytes(const struct text_input *input) {
+    return input->mark_bytes;
 }
 
 const char *text_input_name(const struct text_input *input) {

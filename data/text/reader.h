@@ -32,15 +32,10 @@ struct text_batch {
 };
 void text_batch_free(struct text_batch *batch);
 
-// Plain text from this place on is held out. source -1: none.
-struct text_split {
-    int source;
-    uint64_t offset;
-};
-
 struct text_reader;
 //   sources       must outlive the reader
 //   rules         of the tokenizer that will encode the chunks
+//   split         plain text from there on is held out
 //   documents     CORPUS_END_OF_TEXT ends a document
 //   target        bytes of a batch; of many small sources a batch has fewer, as its chunks are limited too
 struct text_reader *text_reader_new(const struct text_sources *sources, struct token_rules rules,

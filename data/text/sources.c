@@ -4,14 +4,17 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/file_kind.h"
+#include "data/corpus.h"
+#include "data/text/input.h"
 
 #define DEEPEST 64 // folders in folders
 
@@ -20,7 +23,7 @@ static bool ends_with(const char *name, size_t length, const char *suffix) {
     return length > n && strncasecmp(name + length - n, suffix, n) == 0;
 }
 
-static enum text_format format_of(const char *path) {
+enum text_format text_format_of(const char *path) {
     static const char *const packed[] = {".gz", ".zst", ".zstd"}, *const json[] = {".jsonl", ".ndjson",
                                                                                    ".json"};
     size_t length = strlen(path);
@@ -35,25 +38,25 @@ static enum text_format format_of(const char *path) {
     return TEXT_PLAIN;
 }
 
-static bool is_text(enum file_kind kind) {
-    return kind == FILE_KIND_UNKNOWN || kind == FILE_KIND_TEXT || kind == FILE_KIND_TEXT_8_BIT ||
-           kind == FILE_KIND_TEXT_UTF_16 || kind == FILE_KIND_GZIP || kind == FILE_KIND_ZSTD;
+static enum status look_at(struct text_source *source, const char *path, const struct stat *info) {
+    struct text_input *input;
+    TRY(text_input_open(path, &input));
+    source->mark_bytes = text_input_mark_bytes(input);
+    source->bytes = (uint64_t)info->st_size - source->mark_bytes;
+    source->modified_ns = info->st_mtim.tv_sec * INT64_C(1000000000) + info->st_mtim.tv_nsec;
+    source->is_sized = source->format == TEXT_PLAIN && !text_input_is_packed(input);
+    text_input_close(input);
+    return STATUS_OK;
 }
 
 static enum status add(struct text_sources *sources, const char *path, bool json_lines) {
     struct stat info = {0};
-    struct text_source source = {.format = json_lines ? TEXT_JSON_LINES : format_of(path)};
+    struct text_source source = {.format = json_lines ? TEXT_JSON_LINES : text_format_of(path)};
     const bool is_stdin = strcmp(path, "-") == 0;
     if (!is_stdin && stat(path, &info) != 0)
         return FAIL(STATUS_INVALID, "cannot open %s: %s", path, strerror(errno));
-    if (!is_stdin && S_ISREG(info.st_mode)) {
-        const enum file_kind kind = file_kind_of_path(path);
-        if (!is_text(kind))
-            return file_kind_refuse(kind, path, "", "text, JSON Lines, or either packed with gzip or zstd");
-        source.bytes = (uint64_t)info.st_size;
-        source.modified_ns = info.st_mtim.tv_sec * INT64_C(1000000000) + info.st_mtim.tv_nsec;
-        source.is_sized = source.format == TEXT_PLAIN && kind != FILE_KIND_GZIP && kind != FILE_KIND_ZSTD;
-    }
+    if (!is_stdin && S_ISREG(info.st_mode))
+        TRY(look_at(&source, path, &info));
     for (int i = 0; is_stdin && i < sources->n; i++)
         if (strcmp(sources->list[i].path, "-") == 0)
             return FAIL(STATUS_INVALID, "- is given twice, but standard input can be read once only");
@@ -115,4 +118,57 @@ void text_sources_free(struct text_sources *sources) {
         free(sources->list[i].path);
     free(sources->list);
     *sources = (struct text_sources){0};
+}
+
+// ---- the split
+
+struct text_file {
+    int descriptor;
+    uint64_t first; // byte of the text in the file
+};
+
+static enum status read_file(void *context, uint64_t offset, size_t n, char *out) {
+    const struct text_file *file = context;
+    const int error = file_read_at(file->descriptor, file->first + offset, n, out);
+    return error ? FAIL(STATUS_FAILED, "cannot read a text: %s",
+                        error == FILE_READ_SHORT ? "it was truncated while in use" : strerror(error))
+                 : STATUS_OK;
+}
+
+static enum status split_point(const struct text_source *source, uint64_t wanted, bool documents,
+                               uint64_t *point) {
+    struct text_file file = {.first = source->mark_bytes};
+    TRY(file_open_regular(source->path, O_RDONLY, &file.descriptor));
+    enum status status =
+        corpus_split_point(&(struct corpus_bytes){read_file, &file, source->bytes}, wanted, documents, point);
+    close(file.descriptor);
+    return status;
+}
+
+bool text_sources_are_sized(const struct text_sources *sources) {
+    for (int i = 0; i < sources->n; i++)
+        if (!sources->list[i].is_sized)
+            return false;
+    return true;
+}
+
+enum status text_sources_split(const struct text_sources *sources, double held_out, bool documents,
+                               struct text_split *split) {
+    uint64_t bytes = 0, point = 0;
+    *split = (struct text_split){-1, 0};
+    if (held_out == 0 || !text_sources_are_sized(sources))
+        return STATUS_OK;
+    for (int i = 0; i < sources->n; i++)
+        bytes += sources->list[i].bytes;
+    uint64_t wanted = (uint64_t)((double)bytes * (1 - held_out));
+    for (int i = 0; i < sources->n; i++) {
+        const struct text_source *source = &sources->list[i];
+        TRY(split_point(source, wanted, documents, &point));
+        if (point < source->bytes) {
+            *split = (struct text_split){i, point};
+            return STATUS_OK;
+        }
+        wanted -= wanted < point ? wanted : point;
+    }
+    return STATUS_OK;
 }

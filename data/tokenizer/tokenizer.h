@@ -107,11 +107,13 @@ void tokenizer_delete(struct tokenizer *tokenizer);
 bool tokenizer_is_file(const char *path);
 
 // Trains BPE on the text until there are vocab_size ids: 256 bytes, vocab_size - 257 merges, end-of-text.
+// Merges do not reach from one document into the next.
 // Deterministic: merges the most frequent pair first; of equally frequent pairs, the smaller pair of ids.
 // STATUS_INVALID: vocab_size is below 257 or above 65536, or the text has too few pairs (the message has the
 // number of ids that it allows).
-enum status tokenizer_train(const char *text, size_t bytes, int vocab_size,
-                            struct tokenizer **out) MUST_CHECK;
+//   starts   (n_starts) of the documents in the text, ascending, below `bytes`; none: it is one
+enum status tokenizer_train(const char *text, size_t bytes, const size_t *starts, size_t n_starts,
+                            int vocab_size, struct tokenizer **out) MUST_CHECK;
 // Writes a file for tokenizer_load, under the name that tokenizer_file_name gives: "tokenizer.tiktoken" for
 // tokenizers that work like GPT-2's ("bytes" too: 256 single bytes), else "tokenizer.json".
 enum status tokenizer_save(const struct tokenizer *tokenizer, const char *path) MUST_CHECK;

@@ -82,11 +82,16 @@ static void count_word(struct training *training, const char *text, size_t n) {
     training->words[training->n_words++] = (struct word){.text = text, .n_bytes = n, .count = 1, .n = (int)n};
 }
 
-static enum status count_words(struct training *training, const char *text, size_t bytes) {
+// A word ends at the end of its document.
+//   starts   (n) of the documents in the text; none: it is one
+static enum status count_words(struct training *training, const char *text, size_t bytes,
+                               const size_t *starts, size_t n_starts) {
     const struct token_rules rules = {.pattern = TOKEN_PATTERN_GPT2};
-    size_t total = 0;
+    size_t total = 0, later = 0;
     for (size_t at = 0, n; at < bytes; at += n) {
-        n = tokenizer_next_pretoken(rules, text + at, bytes - at);
+        while (later < n_starts && starts[later] <= at)
+            later++;
+        n = tokenizer_next_pretoken(rules, text + at, (later < n_starts ? starts[later] : bytes) - at);
         if (n > INT32_MAX / 2)
             return FAIL(STATUS_INVALID, "a word of %zu bytes is too long to train on", n);
         count_word(training, text + at, n);
@@ -283,14 +288,13 @@ static bool merge_best(struct training *training) {
     return true;
 }
 
-static enum status train(struct training *training, const char *text, size_t bytes, int n_tokens) {
+static enum status train(struct training *training, int n_tokens) {
     training->offsets = allocate((size_t)n_tokens + 1, sizeof *training->offsets);
     for (int byte = 0; byte < 256; byte++) {
         const char c = (char)byte;
         text_add_bytes(&training->bytes, &c, 1);
         training->offsets[++training->n_tokens] = (uint32_t)training->bytes.length;
     }
-    TRY(count_words(training, text, bytes));
     count_pairs(training);
     while (training->n_tokens < n_tokens)
         if (!merge_best(training))
@@ -313,7 +317,8 @@ static void training_free(struct training *training) {
     free(training->offsets);
 }
 
-enum status tokenizer_train(const char *text, size_t bytes, int vocab_size, struct tokenizer **out) {
+enum status tokenizer_train(const char *text, size_t bytes, const size_t *starts, size_t n_starts,
+                            int vocab_size, struct tokenizer **out) {
     struct training training = {0};
     *out = NULL;
     if (vocab_size < 257 || vocab_size > 65536)
@@ -321,7 +326,9 @@ enum status tokenizer_train(const char *text, size_t bytes, int vocab_size, stru
                     "a vocabulary of %d ids, expected from 257 (256 bytes and end-of-text) to 65536",
                     vocab_size);
     struct token_table tokens = {0};
-    enum status status = train(&training, text, bytes, vocab_size - 1);
+    enum status status = count_words(&training, text, bytes, starts, n_starts);
+    if (status == STATUS_OK)
+        status = train(&training, vocab_size - 1);
     for (int id = 0; id < training.n_tokens && status == STATUS_OK; id++)
         token_table_add(&tokens, training.bytes.data + training.offsets[id],
                         training.offsets[id + 1] - training.offsets[id], TOKEN_NORMAL, 0);

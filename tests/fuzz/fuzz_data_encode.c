@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         "upon the face of the waters.\n  'Tis 1611's -- \xC3\xA9t\xC3\xA9 \xE2\x80\x94\n";
     static struct tokenizer *tokenizer;
     if (!tokenizer)
-        FUZZ_REQUIRE(tokenizer_train(text, strlen(text), 290, &tokenizer) == STATUS_OK);
+        FUZZ_REQUIRE(tokenizer_train(text, strlen(text), NULL, 0, 290, &tokenizer) == STATUS_OK);
     for (int pattern = TOKEN_PATTERN_GPT2; pattern <= TOKEN_PATTERN_O200K; pattern++)
         check_pattern((enum token_pattern)pattern, (const char *)data, size);
     if (size > 0)

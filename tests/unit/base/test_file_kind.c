@@ -39,6 +39,14 @@ static const struct {
     OF(TEXT_UTF_16, "\xff\xfeH\0a\0"),
     OF(TEXT_UTF_16, "H\0e\0l\0l\0o\0 \0y\0o\0u\0"),
     OF(TEXT_UTF_16, "\0H\0e\0l\0l\0o\0 \0y\0o\0u"),
+    OF(ARROW, "\xff\xff\xff\xff\x78\2\0\0\x10\0\0\0"), // a stream
+    OF(PICTURE, "\x89PNG\r\n\x1a\n\0\0\0\rIHDR"),
+    OF(PICTURE, "\xff\xd8\xff\xe0\0\x10JFIF\0"),
+    OF(PICTURE, "GIF89a\x0a\0\x0a\0"),
+    OF(PDF, "%PDF-1.7\n%\xe2\xe3\xcf\xd3\n"),
+    OF(TEXT, "GGUF is a format of llama.cpp's"),
+    OF(TEXT, "PAR1 and ARROW1 are signatures"),
+    OF(TEXT_8_BIT, "\xcf\xf0\xe8\xe2\xe5\xf2, \xec\xe8\xf0"), // CP1251
     OF(UNKNOWN, ""),
     OF(UNKNOWN, "\x80\2\1\0\7\0\2\0"),                                     // ids 640, 1, 7, 2
     OF(UNKNOWN, "\x12\0\x01\0\x2f\0\x05\0\x2e\0\x2b\0\x3a\0\x1e\0\x33\0"), // nanoGPT's characters
@@ -59,6 +67,13 @@ static void test_ids_are_unknown(void **state) {
             ids[i] = (uint16_t)rng_below(seed, 0, i, seed % 2 ? 50257 : 65);
         assert_int_equal(file_kind_of((const char *)ids, sizeof ids), FILE_KIND_UNKNOWN);
     }
+}
+
+static void test_tar(void **state) {
+    (void)state;
+    char start[512] = "t.txt";
+    memcpy(start + 257, "ustar", 6);
+    assert_int_equal(file_kind_of(start, sizeof start), FILE_KIND_TAR);
 }
 
 static void test_advice_has_the_path(void **state) {
@@ -95,9 +110,8 @@ static void test_utf_8(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_ids_are_unknown),
-        cmocka_unit_test(test_advice_has_the_path),
+        cmocka_unit_test(test_kinds), cmocka_unit_test(test_ids_are_unknown),
+        cmocka_unit_test(test_tar),   cmocka_unit_test(test_advice_has_the_path),
         cmocka_unit_test(test_utf_8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "data/corpus.h"
 #include "data/shard.h"
+#include "data/text/sources.h"
 #include "data/tokenizer/tokenizer.h"
 #include "tests/support/temporary.h"
 
@@ -41,21 +41,20 @@ static void write_texts(const char *const *texts, int n) {
 // Splits the texts and compares how many bytes of each are for training.
 static void expect_split_at(const char *const *texts, int n, double held_out, const size_t *wanted) {
     const char *const names[] = {paths[0], paths[1], paths[2]};
-    struct corpus corpus;
-    size_t total = 0, total_train = 0;
+    struct text_sources sources;
+    struct text_split split;
     write_texts(texts, n);
-    EXPECT_OK(corpus_read(&corpus, names, n, held_out, false));
-    assert_int_equal(corpus.n_texts, n);
+    EXPECT_OK(text_sources_find(names, n, false, &sources));
+    EXPECT_OK(text_sources_split(&sources, held_out, false, &split));
+    assert_int_equal(sources.n, n);
     for (int i = 0; i < n; i++) {
-        assert_int_equal(corpus.texts[i].bytes, strlen(texts[i]));
-        assert_string_equal(corpus.texts[i].text, texts[i]);
-        assert_int_equal(corpus.texts[i].train_bytes, wanted[i]);
-        total += corpus.texts[i].bytes;
-        total_train += wanted[i];
+        assert_int_equal(sources.list[i].bytes, strlen(texts[i]));
+        assert_int_equal(split.source < 0 || i < split.source ? sources.list[i].bytes
+                         : i == split.source                  ? split.offset
+                                                              : 0,
+                         wanted[i]);
     }
-    assert_int_equal(corpus.bytes, total);
-    assert_int_equal(corpus.train_bytes, total_train);
-    corpus_free(&corpus);
+    text_sources_free(&sources);
 }
 
 static void test_where_the_validation_split_begins(void **state) {
@@ -79,18 +78,30 @@ static void test_where_the_validation_split_begins(void **state) {
     expect_split_at(texts, 3, 0.1, (const size_t[]){19, 15, 10 + 1}); // 44.1: within "nine"
     expect_split_at(texts, 3, 0.4, (const size_t[]){19, 10, 0});      // 29.4: the last line of the second
     expect_split_at(texts, 3, 0.9, (const size_t[]){8, 0, 0});        // 4.9: within "two"
+    // A byte-order mark is no text.
+    const char *marked[] = {"\xef\xbb\xbfline 0...\nline 1...\n"};
+    const char *const names[] = {paths[0]};
+    struct text_sources sources;
+    struct text_split split;
+    write_texts(marked, 1);
+    EXPECT_OK(text_sources_find(names, 1, false, &sources));
+    EXPECT_OK(text_sources_split(&sources, 0.55, false, &split));
+    assert_int_equal(sources.list[0].bytes, 20);
+    assert_int_equal(split.offset, 10);
+    text_sources_free(&sources);
 }
 
 static void test_unreadable_texts(void **state) {
     (void)state;
-    const char *const names[] = {paths[0], temporary.folder};
-    struct corpus corpus;
+    const char *const names[] = {paths[0], "absent.txt"};
+    struct text_sources sources;
+    struct text_split split;
     write_texts((const char *[]){"x"}, 1);
-    EXPECT_FAILURE(STATUS_INVALID, corpus_read(&corpus, names, 2, 0, false), temporary.folder, "folder");
-    corpus_free(&corpus);
-    EXPECT_OK(corpus_read(&corpus, names, 0, 0.1, false));
-    assert_int_equal(corpus.bytes, 0);
-    corpus_free(&corpus);
+    EXPECT_FAILURE(STATUS_INVALID, text_sources_find(names, 2, false, &sources), "absent.txt");
+    EXPECT_OK(text_sources_find(names, 0, false, &sources));
+    EXPECT_OK(text_sources_split(&sources, 0.1, false, &split));
+    assert_int_equal(split.source, -1);
+    text_sources_free(&sources);
 }
 
 // ---- train tokenize

@@ -452,6 +452,38 @@ static void test_held_out(void **state) {
     }
 }
 
+// A short last shard holds no sequence: what is held out begins in the one before, with its last sequence.
+static void test_held_out_with_a_short_last_shard(void **state) {
+    (void)state;
+    char shards[300];
+    write_shard("short-0.bin", 20 * T + 1, 0);
+    write_shard("short-1.bin", T, 5000);
+    temporary_path(&temporary, "short-*.bin", shards, sizeof shards);
+    char *paths[1] = {shards};
+    const struct file_list patterns = {.paths = paths, .n_paths = 1};
+    const struct source_option source = {.patterns = &patterns};
+    for (int small = 0; small < 2; small++) {
+        struct loader *train, *val;
+        const int32_t *tokens, *targets;
+        struct loader_options options = {
+            .sources = {.list = &source, .n = 1, .option = "data.train", .held_out = small ? 0.001 : 0.07},
+            .vocab_size = VOCABULARY,
+            .seq_len = T,
+            .batch_size = 1,
+            .micro_batch_size = 1};
+        EXPECT_OK(loader_new(&options, &train));
+        options.sources.of_held_out = true;
+        EXPECT_OK(loader_new(&options, &val));
+        assert_int_equal(loader_n_tokens(val), 2 * T + 1);
+        assert_int_equal(loader_n_sequences(val), 1);
+        assert_int_equal(loader_n_tokens(train), 19 * T);
+        EXPECT_OK(loader_batch(val, 0, 0, &tokens, &targets));
+        assert_int_equal(tokens[0], 19 * T);
+        loader_delete(train);
+        loader_delete(val);
+    }
+}
+
 static void test_missing_and_invalid_shards(void **state) {
     (void)state;
     struct loader *loader;
@@ -586,6 +618,7 @@ int main(void) {
         cmocka_unit_test(test_less_than_one_batch),
         cmocka_unit_test(test_mixture),
         cmocka_unit_test(test_held_out),
+        cmocka_unit_test(test_held_out_with_a_short_last_shard),
         cmocka_unit_test(test_missing_and_invalid_shards),
         cmocka_unit_test(test_deleting_while_reading),
         cmocka_unit_test(test_more_tokens_than_31_bits),

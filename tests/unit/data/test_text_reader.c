@@ -6,8 +6,10 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "base/log.h"
 #include "base/rng.h"
 #include "data/corpus.h"
+#include "data/text/documents.h"
 #include "data/text/input.h"
 #include "data/text/json_line.h"
 #include "data/text/reader.h"
@@ -108,7 +110,7 @@ static void expect_as_whole(const char *text, size_t n, bool documents, size_t t
     size_t at = 0;
     EXPECT_OK(file_write_all(path, text, n));
     EXPECT_OK(file_write_all(other_path, "", 0));
-    EXPECT_OK(tokenizer_train(text, 20000, 300, &tokenizer));
+    EXPECT_OK(tokenizer_train(text, 20000, NULL, 0, 300, &tokenizer));
     encode_documents(tokenizer, text, split, documents, &list);
     encode_documents(tokenizer, text + split, n - split, documents, &list);
     encode_documents(tokenizer, text, n, documents, &list);
@@ -228,6 +230,44 @@ static void test_sources(void **state) {
                    "twice");
     EXPECT_FAILURE(STATUS_INVALID, text_sources_find((const char *const[]){"absent"}, 1, false, &sources),
                    "absent");
+}
+
+// ---- documents
+
+static enum status join(void *context, const struct document_part *part) {
+    struct text *out = context;
+    text_add(out, "%s", part->starts ? "|" : "");
+    text_add_bytes(out, part->text, part->n);
+    return STATUS_OK;
+}
+
+static void expect_documents(const char *name, const char *data, bool end_of_text, const char *wanted) {
+    char file[300];
+    const char *const names[] = {temporary_path(&temporary, name, file, sizeof file)};
+    const struct document_options options = {NULL, end_of_text};
+    struct text_sources sources;
+    struct text out = {0};
+    EXPECT_OK(file_write_all(names[0], data, strlen(data)));
+    EXPECT_OK(text_sources_find(names, 1, false, &sources));
+    EXPECT_OK(documents_read(&sources, &options, (struct token_rules){0}, (struct text_split){-1, 0}, "read",
+                             join, &out));
+    assert_string_equal(out.data ? out.data : "", wanted);
+    text_free(&out);
+    text_sources_free(&sources);
+}
+
+static void test_documents(void **state) {
+    (void)state;
+    log_set_level(LOG_QUIET);
+    expect_documents("d.txt", "", true, "");
+    expect_documents("d.txt", "\xef\xbb\xbf", true, "");
+    expect_documents("d.txt", "\xef\xbb\xbfone\r\n\xef\xbb\xbf", true, "|one\r\n\xef\xbb\xbf");
+    expect_documents("d.txt", "<|endoftext|>a<|endoftext|><|endoftext|>b<|endoftext|>", true, "|a|b");
+    expect_documents("d.txt", "<|endoftext|>a", false, "|<|endoftext|>a");
+    expect_documents("d.jsonl",
+                     "\xef\xbb\xbf{\"text\": \"\"}\r\n\r\n{\"text\": \"a\"}\n{\"text\": \"b<|endoftext|>c\"}",
+                     true, "|a|b|c");
+    expect_documents("d.jsonl", "{\"text\": \"\"}\n", false, "");
 }
 
 // ---- packed files
@@ -423,6 +463,7 @@ static void test_damaged_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_documents),
         cmocka_unit_test(test_chunks_encode_as_the_whole),
         cmocka_unit_test(test_words_without_an_end),
         cmocka_unit_test(test_small_files),

@@ -268,7 +268,7 @@ static void test_long_texts(void **state) {
         memcpy(text + n, part, length);
         n += length;
     }
-    EXPECT_OK(tokenizer_train(text, 1 << 16, 300, &tokenizer));
+    EXPECT_OK(tokenizer_train(text, 1 << 16, NULL, 0, 300, &tokenizer));
     for (int k = 0; k < 2; k++) {
         parallel_set_threads(k ? 3 : 1);
         EXPECT_OK(tokenizer_encode(tokenizer, text, BYTES, &lists[k]));
@@ -292,7 +292,7 @@ static void test_round_trips(void **state) {
     struct tokenizer *tokenizers[2];
     const char *text = "the theme of these themes, l\xc3\xa0-bas; \xe6\x97\xa5\xe6\x9c\xac the end\n";
     EXPECT_OK(tokenizer_load("bytes", &tokenizers[0]));
-    EXPECT_OK(tokenizer_train(text, strlen(text), 280, &tokenizers[1]));
+    EXPECT_OK(tokenizer_train(text, strlen(text), NULL, 0, 280, &tokenizers[1]));
     uint64_t counter = 0;
     for (int i = 0; i < 400; i++) {
         size_t n = (size_t)rng_below(5, 1, counter++, 300);

@@ -141,13 +141,13 @@ static void check_text(const char *text, size_t n_bytes, int vocab_size, const c
     static struct slow_tokenizer slow;
     struct tokenizer *tokenizer = NULL;
     slow_train(&slow, text, n_bytes, vocab_size - 1);
-    enum status status = tokenizer_train(text, n_bytes, vocab_size, &tokenizer);
+    enum status status = tokenizer_train(text, n_bytes, NULL, 0, vocab_size, &tokenizer);
     if (slow.n < vocab_size - 1) { // too little text: the message names the largest size that works
         char possible[32];
         snprintf(possible, sizeof possible, "only %d token ids", slow.n + 1);
         assert_null(tokenizer);
         EXPECT_FAILURE(STATUS_INVALID, status, possible, "--vocab-size");
-        EXPECT_OK(tokenizer_train(text, n_bytes, slow.n + 1, &tokenizer));
+        EXPECT_OK(tokenizer_train(text, n_bytes, NULL, 0, slow.n + 1, &tokenizer));
     } else {
         EXPECT_OK(status);
     }
@@ -208,12 +208,14 @@ static void test_bounds(void **state) {
     struct tokenizer *tokenizer;
     const int wrong[] = {-1, 0, 256, 65537, INT32_MAX};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("abab", 4, wrong[i], &tokenizer), "257", "65536");
+        EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("abab", 4, NULL, 0, wrong[i], &tokenizer), "257",
+                       "65536");
         assert_null(tokenizer);
     }
-    EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("", 0, 258, &tokenizer), "only 257 token ids");
-    EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("a b c", 5, 300, &tokenizer), "only 259 token ids", "300");
-    EXPECT_OK(tokenizer_train("", 0, 257, &tokenizer)); // the bytes
+    EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("", 0, NULL, 0, 258, &tokenizer), "only 257 token ids");
+    EXPECT_FAILURE(STATUS_INVALID, tokenizer_train("a b c", 5, NULL, 0, 300, &tokenizer),
+                   "only 259 token ids", "300");
+    EXPECT_OK(tokenizer_train("", 0, NULL, 0, 257, &tokenizer)); // the bytes
     assert_int_equal(tokenizer_n_ids(tokenizer), 257);
     tokenizer_delete(tokenizer);
 }
@@ -227,7 +229,7 @@ static void test_saved_and_loaded(void **state) {
     assert_true(temporary_init(&temporary));
     temporary_path(&temporary, "saved.tiktoken", path, sizeof path);
     for (int i = 0; i < 2; i++) { // twice: the same bytes
-        EXPECT_OK(tokenizer_train(english, sizeof english - 1, 400, i ? &again : &trained));
+        EXPECT_OK(tokenizer_train(english, sizeof english - 1, NULL, 0, 400, i ? &again : &trained));
         EXPECT_OK(tokenizer_save(i ? again : trained, path));
         EXPECT_OK(file_read(path, 1 << 20, &files[i], &n[i]));
     }
