@@ -99,7 +99,7 @@ class Forms(ServerCase):
                 self.assertEqual((each['tokens'][-1], each['text_offset'][-1]), (FORMS[form][0], len(choice['text'])))
         name, _, start = FORMS[form]
         for i in range(8):  # what lm-evaluation-harness asks: the last entry is that of the token that was drawn
-            echoed = self.complete(prompt=[start, *range(60 + i)][:60], max_tokens=1, temperature=0, logprobs=1, echo=True)['choices'][0]
+            echoed = self.complete(prompt=[start, *range(9 * i, 9 * i + 59)], max_tokens=1, temperature=0, logprobs=1, echo=True)['choices'][0]
             self.assertEqual(len(echoed['logprobs']['token_logprobs']), 61)
         named = '<|begin_of_text|>' if form == 'llama3' else name  # a control token's name is no text, and ends one
         stopped = self.complete(**dict(ask, stop=named))['choices']
