@@ -27,6 +27,13 @@ size_t utf8_valid_bytes(const char *text, size_t n) {
     return n;
 }
 
+size_t utf8_character_bytes(const char *text, size_t n) {
+    for (size_t length = 1; length <= 4 && length <= n; length++)
+        if (utf8_valid_bytes(text, length) == length)
+            return length;
+    return 1;
+}
+
 // ---- normalization
 
 // A character is inert if it stays as it is in form C whatever stands beside it. What is between two inert

@@ -13,6 +13,9 @@
 // at the end is not valid.
 size_t utf8_valid_bytes(const char *text, size_t n);
 
+// The bytes of the first character of n > 0; 1 where it is not valid UTF-8.
+size_t utf8_character_bytes(const char *text, size_t n);
+
 // Whether the text may not be in form C. Most text is answered at the speed of memory; false is certain.
 bool utf8_may_normalize(const char *text, size_t n);
 // Sets `out` to the text in form C. Bytes that are not valid UTF-8 stay as they are, and nothing composes

@@ -181,7 +181,6 @@ static enum status add_json_token(void *context, const struct text_token *token)
     return STATUS_OK;
 }
 
-// Tokens that a stop string covers whole are not part of the text.
 static enum status end_json(void *context, enum text_end why) {
     struct json_text *json = context;
     struct text line = {0};
@@ -192,7 +191,8 @@ static enum status end_json(void *context, enum text_end why) {
     text_add(&line, ", \"finish_reason\": \"%s\"", text_end_name(why));
     if (n_logprobs >= 0) {
         text_add(&line, ", \"tokens\": [");
-        for (size_t i = 0; i < json->n_tokens && json->tokens[i].offset < json->text.length; i++) {
+        for (size_t i = 0; i < json->n_tokens && text_token_is_shown(&json->tokens[i], json->text.length);
+             i++) {
             text_add(&line, "%s", i ? ", " : "");
             text_json_add_token(&line, json->tokenizer, &json->tokens[i]);
         }

@@ -20,7 +20,7 @@ struct slot {
     int64_t n_drawn;
     struct token_list context; // prompt and text so far
     size_t n_new;              // its last tokens, which the generator has not processed yet
-    size_t offset;             // bytes of the text that were drawn
+    size_t offset;             // bytes of the text so far (struct text_token)
     struct release release;
 };
 
@@ -138,6 +138,41 @@ static enum status end_text(struct batch *batch, struct slot *slot, enum text_en
     return slot->events.end(slot->events.context, why);
 }
 
+// ---- tokens
+
+bool text_token_is_shown(const struct text_token *token, size_t text_bytes) {
+    return token->offset + (token->n_bytes > 0) <= text_bytes;
+}
+
+// What the context's token `at` shows.
+static const char *shown_bytes(const struct batch *batch, const struct slot *slot, size_t at, size_t *n) {
+    const int32_t *ids = slot->context.ids;
+    return tokenizer_shown_bytes(batch->options.tokenizer, at > 0 ? ids[at - 1] : -1, ids[at], n);
+}
+
+// Tells of the context's token `at`.
+//   row   whose logits are those before it; -1: no log-probabilities
+static enum status tell_token(const struct batch *batch, struct slot *slot, size_t at, bool of_prompt,
+                              int row) {
+    struct text_token token = {.id = slot->context.ids[at],
+                               .of_prompt = of_prompt,
+                               .offset = slot->offset,
+                               .has_logprobs = row >= 0};
+    shown_bytes(batch, slot, at, &token.n_bytes);
+    if (!of_prompt && tokenizer_is_end(batch->options.tokenizer, token.id))
+        token.n_bytes = 0; // an end may have a text, as "\n"
+    slot->offset += token.n_bytes;
+    if (!slot->events.token)
+        return STATUS_OK;
+    if (row >= 0) {
+        const struct logprobs *logprobs = &batch->logprobs[row];
+        token.logprob = logprob_of(logprobs, logits_of(batch, row), token.id);
+        token.n_top = logprobs->n_top;
+        memcpy(token.top, logprobs->top, sizeof token.top);
+    }
+    return slot->events.token(slot->events.context, &token);
+}
+
 // ---- prompts
 
 // Whether log-probabilities of prompt tokens are still to come.
@@ -148,17 +183,6 @@ static bool reads_prompt(const struct slot *slot) {
 // Whether nothing is left to compute for a text that asks for no tokens.
 static bool is_done(const struct slot *slot) {
     return slot->options->n_tokens == 0 && (!reads_prompt(slot) || slot->n_new <= 1);
-}
-
-static enum status tell_prompt_token(struct slot *slot, size_t at, const struct logprobs *logprobs,
-                                     const float *logits) {
-    struct text_token token = {.id = slot->context.ids[at], .of_prompt = true, .has_logprobs = logprobs};
-    if (logprobs) {
-        token.logprob = logprob_of(logprobs, logits, token.id);
-        token.n_top = logprobs->n_top;
-        memcpy(token.top, logprobs->top, sizeof token.top);
-    }
-    return slot->events.token ? slot->events.token(slot->events.context, &token) : STATUS_OK;
 }
 
 // Appends a text's new tokens, except the last one, which the step appends. When the context is full, starts
@@ -196,7 +220,7 @@ static enum status process_prompts(struct batch *batch) {
         if (!slot->busy)
             continue;
         if (reads_prompt(slot) && generator_length(batch->options.generator, sequence) == 0)
-            TRY(tell_prompt_token(slot, 0, NULL, NULL));
+            TRY(tell_token(batch, slot, 0, true, -1));
         if (is_done(slot)) {
             TRY(end_text(batch, slot, TEXT_LENGTH));
             continue;
@@ -209,54 +233,43 @@ static enum status process_prompts(struct batch *batch) {
     return STATUS_OK;
 }
 
-// ---- tokens
+// ---- what a step computed
 
 // The row's logits are those after the prompt's token `at`.
 static enum status take_prompt_token(struct batch *batch, struct slot *slot, int row) {
     size_t at = slot->context.n - slot->n_new;
     slot->n_new--;
-    TRY(tell_prompt_token(slot, at + 1, &batch->logprobs[row], logits_of(batch, row)));
+    TRY(tell_token(batch, slot, at + 1, true, row));
     return is_done(slot) ? end_text(batch, slot, TEXT_LENGTH) : STATUS_OK;
 }
 
-static enum status tell_token(struct batch *batch, struct slot *slot, int row, int32_t id) {
-    struct text_token token = {.id = id, .offset = slot->offset, .has_logprobs = slot->options->n_top >= 0};
-    if (!slot->events.token)
-        return STATUS_OK;
-    if (token.has_logprobs) {
-        const struct logprobs *logprobs = &batch->logprobs[row];
-        token.logprob = logprob_of(logprobs, logits_of(batch, row), id);
-        token.n_top = logprobs->n_top;
-        memcpy(token.top, logprobs->top, sizeof token.top);
-    }
-    return slot->events.token(slot->events.context, &token);
-}
-
-// Whether the next token begins the text with the space that the tokenizer puts before every text.
-static bool begins_text(const struct batch *batch, const struct slot *slot) {
+// Whether it is a control token, of which the text shows nothing, and a stop string is its name.
+static bool is_stop(const struct batch *batch, const struct slot *slot, int32_t id) {
     const struct tokenizer *tokenizer = batch->options.tokenizer;
-    return tokenizer_adds_space(tokenizer) && slot->context.n == 1 &&
-           slot->context.ids[0] == tokenizer_document_start(tokenizer);
+    size_t n;
+    const char *name = tokenizer_bytes(tokenizer, id, &n);
+    bool is_named = false;
+    for (int i = 0; i < slot->options->n_stops; i++)
+        is_named |= strlen(slot->options->stops[i]) == n && memcmp(slot->options->stops[i], name, n) == 0;
+    return is_named && tokenizer_type(tokenizer, id) == TOKEN_CONTROL;
 }
 
 static enum status take_token(struct batch *batch, struct slot *slot, int row) {
-    int32_t id = batch->tokens[row];
+    const int32_t id = batch->tokens[row];
+    const size_t at = slot->context.n;
     size_t n_bytes;
     slot->n_drawn++;
     slot->n_new = 1;
+    token_list_add(&slot->context, id);
+    TRY(tell_token(batch, slot, at, false, slot->options->n_top >= 0 ? row : -1));
     if (tokenizer_is_end(batch->options.tokenizer, id))
         return end_text(batch, slot, TEXT_END_OF_TEXT);
-    TRY(tell_token(batch, slot, row, id));
-    const char *bytes = tokenizer_bytes(batch->options.tokenizer, id, &n_bytes);
-    if (begins_text(batch, slot) && n_bytes > 0 && bytes[0] == ' ')
-        bytes++, n_bytes--;
-    slot->offset += n_bytes;
-    token_list_add(&slot->context, id);
+    const char *bytes = shown_bytes(batch, slot, at, &n_bytes);
     const size_t n = release_add(&slot->release, bytes, n_bytes);
     if (n > 0)
         TRY(slot->events.write(slot->events.context, slot->release.held.data, n));
     release_drop(&slot->release, n);
-    if (slot->release.stopped)
+    if (slot->release.stopped || is_stop(batch, slot, id))
         return end_text(batch, slot, TEXT_STOP_STRING);
     return slot->n_drawn == slot->options->n_tokens ? end_text(batch, slot, TEXT_LENGTH) : STATUS_OK;
 }
@@ -284,7 +297,7 @@ static void logprobs_part(const void *context, int part, int n_parts) {
         const struct slot *slot = &batch->slots[batch->sequences[row]];
         int n_top = slot->options->n_top > 0 ? slot->options->n_top : 0;
         if (wants_logprobs(slot))
-            logprobs_of(logits_of(batch, (int)row), batch->n_drawable, n_top, &batch->logprobs[row]);
+            logprobs_of(logits_of(batch, (int)row), batch->options.vocab_size, n_top, &batch->logprobs[row]);
     }
 }
 

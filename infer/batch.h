@@ -13,12 +13,12 @@
 
 enum text_end { TEXT_END_OF_TEXT, TEXT_STOP_STRING, TEXT_LENGTH };
 
-// A token of a text, as it is added.
+// A token of a text, as it is added. The end-of-text that ends one is a token like others.
 struct text_token {
     int32_t id;
-    bool of_prompt;    // only with prompt_logprobs
-    size_t offset;     // of its bytes in the generated text; 0 for a prompt's
-    bool has_logprobs; // false for a prompt's first token, and when none were asked for
+    bool of_prompt;         // only with prompt_logprobs
+    size_t offset, n_bytes; // what it shows of the text, which with prompt_logprobs begins with the prompt
+    bool has_logprobs;      // false for a prompt's first token, and when none were asked for
     float logprob;
     int n_top;
     struct token_logprob top[MOST_TOP_LOGPROBS];
@@ -28,9 +28,9 @@ struct text_options {
     struct sampling sampling;
     double repetition_penalty; // over prompt and text (infer/logprobs.h), before the temperature; 1: none
     int64_t n_tokens;          // limit, without the prompt
-    int n_top;                 // log-probabilities of this many alternatives; -1: no log-probabilities
+    int n_top;                 // log-probabilities of this many ids of the model; -1: no log-probabilities
     bool prompt_logprobs;      // also of the prompt's tokens, which must fit the context
-    const char *const *stops;  // (n_stops) strings that end the text and are not part of it
+    const char *const *stops;  // (n_stops) strings, or control tokens by name, that end the text
     int n_stops;
     uint64_t first_counter; // token i uses the random number first_counter + i
 };
@@ -44,6 +44,9 @@ struct text_events {
     enum status (*end)(void *context, enum text_end why); // the text's last call; its slot is free
     void *context;
 };
+
+// Whether the token is part of a text of this length: not one that a stop string covers whole.
+bool text_token_is_shown(const struct text_token *token, size_t text_bytes);
 
 struct batch_options {
     struct generator *generator; // bound

@@ -20,8 +20,13 @@ void text_json_add_string(struct text *out, const char *bytes, size_t n) {
 void text_json_add_token_name(struct text *out, const struct tokenizer *tokenizer, int32_t id) {
     size_t n;
     const char *bytes = tokenizer_bytes(tokenizer, id, &n);
-    if (utf8_valid_bytes(bytes, n) == n) {
+    const bool is_own = n > 0 && tokenizer_named(tokenizer, bytes, n) == id;
+    if (is_own && utf8_valid_bytes(bytes, n) == n) {
         text_json_add_string(out, bytes, n);
+        return;
+    }
+    if (!is_own && (n == 0 || tokenizer_type(tokenizer, id) != TOKEN_BYTE)) {
+        text_add(out, "\"token_id:%d\"", (int)id);
         return;
     }
     text_add(out, "\"bytes:");
@@ -38,6 +43,7 @@ static void add_logprob(struct text *out, const struct tokenizer *tokenizer, int
     text_add(out, "{\"id\": %d, \"token\": ", id);
     text_json_add_string(out, bytes, n);
     text_add(out, ", \"bytes\": [");
+    (void)tokenizer_shown_bytes(tokenizer, id, id, &n); // none of a control token
     for (size_t i = 0; i < n; i++)
         text_add(out, "%s%d", i ? ", " : "", (unsigned char)bytes[i]);
     text_add(out, "], \"logprob\": %s", known ? text_float(number, logprob) : "null");

@@ -142,7 +142,7 @@ static bool take_user(struct parse *parse, const cJSON *item) {
 
 // ---- prompts
 
-static bool add_ids(struct parse *parse, const cJSON *array, struct request_prompt *prompt) {
+static bool add_ids(struct parse *parse, const cJSON *array, struct token_list *prompt) {
     const cJSON *id;
     cJSON_ArrayForEach(id, array) {
         if (!cJSON_IsNumber(id) || id->valuedouble != floor(id->valuedouble) || id->valuedouble < 0 ||
@@ -151,12 +151,12 @@ static bool add_ids(struct parse *parse, const cJSON *array, struct request_prom
             return api_refuse(parse->error, 400, NULL, "prompt",
                               "prompt: token ids are integers below %d, the size of the vocabulary",
                               tokenizer_n_ids(parse->limits->tokenizer));
-        token_list_add(&prompt->tokens, (int32_t)id->valuedouble);
+        token_list_add(prompt, (int32_t)id->valuedouble);
     }
     return true;
 }
 
-static bool add_prompt(struct parse *parse, const cJSON *item, struct request_prompt *prompt) {
+static bool add_prompt(struct parse *parse, const cJSON *item, struct token_list *prompt) {
     const struct request_limits *limits = parse->limits;
     if (cJSON_IsArray(item))
         return add_ids(parse, item, prompt);
@@ -167,8 +167,7 @@ static bool add_prompt(struct parse *parse, const cJSON *item, struct request_pr
             "of such arrays");
     struct prompt text = {item->valuestring, strlen(item->valuestring), {0}};
     const enum status status = prompt_encode(limits->tokenizer, limits->vocab_size, &text);
-    prompt->empty = text.n_bytes == 0;
-    prompt->tokens = text.tokens;
+    *prompt = text.tokens;
     return status == STATUS_OK || refuse_recorded(parse, "prompt");
 }
 
@@ -264,7 +263,7 @@ static bool check(struct parse *parse) {
                           request->n_prompts, request->n, limits->max_texts);
     size_t longest = 0;
     for (int i = 0; i < request->n_prompts; i++) {
-        size_t n = request->prompts[i].tokens.n;
+        size_t n = request->prompts[i].n;
         if (n == 0)
             return api_refuse(parse->error, 400, NULL, "prompt", "prompt: no token ids");
         longest = n > longest ? n : longest;
@@ -306,7 +305,7 @@ bool request_parse(struct request *request, const char *body, size_t n_bytes,
 
 void request_free(struct request *request) {
     for (int i = 0; i < request->n_prompts; i++)
-        token_list_free(&request->prompts[i].tokens);
+        token_list_free(&request->prompts[i]);
     free(request->prompts);
     for (int i = 0; i < request->options.n_stops; i++)
         free(request->stops[i]);

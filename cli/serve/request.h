@@ -15,17 +15,12 @@ struct request_limits {
     const char *model;
 };
 
-struct request_prompt {
-    struct token_list tokens;
-    bool empty; // began from end-of-text, which is not echoed
-};
-
 #define MOST_STOPS 16
 
 struct request {
-    struct request_prompt *prompts; // (n_prompts)
-    int n_prompts, n, best_of;      // n texts per prompt; best_of: n, or 0 where it is not given
-    struct text_options options;    // of every text
+    struct token_list *prompts;  // (n_prompts)
+    int n_prompts, n, best_of;   // n texts per prompt; best_of: n, or 0 where it is not given
+    struct text_options options; // of every text
     char *stops[MOST_STOPS];
     bool has_seed, echo, stream, include_usage;
 };

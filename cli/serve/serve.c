@@ -4,8 +4,7 @@
 // steps of the batch, requests that have arrived are looked at. A request for a completion is a list of texts
 // ("choices"): they wait in the order of arrival, join the batch when a sequence is free, and leave it when
 // they end, their client leaves, or their time is over. Answers are OpenAI's JSON: whole, or as server-sent
-// events. "text_offset" counts characters of the answer's text, in which a byte that is not UTF-8 is one
-// character.
+// events.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +17,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/serve/http.h"
 #include "cli/serve/request.h"
@@ -133,14 +133,13 @@ struct choice {
     enum choice_state state;
     int slot; // in the batch, while it runs
     struct text_options options;
-    struct text text;          // released so far, without the prompt
+    struct text text;          // the echoed prompt, and what was released so far
     struct text_token *tokens; // with log-probabilities; of the prompt first
     size_t n_tokens, capacity;
-    int64_t n_drawn; // tokens, without end-of-text
+    int64_t n_drawn; // tokens
     enum text_end why;
-    // Streamed so far: bytes of the text, tokens, and characters of the answer's text.
-    size_t n_streamed, n_streamed_tokens, n_characters;
-    bool began; // the prompt was echoed
+    // Streamed so far: bytes and characters of the text, and tokens. Characters only with log-probabilities.
+    size_t n_streamed, n_characters, n_streamed_tokens;
 };
 
 struct completion {
@@ -228,18 +227,24 @@ static void answer_text(struct server *server, struct exchange *exchange, const 
 
 // ---- a choice
 
-static void add_echo(struct text *out, const struct choice *choice) {
-    const struct completion *completion = choice->completion;
-    const struct request_prompt *prompt = &completion->request.prompts[choice->index / completion->request.n];
-    if (!prompt->empty)
-        tokenizer_add_text(completion->server->session.tokenizer, prompt->tokens.ids, prompt->tokens.n, out);
+static void add_echo(struct choice *choice, const struct tokenizer *tokenizer,
+                     const struct token_list *prompt) {
+    for (size_t i = 0; i < prompt->n; i++) {
+        size_t n;
+        const char *bytes =
+            tokenizer_shown_bytes(tokenizer, i > 0 ? prompt->ids[i - 1] : -1, prompt->ids[i], &n);
+        text_add_bytes(&choice->text, bytes, n);
+    }
 }
 
-static size_t count_characters(const char *bytes, size_t n) {
-    size_t characters = 0;
-    for (size_t i = 0; i < n; i++)
-        characters += ((unsigned char)bytes[i] & 0xC0) != 0x80;
-    return characters;
+// Counts the characters before this byte of the text. A byte that is not UTF-8 is one, as in the JSON.
+static size_t count_characters(struct choice *choice, size_t end) {
+    while (choice->n_streamed < end) {
+        const size_t left = choice->text.length - choice->n_streamed;
+        choice->n_streamed += utf8_character_bytes(choice->text.data + choice->n_streamed, left);
+        choice->n_characters++;
+    }
+    return choice->n_characters;
 }
 
 static void add_top(struct text *out, const struct completion *completion, const struct text_token *token) {
@@ -283,41 +288,29 @@ static void add_logprobs(struct text *out, struct choice *choice, size_t first, 
         add_top(out, completion, &choice->tokens[i]);
     }
     text_add(out, "], \"text_offset\": [");
-    for (size_t i = first; i < end; i++) {
-        size_t n;
-        const char *bytes = tokenizer_bytes(completion->server->session.tokenizer, choice->tokens[i].id, &n);
-        text_add(out, "%s%zu", i > first ? ", " : "", choice->n_characters);
-        choice->n_characters += count_characters(bytes, n);
-    }
+    for (size_t i = first; i < end; i++)
+        text_add(out, "%s%zu", i > first ? ", " : "", count_characters(choice, choice->tokens[i].offset));
     text_add(out, "]}");
+    count_characters(choice, choice->text.length);
 }
 
 // What the choice has beyond what was streamed: text, tokens that begin in it, and with `ended` its end.
 static void add_choice(struct text *out, struct choice *choice, bool ended) {
-    const struct request *request = &choice->completion->request;
-    struct text text = {0};
+    const size_t n = choice->text.length - choice->n_streamed;
     size_t end = choice->n_streamed_tokens;
-    if (request->echo && !choice->began)
-        add_echo(&text, choice);
-    choice->began = true;
-    if (choice->text.length > choice->n_streamed)
-        text_add_bytes(&text, choice->text.data + choice->n_streamed,
-                       choice->text.length - choice->n_streamed);
-    choice->n_streamed = choice->text.length;
-    while (end < choice->n_tokens &&
-           (choice->tokens[end].of_prompt || choice->tokens[end].offset < choice->text.length))
+    while (end < choice->n_tokens && text_token_is_shown(&choice->tokens[end], choice->text.length))
         end++;
     text_add(out, "{\"index\": %d, \"text\": ", choice->index);
-    text_json_add_string(out, text.data, text.length);
+    text_json_add_string(out, n > 0 ? choice->text.data + choice->n_streamed : "", n);
     text_add(out, ", \"logprobs\": ");
-    if (request->options.n_top >= 0)
+    if (choice->options.n_top >= 0)
         add_logprobs(out, choice, choice->n_streamed_tokens, end);
     else
         text_add(out, "null");
+    choice->n_streamed = choice->text.length;
     choice->n_streamed_tokens = end;
     text_add(out, ", \"finish_reason\": ");
     text_add(out, ended ? "\"%s\"}" : "null}", text_end_name(choice->why));
-    text_free(&text);
 }
 
 // ---- the whole
@@ -467,9 +460,11 @@ static void enqueue(struct server *server, struct completion *completion) {
         choice->index = i;
         choice->options = request->options;
         choice->options.first_counter = (uint64_t)i << 32;
+        if (request->echo)
+            add_echo(choice, server->session.tokenizer, &request->prompts[i / request->n]);
     }
     for (int i = 0; i < request->n_prompts; i++)
-        completion->n_prompt_tokens += (int64_t)request->prompts[i].tokens.n;
+        completion->n_prompt_tokens += (int64_t)request->prompts[i].n;
     server->metrics.prompt_tokens += completion->n_prompt_tokens;
     server->n_waiting += completion->n_choices;
     *(server->last ? &server->last->next : &server->first) = completion;
@@ -517,7 +512,7 @@ static void join(struct server *server) {
                 return;
             if (choice->state != CHOICE_WAITS)
                 continue;
-            const struct token_list *prompt = &completion->request.prompts[i / completion->request.n].tokens;
+            const struct token_list *prompt = &completion->request.prompts[i / completion->request.n];
             choice->slot = batch_add(batch, prompt->ids, prompt->n, &choice->options,
                                      (struct text_events){take_token, take_text, end_text, choice});
             choice->state = CHOICE_RUNS;

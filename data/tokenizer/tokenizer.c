@@ -439,17 +439,29 @@ const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_
     return tokenizer->bytes + tokenizer->offsets[id];
 }
 
+static bool is_control(const struct tokenizer *tokenizer, int32_t id) {
+    return id >= 0 && id < tokenizer->n_ids && tokenizer->types[id] == TOKEN_CONTROL;
+}
+
+const char *tokenizer_shown_bytes(const struct tokenizer *tokenizer, int32_t before, int32_t id,
+                                  size_t *n_bytes) {
+    const char *bytes = tokenizer_bytes(tokenizer, id, n_bytes);
+    const bool begins = before < 0 || is_control(tokenizer, before);
+    if (is_control(tokenizer, id))
+        *n_bytes = 0;
+    const bool has_space = begins && tokenizer_adds_space(tokenizer) && *n_bytes > 0 && bytes[0] == ' ';
+    *n_bytes -= has_space;
+    return has_space ? bytes + 1 : bytes;
+}
+
 void tokenizer_add_text(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, struct text *out) {
-    bool begins = true;
     for (size_t i = 0; i < n; i++) {
         size_t n_bytes;
-        const char *bytes = tokenizer_bytes(tokenizer, ids[i], &n_bytes);
-        const bool is_control = bytes && tokenizer->types[ids[i]] == TOKEN_CONTROL,
-                   has_space = begins && !is_control && tokenizer_adds_space(tokenizer) && n_bytes > 0 &&
-                               bytes[0] == ' ';
-        begins = is_control;
-        if (bytes && ids[i] != tokenizer->start)
-            text_add_bytes(out, bytes + has_space, n_bytes - has_space);
+        const bool named = is_control(tokenizer, ids[i]) && ids[i] != tokenizer->start;
+        const char *bytes = named
+                                ? tokenizer_bytes(tokenizer, ids[i], &n_bytes)
+                                : tokenizer_shown_bytes(tokenizer, i > 0 ? ids[i - 1] : -1, ids[i], &n_bytes);
+        text_add_bytes(out, bytes, n_bytes);
     }
 }
 
@@ -459,8 +471,7 @@ size_t tokenizer_text_bytes(const struct tokenizer *tokenizer, int32_t id) {
     return n_bytes > 0 && tokenizer->types[id] == TOKEN_CONTROL ? 0 : n_bytes;
 }
 
-int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *name) {
-    const size_t length = strlen(name);
+static int32_t find_special(const struct tokenizer *tokenizer, const char *name, size_t length) {
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
         const enum token_type type = tokenizer_type(tokenizer, id);
         const uint32_t begin = tokenizer->offsets[id], end = tokenizer->offsets[id + 1];
@@ -469,6 +480,17 @@ int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *na
             return id;
     }
     return -1;
+}
+
+int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *name) {
+    return find_special(tokenizer, name, strlen(name));
+}
+
+int32_t tokenizer_named(const struct tokenizer *tokenizer, const char *bytes, size_t n_bytes) {
+    int32_t id = tokenizer_find(tokenizer, bytes, n_bytes);
+    if (id < 0)
+        id = find_special(tokenizer, bytes, n_bytes);
+    return id < 0 && n_bytes == 1 ? tokenizer->fallback_ids[(unsigned char)bytes[0]] : id;
 }
 
 // ---- identity

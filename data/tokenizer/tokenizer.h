@@ -166,8 +166,15 @@ enum status token_encoder_add(struct token_encoder *encoder, const char *text, s
 void token_encoder_delete(struct token_encoder *encoder); // NULL does nothing
 // The bytes of an id, not NUL-terminated; of a control token its name. NULL when the id is out of range.
 const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_t *n_bytes);
-// Appends the text of ids. The space that tokenizer_adds_space puts before a text is left out, and so is a
-// bos before it; other control tokens have their names.
+// The bytes of text that an id shows: none of a control token; of the first id of a text without the space
+// that tokenizer_adds_space puts before it. What is counted per text, per byte or per character counts these.
+//   before   the id before it; negative: none
+const char *tokenizer_shown_bytes(const struct tokenizer *tokenizer, int32_t before, int32_t id,
+                                  size_t *n_bytes);
+// The id that has these bytes: a normal token before others, those of single bytes last; -1: none. Other ids
+// with the same bytes need another name.
+int32_t tokenizer_named(const struct tokenizer *tokenizer, const char *bytes, size_t n_bytes);
+// Appends the text of ids, and the names of control tokens other than bos.
 struct text;
 void tokenizer_add_text(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, struct text *out);
 // How many bytes of text an id stands for: 0 for control tokens.

@@ -20,7 +20,7 @@ static void check(const struct request *request) {
     for (int i = 0; i < options->n_stops; i++)
         FUZZ_REQUIRE(options->stops[i][0]);
     for (int i = 0; i < request->n_prompts; i++) {
-        const struct token_list *tokens = &request->prompts[i].tokens;
+        const struct token_list *tokens = &request->prompts[i];
         FUZZ_REQUIRE(tokens->n >= 1 && tokens->n + (size_t)options->n_tokens <= POSITIONS);
         for (size_t t = 0; t < tokens->n; t++)
             FUZZ_REQUIRE(tokens->ids[t] >= 0 && tokens->ids[t] < 257);

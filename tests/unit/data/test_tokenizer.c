@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/parallel.h"
 #include "base/rng.h"
@@ -490,6 +491,38 @@ static void test_long_tokens(void **state) {
     text_free(&more);
 }
 
+static void expect_shown(const struct tokenizer *tokenizer, int32_t before, int32_t id,
+                         const char *expected) {
+    size_t n;
+    const char *bytes = tokenizer_shown_bytes(tokenizer, before, id, &n);
+    assert_int_equal(n, strlen(expected));
+    assert_memory_equal(n > 0 ? bytes : "", expected, n);
+}
+
+// Of Llama 2's form: <s> is 1, " the" 268, "the" 267, two spaces 269; the byte 0x61 has a token beside "a".
+static void test_shown_and_named(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer;
+    char *json;
+    size_t n;
+    EXPECT_OK(file_read("tests/fuzz/corpus/data_tokenizer/json_llama2", 1 << 20, &json, &n));
+    EXPECT_OK(file_write_all(path, json + 1, n - 1)); // after the fuzzer's byte
+    EXPECT_OK(tokenizer_load(path, &tokenizer));
+    expect_shown(tokenizer, -1, 268, "the");
+    expect_shown(tokenizer, 1, 268, "the");
+    expect_shown(tokenizer, 267, 268, " the");
+    expect_shown(tokenizer, -1, 269, " ");
+    expect_shown(tokenizer, 267, 1, "");
+    expect_shown(tokenizer, -1, 400, "");
+    assert_int_equal(tokenizer_named(tokenizer, "the", 3), 267);
+    assert_int_equal(tokenizer_named(tokenizer, "a", 1), 263);
+    assert_int_equal(tokenizer_named(tokenizer, "\n", 1), 3 + '\n');
+    assert_int_equal(tokenizer_named(tokenizer, "<s>", 3), 1);
+    assert_int_equal(tokenizer_named(tokenizer, "thee", 4), -1);
+    tokenizer_delete(tokenizer);
+    free(json);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gpt2_cases),
@@ -504,6 +537,7 @@ int main(void) {
         cmocka_unit_test(test_bad_merges),
         cmocka_unit_test(test_files_that_are_not_tokenizers),
         cmocka_unit_test(test_long_tokens),
+        cmocka_unit_test(test_shown_and_named),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -194,7 +194,7 @@ static void test_prompt_logprobs(void **state) {
         struct logprobs logprobs;
         assert_ok(generator_step(model.generator, &model.stream, &model.hooks, &sequence, &prompts[2][i], 1,
                                  logits));
-        logprobs_of(logits, 257, 0, &logprobs);
+        logprobs_of(logits, config.vocab_size, 0, &logprobs); // ids that are never drawn too
         assert_true(prompt.prompt_logprobs[i + 1] == logprob_of(&logprobs, logits, prompts[2][i + 1]));
     }
     batch_delete(batch);
