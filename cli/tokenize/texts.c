@@ -85,15 +85,19 @@ static uint64_t count_markers(const char *text, size_t n) {
 static enum status encode_text(const struct run *run, struct part *part, const char *text, size_t bytes,
                                bool starts, struct encoded *out) {
     const char *at = text, *document;
+    const size_t first = out->ids.n;
+    const bool goes_on = !starts;
     for (size_t n; corpus_next_document(&at, text + bytes, run->options->end_of_text, &document, &n);) {
         if (starts && n > 0) {
             tokenizer_add_separator(run->tokenizer, false, &out->ids);
             out->n_documents++;
         }
         TRY(token_encoder_add(part->encoder, document, n, starts, &out->ids));
-        out->n_bytes += n;
         starts = true;
     }
+    const int32_t *ids = out->ids.ids + first;
+    if (out->ids.n > first)
+        out->n_bytes += tokenizer_text_bytes(run->tokenizer, goes_on ? ids[0] : -1, ids, out->ids.n - first);
     out->n_markers += run->options->end_of_text ? 0 : count_markers(text, bytes);
     return STATUS_OK;
 }
@@ -190,7 +194,7 @@ static void describe(const struct tokenize_shown *shown, double now_s, uint64_t 
     } else
         snprintf(fields[1].text, sizeof fields[1].text, "%s", number);
     snprintf(fields[2].text, sizeof fields[2].text, "%s tokens", text_count(of, sizeof of, (double)tokens));
-    snprintf(fields[3].text, sizeof fields[3].text, "%.1f MB/s", rate / 1e6);
+    snprintf(fields[3].text, sizeof fields[3].text, "%s/s", text_bytes(of, sizeof of, rate));
     if (shown->total_bytes >= done && rate > 0 && shown->total_bytes > 0)
         snprintf(fields[4].text, sizeof fields[4].text, "%s left",
                  text_duration(of, sizeof of, (double)(shown->total_bytes - done) / rate));

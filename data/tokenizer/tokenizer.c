@@ -389,24 +389,39 @@ const char *tokenizer_bytes(const struct tokenizer *tokenizer, int32_t id, size_
     return tokenizer->bytes + tokenizer->offsets[id];
 }
 
+static bool is_control(const struct tokenizer *tokenizer, int32_t id) {
+    return id >= 0 && id < tokenizer->n_ids && tokenizer->types[id] == TOKEN_CONTROL;
+}
+
+// What an id shows after the id before it: of the first one of a text without the space that was added.
+static const char *shown_bytes(const struct tokenizer *tokenizer, int32_t before, int32_t id,
+                               size_t *n_bytes) {
+    const char *bytes = tokenizer_bytes(tokenizer, id, n_bytes);
+    const bool begins = before < 0 || is_control(tokenizer, before),
+               has_space = begins && tokenizer->adds_space && *n_bytes > 0 && bytes[0] == ' ' &&
+                           !is_control(tokenizer, id);
+    *n_bytes -= has_space;
+    return has_space ? bytes + 1 : bytes;
+}
+
 void tokenizer_add_text(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, struct text *out) {
-    bool begins = true;
     for (size_t i = 0; i < n; i++) {
         size_t n_bytes;
-        const char *bytes = tokenizer_bytes(tokenizer, ids[i], &n_bytes);
-        const bool is_control = bytes && tokenizer->types[ids[i]] == TOKEN_CONTROL,
-                   has_space =
-                       begins && !is_control && tokenizer->adds_space && n_bytes > 0 && bytes[0] == ' ';
-        begins = is_control;
-        if (bytes && ids[i] != tokenizer->start)
-            text_add_bytes(out, bytes + has_space, n_bytes - has_space);
+        const char *bytes = shown_bytes(tokenizer, i > 0 ? ids[i - 1] : -1, ids[i], &n_bytes);
+        if (ids[i] != tokenizer->start)
+            text_add_bytes(out, bytes, n_bytes);
     }
 }
 
-size_t tokenizer_text_bytes(const struct tokenizer *tokenizer, int32_t id) {
-    size_t n_bytes;
-    (void)tokenizer_bytes(tokenizer, id, &n_bytes);
-    return n_bytes > 0 && tokenizer->types[id] == TOKEN_CONTROL ? 0 : n_bytes;
+uint64_t tokenizer_text_bytes(const struct tokenizer *tokenizer, int32_t before, const int32_t *ids,
+                              size_t n) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; before = ids[i++]) {
+        size_t n_bytes;
+        (void)shown_bytes(tokenizer, before, ids[i], &n_bytes);
+        bytes += is_control(tokenizer, ids[i]) ? 0 : n_bytes;
+    }
+    return bytes;
 }
 
 int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *name) {
