@@ -19,7 +19,7 @@ function figures() {
   const columns = ['Run', 'State', 'Steps', 'Tokens', 'Time', 'Loss', 'Best val', 'at step', 'Last val', 'Bits/byte', 'Tokens/s', 'MFU', 'Memory']
     .map((title, i) => ({title, number: i > 1}));
   const means = element('p', {class: 'muted'}, 'Loss: mean of the last 100 steps. Tokens/s, of all ranks, and MFU: means of all steps. Last val and bits/byte: of the last evaluation; ' +
-    'best val: without a final one on more text. Memory: of the GPU of rank 0; without one, the process of the largest rank.');
+    'best val: of those in training, which may be on less text. Memory: of the GPU of rank 0, else of the largest rank\'s process.');
   return [table('Final figures of each run', columns, shown().map(run => {
     const {figures: f} = run;
     const total = run.total > run.step ? `${grouped(run.step)} of ${grouped(run.total)}` : grouped(run.step);

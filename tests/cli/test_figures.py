@@ -107,7 +107,7 @@ class OneRun(CommandCase):
         self.assertEqual(len(figures), 6)
         for step, (loss, norm, lr, rate, unit) in zip(self.steps, figures):
             self.assertEqual((loss, norm, lr), (f'{step["loss"]:.4f}', f'{step["grad_norm"]:.3f}', f'{step["lr"]:.2e}'))
-            self.assertAlmostEqual(float(rate) * (1000 if unit else 1) / step['tokens_per_s'], 1, delta=0.006)
+            self.assertAlmostEqual(float(rate) * (1000 if unit else 1) / step['tokens_per_s'], 1, delta=max(0.006, 0.51 / step['tokens_per_s']))
         for name in 'loss', 'grad_norm', 'lr', 'tokens_per_s':
             wanted = [(step['step'], step[name]) for step in self.steps]
             drawn = list(zip(self.report['points']['step'], self.report['points'][name]['mean']))
@@ -157,6 +157,7 @@ class OneRun(CommandCase):
     def test_no_size_has_two_units(self):
         """Sizes are in KiB, MiB, GiB and decimal units only where a rate of the hardware is; FLOPs are never thousand millions called B."""
         out = self.run_train('plan', 'tiny.json', 'device=cuda', '--device-memory', '8G').out
+        self.assertRegex(out, r'stage +GPU memory +host memory')  # the first two columns are no part of one another
         out += self.run_train('plan', 'tiny.json', 'device=cuda', '--device-memory', '8G', '--host-memory', '8G', '--fit').out
         self.assertRegex(out, r'\d [kMGTP]?FLOP')
         self.assertNotRegex(self.log + out, r'\d[A-Za-z]*FLOP|\d ?[KMGT]B\b')

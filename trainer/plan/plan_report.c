@@ -137,9 +137,9 @@ static bool ranks_differ(const struct plan_case *one) {
 static void add_header(struct table *table, bool with_host, bool name_rank, const struct columns *columns) {
     begin_row(table);
     ADD_CELL(table, "stage");
-    ADD_CELL(table, "model memory");
+    ADD_CELL(table, with_host ? "GPU memory" : "model memory");
     if (with_host)
-        ADD_CELL(table, "on the host");
+        ADD_CELL(table, "host memory");
     if (name_rank)
         ADD_CELL(table, "of rank");
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
