@@ -118,15 +118,20 @@ const char *text_nearest(const char *name, const char *const *names, int n) {
     return nearest;
 }
 
-const char *text_bytes(char *buffer, size_t size, double bytes) {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-    size_t unit = 0;
-    while (fabs(bytes) >= 1024 && unit < sizeof units / sizeof *units - 1) {
-        bytes /= 1024;
-        unit++;
-    }
-    snprintf(buffer, size, unit == 0 ? "%.0f %s" : bytes < 10 ? "%.2f %s" : "%.1f %s", bytes, units[unit]);
+// In the largest of N_UNITS units in which the value is 1 or more as it is printed: 999,960 is 1.00M.
+enum { N_UNITS = 6 };
+static const char *format_scaled(char *buffer, size_t size, double value, double base,
+                                 const char *const units[N_UNITS]) {
+    int unit = 0;
+    for (; fabs(value) >= base - (unit == 0 ? 0.5 : 0.05) && unit < N_UNITS - 1; unit++)
+        value /= base;
+    snprintf(buffer, size, "%.*f%s", unit == 0 ? 0 : fabs(value) < 9.995 ? 2 : 1, value, units[unit]);
     return buffer;
+}
+
+const char *text_bytes(char *buffer, size_t size, double bytes) {
+    static const char *const units[N_UNITS] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
+    return format_scaled(buffer, size, bytes, 1024, units);
 }
 
 // The unit's factor: 1 without a unit, 0 for an unknown one.
@@ -158,14 +163,13 @@ bool text_read_bytes(const char *text, uint64_t *bytes) {
 }
 
 const char *text_count(char *buffer, size_t size, double count) {
-    static const char *const units[] = {"", "K", "M", "B", "T"};
-    size_t unit = 0;
-    while (fabs(count) >= 1000 && unit < sizeof units / sizeof *units - 1) {
-        count /= 1000;
-        unit++;
-    }
-    snprintf(buffer, size, unit == 0 ? "%.0f%s" : count < 10 ? "%.2f%s" : "%.1f%s", count, units[unit]);
-    return buffer;
+    static const char *const units[N_UNITS] = {"", "K", "M", "B", "T", "Q"};
+    return format_scaled(buffer, size, count, 1000, units);
+}
+
+const char *text_flops(char *buffer, size_t size, double flops) {
+    static const char *const units[N_UNITS] = {" FLOP", " kFLOP", " MFLOP", " GFLOP", " TFLOP", " PFLOP"};
+    return format_scaled(buffer, size, flops, 1000, units);
 }
 
 const char *text_duration(char *buffer, size_t size, double seconds) {

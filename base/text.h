@@ -45,9 +45,10 @@ bool text_has_word(const char *words, const char *word, size_t n);
 int text_distance(const char *a, const char *b);
 // The one of `names` (count n) closest to `name`, for "did you mean"; NULL when none is close.
 const char *text_nearest(const char *name, const char *const *names, int n);
-// Format a number for display; each returns `buffer`.
+// Format a number for display; each returns `buffer`. Of bytes and FLOPs the unit is theirs: B is no billion.
 const char *text_bytes(char *buffer, size_t size, double bytes);      // "512 B", "3.4 KiB", "1.25 GiB"
 const char *text_count(char *buffer, size_t size, double count);      // "124.5M", "1.56B"
+const char *text_flops(char *buffer, size_t size, double flops);      // "372.0 GFLOP"
 const char *text_duration(char *buffer, size_t size, double seconds); // "1:02:03"
 // Parses a size: a number and optionally a unit, with or without a blank between. K M G T and KiB MiB GiB TiB
 // are powers of 1024, KB MB GB TB powers of 1000; case does not matter; no unit means bytes. Returns false

@@ -22,6 +22,7 @@
 #include "data/text/documents.h"
 #include "infer/session.h"
 #include "infer/tasks/score.h"
+#include "infer/text_loss.h"
 
 static struct arg_strings data_patterns, task_files;
 static struct session_options source = {.device = "auto"};
@@ -52,16 +53,10 @@ static const struct arg flags[] = {
     THREADS_FLAG(source.threads),
 };
 
-// Sums over the predicted tokens: all but the first of each file.
-struct eval_totals {
-    double loss;           // nats
-    int64_t tokens, bytes; // bytes of the text that they encode; 0 without a tokenizer
-};
-
 struct eval_result {
     const char *path; // of the run
     bool has_data;
-    struct eval_totals totals;
+    struct text_loss totals;             // of all tokens but the first of each file
     struct tokenizer_identity tokenizer; // n_ids 0: none
     struct task_result *tasks;           // (n_tasks)
     char **task_names;                   // (n_tasks)
@@ -235,20 +230,12 @@ struct windows {
     int32_t *read;             // (B * T + 1) of a shard
     int32_t *tokens, *targets; // (B, T)
     float *losses;             // (B, T)
-    struct eval_totals *totals;
+    struct text_loss *totals;
 };
 
 // Bytes of host memory that eval_data_run takes.
 static size_t eval_data_bytes(int B, int T) {
     return (size_t)B * (size_t)T * (3 * sizeof(int32_t) + sizeof(float));
-}
-
-static void count_token(struct windows *windows, int32_t target, float loss) {
-    struct tokenizer *tokenizer = windows->session->tokenizer;
-    windows->totals->loss += (double)loss;
-    windows->totals->tokens++;
-    if (tokenizer)
-        windows->totals->bytes += (int64_t)tokenizer_text_bytes(tokenizer, target);
 }
 
 // Reads the next n + 1 tokens. The rest of the batch, past the end of the file, is padded and not counted.
@@ -284,7 +271,8 @@ static enum status evaluate_file(struct windows *windows, struct eval_file *file
         TRY(gpt_evaluate(windows->gpt, &session->stream, &session->hooks, windows->tokens, windows->targets,
                          &sum, windows->losses));
         for (size_t i = 0; i < n; i++)
-            count_token(windows, windows->targets[i], windows->losses[i]);
+            windows->totals->nats += (double)windows->losses[i];
+        text_loss_count(windows->totals, session->tokenizer, windows->tokens[0], windows->targets, n);
     }
     if (file->is_shard)
         shard_release(&file->shard);
@@ -293,7 +281,7 @@ static enum status evaluate_file(struct windows *windows, struct eval_file *file
 
 // Evaluates all files in consecutive windows of T tokens, B per batch, with a gpt of that size.
 static enum status eval_data_run(struct eval_data *data, struct session *session, struct gpt *gpt, int B,
-                                 int T, struct eval_totals *totals) {
+                                 int T, struct text_loss *totals) {
     const size_t n = (size_t)B * (size_t)T;
     struct windows windows = {.session = session,
                               .gpt = gpt,
@@ -305,7 +293,7 @@ static enum status eval_data_run(struct eval_data *data, struct session *session
                               .losses = allocate(n, sizeof *windows.losses),
                               .totals = totals};
     enum status status = STATUS_OK;
-    *totals = (struct eval_totals){0};
+    *totals = (struct text_loss){0};
     for (int i = 0; i < data->n && status == STATUS_OK; i++)
         status = evaluate_file(&windows, &data->files[i]);
     free(windows.read);
@@ -491,17 +479,9 @@ static void eval_result_free(struct eval_result *result) {
 
 #define TABLE_WIDTH 100
 
-static double loss_of(const struct eval_totals *totals) {
-    return text_plain_nan(totals->loss / (double)totals->tokens);
-}
-
-static double bits_per_byte_of(const struct eval_totals *totals) {
-    return text_plain_nan(totals->bytes > 0 ? totals->loss / log(2) / (double)totals->bytes : NAN);
-}
-
 // One JSON object on one line.
 static void eval_report_json(const struct eval_result *result) {
-    const struct eval_totals *totals = &result->totals;
+    const struct text_loss *totals = &result->totals;
     struct text text = {0};
     char number[3][32];
     text_add(&text, "{\"run\": ");
@@ -510,8 +490,9 @@ static void eval_report_json(const struct eval_result *result) {
         text_add(
             &text,
             ", \"loss\": %s, \"perplexity\": %s, \"bits_per_byte\": %s, \"tokens\": %lld, \"bytes\": %lld",
-            text_double(number[0], loss_of(totals)), text_double(number[1], exp(loss_of(totals))),
-            text_double(number[2], bits_per_byte_of(totals)), (long long)totals->tokens,
+            text_double(number[0], text_loss_mean(totals)),
+            text_double(number[1], exp(text_loss_mean(totals))),
+            text_double(number[2], text_loss_bits_per_byte(totals)), (long long)totals->tokens,
             (long long)totals->bytes);
     for (int i = 0; i < result->n_tasks; i++) {
         text_add(&text, i ? ", " : ", \"tasks\": {");
@@ -525,12 +506,13 @@ static void eval_report_json(const struct eval_result *result) {
 
 // The loss, then each task.
 static void eval_report_lines(const struct eval_result *result) {
-    const struct eval_totals *totals = &result->totals;
+    const struct text_loss *totals = &result->totals;
     struct text text = {0};
     if (result->has_data) {
-        text_add(&text, "loss %.4f nats per token, perplexity %.2f", loss_of(totals), exp(loss_of(totals)));
+        text_add(&text, "loss %.4f nats per token, perplexity %.2f", text_loss_mean(totals),
+                 exp(text_loss_mean(totals)));
         if (totals->bytes > 0)
-            text_add(&text, ", %.4f bits per byte", bits_per_byte_of(totals));
+            text_add(&text, ", %.4f bits per byte", text_loss_bits_per_byte(totals));
         text_add(&text, " (%lld tokens)\n", (long long)totals->tokens);
     }
     for (int i = 0; i < result->n_tasks; i++) {
@@ -564,7 +546,8 @@ static void fill_labels(const struct table *table, const struct eval_result *res
 
 static void fill_column(const struct table *table, int column, const struct eval_result *result) {
     struct text *cell = table->cells + column;
-    const double loss = loss_of(&result->totals), bits_per_byte = bits_per_byte_of(&result->totals);
+    const double loss = text_loss_mean(&result->totals),
+                 bits_per_byte = text_loss_bits_per_byte(&result->totals);
     text_add(cell, "%s", result->path);
     if (result->has_data) {
         text_add(cell += table->columns, "%.4f", loss);

@@ -177,7 +177,7 @@ static enum status inspect_tokenizer(const char *path) {
     size_t longest = 0;
     int n_control = 0;
     for (int32_t id = 0; id < tokenizer_n_ids(tokenizer); id++) {
-        const size_t n = tokenizer_text_bytes(tokenizer, id);
+        const size_t n = tokenizer_text_bytes(tokenizer, id, &id, 1);
         longest = n > longest ? n : longest;
         n_control += tokenizer_type(tokenizer, id) == TOKEN_CONTROL;
     }

@@ -98,7 +98,7 @@ static enum status read_run(const char *path, struct listed_run *run) {
                                .total = record.total,
                                .loss = record.last.step > 0 ? run_record_recent_loss(&record) : NAN,
                                .val_loss = record.last_val,
-                               .tokens_per_s = record.step_s > 0 ? record.tokens_sum / record.step_s : NAN,
+                               .tokens_per_s = run_record_tokens_per_s(&record),
                                .seconds_left =
                                    record.state == RUN_RUNNING ? run_record_seconds_left(&record) : NAN,
                                .changed = last_change(path)};

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "infer/text_loss.h"
 #include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
 #include "zero/stages/averaging.h"
@@ -21,18 +22,9 @@ enum status trainer_show_average(struct trainer *trainer, bool average) {
 
 // ---- data.val
 
-// Bytes of the text that the targets encode.
-static int64_t count_bytes(const struct trainer *trainer, const int32_t *targets, size_t n) {
-    int64_t bytes = 0;
-    int32_t n_ids = tokenizer_n_ids(trainer->tokenizer);
-    for (size_t i = 0; i < n; i++)
-        bytes += targets[i] < n_ids ? trainer->token_bytes[targets[i]] : 0;
-    return bytes;
-}
-
-// Adds the first `rows` sequences of a batch to `totals`: their losses, and the bytes of their text.
+// Adds the first `rows` sequences of a batch to `totals`.
 static enum status evaluate_batch(struct trainer *trainer, const int32_t *tokens, const int32_t *targets,
-                                  int64_t rows, double *totals) {
+                                  int64_t rows, struct text_loss *totals) {
     const int64_t T = trainer->config->train.seq_len;
     const bool whole = rows == trainer->config->train.micro_batch_size;
     double sum;
@@ -42,8 +34,9 @@ static enum status evaluate_batch(struct trainer *trainer, const int32_t *tokens
         sum = 0;
     for (int64_t i = 0; !whole && i < rows * T; i++)
         sum += (double)trainer->val_losses[i];
-    totals[0] += sum;
-    totals[1] += trainer->tokenizer ? (double)count_bytes(trainer, targets, (size_t)(rows * T)) : 0;
+    totals->nats += sum;
+    for (int64_t row = 0; row < rows; row++)
+        text_loss_count(totals, trainer->tokenizer, tokens[row * T], targets + row * T, (size_t)T);
     return STATUS_OK;
 }
 
@@ -52,7 +45,7 @@ static enum status evaluate_batch(struct trainer *trainer, const int32_t *tokens
 // the others need its shard of the parameters.
 //   may_stop   a signal ends the evaluation with STATUS_STOPPED; otherwise the next step sees it
 static enum status evaluate_micro_batches(struct trainer *trainer, int64_t n_sequences, bool may_stop,
-                                          double *totals) {
+                                          struct text_loss *totals) {
     const struct comm *comm = trainer->comm;
     const int64_t B = trainer->config->train.micro_batch_size, batches = (n_sequences + B - 1) / B;
     for (int64_t first = 0; first < batches; first += comm->world) {
@@ -131,24 +124,24 @@ static enum status evaluate_sources(struct trainer *trainer, int64_t steps, stru
     const struct sources *sources = loader_sources(trainer->val);
     const int64_t T = trainer->config->train.seq_len, n = sequences_to_evaluate(trainer, steps);
     const bool may_stop = eval->final && trainer->saved_step == trainer->step;
-    double totals[2] = {0, 0}; // of losses, of bytes
+    struct text_loss totals = {.tokens = (double)(n * T)};
     for (int i = 0; i < sources->n; i++) {
         const struct source *source = &sources->list[i];
         const int64_t n_sequences = sequences_of_source(trainer, source, steps);
-        double sums[2] = {0, 0};
+        struct text_loss sums = {0};
         loader_spread(trainer->val, i, (size_t)n_sequences);
-        TRY(evaluate_micro_batches(trainer, n_sequences, may_stop, sums));
-        TRY(comm_sum(trainer->comm, sums, 2));
+        TRY(evaluate_micro_batches(trainer, n_sequences, may_stop, &sums));
+        TRY(comm_sum(trainer->comm, (double *)&sums, sizeof sums / sizeof(double)));
         losses[i] = (struct eval_source){.name = source->name,
                                          .share = source->share,
-                                         .loss = sums[0] / (double)(n_sequences * T),
+                                         .loss = text_loss_mean(&sums),
                                          .sequences = n_sequences};
         const double weight = source->share * ((double)n / (double)n_sequences);
-        totals[0] += weight * sums[0];
-        totals[1] += weight * sums[1];
+        totals.nats += weight * sums.nats;
+        totals.bytes += weight * sums.bytes;
     }
-    eval->loss = totals[0] / (double)(n * T);
-    eval->bits_per_byte = totals[1] > 0 ? totals[0] / log(2) / totals[1] : NAN;
+    eval->loss = text_loss_mean(&totals);
+    eval->bits_per_byte = text_loss_bits_per_byte(&totals);
     eval->sequences = n;
     return STATUS_OK;
 }

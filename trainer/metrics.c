@@ -83,15 +83,15 @@ static size_t beyond(size_t total, size_t part) {
     return total > part ? total - part : 0;
 }
 
-void metrics_log_planned(size_t model_bytes, size_t program_bytes) {
+void metrics_log_planned(size_t model_bytes, size_t program_bytes, int world) {
     char model[32], program[32], total[32];
-    log_info("host memory as planned: model memory %s, program %s, total %s",
+    log_info("host memory%s as planned: model memory %s, program %s, total %s", world > 1 ? " of rank 0" : "",
              text_bytes(model, sizeof model, (double)model_bytes),
              text_bytes(program, sizeof program, (double)program_bytes),
              text_bytes(total, sizeof total, (double)(model_bytes + program_bytes)));
 }
 
-void metrics_log_measured(const struct step_metrics *step) {
+void metrics_log_measured(const struct step_metrics *step, int world) {
     const size_t figures[][2] = {
         {step->model_bytes, step->model_planned_bytes},
         {beyond(step->total_bytes, step->model_bytes),
@@ -102,8 +102,9 @@ void metrics_log_measured(const struct step_metrics *step) {
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 2; k++)
             text_bytes(texts[i][k], sizeof texts[i][k], (double)figures[i][k]);
-    log_info("host memory as measured (planned): model memory %s (%s), program %s (%s), total %s (%s)",
-             texts[0][0], texts[0][1], texts[1][0], texts[1][1], texts[2][0], texts[2][1]);
+    log_info("host memory as measured (planned): model memory %s (%s), program %s (%s), total %s (%s)%s",
+             texts[0][0], texts[0][1], texts[1][0], texts[1][1], texts[2][0], texts[2][1],
+             world > 1 ? "; the total is of the largest rank, the rest of rank 0" : "");
 }
 
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) {

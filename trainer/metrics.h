@@ -88,8 +88,8 @@ enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eva
 enum status metrics_tasks(struct metrics *metrics, int64_t step, const struct task_list *tasks,
                           const struct task_result *results) MUST_CHECK;
 // Log the three words of memory: model memory, program, total; before the first step, and after the last one.
-void metrics_log_planned(size_t model_bytes, size_t program_bytes);
-void metrics_log_measured(const struct step_metrics *step);
+void metrics_log_planned(size_t model_bytes, size_t program_bytes, int world);
+void metrics_log_measured(const struct step_metrics *step, int world);
 void metrics_close(struct metrics *metrics);
 
 // Resident set size of this process in bytes: the largest so far, and now. 0 if it cannot be read.

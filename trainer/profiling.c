@@ -56,8 +56,7 @@ static void print(const struct trainer *trainer, const struct profile_about *abo
     if (about->profile->n_left_out > 0)
         log_info("the timeline is full: the last %lld spans of rank 0 are in profile.json only",
                  (long long)about->profile->n_left_out);
-    log_info("profile: %s/profile.json, and trace.json for chrome://tracing or ui.perfetto.dev",
-             trainer->folder.path);
+    log_info("profile: %s/profile.json, and trace.json for ui.perfetto.dev", trainer->folder.path);
     text_free(&text);
 }
 

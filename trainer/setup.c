@@ -196,7 +196,8 @@ static enum status make_model(struct trainer *trainer) {
     TRY(trainer_agree(trainer, check_memory(trainer)));
     trainer->program_bytes = program_memory(&options, region_place_bytes(table, REGION_HOST));
     if (trainer_leads(trainer))
-        metrics_log_planned(region_place_bytes(table, REGION_HOST), trainer->program_bytes);
+        metrics_log_planned(region_place_bytes(table, REGION_HOST), trainer->program_bytes,
+                            trainer->comm->world);
     TRY(trainer_agree(trainer, region_memory_allocate(&trainer->memory)));
     enum status status = engine_bind(&trainer->engine, table, &trainer->stream, trainer->comm,
                                      trainer->host_device ? trainer->host_device : trainer->device);
@@ -447,7 +448,6 @@ void trainer_free(struct trainer *trainer) {
     checkpoint_close(trainer->resumed);
     weights_close(&trainer->weights);
     tokenizer_delete(trainer->tokenizer);
-    free(trainer->token_bytes);
     free(trainer->found_tokenizer);
     run_folder_close(&trainer->folder);
     log_close_file();

@@ -7,13 +7,6 @@
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
 
-static void make_table(struct trainer *trainer) {
-    int n = tokenizer_n_ids(trainer->tokenizer);
-    trainer->token_bytes = allocate((size_t)n, sizeof *trainer->token_bytes);
-    for (int32_t id = 0; id < n; id++)
-        trainer->token_bytes[id] = (int)tokenizer_text_bytes(trainer->tokenizer, id);
-}
-
 // The tokenizer of model.init_from comes before one that was found with the shards; the two are compared.
 static const char *path_of(const struct trainer *trainer) {
     return trainer->found_tokenizer ? trainer->found_tokenizer : trainer->config->data.tokenizer;
@@ -24,9 +17,7 @@ enum status trainer_load_tokenizer(struct trainer *trainer) {
     if (!path_of(trainer)[0])
         return STATUS_OK;
     TRY(tokenizer_load(path_of(trainer), &trainer->tokenizer));
-    TRY(model_sizes_from_tokenizer(config, path_of(trainer), tokenizer_n_ids(trainer->tokenizer)));
-    make_table(trainer);
-    return STATUS_OK;
+    return model_sizes_from_tokenizer(config, path_of(trainer), tokenizer_n_ids(trainer->tokenizer));
 }
 
 // ---- several ranks
@@ -82,7 +73,6 @@ enum status trainer_check_resumed_tokenizer(struct trainer *trainer) {
     enum status status = identify_recorded(checkpoint, copy, &before);
     if (status == STATUS_OK && !trainer->tokenizer) {
         trainer->tokenizer = copy;
-        make_table(trainer);
         return STATUS_OK;
     }
     if (status == STATUS_OK) {

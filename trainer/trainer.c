@@ -167,7 +167,7 @@ static enum status run(struct trainer *trainer) {
     trainer_log_drawn(trainer);
     trainer_log_spikes(trainer);
     if (trainer->progress.has_last)
-        metrics_log_measured(&trainer->progress.last);
+        metrics_log_measured(&trainer->progress.last, trainer->comm->world);
     return STATUS_OK;
 }
 

@@ -76,7 +76,6 @@ struct trainer {
     struct weights weights;      // of model.init_from. Open during setup only
     struct tokenizer *tokenizer; // data.tokenizer, else that of the checkpoint to resume; NULL: none
     char *found_tokenizer;       // the file in the folder of model.init_from, where data.tokenizer is not set
-    int *token_bytes;            // (ids) bytes of each token's text; 0 for end-of-text
 
     struct device *device, *comm_device; // comm_device runs the reductions between ranks
     struct device *host_device;          // the CPU, for state offloaded from a GPU; NULL without a GPU

@@ -13,8 +13,8 @@ class Chart {
     this.cursor = element('div', {class: 'cursor', hidden: ''});
     this.brush = element('div', {class: 'brush', hidden: ''});
     this.plot = element('div', {class: 'plot'}, this.canvas, this.cursor, this.brush);
-    this.box = element('div', {class: 'card chart'}, element('div', {class: 'top'}, element('h3', {}, this.title),
-                       element('span', {class: 'muted'}, this.unit || '')), this.plot);
+    this.units = element('span', {class: 'muted'});
+    this.box = element('div', {class: 'card chart'}, element('div', {class: 'top'}, element('h3', {}, this.title), this.units), this.plot);
     this.visible = this.stale = false;
     charts.push(this);
     this.listen();
@@ -97,6 +97,7 @@ class Chart {
 
   draw() {
     const {width, height, ratio} = this.measure(), pen = this.canvas.getContext('2d'), style = getComputedStyle(document.documentElement);
+    this.units.textContent = (this.unit ? this.unit + ', ' : '') + 'against ' + axisFormats[state.axis].name;
     if (width === 0) return;
     const color = name => style.getPropertyValue('--' + name).trim();
     const range = axisRange(), [low, high] = this.yRange(range), isLog = this.isLog();
@@ -237,7 +238,8 @@ class Chart {
       from = null;
     });
     this.canvas.addEventListener('pointercancel', () => { from = null; this.brush.hidden = true; setCursor(null); });
-    this.canvas.addEventListener('pointerleave', () => { if (!from) setCursor(null); });
+    // A finger leaves with every tap; its values stay until the next one elsewhere (page.js).
+    this.canvas.addEventListener('pointerleave', event => { if (!from && event.pointerType === 'mouse') setCursor(null); });
     this.canvas.addEventListener('dblclick', () => setZoom(null));
     this.canvas.addEventListener('blur', () => setCursor(null));
     this.canvas.addEventListener('keydown', event => this.press(event));
@@ -349,15 +351,30 @@ function setCursor(position, chart, event) {
   else showValues(chart, position, event);
 }
 
+const MOST_VALUES = 24;  // runs whose values a window has room for
+
+// A column per kind of number, named in the first row, and none that is empty.
+function valueTable(chart, values) {
+  const {long} = axisFormats[state.axis], smooths = values.some(({value, smooth}) => smooth !== value);
+  const isRange = ({low, high}) => isNumber(low) && low !== high;
+  const columns = [
+    [smooths ? 'smoothed' : chart.title, ({value, smooth}) => chart.format(smooth ?? value)],
+    [values.some(isRange) ? 'measured, least – greatest' : 'measured',
+     one => isRange(one) ? `${chart.format(one.low)} – ${chart.format(one.high)}` : smooths ? chart.format(one.value) : ''],
+    ['last validation', ({val}) => isNumber(val) ? chart.format(val) : ''],
+    ['at', ({at}) => at === values[0].at ? '' : long(at)],
+  ].filter(([, text], i) => i === 0 || values.some(text));
+  return element('table', {}, element('tr', {class: 'muted'}, element('td', {colspan: 2}), ...columns.map(([name]) => element('td', {}, name))),
+    ...values.slice(0, MOST_VALUES).map(one => element('tr', {}, element('td', {}, swatch(one.run, 18)), element('td', {class: 'name'}, one.run.name),
+      ...columns.map(([, text], i) => element('td', {class: i ? 'muted' : null}, text(one))))));
+}
+
 function showValues(chart, position, event) {
   const values = chart.valuesAt(position), tooltip = byId('tooltip');
   if (values.length === 0) { tooltip.hidden = true; return; }
-  const rows = values.slice(0, 24).map(({run, value, smooth, low, high, val}) => element('tr', {},
-    element('td', {}, swatch(run, 18)), element('td', {class: 'name'}, run.name), element('td', {}, chart.format(smooth ?? value)),
-    element('td', {class: 'muted'}, isNumber(low) && low !== high ? `${chart.format(low)} – ${chart.format(high)}`
-                                    : smooth !== value ? chart.format(value) : ''),
-    chart.overlay ? element('td', {class: 'muted'}, isNumber(val) ? 'val ' + chart.format(val) : '') : null));
-  tooltip.replaceChildren(element('div', {class: 'muted'}, axisFormats[state.axis].long(values[0].at)), element('table', {}, ...rows));
+  const {long} = axisFormats[state.axis], more = values.length - MOST_VALUES;
+  tooltip.replaceChildren(element('div', {class: 'muted'}, long(values[0].at)), valueTable(chart, values),
+    more > 0 ? element('div', {class: 'muted'}, `and ${more} more run${more === 1 ? '' : 's'}, with lower values`) : '');
   tooltip.hidden = false;
   const box = chart.canvas.getBoundingClientRect(), size = tooltip.getBoundingClientRect();
   const x = event ? event.clientX : box.left + chart.toX(position), y = event ? event.clientY : box.top + 20;

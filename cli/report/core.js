@@ -81,25 +81,27 @@ function table(caption, columns, rows) {
 const isNumber = value => typeof value === 'number' && Number.isFinite(value);
 const grouped = value => Math.round(value).toLocaleString('en-US');
 
-function short(value, digits = 3) {
+// In the largest unit in which it is 1 or more as printed: 999,960 is 1M.
+function short(value, digits = 3, units = ['K', 'M', 'B', 'T']) {
   if (!isNumber(value)) return '–';
   const size = Math.abs(value);
-  for (const [unit, scale] of [['T', 1e12], ['B', 1e9], ['M', 1e6], ['K', 1e3]])
-    if (size >= scale) return trim((value / scale).toPrecision(digits)) + unit;
+  for (let i = units.length; i > 0; i--)
+    if (size >= 1000 ** i * (1 - 0.5 * 10 ** -digits)) return trim((value / 1000 ** i).toPrecision(digits)) + units[i - 1];
   if (size === 0) return '0';
   if (size < 1e-3) return value.toExponential(digits - 1).replace(/\.?0+e/, 'e');
   return trim(value.toPrecision(digits + 1));
 }
 
 const trim = text => text.includes('.') && !text.includes('e') ? text.replace(/\.?0+$/, '') : text;
+const rate = flops => short(flops, 3, [' k', ' M', ' G', ' T', ' P', ' E']) + 'FLOP/s';
 const fixed = digits => value => isNumber(value) ? value.toFixed(digits) : '–';
 const percent = value => isNumber(value) ? (100 * value).toFixed(1) + ' %' : '–';
 
 function bytes(value) {
   if (!isNumber(value)) return '–';
-  let unit = 0;
-  while (value >= 1024 && unit < 5) value /= 1024, unit++;
-  return (unit ? value.toPrecision(value < 1000 ? 3 : 4) : value) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'][unit];
+  let unit = 0;  // and rounded as text_bytes does in the log
+  while (value >= 1024 - (unit ? 0.05 : 0.5) && unit < 5) value /= 1024, unit++;
+  return value.toFixed(unit === 0 ? 0 : value < 9.995 ? 2 : 1) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'][unit];
 }
 
 function duration(hours) {
@@ -155,9 +157,9 @@ function nearest(values, value) {
 }
 
 const axisFormats = {
-  step: {name: 'step', long: value => 'step ' + grouped(value), tick: value => value >= 10000 ? short(value) : grouped(value)},
+  step: {name: 'steps', long: value => 'step ' + grouped(value), tick: value => value >= 10000 ? short(value) : grouped(value)},
   tokens: {name: 'tokens', long: value => short(value, 4) + ' tokens', tick: value => short(value)},
-  hours: {name: 'hours', long: value => duration(value), tick: value => trim(value.toPrecision(4))},
+  hours: {name: 'hours', long: value => `after ${duration(value)} of training`, tick: value => trim(value.toPrecision(4))},
 };
 
 // Names that tell the runs apart: the last folder, or the path where two have the same.

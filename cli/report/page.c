@@ -90,7 +90,7 @@ static void add_part(struct text *out, const struct series *series, int value, c
                   : part == PART_MEAN ? range->sum / (double)range->count
                   : part == PART_LOW  ? range->low
                                       : range->high,
-                  5);
+                  6); // four decimals of losses below 100, as everywhere
     }
     text_add(out, "]");
 }
@@ -201,8 +201,7 @@ static void add_figures(struct text *out, const struct run_record *record) {
                                      {"bits_per_byte", record->last_bits},
                                      {"tokens", any ? last[METRIC_TOKENS] : NAN},
                                      {"hours", any ? record->hours : NAN},
-                                     {"tokens_per_s",
-                                      record->step_s > 0 ? record->tokens_sum / record->step_s : NAN},
+                                     {"tokens_per_s", run_record_tokens_per_s(record)},
                                      {"spikes", any ? last[METRIC_SPIKES] : NAN},
                                      {"skipped_steps", any ? last[METRIC_SKIPPED_STEPS] : NAN},
                                      {"mfu",
@@ -378,7 +377,8 @@ static int list_samples(const char *folder, int64_t **steps) {
 // The first `most` bytes of one, without a character that is cut at the end; NULL if it cannot be read.
 static char *read_sample(const char *folder, int64_t step, size_t most, size_t *length) {
     int descriptor = -1;
-    char *path = file_path("%s/step-%08lld.txt", folder, (long long)step), *text = allocate(most + 1, 1);
+    char *path = file_path("%s/step-%08lld.txt", folder, (long long)step),
+         *text = allocate(most + sizeof "…", 1);
     ssize_t n = -1;
     if (file_open_regular(path, O_RDONLY, &descriptor) == STATUS_OK) {
         n = read(descriptor, text, most);
@@ -391,9 +391,11 @@ static char *read_sample(const char *folder, int64_t step, size_t most, size_t *
         return NULL;
     }
     *length = (size_t)n;
-    if (*length == most) // probably cut: go back to where a character begins
+    if (*length == most) { // probably cut: go back to where a character begins
         while (*length > 0 && ((unsigned char)text[--*length] & 0xC0) == 0x80)
             ;
+        *length += (size_t)snprintf(text + *length, sizeof "…", "…");
+    }
     return text;
 }
 

@@ -18,15 +18,17 @@ function figures() {
   const cell = (value, text, isBest) => ({content: text, class: runs.length > 1 && value === isBest ? 'best' : ''});
   const columns = ['Run', 'State', 'Steps', 'Tokens', 'Time', 'Loss', 'Best val', 'at step', 'Last val', 'Bits/byte', 'Tokens/s', 'MFU', 'Memory']
     .map((title, i) => ({title, number: i > 1}));
-  return table('Final figures of each run', columns, shown().map(run => {
+  const means = element('p', {class: 'muted'}, 'Loss: mean of the last 100 steps. Tokens/s, of all ranks, and MFU: means of all steps. Last val and bits/byte: of the last evaluation; ' +
+    'best val: of those in training, which may be on less text. Memory: of the GPU of rank 0, else of the largest rank\'s process.');
+  return [table('Final figures of each run', columns, shown().map(run => {
     const {figures: f} = run;
     const total = run.total > run.step ? `${grouped(run.step)} of ${grouped(run.total)}` : grouped(run.step);
     const left = isNumber(run.seconds_left) ? `, ${duration(run.seconds_left / 3600)} left` : '';
     return [runLabel(run), {content: run.state + left, class: 'state-' + run.state.replace(' ', '-')}, total, short(f.tokens), duration(f.hours),
             cell(f.loss, fixed(4)(f.loss), best.loss), cell(f.best_val_loss, fixed(4)(f.best_val_loss), best.val),
             f.best_val_step ? grouped(f.best_val_step) : '–', fixed(4)(f.val_loss), fixed(4)(f.bits_per_byte), short(f.tokens_per_s), percent(f.mfu),
-            bytes(run.totals.device ? run.totals.device + run.totals.host : run.totals.host)];
-  }));
+            bytes(run.totals.device || run.totals.host)];
+  })), means];
 }
 
 // What train.on_spike had to do.
@@ -55,7 +57,7 @@ const CHARTS = [
   {key: 'lr', title: 'Learning rate', unit: '', format: value => isNumber(value) ? value.toExponential(2) : '–', tick: value => short(value, 2),
    log: true, from: 'points', zero: true, raw: true},
   {key: 'tokens_per_s', title: 'Tokens per second', unit: 'all ranks', format: value => short(value), from: 'points', zero: true},
-  {key: 'mfu', title: 'Model FLOPs utilization', unit: 'MFU', format: percent, tick: value => Math.round(100 * value) + ' %', from: 'points', zero: true},
+  {key: 'mfu', title: 'Model FLOPs utilization', unit: 'of the ' + [...new Set(runs.map(run => run.mfu_of))].join(' or '), format: percent, tick: value => Math.round(100 * value) + ' %', from: 'points', zero: true},
   {key: 'step_ms', title: 'Step time', unit: 'milliseconds', format: value => short(value), from: 'points', zero: true},
   {key: 'comm_share', title: 'Exposed communication', unit: 'share of the step', format: percent, tick: value => Math.round(100 * value) + ' %',
    from: 'points', zero: true},
@@ -100,11 +102,16 @@ const TIME_PARTS = ['computing', 'exposed communication', 'evaluation, samples, 
 function timeShares() {
   const timed = shown().filter(run => run.figures.hours > 0);
   if (timed.length === 0) return note('No times are recorded.');
-  return element('div', {class: 'card'}, element('h3', {}, 'Share of the time'), element('div', {class: 'bars'}, ...timed.map(run => {
-    const hours = run.figures.hours, steps = run.time.steps_s / 3600, exposed = run.time.exposed_s / 3600;
-    const parts = [steps - exposed, exposed, Math.max(0, hours - steps)].map((value, i) => [TIME_PARTS[i], value / hours, i]);
-    return barRow(runLabel(run), bar(parts, Math.max(1, steps / hours), percent), duration(hours));
-  })), keys(TIME_PARTS));
+  const shares = ({figures: {hours}, time}) => {
+    const steps = time.steps_s / 3600, exposed = time.exposed_s / 3600;
+    return [steps - exposed, exposed, Math.max(0, hours - steps)].map(value => value / hours);
+  };
+  const columns = ['Run', ...TIME_PARTS, 'in all'].map((title, i) => ({title, number: i > 0}));
+  return [element('div', {class: 'card'}, element('h3', {}, 'Share of the time'), element('div', {class: 'bars'}, ...timed.map(run => {
+    const parts = shares(run);
+    return barRow(runLabel(run), bar(parts.map((value, i) => [TIME_PARTS[i], value, i]), Math.max(1, parts[0] + parts[1]), percent), duration(run.figures.hours));
+  })), keys(TIME_PARTS)), element('details', {}, element('summary', {}, 'Time as a table'), table('Share of the time of each run', columns,
+    timed.map(run => [runLabel(run), ...shares(run).map(percent), duration(run.figures.hours)])))];
 }
 
 function pickRun(label, candidates, chosen, choose) {
@@ -151,7 +158,7 @@ function memory() {
 function communication() {
   const sending = shown().filter(run => run.comm.bytes > 0 || run.comm.planned_bytes > 0);
   if (sending.length === 0) return note('Communication: one rank each, nothing is sent.');
-  const columns = ['Run', 'Sent per step', 'Planned', 'Calls', 'Planned', 'Time, last step', 'Hidden behind compute'].map((title, i) => ({title, number: i > 0}));
+  const columns = ['Run', 'Sent per step', 'Planned', 'Calls', 'Calls planned', 'Time, last step', 'Of it hidden behind compute'].map((title, i) => ({title, number: i > 0}));
   return [element('p', {class: 'muted'}, 'What rank 0 sends per step, and the plan:'), table('Bytes that rank 0 sends per step, and the plan', columns, sending.map(run => [runLabel(run), bytes(run.comm.bytes), bytes(run.comm.planned_bytes),
     grouped(run.comm.calls), grouped(run.comm.planned_calls), isNumber(run.comm.ms) ? run.comm.ms.toFixed(2) + ' ms' : '–', percent(run.comm.hidden)]))];
 }
@@ -205,8 +212,8 @@ function machine() {
     ['Version', run => session(run).version], ['Machine', run => session(run).machine], ['Device', run => session(run).device],
     ['Compute type', run => session(run).compute], ['Ranks', run => session(run).ranks && String(session(run).ranks)],
     ['Threads per rank', run => session(run).threads && String(session(run).threads)],
-    ['Measured GEMM rate', run => session(run).gemm_flops > 0 ? short(session(run).gemm_flops) + 'FLOP/s' : null],
-    ['Dense peak', run => session(run).dense_peak > 0 ? short(session(run).dense_peak) + 'FLOP/s' : null],
+    ['GEMM rate of all ranks, at the start', run => session(run).gemm_flops > 0 ? rate(session(run).gemm_flops) : null],
+    ['Dense peak of all ranks', run => session(run).dense_peak > 0 ? rate(session(run).dense_peak) : null],
     ['MFU is of', run => run.mfu_of], ['Parameters', run => session(run).parameters > 0 ? short(session(run).parameters, 4) : null],
     ['First started', run => date(run.began)], ['Last step', run => date(run.last_wall)],
     ['Starts', run => run.sessions ? String(run.sessions) : null], ['Folder', run => run.path],
@@ -255,6 +262,7 @@ function controls() {
   darkQuery.addEventListener('change', () => { setTheme(state.theme); update(); });
   window.addEventListener('resize', redraw);
   window.addEventListener('scroll', () => { byId('tooltip').hidden = true; }, {passive: true});
+  document.addEventListener('pointerdown', event => { if (!charts.some(chart => chart.canvas === event.target)) setCursor(null); });
 }
 
 // ---- following a run: the page loads itself again, and history keeps what the reader chose

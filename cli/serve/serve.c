@@ -759,8 +759,8 @@ static void report_memory(const struct server *server) {
     const struct region_table *table = &server->session.memory.table;
     const struct gpt_config *config = &server->session.params.config;
     const struct generator_options *options = &server->generator_options;
-    size_t cache_bytes = (size_t)options->sequences * (size_t)options->positions * 2 *
-                         (size_t)config->n_embd * (size_t)config->n_layer * dtype_size(options->type);
+    size_t cache_bytes = (size_t)options->sequences * (size_t)options->positions * gpt_cache_width(config) *
+                         (size_t)config->n_layer * dtype_size(options->type);
     size_t model_bytes = region_kind_bytes(table, REGION_PARAMS);
     size_t rest_bytes =
         region_total_bytes(table) + batch_bytes(&server->batch_options) - model_bytes - cache_bytes;

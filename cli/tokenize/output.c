@@ -209,6 +209,7 @@ static enum status move_tokens(struct output *output, struct token_reader *reade
     struct split_counts *train = &output->train.counts, *val = &output->val.counts;
     const int32_t start_id = tokenizer_document_start(tokenizer);
     uint64_t n_documents = 0, n_bytes = 0; // of what is moved
+    int32_t before = start_id;
     size_t n;
     for (uint64_t at = cut; at < train->n_tokens; at += n) {
         TRY(read_tokens(reader, at, READ_TOKENS, tokens, &n));
@@ -216,16 +217,14 @@ static enum status move_tokens(struct output *output, struct token_reader *reade
             TRY(split_add(&output->val, &start_id, 1));
             val->n_documents++;
         }
-        for (size_t i = 0; i < n; i++) {
-            n_bytes += tokenizer_text_bytes(tokenizer, tokens[i]);
+        for (size_t i = 0; i < n; i++)
             n_documents += tokens[i] == start_id;
-        }
+        n_bytes += tokenizer_text_bytes(tokenizer, before, tokens, n);
+        before = tokens[n - 1];
         TRY(split_add(&output->val, tokens, n));
     }
-    if (tokenizer_adds_space(tokenizer)) // one is no text
-        n_bytes -= n_documents;
-    val->n_bytes = n_bytes < train->n_bytes ? n_bytes : train->n_bytes;
-    train->n_bytes -= val->n_bytes;
+    val->n_bytes = n_bytes;
+    train->n_bytes -= n_bytes;
     train->n_documents -= n_documents;
     val->n_documents += n_documents;
     TRY(split_end(&output->val));

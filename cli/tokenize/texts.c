@@ -88,8 +88,12 @@ static enum status encode_chunk(const struct run *run, struct part *part, const 
             tokenizer_add_separator(run->tokenizer, false, &out->ids);
             out->n_documents++;
         }
+        const size_t first = out->ids.n;
         TRY(token_encoder_add(part->encoder, document.text, document.n, document.starts, &out->ids));
-        out->n_bytes += document.n;
+        const int32_t *ids_of_part = out->ids.ids + first;
+        if (out->ids.n > first) // of a document that goes on, the first id follows another
+            out->n_bytes += tokenizer_text_bytes(run->tokenizer, document.starts ? -1 : ids_of_part[0],
+                                                 ids_of_part, out->ids.n - first);
     }
     out->n_markers = part->documents.n_markers;
     return STATUS_OK;
@@ -156,7 +160,7 @@ static void describe(const struct tokenize_shown *shown, double now_s, uint64_t 
     } else
         snprintf(fields[1].text, sizeof fields[1].text, "%s", number);
     snprintf(fields[2].text, sizeof fields[2].text, "%s tokens", text_count(of, sizeof of, (double)tokens));
-    snprintf(fields[3].text, sizeof fields[3].text, "%.1f MB/s", rate / 1e6);
+    snprintf(fields[3].text, sizeof fields[3].text, "%s/s", text_bytes(of, sizeof of, rate));
     if (shown->total_bytes >= done && rate > 0 && shown->total_bytes > 0)
         snprintf(fields[4].text, sizeof fields[4].text, "%s left",
                  text_duration(of, sizeof of, (double)(shown->total_bytes - done) / rate));

@@ -465,10 +465,15 @@ void tokenizer_add_text(const struct tokenizer *tokenizer, const int32_t *ids, s
     }
 }
 
-size_t tokenizer_text_bytes(const struct tokenizer *tokenizer, int32_t id) {
-    size_t n_bytes;
-    (void)tokenizer_bytes(tokenizer, id, &n_bytes);
-    return n_bytes > 0 && tokenizer->types[id] == TOKEN_CONTROL ? 0 : n_bytes;
+uint64_t tokenizer_text_bytes(const struct tokenizer *tokenizer, int32_t before, const int32_t *ids,
+                              size_t n) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < n; before = ids[i++]) {
+        size_t n_bytes;
+        (void)tokenizer_shown_bytes(tokenizer, before, ids[i], &n_bytes);
+        bytes += n_bytes;
+    }
+    return bytes;
 }
 
 static int32_t find_special(const struct tokenizer *tokenizer, const char *name, size_t length) {

@@ -177,8 +177,11 @@ int32_t tokenizer_named(const struct tokenizer *tokenizer, const char *bytes, si
 // Appends the text of ids, and the names of control tokens other than bos.
 struct text;
 void tokenizer_add_text(const struct tokenizer *tokenizer, const int32_t *ids, size_t n, struct text *out);
-// How many bytes of text an id stands for: 0 for control tokens.
-size_t tokenizer_text_bytes(const struct tokenizer *tokenizer, int32_t id);
+// How many bytes of text ids stand for: those that tokenizer_add_text shows, control tokens aside, which have
+// none. Every figure per byte counts with it.
+//   before   the id before the first; negative: none, they begin a text
+uint64_t tokenizer_text_bytes(const struct tokenizer *tokenizer, int32_t before, const int32_t *ids,
+                              size_t n);
 
 // The identity of a tokenizer: what token shards and checkpoints record of the one that they were made with.
 // Ids of one tokenizer mean nothing to another, even if both have the same number of them.

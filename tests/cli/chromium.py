@@ -28,6 +28,7 @@ class Browser:
             self.call(domain + '.enable')
         self.call('Emulation.setDeviceMetricsOverride', width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         self.call('Emulation.setFocusEmulationEnabled', enabled=True)
+        self.call('Emulation.setTouchEmulationEnabled', enabled=width < 600)
         self.call('Performance.enable', timeDomain='threadTicks')
         self.call('Emulation.setEmulatedMedia', features=[{'name': 'prefers-color-scheme', 'value': 'dark' if dark else 'light'}])
 
@@ -88,6 +89,10 @@ class Browser:
 
     def mouse(self, kind, x, y):
         self.call('Input.dispatchMouseEvent', type=kind, x=x, y=y, button='none' if kind == 'mouseMoved' else 'left', clickCount=1)
+
+    def tap(self, x, y):
+        self.call('Input.dispatchTouchEvent', type='touchStart', touchPoints=[{'x': x, 'y': y}])
+        self.call('Input.dispatchTouchEvent', type='touchEnd', touchPoints=[])
 
     def key(self, key):
         for kind in 'rawKeyDown', 'keyUp':

@@ -395,10 +395,10 @@ static void add_proposal(struct text *out, const struct fit_report *report, int 
     if (report->on_gpu)
         text_add(&line, "%s of GPU memory, ",
                  text_bytes(device, sizeof device, (double)one->taken[REGION_DEVICE]));
-    text_add(&line, "%s of host memory and about %s for the program, %sFLOP per step; the same losses to %s",
+    text_add(&line, "%s of host memory and about %s for the program, %s per step; the same losses to %s",
              text_bytes(host, sizeof host, (double)one->taken[REGION_HOST]),
              text_bytes(program, sizeof program, (double)report->machine.program),
-             text_count(flops, sizeof flops, one->flops), one->same_bits ? "the bit" : "rounding");
+             text_flops(flops, sizeof flops, one->flops), one->same_bits ? "the bit" : "rounding");
     plan_add_folded(out, &line, "      ", "");
 }
 

@@ -137,9 +137,9 @@ static bool ranks_differ(const struct plan_case *one) {
 static void add_header(struct table *table, bool with_host, bool name_rank, const struct columns *columns) {
     begin_row(table);
     ADD_CELL(table, "stage");
-    ADD_CELL(table, "model memory");
+    ADD_CELL(table, with_host ? "GPU memory" : "model memory");
     if (with_host)
-        ADD_CELL(table, "on the host");
+        ADD_CELL(table, "host memory");
     if (name_rank)
         ADD_CELL(table, "of rank");
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
@@ -239,7 +239,7 @@ static void add_work(struct text *out, const struct plan_case *one) {
     text_add(&line, "Launches per micro-batch: %" PRId64, first.launches);
     if (one->accumulation_steps > 1)
         text_add(&line, ", after a step's first %" PRId64, further.launches);
-    text_add(&line, "; %sFLOP, %s read and written", text_count(flops, sizeof flops, first.cost.flops),
+    text_add(&line, "; %s, %s read and written", text_flops(flops, sizeof flops, first.cost.flops),
              text_bytes(bytes, sizeof bytes, first.cost.bytes));
     plan_add_prose(out, &line);
 }
@@ -248,11 +248,13 @@ static void add_work(struct text *out, const struct plan_case *one) {
 static void add_newton_schulz(struct text *out, const struct plan_case *one) {
     const struct plan *plan = &one->stages[0].most;
     struct text line = {0};
+    char flops[32];
     if (plan->newton_schulz_flops == 0)
         return;
-    text_add(&line, "Newton-Schulz per step: %.4g GFLOP", plan->newton_schulz_flops / 1e9);
+    text_add(&line, "Newton-Schulz per step: %s", text_flops(flops, sizeof flops, plan->newton_schulz_flops));
     if (one->world > 1)
-        text_add(&line, ", at most %.4g on one rank", plan->newton_schulz_most / 1e9);
+        text_add(&line, " on all ranks, at most %s on one",
+                 text_flops(flops, sizeof flops, plan->newton_schulz_most));
     plan_add_prose(out, &line);
 }
 

@@ -204,9 +204,10 @@ static void print_summary(const struct profile_about *about, const struct profil
                           struct text *out) {
     const struct profile *profile = about->profile;
     int track = profile->account;
-    text_add(out, "profile of %d step%s%s: %.3f ms on average, median %.3f\n", summary->n_steps,
-             summary->n_steps == 1 ? "" : "s", summary->first > 0 ? ", after one warm-up step" : "",
-             summary->seconds / summary->n_steps * 1e3, summary->median_s * 1e3);
+    text_add(out, "profile of rank %d, %d step%s%s: %.3f ms on average, median %.3f\n", about->rank,
+             summary->n_steps, summary->n_steps == 1 ? "" : "s",
+             summary->first > 0 ? ", after one warm-up step" : "", summary->seconds / summary->n_steps * 1e3,
+             summary->median_s * 1e3);
     text_add(out, "limits: GEMM %s %.1f GFLOP/s, ", about->compute, about->limits.flops_per_s / 1e9);
     if (about->dense_peak > 0)
         text_add(out, "%.0f %% of the dense peak, ", 100 * about->limits.flops_per_s / about->dense_peak);

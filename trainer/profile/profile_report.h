@@ -1,7 +1,7 @@
 // The output of a profile:
 //   a table        printed in the log
 //   profile.json   every figure, per rank and step
-//   trace.json     the timeline, for chrome://tracing or ui.perfetto.dev (Google's "Trace Event Format")
+//   trace.json     the timeline, for ui.perfetto.dev (Google's "Trace Event Format")
 // Each rank writes a file of its own into the run's folder; rank 0 joins them.
 #ifndef ZERO_TRAINER_PROFILE_PROFILE_REPORT_H
 #define ZERO_TRAINER_PROFILE_PROFILE_REPORT_H

@@ -324,6 +324,10 @@ double run_record_recent_loss(const struct run_record *record) {
     return n > 0 ? sum / n : NAN;
 }
 
+double run_record_tokens_per_s(const struct run_record *record) {
+    return record->step_s > 0 ? record->tokens_sum / record->step_s : NAN;
+}
+
 double run_record_seconds_left(const struct run_record *record) {
     const double hours = record->hours - record->session_hours_before,
                  done = (double)(record->last.step - record->session_step);

@@ -94,6 +94,8 @@ void run_record_close(struct run_record *record);
 
 // Mean loss of the last RECENT_STEPS steps, as far as they are finite; NaN without any.
 double run_record_recent_loss(const struct run_record *record);
+// Mean over all steps; NaN without any.
+double run_record_tokens_per_s(const struct run_record *record);
 // Seconds until the run's last step at the mean rate of the last session, evaluations and all; NaN: unknown.
 double run_record_seconds_left(const struct run_record *record);
 

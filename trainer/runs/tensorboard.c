@@ -1,5 +1,5 @@
-// Messages are a few dozen bytes. Each is built on the stack and written as length, CRC of length, data, CRC
-// of data.
+// Messages are mostly a few dozen bytes. Each is built on the stack and written as length, CRC of length,
+// data, CRC of data.
 #include "trainer/runs/tensorboard.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include "base/file.h"
 #include "base/text.h"
 
-#define LARGEST_EVENT 256
-#define LONGEST_TAG   96
+#define LONGEST_TAG   4096 // a path of a mixture's source is whole, so that two have two curves
+#define LARGEST_EVENT (LONGEST_TAG + 128)
 #define LARGEST_FILE  ((size_t)4 << 30)
 #define FILE_PREFIX   "events.out.tfevents."
 #define WRITER        "zero.c"

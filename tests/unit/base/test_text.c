@@ -97,7 +97,14 @@ static void test_human_readable_numbers(void **state) {
     assert_string_equal(text_bytes(buffer, size, 3.5 * 1024), "3.50 KiB");
     assert_string_equal(text_bytes(buffer, size, 4.6 * 1024 * 1024 * 1024), "4.60 GiB");
     assert_string_equal(text_bytes(buffer, size, 20.25 * 1024 * 1024), "20.2 MiB");
+    assert_string_equal(text_bytes(buffer, size, 1024 * 1024 - 1), "1.00 MiB"); // not 1024.0 KiB
+    assert_string_equal(text_bytes(buffer, size, 9.996 * 1024), "10.0 KiB");
     assert_string_equal(text_count(buffer, size, 999), "999");
+    assert_string_equal(text_count(buffer, size, 999.6), "1.00K");
+    assert_string_equal(text_count(buffer, size, 999960), "1.00M");
+    assert_string_equal(text_flops(buffer, size, 372.4e9), "372.4 GFLOP"); // not 372.4B of them
+    assert_string_equal(text_flops(buffer, size, 12.5414e15), "12.5 PFLOP");
+    assert_string_equal(text_flops(buffer, size, 12), "12 FLOP");
     assert_string_equal(text_count(buffer, size, 124439808), "124.4M");
     assert_string_equal(text_count(buffer, size, 1557611200), "1.56B");
     assert_string_equal(text_duration(buffer, size, 7), "0:07");

@@ -40,7 +40,7 @@ static void test_checksums(void **unused) {
 struct board_event {
     double wall_time;
     int64_t step;
-    char version[32], writer[32], tag[32];
+    char version[32], writer[32], tag[400];
     float value;
 };
 
@@ -181,6 +181,25 @@ static void test_events_read_back(void **unused) {
     tensorboard_close(&board);
 }
 
+// Two sources of a mixture whose paths differ behind a long beginning have two curves.
+static void test_long_tags_stay_whole(void **unused) {
+    (void)unused;
+    struct tensorboard board;
+    struct board_event events[MAX_EVENTS];
+    char tags[2][300];
+    EXPECT_OK(tensorboard_open(&board, temporary.folder));
+    for (int i = 0; i < 2; i++) {
+        snprintf(tags[i], sizeof tags[i], "val/loss/%0250d/%s-*.bin", 0, i ? "books" : "web");
+        EXPECT_OK(tensorboard_add(&board, 1, tags[i], 2.5));
+    }
+    EXPECT_OK(tensorboard_flush(&board));
+    assert_int_equal(read_events(board.path, events), 3);
+    for (int i = 0; i < 2; i++)
+        assert_string_equal(events[1 + i].tag, tags[i]);
+    EXPECT_OK(file_remove_tree(board.path));
+    tensorboard_close(&board);
+}
+
 // ---- trimming
 
 static void write_events(struct tensorboard *board, int64_t first, int64_t last) {
@@ -249,6 +268,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_checksums),
         cmocka_unit_test(test_events_read_back),
+        cmocka_unit_test(test_long_tags_stay_whole),
         cmocka_unit_test(test_trimming),
         cmocka_unit_test(test_a_missing_folder),
     };
