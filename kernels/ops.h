@@ -178,8 +178,9 @@ struct update_result {
 // Decides on an update once the losses and the squares of the gradients are summed: it is skipped unless both
 // sums are finite and neither is above the plan's limit; and, if the plan is ahead, where the update before
 // was skipped. With norm = sqrt(squares) / loss_scale: grad_scale = min(1, max_norm / (norm + 1e-6)) /
-// loss_scale (as torch.nn.utils.clip_grad_norm_). Determinism: in double, ranks added along a binary tree,
-// ((0 + 1) + (2 + 3)) + ...; equal bits on all devices.
+// loss_scale (as torch.nn.utils.clip_grad_norm_).
+// Determinism: in double, ranks added along a binary tree, ((0 + 1) + (2 + 3)) + ...; equal bits on all
+// devices.
 struct update_decide_args {
     struct update_result *result;   // [rw] of the update before, if the plan is ahead
     const struct update_plan *plan; // [r]
@@ -188,8 +189,8 @@ struct update_decide_args {
     double max_norm; // 0: no clipping
 };
 
-// optimizer_step on many spans, with the numbers of a plan and a result in the device's memory. The
-// same bits as one optimizer_step per span. Nothing happens if the update is skipped.
+// optimizer_step on many spans, with the numbers of a plan and a result in the device's memory. The same bits
+// as one optimizer_step per span. Nothing happens if the update is skipped.
 #define OPTIMIZER_TILE 8192 // elements; spans are divided in tiles, the last of which may be shorter
 struct optimizer_span {
     struct optimizer_state state;

@@ -657,8 +657,6 @@ static enum status write_report(struct report *report) {
     size_t bytes;
     TRY(open_runs(report));
     const bool goes_on = follows && is_running(report);
-    if (goes_on)
-        signals_catch(); // before there is a page that loads itself again: its end must be written
     TRY(write_page(report, goes_on, &bytes));
     printf("report of %d run%s: %s (%s)%s\n", report->n, report->n == 1 ? "" : "s", report->file,
            text_bytes(text, sizeof text, (double)bytes),
@@ -680,7 +678,6 @@ static bool all_began(const char *const *paths, int n) {
 static enum status wait_for_runs(const char *const *paths, int n) {
     if (all_began(paths, n))
         return STATUS_OK;
-    signals_catch();
     printf("waiting until %s begin%s (Ctrl-C ends)\n", n == 1 ? paths[0] : "all runs", n == 1 ? "s" : "");
     TRY(output_flush());
     while (!all_began(paths, n) && !signals_stop_requested())
@@ -693,12 +690,10 @@ static enum status check_runs(const char *const *paths, int n) {
         return FAIL(STATUS_INVALID,
                     "no run named; usage: train report RUN [RUN ...] [--out FILE] [--follow]");
     for (int i = 0; i < n; i++) {
-        if (follows && (file_is_folder(paths[i]) || !file_exists(paths[i])))
-            continue;
-        if (!file_is_folder(paths[i]))
+        if (!file_is_folder(paths[i]) && (!follows || file_exists(paths[i])))
             return FAIL(STATUS_INVALID, "%s is not a folder, expected that of a run, such as runs/quickstart",
                         paths[i]);
-        if (!run_folder_is_run(paths[i]))
+        if (!follows && !run_folder_is_run(paths[i]))
             return FAIL(STATUS_INVALID,
                         "%s is not the folder of a run: it has neither metrics.jsonl nor sessions.jsonl; "
                         "./train runs FOLDER lists the runs in a folder",
@@ -716,10 +711,12 @@ static enum status run_report(int n_args, char **args) {
     if (every_s == 0)
         every_s = 5;
     TRY(check_runs(report.paths, report.n));
-    if (follows)
+    if (follows) {
+        signals_catch(); // before there is a page that loads itself again: its end must be written
         TRY(wait_for_runs(report.paths, report.n));
-    if (signals_stop_requested())
-        return STATUS_OK;
+        if (signals_stop_requested())
+            return STATUS_OK;
+    }
     char *file = out_path ? copy_string(out_path)
                           : file_path("%.*s/report.html", run_path_length(report.paths[0]), report.paths[0]);
     report.file = file;

@@ -200,9 +200,8 @@ static void add_gpt2(const struct exporter *exporter, struct text *out) {
              "\"tie_word_embeddings\": true,\n  \"use_cache\": true,\n"
              "  \"torch_dtype\": \"%s\",\n",
              config->n_positions, torch_name(exporter->options->type));
-    for (int i = 0; i < GPT_N_SIZES; i++) {
+    for (int i = 0; i < GPT_N_SIZES; i++)
         add_line(&gpt_fields[i], gpt_fields[i].name, config, out);
-    }
     add_ids(exporter, out);
 }
 

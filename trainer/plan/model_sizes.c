@@ -6,7 +6,6 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "options/config.h"
 #include "options/option.h"
 
 // The options that the config gives and the weights contradict.

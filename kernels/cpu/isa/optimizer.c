@@ -280,9 +280,9 @@ VF_INLINE float put_scale(void *scales, size_t begin, vu largest) {
 
 VF_INLINE struct inverses put_scales(int n_moments, const struct step_call *call, size_t begin,
                                      const struct scales *scales) {
-    const struct optimizer_state *to = &call->args.state;
-    return (struct inverses){.m = put_scale(to->m_scales, begin, scales->m_largest),
-                             .v = n_moments > 1 ? put_scale(to->v_scales, begin, scales->v_largest) : 0};
+    const struct optimizer_state *state = &call->args.state;
+    return (struct inverses){.m = put_scale(state->m_scales, begin, scales->m_largest),
+                             .v = n_moments > 1 ? put_scale(state->v_scales, begin, scales->v_largest) : 0};
 }
 
 // The noise of a group's vectors, halves of hashes. Of two vectors MOMENT_PAIR elements apart, the first uses
