@@ -15,6 +15,10 @@ import unittest
 
 import harness
 
+# The newest releases that the full run compares with, in one environment, which takes minutes and gigabytes.
+NEWEST = ('torch==2.15.0', 'transformers==5.24.0', 'tokenizers==0.23.3', 'safetensors==0.8.0', 'lm_eval[api,hf]==0.4.13',
+          'deepspeed==0.19.8', 'schedulefree==1.4.1', 'numpy==2.2.6')
+
 
 def python_with(*requirements, large=False):
     """The Python of an environment with these requirements, such as 'gguf==0.10.0'. Skips the test where it cannot be had.

@@ -5,13 +5,12 @@ import pathlib
 import subprocess
 
 from harness import GOLDEN, CommandCase, golden_expected, relative
-from python_env import python_with
+from python_env import NEWEST, python_with
 from test_averaging import tensors
 
 CHECKS = pathlib.Path(__file__).with_name('deepspeed_checks.py')
 # Without what they need: the sources are read.
-NEWEST, OLD = ('--no-deps', 'deepspeed==0.19.8'), ('--no-deps', 'deepspeed==0.14.4')
-ENGINE = 'deepspeed==0.19.8', 'torch==2.15.0', 'transformers==5.24.0', 'safetensors==0.8.0', 'numpy==2.2.6'
+SOURCES, OLD_SOURCES = ('--no-deps', 'deepspeed==0.19.8'), ('--no-deps', 'deepspeed==0.14.4')
 
 # The defaults of DeepSpeed 0.19.8, of SGD PyTorch's, by the options here.
 ADAM = {'lr': 1e-3, 'betas': [0.9, 0.999], 'eps': 1e-8, 'weight_decay': 0}
@@ -77,7 +76,7 @@ class Defaults(DeepSpeedCase):
 
     def test_signatures(self):
         """The newest release's and an older one's, and every name that the newest one's sections have."""
-        found = self.check(NEWEST, 'signatures')
+        found = self.check(SOURCES, 'signatures')
         self.same_defaults(found)
         muon, adam = found['muon'], found['muon_adam']
         self.assertEqual({'lr': muon['lr'], 'muon_momentum': muon['momentum'], 'adamw_lr': adam['lr'], 'betas': adam['betas'],
@@ -96,7 +95,7 @@ class Defaults(DeepSpeedCase):
         scaling = json.loads(self.run_train('check', self.tiny_config(precision={'compute': 'fp16'})).out)['fp16']
         for name, default in found['fp16'].items():
             self.assertEqual(scaling.get(name, default), default, name)
-        old = self.check(OLD, 'signatures')
+        old = self.check(OLD_SOURCES, 'signatures')
         old['schedules']['WarmupLR']['warmup_max_lr'] = None  # it was 0.001
         self.same_defaults(old)
 
@@ -136,7 +135,7 @@ class Steps(DeepSpeedCase):
     def deepspeed(self, steps):
         """DeepSpeed's run of the file that was translated last."""
         expected = golden_expected('llama-tiny')
-        return self.check(ENGINE, 'train', self.MODEL, self.MODEL / 'tokens.bin', expected['batch'], expected['seq'], steps, 'ds.json')
+        return self.check(NEWEST, 'train', self.MODEL, self.MODEL / 'tokens.bin', expected['batch'], expected['seq'], steps, 'ds.json')
 
     def test_muon_takes_steps_of_deepspeeds_length(self):
         """lr sqrt(max(1, rows / columns)) of a nearly orthogonal matrix, and adam_lr of every other element in the first step."""

@@ -16,12 +16,11 @@ from base64 import b64encode
 
 import harness
 from harness import CommandCase, GOLDEN, ROOT
-from python_env import python_with
+from python_env import NEWEST, python_with
 
 CHECKS = pathlib.Path(__file__).with_name('export_checks.py')
 READERS = 'gguf==0.17.1', 'tokenizers==0.20.3', 'safetensors==0.4.5', 'numpy==1.26.4'
 TRANSFORMERS = 'torch==2.2.2', 'transformers==4.51.3', 'numpy==1.26.4'
-NEWEST_TRANSFORMERS = 'torch==2.15.0', 'transformers==5.24.0'
 NEWEST_READERS = 'gguf==0.19.0', 'tokenizers==0.23.3', 'safetensors==0.8.0', 'numpy==2.4.6'
 LLAMA, NEWEST_LLAMA = ('llama-cpp-python==0.3.16',), ('llama-cpp-python==0.3.36',)
 
@@ -270,14 +269,14 @@ class OtherPrograms(ExportCase):
         golden = GOLDEN / 'gpt2-tiny'
         for dtype, bound, name in ('fp32', 1e-4, 'float32'), ('bf16', 0.2, 'bfloat16'):
             self.export('hf', 'hf', dtype, '--dtype', dtype, '--tokenizer', 'bytes')
-            for release in TRANSFORMERS, NEWEST_TRANSFORMERS:
+            for release in TRANSFORMERS, NEWEST:
                 found = self.check(release, 'transformers', dtype, golden, large=True)
                 self.assertLess(found.pop('error'), bound)
                 self.assertEqual(found, {'dtype': f'torch.{name}', 'class': 'GPT2LMHeadModel'})
         self.train_a_run(steps=40)
         self.export('run', 'hf', 'out', '--max-shard-size', '50 KB')
         expected = self.run_train('generate', 'run', '--prompt', 'the 7 quick', '--tokens', 30, '--temperature', 0).out
-        for release in TRANSFORMERS, NEWEST_TRANSFORMERS:
+        for release in TRANSFORMERS, NEWEST:
             found = self.check(release, 'generate', 'out', 'the 7 quick', '30', large=True)
             self.assertEqual(found, {'text': expected.rstrip('\n'), 'eos': 299, 'longest': 64})
         # What transformers saves is read: names with a prefix, merges as pairs, in one file and in several.
@@ -314,14 +313,14 @@ class OtherPrograms(ExportCase):
             with self.subTest(family):
                 golden = GOLDEN / f'{family}-tiny'
                 self.export(golden, 'hf', f'{family}-golden', '--tokenizer', 'none')
-                for release in TRANSFORMERS, NEWEST_TRANSFORMERS:
+                for release in TRANSFORMERS, NEWEST:
                     found = self.check(release, 'transformers', f'{family}-golden', golden, large=True)
                     self.assertLess(found.pop('error'), 1e-4)
                     self.assertEqual(found, {'dtype': 'torch.float32', 'class': name})
                 self.train_a_run(name=family, steps=40, family='llama', intermediate_size=96, **model)
                 expected = self.run_train('generate', family, '--prompt', 'the 7 quick', '--tokens', 30, '--temperature', 0).out
                 self.export(family, 'hf', f'{family}-hf')
-                for release in TRANSFORMERS, NEWEST_TRANSFORMERS:
+                for release in TRANSFORMERS, NEWEST:
                     found = self.check(release, 'generate', f'{family}-hf', 'the 7 quick', '30', large=True)
                     self.assertEqual(found['text'], expected.rstrip('\n'))
                 self.export(family, 'gguf', f'{family}-gguf')

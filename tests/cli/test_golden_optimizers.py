@@ -7,10 +7,9 @@ import unittest
 
 import harness
 from harness import GOLDEN, ROOT, CommandCase
-from python_env import python_with
+from python_env import NEWEST, python_with
 
 CHECKS = pathlib.Path(__file__).with_name('optimizer_checks.py')
-REQUIREMENTS = 'torch==2.15.0', 'schedulefree==1.4.1', 'numpy==2.2.6'
 SCRIPTS = ROOT / 'scripts' / 'golden'
 TOLERANCE = 1e-12  # of figures made again on other processors, of 5 or less: as in optimizer_checks.py
 CURVE_TOLERANCE = 1e-10
@@ -30,7 +29,7 @@ def largest_difference(mine, theirs):
 class Published(CommandCase):
     def python(self, *arguments):
         environment = {name: value for name, value in os.environ.items() if name not in ('LD_PRELOAD', 'PYTHONPATH')}
-        process = subprocess.run([python_with(*REQUIREMENTS, large=True), *arguments], cwd=self.folder, check=False,
+        process = subprocess.run([python_with(*NEWEST, large=True), *arguments], cwd=self.folder, check=False,
                                  env={**environment, 'OMP_NUM_THREADS': '1'}, capture_output=True, text=True)
         self.assertEqual(process.returncode, 0, process.stderr[-4000:])
         return process.stdout

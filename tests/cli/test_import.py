@@ -9,14 +9,13 @@ import struct
 import harness
 from harness import GOLDEN
 from import_checks import MODELS
-from test_export import LLAMA, TRANSFORMERS, ExportCase, read_safetensors
+from python_env import NEWEST
+from test_export import LLAMA, NEWEST_LLAMA, TRANSFORMERS, ExportCase, read_safetensors
 from test_tokenizers import TokenizerCase
 
 CHECKS = pathlib.Path(__file__).with_name('import_checks.py')
-NEWEST = 'torch==2.15.0', 'transformers==5.24.0'
 NEWEST_TOKENIZERS = ('tokenizers==0.23.3',)
 TIKTOKEN, OLD_TIKTOKEN = ('tiktoken==0.14.0',), ('tiktoken==0.7.0',)
-NEWEST_LLAMA = ('llama-cpp-python==0.3.36',)
 # Two sums of 59 logarithms of probabilities in fp32, of logits within 5e-6 of each other (test_transformers).
 LOSS_TOLERANCE = 1e-5
 

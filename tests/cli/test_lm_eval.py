@@ -9,7 +9,7 @@ import unittest
 
 import harness
 from harness import CommandCase
-from python_env import python_with
+from python_env import NEWEST, python_with
 from serving import ServerCase
 from test_eval import write_items
 from test_tokenizers import TokenizerCase
@@ -19,7 +19,6 @@ SERVED = pathlib.Path(__file__).with_name('lm_eval_served.py')
 # NumPy 1, as this PyTorch wants it; newer versions of the others want NumPy 2.
 REQUIREMENTS = ('torch==2.2.2', 'transformers==4.46.3', 'numpy==1.26.4', 'lm_eval[api]==0.4.5', 'datasets==2.21.0',
                 'pyarrow==17.0.0')
-NEWEST = ('torch==2.15.0', 'transformers==5.24.0', 'lm_eval[api,hf]==0.4.13')
 
 SUBJECTS = ['the old farmer', 'a small cat', 'my sister', 'the naïve king', 'every sailor']
 VERBS = {'eats': ['warm bread', 'an apple', 'soup'], 'reads': ['a long letter', 'the book', 'old maps'],
