@@ -179,8 +179,9 @@ static enum status choose_type(struct planner *planner, const struct config *con
     planner->has_type = true;
     if (config_compute_type(config, &report->type))
         return STATUS_OK;
-    report->type_measured = planner->device->place == REGION_HOST;
-    return device_measure_compute_type(planner->device, &report->type);
+    report->type_chosen = planner->device->place == REGION_HOST;
+    report->type = device_compute_type(planner->device);
+    return STATUS_OK;
 }
 
 // ---- the micro-batch size, where the config leaves it open for a GPU

@@ -71,6 +71,10 @@ struct device {
     int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
     int capability;          // a GPU's compute capability, 90 for 9.0; 0: a CPU
     bool has_amx;            // a CPU's (AMX): bf16 products are many times as fast as other work
+    // A CPU's: bf16 products, by vector instructions or AMX, are at least as fast as fp32's. Decided by the
+    // processor model or by the instruction set requested, never by timing: ranks that decided differently
+    // would compute different bits.
+    bool fast_bf16;
     int rotating_attention;  // the widest heads of device_attention_rotates, in elements; 0: it never does
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
     // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that gpu_dense_peak does not list).
@@ -241,10 +245,10 @@ enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd
 // arrays several times the size of the caches, at most an eighth of the available memory. Takes a fraction of
 // a second.
 enum status device_measure_bandwidth(struct device *device, double *bytes_per_s) MUST_CHECK;
-// The compute dtype for precision "auto": bf16 on a GPU. On the CPU, fp32 or bf16, whichever runs one fixed
-// GEMM faster; the shape is fixed so that the answer depends on the machine, not on the model. bf16 rounds
-// more, so it must be faster by a quarter. Never fp16: its range needs loss scaling, so it has to be
-// requested.
-enum status device_measure_compute_type(struct device *device, enum dtype *out) MUST_CHECK;
+// The compute dtype for precision "auto": bf16 on a GPU, and on a CPU with fast_bf16; else fp32.
+// Never fp16: its range needs loss scaling, so it has to be requested.
+static inline enum dtype device_compute_type(const struct device *device) {
+    return device->place == REGION_DEVICE || device->fast_bf16 ? DTYPE_BF16 : DTYPE_F32;
+}
 
 #endif

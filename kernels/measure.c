@@ -1,5 +1,4 @@
-// Measures the rates of a device: matrix products, the peak for utilization; memory bandwidth; and which
-// compute dtype is faster.
+// Measures the rates of a device: matrix products, the peak for utilization; and memory bandwidth.
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,15 +16,8 @@
 #define MOST_N_EMBD       4096 // wider products have the same rate, and matrices that may not fit into memory
 #define MEASURED_WIDENING 4    // n_embd -> 4 n_embd, the first layer of an MLP
 #define MEASURED_RUNS     12   // at least; the best one is least disturbed by other processes
-#define DECIDING_SECONDS  0.05
 #define MOST_TOGETHER     1024
 #define LEAST_ROWS        64
-#define BF16_MUST_GAIN    1.25
-
-// The shape that decides between dtypes: large enough for the GEMM kernel to dominate, independent of the
-// model, so that the overheads of a small model do not decide.
-#define DECIDING_ROWS   512
-#define DECIDING_N_EMBD 512
 
 // ---- random data
 
@@ -134,41 +126,22 @@ static enum status choose_together(struct device *device, struct measured_produc
     return STATUS_OK;
 }
 
-// Times the products in turn, each of `flops`, for at least at_least seconds.
-static enum status time_products(struct device *device, struct measured_product *products, int n,
-                                 double flops, double at_least, struct gemm_rate *rates) {
-    double seconds, sums[2] = {0};
+// Times products, each of `flops`, for at least at_least seconds.
+static enum status time_products(struct device *device, struct measured_product *product, double flops,
+                                 double at_least, struct gemm_rate *rate) {
+    double seconds, sum = 0;
     int n_runs = 0;
-    for (int k = 0; k < n; k++) {
-        rates[k].best = 0;
-        TRY(choose_together(device, &products[k]));
-    }
+    rate->best = 0;
+    TRY(choose_together(device, product));
     for (double began = clock_monotonic_s(); n_runs < MEASURED_RUNS || clock_monotonic_s() - began < at_least;
-         n_runs++)
-        for (int k = 0; k < n; k++) {
-            TRY(run_product(device, &products[k], &seconds));
-            sums[k] += seconds;
-            if (flops / seconds > rates[k].best)
-                rates[k].best = flops / seconds;
-        }
-    for (int k = 0; k < n; k++)
-        rates[k].mean = flops * n_runs / sums[k];
+         n_runs++) {
+        TRY(run_product(device, product, &seconds));
+        sum += seconds;
+        if (flops / seconds > rate->best)
+            rate->best = flops / seconds;
+    }
+    rate->mean = flops * n_runs / sum;
     return STATUS_OK;
-}
-
-// The rates of n <= 2 dtypes on `rows` rows.
-static enum status measure_rates(struct device *device, int rows, int n_embd, const enum dtype *types, int n,
-                                 double at_least, struct gemm_rate *rates) {
-    struct measured_product products[2] = {0};
-    enum status status = STATUS_OK;
-    for (int k = 0; k < n && status == STATUS_OK; k++)
-        status = measured_product_init(device, rows, n_embd, types[k], &products[k]);
-    if (status == STATUS_OK)
-        status = time_products(device, products, n, 2.0 * rows * n_embd * MEASURED_WIDENING * n_embd,
-                               at_least, rates);
-    for (int k = 0; k < n; k++)
-        measured_product_free(device, &products[k]);
-    return status;
 }
 
 // On the CPU, as many rows as fit into the time, and enough to fill the GEMM kernel.
@@ -184,18 +157,13 @@ enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd
                                      double seconds, struct gemm_rate *rate) {
     n_embd = n_embd < MOST_N_EMBD ? n_embd : MOST_N_EMBD;
     rows = measured_rows(device, rows, n_embd, seconds);
-    return measure_rates(device, rows, n_embd, &type, 1, seconds, rate);
-}
-
-enum status device_measure_compute_type(struct device *device, enum dtype *out) {
-    const enum dtype types[] = {DTYPE_F32, DTYPE_BF16};
-    struct gemm_rate rates[2];
-    *out = DTYPE_BF16;
-    if (device->place == REGION_DEVICE) // every supported GPU has tensor cores for bf16
-        return STATUS_OK;
-    TRY(measure_rates(device, DECIDING_ROWS, DECIDING_N_EMBD, types, 2, DECIDING_SECONDS, rates));
-    *out = rates[1].best > rates[0].best * BF16_MUST_GAIN ? DTYPE_BF16 : DTYPE_F32;
-    return STATUS_OK;
+    struct measured_product product = {0};
+    enum status status = measured_product_init(device, rows, n_embd, type, &product);
+    if (status == STATUS_OK)
+        status = time_products(device, &product, 2.0 * rows * n_embd * MEASURED_WIDENING * n_embd, seconds,
+                               rate);
+    measured_product_free(device, &product);
+    return status;
 }
 
 // ---- memory

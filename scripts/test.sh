@@ -93,10 +93,11 @@ if [ $full = yes ]; then
     build/cudasim-race
 else
   # The sanitizer needs one number of ranks, and no golden figures, to find bad accesses. The checked
-  # simulators run the tests of operations and models, and the plain one those of GPUs that exchange.
+  # simulators run the tests of operations and models, and the plain one those of GPUs that exchange, on other
+  # numbers of ranks.
   suite "tests" scripts/run_tests.sh build/release build/release-clang ops \
     build/asan unit mpi=3 -unit/model/test_golden -unit/kernels/test_linear \
-    build/cudasim mpi=2 build/cudasim-asan build/cudasim-race ops unit
+    build/cudasim mpi=1,2,4 build/cudasim-asan unit ops cudasim mpi=3 build/cudasim-race ops unit
 fi
 suite "fuzzers" scripts/fuzz.sh $([ $full = yes ] && echo 120 || echo 3)
 suite "command line on a simulated GPU" python3 tests/cli/run.py --gpu --train build/cudasim/train

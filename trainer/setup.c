@@ -96,12 +96,11 @@ static enum status choose_type(struct trainer *trainer) {
     const struct config *config = trainer->config;
     if (config_compute_type(config, &trainer->type))
         return STATUS_OK;
-    if (trainer->resumed) { // measured once; the run keeps it
+    if (trainer->resumed) { // decided once; the run keeps it
         trainer->type = trainer->resumed->compute;
         return STATUS_OK;
     }
-    TRY(device_measure_compute_type(trainer->device, &trainer->type));
-    int32_t type = trainer->type;
+    int32_t type = device_compute_type(trainer->device);
     TRY(comm_broadcast(trainer->comm, &type, sizeof type, 0));
     trainer->type = (enum dtype)type;
     return STATUS_OK;

@@ -96,10 +96,6 @@ struct cpu_device {
     struct device device; // first: a struct device * of this backend is one of these
     const struct cpu_isa *isa;
     struct product_cache **products; // (n_threads)
-    // True if vector instructions multiply bf16 at least as fast as fp32. (AMX is separate: see
-    // amx_product_run.) Decided by the processor model or by the instruction set requested, never by
-    // timing: ranks that decided differently would compute different bits.
-    bool fast_bf16_products;
 };
 
 static inline const struct cpu_isa *cpu_isa_of(const struct device *device) {

@@ -212,7 +212,6 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
                     instruction_set, choose_instruction_set(NULL, false)->name);
     struct cpu_device *cpu = allocate(1, sizeof *cpu);
     cpu->isa = isa;
-    cpu->fast_bf16_products = fast_bf16_products;
     const bool on_amx = isa->amx_product_run != NULL;
     cpu->device = (struct device){
         .name = "cpu",
@@ -220,6 +219,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .place = REGION_HOST,
         .n_threads = n_threads > 0 ? n_threads : parallel_threads(),
         .has_amx = on_amx,
+        .fast_bf16 = fast_bf16_products || onednn_has_amx(),
         // On AMX symmetric products in strips save FLOPs, and no time (benchmarks/cpu.md).
         .symmetric_strips = {[DTYPE_F32] = 1, [DTYPE_BF16] = on_amx ? 0 : 1, [DTYPE_F16] = 1},
         .memory_new = memory_new,

@@ -173,7 +173,7 @@ struct walk {
 // 16-bit operands are upcast where fp32 products are faster. That changes no product and no precision of a
 // sum.
 static bool multiplies_16_bit(const struct cpu_device *cpu, enum dtype type) {
-    return type == DTYPE_F16 || cpu->fast_bf16_products || onednn_has_amx();
+    return type == DTYPE_F16 || cpu->device.fast_bf16;
 }
 
 // The strides of an operand's tile (rows, columns) after copying; the contiguous dimension stays the same.

@@ -29,7 +29,9 @@ parser.add_argument('--jobs', type=int, default=len(os.sched_getaffinity(0)) + 2
 parser.add_argument('names', nargs='*')
 
 LONGEST = ('test_quickstart.Quickstart.test_from_a_clean_clone_to_samples_and_again',
-           'test_docs.Commands.test_commands', 'test_random_faults.Faults.test_draws', 'test_ranks.Together.test_memory_is_what_was_planned',
+           'test_export.OtherPrograms.test_families', 'test_random_faults.Faults.test_draws', 'test_docs.Commands.test_commands',
+           'test_export.OtherPrograms.test_transformers', 'test_golden_optimizers.Published.test_scripts_write_the_committed_figures',
+           'test_ranks.Together.test_memory_is_what_was_planned',
            'test_ranks.Failures.test_a_rank_that_hangs', 'test_gpu_offload.Offload.test_ranks', 'test_gpu_offload.Offload.test_one_rank',
            'test_gpu.Fitting.test_proposals_train_on_a_gpu_of_that_size',
            'test_kill_loop.KillLoop.test_every_start_resumes_and_the_end_has_the_same_bits',

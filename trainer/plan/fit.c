@@ -469,7 +469,7 @@ static void add_report(struct text *out, const struct fit_report *report, bool a
     } else {
         text_add(&line, "%s: %s parameters, %s%s, into ", plans->source,
                  text_count(weights, sizeof weights, (double)plans->n_weights), dtype_name(plans->type),
-                 plans->type_measured ? " (measured: the faster type on this machine)" : "");
+                 plans->type_chosen ? " (the faster type on this machine)" : "");
         add_machine(&line, report);
         plan_add_prose(out, &line);
         text_add(out, "The cheapest setting that fits comes first, then those that take less memory.\n");

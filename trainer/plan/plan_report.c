@@ -299,7 +299,7 @@ static void add_report(struct text *out, const struct plan_report *report) {
     char weights[32], program[32];
     text_add(&line, "%s: %s parameters, %s%s, partition %s", report->source,
              text_count(weights, sizeof weights, (double)report->n_weights), dtype_name(report->type),
-             report->type_measured ? " (measured: the faster type on this machine)" : "", report->partition);
+             report->type_chosen ? " (the faster type on this machine)" : "", report->partition);
     plan_add_prose(out, &line);
     text_add(
         &line,
@@ -431,10 +431,10 @@ static void add_report_json(struct text *out, const struct plan_report *report) 
     text_add(
         out,
         ",\n  \"parameters\": %zu,\n  \"elements\": %zu,\n  \"program_bytes\": %zu,\n  \"compute\": \"%s\",\n"
-        "  \"compute_measured\": %s,\n  \"gpu_is_planned\": %s,\n  \"attention\": \"%s\",\n  \"partition\": "
+        "  \"compute_chosen\": %s,\n  \"gpu_is_planned\": %s,\n  \"attention\": \"%s\",\n  \"partition\": "
         "\"%s\",\n  \"plans\": [\n",
         report->n_weights, report->n_elements, PLAN_PROGRAM_BYTES, dtype_name(report->type),
-        report->type_measured ? "true" : "false", report->gpu_is_planned ? "true" : "false",
+        report->type_chosen ? "true" : "false", report->gpu_is_planned ? "true" : "false",
         report->attention ? report->attention : "", report->partition);
     for (int i = 0; i < report->n_cases; i++) {
         add_case_json(out, report, &report->cases[i]);

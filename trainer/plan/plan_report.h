@@ -23,7 +23,7 @@ struct plan_case {
 struct plan_report {
     char *source; // path of the config
     enum dtype type;
-    bool type_measured;    // "auto" in the config: the faster one on this machine
+    bool type_chosen;      // "auto" in the config: the faster one on this machine
     bool gpu_is_planned;   // for a GPU that this machine does not have
     const char *attention; // attention_plan's name
     int stage;             // zero_optimization.stage of the config

@@ -237,13 +237,12 @@ static void test_all_tiles(void **state) {
         check_all(types[i]);
 }
 
-// Inverts fast_bf16_products, which otherwise depends on this processor.
+// Inverts fast_bf16, which otherwise depends on this processor.
 static void test_all_tiles_by_the_other_bf16_method(void **state) {
     (void)state;
-    struct cpu_device *cpu = (struct cpu_device *)device;
-    cpu->fast_bf16_products = !cpu->fast_bf16_products;
+    device->fast_bf16 = !device->fast_bf16;
     check_all(DTYPE_BF16);
-    cpu->fast_bf16_products = !cpu->fast_bf16_products;
+    device->fast_bf16 = !device->fast_bf16;
 }
 
 // More threads than processors, and than there are groups of columns: threads also divide the rows, and some
