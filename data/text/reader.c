@@ -110,10 +110,10 @@ static enum status too_long(const struct text_reader *reader, const char *what, 
 // counts as a word.
 static enum status cut_between_words(const struct text_reader *reader, const char *text, size_t n, bool last,
                                      size_t *cut) {
+    const bool is_whole = reader->rules.nfc && utf8_may_normalize(text, n);
     size_t at = 0;
     *cut = 0;
     while (at < n && (at < CHUNK_BYTES || tokenizer_is_in_added(reader->rules, text, n, at))) {
-        const bool is_whole = reader->rules.nfc && utf8_may_normalize(text, n);
         const size_t word = is_whole ? n : tokenizer_next_pretoken(reader->rules, text + at, n - at);
         if (word > LONGEST_WORD)
             return too_long(reader, "a word", LONGEST_WORD, "it is not text; remove it from the file");

@@ -49,8 +49,6 @@ static const char *find_lack(const struct gpt_config *config, const struct archi
         return "model.rope_scaling.rope_type=llama3, which llama.cpp does not have for Qwen2 and Qwen3";
     if (!architecture->has_any_head_dim && config->n_head * config->head_dim != config->n_embd)
         return "both model.qkv_bias and a model.head_dim that is not n_embd / n_head";
-    if (config->o_bias)
-        return "model.o_bias";
     if (config->rope.type == ROPE_YARN && !has_usual_betas(&config->rope))
         return "a beta_fast or beta_slow in model.rope_scaling other than llama.cpp's 32 and 1";
     for (int block = 0; block < config->n_layer; block++)
@@ -63,8 +61,9 @@ static enum status check_model(const struct exporter *exporter) {
     const struct gpt_config *config = &exporter->params.config;
     const char *name = gguf_architecture(config), *lacks = NULL;
     if (!name)
-        lacks =
-            config->family == FAMILY_MODERN ? "model.family=modern" : "both model.qkv_bias and model.qk_norm";
+        lacks = config->family == FAMILY_MODERN ? "model.family=modern"
+                : config->o_bias                ? "model.o_bias"
+                                                : "both model.qkv_bias and model.qk_norm";
     for (size_t i = 0; name && i < sizeof architectures / sizeof *architectures; i++)
         if (strcmp(name, architectures[i].name) == 0)
             lacks = find_lack(config, &architectures[i]);

@@ -72,7 +72,9 @@ class Forms(ServerCase):
         """eval, serve and generate: over all ids of the model, of which the tokenizer has fewer."""
         evaluated = json.loads(self.run_train('eval', *model, '--data', 'text', '--json').out)
         ids = self.run_train('tokenizer', 'encode', *model[1:3], text=TEXT).out.split()
-        echoed = self.complete(prompt=[FORMS[form][2], *map(int, ids)], max_tokens=0, echo=True, logprobs=1)['choices'][0]
+        _, end, start = FORMS[form]  # an end is predicted where documents begin with another token
+        prompt = [start, *map(int, ids), *[end] * (start != end)]
+        echoed = self.complete(prompt=prompt, max_tokens=0, echo=True, logprobs=1)['choices'][0]
         served = echoed['logprobs']['token_logprobs']
         self.assertEqual((served[0], len(served)), (None, evaluated['tokens'] + 1))
         self.assertAlmostEqual(-sum(served[1:]) / evaluated['tokens'], evaluated['loss'], places=5)

@@ -229,7 +229,8 @@ class Tokenizers(WeightsCase):
         self.assertIn('bits per byte', error)
         self.assertIn('the lazy', self.run_train('generate', 'made', '--prompt', 'the lazy', '--tokens', 3).out)
         self.assertIn('bits per byte', self.run_train('eval', 'made', '--data', 'shards/val-*.bin').out)
-        self.run_train('tokenizer', 'train', 'c.json', '--vocab-size', 262, '--out', 'other.tiktoken')
+        shutil.copy(self.folder / 'c.json', self.folder / 'c.txt')
+        self.run_train('tokenizer', 'train', 'c.txt', '--vocab-size', 262, '--out', 'other.tiktoken')
         self.run_train('tokenize', 'my.txt', '--tokenizer', 'other.tiktoken', '--out', 'other')
         self.refuses('eval', 'made', '--data', 'other/*.bin', says=["the model's tokenizer is tokenizer.json (290 ids"])
         self.refuses(*config[:2], 'data.train=other/train-*.bin', 'run.dir=new',
