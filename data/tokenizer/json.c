@@ -381,7 +381,8 @@ enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path,
         add_named(tokenizer, path);
         add_numbered(tokenizer, read_known(path, TOKENIZER_ENDS_NAME,
                                            "_from_model_config bos_token_id eos_token_id pad_token_id "
-                                           "transformers_version max_length max_new_tokens use_cache"));
+                                           "transformers_version max_length max_new_tokens use_cache "
+                                           "output_attentions output_hidden_states"));
         add_numbered(tokenizer, tokenizer_read_beside(path, "config.json"));
     }
     if (tokenizer->end_of_text < 0 && tokenizer->n_ends > 0)
