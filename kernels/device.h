@@ -75,7 +75,7 @@ struct device {
     // processor model or by the instruction set requested, never by timing: ranks that decided differently
     // would compute different bits.
     bool fast_bf16;
-    int rotating_attention;  // the widest heads of device_attention_rotates, in elements; 0: it never does
+    int rotating_attention; // the widest heads of device_attention_rotates, in elements; 0: it never does
     // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
     // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that gpu_dense_peak does not list).
     double dense_peak[N_COMPUTE_DTYPES];

@@ -160,8 +160,8 @@ enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd
     struct measured_product product = {0};
     enum status status = measured_product_init(device, rows, n_embd, type, &product);
     if (status == STATUS_OK)
-        status = time_products(device, &product, 2.0 * rows * n_embd * MEASURED_WIDENING * n_embd, seconds,
-                               rate);
+        status =
+            time_products(device, &product, 2.0 * rows * n_embd * MEASURED_WIDENING * n_embd, seconds, rate);
     measured_product_free(device, &product);
     return status;
 }
