@@ -13,13 +13,13 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/text_model.h"
 #include "data/text/input.h"
+#include "data/text/json_line.h"
 #include "data/text/sources.h"
 #include "infer/sample.h"
 #include "infer/session.h"
@@ -81,22 +81,11 @@ static void add_prompt(struct prompts *prompts, const char *bytes, size_t n) {
 
 static enum status add_json_prompt(struct prompts *prompts, const char *line, size_t n, const char *path,
                                    uint64_t number) {
-    char source[512];
-    const char *string;
-    cJSON *object = NULL;
-    snprintf(source, sizeof source, "%s, line %llu", path, (unsigned long long)number);
-    TRY(json_parse(line, n, source, &object));
-    enum status status = STATUS_OK;
-    if (!cJSON_IsObject(object))
-        status = FAIL(STATUS_INVALID, "%s is not a JSON object; expected {\"prompt\": \"...\"}", source);
-    if (status == STATUS_OK)
-        status = json_get_string(object, field ? field : "prompt", source, &string);
-    if (status == STATUS_OK) {
-        RESERVE(prompts->strings, prompts->n_strings + 1, prompts->strings_capacity);
-        prompts->strings[prompts->n_strings] = copy_string(string);
-        add_prompt(prompts, prompts->strings[prompts->n_strings++], strlen(string));
-    }
-    cJSON_Delete(object);
+    struct text string = {0};
+    enum status status = json_line_read(line, n, field ? field : "prompt", path, number, &string);
+    RESERVE(prompts->strings, prompts->n_strings + 1, prompts->strings_capacity);
+    prompts->strings[prompts->n_strings++] = string.data;
+    add_prompt(prompts, string.data ? string.data : "", string.length);
     return status;
 }
 

@@ -223,13 +223,6 @@ static size_t next_o200k(const char *text, size_t n_bytes) {
     return end + (end < n_bytes && text[end] == '\'' ? contraction(text + end, n_bytes - end, true) : 0);
 }
 
-// U+2581, which stands for a space.
-#define LOWER_BLOCK "\xe2\x96\x81"
-
-static bool is_lower_block(const char *text, size_t n_bytes) {
-    return n_bytes >= 3 && memcmp(text, LOWER_BLOCK, 3) == 0;
-}
-
 static size_t next_spaces(const char *text, size_t n_bytes, bool lines) {
     size_t at = 0;
     if (lines && text[0] == '\n')
@@ -615,16 +608,6 @@ static enum status add_words(struct token_encoder *encoder, const char *text, si
         list->n += entry->n_ids;
     }
     return STATUS_OK;
-}
-
-size_t tokenizer_replace_blocks(char *text, size_t n_bytes) {
-    size_t n = 0;
-    for (size_t at = 0; at < n_bytes; n++) {
-        const bool is_block = is_lower_block(text + at, n_bytes - at);
-        text[n] = is_block ? ' ' : text[at];
-        at += is_block ? 3 : 1;
-    }
-    return n;
 }
 
 // The longest of the added tokens at the first place from `at` on where there is one.

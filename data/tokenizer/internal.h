@@ -3,6 +3,7 @@
 #define ZERO_DATA_TOKENIZER_INTERNAL_H
 
 #include <cjson/cJSON.h>
+#include <string.h>
 
 #include "base/text.h"
 #include "data/tokenizer/tokenizer.h"
@@ -164,7 +165,12 @@ int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *bytes, siz
 // The rank of the merge of two tokens, or -1.
 int32_t tokenizer_find_pair(const struct tokenizer *tokenizer, int32_t left, int32_t right);
 
-// Puts blanks in place of U+2581. Returns the length that is left.
+// U+2581, which stands for a space.
+#define LOWER_BLOCK "\xe2\x96\x81"
+static inline bool is_lower_block(const char *text, size_t n_bytes) {
+    return n_bytes >= 3 && memcmp(text, LOWER_BLOCK, 3) == 0;
+}
+// Puts blanks in their place. Returns the length that is left.
 size_t tokenizer_replace_blocks(char *text, size_t n_bytes);
 
 // The length in bytes of the first pre-token of the text. At least 1 when n_bytes is.

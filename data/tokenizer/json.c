@@ -16,8 +16,6 @@
 
 // ---- settings
 
-#define LOWER_BLOCK "\xe2\x96\x81" // U+2581, which stands for a space
-
 // What decides how text becomes tokens.
 struct token_settings {
     struct token_rules rules;

@@ -254,6 +254,16 @@ void tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge
 
 // ---- added tokens
 
+size_t tokenizer_replace_blocks(char *text, size_t n_bytes) {
+    size_t n = 0;
+    for (size_t at = 0; at < n_bytes; n++) {
+        const bool is_block = is_lower_block(text + at, n_bytes - at);
+        text[n] = is_block ? ' ' : text[at];
+        at += is_block ? 3 : 1;
+    }
+    return n;
+}
+
 enum status tokenizer_add_added(struct tokenizer *tokenizer, int32_t id, const char *name,
                                 bool is_normalized) {
     struct added_tokens *added = &tokenizer->added;

@@ -64,9 +64,9 @@ class Generate(CommandCase):
         for batch in 5, 40:
             self.assertEqual(self.generated('--prompts', 'objects.jsonl', '--batch', batch, *ask), expected)
         self.assertEqual(self.generated('--prompts', '-', *ask, text='\n'.join(prompts)), expected)
-        for line, says in (('{"prompt": 5}', 'prompt'), ('["a"]', 'not a JSON object'), ('{', 'bad.jsonl, line 2'), ('{"text": "a"}', 'prompt')):
+        for line, says in (('{"prompt": 5}', 'prompt'), ('["a"]', 'expected a JSON object'), ('{', 'bad.jsonl:2'), ('{"text": "a"}', 'prompt')):
             (self.folder / 'bad.jsonl').write_text('{"prompt": "a"}\n' + line + '\n')
-            self.refuses('generate', *MODEL, '--prompts', 'bad.jsonl', says=['bad.jsonl, line 2', says])
+            self.refuses('generate', *MODEL, '--prompts', 'bad.jsonl', says=['bad.jsonl:2', says])
 
     def test_flags(self):
         for flags, says in ((['--logprobs', 1], '--json'), (['--json', '--logprobs', 21], '20'), (['--stop', ''], '--stop'),
