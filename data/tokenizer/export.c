@@ -12,13 +12,14 @@
 
 // ---- merges
 
-static enum status refuse_token(const struct tokenizer *tokenizer, int32_t id, const char *what) {
+static enum status refuse_token(const struct tokenizer *tokenizer, int32_t id) {
     struct text spelling = {0};
     tokenizer_add_spelling(tokenizer, id, &spelling);
     enum status status = FAIL(STATUS_INVALID,
-                              "the tokenizer's token %d (\"%.60s\") %s, so that it has no equal in other "
-                              "programs' formats; export without it, with --tokenizer none",
-                              id, spelling.data, what);
+                              "the tokenizer's token %d (\"%.60s\") is not made by one merge of two tokens of "
+                              "lower rank, so that it has no equal in other programs' formats; export "
+                              "without it, with --tokenizer none",
+                              id, spelling.data);
     text_free(&spelling);
     return status;
 }
@@ -27,12 +28,10 @@ static enum status derive_merge(const struct tokenizer *tokenizer, int32_t id, s
                                 struct token_merge *merge) {
     size_t n;
     const char *bytes = tokenizer_bytes(tokenizer, id, &n);
-    if (n == strlen(END_OF_TEXT) && memcmp(bytes, END_OF_TEXT, n) == 0)
-        return refuse_token(tokenizer, id, "is spelled like end-of-text");
     parts->n = 0;
     TRY(tokenizer_encode_below(tokenizer, bytes, n, id, parts));
     if (parts->n != 2)
-        return refuse_token(tokenizer, id, "is not made by one merge of two tokens of lower rank");
+        return refuse_token(tokenizer, id);
     *merge = (struct token_merge){parts->ids[0], parts->ids[1], id};
     return STATUS_OK;
 }

@@ -18,7 +18,7 @@ class Output(CommandCase):
             'check': ['check', config], 'plan': ['plan', config], 'plan --json': ['plan', config, '--json'],
             'generate': ['generate', 'run', '--tokens', 4], 'eval': ['eval', 'run', '--data', 'tokens.bin'],
             'inspect run': ['inspect', 'run'], 'inspect shard': ['inspect', 'tokens.bin'],
-            'encode': ['tokenizer', 'encode', config, '--tokenizer', 'bytes'],
+            'encode': ['tokenizer', 'encode', harness.ROOT / 'README.md', '--tokenizer', 'bytes'],
             'decode': ['tokenizer', 'decode', 7, 8, '--tokenizer', 'bytes'],
             'checkpoint verify': ['checkpoint', 'verify', 'run'],
             'devices': ['devices'],

@@ -205,8 +205,9 @@ static void test_width_of_tokens(void **state) {
     char path[400];
     size_t n_tokens;
     text_add(&merges, "#version: 0.2\n");
-    for (int i = 0; i < 65280; i++) // three letters of 64 each
-        text_add(&merges, "%c%c %c\n", '0' + i / 4096, '0' + i / 64 % 64, '0' + i % 64);
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    for (int i = 0; i < 65280; i++) // three of 52 letters
+        text_add(&merges, "%c%c %c\n", letters[i / 2704], letters[i / 52 % 52], letters[i % 52]);
     write_texts((const char *[]){"text\n"}, 1);
     snprintf(path, sizeof path, "%s/train-00000.bin", out_folder);
     for (int fewer = 0; fewer < 2; fewer++) {
