@@ -15,11 +15,12 @@
 static enum status refuse_token(const struct tokenizer *tokenizer, int32_t id) {
     struct text spelling = {0};
     tokenizer_add_spelling(tokenizer, id, &spelling);
-    enum status status = FAIL(STATUS_INVALID,
-                              "the tokenizer's token %d (\"%.60s\") is not made by one merge of two tokens of "
-                              "lower rank, so that it has no equal in other programs' formats; export "
-                              "without it, with --tokenizer none",
-                              id, spelling.data);
+    enum status status =
+        FAIL(STATUS_INVALID,
+             "the tokenizer's token %d (\"%.60s\") is not made by one merge of two tokens of "
+             "lower rank, so that it has no equal in other programs' formats; export "
+             "without it, with --tokenizer none",
+             id, spelling.data);
     text_free(&spelling);
     return status;
 }
