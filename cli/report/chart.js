@@ -13,7 +13,7 @@ class Chart {
     this.cursor = element('div', {class: 'cursor', hidden: ''});
     this.brush = element('div', {class: 'brush', hidden: ''});
     this.plot = element('div', {class: 'plot'}, this.canvas, this.cursor, this.brush);
-    this.units = element('span', {class: 'muted'});
+    this.units = element('span', {class: 'muted'}, this.unit || '');
     this.box = element('div', {class: 'card chart'}, element('div', {class: 'top'}, element('h3', {}, this.title), this.units), this.plot);
     this.visible = this.stale = false;
     charts.push(this);

@@ -174,7 +174,7 @@ class Prompts(InputCase):
             self.assertEqual(self.prompts(name), ['ab', '', 'a\r\nb'])
         self.assertEqual(self.prompts('-', '--field', 'question', text='{"question": "ab"}'), ['ab'])
         self.refuses('generate', MODEL, '--tokenizer', 'bytes', '--prompts', 'p.jsonl', '--field', 'question',
-                     says=['p.jsonl, line 1: "question" is missing'])
+                     says=['p.jsonl:1 has no "question", only: "prompt"'])
 
     def test_interactive(self):
         out = [self.run_train('generate', MODEL, '--tokenizer', 'bytes', '--device', 'cpu', '--interactive', '--tokens', 8,
