@@ -397,10 +397,10 @@ class Refusals(ExportCase):
         self.refuses_export('hf', 'out', '--to', 'hf', '--tokenizer', 'my.tiktoken', says=['300 ids', 'vocab_size of 257'])
         self.refuses_export('run', 'out', '--to', 'hf', '--tokenizer', 'bytes', says=['bytes is not the tokenizer of run'])
         lines = (self.folder / 'my.tiktoken').read_text().splitlines()[:256]
-        (self.folder / 'odd.tiktoken').write_text('\n'.join([*lines, f'{b64encode(b"xyz").decode()} 256']) + '\n')
-        for to in 'hf', 'gguf':
-            self.refuses_export('zeros', 'out', '--to', to, '--tokenizer', 'odd.tiktoken',
-                                says=['token 256', 'not made by one merge of two tokens'])
+        for token, says in (b'<|endoftext|>', "not made by GPT-2's pattern"), (b'xyz', 'not made by one merge of two tokens'):
+            (self.folder / 'odd.tiktoken').write_text('\n'.join([*lines, f'{b64encode(token).decode()} 256']) + '\n')
+            for to in 'hf', 'gguf':
+                self.refuses_export('zeros', 'out', '--to', to, '--tokenizer', 'odd.tiktoken', says=['token 256', says])
         self.assertFalse((self.folder / 'out').exists())
 
     def test_values_that_do_not_fit(self):

@@ -232,16 +232,17 @@ class Minutes(CommandCase):
 
     def timed_run(self, ranks, config):
         """The folder of a run of two seconds and its options; of a longer one on a machine that is too busy to decide twice in
-        that time, or was busy only while the length was decided from a few steps."""
+        that time."""
         for minutes in 0.03, 0.1, 0.3, 1, 3:
             run = f'run-{ranks}-{minutes}'
             options = f'run.dir={run}', f'train.max_minutes={minutes}'
             self.run_ranks(ranks, config, *options)
             decisions = self.check(run)
-            self.assertEqual(decisions[-1]['max_minutes'], minutes)
-            if len({pacing['total'] for pacing in decisions}) > 2 and decisions[-1]['spent_s'] > 0.5 * 60 * minutes:
+            if len({pacing['total'] for pacing in decisions}) > 2:
+                self.assertEqual(decisions[-1]['max_minutes'], minutes)
+                self.assertGreater(decisions[-1]['spent_s'], 0.5 * 60 * minutes)  # the length is decided from a few noisy steps
                 return run, options, decisions
-        return self.fail('a run of three minutes decided only once, or ended in its first half')
+        return self.fail('a run of three minutes decided only once')
 
     def test_a_run_of_two_seconds_on_one_and_two_ranks(self):
         for ranks in 1, 2:
