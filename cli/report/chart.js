@@ -13,7 +13,8 @@ class Chart {
     this.cursor = element('div', {class: 'cursor', hidden: ''});
     this.brush = element('div', {class: 'brush', hidden: ''});
     this.plot = element('div', {class: 'plot'}, this.canvas, this.cursor, this.brush);
-    this.units = element('span', {class: 'muted'}, this.unit || '');
+    this.units = element('span', {class: 'muted'});
+    this.nameUnits();
     this.box = element('div', {class: 'card chart'}, element('div', {class: 'top'}, element('h3', {}, this.title), this.units), this.plot);
     this.visible = this.stale = false;
     charts.push(this);
@@ -95,9 +96,11 @@ class Chart {
     return {width, height, ratio};
   }
 
+  nameUnits() { this.units.textContent = (this.unit ? this.unit + ', ' : '') + 'against ' + axisFormats[state.axis].name; }
+
   draw() {
     const {width, height, ratio} = this.measure(), pen = this.canvas.getContext('2d'), style = getComputedStyle(document.documentElement);
-    this.units.textContent = (this.unit ? this.unit + ', ' : '') + 'against ' + axisFormats[state.axis].name;
+    this.nameUnits();
     if (width === 0) return;
     const color = name => style.getPropertyValue('--' + name).trim();
     const range = axisRange(), [low, high] = this.yRange(range), isLog = this.isLog();
