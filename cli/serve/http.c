@@ -6,9 +6,11 @@
 #include <microhttpd.h>
 #include <netdb.h>
 #include <poll.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,6 +20,7 @@
 #define CONNECTION_BYTES (32 * 1024) // for the headers of a request
 #define STREAM_BLOCK     (16 * 1024)
 #define LOOK_SECONDS     0.25 // between two looks at whether a client has left
+#define HEAD_SECONDS     10   // to wait for the whole head of a request
 
 struct link {
     int socket;
@@ -30,6 +33,7 @@ struct http_server {
     struct http_options options;
     struct MHD_Daemon *daemon;
     int socket, port;
+    char address[NI_MAXHOST];
     pthread_mutex_t lock;
     pthread_cond_t arrived;
     struct exchange *first, *last; // complete requests
@@ -63,6 +67,7 @@ static void drop(struct exchange *exchange) {
         return;
     free(exchange->method);
     free(exchange->path);
+    free(exchange->host);
     text_free(&exchange->body);
     text_free(&exchange->out);
     pthread_cond_destroy(&exchange->changed);
@@ -74,6 +79,8 @@ static struct exchange *exchange_new(struct http_server *server, struct MHD_Conn
     struct exchange *exchange = allocate(1, sizeof *exchange);
     condition_init(&exchange->changed);
     exchange->server = server;
+    exchange->connection = connection;
+    exchange->address = server->address;
     exchange->references = 1;
     exchange->method = copy_string(method);
     exchange->path = copy_string(path);
@@ -83,9 +90,79 @@ static struct exchange *exchange_new(struct http_server *server, struct MHD_Conn
     return exchange;
 }
 
-static bool announces_too_much(const struct http_server *server, struct MHD_Connection *connection) {
-    const char *length = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
-    return length && strtoull(length, NULL, 10) > server->options.max_body;
+bool api_refuse(struct api_error *error, int code, const char *name, const char *param, const char *format,
+                ...) {
+    va_list arguments;
+    *error = (struct api_error){.code = code,
+                                .type = code == 429  ? "rate_limit_error"
+                                        : code < 500 ? "invalid_request_error"
+                                                     : "server_error",
+                                .name = name,
+                                .param = param};
+    va_start(arguments, format);
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+const char *exchange_header(const struct exchange *exchange, const char *name) {
+    return MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, name);
+}
+
+// A name with a blank, as in "Content-Length : 5", and a header that is there twice mean one thing here and
+// may mean another to a proxy in front, which then sees other requests than we do (RFC 9112, 11.2).
+static enum MHD_Result check_header(void *context, enum MHD_ValueKind kind, const char *name,
+                                    const char *value) {
+    static const char *const once[] = {"Host",         "Content-Length", "Transfer-Encoding",
+                                       "Content-Type", "Authorization",  "Origin"};
+    struct exchange *exchange = context;
+    (void)kind;
+    if (!name[0] || name[strcspn(name, " \t")])
+        api_refuse(&exchange->error, 400, NULL, NULL, "\"%.100s\" is not the name of a header", name);
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
+        if (strcasecmp(name, once[i]) == 0 && exchange_header(exchange, name) != value)
+            api_refuse(&exchange->error, 400, NULL, NULL, "the request has two headers %s", once[i]);
+    return MHD_YES;
+}
+
+static void check_length(struct exchange *exchange, bool http10) {
+    const size_t max_body = exchange->server->options.max_body;
+    const char *length = exchange_header(exchange, "Content-Length");
+    const char *encoding = exchange_header(exchange, "Transfer-Encoding");
+    if (encoding && (length || http10 || strcasecmp(encoding, "chunked") != 0))
+        api_refuse(&exchange->error, 400, NULL, NULL,
+                   "Transfer-Encoding: expected \"chunked\" in HTTP/1.1, without Content-Length");
+    else if ((length && strtoull(length, NULL, 10) > max_body) || exchange->body.length > max_body)
+        api_refuse(&exchange->error, 413, NULL, NULL, "the request is larger than %zu bytes", max_body);
+}
+
+// The host of the header, or of an absolute target, http://HOST/PATH (RFC 9112, 3.2.2).
+static void take_host(struct exchange *exchange) {
+    char *path = exchange->path;
+    const bool absolute = strncasecmp(path, "http://", 7) == 0;
+    const char *host = absolute ? path + 7 : exchange_header(exchange, "Host");
+    if (host)
+        exchange->host = copy_bytes(host, absolute ? strcspn(host, "/") : strlen(host));
+    if (absolute) {
+        const char *rest = path + 7 + strlen(exchange->host);
+        memmove(path, *rest ? rest : "/", *rest ? strlen(rest) + 1 : 2);
+    }
+}
+
+// A request whose end is not certain is answered without its body, and the last one of the connection; so is
+// one that is refused while its client waits for leave to send the body.
+static void take_head(struct exchange *exchange, const char *version) {
+    const bool http10 = strcmp(version, "HTTP/1.0") == 0;
+    take_host(exchange);
+    MHD_get_connection_values(exchange->connection, MHD_HEADER_KIND, check_header, exchange);
+    if (!exchange->error.code)
+        check_length(exchange, http10);
+    exchange->closes = exchange->error.code;
+    if (!exchange->error.code && !exchange->host && !http10)
+        api_refuse(&exchange->error, 400, NULL, NULL, "the request has no header Host");
+    if (!exchange->error.code)
+        exchange->server->options.admit(exchange->server->options.context, exchange);
+    exchange->closes |= exchange->error.code && exchange_header(exchange, "Expect");
 }
 
 // Whether nobody will write or take an answer any more. With the lock held.
@@ -124,6 +201,21 @@ static ssize_t read_stream(void *context, uint64_t position, char *out, size_t r
     return result;
 }
 
+// What a browser needs to give the answer to a page of another origin, or to let it ask (Fetch, 3.3).
+static void add_cors(const struct exchange *exchange, struct MHD_Response *response) {
+    const char *headers = exchange_header(exchange, "Access-Control-Request-Headers");
+    MHD_add_response_header(response, "Vary", "Origin");
+    if (!exchange->cors_origin)
+        return;
+    MHD_add_response_header(response, "Access-Control-Allow-Origin", exchange->cors_origin);
+    if (strcmp(exchange->method, "OPTIONS") != 0)
+        return;
+    MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST");
+    MHD_add_response_header(response, "Access-Control-Max-Age", "600");
+    if (headers)
+        MHD_add_response_header(response, "Access-Control-Allow-Headers", headers);
+}
+
 static enum MHD_Result send_answer(struct exchange *exchange, struct MHD_Connection *connection) {
     struct MHD_Response *response =
         exchange->streams
@@ -134,6 +226,9 @@ static enum MHD_Result send_answer(struct exchange *exchange, struct MHD_Connect
         return MHD_NO;
     MHD_add_response_header(response, "Content-Type", exchange->type);
     MHD_add_response_header(response, "Cache-Control", "no-store");
+    if (exchange->closes)
+        MHD_add_response_header(response, "Connection", "close");
+    add_cors(exchange, response);
     if (exchange->header)
         MHD_add_response_header(response, exchange->header, exchange->value);
     enum MHD_Result result = MHD_queue_response(connection, (unsigned)exchange->code, response);
@@ -141,17 +236,8 @@ static enum MHD_Result send_answer(struct exchange *exchange, struct MHD_Connect
     return result;
 }
 
-static enum MHD_Result send_too_large(struct exchange *exchange, struct MHD_Connection *connection) {
-    const struct http_options *options = &exchange->server->options;
-    exchange->code = MHD_HTTP_CONTENT_TOO_LARGE;
-    exchange->type = options->too_large_type;
-    exchange->header = "Connection";
-    exchange->value = "close";
-    text_add(&exchange->out, "%s", options->too_large);
-    return send_answer(exchange, connection);
-}
-
-// The request is whole: hands it to the answering thread, and waits for the answer. With the lock held.
+// The request is whole or refused: hands it to the answering thread, and waits for the answer. With the lock
+// held.
 static enum MHD_Result pass_on(struct exchange *exchange, struct MHD_Connection *connection) {
     struct http_server *server = exchange->server;
     exchange->began_s = clock_monotonic_s();
@@ -171,21 +257,22 @@ static enum MHD_Result handle(void *context, struct MHD_Connection *connection, 
     struct http_server *server = context;
     struct exchange *exchange = *of_request;
     enum MHD_Result result = MHD_YES;
-    (void)version;
     pthread_mutex_lock(&server->lock);
     if (!exchange) {
         *of_request = exchange = exchange_new(server, connection, path, method);
-        if (announces_too_much(server, connection))
-            result = send_too_large(exchange, connection);
+        take_head(exchange, version);
+        if (exchange->closes)
+            result = pass_on(exchange, connection);
     } else if (*n_bytes > 0) {
-        exchange->too_large |= *n_bytes > server->options.max_body - exchange->body.length;
-        if (exchange->too_large)
-            text_free(&exchange->body);
-        else
+        if (!exchange->error.code) {
             text_add_bytes(&exchange->body, data, *n_bytes);
+            check_length(exchange, false);
+        }
+        if (exchange->error.code)
+            text_free(&exchange->body);
         *n_bytes = 0;
     } else {
-        result = exchange->too_large ? send_too_large(exchange, connection) : pass_on(exchange, connection);
+        result = pass_on(exchange, connection);
     }
     pthread_mutex_unlock(&server->lock);
     return result;
@@ -250,7 +337,8 @@ static enum status listen_on(struct http_server *server, const struct addrinfo *
                     server->options.port, strerror(errno),
                     errno == EADDRINUSE ? "; choose another with --port, or 0 for any free one" : "");
     if (getsockname(server->socket, (struct sockaddr *)&bound, &length) != 0 ||
-        getnameinfo((struct sockaddr *)&bound, length, NULL, 0, port, sizeof port, NI_NUMERICSERV) != 0)
+        getnameinfo((struct sockaddr *)&bound, length, server->address, sizeof server->address, port,
+                    sizeof port, NI_NUMERICSERV | NI_NUMERICHOST) != 0)
         return FAIL(STATUS_FAILED, "cannot find the port that was bound");
     server->port = atoi(port);
     return STATUS_OK;
@@ -277,7 +365,8 @@ static enum status start(struct http_server *server) {
     server->daemon = MHD_start_daemon(
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_ITC, 0, NULL,
         NULL, handle, server, MHD_OPTION_LISTEN_SOCKET, server->socket, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)server->options.max_connections, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (unsigned)server->options.max_connections, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        (unsigned)server->options.max_per_address, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
         (size_t)CONNECTION_BYTES, MHD_OPTION_NOTIFY_COMPLETED, complete, server, MHD_OPTION_NOTIFY_CONNECTION,
         connection_changes, server, MHD_OPTION_END);
     if (!server->daemon)
@@ -309,6 +398,10 @@ int http_port(const struct http_server *server) {
     return server->port;
 }
 
+const char *http_address(const struct http_server *server) {
+    return server->address;
+}
+
 int http_n_connections(struct http_server *server) {
     pthread_mutex_lock(&server->lock);
     int n = server->n_links;
@@ -326,10 +419,12 @@ void http_quiesce(struct http_server *server) {
 
 // Closes connections whose clients take too long. With the lock held.
 static void close_slow(struct http_server *server) {
-    double now = clock_monotonic_s();
-    for (const struct link *link = server->links; link; link = link->next)
-        if (link->since_s > 0 && now - link->since_s > server->options.timeout_s)
+    double now = clock_monotonic_s(), timeout_s = server->options.timeout_s;
+    for (const struct link *link = server->links; link; link = link->next) {
+        const bool waits_for_head = !link->exchange && timeout_s > HEAD_SECONDS;
+        if (link->since_s > 0 && now - link->since_s > (waits_for_head ? HEAD_SECONDS : timeout_s))
             shutdown(link->socket, SHUT_RDWR);
+    }
 }
 
 struct exchange *http_next(struct http_server *server, double seconds) {

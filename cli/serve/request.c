@@ -2,9 +2,7 @@
 #include "cli/serve/request.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,21 +18,6 @@ struct parse {
     const struct request_limits *limits;
     struct api_error *error;
 };
-
-bool api_refuse(struct api_error *error, int code, const char *name, const char *param, const char *format,
-                ...) {
-    va_list arguments;
-    *error = (struct api_error){.code = code,
-                                .type = code == 429  ? "rate_limit_error"
-                                        : code < 500 ? "invalid_request_error"
-                                                     : "server_error",
-                                .name = name,
-                                .param = param};
-    va_start(arguments, format);
-    vsnprintf(error->message, sizeof error->message, format, arguments);
-    va_end(arguments);
-    return false;
-}
 
 // A failure that functions of other folders recorded.
 static bool refuse_recorded(struct parse *parse, const char *param) {

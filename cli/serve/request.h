@@ -3,6 +3,7 @@
 #ifndef ZERO_CLI_SERVE_REQUEST_H
 #define ZERO_CLI_SERVE_REQUEST_H
 
+#include "cli/serve/http.h"
 #include "infer/batch.h"
 
 // What requests may ask for.
@@ -24,16 +25,6 @@ struct request {
     char *stops[MOST_STOPS];
     bool has_seed, echo, stream, include_usage;
 };
-
-// An answer that refuses a request. OpenAI's error object has these members.
-struct api_error {
-    int code; // HTTP's
-    const char *type, *name, *param;
-    char message[512];
-};
-// Fills in an error; returns false.
-bool api_refuse(struct api_error *error, int code, const char *name, const char *param, const char *format,
-                ...) __attribute__((format(printf, 5, 6)));
 
 // False: the request is refused. Call request_free in both cases.
 bool request_parse(struct request *request, const char *body, size_t n_bytes,

@@ -19,6 +19,7 @@
 #include "base/output.h"
 #include "base/utf8.h"
 #include "cli/commands.h"
+#include "cli/serve/access.h"
 #include "cli/serve/http.h"
 #include "cli/serve/request.h"
 #include "cli/text_model.h"
@@ -34,15 +35,21 @@ EMBEDDED_FILE(cli_serve_page_html);
 #define SEND_SECONDS  2.0 // at the end, for answers that are complete
 
 static struct session_options model = {.device = "auto"};
-static const char *host = "127.0.0.1", *model_name = NULL;
+static struct access rules = {.host = "127.0.0.1"};
+static const char *model_name = NULL;
 static int64_t port = 8000, slots = 32, longest = 0, max_tokens = 0, max_texts = 128, max_queue = 256;
-static int64_t max_connections = 512, max_logprobs = 5;
+static int64_t max_connections = 512, max_per_address = 128, max_logprobs = 5;
 static uint64_t max_body = 1 << 20;
 static double timeout_s = 30, deadline_s = 600, grace_s = 10;
 
 static const struct arg flags[] = {
-    {"--host", ARG_STRING, &host, 0, 0, "address to listen on (127.0.0.1: this machine only)"},
+    {"--host", ARG_STRING, &rules.host, 0, 0, "address to listen on (127.0.0.1: this machine only)"},
     {"--port", ARG_INTEGER, &port, 0, 65535, "port to listen on; 0: any free one (8000)"},
+    {"--allow-host", ARG_STRINGS, &rules.hosts, 0, 0, "another name of the server; .NAME: all that end so"},
+    {"--cors", ARG_STRINGS, &rules.origins, 0, 0,
+     "origin whose pages may call, http://localhost:3000; *: any"},
+    {"--api-key", ARG_STRING, &rules.key, 0, 0,
+     "key that requests need (ZERO_API_KEY, which ps does not show)"},
     {"--slots", ARG_INTEGER, &slots, 1, 1024, "texts to generate together (32)"},
     {"--context", ARG_INTEGER, &longest, 0, 1e9,
      "longest prompt and text together, in tokens; 0: the model's (0)"},
@@ -52,8 +59,9 @@ static const struct arg flags[] = {
     {"--max-queue", ARG_INTEGER, &max_queue, 0, 1e6, "texts that may wait; beyond that: 429 (256)"},
     {"--max-body", ARG_BYTES, &max_body, 1, 0x1p30, "largest request; beyond that: 413 (1MiB)"},
     {"--max-connections", ARG_INTEGER, &max_connections, 1, 65536, "open connections (512)"},
+    {"--max-per-address", ARG_INTEGER, &max_per_address, 1, 65536, "open connections from one address (128)"},
     {"--timeout", ARG_NUMBER, &timeout_s, 0.1, 1e6,
-     "seconds for a client to send a request, or to take the end of its answer (30)"},
+     "seconds for a client to send a request's body, or to take the end of its answer (30)"},
     {"--deadline", ARG_NUMBER, &deadline_s, 0.1, 1e6, "seconds for a request from its arrival (600)"},
     {"--grace", ARG_NUMBER, &grace_s, 0, 1e6,
      "seconds for running texts to end after Ctrl-C or SIGTERM (10)"},
@@ -200,6 +208,8 @@ static void answer_error(struct server *server, struct exchange *exchange, const
     struct text body = {0};
     struct api_error shown = *error;
     const char *header = NULL, *value = NULL;
+    if (error->code == 401)
+        header = "WWW-Authenticate", value = "Bearer";
     if (error->code == 429 || error->code == 503)
         header = "Retry-After", value = "1";
     if (error->code == 405)
@@ -699,6 +709,10 @@ static void answer(struct server *server, struct exchange *exchange) {
     static const char models[] = "/v1/models/";
     struct api_error error;
     bool gets = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    if (exchange->error.code)
+        return answer_error(server, exchange, &exchange->error);
+    if (strcmp(method, "OPTIONS") == 0) // before a request of another page: http.c adds what that may do
+        return answer_bytes(server, exchange, "text/plain", "", 0);
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         if (strcmp(routes[i].path, path) != 0)
             continue;
@@ -824,25 +838,25 @@ static enum status prepare_requests(struct server *server) {
 }
 
 static enum status start(struct server *server) {
-    static char too_large[128];
-    snprintf(too_large, sizeof too_large,
-             "{\"error\": {\"message\": \"the request is larger than %llu bytes\", \"type\": "
-             "\"invalid_request_error\", \"param\": null, \"code\": null}}\n",
-             (unsigned long long)max_body);
     server->started_s = clock_wall_s();
     name_model(server);
+    TRY(access_init(&rules));
     TRY(load_model(server));
     TRY(prepare_requests(server));
-    TRY(http_start(&(struct http_options){.host = host,
+    TRY(http_start(&(struct http_options){.host = rules.host,
                                           .port = (int)port,
                                           .max_connections = (int)max_connections,
+                                          .max_per_address = (int)max_per_address,
                                           .max_body = max_body,
                                           .timeout_s = timeout_s,
-                                          .too_large = too_large,
-                                          .too_large_type = "application/json"},
+                                          .admit = access_admit,
+                                          .context = &rules},
                    &server->http));
     report_memory(server);
-    const char *bracket = strchr(host, ':') ? "[" : "";
+    if (!rules.key && !access_is_local(http_address(server->http)))
+        log_warning("whoever reaches this machine at %s may use the model: set ZERO_API_KEY or --api-key",
+                    http_address(server->http));
+    const char *host = rules.host, *bracket = strchr(host, ':') ? "[" : "";
     printf("serving %s on http://%s%s%s:%d (Ctrl-C ends)\n", server->name, bracket, host,
            bracket[0] ? "]" : "", http_port(server->http));
     return output_flush();
@@ -873,11 +887,11 @@ const struct command command_serve = {
     .synopsis = "RUN_OR_CHECKPOINT [--port N] [--host ADDRESS] [--slots N]",
     .summary = "answer requests for generated text over HTTP",
     .details =
-        "Takes OpenAI's POST /v1/completions, and GET /v1/models, /health, /metrics (for Prometheus) and /, "
-        "a\n"
-        "page to try the model. Requests are decoded together, join and leave between steps, and do not\n"
-        "change each other's texts. There is no encryption and no login: only this machine is served unless\n"
-        "--host says otherwise. Ctrl-C or SIGTERM ends; a second one ends at once.",
+        "Takes OpenAI's POST /v1/completions, and GET /v1/models, /health, /metrics (for Prometheus) and\n"
+        "/, a page to try the model. Requests are decoded together, join and leave between steps, and do "
+        "not\n"
+        "change each other's texts. Only this machine is served unless --host says otherwise: then set a\n"
+        "key, and encrypt with a proxy in front. Ctrl-C or SIGTERM ends; a second one ends at once.",
     .examples = "Answer completions on this machine, at http://localhost:8000.\n"
                 "./train serve runs/quickstart --port 8000\n",
     .flags = flags,

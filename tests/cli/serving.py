@@ -18,10 +18,10 @@ MODEL = GOLDEN / 'gpt2-tiny', '--tokenizer', 'bytes', '--device', 'cpu', '--thre
 class ServerCase(CommandCase):
     """Starts servers; they end with exit code 0 and without a sanitizer's report."""
 
-    def serve(self, *arguments, model=MODEL):
+    def serve(self, *arguments, model=MODEL, **options):
         """Starts a server; the tests' requests go to the last one."""
         process = self.start('serve', *model, '--port', 0, *arguments, stdin=subprocess.DEVNULL,
-                             preexec_fn=harness.restore_signals)
+                             preexec_fn=harness.restore_signals, **options)
         self.addCleanup(self.kill, process)
         line = process.stdout.readline()
         found = re.search(r'http://[^:]*:(\d+) ', line)
@@ -104,7 +104,7 @@ class ServerCase(CommandCase):
         """A socket on which a whole request was sent."""
         link = self.connect()
         data = json.dumps(body).encode()
-        link.sendall(f'POST {path} HTTP/1.1\r\nHost: here\r\nContent-Length: {len(data)}\r\n\r\n'.encode() + data)
+        link.sendall(f'POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n'.encode() + data)
         return link
 
 

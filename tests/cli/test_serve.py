@@ -223,7 +223,7 @@ class Clients(ServerCase):
         before = self.resident(process)
         slow = [self.connect() for _ in range(20)]
         body = self.connect()
-        body.sendall(b'POST /v1/completions HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{"prompt"')
+        body.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"prompt"')
         began = time.monotonic()
         for i in range(12):
             for link in slow:
@@ -240,7 +240,7 @@ class Clients(ServerCase):
                     link.sendall(data)
                 self.assertNotIn(b' 200 ', read_all(link)[:20])  # refused, or cut after two seconds
         link = self.connect()  # a body without an end, in chunks
-        link.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n')
+        link.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n')
         try:
             for _ in range(300):
                 link.sendall(b'10000\r\n' + b'a' * 65536 + b'\r\n')
@@ -249,7 +249,7 @@ class Clients(ServerCase):
         except (BrokenPipeError, ConnectionResetError):
             pass  # it took longer than two seconds
         link = self.connect()
-        link.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000000000\r\n\r\n')
+        link.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n')
         self.assertIn(b' 413 ', read_all(link)[:20])
         self.is_served()
         if not harness.SANITIZERS:
@@ -290,7 +290,7 @@ class Clients(ServerCase):
     def send_to_the_end(self, body):
         data = json.dumps(body).encode()
         link = self.connect()
-        link.sendall(f'POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\n'
+        link.sendall(f'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n'
                      f'Content-Length: {len(data)}\r\n\r\n'.encode() + data)
         return link
 

@@ -1,0 +1,139 @@
+#include "cli/serve/access.h"
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+// Reads "HOST[:PORT]": the host in lower case, without brackets and a dot at its end. False: no such text.
+static bool read_host(const char *text, char host[static 256]) {
+    int n = 0;
+    const char *const form = text[0] == '[' ? "[%255[0-9a-fA-F:.]]%n" : "%255[0-9a-zA-Z._-]%n";
+    if (sscanf(text, form, host, &n) != 1 || n == 0)
+        return false;
+    for (char *c = host; *c; c++)
+        *c = (char)(*c == '.' && !c[1] ? 0 : tolower((unsigned char)*c));
+    text += n + (text[n] == ':');
+    return host[0] && !text[strspn(text, "0123456789")];
+}
+
+static bool is_address(const char *host) {
+    struct in6_addr address;
+    return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}
+
+bool access_is_local(const char *address) {
+    return strcmp(address, "::1") == 0 || (strncmp(address, "127.", 4) == 0 && is_address(address));
+}
+
+static bool is_known(const struct access *access, const char *host, const char *address) {
+    bool known = strcmp(host, "localhost") == 0 || text_ends_with(host, ".localhost") ||
+                 access_is_local(host) || strcmp(host, address) == 0 || strcasecmp(host, access->host) == 0;
+    for (int i = 0; i < access->hosts.n; i++)
+        known |= access->names[i][0] == '.' ? text_ends_with(host, access->names[i])
+                                            : strcmp(host, access->names[i]) == 0;
+    return known;
+}
+
+// A server that listens on all addresses does not know those under which clients reach it: a container's port
+// is another machine's. An address, unlike a name, cannot be pointed at this machine by others.
+static bool check_host(const struct access *access, struct exchange *exchange, char host[static 256]) {
+    const char *address = exchange->address;
+    const bool anywhere = strcmp(address, "0.0.0.0") == 0 || strcmp(address, "::") == 0;
+    if (!exchange->host) // HTTP/1.0, which browsers do not send
+        return true;
+    if (!read_host(exchange->host, host))
+        return api_refuse(&exchange->error, 400, NULL, NULL, "Host: \"%.100s\" is not a host",
+                          exchange->host);
+    if (is_known(access, host, address) || (anywhere && is_address(host)))
+        return true;
+    return api_refuse(&exchange->error, 403, "host_not_allowed", NULL,
+                      "unknown host \"%.100s\"; if it is this server, start it with --allow-host", host);
+}
+
+// A link of another site may lead to the server's page.
+static bool follows_link(const struct exchange *exchange) {
+    const char *mode = exchange_header(exchange, "Sec-Fetch-Mode");
+    const char *into = exchange_header(exchange, "Sec-Fetch-Dest");
+    return mode && into && strcmp(exchange->method, "GET") == 0 && strcmp(mode, "navigate") == 0 &&
+           strcmp(into, "document") == 0;
+}
+
+// Own pages are those of a known host with any port and scheme: a proxy may have others.
+static bool check_page(const struct access *access, struct exchange *exchange, const char *host) {
+    const char *origin = exchange_header(exchange, "Origin"), *name = origin ? strstr(origin, "://") : NULL;
+    const char *site = exchange_header(exchange, "Sec-Fetch-Site");
+    char other[256];
+    for (int i = 0; origin && i < access->origins.n; i++)
+        if (strcmp(access->origins.strings[i], "*") == 0 ||
+            strcasecmp(access->origins.strings[i], origin) == 0)
+            exchange->cors_origin = origin;
+    bool good = !origin || (name && read_host(name + 3, other) &&
+                            (strcmp(other, host) == 0 || is_known(access, other, exchange->address)));
+    if (site && !text_has_word("same-origin same-site none", site, strlen(site)))
+        good &= follows_link(exchange);
+    return good || exchange->cors_origin ||
+           api_refuse(&exchange->error, 403, "origin_not_allowed", NULL,
+                      "pages of %.100s may not call this server; if they should, start it with --cors",
+                      origin ? origin : "other sites");
+}
+
+// Takes a time that does not depend on how much of the key is right. Open are the page, which asks for the
+// key, /health, and a browser's questions before a request.
+static bool check_key(const struct access *access, struct exchange *exchange) {
+    const char *given = exchange_header(exchange, "Authorization"), *key = access->key;
+    if (!key || text_has_word("/ /health", exchange->path, strlen(exchange->path)) ||
+        strcmp(exchange->method, "OPTIONS") == 0)
+        return true;
+    given = given && strncasecmp(given, "Bearer ", 7) == 0 ? given + 7 : "";
+    const size_t n = strlen(given), length = strlen(key);
+    size_t differs = n ^ length;
+    for (size_t i = 0; i < n; i++)
+        differs |= (size_t)(given[i] ^ key[i < length ? i : 0]);
+    return !differs || api_refuse(&exchange->error, 401, "invalid_api_key", NULL,
+                                  "this server needs its API key: Authorization: Bearer KEY");
+}
+
+// `curl -d` calls JSON a form, and a client may leave the type out; a page in a browser may not.
+static bool check_type(struct exchange *exchange) {
+    const char *type = exchange_header(exchange, "Content-Type");
+    const size_t n = type ? strcspn(type, "; \t") : 0;
+    const bool of_page = exchange_header(exchange, "Origin") || exchange_header(exchange, "Sec-Fetch-Site");
+    return strcmp(exchange->method, "POST") != 0 ||
+           (n == 16 && strncasecmp(type, "application/json", n) == 0) ||
+           (!of_page &&
+            (n == 0 || (n == 33 && strncasecmp(type, "application/x-www-form-urlencoded", n) == 0))) ||
+           api_refuse(&exchange->error, 415, "unsupported_media_type", NULL,
+                      "the body is \"%.60s\", expected Content-Type: application/json", type ? type : "");
+}
+
+void access_admit(const void *context, struct exchange *exchange) {
+    const struct access *access = context;
+    char host[256] = "";
+    if (check_host(access, exchange, host) && check_page(access, exchange, host) &&
+        check_key(access, exchange))
+        check_type(exchange);
+}
+
+enum status access_init(struct access *access) {
+    char host[256];
+    access->key = access->key ? access->key : getenv("ZERO_API_KEY");
+    for (const char *c = access->key; c && (!*access->key || *c); c++)
+        if (!isgraph((unsigned char)*c))
+            return FAIL(STATUS_INVALID, "train serve: the API key has to be printable ASCII without blanks");
+    for (int i = 0; i < access->hosts.n; i++)
+        if (!read_host(access->hosts.strings[i], access->names[i]))
+            return FAIL(STATUS_INVALID,
+                        "train serve: --allow-host is \"%s\", expected a name, .NAME, an address or [IPv6]",
+                        access->hosts.strings[i]);
+    for (int i = 0; i < access->origins.n; i++) {
+        const char *origin = access->origins.strings[i], *name = strstr(origin, "://");
+        if (strcmp(origin, "*") != 0 && (!name || !read_host(name + 3, host)))
+            return FAIL(STATUS_INVALID,
+                        "train serve: --cors is \"%s\", expected an origin as in http://localhost:3000, or *",
+                        origin);
+    }
+    return STATUS_OK;
+}
