@@ -288,12 +288,17 @@ $(foreach f,$(foreach g,$(folders),$(call embedded_of,$(g))),$(eval $(call embed
 
 $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm/mpi/*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
 
-# The commit that `./train --version` prints and checkpoints keep: a file that changes with it.
+# The commit that `./train --version` prints and checkpoints keep, and a checksum of the sources as they are and of the
+# flags that matter, by which ranks compare their programs: a file that changes with them.
+sources := $(shell { find main.c Makefile $(sort $(foreach f,$(folders),$(firstword $(subst /, ,$(f))))) \
+             -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' -o -name Makefile | LC_ALL=C sort | xargs cksum; \
+             echo '$(filter-out -g% -W%,$(CFLAGS))'; } | cksum | cut -d' ' -f1)
 $(OBJECTS)/commit: always
 	@mkdir -p $(@D)
-	@echo '$(commit)' | cmp -s - $@ || echo '$(commit)' >$@
+	@echo '$(commit) $(sources)' | cmp -s - $@ || echo '$(commit) $(sources)' >$@
 $(OBJECTS)/cli/version.o: $(OBJECTS)/commit
-$(OBJECTS)/cli/version.o: CPPFLAGS += -DZERO_COMMIT='"$(commit)"' $(patsubst -I%,-isystem %,$(mpi_flags))
+$(OBJECTS)/cli/version.o: CPPFLAGS += -DZERO_COMMIT='"$(commit)"' -DZERO_SOURCES='"$(sources)"' \
+                                      $(patsubst -I%,-isystem %,$(mpi_flags))
 
 # The presets, one row each, for inclusion in options/option.c.
 presets := $(sort $(wildcard configs/gpt*.json configs/*llama*.json configs/modern*.json configs/qwen*.json configs/smollm*.json))

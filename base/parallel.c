@@ -231,7 +231,7 @@ void parallel_run_on_each(int n_threads, parallel_function *function, const void
 
 int parallel_threads(void) {
     int n = atomic_load(&default_threads);
-    return n > 0 ? n : processors_per_process(1);
+    return n > 0 ? n : processors_threads(processors_usable());
 }
 
 void parallel_set_threads(int n) {

@@ -27,7 +27,7 @@ void parallel_run(int n_parts, parallel_function *function, const void *context)
 void parallel_run_on_each(int n_threads, parallel_function *function, const void *context);
 
 // The number of threads for work that has no device: what parallel_set_threads said last, before that
-// processors_per_process(1). Warns of more threads than processors.
+// processors_threads(processors_usable()). Warns of more threads than processors.
 int parallel_threads(void);
 void parallel_set_threads(int n);
 

@@ -30,18 +30,40 @@ static int at_most(int processors, int limit) {
     return limit > 0 && limit < processors ? limit : processors;
 }
 
-int processors_usable(void) {
-    int processors = (int)sysconf(_SC_NPROCESSORS_ONLN);
+void processors_get_mask(struct processors_mask *mask) {
     cpu_set_t allowed;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0)
-        processors = CPU_COUNT(&allowed);
-    processors = at_most(processors, quota_processors());
-    return processors < 1 ? 1 : processors;
+    const bool is_known =
+        sched_getaffinity(0, sizeof allowed, &allowed) == 0; // not with more CPUs than it holds
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    *mask = (struct processors_mask){0};
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (is_known ? CPU_ISSET(cpu, &allowed) : cpu < online)
+            mask->words[cpu / 64] |= (uint64_t)1 << cpu % 64;
 }
 
-int processors_of_machine(void) {
-    int processors = at_most((int)sysconf(_SC_NPROCESSORS_ONLN), quota_processors());
-    return processors < 1 ? 1 : processors;
+int processors_divide(const struct processors_mask *masks, int n, int index, int *together) {
+    const int quota = quota_processors();
+    double mine = 0;
+    *together = 0;
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        int sharing = 0;
+        for (int i = 0; i < n; i++)
+            sharing += (int)(masks[i].words[cpu / 64] >> cpu % 64 & 1);
+        *together += sharing > 0;
+        if (masks[index].words[cpu / 64] >> cpu % 64 & 1)
+            mine += 1.0 / sharing;
+    }
+    *together = at_most(*together, quota);
+    const int whole = at_most((int)(mine + 1e-6), quota > n ? quota / n : quota > 0);
+    *together = *together < 1 ? 1 : *together;
+    return whole < 1 ? 1 : whole;
+}
+
+int processors_usable(void) {
+    struct processors_mask mask;
+    int together;
+    processors_get_mask(&mask);
+    return processors_divide(&mask, 1, 0, &together);
 }
 
 void processors_warn_of_threads(int n_threads) {
@@ -53,13 +75,12 @@ void processors_warn_of_threads(int n_threads) {
                     n_threads, usable, usable == 1 ? "" : "s");
 }
 
-void processors_warn_of_ranks(int n_ranks, int n_threads) {
-    const int machine = processors_of_machine();
-    if (n_ranks > 1 && n_ranks * n_threads > machine)
+void processors_warn_of_ranks(int n_ranks, int n_threads, int n) {
+    if (n_ranks > 1 && n_ranks * n_threads > n)
         log_warning(
-            "%d ranks with %d thread%s each are more than the %d processor%s of this machine, which is "
-            "slower; start fewer ranks, or lower run.threads",
-            n_ranks, n_threads, n_threads == 1 ? "" : "s", machine, machine == 1 ? "" : "s");
+            "%d ranks with %d thread%s each are more than the %d processor%s that they may use on this "
+            "machine, which is slower; start fewer ranks, or lower run.threads",
+            n_ranks, n_threads, n_threads == 1 ? "" : "s", n, n == 1 ? "" : "s");
 }
 
 // OMP_NUM_THREADS, which many launchers and users set for all their programs; of a list ("4,2"), the first. 0
@@ -82,14 +103,9 @@ static int requested_threads(void) {
     return 0;
 }
 
-int processors_per_process(int n_processes) {
+int processors_threads(int n) {
     const int requested = requested_threads();
-    if (requested > 0)
-        return requested;
-    int usable = processors_usable(), machine = processors_of_machine();
-    // When the launcher bound each process to CPUs of its own, all of them together fit the machine.
-    int share = usable * n_processes <= machine ? usable : machine / n_processes;
-    return share < 1 ? 1 : share;
+    return requested > 0 ? requested : n;
 }
 
 static size_t caches_bytes(hwloc_topology_t topology, hwloc_obj_type_t type) {

@@ -1,24 +1,33 @@
-// The number of CPUs that this process may use, given its affinity mask, its container's quota and the
-// machine.
+// The number of CPUs that this process may use, given its affinity mask and its container's quota, and how
+// the processes of a machine divide theirs.
 #ifndef ZERO_BASE_PROCESSORS_H
 #define ZERO_BASE_PROCESSORS_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/status.h"
 
-// Each returns at least 1.
-int processors_usable(void);     // in this process's affinity mask, within the quota
-int processors_of_machine(void); // in the machine or container, shared by all its processes
-// Threads per process when n_processes ranks run on this machine: OMP_NUM_THREADS if set; otherwise all CPUs
-// that the launcher bound this rank to or, where the ranks compete for the same CPUs, their number divided by
-// n_processes.
-int processors_per_process(int n_processes);
+// In this process's affinity mask, within the quota; at least 1.
+int processors_usable(void);
+// An affinity mask, a bit per CPU.
+struct processors_mask {
+    uint64_t words[16];
+};
+void processors_get_mask(struct processors_mask *mask);
+// How processes of one machine divide its CPUs: one that k of the masks have counts 1/k for each of them.
+// Within the quota, which they share.
+//   masks     (n) of all of the processes
+//   together  [out] CPUs that any of them may use; at least 1
+// Returns those of process `index`; at least 1.
+int processors_divide(const struct processors_mask *masks, int n, int index, int *together);
+// Threads for a process that has n processors: OMP_NUM_THREADS if set, else n.
+int processors_threads(int n);
 // Warns, once per process, if n_threads are more than processors_usable().
 void processors_warn_of_threads(int n_threads);
-// Warns if n_ranks ranks on this machine, with as many threads each, are more than processors_of_machine().
-void processors_warn_of_ranks(int n_ranks, int n_threads);
+// Warns if n_ranks ranks on this machine, with as many threads each, are more than their n processors.
+void processors_warn_of_ranks(int n_ranks, int n_threads, int n);
 // Total size of the machine's last-level caches in bytes; 0 when unknown.
 size_t processors_cache_bytes(void);
 

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/version.h"
 #include "trainer/trainer.h"
 
 // The command that resumes this run: as given, without checkpoint.resume.
@@ -23,7 +24,7 @@ static struct comm_options comm_options_of(const struct config *config) {
     static const enum comm_path paths[] = {[CONFIG_COMM_BACKEND_AUTO] = COMM_PATH_AUTO,
                                            [CONFIG_COMM_BACKEND_NCCL] = COMM_PATH_NCCL,
                                            [CONFIG_COMM_BACKEND_MPI] = COMM_PATH_HOST};
-    struct comm_options options = {.shared_memory = true};
+    struct comm_options options = {.shared_memory = true, .build = version_build()};
     if (!config)
         return options;
     options.shared_memory = config->comm.shared_memory;
@@ -43,8 +44,8 @@ static enum status run_train(int n_args, char **args) {
     struct comm *comm = NULL;
     enum status status = config_read(&config, args[0], n_args - 1, args + 1);
     const struct comm_options options = comm_options_of(status == STATUS_OK ? &config : NULL);
-    if (comm_open(&options, &comm) != STATUS_OK)
-        status = status == STATUS_OK ? STATUS_FAILED : status;
+    const enum status opened = comm_open(&options, &comm);
+    status = status == STATUS_OK ? opened : status;
     if (comm && comm->rank > 0)
         log_set_level(LOG_QUIET); // only rank 0 prints
     if (status == STATUS_OK)

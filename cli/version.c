@@ -1,5 +1,5 @@
 // Library versions are queried at run time, because they may differ from those at compile time.
-// ZERO_COMMIT comes from the Makefile; "" without a repository.
+// ZERO_COMMIT and ZERO_SOURCES come from the Makefile; ZERO_COMMIT is "" without a repository.
 #include "cli/version.h"
 
 #include <cjson/cJSON.h>
@@ -17,8 +17,19 @@
 #include "kernels/device.h"
 #include "zero/comm/nccl/load.h"
 
+#ifdef __clang__
+#    define COMPILER __VERSION__
+#else
+#    define COMPILER "gcc " __VERSION__
+#endif
+
 const char *version_text(void) {
     return ZERO_COMMIT[0] ? ZERO_VERSION " (commit " ZERO_COMMIT ")" : ZERO_VERSION " (unknown commit)";
+}
+
+const char *version_build(void) {
+    return ZERO_COMMIT[0] ? ZERO_VERSION " (commit " ZERO_COMMIT ", sources " ZERO_SOURCES ") of " COMPILER
+                          : ZERO_VERSION " (sources " ZERO_SOURCES ") of " COMPILER;
 }
 
 static void print_line(const char *name, const char *value) {
@@ -89,11 +100,7 @@ static void print_hwloc(void) {
 void version_print(void) {
     char buffer[400], nccl[NCCL_VERSION_TEXT_BYTES];
     printf("zero.c %s\n", version_text());
-#ifdef __clang__
-    print_line("compiler", __VERSION__);
-#else
-    print_line("compiler", "gcc " __VERSION__);
-#endif
+    print_line("compiler", COMPILER);
     print_onednn();
     print_mpi();
     print_line("cJSON", cJSON_Version());

@@ -8,6 +8,10 @@
 // the commit; "0.2.0 (unknown commit)" where there is no repository. Checkpoints keep this text.
 const char *version_text(void);
 
+// The version, the compiler, and a checksum of the sources and flags: what two builds of one program share,
+// on whatever processors they run.
+const char *version_build(void);
+
 // Prints the version, then a line each for the compiler, the libraries found at run time, and the GPU
 // architectures compiled in.
 void version_print(void);

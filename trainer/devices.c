@@ -15,9 +15,9 @@ static enum status open_devices(struct trainer *trainer) {
     const struct config *config = trainer->config;
     int threads = (int)config->run.threads, local_rank = trainer->comm->local_rank;
     if (threads == 0)
-        threads = processors_per_process(trainer->comm->local_world);
+        threads = processors_threads(trainer->comm->processors);
     parallel_set_threads(threads);
-    processors_warn_of_ranks(trainer->comm->local_world, threads);
+    processors_warn_of_ranks(trainer->comm->local_world, threads, trainer->comm->local_processors);
     const char *device = config_device_name(config->top.device);
     TRY(device_open(device, threads, local_rank, &trainer->device));
     TRY(device_open(device, config->zero_optimization.overlap_comm ? 1 : threads, local_rank,

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "base/log.h"
-#include "base/processors.h"
 #include "trainer/trainer_internal.h"
 
 #define MOST_MEASURED_ROWS 65536
@@ -23,7 +22,7 @@ static double measuring_seconds(const struct config *config) {
 // Ranks that have more threads than there are processors take turns; each then measures more than its share.
 static double share_of_processors(const struct trainer *trainer) {
     const double threads = (double)trainer->device->n_threads * trainer->comm->local_world,
-                 processors = processors_of_machine();
+                 processors = trainer->comm->local_processors;
     return trainer->device->place == REGION_HOST && threads > processors ? processors / threads : 1;
 }
 

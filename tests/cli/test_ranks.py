@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -436,6 +437,40 @@ class Failures(RankCase):
             with self.subTest(arguments=arguments):
                 process = self.start_mpirun('-n', ranks, harness.TRAIN, *arguments)
                 self.fails_together(process, code, *facts)
+
+
+class Start(RankCase):
+    def test_another_build_of_the_program(self):
+        """Ranks that run other sources than rank 0 are refused; a copy of the program is the same one."""
+        program = harness.TRAIN.read_bytes()
+        numbers = set(re.findall(rb'sources (\d+)\)', program))
+        self.assertEqual(len(numbers), 1)
+        number = numbers.pop()
+        config, words = self.ranks_config(train={'max_steps': 1}), []
+        for name, other in ('copy', number), ('other', bytes([number[0] ^ 1]) + number[1:]):
+            (self.folder / name).write_bytes(program.replace(number + b')', other + b')'))
+            (self.folder / name).chmod(0o755)
+            words += [':', '-n', 1, self.folder / name, config]
+        message = self.fails_together(self.start_mpirun('-n', 1, harness.TRAIN, config, *words), 2, 'rank 2, on ',
+                                      'start the same ./train on every machine')
+        self.assertEqual(message.count('sources '), 2)
+        self.assertFalse((self.folder / 'run').exists())
+        self.finish(self.start_mpirun('-n', 1, harness.TRAIN, config, *words[:5]), 0)
+
+    @unittest.skipIf(harness.SANITIZERS, 'their library would have to be loaded first')
+    def test_processors_are_divided(self):
+        """A set of CPUs that is smaller than the machine, and the same for all ranks, is divided among them; sets of their own
+        are used whole. More threads than there are for all are warned of."""
+        config, library = self.ranks_config(train={'max_steps': 1}), self.preloaded('processors_allowed.c')
+        for allowed, ranks, threads, given, warns in (('4 0', 2, 0, 2, False), ('4 0', 4, 0, 1, False), ('2 0', 4, 0, 1, True),
+                                                      ('4 4', 2, 0, 4, False), ('3 1', 2, 0, 2, False), ('4 0', 2, 4, 4, True)):
+            with self.subTest(allowed=allowed, ranks=ranks, threads=threads):
+                process = self.finish(self.start_mpirun(
+                    '--bind-to', 'none', '-x', f'LD_PRELOAD={library}', '-x', f'PROCESSORS_ALLOWED={allowed}', '-n', ranks,
+                    harness.TRAIN, config, f'run.threads={threads}'), 0)
+                begin = json.loads((self.folder / 'run' / 'sessions.jsonl').read_text().splitlines()[0])
+                self.assertEqual((begin['threads'], 'that they may use' in process.error), (given, warns), process.error)
+                shutil.rmtree(self.folder / 'run')
 
 
 class Together(RankCase):

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/processors.h"
 #include "kernels/ops.h"
 #include "kernels/profile.h"
 #include "zero/comm/backend.h"
@@ -241,7 +242,13 @@ static const struct comm_backend self_backend = {.name = "self", .close = self_c
 
 struct comm *comm_open_self(void) {
     struct comm *comm = allocate(1, sizeof *comm);
-    *comm = (struct comm){.backend = &self_backend, .world = 1, .local_world = 1, .eager = true};
+    const int processors = processors_usable();
+    *comm = (struct comm){.world = 1,
+                          .local_world = 1,
+                          .processors = processors,
+                          .local_processors = processors,
+                          .backend = &self_backend,
+                          .eager = true};
     return comm;
 }
 

@@ -60,12 +60,14 @@ enum comm_path {
 
 struct profile;
 struct rank_state;
-// A communicator. Callers read rank, world, local_rank, local_world and traffic, and set profile; the rest is
-// for this folder.
+// A communicator. Callers read what comes before `backend`, and traffic, and set profile; the rest is for
+// this folder.
 struct comm {
-    const struct comm_backend *backend;
     int rank, world;
     int local_rank, local_world; // among the ranks on this machine
+    int processors;              // CPUs of this rank: its part of those that the ranks of the machine may use
+    int local_processors;        // CPUs of all ranks of the machine
+    const struct comm_backend *backend;
     struct rank_state *state;    // what this rank shows to the others; NULL with one rank
     atomic_llong hang_ms;        // how long to wait for a rank that shows no progress; 0: without limit
     atomic_uint known_failure;   // status_serial() of the failure that every rank knows of; 0: none
@@ -94,12 +96,14 @@ typedef uint64_t comm_work;
 
 // All ranks use those of rank 0.
 struct comm_options {
+    const char *build;     // names the program that runs; compared between ranks. NULL: not known
     bool shared_memory;    // ranks on one machine exchange through shared memory; false: through MPI messages
     double hang_timeout_s; // 0: none
     bool for_gpu;          // bulk collectives are of GPU memory: larger chunks
     enum comm_path path;
 };
 // Opens a communicator: of all ranks where an MPI launcher started this process, else of one rank.
+// STATUS_INVALID: two ranks run different builds, which rank 0 has printed; nothing is logged after it.
 // STATUS_UNSUPPORTED when the launcher belongs to another MPI than the one that the program was built with.
 enum status comm_open(const struct comm_options *options, struct comm **out) MUST_CHECK;
 // One rank alone, for tests and for commands that need no others.

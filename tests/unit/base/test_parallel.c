@@ -138,16 +138,47 @@ static void test_spans_cover(void **state) {
 static void test_number_of_threads(void **state) {
     (void)state;
     unsetenv("OMP_NUM_THREADS");
-    assert_int_equal(processors_per_process(1), processors_usable());
+    assert_int_equal(processors_threads(7), 7);
     assert_int_equal(parallel_threads(), processors_usable());
     setenv("OMP_NUM_THREADS", "3,2", 1);
-    assert_int_equal(processors_per_process(2), 3);
+    assert_int_equal(processors_threads(7), 3);
     assert_int_equal(parallel_threads(), 3);
     setenv("OMP_NUM_THREADS", "many", 1);
-    assert_int_equal(processors_per_process(1), processors_usable());
+    assert_int_equal(processors_threads(7), 7);
     unsetenv("OMP_NUM_THREADS");
     parallel_set_threads(5);
     assert_int_equal(parallel_threads(), 5);
+}
+
+// What the ranks of a machine get of its CPUs, by their masks.
+static void test_division_of_processors(void **state) {
+    (void)state;
+    const struct processors_mask low = {{0xf}}, high = {{0, 0xf0}}, all = {{0xff, ~(uint64_t)0}},
+                                 one = {{0, 0, 1}};
+    const struct {
+        struct processors_mask masks[4];
+        int n, together, parts[4];
+    } cases[] = {
+        {{low}, 1, 4, {4}},
+        {{low, low}, 2, 4, {2, 2}}, // a set smaller than the machine, which the launcher did not divide
+        {{low, low, low, low}, 4, 4, {1, 1, 1, 1}},
+        {{low, low, low}, 3, 4, {1, 1, 1}},
+        {{one, one, one, one}, 4, 1, {1, 1, 1, 1}}, // fewer than ranks
+        {{low, high}, 2, 8, {4, 4}},                // divided by the launcher
+        {{low, low, high, high}, 4, 8, {2, 2, 2, 2}},
+        {{all, low}, 2, 72, {70, 2}}, // in part
+        {{{{0}}, {{0}}}, 2, 1, {1, 1}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int k = 0; k < cases[i].n; k++) {
+            int together;
+            assert_int_equal(processors_divide(cases[i].masks, cases[i].n, k, &together), cases[i].parts[k]);
+            assert_int_equal(together, cases[i].together);
+        }
+    struct processors_mask mine;
+    int together;
+    processors_get_mask(&mine);
+    assert_int_equal(processors_divide(&mine, 1, 0, &together), processors_usable());
 }
 
 int main(void) {
@@ -159,6 +190,7 @@ int main(void) {
         cmocka_unit_test(test_on_each_thread),
         cmocka_unit_test(test_spans_cover),
         cmocka_unit_test(test_number_of_threads),
+        cmocka_unit_test(test_division_of_processors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

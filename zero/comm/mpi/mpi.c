@@ -18,10 +18,11 @@
 #include "zero/comm/mpi/peer.h"
 #include "zero/comm/nccl/nccl.h"
 
-#define PATIENCE_MS 5000 // how long ranks wait for each other to end: after success at least, else at most
-#define LINGER_NS   200000000 // before leaving because of a dead rank, so that all see which one died first
-#define NAP_NS      20000000  // of the thread that keeps the deadline
-#define MOST_NAP_MS 1000      // that a nap counts for: it lasts longer where the process is suspended
+#define PATIENCE_MS       5000 // how long ranks wait for each other to end: after success at least, else at most
+#define LINGER_NS         200000000 // before leaving because of a dead rank, so that all see which one died first
+#define NAP_NS            20000000 // of the thread that keeps the deadline
+#define IDENTIFICATION_MS 30000    // MPI has just started all ranks together
+#define MOST_NAP_MS       1000     // that a nap counts for: it lasts longer where the process is suspended
 
 // ---- memory of the device for sums
 //
@@ -538,11 +539,60 @@ static enum status check_launcher(const struct comm *comm) {
     return STATUS_OK;
 }
 
+// The first message of every rank. Ranks of any two versions must understand it, so its form never changes:
+// texts with NULs behind them.
+struct identification {
+    char build[192], host[64];
+};
+
+// Earlier versions do not send one, and wait in another collective.
+static enum status gather_identifications(const struct comm *comm, const struct identification *mine,
+                                          struct identification *all) {
+    const struct timespec nap = {.tv_nsec = NAP_NS / 20};
+    const int64_t until = rank_state_now_ms() + IDENTIFICATION_MS;
+    MPI_Request request;
+    int done = 0;
+    int error = MPI_Iallgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE,
+                               mpi_of(comm)->everyone, &request);
+    while (error == MPI_SUCCESS && !done && rank_state_now_ms() < until) {
+        error = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (!done)
+            nanosleep(&nap, NULL);
+    }
+    if (error != MPI_SUCCESS)
+        return FAIL(STATUS_FAILED, "MPI failed to gather the versions of all ranks");
+    return done ? STATUS_OK
+                : FAIL(STATUS_FAILED,
+                       "not all ranks sent their version within %d s, as earlier versions of this program do "
+                       "not: start the same ./train on every machine",
+                       IDENTIFICATION_MS / 1000);
+}
+
+// The same on every rank. STATUS_INVALID: a rank's program is another one than rank 0's.
+static enum status check_builds(const struct comm *comm, const char *build) {
+    struct identification mine = {0}, *all = allocate((size_t)comm->world, sizeof *all);
+    snprintf(mine.build, sizeof mine.build, "%s", build ? build : "");
+    if (gethostname(mine.host, sizeof mine.host - 1) != 0)
+        mine.host[0] = '\0';
+    TRY(gather_identifications(comm, &mine, all)); // else MPI may still write to `all`
+    enum status status = STATUS_OK;
+    for (int rank = 1; rank < comm->world && status == STATUS_OK; rank++)
+        if (strncmp(all[rank].build, all[0].build, sizeof mine.build) != 0)
+            status =
+                FAIL(STATUS_INVALID,
+                     "rank %d, on %.64s, is zero.c %.192s, and rank 0, on %.64s, is zero.c %.192s: ranks of "
+                     "different builds compute differently; start the same ./train on every machine",
+                     rank, all[rank].host, all[rank].build, all[0].host, all[0].build);
+    free(all);
+    return status;
+}
+
 // What the ranks of one machine exchange at the start.
 struct introduction {
     int rank, process;
     uint64_t process_space; // the namespace of `process`: ids from another container mean nothing here
     uint64_t offset;        // of the mailbox from where the rank's memory in the window begins, in bytes
+    struct processors_mask processors;
 };
 
 static uint64_t process_space(void) {
@@ -601,15 +651,30 @@ static enum status open_link(struct comm *comm, int local, const struct introduc
     return STATUS_OK;
 }
 
+// A launcher may have given each rank CPUs of its own, or left all of them the same set.
+static void divide_processors(struct comm *comm, const struct introduction *all) {
+    struct processors_mask *masks = allocate((size_t)comm->local_world, sizeof *masks);
+    for (int local = 0; local < comm->local_world; local++)
+        masks[local] = all[local].processors;
+    comm->processors = processors_divide(masks, comm->local_world, comm->local_rank, &comm->local_processors);
+    mpi_of(comm)->spins = comm->local_world <= comm->local_processors ? LINK_SPINS : 0;
+    free(masks);
+}
+
 static enum status find_machine(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
-    struct introduction mine = {comm->rank, (int)getpid(), process_space(), 0},
+    struct introduction mine = {.rank = comm->rank,
+                                .process = (int)getpid(),
+                                .process_space = process_space()},
                         *all = allocate((size_t)comm->local_world, sizeof *all);
+    processors_get_mask(&mine.processors);
     enum status status = open_mailbox(comm, &mine.offset);
     if (status == STATUS_OK &&
         MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE,
                       mpi->machine) != MPI_SUCCESS) // after which every mailbox is ready
         status = FAIL(STATUS_FAILED, "MPI failed to gather the ranks of this machine");
+    if (status == STATUS_OK)
+        divide_processors(comm, all);
     for (int local = 0; local < comm->local_world && status == STATUS_OK; local++) {
         if (local == comm->local_rank)
             continue;
@@ -641,13 +706,13 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     MPI_Comm_rank(mpi->everyone, &comm->rank);
     MPI_Comm_size(mpi->everyone, &comm->world);
     TRY(check_launcher(comm));
+    TRY(check_builds(comm, options->build));
     MPI_Comm_split_type(mpi->everyone, MPI_COMM_TYPE_SHARED, comm->rank, MPI_INFO_NULL, &mpi->machine);
     MPI_Comm_set_errhandler(mpi->machine, MPI_ERRORS_RETURN);
     MPI_Comm_rank(mpi->machine, &comm->local_rank);
     MPI_Comm_size(mpi->machine, &comm->local_world);
     agree_on_options(comm, options);
     mpi->chunk_bytes = link_chunk_bytes(comm->world, comm->for_gpu);
-    mpi->spins = comm->local_world <= processors_of_machine() ? LINK_SPINS : 0;
     mpi->peers = allocate((size_t)comm->world, sizeof *mpi->peers);
     TRY(find_machine(comm));
     TRY(peers_open(comm));
@@ -682,6 +747,14 @@ enum status comm_open_mpi(const struct comm_options *options, struct comm **out)
     if (status == STATUS_OK) {
         *out = comm;
         return STATUS_OK;
+    }
+    if (status == STATUS_INVALID) { // all ranks know
+        if (comm->rank == 0)
+            log_error("%s", status_message());
+        log_set_level(LOG_QUIET);
+        MPI_Barrier(mpi->everyone);
+        MPI_Finalize();
+        return status;
     }
     // This failure cannot be sent to other ranks yet: MPI ends them all.
     log_error("%s", status_message());
