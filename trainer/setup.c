@@ -12,10 +12,12 @@
 #include "kernels/observe.h"
 #include "model/generate.h"
 #include "trainer/data/defaults.h"
+#include "trainer/data/input_files.h"
 #include "trainer/initial_weights.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
 #include "trainer/trainer_internal.h"
+#include "zero/checkpoint/ranks.h"
 
 // ---- configuration and tokenizer
 
@@ -47,12 +49,17 @@ static enum status check_groups(const struct trainer *trainer) {
     return status;
 }
 
+// What the config leaves to its input files, but for what depends on the tokenizer.
+static enum status find_inputs(struct trainer *trainer) {
+    TRY(config_require_training(trainer->config));
+    if (trainer->config->model.init_from[0])
+        TRY(find_model_sizes(trainer));
+    data_defaults_apply(trainer->config);
+    return STATUS_OK;
+}
+
 static enum status resolve_config(struct trainer *trainer) {
     struct config *config = trainer->config;
-    TRY(config_require_training(config));
-    if (config->model.init_from[0])
-        TRY(find_model_sizes(trainer));
-    data_defaults_apply(config);
     TRY(trainer_load_tokenizer(trainer));
     TRY(config_resolve(config, trainer->comm->world));
     const struct gpt_config sizes = config_model(config);
@@ -65,29 +72,68 @@ static enum status resolve_config(struct trainer *trainer) {
     return weights_bind(&trainer->weights, &trainer->params);
 }
 
+// ---- several ranks
+
+// Rank 0's text; free it with text_free.
+static enum status broadcast_text(struct comm *comm, const struct text *mine, struct text *of_rank_0) {
+    uint64_t length = mine->length;
+    TRY(comm_broadcast(comm, &length, sizeof length, 0));
+    *of_rank_0 = (struct text){allocate(1, length + 1), length, length + 1};
+    if (comm->rank == 0)
+        memcpy(of_rank_0->data, mine->data, length);
+    return comm_broadcast(comm, of_rank_0->data, length, 0);
+}
+
 // Checks that every rank was started with the same config: each compares its own with rank 0's.
 static enum status check_same_config(struct trainer *trainer) {
-    struct comm *comm = trainer->comm;
-    struct text json = {0};
-    if (comm->world == 1)
+    struct text json = {0}, text = {0};
+    struct config of_rank_0 = {0};
+    if (trainer->comm->world == 1)
         return STATUS_OK;
     config_print(trainer->config, &json);
-    uint64_t length = json.length;
-    enum status status = comm_broadcast(comm, &length, sizeof length, 0);
-    if (status == STATUS_OK) {
-        struct config of_rank_0 = {0};
-        char *text = allocate(1, length + 1);
-        memcpy(text, json.data, comm->rank == 0 ? length : 0);
-        status = comm_broadcast(comm, text, length, 0);
-        if (status == STATUS_OK)
-            status = config_parse(&of_rank_0, text, length, "rank 0's configuration");
-        if (status == STATUS_OK)
-            status = config_check_same(trainer->config, &of_rank_0);
-        status = trainer_agree(trainer, status);
-        config_free(&of_rank_0);
-        free(text);
-    }
+    enum status status = broadcast_text(trainer->comm, &json, &text);
+    if (status == STATUS_OK)
+        status = config_parse(&of_rank_0, text.data, text.length, "rank 0's configuration");
+    if (status == STATUS_OK)
+        status = config_check_same(trainer->config, &of_rank_0);
+    status = trainer_agree(trainer, status);
+    config_free(&of_rank_0);
     text_free(&json);
+    text_free(&text);
+    return status;
+}
+
+// Of the weights to begin with, once they are open: the checkpoint, or another program's files.
+static void add_weights(struct text *files, const struct weights *weights) {
+    static const char option[] = "model.init_from";
+    if (weights->checkpoint)
+        input_files_add(files, option, weights->checkpoint->path, false);
+    if (weights->gguf_path)
+        input_files_add(files, option, weights->gguf_path, true);
+    if (weights->huggingface_open) {
+        char *pattern = file_path("%s/*.safetensors", weights->folder);
+        input_files_add(files, option, pattern, true);
+        free(pattern);
+    }
+}
+
+// Checks that every rank finds the same files.
+static enum status check_same_files(struct trainer *trainer) {
+    struct text mine = {0}, of_rank_0 = {0};
+    char here[RANKS_PLACE], there[RANKS_PLACE];
+    if (trainer->comm->world == 1)
+        return STATUS_OK;
+    ranks_describe_place("", here);
+    memcpy(there, here, sizeof there);
+    input_files_add_config(&mine, trainer->config);
+    add_weights(&mine, &trainer->weights);
+    enum status status = comm_broadcast(trainer->comm, there, sizeof there, 0);
+    if (status == STATUS_OK)
+        status = broadcast_text(trainer->comm, &mine, &of_rank_0);
+    if (status == STATUS_OK)
+        status = trainer_agree(trainer, input_files_compare(&mine, &of_rank_0, here, there));
+    text_free(&mine);
+    text_free(&of_rank_0);
     return status;
 }
 
@@ -391,6 +437,12 @@ static enum status begin_metrics(struct trainer *trainer) {
 enum status trainer_setup(struct trainer *trainer, bool *complete) {
     *complete = false;
     trainer->folder.lock = -1;
+    // A missing file is named as such, before what would follow from it differs; so are those found beside
+    // others.
+    TRY(check_same_config(trainer));
+    TRY(check_same_files(trainer));
+    TRY(trainer_agree(trainer, find_inputs(trainer)));
+    TRY(check_same_files(trainer));
     TRY(trainer_agree(trainer, resolve_config(trainer)));
     TRY(check_same_config(trainer));
     TRY(open_folder(trainer));

@@ -2,6 +2,7 @@
 checkpoint.accept_new_data accepted, reported and recorded."""
 import json
 import shutil
+import socket
 import unittest
 
 import harness
@@ -131,6 +132,48 @@ class Ranks(DataCase):
         self.assertEqual(process.error.count('train: error:'), 1, process.error)
         self.assertIn('rank 1: data.train', process.error)
         self.assertIn('shard 2 (b.bin) differs', process.error)
+
+    def test_files_that_one_rank_lacks_are_named_first(self):
+        """Not what would be derived from them: the vocabulary of the shards, the validation data beside them."""
+        text = self.folder / 'text.txt'
+        text.write_text('to be or not to be\n' * 400)
+        self.run_train('tokenizer', 'train', text, '--vocab-size', 262, '--out', 'my.tiktoken')
+        for name in 'here', 'there':
+            self.run_train('tokenize', text, '--tokenizer', 'my.tiktoken', '--split', 0.2, '--shard-tokens', 1500, '--out',
+                           f'{name}/shards')
+            (self.folder / name / 'my.tiktoken').write_bytes((self.folder / 'my.tiktoken').read_bytes())
+            (self.folder / name / 'task.jsonl').write_text('{"text": "to be or not"}\n')
+        config = json.loads(self.tiny_config(data={'train': 'shards/train-*.bin', 'tokenizer': 'my.tiktoken'},
+                                             eval={'tasks': 'lambada=task.jsonl'}).read_text())
+        del config['model']['vocab_size']
+        (self.folder / 'tiny.json').write_text(json.dumps(config))
+
+        def run(code, *folders):
+            words = []
+            for folder in folders:
+                words += [':', '-n', 1, '--wdir', self.folder / folder, harness.TRAIN, self.folder / 'tiny.json']
+            process = self.finish(self.start_mpirun(*words[1:]), code)
+            self.assertEqual(process.error.count('train: error:'), code // 2, process.error)
+            return process.error
+
+        run(0, 'here', 'there')
+        host, there = socket.gethostname(), self.folder / 'there'
+        for option, name in (('data.train', 'shards/train-00000.bin'), ('data.train', 'shards/train-00001.bin'),
+                             ('data.val', 'shards/val-00000.bin'), ('data.tokenizer', 'my.tiktoken'), ('eval.tasks', 'task.jsonl')):
+            with self.subTest(name=name):
+                kept = (there / name).read_bytes()
+                (there / name).unlink()
+                self.assertIn(f'rank 1: {option}: {host}:{there / name} is missing, but on rank 0 ({host}) it is there',
+                              run(2, 'here', 'there'))
+                if name in ('shards/train-00000.bin', 'shards/val-00000.bin'):
+                    self.assertIn(f'rank 1: {option}: {host}:{self.folder / "here" / name} is there, but on rank 0 '
+                                  f'({host}) it is missing', run(2, 'there', 'here'))
+                (there / name).write_bytes(kept)
+        shutil.rmtree(self.folder / 'run')
+        for name in 'here', 'there':  # on neither: as with one rank
+            for shard in (self.folder / name / 'shards').glob('train-*'):
+                shard.unlink()
+        self.assertIn('data.train: no file matches shards/train-*.bin', run(2, 'here', 'there'))
 
 
 class Tokenizers(DataCase):
