@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
+#include "base/utf8.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum log_level shown = LOG_INFO;
@@ -54,7 +55,11 @@ static void add_message(enum log_level level, const char *prefix, const char *fo
     pthread_mutex_lock(&lock);
     if (level <= shown) {
         erase_live();
-        fprintf(stderr, "%s%s\n", prefix, message);
+        struct text visible = {0}; // messages quote files, and samples are what a model wrote
+        if (isatty(STDERR_FILENO))
+            utf8_add_visible(&visible, message, strlen(message), NULL);
+        fprintf(stderr, "%s%s\n", prefix, visible.data ? visible.data : message); // at once: lines stay whole
+        text_free(&visible);
     }
     write_line(prefix, message);
     pthread_mutex_unlock(&lock);

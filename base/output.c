@@ -5,11 +5,12 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <stdbool.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdio_ext.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/utf8.h"
 
 static bool reader_has_gone(void) {
     struct pollfd output = {.fd = STDOUT_FILENO, .events = POLLOUT};
@@ -47,7 +48,7 @@ enum status output_flush(void) {
 
 enum status output_write(const char *bytes, size_t n_bytes) {
     errno = 0;
-    if (fwrite(bytes, 1, n_bytes, stdout) == n_bytes && fflush(stdout) == 0)
+    if (output_to(stdout, bytes, n_bytes) && fflush(stdout) == 0)
         return STATUS_OK;
     const int error = errno;
     return error == EPIPE || reader_has_gone()
@@ -55,7 +56,26 @@ enum status output_write(const char *bytes, size_t n_bytes) {
                : write_failed(error);
 }
 
+bool output_to(FILE *stream, const char *bytes, size_t n_bytes) {
+    struct text shown = {0};
+    if (!isatty(fileno(stream)))
+        return fwrite(bytes, 1, n_bytes, stream) == n_bytes;
+    utf8_add_visible(&shown, bytes, n_bytes, NULL);
+    const bool done = shown.length == 0 || fwrite(shown.data, 1, shown.length, stream) == shown.length;
+    text_free(&shown);
+    return done;
+}
+
 void output_text(struct text *text) {
-    fwrite(text->data ? text->data : "", 1, text->length, stdout);
+    output_to(stdout, text->data ? text->data : "", text->length);
     text_free(text);
+}
+
+void output_print(const char *format, ...) {
+    struct text text = {0};
+    va_list arguments;
+    va_start(arguments, format);
+    text_vadd(&text, format, arguments);
+    va_end(arguments);
+    output_text(&text);
 }

@@ -1,8 +1,12 @@
 // Standard output with error checking: a program that could not write all its output exits with a failure.
+// What models and files may contain is printed by these functions, which show it to a terminal without its
+// control characters (utf8_add_visible). Files and pipes get all bytes as they are.
 #ifndef ZERO_BASE_OUTPUT_H
 #define ZERO_BASE_OUTPUT_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "base/status.h"
 #include "base/text.h"
@@ -16,5 +20,8 @@ enum status output_flush(void) MUST_CHECK;
 enum status output_write(const char *bytes, size_t n_bytes) MUST_CHECK;
 // Prints a text, and frees it.
 void output_text(struct text *text);
+void output_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// To any stream. False: it failed.
+bool output_to(FILE *stream, const char *bytes, size_t n_bytes);
 
 #endif

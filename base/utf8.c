@@ -34,6 +34,26 @@ size_t utf8_character_bytes(const char *text, size_t n) {
     return 1;
 }
 
+static bool is_control(const char *character) {
+    const unsigned char first = (unsigned char)character[0];
+    if (first == 0xC2) // C1 is U+0080 to U+009F
+        return (unsigned char)character[1] < 0xA0;
+    return (first < 0x20 && first != '\t' && first != '\n') || first == 0x7F;
+}
+
+void utf8_add_visible(struct text *out, const char *bytes, size_t n, const char *instead) {
+    for (size_t length; n > 0; bytes += length, n -= length) {
+        length = utf8_character_bytes(bytes, n);
+        if (utf8_valid_bytes(bytes, length) == length && !is_control(bytes))
+            text_add_bytes(out, bytes, length);
+        else if (instead)
+            text_add(out, "%s", instead);
+        else
+            for (size_t i = 0; i < length; i++)
+                text_add(out, "\\x%02x", (unsigned char)bytes[i]);
+    }
+}
+
 // ---- normalization
 
 // A character is inert if it stays as it is in form C whatever stands beside it. What is between two inert

@@ -16,6 +16,11 @@ size_t utf8_valid_bytes(const char *text, size_t n);
 // The bytes of the first character of n > 0; 1 where it is not valid UTF-8.
 size_t utf8_character_bytes(const char *text, size_t n);
 
+// Appends text of files that anything may have written, so that a terminal takes no orders from it: control
+// characters but tabs and newlines (C0, DEL, C1), and bytes that are not valid UTF-8, become `instead`, or
+// \xNN for each of their bytes where that is NULL.
+void utf8_add_visible(struct text *out, const char *bytes, size_t n, const char *instead);
+
 // Whether the text may not be in form C. Most text is answered at the speed of memory; false is certain.
 bool utf8_may_normalize(const char *text, size_t n);
 // Sets `out` to the text in form C. Bytes that are not valid UTF-8 stay as they are, and nothing composes

@@ -1,5 +1,4 @@
 // ./train checkpoint verify: all checkpoints of a run, by checkpoint_open, which reads every byte.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,11 +26,11 @@ struct findings {
 
 static void print_good(const struct checkpoint *checkpoint, bool is_best) {
     char bytes[32];
-    printf("%s: step %lld, %d rank%s, partition %s, %s in %d file%s: ok%s\n", checkpoint->path,
-           (long long)checkpoint->step, checkpoint->world, checkpoint->world == 1 ? "" : "s",
-           partition_name(checkpoint->partition),
-           text_bytes(bytes, sizeof bytes, (double)total_bytes(checkpoint)), checkpoint->n_files,
-           checkpoint->n_files == 1 ? "" : "s", is_best ? ", the best by validation loss" : "");
+    output_print("%s: step %lld, %d rank%s, partition %s, %s in %d file%s: ok%s\n", checkpoint->path,
+                 (long long)checkpoint->step, checkpoint->world, checkpoint->world == 1 ? "" : "s",
+                 partition_name(checkpoint->partition),
+                 text_bytes(bytes, sizeof bytes, (double)total_bytes(checkpoint)), checkpoint->n_files,
+                 checkpoint->n_files == 1 ? "" : "s", is_best ? ", the best by validation loss" : "");
 }
 
 static void print_bad(const char *path, enum status status) {
@@ -39,7 +38,7 @@ static void print_bad(const char *path, enum status status) {
     size_t length = strlen(path);
     if (strncmp(reason, path, length) == 0 && reason[length] == '/')
         reason += length + 1; // the line already names the folder
-    printf("%s: %s: %s\n", path, status == STATUS_INVALID ? "damaged" : "cannot be verified", reason);
+    output_print("%s: %s: %s\n", path, status == STATUS_INVALID ? "damaged" : "cannot be verified", reason);
 }
 
 // A bad checkpoint is a finding, not a failure: the others are still verified.

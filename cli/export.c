@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/output.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "infer/export/export.h"
@@ -51,13 +52,13 @@ static enum status find_type(enum value_type *type) {
 
 static void print_summary(const struct exporter *exporter) {
     char weights[32], bytes[32];
-    printf("%s: %s, %s, %s parameters, %s in %d file%s%s\n", exporter->folder,
-           export_format_name(exporter->options->format), value_type_name(exporter->options->type),
-           text_count(weights, sizeof weights, (double)exporter->params.n_weights),
-           text_bytes(bytes, sizeof bytes, (double)exporter->bytes), exporter->files.n_paths,
-           exporter->files.n_paths == 1 ? "" : "s", exporter->tokenizer ? "" : ", without a tokenizer");
+    output_print("%s: %s, %s, %s parameters, %s in %d file%s%s\n", exporter->folder,
+                 export_format_name(exporter->options->format), value_type_name(exporter->options->type),
+                 text_count(weights, sizeof weights, (double)exporter->params.n_weights),
+                 text_bytes(bytes, sizeof bytes, (double)exporter->bytes), exporter->files.n_paths,
+                 exporter->files.n_paths == 1 ? "" : "s", exporter->tokenizer ? "" : ", without a tokenizer");
     for (int i = 0; i < exporter->files.n_paths; i++)
-        printf("  %s\n", exporter->files.paths[i]);
+        output_print("  %s\n", exporter->files.paths[i]);
 }
 
 static enum status run_export(int n_args, char **args) {

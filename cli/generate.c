@@ -133,7 +133,7 @@ static enum status begin_text(void *context, int64_t text, const struct prompt *
     (void)context;
     if (text > 0)
         printf("\n---\n");
-    fwrite(of_prompt->bytes, 1, of_prompt->n_bytes, stdout);
+    output_to(stdout, of_prompt->bytes, of_prompt->n_bytes);
     return STATUS_OK;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/file_kind.h"
 #include "base/gguf.h"
+#include "base/output.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "data/shard.h"
@@ -45,17 +46,18 @@ static enum status describe_shard(struct shard *shard) {
     char tokenizer[TOKENIZER_DESCRIPTION_BYTES];
     TRY(find_range(shard, &lowest, &highest));
     TRY(shard_read(shard, 0, n, shown));
-    printf("%s: token shard, %zu token%s%s", shard->path, shard->n_tokens, shard->n_tokens == 1 ? "" : "s",
-           shard->token_bytes == sizeof(uint32_t) ? " of 4 bytes" : "");
+    output_print("%s: token shard, %zu token%s%s", shard->path, shard->n_tokens,
+                 shard->n_tokens == 1 ? "" : "s",
+                 shard->token_bytes == sizeof(uint32_t) ? " of 4 bytes" : "");
     if (shard->n_tokens > 0)
-        printf(", ids from %u to %u", (unsigned)lowest, (unsigned)highest);
-    printf("\n");
+        output_print(", ids from %u to %u", (unsigned)lowest, (unsigned)highest);
+    output_print("\n");
     if (shard->tokenizer.n_ids > 0)
-        printf("  tokenizer: %s\n", tokenizer_identity_describe(&shard->tokenizer, tokenizer));
-    printf("  begins:");
+        output_print("  tokenizer: %s\n", tokenizer_identity_describe(&shard->tokenizer, tokenizer));
+    output_print("  begins:");
     for (size_t i = 0; i < n; i++)
-        printf(" %u", (unsigned)shown[i]);
-    printf("\n");
+        output_print(" %u", (unsigned)shown[i]);
+    output_print("\n");
     return STATUS_OK;
 }
 
@@ -94,15 +96,15 @@ static enum status count_shard(struct shard_set *set, const char *path, const ch
 
 static void print_set(const struct shard_set *set, const char *folder) {
     char tokenizer[TOKENIZER_DESCRIPTION_BYTES];
-    printf("%s: token shards\n", folder);
+    output_print("%s: token shards\n", folder);
     for (int i = 0; i < 2; i++)
         if (set->splits[i].n_shards > 0)
-            printf("  %s: %zu tokens in %d shard%s\n", set->splits[i].name, set->splits[i].n_tokens,
-                   set->splits[i].n_shards, set->splits[i].n_shards == 1 ? "" : "s");
-    printf("  tokenizer: %s\n", set->mixed ? "several; data.train needs shards of one"
-                                : set->tokenizer.n_ids == 0
-                                    ? "not recorded"
-                                    : tokenizer_identity_describe(&set->tokenizer, tokenizer));
+            output_print("  %s: %zu tokens in %d shard%s\n", set->splits[i].name, set->splits[i].n_tokens,
+                         set->splits[i].n_shards, set->splits[i].n_shards == 1 ? "" : "s");
+    output_print("  tokenizer: %s\n", set->mixed ? "several; data.train needs shards of one"
+                                      : set->tokenizer.n_ids == 0
+                                          ? "not recorded"
+                                          : tokenizer_identity_describe(&set->tokenizer, tokenizer));
 }
 
 // The splits of a folder of token shards (*.bin), and their tokenizer.
@@ -127,10 +129,10 @@ static enum status inspect_shards(const char *folder, bool *described) {
 // ---- tensors and tokenizers
 
 static void print_shape(const int64_t *shape, int n_dims) {
-    printf("(");
+    output_print("(");
     for (int d = 0; d < n_dims; d++)
-        printf("%s%lld", d ? ", " : "", (long long)shape[d]);
-    printf(")\n");
+        output_print("%s%lld", d ? ", " : "", (long long)shape[d]);
+    output_print(")\n");
 }
 
 static enum status inspect_safetensors(const char *path) {
@@ -139,11 +141,11 @@ static enum status inspect_safetensors(const char *path) {
     size_t elements = 0;
     for (int i = 0; i < file.n_tensors; i++)
         elements += file.tensors[i].elements;
-    printf("%s: safetensors, %d tensor%s, %zu element%s\n", path, file.n_tensors,
-           file.n_tensors == 1 ? "" : "s", elements, elements == 1 ? "" : "s");
+    output_print("%s: safetensors, %d tensor%s, %zu element%s\n", path, file.n_tensors,
+                 file.n_tensors == 1 ? "" : "s", elements, elements == 1 ? "" : "s");
     for (int i = 0; i < file.n_tensors; i++) {
         const struct safetensor *tensor = &file.tensors[i];
-        printf("  %-44s %-5s ", tensor->name, tensor->dtype);
+        output_print("  %-44s %-5s ", tensor->name, tensor->dtype);
         print_shape(tensor->shape, tensor->n_dims);
     }
     safetensors_close(&file);
@@ -159,12 +161,12 @@ static enum status inspect_gguf(const char *path) {
     for (int i = 0; i < file.n_tensors; i++)
         elements += file.tensors[i].elements;
     enum status status = gguf_get_string(&file, "general.architecture", &architecture, NULL);
-    printf("%s: GGUF, architecture %.*s, %d tensor%s, %llu element%s\n", path, (int)architecture.n,
-           architecture.bytes, file.n_tensors, file.n_tensors == 1 ? "" : "s", (unsigned long long)elements,
-           elements == 1 ? "" : "s");
+    output_print("%s: GGUF, architecture %.*s, %d tensor%s, %llu element%s\n", path, (int)architecture.n,
+                 architecture.bytes, file.n_tensors, file.n_tensors == 1 ? "" : "s",
+                 (unsigned long long)elements, elements == 1 ? "" : "s");
     for (int i = 0; i < file.n_tensors; i++) {
         const struct gguf_tensor *tensor = &file.tensors[i];
-        printf("  %-44s %-5s ", tensor->name, gguf_type_name(tensor->type, type));
+        output_print("  %-44s %-5s ", tensor->name, gguf_type_name(tensor->type, type));
         print_shape(tensor->shape, tensor->n_dims);
     }
     gguf_close(&file);
@@ -181,13 +183,14 @@ static enum status inspect_tokenizer(const char *path) {
         longest = n > longest ? n : longest;
         n_control += tokenizer_type(tokenizer, id) == TOKEN_CONTROL;
     }
-    printf("%s: %s tokenizer, %d ids (end-of-text is %d), longest token %zu bytes\n", path,
-           tokenizer_kind(tokenizer), tokenizer_n_ids(tokenizer), tokenizer_end_of_text(tokenizer), longest);
+    output_print("%s: %s tokenizer, %d ids (end-of-text is %d), longest token %zu bytes\n", path,
+                 tokenizer_kind(tokenizer), tokenizer_n_ids(tokenizer), tokenizer_end_of_text(tokenizer),
+                 longest);
     if (n_control > 1 || tokenizer_rules(tokenizer).pattern != TOKEN_PATTERN_GPT2) {
-        printf("  pattern: %s, %d control tokens", tokenizer_gguf_pre(tokenizer), n_control);
+        output_print("  pattern: %s, %d control tokens", tokenizer_gguf_pre(tokenizer), n_control);
         if (tokenizer_has_bos(tokenizer))
-            printf(", documents begin with %d", tokenizer_document_start(tokenizer));
-        printf("\n");
+            output_print(", documents begin with %d", tokenizer_document_start(tokenizer));
+        output_print("\n");
     }
     tokenizer_delete(tokenizer);
     return STATUS_OK;
@@ -199,9 +202,9 @@ static enum status inspect_tokenizer(const char *path) {
 static void print_sources(const struct identity *train) {
     uint64_t shard = 0;
     for (uint32_t i = 0; i < train->n_sources; shard += train->sources[i++].n_shards)
-        printf("  source %u: %.4g %% of sequences, from %s%s\n", i + 1, 100 * train->sources[i].share,
-               train->entries[shard / train->shards_per_entry].name,
-               train->sources[i].n_shards > 1 ? ", ..." : "");
+        output_print("  source %u: %.4g %% of sequences, from %s%s\n", i + 1, 100 * train->sources[i].share,
+                     train->entries[shard / train->shards_per_entry].name,
+                     train->sources[i].n_shards > 1 ? ", ..." : "");
 }
 
 static enum status inspect_checkpoint(const char *path) {
@@ -212,24 +215,24 @@ static enum status inspect_checkpoint(const char *path) {
     uint64_t total = 0;
     for (int i = 0; i < checkpoint->n_files; i++)
         total += checkpoint->files[i].bytes;
-    printf("%s: checkpoint, verified (all checksums match)\n", path);
-    printf("  step %lld, %lld tokens, %s, optimizer %s, %d rank%s, %s, written by zero.c %s\n",
-           (long long)checkpoint->step, (long long)checkpoint->tokens, dtype_name(checkpoint->compute),
-           checkpoint->optimizer, checkpoint->world, checkpoint->world == 1 ? "" : "s",
-           text_bytes(bytes, sizeof bytes, (double)total), checkpoint->version);
-    printf("  model: %s parameters, n_layer %d, n_head %d, n_embd %d, vocab_size %d, n_positions %d\n",
-           text_count(weights, sizeof weights, (double)checkpoint->params.n_weights), model->n_layer,
-           model->n_head, model->n_embd, model->vocab_size, model->n_positions);
-    printf("  tokenizer: %s\n", checkpoint->tokenizer ? checkpoint->tokenizer : "none");
+    output_print("%s: checkpoint, verified (all checksums match)\n", path);
+    output_print("  step %lld, %lld tokens, %s, optimizer %s, %d rank%s, %s, written by zero.c %s\n",
+                 (long long)checkpoint->step, (long long)checkpoint->tokens, dtype_name(checkpoint->compute),
+                 checkpoint->optimizer, checkpoint->world, checkpoint->world == 1 ? "" : "s",
+                 text_bytes(bytes, sizeof bytes, (double)total), checkpoint->version);
+    output_print("  model: %s parameters, n_layer %d, n_head %d, n_embd %d, vocab_size %d, n_positions %d\n",
+                 text_count(weights, sizeof weights, (double)checkpoint->params.n_weights), model->n_layer,
+                 model->n_head, model->n_embd, model->vocab_size, model->n_positions);
+    output_print("  tokenizer: %s\n", checkpoint->tokenizer ? checkpoint->tokenizer : "none");
     print_sources(&checkpoint->run.data.train);
     if (checkpoint->run.best.sequences > 0)
-        printf("  lowest validation loss so far: %.4f at step %lld (%lld sequences of data.val)\n",
-               checkpoint->run.best.loss, (long long)checkpoint->run.best.step,
-               (long long)checkpoint->run.best.sequences);
+        output_print("  lowest validation loss so far: %.4f at step %lld (%lld sequences of data.val)\n",
+                     checkpoint->run.best.loss, (long long)checkpoint->run.best.step,
+                     (long long)checkpoint->run.best.sequences);
     for (int i = 0; i < checkpoint->run.n_changes; i++) {
         const struct run_change *change = &checkpoint->run.changes[i];
-        printf("  changed after step %lld: %s from %s to %s\n", (long long)change->step, change->option,
-               change->was, change->is);
+        output_print("  changed after step %lld: %s from %s to %s\n", (long long)change->step, change->option,
+                     change->was, change->is);
     }
     checkpoint_close(checkpoint);
     return STATUS_OK;
@@ -239,11 +242,11 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
     int64_t *steps = NULL;
     int n_steps = 0;
     TRY(checkpoint_list(checkpoints, &steps, &n_steps));
-    printf("%s: %s%d checkpoint%s\n", path, checkpoints == path ? "" : "run, ", n_steps,
-           n_steps == 1 ? "" : "s");
+    output_print("%s: %s%d checkpoint%s\n", path, checkpoints == path ? "" : "run, ", n_steps,
+                 n_steps == 1 ? "" : "s");
     if (checkpoint_find_best(checkpoints) >= 0)
-        printf("  best by validation loss: step %lld, %s/best\n",
-               (long long)checkpoint_find_best(checkpoints), checkpoints);
+        output_print("  best by validation loss: step %lld, %s/best\n",
+                     (long long)checkpoint_find_best(checkpoints), checkpoints);
     enum status status = STATUS_OK;
     for (int i = 0; i < n_steps && status == STATUS_OK; i++) {
         char *one = checkpoint_path(checkpoints, steps[i]);

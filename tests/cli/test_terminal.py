@@ -87,6 +87,36 @@ class Terminal(CommandCase):
         self.assertIn('; resume with: ./train', text)
         self.assertGreaterEqual(len(self.checkpoints()), min(before, 1))
 
+    def without_orders(self, text):
+        """Checks that a terminal got no control characters but those of the progress line."""
+        plain = re.sub(r'\r(?=\n)|\r(?=step |evaluation|\x1b\[K)|\x1b\[K', '', text)
+        self.assertNotRegex(plain, r'[\x00-\x08\x0b-\x1f\x7f-\x9f]')
+        return plain
+
+    def test_control_characters_are_escaped(self):
+        """What a model writes and what files say gives a terminal no orders. Pipes and files get all bytes as they are."""
+        config = self.tiny_config(model={'vocab_size': 257}, data={'tokenizer': 'bytes'},
+                                  train={'sample_every': 3, 'sample_prompt': 'a\x1b]0;title\x07b', 'sample_tokens': 16})
+        self.open(config, columns=100)
+        self.assertIn('sample: a\\x1b]0;title\\x07b', self.without_orders(self.read_until(lambda text: False)))
+        self.assertEqual(self.process.wait(timeout=60), 0)
+        sample = (self.folder / 'run' / 'samples' / 'step-00000006.txt').read_bytes()
+        self.assertTrue(sample.startswith(b'a\x1b]0;title\x07b'))
+        prompt = 'x\x1b[31m\x9by\tz'
+        words = 'generate', 'run', '--prompt', prompt, '--tokens', 200, '--temperature', 2
+        self.open(*words, columns=100)
+        self.assertIn('x\\x1b[31m\\xc2\\x9by', self.without_orders(self.read_until(lambda text: False)))
+        self.process.wait(timeout=60)
+        with open(self.folder / 'out', 'wb') as out:
+            subprocess.run([str(harness.TRAIN), *map(str, words)], cwd=self.folder, stdout=out, stderr=subprocess.DEVNULL, check=True)
+        self.assertTrue((self.folder / 'out').read_bytes().startswith(prompt.encode()))
+        self.assertRegex((self.folder / 'out').read_bytes()[len(prompt):], rb'[\x00-\x08\x0b-\x1f\x7f]')  # the model wrote some
+        (self.folder / '\x1b[2Jname.bin').write_bytes((self.folder / 'tokens.bin').read_bytes())
+        for words, shown in ((('inspect', '\x1b[2Jname.bin'), '\\x1b[2Jname'), ((config, 'train.\x1b[2Jx=1'), '\\x1b[2Jx')):
+            self.open(*words, columns=100)
+            self.assertIn(shown, self.without_orders(self.read_until(lambda text: False)))
+            self.process.wait(timeout=60)
+
     def test_micro_batches_and_a_second_signal(self):
         """A step of 100,000 micro-batches takes seconds."""
         write_shard(self.folder / 'tokens.bin', [1, 2, 3, 4] * 50000)

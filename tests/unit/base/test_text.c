@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "base/rng.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 static void test_growing(void **state) {
     (void)state;
@@ -264,9 +265,36 @@ static void test_ends_and_blanks(void **state) {
     assert_false(text_is_blank("\0", 1));
 }
 
+// Text that anything may have written, as a terminal may get it.
+static void test_visible(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes, *escaped, *replaced;
+    } cases[] = {
+        {"plain\ttext\nof two lines", "plain\ttext\nof two lines", "plain\ttext\nof two lines"},
+        {"\x1b[2Ja\rb\b\x7f", "\\x1b[2Ja\\x0db\\x08\\x7f", "?[2Ja?b??"},
+        {"\xc3\xa9\xc2\x9b\xc2\xa0\xe2\x82\xac", "\xc3\xa9\\xc2\\x9b\xc2\xa0\xe2\x82\xac",
+         "\xc3\xa9?\xc2\xa0\xe2\x82\xac"},
+        {"\x9b\xe2\x82 \xc2", "\\x9b\\xe2\\x82 \\xc2", "??? ?"},
+        {"", "", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct text escaped = {0}, replaced = {0};
+        text_add(&escaped, "%s", "");
+        text_add(&replaced, "%s", "");
+        utf8_add_visible(&escaped, cases[i].bytes, strlen(cases[i].bytes), NULL);
+        utf8_add_visible(&replaced, cases[i].bytes, strlen(cases[i].bytes), "?");
+        assert_string_equal(escaped.data, cases[i].escaped);
+        assert_string_equal(replaced.data, cases[i].replaced);
+        text_free(&escaped);
+        text_free(&replaced);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ends_and_blanks),
+        cmocka_unit_test(test_visible),
         cmocka_unit_test(test_folding),
         cmocka_unit_test(test_growing),
         cmocka_unit_test(test_numbers_read_back),
