@@ -153,21 +153,30 @@ enum status file_read(const char *path, size_t max_bytes, char **data, size_t *b
 
 // ---- writing
 
-// rename(2) would replace a device or a FIFO by a regular file. It refuses to replace a folder.
-static enum status check_replaced(const char *path) {
+enum status file_check_replaced(const char *path) {
     struct stat info;
-    if (stat(path, &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))
+    if (stat(path, &info) != 0 || S_ISREG(info.st_mode))
         return STATUS_OK;
     return refuse_kind(path, info.st_mode);
 }
 
+// The file that a link leads to, as rename(2) would replace the link itself: /dev/stdout, for one. A new
+// string.
+static char *follow_links(const char *path) {
+    struct stat info;
+    char *target = lstat(path, &info) == 0 && S_ISLNK(info.st_mode) ? realpath(path, NULL) : NULL;
+    return target ? target : copy_string(path);
+}
+
 enum status file_writer_open(struct file_writer *writer, const char *path) {
-    *writer = (struct file_writer){.path = copy_string(path),
-                                   .temporary_path = file_path("%s.tmp-%ld", path, (long)getpid())};
-    enum status status = check_replaced(path);
-    if (status == STATUS_OK)
-        status =
-            open_stream(writer->temporary_path, path, "wb", O_WRONLY | O_CREAT | O_TRUNC, &writer->stream);
+    *writer = (struct file_writer){.path = follow_links(path)};
+    writer->temporary_path = file_path("%s.tmp-%ld", writer->path, (long)getpid());
+    enum status status = file_check_replaced(path);
+    if (status == STATUS_OK) {
+        unlink(writer->temporary_path); // of a process that was killed, or somebody's link
+        status = open_stream(writer->temporary_path, path, "wb", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW,
+                             &writer->stream);
+    }
     if (status != STATUS_OK)
         file_discard(writer);
     return status;
@@ -252,8 +261,12 @@ enum status file_lock(const char *path, int *descriptor) {
         return STATUS_INVALID;
     char owner[32] = {0};
     const int error = lock_exclusively(*descriptor);
+    const ssize_t n = pread(*descriptor, owner, sizeof owner - 1, 0);
+    if (error == 0 && n > 0 && strspn(owner, "0123456789\n") < (size_t)n) {
+        file_unlock(descriptor);
+        return FAIL(STATUS_INVALID, "%s is a file of another program, expected none of that name", path);
+    }
     if (error != 0) {
-        ssize_t n = pread(*descriptor, owner, sizeof owner - 1, 0);
         file_unlock(descriptor);
         if (error != EWOULDBLOCK)
             return FAIL(STATUS_FAILED, "cannot lock %s: %s", path, strerror(error));

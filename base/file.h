@@ -29,14 +29,18 @@ int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out);
 enum status file_append_open(const char *path, FILE **stream) MUST_CHECK;
 
 // An atomic write: open, file_write..., then file_commit or file_discard. Data goes to PATH.tmp-PID until the
-// commit renames it to PATH. The writer remembers the first failed write, so only the commit needs a check.
+// commit renames it to PATH; where PATH is a link to a file, to that file. PATH.tmp-PID is always a new file,
+// never what a link of that name leads to. The writer remembers the first failed write, so only the commit
+// needs a check.
 struct file_writer {
     FILE *stream;
     char *path, *temporary_path;
     uint64_t bytes; // written so far
     int error;      // errno of the first failure
 };
-// STATUS_INVALID: PATH is a FIFO or a device.
+// STATUS_INVALID: PATH is a folder, a FIFO or a device.
+enum status file_check_replaced(const char *path) MUST_CHECK;
+// The same, and opens it.
 enum status file_writer_open(struct file_writer *writer, const char *path) MUST_CHECK;
 void file_write(struct file_writer *writer, const void *data, size_t bytes);
 // Flushes to disk what was written so far. Called now and then, it keeps the commit of a large file short.
@@ -75,7 +79,7 @@ void file_list_add(struct file_list *list, const char *path); // a copy of it
 void file_list_free(struct file_list *list);
 
 // Takes an exclusive lock (flock) on a file, creating it if absent; held until file_unlock or process exit.
-// STATUS_INVALID: another process holds it (the message names that process).
+// STATUS_INVALID: another process holds it (the message names that process), or it is no lock file.
 enum status file_lock(const char *path, int *descriptor) MUST_CHECK;
 void file_unlock(int *descriptor);
 // Whether a process, possibly of another machine that shares the file system, holds the lock. False too where

@@ -51,7 +51,8 @@ enum status file_make_folders(const char *path) {
 
 // Returns 0 or errno. Writes a byte too, because a full disk still accepts empty files.
 static int try_file(const char *path) {
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    unlink(path); // of a process that was killed
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (descriptor < 0)
         return errno;
     int error = write(descriptor, "", 1) != 1 ? errno : 0;

@@ -3,10 +3,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/output.h"
+#include "base/overwrite.h"
 #include "cli/commands.h"
 #include "options/deepspeed.h"
 
@@ -31,10 +32,12 @@ static void print_folded(FILE *stream, const char *line, size_t length) {
             end--;
         if (line[end] != ' ' || end <= strspn(line, " ")) // one wide word
             break;
-        fprintf(stream, "%.*s\n%s", (int)end, line, indent);
+        output_to(stream, line, end);
+        fprintf(stream, "\n%s", indent);
         line += end + 1, length -= end + 1;
     }
-    fprintf(stream, "%.*s\n", (int)length, line);
+    output_to(stream, line, length);
+    fprintf(stream, "\n");
 }
 
 // What a DeepSpeed file does not have, with the defaults that apply where the user sets nothing.
@@ -71,25 +74,13 @@ static void print_report(FILE *stream, const char *path, const struct deepspeed_
     print_next(stream, path, &translation->config);
 }
 
-static enum status check_out(const char *in) {
-    struct stat a, b;
-    if (!out_path || stat(out_path, &b) != 0)
-        return STATUS_OK;
-    if (stat(in, &a) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-        return FAIL(STATUS_INVALID, "--out %s is the DeepSpeed file itself; choose another name", out_path);
-    if (!force)
-        return FAIL(STATUS_INVALID, "--out %s exists; choose another name, or overwrite it with --force",
-                    out_path);
-    return STATUS_OK;
-}
-
 static enum status write_translation(const char *path, const struct deepspeed_translation *translation,
                                      const struct text *config) {
     if (out_path) {
         TRY(file_write_all(out_path, config->data, config->length));
         printf("%s is translated to %s.\n", path, out_path);
     } else {
-        fwrite(config->data, 1, config->length, stdout);
+        output_to(stdout, config->data, config->length);
         fflush(stdout); // the report follows it where both go to a terminal
     }
     print_report(out_path ? stdout : stderr, out_path ? out_path : "CONFIG.json", translation);
@@ -118,7 +109,11 @@ static enum status run_from_deepspeed(int n_args, char **args) {
         return FAIL(STATUS_INVALID,
                     "train from-deepspeed: no file named; usage: train from-deepspeed DS.json "
                     "[--out FILE]");
-    TRY(check_out(path));
+    // A configuration too is kept without --force: someone may have gone on with it since it was translated.
+    const struct overwrite overwrite = {"train from-deepspeed", &path, 1, force ? file_exists : NULL,
+                                        .instead = force ? "choose another name" : NULL};
+    if (out_path)
+        TRY(overwrite_check(&overwrite, out_path));
     enum status status = read_hjson(path, &root);
     if (status == STATUS_OK)
         status = deepspeed_translate(root, path, &translation);

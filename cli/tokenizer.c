@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/overwrite.h"
 #include "cli/commands.h"
-#include "cli/overwrite.h"
 #include "data/corpus.h"
 #include "data/text/documents.h"
 #include "data/tokenizer/tokenizer.h"
@@ -109,7 +109,8 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
         return FAIL(STATUS_INVALID, "train tokenizer train: --out FILE is missing");
     if (n_paths == 0)
         return FAIL(STATUS_INVALID, "train tokenizer train: expected text files (- for standard input)");
-    const struct overwrite overwrite = {"tokenizer train", paths, n_paths, "a tokenizer", tokenizer_is_file};
+    const struct overwrite overwrite = {"train tokenizer train", paths,         n_paths,
+                                        tokenizer_is_file,       "a tokenizer", NULL};
     if (!force)
         TRY(overwrite_check(&overwrite, out_path));
     TRY(text_sources_find(paths, n_paths, documents.field != NULL, &sources));

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/overwrite.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/ranks.h"
 
@@ -39,34 +40,45 @@ static enum status remove_meeting_files(const char *path) {
     return status;
 }
 
-// config.json is replaced by the run's resolved configuration. Refuses to replace another file of that name:
-// a configuration written by hand, or that of a Hugging Face model.
-static enum status check_replaced_config(const char *folder) {
+static bool is_resolved_config(const char *path) {
     static const char *const sections[] = {"model",     "data",       "zero_optimization",
                                            "scheduler", "checkpoint", "run"};
-    char *path = file_path("%s/config.json", folder);
     cJSON *json = NULL;
-    enum status status = STATUS_OK;
-    struct stat info;
-    if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) { // writing reports what is wrong with others
-        bool is_resolved = json_read_file(path, &json) == STATUS_OK;
-        for (size_t i = 0; i < sizeof sections / sizeof *sections && is_resolved; i++)
-            is_resolved = cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, sections[i]));
-        status_clear();
-        if (!is_resolved)
-            status = FAIL(STATUS_INVALID,
-                          "%s would be overwritten by the run's configuration, and was not written by a run; "
-                          "choose another folder with run.dir",
-                          path);
-    }
+    bool is_resolved = json_read_file(path, &json) == STATUS_OK;
+    for (size_t i = 0; i < sizeof sections / sizeof *sections && is_resolved; i++)
+        is_resolved = cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(json, sections[i]));
+    status_clear();
     cJSON_Delete(json);
-    free(path);
+    return is_resolved;
+}
+
+static bool is_metrics(const char *path) {
+    return overwrite_has_words(path, "\"step\"");
+}
+
+// What a run replaces at its start: the configuration by its resolved one, which may be there of a person or
+// of a Hugging Face model, and in a folder without a run the metrics.
+static enum status check_replaced(const char *folder) {
+    const struct overwrite config = {"run.dir",
+                                     NULL,
+                                     0,
+                                     is_resolved_config,
+                                     "the configuration of a run",
+                                     "choose another folder with run.dir"},
+                           metrics = {"run.dir", NULL, 0, is_metrics, "the metrics of a run", config.instead};
+    char *config_path = file_path("%s/config.json", folder),
+         *metrics_path = file_path("%s/metrics.jsonl", folder);
+    enum status status = overwrite_check(&config, config_path);
+    if (status == STATUS_OK && !file_exists(config_path))
+        status = overwrite_check(&metrics, metrics_path);
+    free(config_path);
+    free(metrics_path);
     return status;
 }
 
 enum status run_folder_open(struct run_folder *folder) {
     const char *path = folder->path;
-    TRY(check_replaced_config(path));
+    TRY(check_replaced(path));
     TRY(file_make_folders(path));
     if (access(path, W_OK) != 0)
         return FAIL(STATUS_INVALID, "the run folder %s is not writable; choose another with run.dir", path);

@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/output.h"
+#include "base/overwrite.h"
 #include "cli/commands.h"
 #include "cli/print.h"
 #include "cli/version.h"
@@ -42,10 +43,11 @@ EMBEDDED_FILE(cli_report_page_js);
 #define MOST_OPERATIONS 25
 
 static const char *out_path = NULL;
-static bool follows = false;
+static bool follows = false, force = false;
 static double every_s;
 static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_path, 0, 0, "the file to write (report.html in the first RUN)"},
+    {"--force", ARG_FLAG, &force, 0, 0, "overwrite --out whatever it is"},
     {"--follow", ARG_FLAG, &follows, 0, 0, "write it again while a run goes on; the open page follows"},
     {"--every", ARG_NUMBER, &every_s, 0.1, 3600, "--follow: seconds between two looks (5)"},
 };
@@ -702,6 +704,10 @@ static enum status check_runs(const char *const *paths, int n) {
     return STATUS_OK;
 }
 
+static bool is_page(const char *path) {
+    return overwrite_has_words(path, "<meta name=\"generator\" content=\"zero.c\">");
+}
+
 static enum status run_report(int n_args, char **args) {
     static struct report report;
     TRY(args_parse("report", flags, sizeof flags / sizeof *flags, n_args, args, report.paths, MOST_RUNS,
@@ -720,9 +726,12 @@ static enum status run_report(int n_args, char **args) {
     char *file = out_path ? copy_string(out_path)
                           : file_path("%.*s/report.html", run_path_length(report.paths[0]), report.paths[0]);
     report.file = file;
+    const struct overwrite overwrite = {"train report", NULL, 0, is_page, "a report", NULL};
     for (int i = 0; i < report.n; i++)
         report.runs[i].reader.descriptor = -1;
-    enum status status = write_report(&report);
+    enum status status = force ? STATUS_OK : overwrite_check(&overwrite, file);
+    if (status == STATUS_OK)
+        status = write_report(&report);
     for (int i = 0; i < report.n; i++)
         run_record_close(&report.runs[i]);
     free(file);
@@ -731,7 +740,7 @@ static enum status run_report(int n_args, char **args) {
 
 const struct command command_report = {
     .name = "report",
-    .synopsis = "RUN [RUN ...] [--out FILE] [--follow [--every SECONDS]]",
+    .synopsis = "RUN [RUN ...] [--out FILE] [--force] [--follow [--every SECONDS]]",
     .summary = "write a self-contained HTML page with the curves and figures of runs, side by side",
     .details =
         "Runs may be under way. The page loads nothing from a network; open it in any browser.\n"

@@ -12,8 +12,8 @@
 #include "base/file_kind.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/overwrite.h"
 #include "cli/commands.h"
-#include "cli/overwrite.h"
 #include "cli/tokenize/tokenize.h"
 
 static struct tokenize_options options = {.shard_tokens = SHARD_MAX_TOKENS};
@@ -174,8 +174,13 @@ static bool is_meta(const char *path) {
 
 // Every file that tokenize may replace or remove.
 static enum status check_overwritten(const char *const *paths, int n_paths) {
-    const struct overwrite shards = {"tokenize", paths, n_paths, "a token shard", shard_is_file},
-                           meta = {"tokenize", paths, n_paths, "the meta.json of token shards", is_meta};
+    const struct overwrite shards = {"train tokenize", paths, n_paths, shard_is_file, "a token shard", NULL},
+                           meta = {"train tokenize",
+                                   paths,
+                                   n_paths,
+                                   is_meta,
+                                   "the meta.json of token shards",
+                                   NULL};
     struct file_list names = {0};
     if (options.force || !file_is_folder(options.out))
         return STATUS_OK;

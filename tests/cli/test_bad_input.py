@@ -1,6 +1,7 @@
 """Bad input ends with one clear message and exit code 2 (bad input) or 1 (failure of the machine). Existing files keep
 their contents."""
 import json
+import os
 import resource
 import shutil
 import signal
@@ -155,6 +156,54 @@ class Overwriting(CommandCase):
         self.run_train(*tokenize, '--force')
         self.run_train(*tokenize)
         self.assertEqual(sorted(p.name for p in out.iterdir()), ['meta.json', 'train-00000.bin'])
+
+    def test_a_report_over_other_files(self):
+        self.run_train(self.tiny_config())
+        (self.folder / 'notes.html').write_text('<!DOCTYPE html>\n<title>Notes</title>\n')
+        report = 'report', 'run', '--out'
+        self.refuses_to_replace('notes.html', *report, 'notes.html', says=['is not a report', '--force'])
+        self.refuses_to_replace('tokens.bin', *report, 'tokens.bin')
+        (self.folder / 'run' / 'report.html').write_text('mine')
+        self.refuses_to_replace('run/report.html', 'report', 'run')
+        for out in 'page.html', 'page.html':
+            self.run_train(*report, out)
+        self.run_train(*report, 'notes.html', '--force')
+        self.assertIn('content="zero.c"', (self.folder / 'notes.html').read_text())
+
+    def test_links_folders_and_pipes(self):
+        """A link to a report is followed, and stays; what is no file is refused before any work, also with --force."""
+        self.run_train(self.tiny_config())
+        (self.folder / 'my.txt').write_text('the quick brown fox\n' * 50)
+        (self.folder / 'ds.json').write_text('{}')
+        commands = (('report', 'run'), ('tokenizer', 'train', 'my.txt', '--vocab-size', 260), ('from-deepspeed', 'ds.json'))
+        os.mkfifo(self.folder / 'pipe')
+        (self.folder / 'folder').mkdir()
+        for words in commands:
+            for force in (), ('--force',):
+                for out, kind in ('pipe', 'a FIFO'), ('folder', 'a folder'), ('/dev/full', 'a device'), ('/dev/stdout', 'a FIFO'):
+                    with self.subTest(words=words, out=out, force=force):
+                        self.refuses(*words, '--out', out, *force, says=[f'{out} is {kind}, expected a'])
+        (self.folder / 'target.html').touch()
+        (self.folder / 'link.html').symlink_to('target.html')
+        for _ in 'empty', 'a report':
+            self.run_train('report', 'run', '--out', 'link.html')
+            self.assertTrue((self.folder / 'link.html').is_symlink())
+            self.assertIn('content="zero.c"', (self.folder / 'target.html').read_text())
+        (self.folder / 'target.html').write_text('mine')
+        self.refuses('report', 'run', '--out', 'link.html', says=['link.html', 'is not a report'])
+        self.assertEqual((self.folder / 'target.html').read_text(), 'mine')
+        self.assertEqual(sorted(p.name for p in self.folder.iterdir() if '.tmp-' in p.name), [])
+
+    def test_a_run_over_other_files(self):
+        config = self.tiny_config()
+        run = self.folder / 'run'
+        run.mkdir()
+        for name, content in ('metrics.jsonl', '{"mine": 1}\n'), ('lock', 'left, right\n'):
+            (run / name).write_text(content)
+            self.refuses(config, says=[f'{run}/{name}', 'not the metrics of a run' if name == 'metrics.jsonl' else 'another program'])
+            self.assertEqual((run / name).read_text(), content)
+            (run / name).unlink()
+        self.run_train(config)
 
     def test_a_run_over_a_configuration(self):
         self.tiny_config(name='config.json')

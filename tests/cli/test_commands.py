@@ -131,11 +131,11 @@ class FromDeepSpeed(CommandCase):
     def test_refusals(self):
         self.refuses('from-deepspeed', says=['usage: train from-deepspeed'])
         self.refuses('from-deepspeed', 'absent.json', says=['absent.json'])
-        self.refuses('from-deepspeed', 'ds.json', '--out', 'ds.json', '--force', says=['is the DeepSpeed file itself'])
+        self.refuses('from-deepspeed', 'ds.json', '--out', 'ds.json', '--force', says=['would overwrite its input ds.json'])
         self.refuses('from-deepspeed', ROOT / 'configs/quickstart.json', says=['is a zero.c configuration already'])
         self.refuses('from-deepspeed', 'ds.json', '--out', 'absent/x.json', code=1, says=['cannot write absent/x.json: '])
         before = self.tiny_config().read_text()
-        self.refuses('from-deepspeed', 'ds.json', '--out', 'tiny.json', says=['--out tiny.json exists', '--force'])
+        self.refuses('from-deepspeed', 'ds.json', '--out', 'tiny.json', says=['would overwrite tiny.json, which exists; ', '--out', '--force'])
         self.assertEqual((self.folder / 'tiny.json').read_text(), before)
         self.run_train('from-deepspeed', 'ds.json', '--out', 'tiny.json', '--force')
         self.refuses('check', 'ds.json', says=['./train from-deepspeed ds.json translates it',

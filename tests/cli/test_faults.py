@@ -5,6 +5,7 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import time
 import unittest
 
@@ -88,6 +89,39 @@ class Signals(CommandCase):
         self.assertGreater(len(masks), 2)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.communicate(timeout=60) and process.returncode, 0)
+
+
+class Pipes(CommandCase):
+    """Commands that wait for the text of a FIFO end at the first signal."""
+
+    def test_sigterm(self):
+        os.mkfifo(self.folder / 'text')
+        commands = (('tokenize', 'text', '--tokenizer', 'bytes', '--out', 'out'), ('tokenize', '--raw', 'text', '--out', 'out'),
+                    ('tokenizer', 'train', 'text', '--out', 'my.tiktoken'), ('tokenizer', 'encode', 'text', '--tokenizer', 'bytes'))
+        for words in commands:
+            for writes in False, True:
+                with self.subTest(words=words, writes=writes):
+                    process = self.start(*words, stdin=subprocess.DEVNULL)
+                    self.addCleanup(process.communicate)
+                    self.addCleanup(process.kill)
+                    writer = open(self.folder / 'text', 'wb') if writes else None  # returns when the command has opened it
+                    if writer:
+                        writer.write(b'some text\n')
+                        writer.flush()
+                    else:
+                        self.wait_until_blocked(process.pid)
+                    process.send_signal(signal.SIGTERM)
+                    self.assertIn(process.wait(timeout=60), (-signal.SIGTERM, 128 + signal.SIGTERM))
+                    if writer:
+                        writer.close()
+
+    def wait_until_blocked(self, process):
+        """Until it waits in the open of the FIFO, or in what it does instead."""
+        for _ in range(1200):
+            if 'S (sleeping)' in pathlib.Path(f'/proc/{process}/status').read_text():
+                return
+            time.sleep(0.05)
+        self.fail('the command does not wait for the FIFO')
 
 
 class LaterFailures(CommandCase):

@@ -106,7 +106,7 @@ static void test_write(void **state) {
     assert_int_equal(entries(folder), 1); // nothing temporary is left
 
     EXPECT_FAILURE(STATUS_FAILED, file_writer_open(&writer, in_folder("none/a")), "/none/a", "No such file");
-    EXPECT_FAILURE(STATUS_FAILED, file_write_all(folder, "x", 1), folder, "Is a directory");
+    EXPECT_FAILURE(STATUS_INVALID, file_write_all(folder, "x", 1), folder, "is a folder");
 }
 
 // Disk full at the flush (/dev/full), and during a write (a limit on file size).
@@ -290,14 +290,51 @@ static void test_read_stream(void **state) {
     EXPECT_FAILURE(STATUS_INVALID, file_read_stream(in_folder("none"), 9, &data, &bytes), "No such file");
 }
 
+// Others may know the name of the temporary file, in a folder that they may write too.
+static void test_links_of_others(void **state) {
+    (void)state;
+    struct file_writer writer;
+    int descriptor;
+    char temporary[64], name[64];
+    EXPECT_OK(file_write_all(in_folder("theirs"), "theirs", 6));
+    snprintf(temporary, sizeof temporary, "mine.tmp-%ld", (long)getpid());
+    assert_int_equal(symlink("theirs", in_folder(temporary)), 0);
+    EXPECT_OK(file_write_all(in_folder("mine"), "mine", 4));
+    expect_content(in_folder("mine"), "mine");
+    expect_content(in_folder("theirs"), "theirs");
+    assert_int_equal(symlink("theirs", in_folder(".probe")), 0);
+    EXPECT_OK(file_try_folder(folder, ".probe"));
+    expect_content(in_folder("theirs"), "theirs");
+    // A link to a file is followed and stays; where it leads nowhere it is replaced.
+    assert_int_equal(symlink("mine", in_folder("link")), 0);
+    assert_int_equal(symlink("none", in_folder("broken")), 0);
+    EXPECT_OK(file_write_all(in_folder("link"), "new", 3));
+    EXPECT_OK(file_write_all(in_folder("broken"), "new", 3));
+    expect_content(in_folder("mine"), "new");
+    assert_true(readlink(in_folder("link"), name, sizeof name) == 4);
+    assert_true(readlink(in_folder("broken"), name, sizeof name) < 0);
+    EXPECT_FAILURE(STATUS_INVALID, file_writer_open(&writer, folder), folder, "is a folder");
+    EXPECT_FAILURE(STATUS_INVALID, file_lock(in_folder("theirs"), &descriptor), "/theirs", "another program");
+    assert_int_equal(descriptor, -1);
+    expect_content(in_folder("theirs"), "theirs");
+    assert_int_equal(entries(folder), 4);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_read),        TEST(test_read_at), TEST(test_write),
-        TEST(test_disk_full),   TEST(test_folders), TEST(test_remove_tree),
-        TEST(test_glob),        TEST(test_lock),    TEST(test_regular_files_only),
+        TEST(test_read),
+        TEST(test_read_at),
+        TEST(test_write),
+        TEST(test_disk_full),
+        TEST(test_folders),
+        TEST(test_remove_tree),
+        TEST(test_glob),
+        TEST(test_lock),
+        TEST(test_regular_files_only),
         TEST(test_read_stream),
+        TEST(test_links_of_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

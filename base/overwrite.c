@@ -1,0 +1,41 @@
+// See base/overwrite.h.
+#include "base/overwrite.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+#define START_BYTES 4096
+
+bool overwrite_has_words(const char *path, const char *words) {
+    char start[START_BYTES];
+    int descriptor;
+    if (file_open_regular(path, O_RDONLY, &descriptor) != STATUS_OK) {
+        status_clear();
+        return false;
+    }
+    const ssize_t n = pread(descriptor, start, sizeof start, 0);
+    close(descriptor);
+    return n > 0 && memmem(start, (size_t)n, words, strlen(words));
+}
+
+enum status overwrite_check(const struct overwrite *overwrite, const char *path) {
+    const char *instead =
+        overwrite->instead ? overwrite->instead : "choose another place with --out, or add --force";
+    struct stat there, input;
+    TRY(file_check_replaced(path));
+    if (stat(path, &there) != 0)
+        return STATUS_OK;
+    for (int i = 0; i < overwrite->n_inputs; i++)
+        if (stat(overwrite->inputs[i], &input) == 0 && input.st_dev == there.st_dev &&
+            input.st_ino == there.st_ino)
+            return FAIL(STATUS_INVALID, "%s: would overwrite its input %s; %s", overwrite->writer, path,
+                        instead);
+    if (there.st_size == 0 || (overwrite->is_kind && overwrite->is_kind(path)))
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID, "%s: would overwrite %s, which exists%s%s; %s", overwrite->writer, path,
+                overwrite->is_kind ? " and is not " : "", overwrite->is_kind ? overwrite->kind : "", instead);
+}
