@@ -93,7 +93,8 @@ def metric(port, name):
 def main():
     options = parse()
     ratios, served, steps = [], [], []
-    server = subprocess.Popen([options.train, 'serve', options.run, '--port', '0', '--slots', str(options.slots)],
+    server = subprocess.Popen([options.train, 'serve', options.run, '--port', '0', '--slots', str(options.slots),
+                               '--max-per-address', str(options.clients + 8)],
                               stdout=subprocess.PIPE, text=True)
     port = int(re.search(r':(\d+) ', server.stdout.readline()).group(1))
     before = bench(options)

@@ -256,6 +256,24 @@ class Limits(AccessCase):
         self.wait_for(is_answered)
         self.end(process)
 
+    def test_who_does_not_read(self):
+        """A stream that nobody reads ends as others do: its slots are free, and after --timeout its connection is closed."""
+        process = self.serve('--slots', 2, '--timeout', 2)
+        links = []
+        for stream in True, True, False:
+            link = socket.socket()
+            self.addCleanup(link.close)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            link.connect(('127.0.0.1', self.port))
+            body = json.dumps({'prompt': 'a', 'max_tokens': 60, 'n': 80, 'stream': stream, 'logprobs': 5})
+            link.sendall(request('POST /v1/completions HTTP/1.1', 'Host: localhost', f'Content-Length: {len(body)}', body=body))
+            links.append(link)
+        self.wait_for(lambda: self.metric('zero_prompt_tokens_total') == 3, 60)
+        self.wait_for(lambda: self.metric('zero_texts_running') + self.metric('zero_texts_waiting') == 0, 120)
+        self.complete(prompt='a', max_tokens=2, n=2)
+        self.wait_for(lambda: self.metric('zero_connections') == 1, 60)
+        self.end(process)
+
     def test_slow_heads(self):
         """A head that drips is cut long before --timeout; a body and an answer have that."""
         process = self.serve('--timeout', 1000)
