@@ -53,18 +53,12 @@ static bool check_host(const struct access *access, struct exchange *exchange, c
                       "unknown host \"%.100s\"; if it is this server, start it with --allow-host", host);
 }
 
-// A link of another site may lead to the server's page.
-static bool follows_link(const struct exchange *exchange) {
-    const char *mode = exchange_header(exchange, "Sec-Fetch-Mode");
-    const char *into = exchange_header(exchange, "Sec-Fetch-Dest");
-    return mode && into && strcmp(exchange->method, "GET") == 0 && strcmp(mode, "navigate") == 0 &&
-           strcmp(into, "document") == 0;
-}
-
-// Own pages are those of a known host with any port and scheme: a proxy may have others.
+// Own pages are those of a known host with any port and scheme: a proxy may have others. A link on another
+// site may lead to the server's page, but not embed it.
 static bool check_page(const struct access *access, struct exchange *exchange, const char *host) {
     const char *origin = exchange_header(exchange, "Origin"), *name = origin ? strstr(origin, "://") : NULL;
     const char *site = exchange_header(exchange, "Sec-Fetch-Site");
+    const char *into = exchange_header(exchange, "Sec-Fetch-Dest");
     char other[256];
     for (int i = 0; origin && i < access->origins.n; i++)
         if (strcmp(access->origins.strings[i], "*") == 0 ||
@@ -73,7 +67,7 @@ static bool check_page(const struct access *access, struct exchange *exchange, c
     bool good = !origin || (name && read_host(name + 3, other) &&
                             (strcmp(other, host) == 0 || is_known(access, other, exchange->address)));
     if (site && !text_has_word("same-origin same-site none", site, strlen(site)))
-        good &= follows_link(exchange);
+        good &= into && strcmp(into, "document") == 0 && strcmp(exchange->method, "GET") == 0;
     return good || exchange->cors_origin ||
            api_refuse(&exchange->error, 403, "origin_not_allowed", NULL,
                       "pages of %.100s may not call this server; if they should, start it with --cors",
@@ -125,14 +119,12 @@ enum status access_init(struct access *access) {
             return FAIL(STATUS_INVALID, "train serve: the API key has to be printable ASCII without blanks");
     for (int i = 0; i < access->hosts.n; i++)
         if (!read_host(access->hosts.strings[i], access->names[i]))
-            return FAIL(STATUS_INVALID,
-                        "train serve: --allow-host is \"%s\", expected a name, .NAME, an address or [IPv6]",
+            return FAIL(STATUS_INVALID, "train serve: --allow-host is \"%s\", expected NAME, .NAME or [IPv6]",
                         access->hosts.strings[i]);
     for (int i = 0; i < access->origins.n; i++) {
         const char *origin = access->origins.strings[i], *name = strstr(origin, "://");
         if (strcmp(origin, "*") != 0 && (!name || !read_host(name + 3, host)))
-            return FAIL(STATUS_INVALID,
-                        "train serve: --cors is \"%s\", expected an origin as in http://localhost:3000, or *",
+            return FAIL(STATUS_INVALID, "train serve: --cors is \"%s\", expected http://HOST:PORT or *",
                         origin);
     }
     return STATUS_OK;

@@ -117,12 +117,11 @@ static enum MHD_Result check_header(void *context, enum MHD_ValueKind kind, cons
                                        "Content-Type", "Authorization",  "Origin"};
     struct exchange *exchange = context;
     (void)kind;
-    if (!name[0] || name[strcspn(name, " \t")])
-        api_refuse(&exchange->error, 400, NULL, NULL, "\"%.100s\" is not the name of a header", name);
+    bool good = name[0] && !name[strcspn(name, " \t")];
     for (size_t i = 0; i < sizeof once / sizeof *once; i++)
-        if (strcasecmp(name, once[i]) == 0 && exchange_header(exchange, name) != value)
-            api_refuse(&exchange->error, 400, NULL, NULL, "the request has two headers %s", once[i]);
-    return MHD_YES;
+        good &= strcasecmp(name, once[i]) != 0 || exchange_header(exchange, name) == value;
+    return good || api_refuse(&exchange->error, 400, NULL, NULL,
+                              "the header \"%.100s\" is there twice, or is no header's name", name);
 }
 
 static void check_length(struct exchange *exchange, bool http10) {
@@ -149,8 +148,8 @@ static void take_host(struct exchange *exchange) {
     }
 }
 
-// A request whose end is not certain is answered without its body, and the last one of the connection; so is
-// one that is refused while its client waits for leave to send the body.
+// A request whose end is not certain is answered without its body, and is the last one of its connection; so
+// is a refused one whose client waits for leave to send the body.
 static void take_head(struct exchange *exchange, const char *version) {
     const bool http10 = strcmp(version, "HTTP/1.0") == 0;
     take_host(exchange);

@@ -46,10 +46,8 @@ static const struct arg flags[] = {
     {"--host", ARG_STRING, &rules.host, 0, 0, "address to listen on (127.0.0.1: this machine only)"},
     {"--port", ARG_INTEGER, &port, 0, 65535, "port to listen on; 0: any free one (8000)"},
     {"--allow-host", ARG_STRINGS, &rules.hosts, 0, 0, "another name of the server; .NAME: all that end so"},
-    {"--cors", ARG_STRINGS, &rules.origins, 0, 0,
-     "origin whose pages may call, http://localhost:3000; *: any"},
-    {"--api-key", ARG_STRING, &rules.key, 0, 0,
-     "key that requests need (ZERO_API_KEY, which ps does not show)"},
+    {"--cors", ARG_STRINGS, &rules.origins, 0, 0, "origin whose pages may call the server; *: any"},
+    {"--api-key", ARG_STRING, &rules.key, 0, 0, "key that requests need; not seen by ps: ZERO_API_KEY"},
     {"--slots", ARG_INTEGER, &slots, 1, 1024, "texts to generate together (32)"},
     {"--context", ARG_INTEGER, &longest, 0, 1e9,
      "longest prompt and text together, in tokens; 0: the model's (0)"},
@@ -854,8 +852,7 @@ static enum status start(struct server *server) {
                    &server->http));
     report_memory(server);
     if (!rules.key && !access_is_local(http_address(server->http)))
-        log_warning("whoever reaches this machine at %s may use the model: set ZERO_API_KEY or --api-key",
-                    http_address(server->http));
+        log_warning("other machines may use the model without a key: set ZERO_API_KEY or --api-key");
     const char *host = rules.host, *bracket = strchr(host, ':') ? "[" : "";
     printf("serving %s on http://%s%s%s:%d (Ctrl-C ends)\n", server->name, bracket, host,
            bracket[0] ? "]" : "", http_port(server->http));

@@ -95,7 +95,7 @@ class Hosts(AccessCase):
         for name in 'http://a', '', 'a b', 'fd00::1', 'a/b':
             self.refuses('serve', *MODEL, '--allow-host', name, says=['--allow-host', '.NAME'])
         for origin in 'a', 'http://', 'http://a/', 'null', 'http://*.a', '':
-            self.refuses('serve', *MODEL, '--cors', origin, says=['--cors', 'http://localhost:3000'])
+            self.refuses('serve', *MODEL, '--cors', origin, says=['--cors', 'http://HOST:PORT'])
         for key in '', 'a b', 'a\n', 'ä':
             self.refuses('serve', *MODEL, '--api-key', key, says=['key'])
         self.refuses('serve', *MODEL, says=['key'], environment={'ZERO_API_KEY': ''})
@@ -113,7 +113,7 @@ class Pages(AccessCase):
             self.assertEqual(self.code('Host: localhost', f'Sec-Fetch-Site: {site}'), code, site)
         for mode, into, code in ('navigate', 'document', 200), ('navigate', 'iframe', 403), ('no-cors', 'image', 403):
             self.assertEqual(self.code('Host: localhost', 'Sec-Fetch-Site: cross-site', f'Sec-Fetch-Mode: {mode}',
-                                       f'Sec-Fetch-Dest: {into}', target='/'), code)
+                                       f'Sec-Fetch-Dest: {into}', target='/'), code)  # a link, and what embeds the page
         self.assertEqual(self.post('Sec-Fetch-Site: cross-site', 'Sec-Fetch-Mode: navigate', 'Sec-Fetch-Dest: document'), 403)
         self.assertEqual(self.post(own, own, 'Content-Type: application/json'), 400)
         self.end(process)
