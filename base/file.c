@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/text.h"
 
 static enum status refuse_kind(const char *path, mode_t mode) {
@@ -77,6 +79,33 @@ static enum status open_stream(const char *path, const char *shown, const char *
 enum status file_append_open(const char *path, FILE **stream) {
     *stream = NULL;
     return open_stream(path, path, "a", O_WRONLY | O_CREAT | O_APPEND, stream);
+}
+
+// 0 or errno.
+static int write_all(int descriptor, const char *data, size_t bytes) {
+    while (bytes > 0) {
+        const ssize_t n = write(descriptor, data, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? errno : EIO;
+        data += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+enum status file_append(int descriptor, const char *path, const void *data, size_t bytes) {
+    const struct timespec nap = {.tv_nsec = 100000000};
+    const bool began = file_disk_begin(path);
+    const off_t end = lseek(descriptor, 0, SEEK_END);
+    int error = write_all(descriptor, data, bytes);
+    for (int again = 0; error != 0 && ftruncate(descriptor, end) == 0 && again < 3; again++) {
+        nanosleep(&nap, NULL);
+        error = write_all(descriptor, data, bytes);
+    }
+    file_disk_end(began);
+    return error == 0 ? STATUS_OK : FAIL(STATUS_FAILED, "cannot write %s: %s", path, strerror(error));
 }
 
 int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
@@ -151,6 +180,40 @@ enum status file_read(const char *path, size_t max_bytes, char **data, size_t *b
     return status;
 }
 
+// ---- waiting for the disk
+
+static pthread_mutex_t disk_lock = PTHREAD_MUTEX_INITIALIZER;
+static const char *disk_path; // NULL: no call is marked
+static double disk_since_s;
+
+bool file_disk_begin(const char *path) {
+    pthread_mutex_lock(&disk_lock);
+    const bool is_first = !disk_path;
+    if (is_first) {
+        disk_path = path;
+        disk_since_s = clock_monotonic_s();
+    }
+    pthread_mutex_unlock(&disk_lock);
+    return is_first;
+}
+
+void file_disk_end(bool began) {
+    pthread_mutex_lock(&disk_lock);
+    if (began)
+        disk_path = NULL;
+    pthread_mutex_unlock(&disk_lock);
+}
+
+bool file_disk_waits(char *path, size_t bytes, double *since_s) {
+    pthread_mutex_lock(&disk_lock);
+    const bool waits = disk_path != NULL;
+    if (waits)
+        snprintf(path, bytes, "%s", disk_path);
+    *since_s = disk_since_s;
+    pthread_mutex_unlock(&disk_lock);
+    return waits;
+}
+
 // ---- writing
 
 enum status file_check_replaced(const char *path) {
@@ -185,19 +248,24 @@ enum status file_writer_open(struct file_writer *writer, const char *path) {
 void file_write(struct file_writer *writer, const void *data, size_t bytes) {
     if (writer->error || bytes == 0)
         return;
+    const bool began = file_disk_begin(writer->path);
     errno = 0;
     if (fwrite(data, 1, bytes, writer->stream) != bytes)
         writer->error = errno ? errno : EIO;
     else
         writer->bytes += bytes;
+    file_disk_end(began);
 }
 
 void file_sync(struct file_writer *writer) {
+    const bool began = file_disk_begin(writer->path);
     if (!writer->error && (fflush(writer->stream) != 0 || fdatasync(fileno(writer->stream)) != 0))
         writer->error = errno;
+    file_disk_end(began);
 }
 
 enum status file_commit(struct file_writer *writer) {
+    const bool began = file_disk_begin(writer->path);
     if (!writer->error && (fflush(writer->stream) != 0 || fsync(fileno(writer->stream)) != 0))
         writer->error = errno;
     if (fclose(writer->stream) != 0 && !writer->error)
@@ -205,6 +273,7 @@ enum status file_commit(struct file_writer *writer) {
     writer->stream = NULL;
     if (!writer->error && rename(writer->temporary_path, writer->path) != 0)
         writer->error = errno;
+    file_disk_end(began);
     enum status status =
         writer->error ? FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error))
                       : STATUS_OK;

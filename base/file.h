@@ -27,6 +27,11 @@ enum status file_open_regular(const char *path, int flags, int *descriptor) MUST
 int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out);
 // Opens a stream that appends to a regular file; creates the file if it is absent.
 enum status file_append_open(const char *path, FILE **stream) MUST_CHECK;
+// Appends to a regular file, whole or not at all: what a failed write left is cut off, and the write is tried
+// again for a moment.
+//   descriptor   opened with O_APPEND; no other process writes the file
+// STATUS_FAILED names `path`.
+enum status file_append(int descriptor, const char *path, const void *data, size_t bytes) MUST_CHECK;
 
 // An atomic write: open, file_write..., then file_commit or file_discard. Data goes to PATH.tmp-PID until the
 // commit renames it to PATH; where PATH is a link to a file, to that file. PATH.tmp-PID is always a new file,
@@ -52,6 +57,15 @@ enum status file_commit(struct file_writer *writer) MUST_CHECK;
 void file_discard(struct file_writer *writer);
 // Writes a whole file atomically: open, write, commit.
 enum status file_write_all(const char *path, const void *data, size_t bytes) MUST_CHECK;
+
+// A disk, or the network file system in its place, may keep a process waiting for minutes. These mark a call
+// that may: one that flushes, renames or removes. Of several at the same time, the first is marked.
+bool file_disk_begin(const char *path); // returns what file_disk_end wants
+void file_disk_end(bool began);
+// What the process waits for the disk with: false when nothing. Called by any thread.
+//   path      [out] (bytes), cut to fit
+//   since_s   [out] clock_monotonic_s
+bool file_disk_waits(char *path, size_t bytes, double *since_s);
 
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);

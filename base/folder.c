@@ -99,16 +99,21 @@ static enum status remove_at(int parent, const char *name, const char *path) {
     if (errno != EISDIR && errno != EPERM)
         return FAIL(STATUS_FAILED, "cannot remove %s in %s: %s", name, path, strerror(errno));
     int folder = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0 && errno == ENOENT) // another process removed it meanwhile
+        return STATUS_OK;
     if (folder < 0)
         return FAIL(STATUS_FAILED, "cannot remove %s in %s: %s", name, path, strerror(errno));
     TRY(remove_entries(folder, path));
-    if (unlinkat(parent, name, AT_REMOVEDIR) != 0)
+    if (unlinkat(parent, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
         return FAIL(STATUS_FAILED, "cannot remove %s in %s: %s", name, path, strerror(errno));
     return STATUS_OK;
 }
 
 enum status file_remove_tree(const char *path) {
-    return remove_at(AT_FDCWD, path, path);
+    const bool began = file_disk_begin(path);
+    const enum status status = remove_at(AT_FDCWD, path, path);
+    file_disk_end(began);
+    return status;
 }
 
 enum status file_sync_folder(const char *path) {
@@ -116,15 +121,19 @@ enum status file_sync_folder(const char *path) {
     if (descriptor < 0)
         return FAIL(STATUS_FAILED, "cannot open the folder %s: %s", path, strerror(errno));
     // Some file systems cannot fsync a folder and report EINVAL; nothing more can be done there.
+    const bool began = file_disk_begin(path);
     int error = fsync(descriptor) != 0 && errno != EINVAL ? errno : 0;
+    file_disk_end(began);
     close(descriptor);
     return error ? FAIL(STATUS_FAILED, "cannot flush the folder %s: %s", path, strerror(error)) : STATUS_OK;
 }
 
 enum status file_rename(const char *from, const char *to) {
-    if (rename(from, to) != 0)
-        return FAIL(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(errno));
-    return STATUS_OK;
+    const bool began = file_disk_begin(from);
+    const int error = rename(from, to) != 0 ? errno : 0;
+    file_disk_end(began);
+    return error == 0 ? STATUS_OK
+                      : FAIL(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));
 }
 
 void file_list_add(struct file_list *list, const char *path) {

@@ -20,6 +20,7 @@ static uint64_t total_bytes(const struct checkpoint *checkpoint) {
 
 struct findings {
     int n, n_bad;
+    int n_gone; // listed, and removed before they were read
     enum status worst;
     char *newest_good; // its path; checkpoints are verified oldest first
 };
@@ -42,9 +43,15 @@ static void print_bad(const char *path, enum status status) {
 }
 
 // A bad checkpoint is a finding, not a failure: the others are still verified.
+// One that the run prunes meanwhile is none.
 static enum status verify_one(struct findings *findings, const char *path, bool is_best) {
     struct checkpoint *checkpoint;
     enum status status = checkpoint_open(NULL, path, &checkpoint);
+    if (status != STATUS_OK && checkpoint_is_gone(path)) {
+        status_clear();
+        findings->n_gone++;
+        return STATUS_OK;
+    }
     findings->n++;
     if (status != STATUS_OK) {
         print_bad(path, status);
@@ -61,7 +68,7 @@ static enum status verify_one(struct findings *findings, const char *path, bool 
     return output_flush();
 }
 
-static enum status verify_all(struct findings *findings, const char *folder) {
+static enum status verify_listed(struct findings *findings, const char *folder) {
     int64_t *steps;
     int n_steps;
     TRY(checkpoint_list(folder, &steps, &n_steps));
@@ -76,12 +83,24 @@ static enum status verify_all(struct findings *findings, const char *folder) {
     return status;
 }
 
+static enum status verify_all(struct findings *findings, const char *folder) {
+    for (int lists = 0; lists < CHECKPOINT_LISTS; lists++) {
+        findings->n_gone = 0;
+        TRY(verify_listed(findings, folder));
+        if (findings->n > 0 || findings->n_gone == 0)
+            return STATUS_OK;
+    }
+    return checkpoint_fail_gone(folder);
+}
+
 // Interprets the path as checkpoint_open_path does, but verifies all of its checkpoints.
 static enum status verify_path(struct findings *findings, const char *path) {
     if (!file_exists(path))
         return FAIL(STATUS_INVALID, "%s: does not exist; expected a run folder or a checkpoint folder", path);
-    if (checkpoint_is_folder(path))
-        return verify_one(findings, path, false);
+    if (checkpoint_is_folder(path)) {
+        TRY(verify_one(findings, path, false));
+        return findings->n_gone == 0 ? STATUS_OK : checkpoint_fail_gone(path);
+    }
     char *inside = file_path("%s/checkpoints", path);
     enum checkpoint_path_kind kind;
     enum status status = checkpoint_path_look(inside, &kind);

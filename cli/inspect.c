@@ -238,6 +238,16 @@ static enum status inspect_checkpoint(const char *path) {
     return STATUS_OK;
 }
 
+// One that the run prunes meanwhile is left out.
+static enum status inspect_listed(const char *path) {
+    enum status status = inspect_checkpoint(path);
+    if (status == STATUS_OK || !checkpoint_is_gone(path))
+        return status;
+    status_clear();
+    printf("%s: removed meanwhile by the run\n", path);
+    return STATUS_OK;
+}
+
 static enum status inspect_run(const char *path, const char *checkpoints) {
     int64_t *steps = NULL;
     int n_steps = 0;
@@ -250,7 +260,7 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
     enum status status = STATUS_OK;
     for (int i = 0; i < n_steps && status == STATUS_OK; i++) {
         char *one = checkpoint_path(checkpoints, steps[i]);
-        status = inspect_checkpoint(one);
+        status = inspect_listed(one);
         free(one);
     }
     free(steps);

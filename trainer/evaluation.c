@@ -164,7 +164,7 @@ static enum status evaluate(struct trainer *trainer, int64_t steps, struct eval_
     eval->sources = losses;
     eval->n_sources = n_sources > 1 ? n_sources : 0;
     print(eval);
-    if (trainer_leads(trainer))
+    if (trainer_writes_metrics(trainer))
         trainer_fail_later(trainer, metrics_eval(&trainer->metrics, eval));
     eval->sources = NULL;
     return STATUS_OK;
@@ -361,7 +361,7 @@ static enum status evaluate_all_tasks(struct trainer *trainer) {
             print_result(trainer, i);
     }
     tasks->seconds = clock_monotonic_s() - began;
-    if (trainer_leads(trainer))
+    if (trainer_writes_metrics(trainer))
         trainer_fail_later(trainer,
                            metrics_tasks(&trainer->metrics, trainer->step, &tasks->list, tasks->results));
     return STATUS_OK;

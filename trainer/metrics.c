@@ -1,7 +1,7 @@
 // Each line is written whole and flushed, so that other programs can follow a run.
 #include "trainer/metrics.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,53 +16,63 @@
 
 #define LARGEST_METRICS ((size_t)4 << 30)
 
-// True for a complete line of a step up to steps_done.
-static bool keep_line(const char *line, size_t length, int64_t steps_done) {
+// True for a complete line of a step up to steps_done. Counts the steps that have no line before this one's.
+static bool keep_line(struct metrics *metrics, const char *line, size_t length, int64_t steps_done) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(entry, "step");
-    bool keep = cJSON_IsNumber(step) && step->valuedouble <= (double)steps_done;
+    const bool keep = cJSON_IsNumber(step) && step->valuedouble <= (double)steps_done;
+    if (keep && cJSON_GetObjectItemCaseSensitive(entry, "loss")) {
+        const int64_t at = (int64_t)step->valuedouble, last = metrics->last_step;
+        metrics->n_missing += last > 0 && at > last ? at - last - 1 : 0;
+        metrics->last_step = at > last ? at : last;
+    }
     cJSON_Delete(entry);
     return keep;
 }
 
-static enum status remove_lines(const char *path, int64_t steps_done) {
+static enum status remove_lines(struct metrics *metrics, int64_t steps_done) {
     char *text = NULL;
     size_t length;
-    if (!file_exists(path))
+    if (!file_exists(metrics->path))
         return STATUS_OK;
-    TRY(file_read(path, LARGEST_METRICS, &text, &length));
+    TRY(file_read(metrics->path, LARGEST_METRICS, &text, &length));
     struct text kept = {0};
     for (char *line = text; line < text + length;) {
         char *end = memchr(line, '\n', (size_t)(text + length - line));
         if (!end)
             break;
-        if (keep_line(line, (size_t)(end - line), steps_done))
+        if (keep_line(metrics, line, (size_t)(end - line), steps_done))
             text_add_bytes(&kept, line, (size_t)(end - line) + 1);
         line = end + 1;
     }
     enum status status = STATUS_OK;
     if (kept.length != length)
-        status = file_write_all(path, kept.data, kept.length);
+        status = file_write_all(metrics->path, kept.data, kept.length);
     text_free(&kept);
     free(text);
     return status;
 }
 
 enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) {
-    *metrics = (struct metrics){.path = file_path("%s/metrics.jsonl", folder)};
-    TRY(remove_lines(metrics->path, steps_done));
-    TRY(file_append_open(metrics->path, &metrics->stream));
+    *metrics = (struct metrics){.path = file_path("%s/metrics.jsonl", folder), .descriptor = -1};
+    TRY(remove_lines(metrics, steps_done));
+    metrics->n_missing += steps_done > metrics->last_step ? steps_done - metrics->last_step : 0;
+    TRY(file_open_regular(metrics->path, O_WRONLY | O_CREAT | O_APPEND, &metrics->descriptor));
     TRY(tensorboard_trim(folder, steps_done));
     return tensorboard_open(&metrics->board, folder);
 }
 
+static enum status write_lines(struct metrics *metrics) {
+    TRY(file_append(metrics->descriptor, metrics->path, metrics->lines.data, metrics->lines.length));
+    text_free(&metrics->lines);
+    return STATUS_OK;
+}
+
 static enum status write_line(struct metrics *metrics, struct text *line) {
-    text_add(line, "}\n");
-    enum status status = STATUS_OK;
-    if (fwrite(line->data, 1, line->length, metrics->stream) != line->length || fflush(metrics->stream) != 0)
-        status = FAIL(STATUS_FAILED, "cannot write %s: %s", metrics->path, strerror(errno));
+    text_add_bytes(&metrics->lines, line->data, line->length);
+    text_add(&metrics->lines, "}\n");
     text_free(line);
-    return status;
+    return write_lines(metrics);
 }
 
 static void add_number(struct text *line, const char *name, double value) {
@@ -148,14 +158,14 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "comm_ms", step->comm_ms);
     add_number(&line, "comm_hidden", step->comm_hidden);
     TRY(write_line(metrics, &line));
-    TRY(tensorboard_add(&metrics->board, step->step, "train/loss", step->loss));
-    TRY(tensorboard_add(&metrics->board, step->step, "train/grad_norm", step->grad_norm));
-    TRY(tensorboard_add(&metrics->board, step->step, "train/lr", step->lr));
-    TRY(tensorboard_add(&metrics->board, step->step, "train/tokens_per_s", step->tokens_per_s));
+    tensorboard_add(&metrics->board, step->step, "train/loss", step->loss);
+    tensorboard_add(&metrics->board, step->step, "train/grad_norm", step->grad_norm);
+    tensorboard_add(&metrics->board, step->step, "train/lr", step->lr);
+    tensorboard_add(&metrics->board, step->step, "train/tokens_per_s", step->tokens_per_s);
     if (step->measures_noise && isfinite(step->noise_scale))
-        TRY(tensorboard_add(&metrics->board, step->step, "train/noise_scale", step->noise_scale));
+        tensorboard_add(&metrics->board, step->step, "train/noise_scale", step->noise_scale);
     if (step->measures_noise || step->batch_size != metrics->batch_size)
-        TRY(tensorboard_add(&metrics->board, step->step, "train/batch_size", (double)step->batch_size));
+        tensorboard_add(&metrics->board, step->step, "train/batch_size", (double)step->batch_size);
     metrics->batch_size = step->batch_size;
     return tensorboard_flush(&metrics->board);
 }
@@ -173,14 +183,12 @@ static void add_sources(struct text *line, const struct eval_metrics *eval) {
     }
 }
 
-static enum status draw_sources(struct tensorboard *board, const struct eval_metrics *eval) {
+static void draw_sources(struct tensorboard *board, const struct eval_metrics *eval) {
     for (int i = 0; i < eval->n_sources; i++) {
         char *tag = file_path("%s/%s", eval->final ? "val/final_loss" : "val/loss", eval->sources[i].name);
-        const enum status status = tensorboard_add(board, eval->step, tag, eval->sources[i].loss);
+        tensorboard_add(board, eval->step, tag, eval->sources[i].loss);
         free(tag);
-        TRY(status);
     }
-    return STATUS_OK;
 }
 
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) {
@@ -196,27 +204,23 @@ enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eva
         add_number(&line, "latest_val_loss", eval->latest_loss);
     add_sources(&line, eval);
     TRY(write_line(metrics, &line));
-    TRY(draw_sources(&metrics->board, eval));
-    TRY(tensorboard_add(&metrics->board, eval->step, eval->final ? "val/final_loss" : "val/loss",
-                        eval->loss));
+    draw_sources(&metrics->board, eval);
+    tensorboard_add(&metrics->board, eval->step, eval->final ? "val/final_loss" : "val/loss", eval->loss);
     if (eval->averaged > 0 && eval->final)
-        TRY(tensorboard_add(&metrics->board, eval->step, "val/final_loss_latest", eval->latest_loss));
+        tensorboard_add(&metrics->board, eval->step, "val/final_loss_latest", eval->latest_loss);
     if (isfinite(eval->bits_per_byte))
-        TRY(tensorboard_add(&metrics->board, eval->step,
-                            eval->final ? "val/final_bits_per_byte" : "val/bits_per_byte",
-                            eval->bits_per_byte));
+        tensorboard_add(&metrics->board, eval->step,
+                        eval->final ? "val/final_bits_per_byte" : "val/bits_per_byte", eval->bits_per_byte);
     return tensorboard_flush(&metrics->board);
 }
 
-static enum status add_events(struct metrics *metrics, int64_t step, const char *task,
-                              const struct task_result *result) {
-    enum status status = STATUS_OK;
-    for (int i = 0; i < result->n_measures && status == STATUS_OK; i++) {
+static void add_events(struct metrics *metrics, int64_t step, const char *task,
+                       const struct task_result *result) {
+    for (int i = 0; i < result->n_measures; i++) {
         char *tag = file_path("tasks/%s/%s", task, result->measures[i].name);
-        status = tensorboard_add(&metrics->board, step, tag, result->measures[i].value);
+        tensorboard_add(&metrics->board, step, tag, result->measures[i].value);
         free(tag);
     }
-    return status;
 }
 
 enum status metrics_tasks(struct metrics *metrics, int64_t step, const struct task_list *tasks,
@@ -232,13 +236,18 @@ enum status metrics_tasks(struct metrics *metrics, int64_t step, const struct ta
     text_add(&line, "}");
     TRY(write_line(metrics, &line));
     for (int i = 0; i < tasks->n; i++)
-        TRY(add_events(metrics, step, tasks->tasks[i].name, &results[i]));
+        add_events(metrics, step, tasks->tasks[i].name, &results[i]);
     return tensorboard_flush(&metrics->board);
 }
 
 void metrics_close(struct metrics *metrics) {
-    if (metrics->stream)
-        fclose(metrics->stream);
+    if (metrics->path && metrics->descriptor >= 0) {
+        // Of a run that failed for them, whose message stays: the disk may have room by now.
+        const enum status written = metrics->lines.length > 0 ? write_lines(metrics) : STATUS_OK;
+        (void)written;
+        close(metrics->descriptor);
+    }
+    text_free(&metrics->lines);
     tensorboard_close(&metrics->board);
     free(metrics->path);
     *metrics = (struct metrics){0};

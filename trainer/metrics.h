@@ -6,10 +6,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "base/region.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "infer/tasks/score.h"
 #include "trainer/runs/tensorboard.h"
 
@@ -72,15 +72,19 @@ struct eval_metrics {
 };
 
 struct metrics {
-    FILE *stream;
-    char *path;
+    char *path; // NULL: not open
+    int descriptor;
+    struct text lines; // that could not be written yet
     struct tensorboard board;
     int64_t batch_size; // of the step written last; 0: none yet
+    int64_t last_step;  // when it was opened: the last step that has a line; 0: none
+    int64_t n_missing;  // and how many steps have none, of those from the first line to steps_done
 };
 
 // Opens FOLDER/metrics.jsonl for appending, and a new TensorBoard events file. Removes the lines and events
 // of steps after `steps_done`, which a resumed run writes again, and an incomplete last one.
 enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) MUST_CHECK;
+// These write a line each. On a failure it is kept, and written before the next one, or at the end.
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
 // {"step": N, "tasks": {NAME: {"acc": X, "acc_stderr": X, ..., "items": N}}} and events named tasks/NAME/acc.

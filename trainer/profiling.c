@@ -75,6 +75,7 @@ enum status trainer_profile_end(struct trainer *trainer) {
                                   .first_step = profiler->first_step};
     enum status status = STATUS_OK;
     if (profiler->profile->n_steps > 0) {
+        TRY(trainer_agree_between_steps(trainer, trainer_check_folder(trainer)));
         TRY(align_clocks(trainer, &about));
         status = profile_write(&about, trainer->comm, trainer->folder.path);
         if (status == STATUS_OK && trainer_leads(trainer))

@@ -1,6 +1,7 @@
 // Paths are built once, at the start. Ranks on other machines see the folder through a shared file system.
 #include "trainer/run_folder.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,19 +26,29 @@ void run_folder_join(struct run_folder *folder, const char *path) {
                                   .lock = -1};
 }
 
-// Files of runs that were killed in run_folder_meet.
-static enum status remove_meeting_files(const char *path) {
+// Files of runs that were killed in run_folder_meet or while they wrote a file of this folder.
+static bool is_leftover(const char *name) {
+    static const char *const written[] = {"config.json", "metrics.jsonl", "events.out.tfevents.",
+                                          "profile.json", "trace.json"};
+    const char *temporary = strstr(name, ".tmp-");
+    bool is_ours = false;
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        is_ours = is_ours || strncmp(name, written[i], strlen(written[i])) == 0;
+    return strncmp(name, MEETING_PREFIX, sizeof MEETING_PREFIX - 1) == 0 || (is_ours && temporary);
+}
+
+// Nothing reads them, so that one that stays is a warning.
+static void remove_leftovers(const char *path) {
     struct file_list names = {0};
-    enum status status = file_list_folder(&names, path);
-    for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
-        if (strncmp(names.paths[i], MEETING_PREFIX, sizeof MEETING_PREFIX - 1) != 0)
-            continue;
-        char *file = file_path("%s/%s", path, names.paths[i]);
-        status = file_remove_tree(file);
-        free(file);
-    }
+    if (file_list_folder(&names, path) != STATUS_OK)
+        status_clear();
+    for (int i = 0; i < names.n_paths; i++)
+        if (is_leftover(names.paths[i])) {
+            char *file = file_path("%s/%s", path, names.paths[i]);
+            checkpoint_remove(file);
+            free(file);
+        }
     file_list_free(&names);
-    return status;
 }
 
 static bool is_resolved_config(const char *path) {
@@ -76,6 +87,41 @@ static enum status check_replaced(const char *folder) {
     return status;
 }
 
+// Where the locked file is now, less its name; "" when that is not known.
+static void find_moved(int lock, char *place, size_t size) {
+    char link[64];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", lock);
+    const ssize_t length = readlink(link, place, size - 1);
+    place[length > 0 ? length : 0] = '\0';
+    char *name = strrchr(place, '/');
+    *(name ? name : place) = '\0';
+}
+
+// The device and the inode of the lock file tell: a folder that is made again at the same path has another.
+enum status run_folder_check(const struct run_folder *folder) {
+    struct stat held, found;
+    char moved[1024] = "", *path = file_path("%s/lock", folder->path);
+    const bool is_there = stat(path, &found) == 0;
+    const bool is_known = is_there || errno == ENOENT || errno == ENOTDIR || errno == ESTALE;
+    free(path);
+    if (!is_known) // the write will say why
+        return STATUS_OK;
+    if (fstat(folder->lock, &held) != 0)
+        held = (struct stat){0};
+    if (is_there && held.st_dev == found.st_dev && held.st_ino == found.st_ino)
+        return STATUS_OK;
+    if (held.st_nlink > 0)
+        find_moved(folder->lock, moved, sizeof moved);
+    return FAIL(STATUS_FAILED,
+                "the run folder %s was %s%s while the run wrote to it%s; nothing more is written there. %s%s",
+                folder->path, moved[0] ? "renamed to " : "removed", moved,
+                is_there ? ", and another one has its place" : "",
+                moved[0]   ? "To go on from its last checkpoint, start the run with run.dir="
+                : is_there ? "Choose another run.dir to start the run again"
+                           : "Start the run again",
+                moved);
+}
+
 enum status run_folder_open(struct run_folder *folder) {
     const char *path = folder->path;
     TRY(check_replaced(path));
@@ -86,7 +132,8 @@ enum status run_folder_open(struct run_folder *folder) {
     enum status status = file_lock(lock, &folder->lock);
     free(lock);
     TRY(status);
-    TRY(remove_meeting_files(path));
+    TRY(run_folder_check(folder));
+    remove_leftovers(path);
     return checkpoint_remove_stale(folder->checkpoints);
 }
 

@@ -18,6 +18,10 @@ void run_folder_join(struct run_folder *folder, const char *path);
 // it cannot be created, another process, which the message names, holds the lock, or its config.json is not
 // that of a run.
 enum status run_folder_open(struct run_folder *folder) MUST_CHECK;
+// Before each write, on rank 0: checks that the path still leads to the folder that run_folder_open locked.
+// STATUS_FAILED says what happened to it: removed, renamed, or replaced by another one. Then nothing may be
+// written there: it may be another run's.
+enum status run_folder_check(const struct run_folder *folder) MUST_CHECK;
 // Collective. Checks that the path is the same folder on all ranks: rank 0 writes a file with a unique name,
 // and each rank must see it. STATUS_INVALID names a rank that does not, and both locations.
 enum status run_folder_meet(const struct run_folder *folder, struct comm *comm) MUST_CHECK;

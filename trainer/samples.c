@@ -12,6 +12,7 @@ static enum status add_to_text(void *context, const char *bytes, size_t n_bytes)
 }
 
 static enum status write_sample(const struct trainer *trainer, const struct text *text) {
+    TRY(trainer_check_folder(trainer));
     if (file_make_folders(trainer->folder.samples) != STATUS_OK)
         return STATUS_FAILED; // the folder was writable at the start (run_folder_try)
     char *path = file_path("%s/step-%08lld.txt", trainer->folder.samples, (long long)trainer->step);

@@ -291,6 +291,7 @@ static enum status clear_later(struct trainer *trainer) {
     const struct run_best *best = &trainer->run.best;
     if (!trainer_leads(trainer))
         return STATUS_OK;
+    TRY(trainer_check_folder(trainer));
     TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
     checkpoint_name_best(trainer->folder.checkpoints, best->sequences > 0 ? best->step : -1);
     return STATUS_OK;
@@ -405,7 +406,7 @@ static enum status begin_session(struct trainer *trainer) {
 
 void trainer_end_session(struct trainer *trainer, enum status status) {
     struct session *session = &trainer->session;
-    if (session->began == 0)
+    if (session->began == 0 || trainer_check_folder(trainer) != STATUS_OK) // which has ended the run
         return;
     session->ended = clock_wall_s();
     session->end_step = trainer->step;
@@ -424,14 +425,25 @@ void trainer_end_session(struct trainer *trainer, enum status status) {
 static enum status begin_folder(struct trainer *trainer) {
     if (!trainer_leads(trainer))
         return STATUS_OK;
+    TRY(trainer_check_folder(trainer));
     TRY(run_folder_begin(&trainer->folder, trainer->config));
     describe(trainer);
     return begin_session(trainer);
 }
 
 static enum status begin_metrics(struct trainer *trainer) {
-    return trainer_leads(trainer) ? metrics_open(&trainer->metrics, trainer->folder.path, trainer->step)
-                                  : STATUS_OK;
+    struct metrics *metrics = &trainer->metrics;
+    if (!trainer_leads(trainer))
+        return STATUS_OK;
+    TRY(trainer_check_folder(trainer));
+    TRY(metrics_open(metrics, trainer->folder.path, trainer->step));
+    // A run that resumes from another one's checkpoint has no lines of the steps before.
+    if (metrics->n_missing > 0 && (metrics->last_step > 0 || trainer->saved_step >= 0))
+        log_warning(
+            "%s/metrics.jsonl was cut: it lacks the lines of %lld of the steps up to %lld, which are done "
+            "and are not repeated; reports have no figures of them",
+            trainer->folder.path, (long long)metrics->n_missing, (long long)trainer->step);
+    return STATUS_OK;
 }
 
 enum status trainer_setup(struct trainer *trainer, bool *complete) {

@@ -496,7 +496,8 @@ static enum status finish_step(struct trainer *trainer) {
     now->mfu = trainer->dense_peak > 0 ? rate / trainer->dense_peak : now->of_gemm;
     now->mfu_of_dense_peak = trainer->dense_peak > 0;
     progress_step(&trainer->progress, now, clock_monotonic_s());
-    trainer_fail_later(trainer, metrics_step(&trainer->metrics, now));
+    if (trainer_writes_metrics(trainer))
+        trainer_fail_later(trainer, metrics_step(&trainer->metrics, now));
     return STATUS_OK;
 }
 

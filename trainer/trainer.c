@@ -63,6 +63,7 @@ static enum status after_step(struct trainer *trainer, bool last) {
         progress_between(&trainer->progress, "tasks", clock_monotonic_s());
         TRY(trainer_evaluate_tasks(trainer));
     }
+    trainer_fail_later(trainer, trainer_check_folder(trainer));
     return last ? trainer_agree_between_steps(trainer, trainer->pending) : STATUS_OK;
 }
 
@@ -74,8 +75,7 @@ static enum status save_progress(struct trainer *trainer, enum status failure) {
         return failure;
     if (trainer_finish_steps(trainer, 0) != STATUS_OK || trainer->saved_step == trainer->step)
         return failure;
-    text_add(&reason, "%s", status_message());
-    status_clear();
+    TRY(trainer_take_failure(trainer, &reason));
     log_live_end();
     progress_between(&trainer->progress, "checkpoint", clock_monotonic_s());
     if (trainer_save(trainer) != STATUS_OK)
@@ -85,7 +85,7 @@ static enum status save_progress(struct trainer *trainer, enum status failure) {
     if (trainer->saved_step >= 0)
         text_add(&reason, "; the checkpoint of step %lld in %s is kept", (long long)trainer->saved_step,
                  trainer->folder.checkpoints);
-    failure = FAIL(failure, "%s", reason.data ? reason.data : "the run failed");
+    failure = FAIL(failure, "%s", reason.data);
     text_free(&reason);
     return trainer_agree(trainer, failure); // all ranks return it
 }
@@ -132,7 +132,9 @@ static enum status train_loop(struct trainer *trainer) {
     while (trainer->step < trainer->last_step) {
         enum status status = trainer_issue_step(trainer);
         if (status == STATUS_STOPPED)
-            return stop(trainer);
+            status = stop(trainer);
+        if (status == STATUS_STOPPED)
+            return status;
         if (status == STATUS_OK)
             status = trainer_finish_steps(trainer, trainer_may_be_ahead(trainer) ? 1 : 0);
         if (status == STATUS_OK)

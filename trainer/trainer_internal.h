@@ -244,6 +244,16 @@ static inline void trainer_fail_later(struct trainer *trainer, enum status statu
 static inline bool trainer_leads(const struct trainer *trainer) {
     return trainer->comm->rank == 0;
 }
+// Before a write to the run's folder: run_folder_check on rank 0.
+static inline enum status trainer_check_folder(const struct trainer *trainer) {
+    return trainer_leads(trainer) ? run_folder_check(&trainer->folder) : STATUS_OK;
+}
+// The same for metrics: true on rank 0 unless that fails, later.
+static inline bool trainer_writes_metrics(struct trainer *trainer) {
+    const enum status status = trainer_check_folder(trainer);
+    trainer_fail_later(trainer, status);
+    return trainer_leads(trainer) && status == STATUS_OK;
+}
 
 // The functions below are collective: all ranks call them and get the same status.
 // Makes the parameters those for evaluation: the average of the weights, if the run has one and it has begun
@@ -267,6 +277,10 @@ enum status trainer_evaluate_tasks(struct trainer *trainer) MUST_CHECK;
 void trainer_tasks_free(struct trainer_tasks *tasks);
 // Generates one sample, to the log and to samples/step-N.txt (samples.c).
 enum status trainer_sample(struct trainer *trainer) MUST_CHECK;
+// Takes over the message of a failure that all ranks have, and forgets the failure. Where the run's folder is
+// no longer its own, fails with that: what failed before follows from it.
+//   reason   [out] the message; empty after a failure
+enum status trainer_take_failure(struct trainer *trainer, struct text *reason) MUST_CHECK;
 // Writes a checkpoint and removes old ones beyond checkpoint.keep (checkpointing.c).
 enum status trainer_save(struct trainer *trainer) MUST_CHECK;
 

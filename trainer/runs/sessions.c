@@ -2,11 +2,12 @@
 // whole lines. Reading trusts nothing.
 #include "trainer/runs/sessions.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -33,17 +34,16 @@ static bool ends_with_newline(const char *path) {
 }
 
 static enum status append(const char *folder, struct text *line) {
-    FILE *stream = NULL;
+    int descriptor;
     char *path = file_path("%s/sessions.jsonl", folder);
     const bool whole = ends_with_newline(path);
-    enum status status = file_append_open(path, &stream);
-    if (stream) {
+    enum status status = file_open_regular(path, O_WRONLY | O_CREAT | O_APPEND, &descriptor);
+    if (status == STATUS_OK) {
         if (!whole)
-            putc('\n', stream);
-        fwrite(line->data, 1, line->length, stream);
-        const bool failed = ferror(stream) != 0;
-        if ((fclose(stream) != 0 || failed) && status == STATUS_OK)
-            status = FAIL(STATUS_FAILED, "cannot write %s: %s", path, strerror(errno));
+            status = file_append(descriptor, path, "\n", 1);
+        if (status == STATUS_OK)
+            status = file_append(descriptor, path, line->data, line->length);
+        close(descriptor);
     }
     free(path);
     text_free(line);

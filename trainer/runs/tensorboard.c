@@ -2,7 +2,7 @@
 // data, CRC of data.
 #include "trainer/runs/tensorboard.h"
 
-#include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,15 +71,14 @@ static void begin_event(struct message *event, int64_t step) {
     add_varint(event, (uint64_t)step);
 }
 
-static enum status write_event(struct tensorboard *board, const struct message *event) {
+static void add_event(struct tensorboard *board, const struct message *event) {
     const uint64_t length = event->n;
     uint32_t length_crc = tensorboard_masked_crc32c(&length, sizeof length);
     uint32_t data_crc = tensorboard_masked_crc32c(event->bytes, event->n);
-    bool written = fwrite(&length, sizeof length, 1, board->stream) == 1 &&
-                   fwrite(&length_crc, sizeof length_crc, 1, board->stream) == 1 &&
-                   fwrite(event->bytes, 1, event->n, board->stream) == event->n &&
-                   fwrite(&data_crc, sizeof data_crc, 1, board->stream) == 1;
-    return written ? STATUS_OK : FAIL(STATUS_FAILED, "cannot write %s: %s", board->path, strerror(errno));
+    text_add_bytes(&board->events, &length, sizeof length);
+    text_add_bytes(&board->events, &length_crc, sizeof length_crc);
+    text_add_bytes(&board->events, event->bytes, event->n);
+    text_add_bytes(&board->events, &data_crc, sizeof data_crc);
 }
 
 // ---- trimming
@@ -199,17 +198,19 @@ enum status tensorboard_open(struct tensorboard *board, const char *folder) {
     struct message event = {0}, writer = {0};
     (void)gethostname(host, sizeof host - 1);
     *board = (struct tensorboard){
-        .path = file_path("%s/" FILE_PREFIX "%lld.%s", folder, (long long)clock_wall_s(), host)};
-    TRY(file_append_open(board->path, &board->stream));
+        .path = file_path("%s/" FILE_PREFIX "%lld.%s", folder, (long long)clock_wall_s(), host),
+        .descriptor = -1};
+    TRY(file_open_regular(board->path, O_WRONLY | O_CREAT | O_APPEND, &board->descriptor));
     begin_event(&event, 0);
     add_field(&event, 3, "brain.Event:2", strlen("brain.Event:2"));
     add_field(&writer, 1, WRITER, strlen(WRITER));
     add_field(&event, 10, writer.bytes, writer.n);
-    return write_event(board, &event);
+    add_event(board, &event);
+    return STATUS_OK;
 }
 
 // Event: 5 summary { 1 value { 1 tag, 2 simple_value (float) } }.
-enum status tensorboard_add(struct tensorboard *board, int64_t step, const char *tag, double value) {
+void tensorboard_add(struct tensorboard *board, int64_t step, const char *tag, double value) {
     struct message event = {0}, summary = {0}, figure = {0};
     const float simple_value = (float)value;
     add_field(&figure, 1, tag, strnlen(tag, LONGEST_TAG));
@@ -218,18 +219,22 @@ enum status tensorboard_add(struct tensorboard *board, int64_t step, const char 
     add_field(&summary, 1, figure.bytes, figure.n);
     begin_event(&event, step);
     add_field(&event, 5, summary.bytes, summary.n);
-    return write_event(board, &event);
+    add_event(board, &event);
 }
 
 enum status tensorboard_flush(struct tensorboard *board) {
-    return fflush(board->stream) == 0
-               ? STATUS_OK
-               : FAIL(STATUS_FAILED, "cannot write %s: %s", board->path, strerror(errno));
+    TRY(file_append(board->descriptor, board->path, board->events.data, board->events.length));
+    text_free(&board->events);
+    return STATUS_OK;
 }
 
 void tensorboard_close(struct tensorboard *board) {
-    if (board->stream)
-        fclose(board->stream);
+    if (board->path && board->descriptor >= 0) {
+        const enum status written = tensorboard_flush(board); // a failure before is what is reported
+        (void)written;
+        close(board->descriptor);
+    }
+    text_free(&board->events);
     free(board->path);
     *board = (struct tensorboard){0};
 }

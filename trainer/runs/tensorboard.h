@@ -6,13 +6,14 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "base/status.h"
+#include "base/text.h"
 
 struct tensorboard {
-    FILE *stream;
-    char *path;
+    char *path; // NULL: not open
+    int descriptor;
+    struct text events; // not written yet
 };
 
 // Removes the events of steps after `steps_done` from FOLDER's event files, with anything torn at their end,
@@ -21,8 +22,8 @@ enum status tensorboard_trim(const char *folder, int64_t steps_done) MUST_CHECK;
 // Creates FOLDER/events.out.tfevents.TIME.HOST and writes its first event.
 enum status tensorboard_open(struct tensorboard *board, const char *folder) MUST_CHECK;
 // Adds a scalar under a tag such as "train/loss". Buffered until tensorboard_flush.
-enum status tensorboard_add(struct tensorboard *board, int64_t step, const char *tag,
-                            double value) MUST_CHECK;
+void tensorboard_add(struct tensorboard *board, int64_t step, const char *tag, double value);
+// On a failure the events are kept for the next flush.
 enum status tensorboard_flush(struct tensorboard *board) MUST_CHECK;
 void tensorboard_close(struct tensorboard *board);
 

@@ -22,7 +22,8 @@
 
 // ---- writing (write.c)
 
-// Writes checkpoints_folder/step-N, replacing one of the same step; creates checkpoints_folder if needed.
+// Writes checkpoints_folder/step-N, replacing one of the same step; creates checkpoints_folder if needed,
+// but not what it is in.
 // Every rank calls it and gets the same status. STATUS_FAILED when one of them cannot write (disk full and
 // the like), when a value is not finite, or when rank 0 does not find every rank's file as that rank wrote
 // it. Then the temporary folder is removed and earlier checkpoints are untouched.
@@ -54,9 +55,9 @@ enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum check
 
 // ---- folders (folder.c)
 
-// Opens the newest good checkpoint of RUN/checkpoints. A damaged one is skipped with a warning. *out is NULL
-// when there is none, or no such folder. STATUS_INVALID when all are damaged; STATUS_FAILED when one cannot
-// be read, or a rank finds checkpoints where rank 0 finds none.
+// Opens the newest good checkpoint of RUN/checkpoints. A damaged one is skipped with a warning, one that a
+// run prunes meanwhile without. *out is NULL when there is none, or no such folder. STATUS_INVALID when all
+// are damaged; STATUS_FAILED when one cannot be read, or a rank finds checkpoints where rank 0 finds none.
 enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_folder,
                                    struct checkpoint **out) MUST_CHECK;
 // Opens `path`: a checkpoint folder, or a run folder (its newest good one). STATUS_INVALID when it is
@@ -81,16 +82,23 @@ bool checkpoint_is_folder(const char *path);
 bool checkpoint_holds_steps(const char *path);
 
 // Of the checkpoints up to `step`, keeps the `keep` newest and that of step `best` (-1: none), and removes
-// the rest; keep 0 removes none.
-enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step,
-                             int64_t best) MUST_CHECK;
+// the rest; keep 0 removes none. Each is renamed first, so that a reader, and a process that is killed here,
+// leave it complete or absent. One that cannot be removed is a warning; the next call tries again.
+void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step, int64_t best);
+// file_remove_tree for what is no longer needed: a failure is a warning, once for each path.
+void checkpoint_remove(const char *path);
+// After a failure to read a checkpoint: whether its folder is gone, as the run that wrote it has pruned it.
+bool checkpoint_is_gone(const char *path);
+// A reader that finds a checkpoint gone lists the folder again, so often at most; then STATUS_FAILED says so.
+#define CHECKPOINT_LISTS 20
+enum status checkpoint_fail_gone(const char *path) MUST_CHECK;
 // Makes FOLDER/best a link to the checkpoint of this step, or removes it (step -1, or no such checkpoint). A
 // file system without links gives a warning only.
 void checkpoint_name_best(const char *checkpoints_folder, int64_t step);
 // The step that FOLDER/best names; -1 without it.
 int64_t checkpoint_find_best(const char *checkpoints_folder);
-// Removes what killed writers left behind (.tmp-*). For the start of a run, under its lock. An absent folder
-// is fine.
+// Removes what killed writers left behind (.tmp-*), and restores a checkpoint that one was about to replace.
+// For the start of a run, under its lock. An absent folder is fine; what cannot be removed is a warning.
 enum status checkpoint_remove_stale(const char *checkpoints_folder) MUST_CHECK;
 // For a run that resumes from `step` although later checkpoints exist, because they are damaged or the user
 // asked for an earlier one. Renames the later ones to set-aside-step-N and logs it, so that they are not

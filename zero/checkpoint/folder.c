@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -145,10 +146,34 @@ static enum status check_none_here(const char *checkpoints_folder, const struct 
                 place, newest, choice->place);
 }
 
+bool checkpoint_is_gone(const char *path) {
+    struct stat information;
+    return stat(path, &information) != 0 && errno == ENOENT;
+}
+
+enum status checkpoint_fail_gone(const char *path) {
+    return FAIL(STATUS_FAILED,
+                "%s: each checkpoint was removed before it could be read, as a run goes on there; raise its "
+                "checkpoint.keep, or wait until it ends",
+                path);
+}
+
+// Opens one of rank 0's list. gone: it was removed meanwhile, which is no failure.
+static enum status open_listed(struct comm *comm, const char *path, struct checkpoint **out, int *gone) {
+    enum status status = checkpoint_open(comm, path, out);
+    *gone = status != STATUS_OK && ranks_is_root(comm) && checkpoint_is_gone(path);
+    if (status != STATUS_OK)
+        TRY(ranks_broadcast(comm, gone, sizeof *gone));
+    if (*gone)
+        status_clear();
+    return *gone ? STATUS_OK : status;
+}
+
 // Tries the checkpoints of rank 0's list on all ranks, newest first. The number of collectives depends on
 // that list only.
+//   gone   [out] true when the list is no longer right
 static enum status open_chosen(struct comm *comm, const char *checkpoints_folder, const int64_t *steps,
-                               int n_steps, struct checkpoint **out) {
+                               int n_steps, struct checkpoint **out, int *gone) {
     struct step_choice choice = {.n_listed = n_steps};
     ranks_describe_place(checkpoints_folder, choice.place);
     for (int n_damaged = 0;; n_damaged++) {
@@ -164,7 +189,7 @@ static enum status open_chosen(struct comm *comm, const char *checkpoints_folder
                         "the folder away to start over",
                         checkpoints_folder, choice.n_listed);
         char *path = checkpoint_path(checkpoints_folder, choice.step);
-        enum status status = checkpoint_open(comm, path, out);
+        enum status status = open_listed(comm, path, out, gone);
         free(path);
         if (status != STATUS_INVALID)
             return status;
@@ -175,18 +200,28 @@ static enum status open_chosen(struct comm *comm, const char *checkpoints_folder
     }
 }
 
-enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_folder,
-                                   struct checkpoint **out) {
+static enum status open_newest(struct comm *comm, const char *checkpoints_folder, struct checkpoint **out,
+                               int *gone) {
     int64_t *steps = NULL;
     int n_steps = 0;
-    *out = NULL;
     enum status status =
         ranks_is_root(comm) ? checkpoint_list(checkpoints_folder, &steps, &n_steps) : STATUS_OK;
     status = ranks_agree(comm, status);
     if (status == STATUS_OK)
-        status = open_chosen(comm, checkpoints_folder, steps, n_steps, out);
+        status = open_chosen(comm, checkpoints_folder, steps, n_steps, out, gone);
     free(steps);
     return status;
+}
+
+enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_folder,
+                                   struct checkpoint **out) {
+    int gone = true;
+    *out = NULL;
+    for (int lists = 0; lists < CHECKPOINT_LISTS && gone; lists++) {
+        gone = false;
+        TRY(open_newest(comm, checkpoints_folder, out, &gone));
+    }
+    return gone ? checkpoint_fail_gone(checkpoints_folder) : STATUS_OK;
 }
 
 enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_folder) {
@@ -272,15 +307,20 @@ static bool peek_checkpoint(const char *folder, struct gpt_config *model) {
 }
 
 static enum status peek_steps(const char *checkpoints_folder, struct gpt_config *model, bool *found) {
-    int64_t *steps;
-    int n_steps;
-    TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
-    for (int i = n_steps - 1; i >= 0 && !*found; i--) {
-        char *path = checkpoint_path(checkpoints_folder, steps[i]);
-        *found = peek_checkpoint(path, model);
-        free(path);
+    bool gone = true;
+    for (int lists = 0; lists < CHECKPOINT_LISTS && gone; lists++) {
+        int64_t *steps;
+        int n_steps;
+        gone = false;
+        TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
+        for (int i = n_steps - 1; i >= 0 && !*found && !gone; i--) {
+            char *path = checkpoint_path(checkpoints_folder, steps[i]);
+            *found = peek_checkpoint(path, model);
+            gone = !*found && checkpoint_is_gone(path);
+            free(path);
+        }
+        free(steps);
     }
-    free(steps);
     return STATUS_OK;
 }
 
@@ -300,24 +340,57 @@ enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *fo
 
 // ---- removing and renaming
 
-enum status checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step, int64_t best) {
+void checkpoint_remove(const char *path) {
+    if (file_remove_tree(path) == STATUS_OK)
+        return;
+    log_warning_once("%s; it is tried again later", status_message());
+    status_clear();
+}
+
+static void remove_entry(const char *folder, const char *name) {
+    char *path = file_path("%s/%s", folder, name);
+    checkpoint_remove(path);
+    free(path);
+}
+
+static enum status remove_if_removed(void *context, const char *name) {
+    if (strncmp(name, REMOVED_PREFIX, sizeof REMOVED_PREFIX - 1) == 0)
+        remove_entry(context, name);
+    return STATUS_OK;
+}
+
+static void remove_step(const char *checkpoints_folder, int64_t step) {
+    char *path = checkpoint_path(checkpoints_folder, step),
+         *removed = file_path("%s/" REMOVED_PREFIX STEP_FORMAT, checkpoints_folder, step);
+    if (file_rename(path, removed) == STATUS_OK) {
+        checkpoint_remove(removed);
+    } else {
+        log_warning_once("%s; it is tried again with the next checkpoint", status_message());
+        status_clear();
+    }
+    free(removed);
+    free(path);
+}
+
+void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step, int64_t best) {
+    int64_t *steps = NULL;
+    int n_steps = 0;
     if (keep <= 0)
-        return STATUS_OK;
-    int64_t *steps;
-    int n_steps;
-    TRY(checkpoint_list(checkpoints_folder, &steps, &n_steps));
+        return;
+    enum status status =
+        visit_names(checkpoints_folder, remove_if_removed, (void *)(uintptr_t)checkpoints_folder);
+    if (status == STATUS_OK)
+        status = checkpoint_list(checkpoints_folder, &steps, &n_steps);
+    if (status != STATUS_OK) {
+        log_warning_once("%s; old checkpoints stay until the next one", status_message());
+        status_clear();
+    }
     while (n_steps > 0 && steps[n_steps - 1] > step)
         n_steps--;
-    enum status status = STATUS_OK;
-    for (int i = 0; i < n_steps - keep && status == STATUS_OK; i++) {
-        if (steps[i] == best)
-            continue;
-        char *path = checkpoint_path(checkpoints_folder, steps[i]);
-        status = file_remove_tree(path);
-        free(path);
-    }
+    for (int i = 0; i < n_steps - keep; i++)
+        if (steps[i] != best)
+            remove_step(checkpoints_folder, steps[i]);
     free(steps);
-    return status;
 }
 
 // ---- the best one
@@ -356,13 +429,23 @@ int64_t checkpoint_find_best(const char *checkpoints_folder) {
 
 // ---- leftovers
 
+// A process that was killed between the two renames of a replacement left the step under neither name.
+static bool restore_replaced(const char *checkpoints_folder, const char *name) {
+    const char *step = name + sizeof REPLACED_PREFIX - 1;
+    if (strncmp(name, REPLACED_PREFIX, sizeof REPLACED_PREFIX - 1) != 0 || step_of(step) < 0)
+        return false;
+    char *from = file_path("%s/%s", checkpoints_folder, name),
+         *to = file_path("%s/%s", checkpoints_folder, step);
+    const bool restored = checkpoint_is_gone(to) && rename(from, to) == 0;
+    free(to);
+    free(from);
+    return restored;
+}
+
 static enum status remove_if_temporary(void *context, const char *name) {
-    if (strncmp(name, ".tmp-", 5) != 0)
-        return STATUS_OK;
-    char *path = file_path("%s/%s", (const char *)context, name);
-    enum status status = file_remove_tree(path);
-    free(path);
-    return status;
+    if (strncmp(name, ".tmp-", 5) == 0 && !restore_replaced(context, name))
+        remove_entry(context, name);
+    return STATUS_OK;
 }
 
 enum status checkpoint_remove_stale(const char *checkpoints_folder) {

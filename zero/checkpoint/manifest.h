@@ -15,6 +15,10 @@
 #include "base/text.h"
 #include "zero/checkpoint/format.h"
 
+// Names of folders beside step-N, which no reader takes for a checkpoint.
+#define REPLACED_PREFIX ".tmp-replaced-" // a step-N while one of the same step takes its name
+#define REMOVED_PREFIX  ".tmp-removed-"  // a step-N that is being removed
+
 #define MANIFEST_NAME           "manifest.json"
 #define MANIFEST_RANK_FILE      "rank-%05d.bin"
 #define MANIFEST_FORMAT         "zero.c checkpoint"

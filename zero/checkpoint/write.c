@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <xxhash.h>
 
 #include "base/alloc.h"
@@ -37,6 +38,7 @@ struct writing {
     struct checkpoint_layout layout;
     struct checkpoint_file *files; // (world + 3) of all ranks, and the tokenizer's three
     char (*names)[32];
+    bool is_disk; // what failed last on this rank is the disk, and may be tried again
 };
 
 // ---- one rank's file
@@ -115,7 +117,7 @@ static enum status write_span(const struct writing *writing, struct file_writer 
     return STATUS_OK;
 }
 
-static enum status write_rank_file(const char *path, const struct writing *writing, int rank,
+static enum status write_rank_file(const char *path, struct writing *writing, int rank,
                                    struct checkpoint_file *file) {
     struct file_writer writer;
     TRY(file_writer_open(&writer, path));
@@ -130,6 +132,7 @@ static enum status write_rank_file(const char *path, const struct writing *writi
         status = write_span(writing, &writer, hash, chunk, &span);
     file->bytes = writer.bytes;
     file->checksum = XXH3_64bits_digest(hash);
+    writing->is_disk = status == STATUS_OK; // or the values cannot be read, or are not finite
     if (status == STATUS_OK)
         status = file_commit(&writer);
     file_discard(&writer);
@@ -214,23 +217,22 @@ static enum status finish_folder(struct writing *writing) {
     return status;
 }
 
-// Gives the finished folder its name. A checkpoint that has the name is first renamed, and removed at the
-// end.
-static enum status publish(const char *folder, const char *temporary, const char *replaced,
-                           const char *final) {
+// Gives the finished folder its name. A checkpoint that has the name is first renamed.
+static enum status publish(struct writing *writing) {
+    const char *final = writing->final, *replaced = writing->replaced;
     bool exists = file_exists(final);
     if (exists) {
         TRY(file_remove_tree(replaced));
         TRY(file_rename(final, replaced));
     }
-    enum status status = file_rename(temporary, final);
-    if (status != STATUS_OK) {
-        if (exists && file_rename(replaced, final) != STATUS_OK)
-            log_warning("the checkpoint %s could not be restored to its name; it is now %s", final, replaced);
-        return status;
-    }
-    TRY(file_sync_folder(folder));
-    return exists ? file_remove_tree(replaced) : STATUS_OK;
+    enum status status = file_rename(writing->temporary, final);
+    if (status != STATUS_OK && exists && file_rename(replaced, final) != STATUS_OK)
+        log_warning("the checkpoint %s could not be restored to its name; it is now %s", final, replaced);
+    return status;
+}
+
+static enum status sync_name(struct writing *writing) {
+    return file_sync_folder(writing->folder);
 }
 
 // ---- all ranks
@@ -238,14 +240,14 @@ static enum status publish(const char *folder, const char *temporary, const char
 static void writing_init(struct writing *writing, const char *folder,
                          const struct checkpoint_contents *contents) {
     int world = contents->comm->world;
-    *writing =
-        (struct writing){.contents = contents,
-                         .folder = folder,
-                         .final = checkpoint_path(folder, contents->step),
-                         .temporary = file_path("%s/.tmp-step-%08" PRId64, folder, contents->step),
-                         .replaced = file_path("%s/.tmp-replaced-step-%08" PRId64, folder, contents->step),
-                         .files = allocate((size_t)world + 3, sizeof *writing->files),
-                         .names = allocate((size_t)world + 1, sizeof *writing->names)};
+    *writing = (struct writing){
+        .contents = contents,
+        .folder = folder,
+        .final = checkpoint_path(folder, contents->step),
+        .temporary = file_path("%s/.tmp-step-%08" PRId64, folder, contents->step),
+        .replaced = file_path("%s/" REPLACED_PREFIX "step-%08" PRId64, folder, contents->step),
+        .files = allocate((size_t)world + 3, sizeof *writing->files),
+        .names = allocate((size_t)world + 1, sizeof *writing->names)};
     for (int rank = 0; rank <= world; rank++) {
         snprintf(writing->names[rank], sizeof *writing->names, MANIFEST_RANK_FILE, rank);
         writing->files[rank].name = writing->names[rank];
@@ -264,8 +266,10 @@ static void writing_free(struct writing *writing) {
     free(writing->names);
 }
 
-static enum status make_folder(const char *folder, const struct writing *writing) {
-    TRY(file_make_folders(folder));
+static enum status make_folder(struct writing *writing) {
+    // Not the folders above it: a run whose folder was removed must not make it again.
+    if (mkdir(writing->folder, 0777) != 0 && errno != EEXIST)
+        return FAIL(STATUS_FAILED, "cannot create the folder %s: %s", writing->folder, strerror(errno));
     TRY(file_remove_tree(writing->temporary));
     if (mkdir(writing->temporary, 0777) != 0)
         return FAIL(STATUS_FAILED, "cannot create the folder %s: %s", writing->temporary, strerror(errno));
@@ -337,15 +341,32 @@ static enum status gather_files(struct writing *writing) {
     return comm_agree(comm, status);
 }
 
-static enum status write_together(const char *folder, struct writing *writing) {
+// Does a step of the writing again if the disk fails it: some failures are over in a moment, and the run
+// would end for them.
+static enum status attempt(struct writing *writing, enum status (*act)(struct writing *writing)) {
+    const struct timespec nap = {.tv_nsec = 500000000};
+    writing->is_disk = true;
+    const enum status status = act(writing);
+    if (status != STATUS_FAILED || !writing->is_disk || !file_is_folder(writing->folder))
+        return status;
+    log_warning("%s; trying once more", status_message());
+    status_clear();
+    nanosleep(&nap, NULL);
+    return act(writing);
+}
+
+static enum status write_together(struct writing *writing) {
     struct comm *comm = writing->contents->comm;
     bool first = comm->rank == 0;
-    TRY(comm_agree(comm, first ? make_folder(folder, writing) : STATUS_OK));
-    TRY(comm_agree(comm, write_own_file(writing)));
+    TRY(comm_agree(comm, first ? attempt(writing, make_folder) : STATUS_OK));
+    TRY(comm_agree(comm, attempt(writing, write_own_file)));
     TRY(gather_files(writing));
-    enum status status = first ? finish_folder(writing) : STATUS_OK;
+    enum status (*const last[])(struct writing *) = {finish_folder, publish, sync_name};
+    enum status status = STATUS_OK;
+    for (int i = 0; i < 3 && first && status == STATUS_OK; i++)
+        status = attempt(writing, last[i]);
     if (first && status == STATUS_OK)
-        status = publish(folder, writing->temporary, writing->replaced, writing->final);
+        checkpoint_remove(writing->replaced);
     return comm_agree(comm, status);
 }
 
@@ -353,7 +374,7 @@ enum status checkpoint_write(const char *checkpoints_folder, const struct checkp
     struct writing writing;
     struct comm *comm = contents->comm;
     writing_init(&writing, checkpoints_folder, contents);
-    enum status status = write_together(checkpoints_folder, &writing);
+    enum status status = write_together(&writing);
     if (status != STATUS_OK && comm->rank == 0 && file_remove_tree(writing.temporary) != STATUS_OK)
         log_warning("%s, of the checkpoint that failed, could not be removed", writing.temporary);
     writing_free(&writing);

@@ -269,6 +269,40 @@ static void test_regular_files_only(void **state) {
     expect_content(in_folder("text"), "one two");
 }
 
+// Whole or not at all: of data that does not fit, nothing stays.
+static void test_append(void **state) {
+    (void)state;
+    struct rlimit before;
+    int descriptor;
+    const char *path = in_folder("appended");
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    EXPECT_OK(file_open_regular(path, O_WRONLY | O_CREAT | O_APPEND, &descriptor));
+    EXPECT_OK(file_append(descriptor, path, "one ", 4));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &(struct rlimit){6, before.rlim_max}), 0);
+    EXPECT_FAILURE(STATUS_FAILED, file_append(descriptor, path, "three", 5), path, "File too large");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    expect_content(path, "one ");
+    EXPECT_OK(file_append(descriptor, path, "two", 3));
+    expect_content(path, "one two");
+    close(descriptor);
+}
+
+// What waits for the disk is known while it does, and of two the first.
+static void test_waiting_for_the_disk(void **state) {
+    char path[8];
+    double since_s;
+    (void)state;
+    assert_false(file_disk_waits(path, sizeof path, &since_s));
+    const bool first = file_disk_begin("one/path"), second = file_disk_begin("two");
+    assert_true(file_disk_waits(path, sizeof path, &since_s));
+    assert_string_equal(path, "one/pat");
+    file_disk_end(second);
+    assert_true(file_disk_waits(path, sizeof path, &since_s));
+    file_disk_end(first);
+    assert_false(file_disk_waits(path, sizeof path, &since_s));
+}
+
 // A path given by the user may be a pipe.
 static void test_read_stream(void **state) {
     (void)state;
@@ -328,6 +362,8 @@ int main(void) {
         TEST(test_read_at),
         TEST(test_write),
         TEST(test_disk_full),
+        TEST(test_append),
+        TEST(test_waiting_for_the_disk),
         TEST(test_folders),
         TEST(test_remove_tree),
         TEST(test_glob),

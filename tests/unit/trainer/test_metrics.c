@@ -1,9 +1,12 @@
 // metrics.jsonl: numbers read back bit for bit, and after a resume there is one line per step.
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -261,16 +264,64 @@ static void test_a_missing_folder(void **unused) {
     metrics_close(&metrics);
 }
 
-// On a full disk, the first line that does not fit fails.
+static void limit_file_sizes(rlim_t bytes) {
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes < limit.rlim_max ? bytes : limit.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+// A limit on file sizes is a full disk. The first line that does not fit fails and leaves no part of it; it
+// is written before the next one, or at the end.
 static void test_a_full_disk(void **unused) {
     (void)unused;
-    struct metrics metrics = {.path = strdup("/dev/full"), .stream = fopen("/dev/full", "a")};
-    assert_non_null(metrics.path);
-    if (!metrics.stream) {
-        free(metrics.path);
-        skip();
+    struct metrics metrics;
+    struct stat info;
+    begin();
+    signal(SIGXFSZ, SIG_IGN);
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 0));
+    EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = 1, .loss = 0.5}));
+    for (int step = 2; step <= 4; step += 2) {
+        assert_int_equal(stat(path, &info), 0);
+        limit_file_sizes((rlim_t)info.st_size + 10);
+        EXPECT_FAILURE(STATUS_FAILED,
+                       metrics_step(&metrics, &(struct step_metrics){.step = step, .loss = 0.5}), path,
+                       "large");
+        limit_file_sizes(RLIM_INFINITY);
+        assert_steps(step == 2 ? "1" : "1,2,3");
+        if (step == 2)
+            EXPECT_OK(metrics_step(&metrics, &(struct step_metrics){.step = 3, .loss = 0.5}));
     }
-    EXPECT_FAILURE(STATUS_FAILED, metrics_step(&metrics, &(struct step_metrics){.step = 0}), "/dev/full");
+    metrics_close(&metrics);
+    assert_steps("1,2,3,4");
+}
+
+static void test_missing_lines_are_counted(void **unused) {
+    struct metrics metrics;
+    (void)unused;
+    begin();
+    write_steps(0, 5);
+    write_evaluation(5, 5, 1);
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 5));
+    assert_int_equal(metrics.n_missing, 0);
+    metrics_close(&metrics);
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 7)); // as if cut after step 5
+    assert_int_equal(metrics.n_missing, 2);
+    assert_int_equal(metrics.last_step, 5);
+    metrics_close(&metrics);
+    write_steps(7, 9);
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 9)); // a gap within
+    assert_int_equal(metrics.n_missing, 2);
+    metrics_close(&metrics);
+    begin();
+    write_steps(6, 8); // a run from another one's checkpoint
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 8));
+    assert_int_equal(metrics.n_missing, 0);
+    metrics_close(&metrics);
+    begin();
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, 8));
+    assert_int_equal(metrics.n_missing, 8);
+    assert_int_equal(metrics.last_step, 0);
     metrics_close(&metrics);
 }
 
@@ -295,6 +346,7 @@ int main(void) {
         cmocka_unit_test(test_an_incomplete_line_is_removed),
         cmocka_unit_test(test_a_missing_folder),
         cmocka_unit_test(test_a_full_disk),
+        cmocka_unit_test(test_missing_lines_are_counted),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -321,7 +321,7 @@ static void test_names_of_other_formats(void **state) {
         free(steps);
         assert_int_equal(newest(), 4);
         EXPECT_OK(checkpoint_set_aside_later(folder, 4));
-        EXPECT_OK(checkpoint_prune(folder, 1, 4, -1));
+        checkpoint_prune(folder, 1, 4, -1);
         assert_true(file_exists(to));
         EXPECT_OK(file_remove_tree(to));
     }
@@ -371,9 +371,9 @@ static void test_pruning_and_leftovers(void **state) {
     (void)state;
     for (int step = 1; step <= 5; step++)
         EXPECT_OK(write_step(step));
-    EXPECT_OK(checkpoint_prune(folder, 0, 5, -1));
+    checkpoint_prune(folder, 0, 5, -1);
     assert_int_equal(count_entries(), 5);
-    EXPECT_OK(checkpoint_prune(folder, 2, 4, -1)); // 5 is later than the current step, 4: not counted
+    checkpoint_prune(folder, 2, 4, -1); // 5 is later than the current step, 4: not counted
     assert_int_equal(count_entries(), 3);
     EXPECT_OK(open_step(3));
     snprintf(path, sizeof path, "%s/.tmp-step-00000009/half", folder);
@@ -387,6 +387,35 @@ static void test_pruning_and_leftovers(void **state) {
     assert_int_equal(newest(), 3);
 }
 
+// A process that was killed while it pruned leaves a folder that no reader takes for a checkpoint, and that
+// the next pruning removes; one that was killed while it replaced a checkpoint, its old one.
+static void test_what_a_kill_left(void **state) {
+    char removed[600], replaced[600], path[600];
+    (void)state;
+    for (int step = 1; step <= 3; step++)
+        EXPECT_OK(write_step(step));
+    snprintf(removed, sizeof removed, "%s/.tmp-removed-step-00000002", folder);
+    EXPECT_OK(file_rename(file_of(2, "", path, sizeof path), removed));
+    snprintf(path, sizeof path, "%s/.tmp-removed-step-00000002/manifest.json", folder);
+    EXPECT_OK(file_remove_tree(path)); // half of it
+    assert_int_equal(newest(), 3);
+    EXPECT_OK(open_step(1));
+    checkpoint_prune(folder, 2, 3, -1);
+    assert_false(file_exists(removed));
+    assert_int_equal(count_entries(), 2); // steps 1 and 3
+    snprintf(replaced, sizeof replaced, "%s/.tmp-replaced-step-00000003", folder);
+    EXPECT_OK(file_rename(file_of(3, "", path, sizeof path), replaced));
+    assert_int_equal(newest(), 1);
+    EXPECT_OK(checkpoint_remove_stale(folder));
+    assert_int_equal(newest(), 3);
+    EXPECT_OK(write_step(2));
+    snprintf(path, sizeof path, "%s/.tmp-replaced-step-00000002/half", folder); // of step 2, which is there
+    EXPECT_OK(file_make_folders(path));
+    EXPECT_OK(checkpoint_remove_stale(folder));
+    assert_int_equal(count_entries(), 3);
+    EXPECT_OK(open_step(2));
+}
+
 // The best one is kept beside the newest, under a name of its own that is no checkpoint of its own.
 static void test_the_best_is_kept(void **state) {
     char path[600];
@@ -397,7 +426,7 @@ static void test_the_best_is_kept(void **state) {
         EXPECT_OK(write_step(step));
     checkpoint_name_best(folder, 2);
     assert_int_equal(checkpoint_find_best(folder), 2);
-    EXPECT_OK(checkpoint_prune(folder, 2, 5, 2));
+    checkpoint_prune(folder, 2, 5, 2);
     assert_int_equal(count_entries(), 4); // steps 2, 4 and 5, and the link
     assert_int_equal(newest(), 5);
     snprintf(path, sizeof path, "%s/best", folder);
@@ -446,6 +475,7 @@ int main(void) {
         cmocka_unit_test_setup(test_names_of_other_formats, set_up),
         cmocka_unit_test_setup(test_a_failed_write_leaves_nothing_behind, set_up),
         cmocka_unit_test_setup(test_pruning_and_leftovers, set_up),
+        cmocka_unit_test_setup(test_what_a_kill_left, set_up),
         cmocka_unit_test_setup(test_the_best_is_kept, set_up),
         cmocka_unit_test_setup(test_another_model, set_up),
     };

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "zero/comm/mpi/mpi_internal.h"
@@ -45,6 +47,7 @@ struct watchdog {
     int64_t failed_ms;        // when a failure was first seen; 0: none
     int64_t last_look_ms;     // when the thread last looked at everything; 0: never
     int next_process;         // the rank whose process is looked for next
+    double disk_named_s;      // when the wait for the disk that was named last began
 };
 
 // ---- notes
@@ -373,6 +376,30 @@ static void look_at_own_waits(struct comm *comm) {
         mpi_of(comm)->watchdog->inquiry_ms = 0;
 }
 
+// ---- a slow disk
+
+// A rank that waits for its disk does not hang, whatever its age of progress: ending the run would not make
+// the disk answer. Once it takes as long as a hang, the rank names what it waits for. Not by the log, whose
+// file may be on that disk.
+static void watch_disk(struct comm *comm) {
+    struct watchdog *watchdog = mpi_of(comm)->watchdog;
+    const double limit_s = (double)atomic_load(&comm->hang_ms) / 1e3;
+    char path[1024];
+    double since_s;
+    if (!file_disk_waits(path, sizeof path, &since_s))
+        return;
+    const double waited_s = clock_monotonic_s() - since_s;
+    rank_state_progress(comm->state);
+    if (limit_s == 0 || waited_s < limit_s || since_s <= watchdog->disk_named_s)
+        return;
+    watchdog->disk_named_s = since_s;
+    dprintf(
+        STDERR_FILENO,
+        "train: warning: rank %d has waited for the disk for %.0f s, to write %s; the run goes on when it "
+        "answers\n",
+        comm->rank, waited_s, path);
+}
+
 // ---- the thread
 
 static void watch_device(struct comm *comm) {
@@ -397,6 +424,7 @@ static void *work(void *argument) {
         if (now - watchdog->last_look_ms > GAP_MS) // what looks old may only have been suspended
             watchdog->patient_until_ms = now + atomic_load(&comm->hang_ms);
         watchdog->last_look_ms = now;
+        watch_disk(comm);
         serve_messages(comm);
         watch_device(comm);
         if (!mpi_has_failed(comm)) {
