@@ -3,7 +3,6 @@
 #include "cli/version.h"
 
 #include <cjson/cJSON.h>
-#include <dnnl.h>
 #include <hwloc.h>
 #include <microhttpd.h>
 #include <mpi.h>
@@ -14,6 +13,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "kernels/cpu/onednn.h"
 #include "kernels/device.h"
 #include "zero/comm/nccl/load.h"
 
@@ -37,34 +37,6 @@ static void print_line(const char *name, const char *value) {
 }
 
 // ---- libraries
-
-static const char *isa_name(dnnl_cpu_isa_t isa) {
-    static const struct {
-        dnnl_cpu_isa_t isa;
-        const char *name;
-    } names[] = {
-        {dnnl_cpu_isa_sse41, "SSE4.1"},
-        {dnnl_cpu_isa_avx, "AVX"},
-        {dnnl_cpu_isa_avx2, "AVX2"},
-        {dnnl_cpu_isa_avx2_vnni, "AVX2 with VNNI"},
-        {dnnl_cpu_isa_avx512_core, "AVX-512"},
-        {dnnl_cpu_isa_avx512_core_vnni, "AVX-512 with VNNI"},
-        {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 with bf16"},
-        {dnnl_cpu_isa_avx512_core_amx, "AVX-512 with AMX"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (names[i].isa == isa)
-            return names[i].name;
-    return "other instruction set";
-}
-
-static void print_onednn(void) {
-    char value[96];
-    const dnnl_version_t *version = dnnl_version();
-    snprintf(value, sizeof value, "%d.%d.%d, %s", version->major, version->minor, version->patch,
-             isa_name(dnnl_get_effective_cpu_isa()));
-    print_line("oneDNN", value);
-}
 
 // Open MPI: "Open MPI v4.1.4, package: ..."; MPICH: "MPICH Version:      4.0.2\n...". MPI allows these calls
 // before MPI_Init.
@@ -101,7 +73,7 @@ void version_print(void) {
     char buffer[400], nccl[NCCL_VERSION_TEXT_BYTES];
     printf("zero.c %s\n", version_text());
     print_line("compiler", COMPILER);
-    print_onednn();
+    print_line("oneDNN", product_library(buffer, sizeof buffer) + strlen("oneDNN "));
     print_mpi();
     print_line("cJSON", cJSON_Version());
     print_line("utf8proc", utf8proc_version());

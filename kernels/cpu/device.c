@@ -233,7 +233,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         close_device(&cpu->device);
         return status;
     }
-    char library[32];
+    char library[64];
     struct device *device = &cpu->device;
     snprintf(device->arithmetic, sizeof device->arithmetic, "%s, %s", isa->name,
              product_library(library, sizeof library));

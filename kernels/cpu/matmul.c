@@ -259,7 +259,7 @@ static enum status find_product(struct walk *walk, struct place at, struct produ
         shape = shape_at(walk, at);
         TRY(product_find(walk->products, &shape, out));
     }
-    char library[32];
+    char library[64];
     if (!product_is_supported(*out))
         return FAIL(STATUS_UNSUPPORTED, "%s has no matrix product for this processor",
                     product_library(library, sizeof library));

@@ -136,15 +136,18 @@ static const char *dnnl_reason(dnnl_status_t status) {
     }
 }
 
-const char *product_library(char *buffer, size_t size) {
-    const dnnl_version_t *version = dnnl_version();
-    snprintf(buffer, size, "oneDNN %d.%d.%d", version->major, version->minor, version->patch);
-    return buffer;
-}
-
 #if defined(__x86_64__)
 static bool uses(dnnl_cpu_isa_t isa) {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
+}
+
+// Of those that round differently.
+static const char *instruction_set(void) {
+    return uses(dnnl_cpu_isa_avx512_core_amx)    ? ", AMX"
+           : uses(dnnl_cpu_isa_avx512_core_bf16) ? ", AVX-512 with bf16"
+           : uses(dnnl_cpu_isa_avx512_core)      ? ", AVX-512"
+           : uses(dnnl_cpu_isa_avx2)             ? ", AVX2"
+                                                 : ", SSE";
 }
 
 bool onednn_has_amx(void) {
@@ -155,6 +158,10 @@ bool product_is_slow_at(int64_t stride, int64_t n) {
     return stride * (int64_t)sizeof(float) % 2048 == 0 && n <= 512 && !uses(dnnl_cpu_isa_avx512_core);
 }
 #else
+static const char *instruction_set(void) {
+    return "";
+}
+
 bool onednn_has_amx(void) {
     return false;
 }
@@ -164,6 +171,13 @@ bool product_is_slow_at(int64_t stride, int64_t n) {
     return false;
 }
 #endif
+
+const char *product_library(char *buffer, size_t size) {
+    const dnnl_version_t *version = dnnl_version();
+    snprintf(buffer, size, "oneDNN %d.%d.%d%s", version->major, version->minor, version->patch,
+             instruction_set());
+    return buffer;
+}
 
 static void product_delete(struct product *product) {
     for (int i = 0; i < N_TENSORS; i++)

@@ -64,7 +64,7 @@ bool product_is_slow_at(int64_t stride, int64_t n);
 
 // True if oneDNN multiplies bf16 on AMX.
 bool onednn_has_amx(void);
-// "oneDNN 2.6.3"
+// "oneDNN 2.6.3, AVX2": what rounds the products. ONEDNN_MAX_CPU_ISA may limit the instruction set.
 const char *product_library(char *buffer, size_t size);
 
 #endif
