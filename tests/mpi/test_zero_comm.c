@@ -327,6 +327,15 @@ static void test_agreement(void **state) {
             status_clear();
             together_true(comm, right);
         }
+    // Of ranks on several machines the machine is named too.
+    if (comm->world > 1) {
+        strcpy(comm->host, comm->rank == 1 ? "b" : "a");
+        (void)!comm_agree(comm, comm->rank == 1 ? FAIL(STATUS_INVALID, "trouble") : STATUS_OK);
+        bool named = strcmp(status_message(), "rank 1: on b: trouble") == 0;
+        status_clear();
+        comm->host[0] = '\0';
+        together_true(comm, named);
+    }
     // If all ranks fail with the same message, it names no rank.
     enum status agreed = comm_agree(comm, FAIL(STATUS_INVALID, "the same everywhere"));
     bool right = agreed == STATUS_INVALID && strcmp(status_message(), "the same everywhere") == 0;

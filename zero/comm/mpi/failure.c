@@ -105,7 +105,9 @@ static void leave_note(struct comm *comm, int rank, enum status status, bool gon
 }
 
 void mpi_abort(struct comm *comm, enum status status, const char *message) {
-    leave_note(comm, comm->rank, status, false, message);
+    char placed[COMM_MESSAGE_BYTES];
+    comm_place_message(comm, true, message, placed);
+    leave_note(comm, comm->rank, status, false, placed);
 }
 
 bool mpi_has_failed(const struct comm *comm) {
