@@ -106,11 +106,15 @@ static enum status check_same_config(struct trainer *trainer) {
 // Of the weights to begin with, once they are open: the checkpoint, or another program's files.
 static void add_weights(struct text *files, const struct weights *weights) {
     static const char option[] = "model.init_from";
-    if (weights->checkpoint)
-        input_files_add(files, option, weights->checkpoint->path, false);
-    if (weights->gguf_path)
+    if (weights->checkpoint) {
+        char *manifest =
+            file_path("%s/manifest.json", weights->checkpoint->path); // with checksums of the rest
+        input_files_add(files, option, manifest, true);
+        free(manifest);
+    }
+    if (weights->gguf_path) {
         input_files_add(files, option, weights->gguf_path, true);
-    if (weights->huggingface_open) {
+    } else if (weights->folder) {
         char *pattern = file_path("%s/*.safetensors", weights->folder);
         input_files_add(files, option, pattern, true);
         free(pattern);

@@ -133,6 +133,27 @@ class Ranks(DataCase):
         self.assertIn('rank 1: data.train', process.error)
         self.assertIn('shard 2 (b.bin) differs', process.error)
 
+    def test_ranks_with_other_weights_to_begin_with(self):
+        """Weights of the same sizes: each rank would read its part of the model from another one."""
+        config = self.tiny_config(train={'max_steps': 1})
+        for name, seed in ('here', 1), ('there', 2):
+            (self.folder / name).mkdir()
+            self.run_train(config, f'run.dir={self.folder / name / "first"}', f'train.seed={seed}')
+            self.run_train('export', f'{name}/first', '--to', 'hf', f'{name}/hf', '--tokenizer', 'none')
+            self.run_train('export', f'{name}/first', '--to', 'gguf', f'{name}/gguf', '--tokenizer', 'none')
+        for weights, file in (('first', 'manifest.json'), ('hf', 'model.safetensors'), ('gguf', 'model.gguf')):
+            for there, code in ('there', 2), ('here', 0):
+                with self.subTest(weights=weights, there=there):
+                    words = []
+                    for folder in 'here', there:
+                        words += [':', '-n', 1, '--wdir', self.folder / folder, harness.TRAIN, config, f'model.init_from={weights}']
+                    error = self.finish(self.start_mpirun(*words[1:]), code).error
+                    if code:
+                        self.assertRegex(error, r'rank 1: model.init_from: \S*/there/' + weights + r'/\S*' + file + r' has \d+ '
+                                         r'bytes, checksum \w+, but on rank 0 \(\S+\) it has \d+ bytes, checksum \w+;')
+                    else:
+                        shutil.rmtree(self.folder / 'run')
+
     def test_files_that_one_rank_lacks_are_named_first(self):
         """Not what would be derived from them: the vocabulary of the shards, the validation data beside them."""
         text = self.folder / 'text.txt'

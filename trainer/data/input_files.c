@@ -1,31 +1,45 @@
-// See trainer/data/input_files.h. A list has a line "OPTION\tBYTES\tPATH" for each file.
+// See trainer/data/input_files.h. A list has a line "OPTION\tSTATE\tPATH" for each file.
 #include "trainer/data/input_files.h"
 
+#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
-// In place of a size.
-#define ABSENT  (-1) // or not readable
-#define PRESENT (-2)
+#define END_BYTES 65536 // of the start and of the end of a file, in its checksum
 
-static long long bytes_of(const char *path, bool sized) {
-    struct stat info;
-    if (stat(path, &info) != 0 || access(path, R_OK) != 0)
-        return ABSENT;
-    return sized ? (long long)info.st_size : PRESENT;
+// What there is at a path, in words. Weights that were trained to something else differ in any part of them.
+static const char *state_of(const char *path, bool checked, char text[64]) {
+    static char ends[2 * END_BYTES];
+    int descriptor;
+    uint64_t bytes = 0;
+    if (access(path, R_OK) != 0)
+        return "is missing";
+    if (!checked || file_open_regular(path, O_RDONLY, &descriptor) != STATUS_OK) {
+        status_clear();
+        return "is there";
+    }
+    const off_t end = lseek(descriptor, 0, SEEK_END);
+    bytes = end > 0 ? (uint64_t)end : 0;
+    const size_t n = bytes < END_BYTES ? (size_t)bytes : END_BYTES;
+    const bool is_read =
+        file_read_at(descriptor, 0, n, ends) == 0 && file_read_at(descriptor, bytes - n, n, ends + n) == 0;
+    close(descriptor);
+    snprintf(text, 64, "has %llu bytes, checksum %016llx", (unsigned long long)bytes,
+             is_read ? (unsigned long long)XXH3_64bits(ends, 2 * n) : 0);
+    return text;
 }
 
-void input_files_add(struct text *files, const char *option, const char *pattern, bool sized) {
+void input_files_add(struct text *files, const char *option, const char *pattern, bool checked) {
     struct file_list found = {0};
+    char state[64];
     if (file_glob(&found, pattern) != STATUS_OK) {
         status_clear();
         file_list_add(&found, pattern);
     }
     for (int i = 0; i < found.n_paths; i++)
-        text_add(files, "%s\t%lld\t%s\n", option, bytes_of(found.paths[i], sized), found.paths[i]);
+        text_add(files, "%s\t%s\t%s\n", option, state_of(found.paths[i], checked, state), found.paths[i]);
     file_list_free(&found);
 }
 
@@ -47,24 +61,14 @@ void input_files_add_config(struct text *files, const struct config *config) {
     }
 }
 
-static const char *state_of(long long bytes, char text[48]) {
-    snprintf(text, 48,
-             bytes == ABSENT    ? "is missing"
-             : bytes == PRESENT ? "is there"
-                                : "has %lld bytes",
-             bytes);
-    return text;
-}
-
-static enum status refuse(const char *option, const char *path, long long bytes_here, long long bytes_there,
-                          const char *here, const char *there) {
-    char on_this[48], on_rank_0[48];
+static enum status refuse(const char *option, const char *path, const char *state_here,
+                          const char *state_there, const char *here, const char *there) {
     const int host = (int)strcspn(here, ":");
     return FAIL(
         STATUS_INVALID,
         "%s: %.*s%s %s, but on rank 0 (%.*s) it %s; every rank must see the same files at the same paths",
-        option, path[0] == '/' ? host + 1 : (int)strlen(here), here, path, state_of(bytes_here, on_this),
-        (int)strcspn(there, ":"), there, state_of(bytes_there, on_rank_0));
+        option, path[0] == '/' ? host + 1 : (int)strlen(here), here, path, state_here,
+        (int)strcspn(there, ":"), there, state_there);
 }
 
 enum status input_files_compare(const struct text *mine, const struct text *of_rank_0, const char *here,
@@ -73,14 +77,13 @@ enum status input_files_compare(const struct text *mine, const struct text *of_r
     for (int i = 0; i < 2; i++) {
         const struct text *other = lists[1 - i];
         for (const char *line = lists[i]->data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
-            char option[32], path[4096];
-            long long listed;
+            char option[32], listed[64], path[4096], state[64];
             if (memmem(other->data, other->length, line, (size_t)(end + 1 - line)) ||
-                sscanf(line, "%31[^\t]\t%lld\t%4095[^\n]", option, &listed, path) != 3)
+                sscanf(line, "%31[^\t]\t%63[^\t]\t%4095[^\n]", option, listed, path) != 3)
                 continue;
-            // What only this rank lists is not on rank 0: what is there with another size was found before.
-            const long long found = i == 0 ? bytes_of(path, listed >= 0) : ABSENT;
-            if (listed != found)
+            // What only this rank lists is not on rank 0: what is another file there was found before.
+            const char *found = i == 0 ? state_of(path, listed[0] == 'h', state) : "is missing";
+            if (strcmp(listed, found) != 0)
                 return i == 0 ? refuse(option, path, found, listed, here, there)
                               : refuse(option, path, listed, found, here, there);
         }

@@ -6,11 +6,11 @@
 #include "options/config.h"
 
 // Appends the files that match a path or pattern, or that none does.
-//   sized   with their sizes: of files whose contents are not compared otherwise
-void input_files_add(struct text *files, const char *option, const char *pattern, bool sized);
+//   checked   with size and checksum: of files whose contents are not compared otherwise
+void input_files_add(struct text *files, const char *option, const char *pattern, bool checked);
 // Appends those of data.train, data.val, data.tokenizer and eval.tasks, as far as they are set.
 void input_files_add_config(struct text *files, const struct config *config);
-// STATUS_INVALID: a file is missing, or has another size, here or on rank 0. Call it on the rank of `mine`.
+// STATUS_INVALID: a file is missing, or another one, here or on rank 0. Call it on the rank of `mine`.
 //   here, there   "HOST:FOLDER/" of this rank and of rank 0
 enum status input_files_compare(const struct text *mine, const struct text *of_rank_0, const char *here,
                                 const char *there) MUST_CHECK;
