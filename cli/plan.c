@@ -248,6 +248,7 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     config_print_schedule(config, &schedule);
     one->schedule = schedule.data;
     TRY(open_device(planner, config, one));
+    TRY(config_check_backend(config, planner->device->place == REGION_DEVICE));
     TRY(choose_type(planner, config));
     TRY(params_init(&params, &sizes));
     enum status status =

@@ -11,6 +11,7 @@
 #include "options/foreign.h"
 #include "options/option.h"
 #include "options/rules.h"
+#include "options/unused.h"
 
 #define LARGEST_CONFIG ((size_t)16 << 20)
 
@@ -171,6 +172,8 @@ static enum status read_override(struct reader *reader, const char *override) {
         value = cJSON_CreateString(equals + 1);
     }
     enum status status = set_option(reader, "override", full_name, value);
+    if (option && status == STATUS_OK)
+        reader->config->overridden[option - options] = true;
     cJSON_Delete(value);
     return status;
 }
@@ -190,7 +193,8 @@ static enum status read_overrides(struct reader *reader, int n_overrides, char *
 
 static void set_defaults(struct config *config, const char *source) {
     *config = (struct config){.source = copy_string(source),
-                              .given = allocate((size_t)n_options, sizeof *config->given)};
+                              .given = allocate((size_t)n_options, sizeof *config->given),
+                              .overridden = allocate((size_t)n_options, sizeof *config->overridden)};
 #define BOOL(section, name, initial, resume, help)                    config->section.name = initial;
 #define INTEGER(section, name, initial, low, high, resume, help)      config->section.name = initial;
 #define AUTO_INTEGER(section, name, initial, low, high, resume, help) config->section.name = initial;
@@ -212,6 +216,15 @@ static bool looks_like_deepspeed(const cJSON *root) {
     return n >= 2;
 }
 
+// Whether the program printed the file, as a run's config.json. A printed file has all options: those that
+// are newer than it are a few.
+static bool is_printed(const struct config *config) {
+    int n = 0;
+    for (int i = 0; i < n_options; i++)
+        n += config->given[i];
+    return n > n_options / 2;
+}
+
 static enum status read_all(struct config *config, const char *json, size_t length, const char *source,
                             int n_overrides, char **overrides) {
     cJSON *tree = NULL;
@@ -219,8 +232,10 @@ static enum status read_all(struct config *config, const char *json, size_t leng
     TRY(json_parse(json, length, source, &tree));
     struct reader reader = {config, source, json, length, tree, faults_begin(), {false}};
     enum status status = read_tree(&reader);
+    const bool printed = is_printed(config);
     if (status == STATUS_OK)
         status = read_overrides(&reader, n_overrides, overrides);
+    unused_drop(config, reader.faulty, printed);
     rules_take_defaults(config);
     if (status == STATUS_OK && reader.faults.n > 0)
         status = rules_check_rest(config, reader.faulty, &reader.faults);
@@ -260,14 +275,19 @@ void config_free(struct config *config) {
             config_groups_free(slot);
     }
     free(config->given);
+    free(config->overridden);
     free(config->source);
     text_free(&config->dropped);
+    text_free(&config->replaced);
     *config = (struct config){0};
 }
 
 void config_log_dropped(const struct config *config) {
     if (config->dropped.length)
         log_info("%s: dropped options that are not there any more: %s", config->source, config->dropped.data);
+    if (config->replaced.length)
+        log_info("%s: dropped options that have no effect in this run: %s", config->source,
+                 config->replaced.data);
 }
 
 bool config_given(const struct config *config, const char *name) {

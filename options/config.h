@@ -93,17 +93,22 @@ struct config {
     // sizes of the run; with batch_is_auto such that a step has several micro-batches. Micro-batches divide
     // it.
     int64_t rank_sequences;
-    bool *given;  // (number of options) whether the file or an override sets it
+    bool *given; // (number of options) whether the file or an override sets it
+    // (number of options) whether an override sets it, or leaves what the file sets without effect.
+    bool *overridden;
     char *source; // path of the file, for messages
     // Options that were read at the default that they had, and are not there any more; with commas.
     struct text dropped;
+    // What the file sets for a value that an override replaced, and why it has no effect now; with commas.
+    struct text replaced;
 };
 
 // Reads the file, then applies the overrides in order: "section.key=value", where the value is JSON or a bare
 // word. The last of several for one option wins, so that options can be appended to a saved command. Options
-// that are not given get their defaults, which may depend on model.family; nothing else is derived. Free with
-// config_free, also after a failure. STATUS_INVALID: unknown section or key (the message suggests the
-// nearest), wrong type, out of bounds, not one of the choices, or a duplicate key in the file.
+// that are not given get their defaults, which may depend on model.family; nothing else is derived. What the
+// file sets for a value that an override replaces, such as optimizer.betas with optimizer.type=sgd, is reset.
+// Free with config_free, also after a failure. STATUS_INVALID: unknown section or key (the message suggests
+// the nearest), wrong type, out of bounds, not one of the choices, or a duplicate key in the file.
 enum status config_read(struct config *config, const char *path, int n_overrides,
                         char **overrides) MUST_CHECK;
 // Reads a configuration from JSON text, such as the one in a checkpoint's manifest. `source` names it in
@@ -115,7 +120,7 @@ struct cJSON;
 enum status config_set(struct config *config, const char *source, const char *full_name,
                        const struct cJSON *value) MUST_CHECK;
 void config_free(struct config *config);
-// Logs config->dropped, if it names any, in a line.
+// Logs config->dropped and config->replaced, each in a line if it names any.
 void config_log_dropped(const struct config *config);
 void config_sources_free(struct config_sources *sources);
 void config_groups_free(struct config_groups *groups);
@@ -178,6 +183,9 @@ int64_t config_decay_steps(const struct config *config);
 
 // Whether losses are scaled: fp16.loss_scaling, with auto resolved by precision.compute.
 bool config_scales_losses(const struct config *config);
+
+// STATUS_INVALID: comm.backend is nccl, and the device that was chosen is the CPU.
+enum status config_check_backend(const struct config *config, bool on_gpu) MUST_CHECK;
 
 // Checks what only training needs: data.train names token shards.
 enum status config_require_training(const struct config *config) MUST_CHECK;

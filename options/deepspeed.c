@@ -13,6 +13,7 @@
 #include "options/foreign.h"
 #include "options/option.h"
 #include "options/rules.h"
+#include "options/unused.h"
 
 enum { LONGEST_NAME = 128 };
 
@@ -871,6 +872,32 @@ static void answer_key(struct translator *t, const char *path, const cJSON *valu
 
 // ---- the whole file
 
+// The file's key of the option is switched off there, or without effect in both programs.
+static void leave_out(struct translator *t, const struct option *option, const char *why) {
+    struct text *off = &t->out->answers[OFF].lines;
+    char arrow[LONGEST_NAME + 8], *at;
+    snprintf(arrow, sizeof arrow, " -> %s=", option_full_name(option));
+    for (int kind = 0; kind < OFF; kind++) {
+        struct text *lines = &t->out->answers[kind].lines;
+        while (lines->data && (at = strstr(lines->data, arrow))) {
+            char *line = at, *rest = strchr(at, '\n') + 1;
+            while (line > lines->data && line[-1] != '\n')
+                line--;
+            text_add(off, "%.*s: left out, as %s\n", (int)(at - line), line, why);
+            memmove(line, rest, strlen(rest) + 1);
+            lines->length -= (size_t)(rest - line);
+            t->out->answers[kind].n--;
+            t->out->answers[OFF].n++;
+        }
+    }
+}
+
+static void leave_out_unused(struct translator *t) {
+    struct text why = {0};
+    for (const struct option *option; (option = unused_reset_first(&t->out->config, &why)); text_free(&why))
+        leave_out(t, option, why.data);
+}
+
 // The rules between options, for one rank. The printed options are the given ones, so deriving others changes
 // none. The message begins with the file's path.
 static void check_rules(struct translator *t) {
@@ -921,8 +948,10 @@ enum status deepspeed_translate(const cJSON *root, const char *source, struct de
             rows[i].convert(&t, &rows[i]);
         }
     cJSON_ArrayForEach(item, t.rest) if (t.status == STATUS_OK) answer_key(&t, item->string, item);
-    if (t.status == STATUS_OK)
+    if (t.status == STATUS_OK) {
+        leave_out_unused(&t);
         check_rules(&t);
+    }
     cJSON_Delete(t.rest);
     cJSON_Delete(t.taken);
     file_list_free(&t.names);

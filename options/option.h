@@ -54,7 +54,8 @@ void *option_value(const struct option *option, const struct config *config);
 // Whether the file or an override sets the option.
 bool option_given(const char *full_name, const struct config *config);
 const struct option *option_first_of(const char *section);
-// Whether a CHOICE, an INTEGER or a NUMBER has the default of schema.def.
+// Sets the default of schema.def.
+void option_reset(const struct option *option, struct config *config);
 bool option_is_default(const struct option *option, const struct config *config);
 // Formats a value or a bound without an exponent where possible: 1000000, not 1e+06. buffer: 32 bytes.
 const char *option_number(char *buffer, double value);

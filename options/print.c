@@ -130,6 +130,9 @@ void config_print_options(struct text *out) {
         "- A configuration is one JSON object with an object per section. Every option has a default.\n"
         "- `./train CONFIG.json section.key=value` overrides an option. The value is JSON; a bare word is a "
         "string. The last of several for one option wins; in a file a repeated key is an error.\n"
+        "- An option that has no effect with the values of others, such as `optimizer.betas` with "
+        "`optimizer.type=sgd`, is refused, unless it has its default. Where an override replaced the value "
+        "that the file sets it for, it is dropped, and the log says so.\n"
         "- On resume, `fixed` options define the run: a resumed run that changes one is refused. Options "
         "`with resume_with` may change if `checkpoint.resume_with` names them.\n");
     for (int s = 0; s < section_count(); s++) {

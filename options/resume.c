@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "options/config.h"
 #include "options/option.h"
+#include "options/unused.h"
 
 // ---- several ranks
 
@@ -47,11 +48,9 @@ static bool means_the_same(const struct option *option, const struct config *bef
     if (option == option_find("attention"))
         return now->top.attention == CONFIG_ATTENTION_AUTO || decided->attention == CONFIG_ATTENTION_AUTO ||
                now->top.attention == decided->attention;
-    if (option == option_find("train.ema.decay"))
-        return now->train.ema.type == CONFIG_EMA_NONE; // which does not use it
     if (option == option_find("fp16.loss_scaling"))
         return config_scales_losses(before) == config_scales_losses(now);
-    return is_open_size(option, before, now);
+    return is_open_size(option, before, now) || unused_on_resume(option, now);
 }
 
 // Whether checkpoint.resume_with lists the option.

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "options/foreign.h"
 #include "options/option.h"
+#include "options/unused.h"
 
 // ---- faults. The recorded failure is one per process (base/status.h): each is taken from there and cleared.
 
@@ -199,8 +200,6 @@ static enum status check_batch_schedule(const struct config *config, int world) 
 
 // ---- train_batch_size = auto
 
-#define AUTO_NOISE_SCALE_EVERY 10
-
 static enum status auto_needs(const struct config *config, const char *why, const char *what) {
     return FAIL(STATUS_INVALID, "%s: train.train_batch_size is \"auto\", %s; set %s", config->source, why,
                 what);
@@ -212,13 +211,7 @@ static enum status begin_auto_batch(struct config *config, int world) {
     int64_t *micro = &config->train.micro_batch_size, *least = &config->train.min_batch_size;
     const int64_t accumulation = config->train.gradient_accumulation_steps;
     if (config->train.train_batch_size != CONFIG_AUTO)
-        return *least == 0 ? STATUS_OK
-                           : FAIL(STATUS_INVALID,
-                                  "%s: train.min_batch_size is what train.train_batch_size=auto begins with, "
-                                  "but train_batch_size is not auto; leave out one of them",
-                                  config->source);
-    if (!option_given("train.noise_scale_every", config))
-        config->train.noise_scale_every = AUTO_NOISE_SCALE_EVERY;
+        return STATUS_OK;
     if (config->train.max_batch_size == 0)
         return auto_needs(config, "and grows by the gradient noise scale up to train.max_batch_size",
                           "train.max_batch_size");
@@ -410,36 +403,17 @@ static enum status check_rotation(const struct config *c) {
     return STATUS_OK;
 }
 
-// Each rope_type has its options; a resolved config has the others at their defaults, or 0.
 static enum status check_rope_scaling(const struct config *c) {
-    enum {
-        LINEAR = 1 << CONFIG_ROPE_TYPE_LINEAR,
-        LLAMA3 = 1 << CONFIG_ROPE_TYPE_LLAMA3,
-        YARN = 1 << CONFIG_ROPE_TYPE_YARN
-    };
-    const struct {
-        const char *option;
-        double value, initial;
-        unsigned types; // that have it
-        const char *named;
-    } all[] = {{"factor", c->model.rope_scaling.factor, 1, LINEAR | LLAMA3 | YARN, "linear, llama3 or yarn"},
-               {"low_freq_factor", c->model.rope_scaling.low_freq_factor, 1, LLAMA3, "llama3"},
-               {"high_freq_factor", c->model.rope_scaling.high_freq_factor, 4, LLAMA3, "llama3"},
-               {"beta_fast", c->model.rope_scaling.beta_fast, 32, YARN, "yarn"},
-               {"beta_slow", c->model.rope_scaling.beta_slow, 1, YARN, "yarn"},
-               {"attention_factor", c->model.rope_scaling.attention_factor, 0, YARN, "yarn"}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i].value != 0 && all[i].value != all[i].initial &&
-            !(all[i].types & 1u << c->model.rope_scaling.rope_type))
-            return FAIL(
-                STATUS_INVALID,
-                "%s: model.rope_scaling.%s is %g, but rope_type is %s, which has none; leave it out, or set "
-                "model.rope_scaling.rope_type to %s",
-                c->source, all[i].option, all[i].value,
-                config_rope_type_name(c->model.rope_scaling.rope_type), all[i].named);
-    const bool low_first = c->model.rope_scaling.rope_type != CONFIG_ROPE_TYPE_LLAMA3 ||
+    const enum config_rope_type type = c->model.rope_scaling.rope_type;
+    if (type != CONFIG_ROPE_TYPE_DEFAULT && option_given("model.rope_scaling.rope_type", c) &&
+        !option_given("model.rope_scaling.factor", c))
+        return FAIL(STATUS_INVALID,
+                    "%s: model.rope_scaling.rope_type is %s, but without a factor above 1 it scales nothing; "
+                    "set model.rope_scaling.factor",
+                    c->source, config_rope_type_name(type));
+    const bool low_first = type != CONFIG_ROPE_TYPE_LLAMA3 ||
                            c->model.rope_scaling.low_freq_factor < c->model.rope_scaling.high_freq_factor,
-               slow_first = c->model.rope_scaling.rope_type != CONFIG_ROPE_TYPE_YARN ||
+               slow_first = type != CONFIG_ROPE_TYPE_YARN ||
                             c->model.rope_scaling.beta_slow < c->model.rope_scaling.beta_fast;
     if (low_first && slow_first)
         return STATUS_OK;
@@ -447,51 +421,16 @@ static enum status check_rope_scaling(const struct config *c) {
                 low_first ? "beta_slow" : "low_freq_factor", low_first ? "beta_fast" : "high_freq_factor");
 }
 
-static enum status check_family(const struct config *c) {
-    enum { LLAMA = 1 << CONFIG_FAMILY_LLAMA, MODERN = 1 << CONFIG_FAMILY_MODERN };
-    const bool rotates_all = c->model.family == CONFIG_FAMILY_LLAMA && c->model.partial_rotary_factor == 1;
-    const struct {
-        const char *option;
-        bool is_set;
-        unsigned families; // that have it
-    } all[] = {
-        {"model.n_kv_head", c->model.n_kv_head != 0, LLAMA | MODERN},
-        {"model.head_dim", c->model.head_dim != 0, LLAMA | MODERN},
-        {"model.intermediate_size", c->model.intermediate_size != 0, LLAMA | MODERN},
-        {"model.rope_theta", c->model.rope_theta != 0, LLAMA | MODERN},
-        {"model.norm_eps", c->model.norm_eps != 0, LLAMA | MODERN},
-        {"model.qkv_bias", c->model.qkv_bias, LLAMA},
-        {"model.o_bias", c->model.o_bias, LLAMA},
-        {"model.qk_norm", c->model.qk_norm, LLAMA | MODERN},
-        {"model.tied=false", !c->model.tied, LLAMA | MODERN},
-        {"model.window", c->model.window.n > 0, LLAMA | MODERN},
-        {"model.rope_scaling", c->model.rope_scaling.rope_type != CONFIG_ROPE_TYPE_DEFAULT, LLAMA | MODERN},
-        {"model.partial_rotary_factor", c->model.partial_rotary_factor != 0 && !rotates_all, MODERN},
-        {"model.soft_cap", c->model.soft_cap != 0, MODERN},
-        {"model.zero_init", c->model.zero_init, MODERN},
-        {"model.embedding_skip", c->model.embedding_skip, MODERN},
-        {"model.value_embeddings", c->model.value_embeddings.n > 0, MODERN}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (!all[i].is_set || all[i].families & 1u << c->model.family)
-            continue;
-        return FAIL(STATUS_INVALID,
-                    "%s: model.family is %s, which has no %s; leave it out, or set model.family=%s%s",
-                    c->source, config_family_name(c->model.family), all[i].option,
-                    all[i].families & LLAMA ? "llama" : "modern",
-                    all[i].families == (LLAMA | MODERN) ? " or modern" : "");
-    }
-    return STATUS_OK;
-}
-
 static enum status check_activation(const struct config *c) {
-    const enum config_activation own = activation_of(c->model.family), is = c->model.activation;
-    const bool modern = c->model.family == CONFIG_FAMILY_MODERN;
-    if (is == own || (modern && is == CONFIG_ACTIVATION_GELU))
+    const enum config_activation is = c->model.activation;
+    if (c->model.family != CONFIG_FAMILY_MODERN || is == CONFIG_ACTIVATION_RELU_SQUARED ||
+        is == CONFIG_ACTIVATION_GELU)
         return STATUS_OK;
-    return FAIL(STATUS_INVALID,
-                "%s: model.family is %s, whose model.activation is %s%s, not %s; leave it out", c->source,
-                config_family_name(c->model.family), config_activation_name(own), modern ? " or gelu" : "",
-                config_activation_name(is));
+    return FAIL(
+        STATUS_INVALID,
+        "%s: model.family is modern, whose model.activation is relu_squared or gelu, not %s; leave it "
+        "out",
+        c->source, config_activation_name(is));
 }
 
 static enum status check_window(const struct config *c) {
@@ -533,11 +472,6 @@ static enum status check_sequence(const struct config *c) {
 static enum status check_max_batch(const struct config *c) {
     if (c->train.max_batch_size == 0)
         return STATUS_OK;
-    if (c->train.noise_scale_every == 0)
-        return FAIL(STATUS_INVALID,
-                    "%s: train.max_batch_size is %lld, but the batch grows by the noise scale, which is not "
-                    "measured; set train.noise_scale_every",
-                    c->source, (long long)c->train.max_batch_size);
     if (c->train.batch_size_schedule.n > 0)
         return FAIL(
             STATUS_INVALID,
@@ -571,29 +505,10 @@ static enum status check_documents(const struct config *c) {
                 c->source);
 }
 
-static enum status check_offload_activations(const struct config *c) {
-    if (c->top.offload_activations == CONFIG_OFFLOAD_NONE || c->top.recompute == CONFIG_RECOMPUTE_BLOCK)
-        return STATUS_OK;
-    return FAIL(
-        STATUS_INVALID,
-        "%s: offload_activations=cpu moves block inputs, so it needs recompute=block, which keeps only "
-        "those (as DeepSpeed's cpu_checkpointing needs activation checkpointing); recompute is %s; "
-        "set recompute=block, or offload_activations=none",
-        c->source, config_recompute_name(c->top.recompute));
-}
-
-// As in DeepSpeed, whose documentation says "offload_param ... is valid only with stage 3", and whose partial
-// optimizer offload keeps whole parameters on the device.
+// As in DeepSpeed, whose partial optimizer offload keeps whole parameters on the device.
 static enum status check_offload_param(const struct config *c) {
     if (c->zero_optimization.offload_param.device == CONFIG_OFFLOAD_NONE)
         return STATUS_OK;
-    if (c->zero_optimization.stage != 3)
-        return FAIL(
-            STATUS_INVALID,
-            "%s: zero_optimization.offload_param.device is cpu, which is valid only with ZeRO stage 3, "
-            "and zero_optimization.stage is %lld: below stage 3 every rank keeps all parameters on its "
-            "device; set stage=3, or offload_param.device=none",
-            c->source, (long long)c->zero_optimization.stage);
     if (c->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU &&
         c->zero_optimization.offload_optimizer.ratio == 1)
         return STATUS_OK;
@@ -607,14 +522,8 @@ static enum status check_offload_param(const struct config *c) {
 
 // Matrices are gathered and multiplied by devices; none is split between a device and the host.
 static enum status check_matrices(const struct config *c) {
-    if (c->optimizer.type != CONFIG_OPTIMIZER_MUON) {
-        if (c->optimizer.adamw_lr > 0)
-            return FAIL(STATUS_INVALID,
-                        "%s: optimizer.adamw_lr is of the tensors that optimizer.type=muon leaves to "
-                        "adamw, but the type is %s; leave it out (its default is 0), and set optimizer.lr",
-                        c->source, config_optimizer_name(c->optimizer.type));
+    if (c->optimizer.type != CONFIG_OPTIMIZER_MUON)
         return STATUS_OK;
-    }
     if (c->zero_optimization.offload_optimizer.device != CONFIG_OFFLOAD_NONE)
         return FAIL(STATUS_INVALID,
                     "%s: zero_optimization.offload_optimizer updates elements on the host, but "
@@ -659,12 +568,6 @@ static enum status check_schedule_free(const struct config *c) {
             "%s: optimizer.state_dtype is %s, but optimizer.type=schedulefree_adamw keeps weights in the "
             "place of the first moment, in fp32; set state_dtype=fp32",
             c->source, config_state_dtype_name(c->optimizer.state_dtype));
-    if (c->scheduler.type != CONFIG_SCHEDULE_CONSTANT && option_given("scheduler.type", c))
-        return FAIL(
-            STATUS_INVALID,
-            "%s: scheduler.type is %s, but optimizer.type=schedulefree_adamw needs a constant rate after "
-            "warm-up, as its average takes the place of a schedule; leave scheduler.type out",
-            c->source, config_schedule_name(c->scheduler.type));
     if (c->optimizer.betas.value[0] <= 0)
         return FAIL(
             STATUS_INVALID,
@@ -676,37 +579,6 @@ static enum status check_schedule_free(const struct config *c) {
                     "%s: train.ema.type is %s, but optimizer.type=schedulefree_adamw averages the weights by "
                     "itself; set train.ema.type=none",
                     c->source, config_ema_name(c->train.ema.type));
-    return STATUS_OK;
-}
-
-// Options that one choice of optimizer uses, or an average. A resolved config has the others at their
-// defaults. train.ema.type=none on the command line switches off what the file sets.
-static enum status check_unused(const struct config *c) {
-    const unsigned averages = option_given("train.ema.type", c) ? ~0u : ~(1u << CONFIG_EMA_NONE);
-    const struct {
-        const char *option, *type;
-        unsigned types; // choices of `type` with which it is accepted
-        const char *named;
-    } all[] = {{"optimizer.momentum", "optimizer.type", 1 << CONFIG_OPTIMIZER_SGD, "sgd"},
-               {"optimizer.muon_momentum", "optimizer.type", 1 << CONFIG_OPTIMIZER_MUON, "muon"},
-               {"optimizer.muon_scale", "optimizer.type", 1 << CONFIG_OPTIMIZER_MUON, "muon"},
-               {"train.ema.decay", "train.ema.type", averages, "exponential"}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        const struct option *option = option_find(all[i].option), *type = option_find(all[i].type);
-        const int chosen = *(const int *)option_value(type, c);
-        struct text value = {0};
-        if (all[i].types & 1u << chosen || option_is_default(option, c))
-            continue;
-        option_print(option, c, &value);
-        enum status status = FAIL(
-            STATUS_INVALID,
-            "%s: %s is %s, but %s is %s, which does not use it; leave it out (its default is "
-            "%s), or set %s=%s",
-            c->source, all[i].option, value.data, all[i].type, type->choices[chosen],
-            option->initial ? option->initial : option->choices[option->chosen], all[i].type, all[i].named);
-        text_free(&value);
-        return status;
-    }
     return STATUS_OK;
 }
 
@@ -754,32 +626,25 @@ static const struct {
     {check_rope_scaling,
      true,
      {"model.rope_scaling.rope_type", "model.rope_scaling.factor", "model.rope_scaling.low_freq_factor",
-      "model.rope_scaling.high_freq_factor", "model.rope_scaling.beta_fast", "model.rope_scaling.beta_slow",
-      "model.rope_scaling.attention_factor"}},
-    {check_family, true, {"model.family"}},
+      "model.rope_scaling.high_freq_factor", "model.rope_scaling.beta_fast", "model.rope_scaling.beta_slow"}},
     {check_activation, true, {"model.family", "model.activation"}},
     {check_window, true, {"model.window", "model.n_layer"}},
     {check_value_embeddings, true, {"model.value_embeddings", "model.n_layer"}},
     {check_sequence, true, {"train.seq_len", "model.n_positions"}},
-    {check_max_batch,
-     false,
-     {"train.max_batch_size", "train.noise_scale_every", "train.batch_size_schedule",
-      "train.train_batch_size"}},
+    {check_max_batch, false, {"train.max_batch_size", "train.batch_size_schedule", "train.train_batch_size"}},
     {check_samples, true, {"train.sample_every", "data.tokenizer", "data.train"}},
     {check_documents, false, {"data.mask_documents", "attention"}},
-    {check_offload_activations, false, {"offload_activations", "recompute"}},
     {check_offload_param,
      false,
-     {"zero_optimization.offload_param.device", "zero_optimization.stage",
-      "zero_optimization.offload_optimizer.device", "zero_optimization.offload_optimizer.ratio"}},
+     {"zero_optimization.offload_param.device", "zero_optimization.offload_optimizer.device",
+      "zero_optimization.offload_optimizer.ratio"}},
     {check_matrices,
      false,
      {"optimizer.type", "optimizer.lr", "optimizer.adamw_lr", "zero_optimization.offload_optimizer.device"}},
     {check_groups, false, {"optimizer.groups", "optimizer.type", "optimizer.lr"}},
     {check_schedule_free,
      false,
-     {"optimizer.type", "optimizer.state_dtype", "optimizer.betas", "scheduler.type", "train.ema.type"}},
-    {check_unused, false, {"optimizer.type", "train.ema.type"}},
+     {"optimizer.type", "optimizer.state_dtype", "optimizer.betas", "train.ema.type"}},
     {check_resume_with, false, {"checkpoint.resume_with"}},
 };
 enum { N_RULES = sizeof rules / sizeof *rules };
@@ -792,7 +657,7 @@ enum status rules_check_rest(const struct config *config, const bool *faulty, st
         if (!skip)
             TRY(faults_take(faults, rules[i].check(config)));
     }
-    return STATUS_OK;
+    return unused_check(config, faulty, faults);
 }
 
 // With train.max_minutes, the steps are as many as fit, unless the user limits them.
@@ -801,23 +666,36 @@ static void derive_max_steps(struct config *config) {
         config->train.max_steps = (int64_t)option_find("train.max_steps")->maximum;
 }
 
-static void derive_schedule(struct config *config) {
+void rules_derive_choices(struct config *config) {
     if (config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW &&
         !option_given("scheduler.type", config))
         config->scheduler.type = CONFIG_SCHEDULE_CONSTANT;
+    if (config->train.train_batch_size == CONFIG_AUTO && !option_given("train.noise_scale_every", config))
+        config->train.noise_scale_every = 10;
 }
 
 enum status config_resolve(struct config *config, int world) {
     struct faults faults = faults_begin();
     derive_max_steps(config);
-    derive_schedule(config);
+    rules_derive_choices(config);
     if (!config->train.seq_len)
         config->train.seq_len = config->model.n_positions;
     config_derive_run_folder(config);
     enum status status = faults_take(&faults, derive_batches(config, world));
     for (int i = 0; i < N_RULES && status == STATUS_OK; i++)
         status = faults_take(&faults, rules[i].check(config));
+    if (status == STATUS_OK)
+        status = unused_check(config, NULL, &faults);
     return faults_end(&faults, status, NULL);
+}
+
+enum status config_check_backend(const struct config *config, bool on_gpu) {
+    if (on_gpu || config->comm.backend != CONFIG_COMM_BACKEND_NCCL)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "%s: comm.backend is nccl, which is for GPUs, but the device is the CPU; leave comm.backend "
+                "out, or set device=cuda",
+                config->source);
 }
 
 enum status config_require_training(const struct config *config) {

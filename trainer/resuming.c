@@ -229,12 +229,8 @@ void trainer_describe_warmup(const struct config *config, int64_t steps) {
 
 void trainer_describe_schedule(const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    if (config->train.max_minutes > 0) { // the length is not known yet
-        if (config->scheduler.decay_steps > 0)
-            log_info("scheduler.decay_steps=%lld has no effect: the schedule is as long as train.max_minutes",
-                     (long long)config->scheduler.decay_steps);
+    if (config->train.max_minutes > 0) // the length is not known yet
         return;
-    }
     trainer_describe_warmup(config, config_decay_steps(config));
     if (trainer->resumed && trainer->resumed->config.train.max_minutes == 0)
         describe_changed_rate(trainer);

@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "data/shard.h"
+#include "options/option.h"
 
 // ---- the tokenizer
 
@@ -114,10 +116,34 @@ static void apply_val(struct config *config) {
     config->data.val = val;
 }
 
+// Whether there is any depends on the files, so a config without it is not refused.
+static void warn_of_no_validation(const struct config *config) {
+    static const char *const names[] = {"train.eval_every", "train.eval_steps", "train.eval_final_steps"};
+    struct text list = {0};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct option *option = option_find(names[i]);
+        if (config_given(config, names[i]) && !option_is_default(option, config) &&
+            *(int64_t *)option_value(option, config) > 0)
+            text_add(&list, "%s%s", list.length ? ", " : "", names[i]);
+    }
+    if (list.length > 0)
+        log_warning("%s: there is no validation data, so these have no effect: %s; set data.val or "
+                    "data.val_split",
+                    config->source, list.data);
+    text_free(&list);
+}
+
 void data_defaults_apply(struct config *config) {
     apply_tokenizer(config, true);
-    if (!config_given(config, "data.val"))
+    if (!config_given(config, "data.val")) {
         apply_val(config);
-    if (config->data.val.n > 0)
-        config->data.val_split = 0;
+        if (config->data.val.n > 0 && config->data.val_split > 0) {
+            log_info("%s: data.val_split=%g has no effect, as there are validation shards beside data.train; "
+                     "data.val= leaves them out",
+                     config->source, config->data.val_split);
+            config->data.val_split = 0;
+        }
+    }
+    if (config->data.val.n == 0 && config->data.val_split == 0)
+        warn_of_no_validation(config);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "options/config.h"
+#include "tests/support/temporary.h"
 
 static enum status resolve_named(struct config *config, const char *source, const char *json, int world) {
     EXPECT_OK(config_parse(config, json, strlen(json), source));
@@ -167,7 +168,8 @@ static void test_auto_batch(void **state) {
          {"a step of 1 sequence is one micro-batch", ""}},
         {"\"train_batch_size\": \"auto\", \"max_batch_size\": 4, \"min_batch_size\": 8",
          {"train.max_batch_size is 4", "begins with 8 sequences"}},
-        {"\"train_batch_size\": 8, \"min_batch_size\": 8", {"train_batch_size is not auto", ""}},
+        {"\"train_batch_size\": 8, \"min_batch_size\": 8",
+         {"train.min_batch_size is 8, but train.train_batch_size is 8", "set train.train_batch_size=auto"}},
         {"\"train_batch_size\": \"auto\", \"max_batch_size\": 8, \"noise_scale_every\": 0",
          {"which is not measured", "set train.noise_scale_every"}},
     };
@@ -269,7 +271,7 @@ static void test_several_rules(void **state) {
                 1),
         "3 faults in the configuration:\n  c.json: train.train_batch_size 10 does not divide",
         "\n  c.json: model.n_embd 100 is not a multiple of model.n_head 3",
-        "\n  c.json: offload_activations=cpu");
+        "\n  c.json: offload_activations is \"cpu\", but recompute is elementwise");
 }
 
 static void test_other_rules(void **state) {
@@ -314,7 +316,8 @@ static void test_muon(void **state) {
                    resolve("{\"optimizer\": {\"type\": \"muon\", \"adamw_lr\": 0.001, \"lr\": 0}}", 1),
                    "optimizer.adamw_lr follows the schedule", "lr above 0");
     EXPECT_FAILURE(STATUS_INVALID, resolve("{\"optimizer\": {\"adamw_lr\": 0.001}}", 1),
-                   "optimizer.adamw_lr is of", "the type is adamw; leave it out", "set optimizer.lr");
+                   "optimizer.adamw_lr is 0.001, but optimizer.type is adamw", "leave it out",
+                   "set optimizer.type=muon");
 }
 
 // Options that the chosen optimizer or average does not use. At their defaults they are accepted: a printed
@@ -331,6 +334,25 @@ static void test_unused_options(void **state) {
          "optimizer.type=sgd"},
         {"{\"train\": {\"ema\": {\"decay\": 0.9}}}", "train.ema.decay is 0.9, but train.ema.type is none",
          "set train.ema.type=exponential"},
+        {"{\"optimizer\": {\"betas\": [0.9, 0.99], \"type\": \"sgd\"}}",
+         "optimizer.betas is [0.9, 0.99], but optimizer.type is sgd, which does not use it",
+         "its default is [0.9, 0.95]), or set another optimizer.type"},
+        {"{\"optimizer\": {\"eps\": 1e-6, \"type\": \"lion\"}}", "optimizer.eps is 1e-06",
+         "optimizer.type=adamw, adam, muon or schedulefree_adamw"},
+        {"{\"optimizer\": {\"state_dtype\": \"int8\", \"momentum\": 0, \"type\": \"sgd\"}}",
+         "optimizer.momentum is 0, so there are no moments", "set optimizer.momentum"},
+        {"{\"precision\": {\"compute\": \"fp16\"}, \"fp16\": {\"loss_scale\": 8, \"hysteresis\": 3}}",
+         "fp16.hysteresis is 3, but fp16.loss_scale is 8, so it has no effect", "set fp16.loss_scale=0"},
+        {"{\"fp16\": {\"loss_scale\": 8}}", "fp16.loss_scale is 8, but fp16.loss_scaling is off",
+         "set fp16.loss_scaling=on"},
+        {"{\"data\": {\"val\": \"v.bin\", \"val_split\": 0.1}}",
+         "data.val_split is 0.1, but data.val is [\"v.bin\"], which is evaluated in its place",
+         "set data.val=[]"},
+        {"{\"model\": {\"family\": \"llama\", \"soft_cap\": 3}}",
+         "model.soft_cap is 3, but model.family is llama", "set model.family=modern"},
+        {"{\"optimizer\": {\"type\": \"schedulefree_adamw\"}, \"scheduler\": {\"type\": \"cosine\"}}",
+         "scheduler.type is \"cosine\", but optimizer.type is schedulefree_adamw",
+         "a constant rate after warm-up"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         EXPECT_FAILURE(STATUS_INVALID, resolve(cases[i][0], 1), cases[i][1], cases[i][2]);
@@ -338,7 +360,80 @@ static void test_unused_options(void **state) {
         "{\"optimizer\": {\"muon_momentum\": 0.95, \"muon_scale\": \"moonlight\", \"momentum\": 0.9}, "
         "\"train\": {\"ema\": {\"decay\": 0.999}}}",
         1));
-    EXPECT_OK(resolve("{\"train\": {\"ema\": {\"decay\": 0.9, \"type\": \"none\"}}}", 1)); // switched off
+    EXPECT_OK(resolve("{\"optimizer\": {\"type\": \"sgd\", \"betas\": [0.9, 0.95], \"eps\": 1e-8}, \"comm\": "
+                      "{\"backend\": \"mpi\"}, \"device\": \"cpu\"}",
+                      1));
+}
+
+// What the file sets for a value that an override replaces goes, and what depends on that.
+static void test_replaced_options(void **state) {
+    (void)state;
+    struct temporary temporary;
+    assert_true(temporary_init(&temporary));
+    static const struct {
+        const char *json, *override, *dropped;
+    } cases[] = {
+        {"{\"optimizer\": {\"betas\": [0.9, 0.99], \"eps\": 1e-8}}", "optimizer.type=sgd",
+         "optimizer.betas=[0.9, 0.99] (optimizer.type is sgd), optimizer.eps=1e-08 (optimizer.type is sgd)"},
+        {"{\"scheduler\": {\"type\": \"cosine\", \"min_lr_ratio\": 0}}", "optimizer.type=schedulefree_adamw",
+         "scheduler.type=\"cosine\" (optimizer.type is schedulefree_adamw), scheduler.min_lr_ratio=0 "
+         "(scheduler.type is constant)"},
+        {"{\"scheduler\": {\"min_lr_ratio\": 0}}", "optimizer.type=schedulefree_adamw",
+         "scheduler.min_lr_ratio=0 (scheduler.type is constant)"},
+        {"{\"precision\": {\"compute\": \"fp16\"}, \"fp16\": {\"hysteresis\": 3}}", "precision.compute=bf16",
+         "fp16.hysteresis=3 (fp16.loss_scaling is off)"},
+        {"{\"model\": {\"family\": \"llama\", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}}}",
+         "model.family=gpt2",
+         "model.rope_scaling.rope_type=\"linear\" (model.family is gpt2), model.rope_scaling.factor=2 "
+         "(model.rope_scaling.rope_type is default)"},
+        {"{\"train\": {\"train_batch_size\": \"auto\", \"max_batch_size\": 64, \"min_batch_size\": 8}}",
+         "train.train_batch_size=16",
+         "train.min_batch_size=8 (train.train_batch_size is 16), train.max_batch_size=64 "
+         "(train.noise_scale_every is 0)"},
+        {"{\"train\": {\"max_batch_size\": 64}}", "train.train_batch_size=auto", NULL},
+        {"{\"train\": {\"ema\": {\"decay\": 0.9, \"type\": \"exponential\"}}}", "train.ema.type=none",
+         "train.ema.decay=0.9 (train.ema.type is none)"},
+        {"{\"comm\": {\"backend\": \"nccl\"}}", "device=cpu", "comm.backend=\"nccl\" (device is cpu)"},
+        {"{\"data\": {\"val_split\": 0.1}}", "data.val=v.bin",
+         "data.val_split=0.1 (data.val is [\"v.bin\"])"},
+        {"{\"data\": {\"val_split\": 0.1}}", "data.val=", NULL},
+        {"{\"optimizer\": {\"betas\": [0.9, 0.99]}}", "optimizer.type=lion", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct config config;
+        char path[300], *word = (char *)(uintptr_t)cases[i].override;
+        temporary_path(&temporary, "c.json", path, sizeof path);
+        EXPECT_OK(file_write_all(path, cases[i].json, strlen(cases[i].json)));
+        EXPECT_OK(config_read(&config, path, 1, &word));
+        if (cases[i].dropped)
+            assert_string_equal(config.replaced.data, cases[i].dropped);
+        else
+            assert_int_equal(config.replaced.length, 0);
+        EXPECT_OK(config_resolve(&config, 1));
+        config_free(&config);
+    }
+    assert_true(temporary_free(&temporary));
+}
+
+// A config that an older program printed may set what has no effect; its run goes on.
+static void test_printed_by_an_older_program(void **state) {
+    (void)state;
+    struct config old, now;
+    struct text printed = {0};
+    EXPECT_OK(resolve_named(&old, "old.json", "{\"optimizer\": {\"type\": \"sgd\"}}", 1));
+    EXPECT_OK(resolve_named(&now, "now.json", "{\"optimizer\": {\"type\": \"sgd\"}}", 1));
+    old.optimizer.betas.value[1] = 0.99;
+    old.eval.limit = 5;
+    EXPECT_OK(config_check_resume(&old, &(struct config_decided){.compute = DTYPE_F32}, &now, NULL, NULL));
+    config_print(&old, &printed);
+    config_free(&old);
+    EXPECT_OK(resolve_named(&old, "old.json", printed.data, 1));
+    assert_string_equal(old.replaced.data, "eval.limit=5 (eval.tasks is []), optimizer.betas=[0.9, 0.99] "
+                                           "(optimizer.type is sgd)");
+    assert_true(old.optimizer.betas.value[1] == 0.95);
+    text_free(&printed);
+    config_free(&old);
+    config_free(&now);
 }
 
 static void test_training_needs_data(void **state) {
@@ -454,15 +549,15 @@ static void test_resuming(void **state) {
     EXPECT_OK(resume("{\"train\": {\"ema\": {\"type\": \"exponential\", \"decay\": 0.9}}}",
                      "{\"checkpoint\": {\"resume_with\": \"train.ema.type\"}}"));
     // One message lists all differences.
-    EXPECT_FAILURE(STATUS_INVALID,
-                   resume("{}", "{\"model\": {\"vocab_size\": 300}, \"optimizer\": {\"lr\": 1e-3, \"betas\": "
-                                "[0.9, 0.99], \"type\": \"sgd\"}, \"data\": {\"shuffle\": false}, \"train\": "
-                                "{\"seed\": 1, \"micro_batch_size\": 8}}"),
-                   "model.vocab_size was 50257 and is now 300", "optimizer.lr was 0.0006 and is now 0.001",
-                   "optimizer.betas was [0.9, 0.95] and is now [0.9, 0.99]",
-                   "optimizer.type was \"adamw\" and is now \"sgd\"",
-                   "data.shuffle was true and is now false", "train.seed was 1337 and is now 1",
-                   "train.train_batch_size was 4 and is now 8", "start a new run");
+    EXPECT_FAILURE(
+        STATUS_INVALID,
+        resume("{}", "{\"model\": {\"vocab_size\": 300}, \"optimizer\": {\"lr\": 1e-3, \"betas\": "
+                     "[0.9, 0.99], \"type\": \"lion\"}, \"data\": {\"shuffle\": false}, \"train\": "
+                     "{\"seed\": 1, \"micro_batch_size\": 8}}"),
+        "model.vocab_size was 50257 and is now 300", "optimizer.lr was 0.0006 and is now 0.001",
+        "optimizer.betas was [0.9, 0.95] and is now [0.9, 0.99]",
+        "optimizer.type was \"adamw\" and is now \"lion\"", "data.shuffle was true and is now false",
+        "train.seed was 1337 and is now 1", "train.train_batch_size was 4 and is now 8", "start a new run");
 }
 
 static enum status count_change(void *context, const char *option, const char *was, const char *is) {
@@ -520,6 +615,8 @@ int main(void) {
         cmocka_unit_test(test_offload_rules),
         cmocka_unit_test(test_muon),
         cmocka_unit_test(test_unused_options),
+        cmocka_unit_test(test_replaced_options),
+        cmocka_unit_test(test_printed_by_an_older_program),
         cmocka_unit_test(test_training_needs_data),
         cmocka_unit_test(test_run_folder),
         cmocka_unit_test(test_resuming),

@@ -1,0 +1,28 @@
+// Internal to options/: options that have an effect only with some values of another, by one table. Set where
+// they have none, they are refused; what the file sets for a value that the command line replaces is dropped.
+// At their defaults they are accepted: a printed config has them all.
+#ifndef ZERO_OPTIONS_UNUSED_H
+#define ZERO_OPTIONS_UNUSED_H
+
+#include "options/option.h"
+#include "options/rules.h"
+
+// Adds a fault for each option that is set without effect.
+//   faulty   (n_options) as in rules_check_rest, whose exceptions apply; NULL: the config has no faults
+enum status unused_check(const struct config *config, const bool *faulty, struct faults *faults) MUST_CHECK;
+
+// Resets options of the file that have no effect, because an override replaced what they depend on, and names
+// them in config->replaced.
+//   is_printed   the file is one that the program printed, perhaps an older one that did not refuse them:
+//                every option without effect is reset
+void unused_drop(struct config *config, const bool *faulty, bool is_printed);
+
+// Resets the first option that is set without effect, and appends the reason: "optimizer.type is sgd". NULL
+// when there is none.
+const struct option *unused_reset_first(struct config *config, struct text *why);
+
+// Whether a resumed run may set the option to anything: it has no effect, and what leaves it without is
+// compared itself.
+bool unused_on_resume(const struct option *option, const struct config *config);
+
+#endif
