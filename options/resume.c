@@ -50,7 +50,8 @@ static bool means_the_same(const struct option *option, const struct config *bef
                now->top.attention == decided->attention;
     if (option == option_find("fp16.loss_scaling"))
         return config_scales_losses(before) == config_scales_losses(now);
-    return is_open_size(option, before, now) || unused_on_resume(option, now);
+    return is_open_size(option, before, now) || unused_on_resume(option, before) ||
+           unused_on_resume(option, now);
 }
 
 // Whether checkpoint.resume_with lists the option.

@@ -1,101 +1,87 @@
 #include "options/unused.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 struct dependence {
-    const char *option, *choice; // the option has an effect only with some values of the choice,
-    const char *values;          // these words; after "!", all but these
-    const char *rest;            // values that ask for nothing; NULL: the default
+    const char *options;         // with blanks between. They have an effect
+    const char *choice, *values; // with these words of the choice; after "!", with all but these
+    const char *rest;            // values of theirs that ask for nothing; NULL: the default
     const char *decides;         // what decides the choice where that is left open, or NULL
-    const char *why;             // NULL: the common sentence
+    const char *why;             // NULL: a common clause
 };
 
-#define FAMILIES "llama modern"
+#define FAMILIES  "llama modern"
+#define ROPE_TYPE "model.rope_scaling.rope_type"
+#define NEEDS(options, choice, words)                                                                        \
+    { options, choice, words, NULL, NULL, NULL }
 static const struct dependence dependences[] = {
     {"comm.backend", "device", "!cpu", "auto mpi", NULL, "which has no NCCL"},
     {"attention", "precision.compute", "!fp32", "auto flash", NULL, NULL},
     {"offload_activations", "recompute", "block", NULL, NULL,
      "and it moves the block inputs that only recompute=block keeps (as DeepSpeed's cpu_checkpointing needs "
      "activation checkpointing)"},
-    {"model.n_kv_head", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.head_dim", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.intermediate_size", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.rope_theta", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.norm_eps", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.qkv_bias", "model.family", "llama", NULL, NULL, NULL},
-    {"model.o_bias", "model.family", "llama", NULL, NULL, NULL},
-    {"model.qk_norm", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.tied", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.window", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.activation", "model.family", FAMILIES, "gelu", NULL, "whose activation is gelu"},
-    {"model.activation", "model.family", "gpt2 modern", "swiglu", NULL, "whose activation is swiglu"},
-    {"model.partial_rotary_factor", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.partial_rotary_factor", "model.family", "gpt2 modern", "0 1", NULL, NULL},
-    {"model.soft_cap", "model.family", "modern", NULL, NULL, NULL},
-    {"model.zero_init", "model.family", "modern", NULL, NULL, NULL},
-    {"model.embedding_skip", "model.family", "modern", NULL, NULL, NULL},
-    {"model.value_embeddings", "model.family", "modern", NULL, NULL, NULL},
-    {"model.rope_scaling.rope_type", "model.family", FAMILIES, NULL, NULL, NULL},
-    {"model.rope_scaling.factor", "model.rope_scaling.rope_type", "linear llama3 yarn", NULL, NULL, NULL},
-    {"model.rope_scaling.low_freq_factor", "model.rope_scaling.rope_type", "llama3", NULL, NULL, NULL},
-    {"model.rope_scaling.high_freq_factor", "model.rope_scaling.rope_type", "llama3", NULL, NULL, NULL},
-    {"model.rope_scaling.beta_fast", "model.rope_scaling.rope_type", "yarn", NULL, NULL, NULL},
-    {"model.rope_scaling.beta_slow", "model.rope_scaling.rope_type", "yarn", NULL, NULL, NULL},
-    {"model.rope_scaling.attention_factor", "model.rope_scaling.rope_type", "yarn", NULL, NULL, NULL},
-    {"model.rope_scaling.original_max_position_embeddings", "model.rope_scaling.rope_type", "llama3 yarn",
-     NULL, NULL, NULL},
+    NEEDS("model.n_kv_head model.head_dim model.intermediate_size model.rope_theta model.norm_eps "
+          "model.qk_norm model.tied model.window model.partial_rotary_factor " ROPE_TYPE,
+          "model.family", FAMILIES),
+    NEEDS("model.qkv_bias model.o_bias", "model.family", "llama"),
+    NEEDS("model.soft_cap model.zero_init model.embedding_skip model.value_embeddings", "model.family",
+          "modern"),
+    {"model.partial_rotary_factor", "model.family", "modern", "0 1", NULL, NULL},
+    {"model.activation", "model.family", FAMILIES, "gelu", NULL, NULL},
+    {"model.activation", "model.family", "gpt2 modern", "swiglu", NULL, NULL},
+    NEEDS("model.rope_scaling.factor", ROPE_TYPE, "linear llama3 yarn"),
+    NEEDS("model.rope_scaling.low_freq_factor model.rope_scaling.high_freq_factor", ROPE_TYPE, "llama3"),
+    NEEDS("model.rope_scaling.beta_fast model.rope_scaling.beta_slow model.rope_scaling.attention_factor",
+          ROPE_TYPE, "yarn"),
+    NEEDS("model.rope_scaling.original_max_position_embeddings", ROPE_TYPE, "llama3 yarn"),
     {"data.val_split", "data.val", "[]", NULL, NULL, "which is evaluated in its place"},
-    {"train.min_batch_size", "train.train_batch_size", "auto", NULL, NULL, NULL},
+    NEEDS("train.min_batch_size", "train.train_batch_size", "auto"),
     {"train.max_batch_size", "train.noise_scale_every", "!0", NULL, "train.train_batch_size",
      "and the batch grows by the noise scale, which is not measured"},
-    {"train.sample_tokens", "train.sample_every", "!0", NULL, NULL, NULL},
-    {"train.sample_prompt", "train.sample_every", "!0", NULL, NULL, NULL},
-    {"train.spike_window", "train.on_spike", "!off", NULL, NULL, NULL},
-    {"train.spike_window", "train.spike_threshold", "!0", NULL, NULL, NULL},
-    {"train.spike_threshold", "train.on_spike", "!off", NULL, NULL, NULL},
-    {"train.max_spikes", "train.on_spike", "skip", NULL, NULL, NULL},
-    {"train.ema.decay", "train.ema.type", "exponential", NULL, NULL, NULL},
-    {"eval.every", "eval.tasks", "![]", NULL, NULL, NULL},
-    {"eval.limit", "eval.tasks", "![]", NULL, NULL, NULL},
-    {"fp16.loss_scale", "fp16.loss_scaling", "on", NULL, "precision.compute", NULL},
-    {"fp16.initial_scale_power", "fp16.loss_scaling", "on", NULL, "precision.compute", NULL},
-    {"fp16.loss_scale_window", "fp16.loss_scaling", "on", NULL, "precision.compute", NULL},
-    {"fp16.hysteresis", "fp16.loss_scaling", "on", NULL, "precision.compute", NULL},
-    {"fp16.min_loss_scale", "fp16.loss_scaling", "on", NULL, "precision.compute", NULL},
-    {"fp16.initial_scale_power", "fp16.loss_scale", "0", NULL, NULL, NULL},
-    {"fp16.loss_scale_window", "fp16.loss_scale", "0", NULL, NULL, NULL},
-    {"fp16.hysteresis", "fp16.loss_scale", "0", NULL, NULL, NULL},
-    {"fp16.min_loss_scale", "fp16.loss_scale", "0", NULL, NULL, NULL},
-    {"optimizer.betas", "optimizer.type", "!sgd", NULL, NULL, NULL},
-    {"optimizer.eps", "optimizer.type", "adamw adam muon schedulefree_adamw", NULL, NULL, NULL},
-    {"optimizer.momentum", "optimizer.type", "sgd", NULL, NULL, NULL},
-    {"optimizer.muon_momentum", "optimizer.type", "muon", NULL, NULL, NULL},
-    {"optimizer.muon_scale", "optimizer.type", "muon", NULL, NULL, NULL},
-    {"optimizer.adamw_lr", "optimizer.type", "muon", NULL, NULL, NULL},
+    NEEDS("train.sample_tokens train.sample_prompt", "train.sample_every", "!0"),
+    NEEDS("train.spike_window train.spike_threshold", "train.on_spike", "!off"),
+    NEEDS("train.spike_window", "train.spike_threshold", "!0"),
+    NEEDS("train.max_spikes", "train.on_spike", "skip"),
+    NEEDS("train.ema.decay", "train.ema.type", "exponential"),
+    NEEDS("eval.every eval.limit", "eval.tasks", "![]"),
+    {"fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis fp16.min_loss_scale",
+     "fp16.loss_scaling", "on", NULL, "precision.compute", NULL},
+    NEEDS("fp16.initial_scale_power fp16.loss_scale_window fp16.hysteresis fp16.min_loss_scale",
+          "fp16.loss_scale", "0"),
+    NEEDS("optimizer.betas", "optimizer.type", "!sgd"),
+    NEEDS("optimizer.eps", "optimizer.type", "adamw adam muon schedulefree_adamw"),
+    NEEDS("optimizer.momentum", "optimizer.type", "sgd"),
+    NEEDS("optimizer.muon_momentum optimizer.muon_scale optimizer.adamw_lr", "optimizer.type", "muon"),
     {"optimizer.state_dtype", "optimizer.momentum", "!0", NULL, "optimizer.type", "so there are no moments"},
-    {"zero_optimization.stage3_param_persistence_threshold", "zero_optimization.stage", "3", NULL, NULL,
-     NULL},
-    {"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.stage", "3", NULL, NULL, NULL},
-    {"zero_optimization.stage3_prefetch_bucket_size", "zero_optimization.overlap_comm", "true", "0 50000000",
-     NULL, NULL},
-    {"zero_optimization.offload_optimizer.ratio", "zero_optimization.offload_optimizer.device", "cpu", NULL,
-     NULL, NULL},
+    NEEDS("zero_optimization.offload_optimizer.ratio", "zero_optimization.offload_optimizer.device", "cpu"),
     {"zero_optimization.offload_param.device", "zero_optimization.stage", "3", NULL, NULL,
      "and it is valid only with ZeRO stage 3: below it every rank keeps all parameters on its device"},
     {"scheduler.type", "optimizer.type", "!schedulefree_adamw", "constant", NULL,
      "which needs a constant rate after warm-up, as its average takes the place of a schedule"},
-    {"scheduler.decay_steps", "scheduler.type", "!constant", NULL, "optimizer.type", NULL},
     {"scheduler.decay_steps", "train.max_minutes", "0", NULL, NULL, "from which the schedule follows"},
-    {"scheduler.min_lr_ratio", "scheduler.type", "!constant", NULL, "optimizer.type", NULL},
+    {"scheduler.decay_steps scheduler.min_lr_ratio", "scheduler.type", "!constant", NULL, "optimizer.type",
+     NULL},
     {"scheduler.decay_ratio", "scheduler.type", "warmup-stable-decay", NULL, "optimizer.type", NULL},
 };
 enum { N_DEPENDENCES = sizeof dependences / sizeof *dependences };
+#define EACH(row)                                                                                            \
+    const struct dependence *row = dependences;                                                              \
+    row < dependences + N_DEPENDENCES;                                                                       \
+    row++
+
+// The next option that a row names; NULL at the end.
+static const struct option *next_option(const char **names) {
+    char name[128];
+    const size_t n = strcspn(*names, " ");
+    snprintf(name, sizeof name, "%.*s", (int)n, *names);
+    *names += n + ((*names)[n] == ' ');
+    return n > 0 ? option_find(name) : NULL;
+}
 
 // The value as words of the table, without quotes. Loss scaling is resolved.
-static void add_value(const char *name, const struct config *config, struct text *out) {
-    const struct option *option = option_find(name);
-    if (strcmp(name, "fp16.loss_scaling") == 0)
+static void add_value(const struct option *option, const struct config *config, struct text *out) {
+    if (option == option_find("fp16.loss_scaling"))
         text_add(out, "%s", config_scales_losses(config) ? "on" : "off");
     else if (option->type == OPTION_CHOICE)
         text_add(out, "%s", option_word(option, config));
@@ -105,9 +91,9 @@ static void add_value(const char *name, const struct config *config, struct text
         option_print(option, config, out);
 }
 
-static bool has_value(const char *words, const char *name, const struct config *config) {
+static bool has_value(const char *words, const struct option *option, const struct config *config) {
     struct text value = {0};
-    add_value(name, config, &value);
+    add_value(option, config, &value);
     const bool found = text_has_word(words, value.data, value.length);
     text_free(&value);
     return found;
@@ -115,113 +101,144 @@ static bool has_value(const char *words, const char *name, const struct config *
 
 static bool is_used(const struct dependence *row, const struct config *config) {
     const bool all_but = row->values[0] == '!';
-    return has_value(row->values + all_but, row->choice, config) != all_but;
+    return has_value(row->values + all_but, option_find(row->choice), config) != all_but;
 }
 
-static bool asks_for_nothing(const struct dependence *row, const struct config *config) {
-    return row->rest ? has_value(row->rest, row->option, config)
-                     : option_is_default(option_find(row->option), config);
+// Whether the option is set without effect.
+static bool is_unused(const struct dependence *row, const struct option *option,
+                      const struct config *config) {
+    return config->given[option - options] && !is_used(row, config) &&
+           !(row->rest ? has_value(row->rest, option, config) : option_is_default(option, config));
 }
 
-static bool is_faulty(const struct dependence *row, const bool *faulty) {
-    return faulty[option_find(row->option) - options] || faulty[option_find(row->choice) - options] ||
+// Whether one of the values that the row reads was refused.
+static bool is_faulty(const struct dependence *row, const struct option *option, const bool *faulty) {
+    return faulty[option - options] || faulty[option_find(row->choice) - options] ||
            (row->decides && faulty[option_find(row->decides) - options]);
 }
 
 // ---- refused
 
+// Why the option has no effect, after "... but CHOICE is VALUE, ".
+static void add_why(const struct dependence *row, const struct option *option, const struct config *config,
+                    struct text *out) {
+    if (row->why) {
+        text_add(out, "%s", row->why);
+    } else if (row->rest && !strchr(row->rest, ' ')) {
+        text_add(out, "whose %s is %s, not ", option_full_name(option), row->rest);
+        add_value(option, config, out);
+    } else if (strcmp(row->choice, "model.family") == 0) {
+        text_add(out, "which has no %s", option_full_name(option));
+    } else {
+        text_add(out, "%s",
+                 strcmp(row->choice, ROPE_TYPE) == 0               ? "which has none"
+                 : option_find(row->choice)->type == OPTION_CHOICE ? "which does not use it"
+                                                                   : "so it has no effect");
+    }
+}
+
 // "optimizer.type=sgd", "model.family=llama or modern"; of all but some values none is named.
 static void add_way(const struct dependence *row, const struct config *config, struct text *out) {
-    const bool is_empty = has_value("0 []", row->choice, config);
+    const bool is_empty = has_value("0 []", option_find(row->choice), config);
     if (row->values[0] == '!') {
         text_add(out, "%s%s", is_empty ? "" : "another ", row->choice);
         return;
     }
     text_add(out, "%s=", row->choice);
-    for (const char *word = row->values; *word; word++)
-        text_add(out, *word == ' ' ? (strchr(word + 1, ' ') ? ", " : " or ") : "%c", *word);
+    for (const char *c = row->values; *c; c++)
+        text_add(out, *c == ' ' ? (strchr(c + 1, ' ') ? ", " : " or ") : "%c", *c);
 }
 
-static enum status check(const struct dependence *row, const struct config *config) {
-    struct text value = {0}, choice = {0}, initial = {0}, way = {0};
-    const struct option *option = option_find(row->option);
-    if (!option_given(row->option, config) || is_used(row, config) || asks_for_nothing(row, config))
-        return STATUS_OK;
-    option_print(option, config, &value);
-    add_value(row->choice, config, &choice);
-    add_way(row, config, &way);
+static enum status refuse(const struct dependence *row, const struct option *option,
+                          const struct config *config) {
+    const char *shown = strcmp(row->choice, ROPE_TYPE) == 0 ? "rope_type" : row->choice; // in its section
+    struct text message = {0};
+    text_add(&message, "%s: %s is ", config->source, option_full_name(option));
+    option_print(option, config, &message);
+    text_add(&message, ", but %s is ", shown);
+    add_value(option_find(row->choice), config, &message);
+    text_add(&message, ", ");
+    add_why(row, option, config, &message);
+    text_add(&message, "; leave it out");
     if (!row->rest)
-        text_add(&initial, " (its default is %s)",
+        text_add(&message, " (its default is %s)",
                  option->initial ? option->initial : option->choices[option->chosen]);
-    enum status status = FAIL(STATUS_INVALID, "%s: %s is %s, but %s is %s, %s; leave it out%s, or set %s",
-                              config->source, row->option, value.data, row->choice, choice.data,
-                              row->why                                          ? row->why
-                              : option_find(row->choice)->type == OPTION_CHOICE ? "which does not use it"
-                                                                                : "so it has no effect",
-                              initial.length ? initial.data : "", way.data);
-    text_free(&value);
-    text_free(&choice);
-    text_free(&initial);
-    text_free(&way);
+    text_add(&message, ", or set ");
+    add_way(row, config, &message);
+    enum status status = FAIL(STATUS_INVALID, "%s", message.data);
+    text_free(&message);
     return status;
 }
 
 enum status unused_check(const struct config *config, const bool *faulty, struct faults *faults) {
-    for (const struct dependence *row = dependences; row < dependences + N_DEPENDENCES; row++) {
-        const bool from_files =
-            strncmp(row->option, "model.", 6) == 0 && option_given("model.init_from", config);
-        if (!faulty || (!is_faulty(row, faulty) && !from_files))
-            TRY(faults_take(faults, check(row, config)));
-    }
+    const bool from_files = faulty && option_given("model.init_from", config);
+    const struct option *option, *refused = NULL; // once is enough
+    for (EACH(row))
+        for (const char *names = row->options; (option = next_option(&names));) {
+            // An average that is switched off by name keeps its decay.
+            const bool is_off =
+                strcmp(row->choice, "train.ema.type") == 0 && option_given(row->choice, config);
+            if (option == refused || is_off || (faulty && is_faulty(row, option, faulty)) ||
+                (from_files && strncmp(row->options, "model.", 6) == 0) || !is_unused(row, option, config))
+                continue;
+            refused = option;
+            TRY(faults_take(faults, refuse(row, option, config)));
+        }
     return STATUS_OK;
 }
 
 // ---- dropped
 
 // The option counts as decided by the command line, so that what depends on it is dropped too.
-static void reset(const struct dependence *row, struct config *config, struct text *why) {
-    const struct option *option = option_find(row->option);
+static void reset(const struct dependence *row, const struct option *option, struct config *config,
+                  struct text *why) {
     text_add(why, "%s is ", row->choice);
-    add_value(row->choice, config, why);
+    add_value(option_find(row->choice), config, why);
     option_reset(option, config);
     config->given[option - options] = false;
     config->overridden[option - options] = true;
     rules_derive_choices(config);
 }
 
-static bool is_overridden(const char *name, const struct config *config) {
-    return name && config->overridden[option_find(name) - options];
-}
-
 void unused_drop(struct config *config, const bool *faulty, bool is_printed) {
+    const struct option *option;
     rules_derive_choices(config);
-    for (const struct dependence *row = dependences; row < dependences + N_DEPENDENCES; row++) {
-        const bool replaced = is_overridden(row->choice, config) || is_overridden(row->decides, config);
-        if (!option_given(row->option, config) || is_overridden(row->option, config) ||
-            is_faulty(row, faulty) || is_used(row, config) ||
-            (is_printed || row->rest ? asks_for_nothing(row, config) : false) || !(is_printed || replaced))
-            continue;
-        text_add(&config->replaced, "%s%s=", config->replaced.length ? ", " : "", row->option);
-        option_print(option_find(row->option), config, &config->replaced);
-        text_add(&config->replaced, " (");
-        reset(row, config, &config->replaced);
-        text_add(&config->replaced, ")");
-    }
+    for (EACH(row))
+        for (const char *names = row->options; (option = next_option(&names));) {
+            const bool replaced = config->overridden[option_find(row->choice) - options] ||
+                                  (row->decides && config->overridden[option_find(row->decides) - options]);
+            // A default that the user wrote is dropped too.
+            if (!config->given[option - options] || config->overridden[option - options] ||
+                is_faulty(row, option, faulty) ||
+                !(is_unused(row, option, config)
+                      ? is_printed || replaced
+                      : replaced && !is_printed && !row->rest && !is_used(row, config)))
+                continue;
+            text_add(&config->replaced, "%s%s=", config->replaced.length ? ", " : "",
+                     option_full_name(option));
+            option_print(option, config, &config->replaced);
+            text_add(&config->replaced, " (");
+            reset(row, option, config, &config->replaced);
+            text_add(&config->replaced, ")");
+        }
 }
 
 const struct option *unused_reset_first(struct config *config, struct text *why) {
-    for (const struct dependence *row = dependences; row < dependences + N_DEPENDENCES; row++)
-        if (option_given(row->option, config) && !is_used(row, config) && !asks_for_nothing(row, config)) {
-            reset(row, config, why);
-            return option_find(row->option);
-        }
+    const struct option *option;
+    for (EACH(row))
+        for (const char *names = row->options; (option = next_option(&names));)
+            if (is_unused(row, option, config)) {
+                reset(row, option, config, why);
+                return option;
+            }
     return NULL;
 }
 
 bool unused_on_resume(const struct option *option, const struct config *config) {
-    for (const struct dependence *row = dependences; row < dependences + N_DEPENDENCES; row++)
-        if (option_find(row->option) == option && option_find(row->choice)->resume != FREE &&
-            !is_used(row, config))
-            return true;
+    const struct option *each;
+    for (EACH(row))
+        for (const char *names = row->options; (each = next_option(&names));)
+            if (each == option && option_find(row->choice)->resume != FREE && !is_used(row, config))
+                return true;
     return false;
 }

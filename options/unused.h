@@ -21,8 +21,8 @@ void unused_drop(struct config *config, const bool *faulty, bool is_printed);
 // when there is none.
 const struct option *unused_reset_first(struct config *config, struct text *why);
 
-// Whether a resumed run may set the option to anything: it has no effect, and what leaves it without is
-// compared itself.
+// Whether the option has no effect in a run, and what leaves it without is compared when a run is resumed:
+// then the option itself need not be.
 bool unused_on_resume(const struct option *option, const struct config *config);
 
 #endif

@@ -360,6 +360,7 @@ static void test_unused_options(void **state) {
         "{\"optimizer\": {\"muon_momentum\": 0.95, \"muon_scale\": \"moonlight\", \"momentum\": 0.9}, "
         "\"train\": {\"ema\": {\"decay\": 0.999}}}",
         1));
+    EXPECT_OK(resolve("{\"train\": {\"ema\": {\"decay\": 0.9, \"type\": \"none\"}}}", 1)); // switched off
     EXPECT_OK(resolve("{\"optimizer\": {\"type\": \"sgd\", \"betas\": [0.9, 0.95], \"eps\": 1e-8}, \"comm\": "
                       "{\"backend\": \"mpi\"}, \"device\": \"cpu\"}",
                       1));
