@@ -894,8 +894,9 @@ static void leave_out(struct translator *t, const struct option *option, const c
 
 static void leave_out_unused(struct translator *t) {
     struct text why = {0};
-    for (const struct option *option; (option = unused_reset_first(&t->out->config, &why)); text_free(&why))
-        leave_out(t, option, why.data);
+    for (int i = 0; i < n_options; i++, text_free(&why))
+        if (unused_reset(&options[i], &t->out->config, &why))
+            leave_out(t, &options[i], why.data);
 }
 
 // The rules between options, for one rank. The printed options are the given ones, so deriving others changes

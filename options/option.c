@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/json.h"
-
 // The words of each set of choices, and config_SET_name().
 #define CHOICES(set)         static const char *const set##_words[] = {
 #define WORD(constant, word) [constant] = word,
@@ -129,29 +127,6 @@ bool option_given(const char *full_name, const struct config *config) {
     const struct option *option = option_find(full_name);
     assert(option);
     return config->given[option - options];
-}
-
-void option_reset(const struct option *option, struct config *config) {
-    cJSON *initial =
-        option->initial ? cJSON_Parse(option->initial) : cJSON_CreateString(option->choices[option->chosen]);
-    enum status status = option_read(option, "schema.def", initial, config);
-    assert(status == STATUS_OK);
-    (void)status;
-    cJSON_Delete(initial);
-}
-
-bool option_is_default(const struct option *option, const struct config *config) {
-    struct config initial = {0};
-    struct text is = {0}, of_schema = {0};
-    option_reset(option, &initial);
-    option_print(option, config, &is);
-    option_print(option, &initial, &of_schema);
-    const bool same = strcmp(is.data, of_schema.data) == 0;
-    text_free(&is);
-    text_free(&of_schema);
-    if (option->type == OPTION_STRING)
-        free(*(char **)option_value(option, &initial));
-    return same;
 }
 
 const char *option_word(const struct option *option, const struct config *config) {

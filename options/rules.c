@@ -657,7 +657,13 @@ enum status rules_check_rest(const struct config *config, const bool *faulty, st
         if (!skip)
             TRY(faults_take(faults, rules[i].check(config)));
     }
-    return unused_check(config, faulty, faults);
+    for (int i = 0; i < n_options; i++) {
+        const bool from_files =
+            strncmp(options[i].section, "model", 5) == 0 && option_given("model.init_from", config);
+        if (!from_files)
+            TRY(faults_take(faults, unused_check(&options[i], config, faulty)));
+    }
+    return STATUS_OK;
 }
 
 // With train.max_minutes, the steps are as many as fit, unless the user limits them.
@@ -666,26 +672,18 @@ static void derive_max_steps(struct config *config) {
         config->train.max_steps = (int64_t)option_find("train.max_steps")->maximum;
 }
 
-void rules_derive_choices(struct config *config) {
-    if (config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW &&
-        !option_given("scheduler.type", config))
-        config->scheduler.type = CONFIG_SCHEDULE_CONSTANT;
-    if (config->train.train_batch_size == CONFIG_AUTO && !option_given("train.noise_scale_every", config))
-        config->train.noise_scale_every = 10;
-}
-
 enum status config_resolve(struct config *config, int world) {
     struct faults faults = faults_begin();
     derive_max_steps(config);
-    rules_derive_choices(config);
+    unused_derive_choices(config);
     if (!config->train.seq_len)
         config->train.seq_len = config->model.n_positions;
     config_derive_run_folder(config);
     enum status status = faults_take(&faults, derive_batches(config, world));
     for (int i = 0; i < N_RULES && status == STATUS_OK; i++)
         status = faults_take(&faults, rules[i].check(config));
-    if (status == STATUS_OK)
-        status = unused_check(config, NULL, &faults);
+    for (int i = 0; i < n_options && status == STATUS_OK; i++)
+        status = faults_take(&faults, unused_check(&options[i], config, NULL));
     return faults_end(&faults, status, NULL);
 }
 
@@ -719,10 +717,4 @@ bool config_compute_type(const struct config *config, enum dtype *type) {
 
 int64_t config_decay_steps(const struct config *config) {
     return config->scheduler.decay_steps ? config->scheduler.decay_steps : config->train.max_steps;
-}
-
-bool config_scales_losses(const struct config *config) {
-    if (config->fp16.loss_scaling == CONFIG_LOSS_SCALING_AUTO)
-        return config->precision.compute == CONFIG_COMPUTE_FP16;
-    return config->fp16.loss_scaling == CONFIG_LOSS_SCALING_ON;
 }

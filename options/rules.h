@@ -23,9 +23,6 @@ enum status faults_end(struct faults *faults, enum status status, const char *ad
 
 // Sets the options that are not given and whose default depends on model.family.
 void rules_take_defaults(struct config *config);
-// Sets the options that are not given and whose default depends on what is: the rate of schedule-free AdamW
-// is constant, and train_batch_size=auto measures the noise scale.
-void rules_derive_choices(struct config *config);
 // Adds to `faults` what config_resolve would refuse once they are mended. Left out are the rules that depend
 // on a faulty option, on model.init_from or the data, and on the number of ranks.
 //   faulty   (n_options) whether an option's value was refused

@@ -1,6 +1,5 @@
 #include "options/unused.h"
 
-#include <stdio.h>
 #include <string.h>
 
 struct dependence {
@@ -65,18 +64,30 @@ static const struct dependence dependences[] = {
     {"scheduler.decay_ratio", "scheduler.type", "warmup-stable-decay", NULL, "optimizer.type", NULL},
 };
 enum { N_DEPENDENCES = sizeof dependences / sizeof *dependences };
-#define EACH(row)                                                                                            \
-    const struct dependence *row = dependences;                                                              \
-    row < dependences + N_DEPENDENCES;                                                                       \
-    row++
 
-// The next option that a row names; NULL at the end.
-static const struct option *next_option(const char **names) {
-    char name[128];
-    const size_t n = strcspn(*names, " ");
-    snprintf(name, sizeof name, "%.*s", (int)n, *names);
-    *names += n + ((*names)[n] == ' ');
-    return n > 0 ? option_find(name) : NULL;
+// The next row that names the option; of NULL the first. NULL: there is none.
+static const struct dependence *next_row(const struct dependence *row, const struct option *option) {
+    const char *name = option_full_name(option);
+    for (row = row ? row + 1 : dependences; row < dependences + N_DEPENDENCES; row++)
+        if (text_has_word(row->options, name, strlen(name)))
+            return row;
+    return NULL;
+}
+
+// ---- choices that others decide
+
+void unused_derive_choices(struct config *config) {
+    if (config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW &&
+        !option_given("scheduler.type", config))
+        config->scheduler.type = CONFIG_SCHEDULE_CONSTANT;
+    if (config->train.train_batch_size == CONFIG_AUTO && !option_given("train.noise_scale_every", config))
+        config->train.noise_scale_every = 10;
+}
+
+bool config_scales_losses(const struct config *config) {
+    if (config->fp16.loss_scaling == CONFIG_LOSS_SCALING_AUTO)
+        return config->precision.compute == CONFIG_COMPUTE_FP16;
+    return config->fp16.loss_scaling == CONFIG_LOSS_SCALING_ON;
 }
 
 // The value as words of the table, without quotes. Loss scaling is resolved.
@@ -170,20 +181,13 @@ static enum status refuse(const struct dependence *row, const struct option *opt
     return status;
 }
 
-enum status unused_check(const struct config *config, const bool *faulty, struct faults *faults) {
-    const bool from_files = faulty && option_given("model.init_from", config);
-    const struct option *option, *refused = NULL; // once is enough
-    for (EACH(row))
-        for (const char *names = row->options; (option = next_option(&names));) {
-            // An average that is switched off by name keeps its decay.
-            const bool is_off =
-                strcmp(row->choice, "train.ema.type") == 0 && option_given(row->choice, config);
-            if (option == refused || is_off || (faulty && is_faulty(row, option, faulty)) ||
-                (from_files && strncmp(row->options, "model.", 6) == 0) || !is_unused(row, option, config))
-                continue;
-            refused = option;
-            TRY(faults_take(faults, refuse(row, option, config)));
-        }
+enum status unused_check(const struct option *option, const struct config *config, const bool *faulty) {
+    for (const struct dependence *row = NULL; (row = next_row(row, option));) {
+        // An average that is switched off by name keeps its decay.
+        const bool is_off = strcmp(row->choice, "train.ema.type") == 0 && option_given(row->choice, config);
+        if (!is_off && !(faulty && is_faulty(row, option, faulty)) && is_unused(row, option, config))
+            return refuse(row, option, config);
+    }
     return STATUS_OK;
 }
 
@@ -197,48 +201,48 @@ static void reset(const struct dependence *row, const struct option *option, str
     option_reset(option, config);
     config->given[option - options] = false;
     config->overridden[option - options] = true;
-    rules_derive_choices(config);
+    unused_derive_choices(config);
+}
+
+static bool is_replaced(const struct dependence *row, const struct config *config) {
+    return config->overridden[option_find(row->choice) - options] ||
+           (row->decides && config->overridden[option_find(row->decides) - options]);
+}
+
+static void drop(const struct option *option, struct config *config, const bool *faulty, bool is_printed) {
+    for (const struct dependence *row = NULL; (row = next_row(row, option));) {
+        if (!config->given[option - options] || config->overridden[option - options] ||
+            is_faulty(row, option, faulty) || is_used(row, config) ||
+            !(is_printed || is_replaced(row, config)))
+            continue;
+        if ((is_printed || row->rest) && !is_unused(row, option, config))
+            continue; // else a default that the user wrote goes too
+        text_add(&config->replaced, "%s%s=", config->replaced.length ? ", " : "", option_full_name(option));
+        option_print(option, config, &config->replaced);
+        text_add(&config->replaced, " (");
+        reset(row, option, config, &config->replaced);
+        text_add(&config->replaced, ")");
+    }
 }
 
 void unused_drop(struct config *config, const bool *faulty, bool is_printed) {
-    const struct option *option;
-    rules_derive_choices(config);
-    for (EACH(row))
-        for (const char *names = row->options; (option = next_option(&names));) {
-            const bool replaced = config->overridden[option_find(row->choice) - options] ||
-                                  (row->decides && config->overridden[option_find(row->decides) - options]);
-            // A default that the user wrote is dropped too.
-            if (!config->given[option - options] || config->overridden[option - options] ||
-                is_faulty(row, option, faulty) ||
-                !(is_unused(row, option, config)
-                      ? is_printed || replaced
-                      : replaced && !is_printed && !row->rest && !is_used(row, config)))
-                continue;
-            text_add(&config->replaced, "%s%s=", config->replaced.length ? ", " : "",
-                     option_full_name(option));
-            option_print(option, config, &config->replaced);
-            text_add(&config->replaced, " (");
-            reset(row, option, config, &config->replaced);
-            text_add(&config->replaced, ")");
-        }
+    unused_derive_choices(config);
+    for (int i = 0; i < n_options; i++) // a choice comes before what depends on it
+        drop(&options[i], config, faulty, is_printed);
 }
 
-const struct option *unused_reset_first(struct config *config, struct text *why) {
-    const struct option *option;
-    for (EACH(row))
-        for (const char *names = row->options; (option = next_option(&names));)
-            if (is_unused(row, option, config)) {
-                reset(row, option, config, why);
-                return option;
-            }
-    return NULL;
+bool unused_reset(const struct option *option, struct config *config, struct text *why) {
+    for (const struct dependence *row = NULL; (row = next_row(row, option));)
+        if (is_unused(row, option, config)) {
+            reset(row, option, config, why);
+            return true;
+        }
+    return false;
 }
 
 bool unused_on_resume(const struct option *option, const struct config *config) {
-    const struct option *each;
-    for (EACH(row))
-        for (const char *names = row->options; (each = next_option(&names));)
-            if (each == option && option_find(row->choice)->resume != FREE && !is_used(row, config))
-                return true;
+    for (const struct dependence *row = NULL; (row = next_row(row, option));)
+        if (option_find(row->choice)->resume != FREE && !is_used(row, config))
+            return true;
     return false;
 }

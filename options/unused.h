@@ -5,11 +5,16 @@
 #define ZERO_OPTIONS_UNUSED_H
 
 #include "options/option.h"
-#include "options/rules.h"
 
-// Adds a fault for each option that is set without effect.
-//   faulty   (n_options) as in rules_check_rest, whose exceptions apply; NULL: the config has no faults
-enum status unused_check(const struct config *config, const bool *faulty, struct faults *faults) MUST_CHECK;
+// Sets the choices that others decide where they are not given: the rate of schedule-free AdamW is constant,
+// and train_batch_size=auto measures the noise scale.
+void unused_derive_choices(struct config *config);
+
+// STATUS_INVALID: the option is set without effect.
+//   faulty   (n_options) whether an option's value was refused: then what depends on it is not checked. NULL:
+//            none was
+enum status unused_check(const struct option *option, const struct config *config,
+                         const bool *faulty) MUST_CHECK;
 
 // Resets options of the file that have no effect, because an override replaced what they depend on, and names
 // them in config->replaced.
@@ -17,9 +22,8 @@ enum status unused_check(const struct config *config, const bool *faulty, struct
 //                every option without effect is reset
 void unused_drop(struct config *config, const bool *faulty, bool is_printed);
 
-// Resets the first option that is set without effect, and appends the reason: "optimizer.type is sgd". NULL
-// when there is none.
-const struct option *unused_reset_first(struct config *config, struct text *why);
+// Resets the option if it is set without effect, and appends the reason: "optimizer.type is sgd".
+bool unused_reset(const struct option *option, struct config *config, struct text *why);
 
 // Whether the option has no effect in a run, and what leaves it without is compared when a run is resumed:
 // then the option itself need not be.

@@ -1,4 +1,5 @@
 // An option's value: read from JSON, with checks, and printed as JSON.
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -559,4 +560,29 @@ void option_print(const struct option *option, const struct config *config, stru
         print_groups(slot, out);
         break;
     }
+}
+
+// ---- defaults
+
+void option_reset(const struct option *option, struct config *config) {
+    cJSON *initial =
+        option->initial ? cJSON_Parse(option->initial) : cJSON_CreateString(option->choices[option->chosen]);
+    enum status status = option_read(option, "schema.def", initial, config);
+    assert(status == STATUS_OK);
+    (void)status;
+    cJSON_Delete(initial);
+}
+
+bool option_is_default(const struct option *option, const struct config *config) {
+    struct config initial = {0};
+    struct text is = {0}, of_schema = {0};
+    option_reset(option, &initial);
+    option_print(option, config, &is);
+    option_print(option, &initial, &of_schema);
+    const bool same = strcmp(is.data, of_schema.data) == 0;
+    text_free(&is);
+    text_free(&of_schema);
+    if (option->type == OPTION_STRING)
+        free(*(char **)option_value(option, &initial));
+    return same;
 }
