@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 #define TO_UTF_8 "-t UTF-8 {file} > utf8.txt"
 #define NOT_READ "it is not read here"
@@ -189,6 +190,19 @@ static bool is_tar(const char *start, size_t n) {
     return n >= 262 && memcmp(start + 257, "ustar", 5) == 0;
 }
 
+// Characters beyond ASCII, all valid but for one that is cut at the end, and no zero byte: token ids and
+// packed data are not so by chance, whatever control characters there are.
+static bool is_utf_8(const char *start, size_t n) {
+    const size_t valid = utf8_valid_bytes(start, n);
+    bool has_high = false;
+    for (size_t i = 0; i < valid; i++) {
+        if (start[i] == 0)
+            return false;
+        has_high |= (unsigned char)start[i] >= 0x80;
+    }
+    return has_high && n - valid < 4;
+}
+
 // Text of an 8-bit encoding, and UTF-8 with damage, have hardly a control character; of packed data and of
 // ids an eighth are some.
 static bool is_8_bit_text(const char *start, size_t n) {
@@ -215,6 +229,7 @@ enum file_kind file_kind_of(const char *start, size_t n) {
            : is_safetensors(start, n)   ? FILE_KIND_SAFETENSORS
            : is_tar(start, n)           ? FILE_KIND_TAR
            : text_is_readable(start, n) ? FILE_KIND_TEXT
+           : is_utf_8(start, n)         ? FILE_KIND_TEXT
            : is_utf_16(start, n)        ? FILE_KIND_TEXT_UTF_16
            : is_8_bit_text(start, n)    ? FILE_KIND_TEXT_8_BIT
                                         : FILE_KIND_UNKNOWN;

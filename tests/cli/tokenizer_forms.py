@@ -32,8 +32,7 @@ def characters(n, seed):
     found = []
     while len(found) < n:
         kind = draw.random()
-        first, end = ((1, 32) if kind < 0.02 else (32, 128) if kind < 0.5 else (128, 0x3000) if kind < 0.8
-                      else (0x3000, 0x20000) if kind < 0.97 else (32, 33))
+        first, end = (1, 128) if kind < 0.5 else (128, 0x3000) if kind < 0.8 else (0x3000, 0x20000) if kind < 0.97 else (32, 33)
         character = chr(draw.randrange(first, end))
         if known.category(character) not in ('Cn', 'Cs'):
             found.append(character)

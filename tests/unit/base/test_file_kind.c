@@ -35,6 +35,10 @@ static const struct {
     OF(GZIP, "\x1f\x8b\x08\0\0"),
     OF(TEXT, "{\"model\": {}}"),
     OF(TEXT, "\xc3\x84rger"),
+    OF(TEXT, "\x01\x02\xc3\x84\x03\x04"), // valid beyond ASCII
+    OF(TEXT, "\x01\x02\xc3\x84\x03\xe6\x97"),
+    OF(UNKNOWN, "\x01\x02\x03\x04"),
+    OF(UNKNOWN, "\x01\x02\xc3\x84\x03\0"),
     OF(TEXT_8_BIT, "\xc4rger, line after line"),
     OF(TEXT_UTF_16, "\xff\xfeH\0a\0"),
     OF(TEXT_UTF_16, "H\0e\0l\0l\0o\0 \0y\0o\0u\0"),
