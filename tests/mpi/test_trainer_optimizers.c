@@ -88,8 +88,8 @@ static void test_averages(void **state) {
     (void)state;
     static const char *const of_dtypes[N_PARTITIONS] = {
         "train.ema.type=exponential train.ema.decay=0.5 precision.compute=fp32",
-        "train.ema.type=exponential train.ema.decay=0.5 precision.compute=fp16 fp16.initial_scale_power=24 "
-        "fp16.hysteresis=1",
+        ("train.ema.type=exponential train.ema.decay=0.5 precision.compute=fp16 fp16.initial_scale_power=24 "
+         "fp16.hysteresis=1"),
         "train.ema.type=exponential train.ema.decay=0.5 precision.compute=bf16 optimizer.state_dtype=int8",
     };
     static const char *const of_rules[N_PARTITIONS] = {
