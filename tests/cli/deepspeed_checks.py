@@ -154,5 +154,20 @@ def train(model, tokens, batch, length, steps, config):
             'ways': {name: (value.detach() - before[name]).norm().item() for name, value in network.named_parameters()}}
 
 
+def save(model, out, stage):
+    """Saves a checkpoint of a stage after a step. Prints the elements of all parameters, by name."""
+    import deepspeed
+    import torch
+    import transformers
+    network = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    engine = engine_of(network, {'train_batch_size': 1, 'optimizer': {'type': 'Adam', 'params': {'lr': 1e-3, 'torch_adam': True}},
+                                 'zero_optimization': {'stage': int(stage)}})
+    tokens = torch.arange(9)[None]
+    step(engine, (tokens[:, :-1], tokens[:, 1:]))
+    engine.save_checkpoint(out)
+    with deepspeed.zero.GatheredParameters([value for value in network.parameters() if hasattr(value, 'ds_id')]):
+        return {name: value.flatten().tolist() for name, value in network.named_parameters()}
+
+
 if __name__ == '__main__':
     print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))

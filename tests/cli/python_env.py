@@ -20,6 +20,12 @@ NEWEST = ('torch==2.15.0', 'transformers==5.24.0', 'tokenizers==0.23.3', 'safete
           'deepspeed==0.19.8', 'schedulefree==1.4.1', 'numpy==2.2.6')
 
 
+def newest(*packages):
+    """Their requirements in NEWEST, for a test that needs nothing else of it."""
+    pins = {pin.split('==')[0].split('[')[0]: pin for pin in NEWEST}
+    return tuple(pins[package] for package in packages)
+
+
 def python_with(*requirements, large=False):
     """The Python of an environment with these requirements, such as 'gguf==0.10.0'. Skips the test where it cannot be had.
 

@@ -2,15 +2,17 @@
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 
 from harness import GOLDEN, CommandCase, golden_expected, relative
-from python_env import NEWEST, python_with
+from python_env import NEWEST, newest, python_with
 from test_averaging import tensors
 
 CHECKS = pathlib.Path(__file__).with_name('deepspeed_checks.py')
 # Without what they need: the sources are read.
-SOURCES, OLD_SOURCES = ('--no-deps', 'deepspeed==0.19.8'), ('--no-deps', 'deepspeed==0.14.4')
+SOURCES, OLD_SOURCES = ('--no-deps', *newest('deepspeed')), ('--no-deps', 'deepspeed==0.14.4')
 
 # The defaults of DeepSpeed 0.19.8, of SGD PyTorch's, by the options here.
 ADAM = {'lr': 1e-3, 'betas': [0.9, 0.999], 'eps': 1e-8, 'weight_decay': 0}
@@ -175,3 +177,34 @@ class Steps(DeepSpeedCase):
                             'optimizer': {'type': 'SGD', 'params': {'lr': self.PEAK}}, 'scheduler': {'type': name, 'params': params}})
             for mine, want in zip(self.deepspeed(self.STEPS)['rates'], self.RATES[name], strict=True):
                 self.assertAlmostEqual(mine / self.PEAK, want, delta=1e-9)
+
+
+class Checkpoints(DeepSpeedCase):
+    MODEL = GOLDEN / 'llama-tiny'
+
+    def obey(self, path, environment):
+        """Runs the command that the refusal of a checkpoint names, and gives the weights that it wrote."""
+        shutil.rmtree(self.folder / 'NEW', ignore_errors=True)
+        message = ' '.join(self.run_train('inspect', path, code=2).error.split())
+        command = re.search(r'Convert it once: (.*), copy the model', message).group(1)
+        subprocess.run(command, shell=True, cwd=self.folder, env=environment, check=True, capture_output=True)
+        shutil.copy(self.MODEL / 'config.json', self.folder / 'NEW')
+        self.run_train('inspect', 'NEW')
+        return tensors(self.folder / 'NEW')
+
+    def test_the_commands_of_messages_convert_them(self):
+        """Of stages 0, 2 and 3, and universal ones of 2 and 3. Stage 3's partitions lose the last bits on the way."""
+        python = python_with(*NEWEST, large=True)
+        environment = {**os.environ, 'PATH': f'{python.parent}:{os.environ["PATH"]}'}
+        for stage in 0, 2, 3:
+            saved = self.check(NEWEST, 'save', self.MODEL, f's{stage}', stage)
+            if stage:
+                subprocess.run([python, '-m', 'deepspeed.checkpoint.ds_to_universal', '--inject_missing_state', '--input_folder',
+                                f's{stage}/global_step1', '--output_folder', f'universal{stage}/global_step1'],
+                               cwd=self.folder, env=environment, check=True, capture_output=True)
+            for path in (f's{stage}', f'universal{stage}')[:2 if stage else 1]:
+                read = self.obey(path, environment)
+                self.assertEqual(read.keys(), saved.keys(), path)
+                for name, values in read.items():
+                    for value, want in zip(values, saved[name], strict=True):
+                        self.assertAlmostEqual(value, want, delta=1e-6, msg=f'{path}: {name}')

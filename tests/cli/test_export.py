@@ -16,12 +16,12 @@ from base64 import b64encode
 
 import harness
 from harness import CommandCase, GOLDEN, ROOT
-from python_env import NEWEST, python_with
+from python_env import NEWEST, newest, python_with
 
 CHECKS = pathlib.Path(__file__).with_name('export_checks.py')
 READERS = 'gguf==0.17.1', 'tokenizers==0.20.3', 'safetensors==0.4.5', 'numpy==1.26.4'
 TRANSFORMERS = 'torch==2.2.2', 'transformers==4.51.3', 'numpy==1.26.4'
-NEWEST_READERS = 'gguf==0.19.0', 'tokenizers==0.23.3', 'safetensors==0.8.0', 'numpy==2.4.6'
+NEWEST_READERS = 'gguf==0.19.0', *newest('tokenizers', 'safetensors', 'numpy')
 LLAMA, NEWEST_LLAMA = ('llama-cpp-python==0.3.16',), ('llama-cpp-python==0.3.36',)
 
 # Of a block, by Hugging Face's names.

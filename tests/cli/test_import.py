@@ -9,12 +9,11 @@ import struct
 import harness
 from harness import GOLDEN
 from import_checks import MODELS
-from python_env import NEWEST
+from python_env import NEWEST, newest
 from test_export import LLAMA, NEWEST_LLAMA, TRANSFORMERS, ExportCase, read_safetensors
 from test_tokenizers import TokenizerCase
 
 CHECKS = pathlib.Path(__file__).with_name('import_checks.py')
-NEWEST_TOKENIZERS = ('tokenizers==0.23.3',)
 TIKTOKEN, OLD_TIKTOKEN = ('tiktoken==0.14.0',), ('tiktoken==0.7.0',)
 # Two sums of 59 logarithms of probabilities in fp32, of logits within 5e-6 of each other (test_transformers).
 LOSS_TOLERANCE = 1e-5
@@ -318,7 +317,7 @@ class WithOthers(TokenizerCase, ImportCase):
             self.ids_agree(requirements, self.write(content, f'added-{name}'))
 
     def test_newest_tokenizers(self):
-        self.check_tokenizers(NEWEST_TOKENIZERS)
+        self.check_tokenizers(newest('tokenizers'))
 
     def test_old_tokenizers(self):
         from test_export import READERS

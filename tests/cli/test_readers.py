@@ -7,10 +7,11 @@ import unittest
 
 import harness
 from harness import GOLDEN
+from python_env import newest
 from test_export import ExportCase, LLAMA, NEWEST_LLAMA, read_safetensors
 from test_tokenizers import TokenizerCase, byte_alphabet
 
-TRANSFORMERS = ('transformers==5.24.0', 'tokenizers==0.23.3'), ('transformers==4.51.3', 'tokenizers==0.21.4')  # without PyTorch
+TRANSFORMERS = newest('transformers', 'tokenizers'), ('transformers==4.51.3', 'tokenizers==0.21.4')  # without PyTorch
 TEXTS = ['  12', ' 12 345', 'e\u0301', ' a', '', '\n\n', 'a<|im_end|>b', '<think>x</think>', "KING'S 1611,\r\n  x", '\u1100\u1161 \u212b']
 MERGED = 'ĠĠ', 'Ġ1', '12', 'ab'
 TEMPLATE = '{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"\\\'é\n'
