@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
+#include "base/memory.h"
 #include "base/region.h"
 #include "base/status.h"
 
@@ -232,15 +233,22 @@ const char *cuda_device_cudnn(char *buffer, size_t size);
 //   type   one of the compute types
 enum status device_fill_random(struct stream *stream, void *memory, size_t bytes, enum dtype type) MUST_CHECK;
 
+// Memory of the device that a measurement may use, so that it allocates none.
+struct gemm_memory {
+    struct arena weights;             // (n_embd, 4 n_embd) numbers or more; only read
+    struct arena matrices, workspace; // overwritten
+};
 // Measures the FLOP/s of linear_forward on random (rows, n_embd) x (n_embd, 4 n_embd), repeated for about
 // `seconds` and at least a few times. On the CPU, rows are limited so that those few repetitions fit into the
 // time.
+//   memory   NULL: allocates it, and frees it again. STATUS_FAILED if it is too small
 struct gemm_rate {
     double best; // fastest repetition: the peak for utilization
     double mean; // all repetitions: the sustained rate, on a machine that is shared or throttles
 };
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
-                                     double seconds, struct gemm_rate *rate) MUST_CHECK;
+                                     double seconds, const struct gemm_memory *memory,
+                                     struct gemm_rate *rate) MUST_CHECK;
 // Measures memory bandwidth: bytes/s of a += k b (two reads and a write), the best of a few passes over
 // arrays several times the size of the caches, at most an eighth of the available memory. Takes a fraction of
 // a second.

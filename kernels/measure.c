@@ -60,32 +60,49 @@ struct measured_product {
     void *x, *weight, *out;
     struct stream stream;
     int n_together; // products per timing
+    bool is_lent;   // the memory
 };
 
 static void measured_product_free(struct device *device, struct measured_product *product) {
     stream_drain(&product->stream); // after a failure, copies may still be on their way
-    device->memory_delete(device, product->x, product->x_bytes);
-    device->memory_delete(device, product->weight, product->weight_bytes);
-    device->memory_delete(device, product->out, product->out_bytes);
-    device->memory_delete(device, product->stream.workspace, product->stream.workspace_bytes);
+    if (!product->is_lent) {
+        device->memory_delete(device, product->x, product->x_bytes);
+        device->memory_delete(device, product->weight, product->weight_bytes);
+        device->memory_delete(device, product->out, product->out_bytes);
+        device->memory_delete(device, product->stream.workspace, product->stream.workspace_bytes);
+    }
     stream_free(&product->stream);
 }
 
+// Takes memory from what is lent, or with NULL allocates it.
+static enum status take(struct device *device, struct arena *lent, size_t bytes, void **out) {
+    if (!lent)
+        return device->memory_new(device, bytes, "matrices for measuring the GEMM rate", out);
+    if (lent->bytes < bytes)
+        return FAIL(STATUS_FAILED, "the memory lent for measuring the GEMM rate is too small");
+    const size_t taken = region_padded(bytes) < lent->bytes ? region_padded(bytes) : lent->bytes;
+    *out = lent->data;
+    lent->data = (char *)lent->data + taken;
+    lent->bytes -= taken;
+    return STATUS_OK;
+}
+
 static enum status measured_product_init(struct device *device, int rows, int n_embd, enum dtype type,
-                                         struct measured_product *product) {
+                                         const struct gemm_memory *memory, struct measured_product *product) {
+    struct gemm_memory lent = memory ? *memory : (struct gemm_memory){0};
     int64_t size = (int64_t)dtype_size(type);
     int n_out = MEASURED_WIDENING * n_embd;
     product->x_bytes = (size_t)(size * rows * n_embd);
     product->out_bytes = (size_t)(size * rows * n_out);
     product->weight_bytes = (size_t)(size * n_out * n_embd);
     TRY(stream_init(&product->stream, device));
-    TRY(device->memory_new(device, product->x_bytes, "matrices for measuring the GEMM rate", &product->x));
-    TRY(device->memory_new(device, product->weight_bytes, "matrices for measuring the GEMM rate",
-                           &product->weight));
-    TRY(device->memory_new(device, product->out_bytes, "matrices for measuring the GEMM rate",
-                           &product->out));
+    product->is_lent = memory != NULL;
+    TRY(take(device, memory ? &lent.matrices : NULL, product->x_bytes, &product->x));
+    TRY(take(device, memory ? &lent.matrices : NULL, product->out_bytes, &product->out));
+    TRY(take(device, memory ? &lent.weights : NULL, product->weight_bytes, &product->weight));
     TRY(device_fill_random(&product->stream, product->x, product->x_bytes, type));
-    TRY(device_fill_random(&product->stream, product->weight, product->weight_bytes, type));
+    if (!memory)
+        TRY(device_fill_random(&product->stream, product->weight, product->weight_bytes, type));
     product->args = (struct linear_forward_args){
         .out = product->out,
         .x = product->x,
@@ -99,8 +116,8 @@ static enum status measured_product_init(struct device *device, int rows, int n_
     };
     TRY(device->ops->workspace_bytes(device, OP_linear_forward, &product->args,
                                      &product->stream.workspace_bytes));
-    return device->memory_new(device, product->stream.workspace_bytes, "matrices for measuring the GEMM rate",
-                              &product->stream.workspace);
+    return take(device, memory ? &lent.workspace : NULL, product->stream.workspace_bytes,
+                &product->stream.workspace);
 }
 
 static enum status run_product(struct device *device, struct measured_product *product, double *seconds) {
@@ -154,11 +171,12 @@ static int measured_rows(const struct device *device, int rows, int n_embd, doub
 }
 
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
-                                     double seconds, struct gemm_rate *rate) {
+                                     double seconds, const struct gemm_memory *memory,
+                                     struct gemm_rate *rate) {
     n_embd = n_embd < MOST_N_EMBD ? n_embd : MOST_N_EMBD;
     rows = measured_rows(device, rows, n_embd, seconds);
     struct measured_product product = {0};
-    enum status status = measured_product_init(device, rows, n_embd, type, &product);
+    enum status status = measured_product_init(device, rows, n_embd, type, memory, &product);
     if (status == STATUS_OK)
         status =
             time_products(device, &product, 2.0 * rows * n_embd * MEASURED_WIDENING * n_embd, seconds, rate);

@@ -27,13 +27,15 @@ static double share_of_processors(const struct trainer *trainer) {
 }
 
 // Of this rank.
-static enum status measure_own_rate(const struct trainer *trainer, double *flops_per_s) {
+//   memory   NULL: allocated
+static enum status measure_own_rate(const struct trainer *trainer, const struct gemm_memory *memory,
+                                    double *flops_per_s) {
     const struct config *config = trainer->config;
     int64_t all_rows = config->train.micro_batch_size * config->train.seq_len;
     int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
     struct gemm_rate rate = {0};
     enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
-                                                  trainer->type, measuring_seconds(config), &rate);
+                                                  trainer->type, measuring_seconds(config), memory, &rate);
     *flops_per_s = rate.best * share_of_processors(trainer);
     return status;
 }
@@ -48,7 +50,7 @@ static enum status find_dense_peak(struct trainer *trainer) {
 }
 
 enum status trainer_measure_rate(struct trainer *trainer) {
-    enum status status = measure_own_rate(trainer, &trainer->gemm_rate);
+    enum status status = measure_own_rate(trainer, NULL, &trainer->gemm_rate);
     if (status == STATUS_OK)
         status = gpt_flops_per_token(&trainer->params, (int)trainer->config->train.seq_len,
                                      &trainer->flops_per_token);
@@ -59,11 +61,21 @@ enum status trainer_measure_rate(struct trainer *trainer) {
     return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
 }
 
+// Of the run, for which the plan holds: between steps it needs the weights, but no activations.
+static struct gemm_memory memory_between_steps(const struct trainer *trainer) {
+    const struct region_memory *memory = &trainer->memory;
+    const enum region_place place = trainer->device->place;
+    return (struct gemm_memory){.weights = region_memory_arena(memory, REGION_PARAMS, place),
+                                .matrices = region_memory_arena(memory, REGION_ACTIVATIONS, place),
+                                .workspace = region_memory_arena(memory, REGION_WORKSPACE, place)};
+}
+
 enum status trainer_check_rate(struct trainer *trainer, double achieved) {
     double now, before = trainer->gemm_rate;
     if (achieved <= before)
         return STATUS_OK;
-    if (measure_own_rate(trainer, &now) != STATUS_OK) { // no memory is left for it, for example
+    const struct gemm_memory memory = memory_between_steps(trainer);
+    if (measure_own_rate(trainer, &memory, &now) != STATUS_OK) { // the run's is too small, for example
         status_clear();
         now = 0;
     }

@@ -279,7 +279,7 @@ static enum status measure_limits(struct bench *bench) {
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct gemm_rate rate;
         TRY(device_measure_gemm_rate(bench->device, bench->B * bench->T, C, (enum dtype)type, GEMM_SECONDS,
-                                     &rate));
+                                     NULL, &rate));
         bench->gemm_rate[type] = rate.best;
     }
     return device_measure_bandwidth(bench->device, &bench->bandwidth);
@@ -404,7 +404,7 @@ static enum status measure_gemm(void *device, const char *request, double *flops
         return FAIL(STATUS_INVALID,
                     "bench --gemm: expected TYPE ROWS N_EMBD SECONDS, such as fp32 4096 768 5, got \"%s\"",
                     request);
-    TRY(device_measure_gemm_rate(device, rows, n_embd, type, seconds, &rate));
+    TRY(device_measure_gemm_rate(device, rows, n_embd, type, seconds, NULL, &rate));
     *flops_per_s = rate.mean;
     return STATUS_OK;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
 #include "base/processors.h"
 #include "kernels/ops.h"
 #include "kernels/profile.h"
@@ -144,12 +145,14 @@ static enum status settle(struct comm *comm) {
 static struct comm_id begin_host_call(struct comm *comm, enum comm_collective collective,
                                       enum comm_operation operation) {
     comm->traffic.calls[operation]++;
+    comm->traffic.host_s -= clock_monotonic_s(); // until end_host_call
     profile_begin(comm->profile, PROFILE_SPAN, comm_collective_name(collective));
     return (struct comm_id){rank_state_issue(comm->state, collective), collective};
 }
 
 static enum status end_host_call(struct comm *comm, size_t bytes, enum status status) {
     profile_end(comm->profile, (struct operation_cost){.bytes = (double)bytes});
+    comm->traffic.host_s += clock_monotonic_s();
     return status;
 }
 

@@ -49,6 +49,7 @@ struct comm_traffic {
     uint64_t calls[N_COMM_OPERATIONS]; // collectives; 0 with one rank
     double busy_s;                     // spent in bulk collectives
     double waited_s;                   // of busy_s, the time during which the caller waited
+    double host_s; // spent in collectives on host memory, while the caller waited; without the bulk ones
 };
 
 // How bulk collectives of GPUs travel.
