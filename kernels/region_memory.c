@@ -18,9 +18,8 @@ size_t region_memory_bytes(const struct region_memory *memory, enum region_place
 
 struct arena region_memory_arena(const struct region_memory *memory, enum region_kind kind,
                                  enum region_place place) {
-    return (struct arena){
-        .data = place == REGION_HOST ? memory->on_host[kind].data : memory->on_device[kind],
-        .bytes = memory->table.arena_bytes[kind][place]};
+    return (struct arena){.data = place == REGION_HOST ? memory->on_host[kind].data : memory->on_device[kind],
+                          .bytes = memory->table.arena_bytes[kind][place]};
 }
 
 // Checks the total of all kinds up front: pages count as used only once they are touched, so checking kind by

@@ -23,7 +23,8 @@ struct region_memory {
 void region_memory_init(struct region_memory *memory, struct device *device);
 // Bytes that region_memory_allocate will allocate at a place, padding included.
 size_t region_memory_bytes(const struct region_memory *memory, enum region_place place);
-// The memory of all regions of a kind and place, once it is allocated; mapped_bytes 0. No data: there are none.
+// The memory of all regions of a kind and place, once it is allocated; mapped_bytes 0. No data: there are
+// none.
 struct arena region_memory_arena(const struct region_memory *memory, enum region_kind kind,
                                  enum region_place place);
 // Allocates zeroed memory for all regions and binds them, so that region_data finds them. Errors:

@@ -215,10 +215,12 @@ def run_once(arguments, config, ranks, stage):
         sys.stderr.write(out)
         fail(f'stage {stage} on {plural(ranks, "rank")} ended with exit code {process.returncode}: '
              f'{shlex.join(command)}', 1)
-    lines = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+    sessions, lines = ([json.loads(line) for line in (folder / name).read_text().splitlines()]
+                       for name in ('sessions.jsonl', 'metrics.jsonl'))
+    (constants,) = (line for line in sessions if line['event'] == 'constants')
     manifest = json.loads(next((folder / 'checkpoints').glob('step-*/manifest.json')).read_text())
     shutil.rmtree(folder)
-    return [line for line in lines if 'loss' in line], manifest, others
+    return [constants | line for line in lines if 'loss' in line], manifest, others
 
 
 def measure(arguments, config):

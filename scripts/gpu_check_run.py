@@ -77,10 +77,12 @@ def run(words, seconds, environment, text=None):
 
 
 def steps_of(folder):
-    """The steps in a run's metrics.jsonl, without a last line that is not complete."""
-    path = folder / 'metrics.jsonl'
-    lines = path.read_text().split('\n')[:-1] if path.exists() else []
-    return [entry for entry in map(json.loads, lines) if 'loss' in entry]
+    """The steps in a run's metrics.jsonl, without a last line that is not complete, each with what its session's lines
+    leave to sessions.jsonl."""
+    sessions, lines = (list(map(json.loads, path.read_text().split('\n')[:-1] if path.exists() else []))
+                       for path in (folder / 'sessions.jsonl', folder / 'metrics.jsonl'))
+    constants = [line for line in sessions if line['event'] == 'constants'] or [{}]
+    return [constants[-1] | entry for entry in lines if 'loss' in entry]
 
 
 def follow(words, folder, wanted, seconds, environment):

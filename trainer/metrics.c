@@ -8,11 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "trainer/runs/sessions.h"
 
 #define LARGEST_METRICS ((size_t)4 << 30)
 
@@ -54,7 +56,8 @@ static enum status remove_lines(struct metrics *metrics, int64_t steps_done) {
 }
 
 enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) {
-    *metrics = (struct metrics){.path = file_path("%s/metrics.jsonl", folder), .descriptor = -1};
+    *metrics = (struct metrics){
+        .path = file_path("%s/metrics.jsonl", folder), .folder = copy_string(folder), .descriptor = -1};
     TRY(remove_lines(metrics, steps_done));
     metrics->n_missing += steps_done > metrics->last_step ? steps_done - metrics->last_step : 0;
     TRY(file_open_regular(metrics->path, O_WRONLY | O_CREAT | O_APPEND, &metrics->descriptor));
@@ -117,8 +120,33 @@ void metrics_log_measured(const struct step_metrics *step, int world) {
              world > 1 ? "; the total is of the largest rank, the rest of rank 0" : "");
 }
 
+// What is the same in all steps of a session.
+static void add_constants(struct text *line, const struct step_metrics *step) {
+    text_add(line, "\"step\": %" PRId64 ", \"mfu_of\": \"%s\", \"threads\": %d", step->step,
+             step->mfu_of_dense_peak ? "dense peak" : "measured GEMM rate", step->threads);
+    text_add(line, ", \"total_planned_bytes\": %zu, \"program_planned_bytes\": %zu",
+             step->total_planned_bytes, beyond(step->total_planned_bytes, step->model_planned_bytes));
+    text_add(line, ", \"model_planned_bytes\": %zu, \"model_bytes\": %zu", step->model_planned_bytes,
+             step->model_bytes);
+    text_add(line, ", \"device_planned_bytes\": %zu, \"device_bytes\": %zu", step->device_planned_bytes,
+             step->device_bytes);
+    add_kinds(line, "model_memory_planned", step->planned);
+    add_kinds(line, "model_memory", step->measured);
+}
+
+static enum status write_constants(struct metrics *metrics) {
+    if (metrics->constants.length > 0)
+        TRY(sessions_constants(metrics->folder, metrics->constants.data));
+    text_free(&metrics->constants);
+    return STATUS_OK;
+}
+
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) {
     struct text line = {0};
+    if (!metrics->has_constants)
+        add_constants(&metrics->constants, step);
+    metrics->has_constants = true;
+    const enum status constants = write_constants(metrics); // first, so that who reads a step finds them
     text_add(&line, "{\"step\": %" PRId64 ", \"total_steps\": %" PRId64, step->step, step->total);
     add_number(&line, "wall_time", clock_wall_s());
     add_number(&line, "loss", step->loss);
@@ -137,20 +165,9 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "tokens_per_s", step->tokens_per_s);
     add_number(&line, "step_ms", step->step_ms);
     add_number(&line, "mfu", step->mfu);
-    text_add(&line, ", \"mfu_of\": \"%s\"", step->mfu_of_dense_peak ? "dense peak" : "measured GEMM rate");
     add_number(&line, "of_gemm", step->of_gemm);
-    text_add(&line, ", \"total_planned_bytes\": %zu, \"total_bytes\": %zu", step->total_planned_bytes,
-             step->total_bytes);
-    text_add(&line, ", \"model_planned_bytes\": %zu, \"model_bytes\": %zu", step->model_planned_bytes,
-             step->model_bytes);
-    text_add(&line, ", \"program_planned_bytes\": %zu, \"program_bytes\": %zu",
-             beyond(step->total_planned_bytes, step->model_planned_bytes),
+    text_add(&line, ", \"total_bytes\": %zu, \"program_bytes\": %zu", step->total_bytes,
              beyond(step->total_bytes, step->model_bytes));
-    text_add(&line, ", \"threads\": %d", step->threads);
-    text_add(&line, ", \"device_planned_bytes\": %zu, \"device_bytes\": %zu", step->device_planned_bytes,
-             step->device_bytes);
-    add_kinds(&line, "model_memory_planned", step->planned);
-    add_kinds(&line, "model_memory", step->measured);
     text_add(&line, ", \"comm_bytes\": %" PRIu64 ", \"comm_planned_bytes\": %" PRIu64, step->comm_bytes,
              step->comm_planned_bytes);
     text_add(&line, ", \"comm_calls\": %" PRIu64 ", \"comm_planned_calls\": %" PRIu64, step->comm_calls,
@@ -167,7 +184,8 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     if (step->measures_noise || step->batch_size != metrics->batch_size)
         tensorboard_add(&metrics->board, step->step, "train/batch_size", (double)step->batch_size);
     metrics->batch_size = step->batch_size;
-    return tensorboard_flush(&metrics->board);
+    TRY(tensorboard_flush(&metrics->board));
+    return constants;
 }
 
 // The losses of a mixture's sources.
@@ -243,13 +261,16 @@ enum status metrics_tasks(struct metrics *metrics, int64_t step, const struct ta
 void metrics_close(struct metrics *metrics) {
     if (metrics->path && metrics->descriptor >= 0) {
         // Of a run that failed for them, whose message stays: the disk may have room by now.
-        const enum status written = metrics->lines.length > 0 ? write_lines(metrics) : STATUS_OK;
-        (void)written;
+        const enum status written = metrics->lines.length > 0 ? write_lines(metrics) : STATUS_OK,
+                          constants = write_constants(metrics);
+        (void)written, (void)constants;
         close(metrics->descriptor);
     }
     text_free(&metrics->lines);
+    text_free(&metrics->constants);
     tensorboard_close(&metrics->board);
     free(metrics->path);
+    free(metrics->folder);
     *metrics = (struct metrics){0};
 }
 

@@ -49,7 +49,7 @@ struct step_metrics {
     size_t planned[N_REGION_KINDS], measured[N_REGION_KINDS]; // rank 0's memory by kind
     uint64_t comm_bytes, comm_calls;                          // sent by rank 0 in this step
     uint64_t comm_planned_bytes, comm_planned_calls;          // by the plan
-    double comm_ms;                                           // time in communication
+    double comm_ms;     // time in communication, control messages included
     double comm_hidden; // fraction of comm_ms that overlapped with compute, 0 to 1
 };
 
@@ -73,18 +73,22 @@ struct eval_metrics {
 
 struct metrics {
     char *path; // NULL: not open
+    char *folder;
     int descriptor;
     struct text lines; // that could not be written yet
     struct tensorboard board;
-    int64_t batch_size; // of the step written last; 0: none yet
-    int64_t last_step;  // when it was opened: the last step that has a line; 0: none
-    int64_t n_missing;  // and how many steps have none, of those from the first line to steps_done
+    bool has_constants;    // of this session
+    struct text constants; // that could not be written yet
+    int64_t batch_size;    // of the step written last; 0: none yet
+    int64_t last_step;     // when it was opened: the last step that has a line; 0: none
+    int64_t n_missing;     // and how many steps have none, of those from the first line to steps_done
 };
 
 // Opens FOLDER/metrics.jsonl for appending, and a new TensorBoard events file. Removes the lines and events
 // of steps after `steps_done`, which a resumed run writes again, and an incomplete last one.
 enum status metrics_open(struct metrics *metrics, const char *folder, int64_t steps_done) MUST_CHECK;
 // These write a line each. On a failure it is kept, and written before the next one, or at the end.
+// The first call also appends to FOLDER/sessions.jsonl what is the same in all steps of a session.
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *step) MUST_CHECK;
 enum status metrics_eval(struct metrics *metrics, const struct eval_metrics *eval) MUST_CHECK;
 // {"step": N, "tasks": {NAME: {"acc": X, "acc_stderr": X, ..., "items": N}}} and events named tasks/NAME/acc.

@@ -334,6 +334,24 @@ static void describe_regularization(const struct config *config) {
     text_free(&list);
 }
 
+// When bulk collectives run. Stages 0 and 1 reduce a bucket as soon as backward has filled it: one that holds
+// all units but the first, whose gradients come last, is not full before.
+static void describe_overlap(const struct trainer *trainer, char *out, size_t size) {
+    const struct config *config = trainer->config;
+    const struct params *params = &trainer->params;
+    const int64_t bucket = config->zero_optimization.reduce_bucket_size,
+                  most = (int64_t)(params->n_elements - params->units[0].elements);
+    const bool overlaps = config->zero_optimization.overlap_comm;
+    if (overlaps && config->zero_optimization.stage < 2 && bucket > most)
+        snprintf(
+            out, size,
+            "after computing: zero_optimization.reduce_bucket_size=%lld holds the model; at most %lld lets "
+            "stages 0 and 1 reduce while backward computes",
+            (long long)bucket, (long long)most);
+    else
+        snprintf(out, size, "%s", overlaps ? "while computing" : "between computations");
+}
+
 static void describe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     const struct comm *comm = trainer->comm;
@@ -344,11 +362,12 @@ static void describe(const struct trainer *trainer) {
                  trainer->dense_peak / 1e9, 100 * trainer->gemm_rate / trainer->dense_peak);
     else if (trainer->device->place == REGION_DEVICE)
         log_info("the dense peak of this GPU is not known: utilization is of the measured GEMM rate");
+    char overlap[200];
+    describe_overlap(trainer, overlap, sizeof overlap);
     if (comm->world > 1)
         log_info("ranks: %d, %d on this machine; ZeRO stage %lld, partition %s, communication %s",
                  comm->world, comm->local_world, (long long)config->zero_optimization.stage,
-                 config_partition_name(config->zero_optimization.partition),
-                 config->zero_optimization.overlap_comm ? "while computing" : "between computations");
+                 config_partition_name(config->zero_optimization.partition), overlap);
     if (comm->path_text[0])
         log_info("ranks exchange %s", comm->path_text);
     bool asked = config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU ||

@@ -262,7 +262,8 @@ static void measure_traffic(const struct trainer *trainer, const struct comm_tra
     }
     now->comm_planned_bytes = comm_volume_bytes(&trainer->volume);
     now->comm_planned_calls = comm_volume_calls(&trainer->volume);
-    double busy = after->busy_s - before->busy_s, waited = after->waited_s - before->waited_s;
+    const double host = after->host_s - before->host_s, busy = after->busy_s - before->busy_s + host,
+                 waited = after->waited_s - before->waited_s + host;
     now->comm_ms = busy * 1e3;
     now->comm_hidden = busy > 0 ? fmax(0, 1 - waited / busy) : 0;
 }

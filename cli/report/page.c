@@ -193,36 +193,9 @@ static void add_object(struct text *out, const char *name, const struct figure *
 #define ADD_OBJECT(out, name, figures)                                                                       \
     add_object(out, name, figures, (int)(sizeof(figures) / sizeof *(figures)))
 
-static void add_figures(struct text *out, const struct run_record *record) {
-    const double *last = record->last.values;
-    const bool any = record->n_steps > 0;
-    const struct figure figures[] = {{"loss", run_record_recent_loss(record)},
-                                     {"val_loss", record->last_val},
-                                     {"best_val_loss", record->best_loss},
-                                     {"best_val_step", record->n_evals > 0 ? (double)record->best_step : NAN},
-                                     {"bits_per_byte", record->last_bits},
-                                     {"tokens", any ? last[METRIC_TOKENS] : NAN},
-                                     {"hours", any ? record->hours : NAN},
-                                     {"tokens_per_s", run_record_tokens_per_s(record)},
-                                     {"spikes", any ? last[METRIC_SPIKES] : NAN},
-                                     {"skipped_steps", any ? last[METRIC_SKIPPED_STEPS] : NAN},
-                                     {"mfu",
-                                      record->mfu_seconds > 0 ? record->mfu_seconds / record->step_s : NAN}},
-                        time[] = {{"steps_s", record->step_s}, {"exposed_s", record->exposed_comm_s}},
-                        totals[] = {{"host_planned", any ? last[METRIC_TOTAL_PLANNED] : NAN},
-                                    {"host", any ? last[METRIC_TOTAL] : NAN},
-                                    {"device_planned", any ? last[METRIC_DEVICE_PLANNED] : NAN},
-                                    {"device", any ? last[METRIC_DEVICE] : NAN}},
-                        comm[] = {{"bytes", any ? last[METRIC_COMM_BYTES] : NAN},
-                                  {"planned_bytes", any ? last[METRIC_COMM_PLANNED_BYTES] : NAN},
-                                  {"calls", any ? last[METRIC_COMM_CALLS] : NAN},
-                                  {"planned_calls", any ? last[METRIC_COMM_PLANNED_CALLS] : NAN},
-                                  {"ms", any ? last[METRIC_COMM_MS] : NAN},
-                                  {"hidden", any ? last[METRIC_COMM_HIDDEN] : NAN}};
-    ADD_OBJECT(out, "figures", figures);
-    ADD_OBJECT(out, "time", time);
-    ADD_OBJECT(out, "totals", totals);
-    ADD_OBJECT(out, "comm", comm);
+static double number_in(const cJSON *object, const char *name) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
 // Only the numbers of {"params": bytes, ...}, as anything could be there.
@@ -240,12 +213,21 @@ static void add_kinds(struct text *out, const char *name, const cJSON *kinds) {
     text_add(out, "}");
 }
 
-// What the last step's line has that is no number.
-static void add_last(struct text *out, const struct run_record *record) {
-    cJSON *line = record->last_text.length > 0 ? cJSON_Parse(record->last_text.data) : NULL;
-    const cJSON *mfu_of = cJSON_GetObjectItemCaseSensitive(line, "mfu_of"),
-                *planned = cJSON_GetObjectItemCaseSensitive(line, "model_memory_planned"),
-                *measured = cJSON_GetObjectItemCaseSensitive(line, "model_memory");
+// What does not change in a session: of the newest that has done a step; of an earlier version's runs, what
+// the last step's line has of it. NULL: none.
+static cJSON *constants_of(const struct run_record *record) {
+    int i = record->n_sessions - 1;
+    while (i > 0 && !record->sessions[i].constants[0])
+        i--;
+    if (i >= 0 && record->sessions[i].constants[0])
+        return cJSON_Parse(record->sessions[i].constants);
+    return record->last_text.length > 0 ? cJSON_Parse(record->last_text.data) : NULL;
+}
+
+static void add_constants(struct text *out, const cJSON *constants) {
+    const cJSON *mfu_of = cJSON_GetObjectItemCaseSensitive(constants, "mfu_of"),
+                *planned = cJSON_GetObjectItemCaseSensitive(constants, "model_memory_planned"),
+                *measured = cJSON_GetObjectItemCaseSensitive(constants, "model_memory");
     add_string(out, "mfu_of", cJSON_IsString(mfu_of) ? mfu_of->valuestring : "measured GEMM rate");
     text_add(out, ",\n \"memory\": %s", planned || measured ? "{" : "null");
     if (planned || measured) {
@@ -254,7 +236,41 @@ static void add_last(struct text *out, const struct run_record *record) {
         add_kinds(out, "measured", measured);
         text_add(out, "}");
     }
-    cJSON_Delete(line);
+}
+
+static void add_figures(struct text *out, const struct run_record *record) {
+    const double *last = record->last.values;
+    const bool any = record->n_steps > 0;
+    const struct figure figures[] = {{"loss", run_record_recent_loss(record)},
+                                     {"val_loss", record->last_val},
+                                     {"best_val_loss", record->best_loss},
+                                     {"best_val_step", record->n_evals > 0 ? (double)record->best_step : NAN},
+                                     {"bits_per_byte", record->last_bits},
+                                     {"tokens", any ? last[METRIC_TOKENS] : NAN},
+                                     {"hours", any ? record->hours : NAN},
+                                     {"tokens_per_s", run_record_tokens_per_s(record)},
+                                     {"spikes", any ? last[METRIC_SPIKES] : NAN},
+                                     {"skipped_steps", any ? last[METRIC_SKIPPED_STEPS] : NAN},
+                                     {"mfu",
+                                      record->mfu_seconds > 0 ? record->mfu_seconds / record->step_s : NAN}},
+                        time[] = {{"steps_s", record->step_s}, {"exposed_s", record->exposed_comm_s}},
+                        comm[] = {{"bytes", any ? last[METRIC_COMM_BYTES] : NAN},
+                                  {"planned_bytes", any ? last[METRIC_COMM_PLANNED_BYTES] : NAN},
+                                  {"calls", any ? last[METRIC_COMM_CALLS] : NAN},
+                                  {"planned_calls", any ? last[METRIC_COMM_PLANNED_CALLS] : NAN},
+                                  {"ms", any ? last[METRIC_COMM_MS] : NAN},
+                                  {"hidden", any ? last[METRIC_COMM_HIDDEN] : NAN}};
+    cJSON *constants = constants_of(record);
+    const struct figure totals[] = {{"host_planned", number_in(constants, "total_planned_bytes")},
+                                    {"host", any ? last[METRIC_TOTAL] : NAN},
+                                    {"device_planned", number_in(constants, "device_planned_bytes")},
+                                    {"device", number_in(constants, "device_bytes")}};
+    ADD_OBJECT(out, "figures", figures);
+    ADD_OBJECT(out, "time", time);
+    ADD_OBJECT(out, "totals", totals);
+    ADD_OBJECT(out, "comm", comm);
+    add_constants(out, constants);
+    cJSON_Delete(constants);
 }
 
 static void add_session(struct text *out, const struct run_record *record) {
@@ -276,11 +292,6 @@ static void add_session(struct text *out, const struct run_record *record) {
 }
 
 // ---- profile
-
-static double number_in(const cJSON *object, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
 
 static void add_operation(struct text *out, const cJSON *operation, double steps, bool first) {
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(operation, "name"),
@@ -495,7 +506,6 @@ static void add_run(struct text *out, const struct run_record *record) {
     add_number(out, "last_wall", record->n_steps > 0 ? record->last.values[METRIC_WALL_TIME] : NAN);
     add_session(out, record);
     add_figures(out, record);
-    add_last(out, record);
     add_curves(out, record);
     add_profile(out, record->path);
     add_samples(out, record->path);

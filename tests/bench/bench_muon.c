@@ -125,7 +125,8 @@ static enum status prepare(struct muon_bench *bench) {
 
 static enum status gemm(const struct muon_bench *bench, double *flops_per_s) {
     struct gemm_rate rate;
-    TRY(device_measure_gemm_rate(bench->device, GEMM_ROWS, bench->n_embd, DTYPE_BF16, GEMM_SECONDS, NULL, &rate));
+    TRY(device_measure_gemm_rate(bench->device, GEMM_ROWS, bench->n_embd, DTYPE_BF16, GEMM_SECONDS, NULL,
+                                 &rate));
     *flops_per_s = rate.mean;
     return STATUS_OK;
 }

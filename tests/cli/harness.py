@@ -166,9 +166,16 @@ class CommandCase(unittest.TestCase):
         return self.tiny_config(**sections)
 
     def metrics(self, run='run'):
-        """The training steps of metrics.jsonl, parsed."""
+        """The training steps of metrics.jsonl, parsed, each with what sessions.jsonl has for its session."""
         lines = (self.folder / run / 'metrics.jsonl').read_text().splitlines()
-        return [entry for entry in map(json.loads, lines) if 'loss' in entry]
+        constants = self.constants(run)
+        return [next(one for one in reversed(constants) if one['step'] <= entry['step']) | entry
+                for entry in map(json.loads, lines) if 'loss' in entry]
+
+    def constants(self, run='run'):
+        """What does not change in a session, of each that did a step."""
+        lines = map(json.loads, (self.folder / run / 'sessions.jsonl').read_text().splitlines())
+        return [line for line in lines if line['event'] == 'constants']
 
     def wait_for_steps(self, n, run='run'):
         path = self.folder / run / 'metrics.jsonl'

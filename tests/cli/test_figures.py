@@ -88,7 +88,7 @@ class OneRun(CommandCase):
                                   checkpoint={'every': 6}, run={'dir': 'run', 'threads': 2, 'log_every': 1})
         self.log = self.run_train(config).error
         lines = [json.loads(line) for line in (self.folder / 'run' / 'metrics.jsonl').read_text().splitlines()]
-        self.steps, self.evals = [line for line in lines if 'loss' in line], [line for line in lines if 'val_loss' in line]
+        self.steps, self.evals = self.metrics(), [line for line in lines if 'val_loss' in line]
         self.events = events_of(self.folder / 'run')
         self.run_train('report', 'run')
         (self.report,) = Page((self.folder / 'run' / 'report.html').read_text()).data['runs']

@@ -50,12 +50,15 @@ else:
     resolved = dict(config, train=dict(config['train'], micro_batch_size=2))
     json.dump(resolved, open(run + '/config.json', 'w'))
     planned = 2**30
+    taken = planned + (2**30 if 'larger:' + name in fake else 0)
+    with open(run + '/sessions.jsonl', 'w') as out:
+        out.write(json.dumps(dict(event='constants', step=1, mfu_of='dense peak', device_bytes=taken,
+                                  device_planned_bytes=planned)) + '\\n')
     with open(run + '/metrics.jsonl', 'w') as out:
         for step in range(1, 100):
             loss = 5 - 0.01 * step + (0.1 if 'differs:' + name in fake and step > 1 else 0)
-            taken = planned + (2**30 if 'larger:' + name in fake else 0)
             out.write(json.dumps(dict(step=step, loss=loss, grad_norm=1.0, tokens_per_s=1000.0 + step, step_ms=10.0, mfu=0.4,
-                                      mfu_of='dense peak', of_gemm=0.5, device_bytes=taken, device_planned_bytes=planned)) + '\\n')
+                                      of_gemm=0.5)) + '\\n')
             out.flush()
     time.sleep(600)  # the check must stop it
 '''

@@ -14,7 +14,7 @@ import chromium
 import harness
 from harness import CommandCase, restore_signals
 from python_env import python_with
-from runs_written import KINDS, smooth_loss, step_line, write_run
+from runs_written import CONSTANTS, KINDS, smooth_loss, step_line, write_run
 
 VOID = {'meta', 'link', 'input', 'br'}
 
@@ -218,11 +218,13 @@ class Report(CommandCase):
         """A torn last line, steps that are repeated, losses that are not finite, and files that are absent."""
         run = self.folder / 'old'
         run.mkdir()
-        lines = [step_line(1, 3.0), step_line(2, None), 'not JSON', step_line(3, 9.0), step_line(3, 2.0), step_line(4, 1.0)]
+        lines = [step_line(1, 3.0), step_line(2, None), 'not JSON', step_line(3, 9.0), step_line(3, 2.0), step_line(4, 1.0, **CONSTANTS)]
         (run / 'metrics.jsonl').write_text('\n'.join(lines) + '\n{"step": 5, "wall_time": 17')
         (old,) = self.report('old').data['runs']
         self.assertEqual(old['points']['step'], [1, 2, 3, 4])
         self.assertEqual(old['points']['loss']['mean'], [3, None, 2, 1])
+        self.assertEqual((old['memory'], old['totals']['host_planned'], old['mfu_of']),
+                         ({'planned': KINDS, 'measured': dict(KINDS, data=33)}, 60000, 'measured GEMM rate'))
         notes = '; '.join(old['notes'])
         for words in 'config.json', 'sessions.jsonl', '1 lines of metrics.jsonl are damaged', 'loss of 1 steps is not a finite number':
             self.assertIn(words, notes)

@@ -2,6 +2,7 @@
 // ranks that own nothing; many collectives in flight; failures that reach every rank.
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/rng.h"
 #include "tests/mpi/together.h"
@@ -368,6 +369,37 @@ static enum status give_up(const struct comm_transfer *transfer, const float *in
     return comm_agree(comm, STATUS_OK);
 }
 
+enum { N_WAITED = 4 };
+static enum status wait_for_others(int collective) {
+    double value = 1, all[MOST_RANKS];
+    switch (collective) {
+    case 0:
+        return comm_gather(comm, &value, sizeof value, all);
+    case 1:
+        return comm_sum(comm, &value, 1);
+    case 2:
+        return comm_broadcast(comm, &value, sizeof value, comm->world - 1);
+    default:
+        return comm_agree(comm, STATUS_OK);
+    }
+}
+
+// Control messages take time too: it is counted, and not as a bulk collective's.
+static void test_time_of_control_messages(void **state) {
+    (void)state;
+    const struct timespec pause = {.tv_nsec = 50000000};
+    for (int i = 0; i < N_WAITED; i++) {
+        together_ok(comm, comm_barrier(comm));
+        const struct comm_traffic before = comm->traffic;
+        if (comm->rank == comm->world - 1)
+            nanosleep(&pause, NULL);
+        together_ok(comm, wait_for_others(i));
+        const double seconds = comm->traffic.host_s - before.host_s;
+        together_true(comm, comm->world == 1 ? seconds == 0 : comm->rank > 0 || seconds > 0.01);
+        together_true(comm, comm->traffic.busy_s == before.busy_s);
+    }
+}
+
 // The last test, because it ends the communicator: a rank that fails ends the collective on all others with
 // its message, even after an earlier failure that all ranks agreed on and cleared.
 static void test_abort(void **state) {
@@ -404,6 +436,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_many_collectives_in_flight),
         cmocka_unit_test(test_host_memory_collectives),
         cmocka_unit_test(test_agreement),
+        cmocka_unit_test(test_time_of_control_messages),
         cmocka_unit_test(test_machine),
         cmocka_unit_test(test_abort),
     };

@@ -27,10 +27,7 @@
     X(METRIC_TOKENS_PER_S, "tokens_per_s")                                                                   \
     X(METRIC_STEP_MS, "step_ms")                                                                             \
     X(METRIC_MFU, "mfu")                                                                                     \
-    X(METRIC_TOTAL_PLANNED, "total_planned_bytes")                                                           \
     X(METRIC_TOTAL, "total_bytes")                                                                           \
-    X(METRIC_DEVICE_PLANNED, "device_planned_bytes")                                                         \
-    X(METRIC_DEVICE, "device_bytes")                                                                         \
     X(METRIC_COMM_BYTES, "comm_bytes")                                                                       \
     X(METRIC_COMM_PLANNED_BYTES, "comm_planned_bytes")                                                       \
     X(METRIC_COMM_CALLS, "comm_calls")                                                                       \

@@ -1,5 +1,5 @@
-// Lines are JSON objects with "event": "begin" or "end", appended with one write each, so that a reader sees
-// whole lines. Reading trusts nothing.
+// Lines are JSON objects with "event": "begin", "constants" or "end", appended with one write each, so that a
+// reader sees whole lines. Reading trusts nothing.
 #include "trainer/runs/sessions.h"
 
 #include <fcntl.h>
@@ -77,6 +77,12 @@ enum status sessions_begin(const char *folder, const struct session *session) {
     return append(folder, &line);
 }
 
+enum status sessions_constants(const char *folder, const char *constants) {
+    struct text line = {0};
+    text_add(&line, "{\"event\": \"constants\", %s}\n", constants);
+    return append(folder, &line);
+}
+
 enum status sessions_end(const char *folder, const struct session *session) {
     struct text line = {0};
     text_add(&line, "{\"event\": \"end\"");
@@ -132,16 +138,24 @@ static void read_end(const cJSON *entry, struct session *session) {
     read_string(entry, "message", session->message, sizeof session->message);
 }
 
+static bool is_named(const cJSON *event, const char *name) {
+    return cJSON_IsString(event) && strcmp(event->valuestring, name) == 0;
+}
+
 // sessions has room for SESSIONS_MOST.
 static void read_line(const char *line, size_t length, struct session *sessions, int *n) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(entry, "event");
-    if (cJSON_IsString(event) && strcmp(event->valuestring, "begin") == 0) {
+    if (is_named(event, "begin")) {
         if (*n == SESSIONS_MOST)
             memmove(sessions, sessions + 1, (size_t)-- * n * sizeof *sessions);
         read_begin(entry, &sessions[(*n)++]);
-    } else if (cJSON_IsString(event) && strcmp(event->valuestring, "end") == 0 && *n > 0)
+    } else if (is_named(event, "end") && *n > 0) {
         read_end(entry, &sessions[*n - 1]);
+    } else if (is_named(event, "constants") && *n > 0 && length < sizeof sessions->constants) {
+        memcpy(sessions[*n - 1].constants, line, length);
+        sessions[*n - 1].constants[length] = '\0';
+    }
     cJSON_Delete(entry);
 }
 

@@ -1,6 +1,6 @@
 // The sessions of a run: each start of ./train in a run folder. RUN/sessions.jsonl gets a line when one
-// begins (machine, version, sizes) and a line when it ends (how). It is only appended to. A session without
-// the second line still runs, or was killed.
+// begins (machine, version, sizes), one at its first step (what metrics.jsonl then leaves out), and a line
+// when it ends (how). It is only appended to. A session without the last line still runs, or was killed.
 #ifndef ZERO_TRAINER_RUNS_SESSIONS_H
 #define ZERO_TRAINER_RUNS_SESSIONS_H
 
@@ -34,11 +34,17 @@ struct session {
     double dense_peak_flops; // sum over ranks; 0: not known
     enum session_end end;
     char message[1000]; // of a failure
+    // The line of its first step, a JSON object: what does not change in a session. "": none, or an earlier
+    // version's, whose steps have it
+    char constants[1600];
 };
 
 // Append the line to FOLDER/sessions.jsonl, and one of its own where an incomplete line is last.
 //   session   sessions_end reads ended, end_step, total, end and message; sessions_begin the other members
 enum status sessions_begin(const char *folder, const struct session *session) MUST_CHECK;
+// The line of the first step, of the session that began last.
+//   constants   the members of a JSON object
+enum status sessions_constants(const char *folder, const char *constants) MUST_CHECK;
 enum status sessions_end(const char *folder, const struct session *session) MUST_CHECK;
 
 // Reads the sessions of a run, oldest first: the newest SESSIONS_MOST. Free them with free(). None (*n 0)

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -15,6 +16,7 @@
 #include "tests/support/expect.h"
 #include "tests/support/temporary.h"
 #include "trainer/metrics.h"
+#include "trainer/runs/sessions.h"
 
 static struct temporary temporary;
 static char path[512];
@@ -100,12 +102,8 @@ static void test_floats_read_back_to_the_bit(void **unused) {
                                            .step_ms = 1e3 * rng_uniform(1, 6, (uint64_t)i),
                                            .of_gemm = rng_uniform(1, 8, (uint64_t)i),
                                            .mfu = rng_uniform(1, 7, (uint64_t)i),
-                                           .mfu_of_dense_peak = i % 2,
-                                           .total_planned_bytes = (size_t)i << 30,
                                            .total_bytes = (size_t)i << 31,
-                                           .model_planned_bytes = (size_t)i << 29,
-                                           .model_bytes = (size_t)i << 28,
-                                           .threads = i};
+                                           .model_bytes = (size_t)i << 28};
         EXPECT_OK(metrics_step(&metrics, &written[i]));
     }
     metrics_close(&metrics);
@@ -123,20 +121,63 @@ static void test_floats_read_back_to_the_bit(void **unused) {
         assert_true(number(entry, "step_ms") == written[i].step_ms);
         assert_true(number(entry, "mfu") == written[i].mfu);
         assert_true(number(entry, "of_gemm") == written[i].of_gemm);
-        assert_string_equal(cJSON_GetObjectItem(entry, "mfu_of")->valuestring,
-                            i % 2 ? "dense peak" : "measured GEMM rate");
-        assert_true(number(entry, "total_planned_bytes") == (double)written[i].total_planned_bytes);
         assert_true(number(entry, "total_bytes") == (double)written[i].total_bytes);
-        for (int k = 0; k < 2; k++) { // planned, measured: total = model memory + program
-            static const char *const totals[] = {"total_planned_bytes", "total_bytes"};
-            static const char *const models[] = {"model_planned_bytes", "model_bytes"};
-            static const char *const programs[] = {"program_planned_bytes", "program_bytes"};
-            assert_true(number(entry, models[k]) == (double)((size_t)i << (29 - k)));
-            assert_true(number(entry, totals[k]) == number(entry, models[k]) + number(entry, programs[k]));
-        }
-        assert_true(number(entry, "threads") == i);
+        assert_true(number(entry, "program_bytes") ==
+                    (double)(written[i].total_bytes - written[i].model_bytes));
+        assert_null(cJSON_GetObjectItem(entry, "model_memory"));
     }
     cJSON_Delete(lines);
+}
+
+static void continue_session(int64_t done, int64_t end, const struct step_metrics *constants) {
+    struct metrics metrics;
+    struct step_metrics step = *constants;
+    EXPECT_OK(sessions_begin(temporary.folder, &(struct session){.step = done}));
+    EXPECT_OK(metrics_open(&metrics, temporary.folder, done));
+    for (step.step = done + 1; step.step <= end; step.step++)
+        EXPECT_OK(metrics_step(&metrics, &step));
+    metrics_close(&metrics);
+}
+
+// What does not change in a session is in sessions.jsonl, once for each session.
+static void test_constants(void **unused) {
+    (void)unused;
+    static const char *const kinds[] = {"model_memory_planned", "model_memory"};
+    struct step_metrics step = {.mfu_of_dense_peak = true,
+                                .threads = 3,
+                                .total_planned_bytes = (size_t)7 << 40,
+                                .model_planned_bytes = (size_t)5 << 40,
+                                .model_bytes = (size_t)4 << 40,
+                                .device_planned_bytes = (size_t)2 << 40,
+                                .device_bytes = (size_t)1 << 40};
+    int n;
+    begin();
+    for (int kind = 0; kind < N_REGION_KINDS; kind++)
+        step.planned[kind] = step.measured[kind] = ((size_t)9 << 40) + (size_t)kind; // long numbers fit, too
+    continue_session(0, 3, &step);
+    step.threads = 4;
+    continue_session(2, 3, &step);
+    struct session *sessions = sessions_read(temporary.folder, &n);
+    assert_int_equal(n, 2);
+    for (int i = 0; i < n; i++) {
+        cJSON *constants;
+        EXPECT_OK(json_parse(sessions[i].constants, strlen(sessions[i].constants), "constants", &constants));
+        assert_true(number(constants, "step") == (i ? 3 : 1));
+        assert_true(number(constants, "threads") == 3 + i);
+        assert_string_equal(cJSON_GetObjectItem(constants, "mfu_of")->valuestring, "dense peak");
+        assert_true(number(constants, "total_planned_bytes") == (double)step.total_planned_bytes);
+        assert_true(number(constants, "model_planned_bytes") == (double)step.model_planned_bytes);
+        assert_true(number(constants, "program_planned_bytes") == 0x1p41); // the rest of the total
+        assert_true(number(constants, "model_bytes") == (double)step.model_bytes);
+        assert_true(number(constants, "device_planned_bytes") == (double)step.device_planned_bytes);
+        assert_true(number(constants, "device_bytes") == (double)step.device_bytes);
+        for (int k = 0; k < 2; k++)
+            for (int kind = 0; kind < N_REGION_KINDS; kind++)
+                assert_true(number(cJSON_GetObjectItem(constants, kinds[k]),
+                                   region_kind_name((enum region_kind)kind)) == (double)step.planned[kind]);
+        cJSON_Delete(constants);
+    }
+    free(sessions);
 }
 
 // Tasks are removed and written again like everything else; names are escaped.
@@ -338,6 +379,7 @@ static int remove_folder(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_floats_read_back_to_the_bit),
+        cmocka_unit_test(test_constants),
         cmocka_unit_test(test_tasks),
         cmocka_unit_test(test_no_tokenizer_gives_null),
         cmocka_unit_test(test_the_noise_scale_of_measured_steps),
