@@ -396,7 +396,7 @@ class Failures(RankCase):
         process = self.start_mpirun('-n', 2, harness.TRAIN, self.long_run(), 'run.log_every=100000',
                                     'checkpoint.every=0')
         self.wait_for_steps(7)
-        resource.prlimit(self.living()[0], resource.RLIMIT_FSIZE, (450_000, 450_000))
+        resource.prlimit(self.living()[0], resource.RLIMIT_FSIZE, (250_000, 250_000))
         self.fails_together(process, 1, 'metrics.jsonl', 'File too large')
         lines = (self.folder / 'run' / 'metrics.jsonl').read_text().count('\n')
         self.assertEqual(self.checkpoints()[-1].name, f'step-{lines + 1:08d}')
