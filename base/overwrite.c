@@ -27,7 +27,7 @@ enum status overwrite_check(const struct overwrite *overwrite, const char *path)
         overwrite->instead ? overwrite->instead : "choose another place with --out, or add --force";
     struct stat there, input;
     TRY(file_check_replaced(path));
-    if (stat(path, &there) != 0)
+    if (overwrite->force || stat(path, &there) != 0)
         return STATUS_OK;
     for (int i = 0; i < overwrite->n_inputs; i++)
         if (stat(overwrite->inputs[i], &input) == 0 && input.st_dev == there.st_dev &&

@@ -11,10 +11,10 @@ struct overwrite {
     const char *writer;        // "train report", for messages
     const char *const *inputs; // (n_inputs) files that it reads
     int n_inputs;
-    bool (*is_kind)(
-        const char *path); // whether an existing file is of the kind that is written; NULL: none is
-    const char *kind;      // "a tokenizer"
-    const char *instead;   // what to do; NULL: choose another --out, or --force
+    bool (*is_kind)(const char *path); // of an existing file: is it what is written? NULL: it never is
+    const char *kind;                  // "a report"
+    const char *instead;               // what to do; NULL: choose another --out, or --force
+    bool force;                        // --force: any file
 };
 
 // Checks that `path` may be written: it is absent or empty, or a file of that kind and no input.

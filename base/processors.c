@@ -53,8 +53,9 @@ int processors_divide(const struct processors_mask *masks, int n, int index, int
         if (masks[index].words[cpu / 64] >> cpu % 64 & 1)
             mine += 1.0 / sharing;
     }
+    const int of_quota = quota > n ? quota / n : 1;
+    const int whole = at_most((int)(mine + 1e-6), quota > 0 ? of_quota : 0);
     *together = at_most(*together, quota);
-    const int whole = at_most((int)(mine + 1e-6), quota > n ? quota / n : quota > 0);
     *together = *together < 1 ? 1 : *together;
     return whole < 1 ? 1 : whole;
 }

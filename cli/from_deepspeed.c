@@ -110,7 +110,10 @@ static enum status run_from_deepspeed(int n_args, char **args) {
                     "train from-deepspeed: no file named; usage: train from-deepspeed DS.json "
                     "[--out FILE]");
     // A configuration too is kept without --force: someone may have gone on with it since it was translated.
-    const struct overwrite overwrite = {"train from-deepspeed", &path, 1, force ? file_exists : NULL,
+    const struct overwrite overwrite = {.writer = "train from-deepspeed",
+                                        .inputs = &path,
+                                        .n_inputs = 1,
+                                        .is_kind = force ? file_exists : NULL, // never the input
                                         .instead = force ? "choose another name" : NULL};
     if (out_path)
         TRY(overwrite_check(&overwrite, out_path));

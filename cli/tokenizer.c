@@ -109,10 +109,13 @@ static enum status train_tokenizer(const char *const *paths, int n_paths) {
         return FAIL(STATUS_INVALID, "train tokenizer train: --out FILE is missing");
     if (n_paths == 0)
         return FAIL(STATUS_INVALID, "train tokenizer train: expected text files (- for standard input)");
-    const struct overwrite overwrite = {"train tokenizer train", paths,         n_paths,
-                                        tokenizer_is_file,       "a tokenizer", NULL};
-    if (!force)
-        TRY(overwrite_check(&overwrite, out_path));
+    const struct overwrite overwrite = {.writer = "train tokenizer train",
+                                        .inputs = paths,
+                                        .n_inputs = n_paths,
+                                        .is_kind = tokenizer_is_file,
+                                        .kind = "a tokenizer",
+                                        .force = force};
+    TRY(overwrite_check(&overwrite, out_path));
     TRY(text_sources_find(paths, n_paths, documents.field != NULL, &sources));
     enum status status = read_training_text(&sources, &training);
     if (status == STATUS_OK)

@@ -70,13 +70,13 @@ static bool is_metrics(const char *path) {
 // What a run replaces at its start: the configuration by its resolved one, which may be there of a person or
 // of a Hugging Face model, and in a folder without a run the metrics.
 static enum status check_replaced(const char *folder) {
-    const struct overwrite config = {"run.dir",
-                                     NULL,
-                                     0,
-                                     is_resolved_config,
-                                     "the configuration of a run",
-                                     "choose another folder with run.dir"},
-                           metrics = {"run.dir", NULL, 0, is_metrics, "the metrics of a run", config.instead};
+    const struct overwrite config = {.writer = "run.dir",
+                                     .is_kind = is_resolved_config,
+                                     .kind = "the configuration of a run",
+                                     .instead = "choose another folder with run.dir"};
+    struct overwrite metrics = config;
+    metrics.is_kind = is_metrics;
+    metrics.kind = "the metrics of a run";
     char *config_path = file_path("%s/config.json", folder),
          *metrics_path = file_path("%s/metrics.jsonl", folder);
     enum status status = overwrite_check(&config, config_path);

@@ -736,10 +736,11 @@ static enum status run_report(int n_args, char **args) {
     char *file = out_path ? copy_string(out_path)
                           : file_path("%.*s/report.html", run_path_length(report.paths[0]), report.paths[0]);
     report.file = file;
-    const struct overwrite overwrite = {"train report", NULL, 0, is_page, "a report", NULL};
+    const struct overwrite overwrite = {
+        .writer = "train report", .is_kind = is_page, .kind = "a report", .force = force};
     for (int i = 0; i < report.n; i++)
         report.runs[i].reader.descriptor = -1;
-    enum status status = force ? STATUS_OK : overwrite_check(&overwrite, file);
+    enum status status = overwrite_check(&overwrite, file);
     if (status == STATUS_OK)
         status = write_report(&report);
     for (int i = 0; i < report.n; i++)

@@ -174,15 +174,10 @@ static bool is_meta(const char *path) {
 
 // Every file that tokenize may replace or remove.
 static enum status check_overwritten(const char *const *paths, int n_paths) {
-    const struct overwrite shards = {"train tokenize", paths, n_paths, shard_is_file, "a token shard", NULL},
-                           meta = {"train tokenize",
-                                   paths,
-                                   n_paths,
-                                   is_meta,
-                                   "the meta.json of token shards",
-                                   NULL};
+    struct overwrite overwrite = {
+        .writer = "train tokenize", .inputs = paths, .n_inputs = n_paths, .force = options.force};
     struct file_list names = {0};
-    if (options.force || !file_is_folder(options.out))
+    if (!file_is_folder(options.out))
         return STATUS_OK;
     enum status status = file_list_folder(&names, options.out);
     for (int i = 0; i < names.n_paths && status == STATUS_OK; i++) {
@@ -191,7 +186,9 @@ static enum status check_overwritten(const char *const *paths, int n_paths) {
         if (!is_shard && strcmp(name, "meta.json") != 0)
             continue;
         char *path = file_path("%s/%s", options.out, name);
-        status = overwrite_check(is_shard ? &shards : &meta, path);
+        overwrite.is_kind = is_shard ? shard_is_file : is_meta;
+        overwrite.kind = is_shard ? "a token shard" : "the meta.json of token shards";
+        status = overwrite_check(&overwrite, path);
         free(path);
     }
     file_list_free(&names);
