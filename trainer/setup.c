@@ -124,18 +124,16 @@ static void add_weights(struct text *files, const struct weights *weights) {
 // Checks that every rank finds the same files.
 static enum status check_same_files(struct trainer *trainer) {
     struct text mine = {0}, of_rank_0 = {0};
-    char here[RANKS_PLACE], there[RANKS_PLACE];
+    char place[RANKS_PLACE];
     if (trainer->comm->world == 1)
         return STATUS_OK;
-    ranks_describe_place("", here);
-    memcpy(there, here, sizeof there);
+    ranks_describe_place("", place);
+    text_add(&mine, "%s\n", place);
     input_files_add_config(&mine, trainer->config);
     add_weights(&mine, &trainer->weights);
-    enum status status = comm_broadcast(trainer->comm, there, sizeof there, 0);
+    enum status status = broadcast_text(trainer->comm, &mine, &of_rank_0);
     if (status == STATUS_OK)
-        status = broadcast_text(trainer->comm, &mine, &of_rank_0);
-    if (status == STATUS_OK)
-        status = trainer_agree(trainer, input_files_compare(&mine, &of_rank_0, here, there));
+        status = trainer_agree(trainer, input_files_compare(&mine, &of_rank_0));
     text_free(&mine);
     text_free(&of_rank_0);
     return status;

@@ -61,31 +61,25 @@ void input_files_add_config(struct text *files, const struct config *config) {
     }
 }
 
-static enum status refuse(const char *option, const char *path, const char *state_here,
-                          const char *state_there, const char *here, const char *there) {
-    const int host = (int)strcspn(here, ":");
-    return FAIL(
-        STATUS_INVALID,
-        "%s: %.*s%s %s, but on rank 0 (%.*s) it %s; every rank must see the same files at the same paths",
-        option, path[0] == '/' ? host + 1 : (int)strlen(here), here, path, state_here,
-        (int)strcspn(there, ":"), there, state_there);
-}
-
-enum status input_files_compare(const struct text *mine, const struct text *of_rank_0, const char *here,
-                                const char *there) {
-    const struct text *const lists[] = {of_rank_0, mine};
-    for (int i = 0; i < 2; i++) {
-        const struct text *other = lists[1 - i];
-        for (const char *line = lists[i]->data, *end; line && (end = strchr(line, '\n')); line = end + 1) {
+enum status input_files_compare(const struct text *mine, const struct text *of_rank_0) {
+    const int host = (int)strcspn(mine->data, ":"), folder = (int)strcspn(mine->data, "\n");
+    for (int i = 0; i < 2; i++) { // all that rank 0 lists, then what only this rank does
+        const struct text *list = i == 0 ? of_rank_0 : mine, *other = i == 0 ? mine : of_rank_0;
+        for (const char *line = strchr(list->data, '\n') + 1, *end; (end = strchr(line, '\n'));
+             line = end + 1) {
             char option[32], listed[64], path[4096], state[64];
             if (memmem(other->data, other->length, line, (size_t)(end + 1 - line)) ||
-                sscanf(line, "%31[^\t]\t%63[^\t]\t%4095[^\n]", option, listed, path) != 3)
+                sscanf(line, "%31[^\t\n]\t%63[^\t\n]\t%4095[^\n]", option, listed, path) != 3)
                 continue;
-            // What only this rank lists is not on rank 0: what is another file there was found before.
-            const char *found = i == 0 ? state_of(path, listed[0] == 'h', state) : "is missing";
-            if (strcmp(listed, found) != 0)
-                return i == 0 ? refuse(option, path, found, listed, here, there)
-                              : refuse(option, path, listed, found, here, there);
+            const char *here = i == 0 ? state_of(path, listed[0] == 'h', state) : listed,
+                       *there = i == 0 ? listed : "is missing";
+            if (strcmp(here, there) != 0)
+                return FAIL(
+                    STATUS_INVALID,
+                    "%s: %.*s%s %s, but on rank 0 (%.*s) it %s; every rank must see the same files at "
+                    "the same paths",
+                    option, path[0] == '/' ? host + 1 : folder, mine->data, path, here,
+                    (int)strcspn(of_rank_0->data, ":"), of_rank_0->data, there);
         }
     }
     return STATUS_OK;

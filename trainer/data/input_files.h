@@ -10,9 +10,8 @@
 void input_files_add(struct text *files, const char *option, const char *pattern, bool checked);
 // Appends those of data.train, data.val, data.tokenizer and eval.tasks, as far as they are set.
 void input_files_add_config(struct text *files, const struct config *config);
-// STATUS_INVALID: a file is missing, or another one, here or on rank 0. Call it on the rank of `mine`.
-//   here, there   "HOST:FOLDER/" of this rank and of rank 0
-enum status input_files_compare(const struct text *mine, const struct text *of_rank_0, const char *here,
-                                const char *there) MUST_CHECK;
+// Compares two lists, each behind a line "HOST:FOLDER/" with the place of its rank, on the rank of `mine`.
+// STATUS_INVALID: a file is missing, or another one, here or on rank 0.
+enum status input_files_compare(const struct text *mine, const struct text *of_rank_0) MUST_CHECK;
 
 #endif
