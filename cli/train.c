@@ -50,6 +50,8 @@ static enum status run_train(int n_args, char **args) {
         log_set_level(LOG_QUIET); // only rank 0 prints
     if (status == STATUS_OK)
         config_log_dropped(&config);
+    if (status == STATUS_OK)
+        status = config_check_backend(&config, options.for_gpu);
     if (comm)
         status = comm_agree(comm, status);
     add_command(&command, comm ? comm->world : 1, n_args, args);

@@ -486,8 +486,6 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     if (*complete)
         return STATUS_OK;
     TRY(trainer_open_devices(trainer));
-    TRY(trainer_agree(trainer,
-                      config_check_backend(trainer->config, trainer->device->place == REGION_DEVICE)));
     TRY(choose_type(trainer));
     TRY(trainer_choose_micro_batch(trainer));
     trainer_take_batches(trainer);

@@ -330,7 +330,18 @@ class Unused(CommandCase):
         self.assertIn('there is no validation data, so these have no effect: train.eval_every;', error)
 
     def test_nccl_on_the_cpu(self):
-        self.refuses(self.tiny_config(), 'comm.backend=nccl', says=['comm.backend is "nccl", but device is cpu'])
+        self.refuses('check', self.tiny_config(), 'comm.backend=nccl', says=['comm.backend is "nccl", but device is cpu'])
+        for device in 'cpu', 'auto':
+            for command in (), ('plan',):
+                self.refuses(*command, self.tiny_config(device=device), 'comm.backend=nccl', environment={'CUDA_VISIBLE_DEVICES': ''},
+                             says=['comm.backend is '])
+        self.assertFalse((self.folder / 'run').exists())
+
+    def test_a_group_that_sets_nothing(self):
+        shield, other = {'match': 'wte*'}, {'match': '*', 'lr': 1e-3}
+        self.run_train('check', self.tiny_config(optimizer={'groups': [shield, other]}))
+        self.refuses('check', self.tiny_config(optimizer={'groups': [{'match': '*.bias', 'freeze': False}]}),
+                     says=['optimizer.groups[0] sets nothing'])
 
     def test_a_translation_leaves_out_what_has_no_effect(self):
         (self.folder / 'ds.json').write_text(json.dumps({

@@ -139,6 +139,14 @@ static enum status find_entries(struct optimizer_groups *groups, const struct co
                 "the first one applies; move it to the front",
                 config->source, entry);
     }
+    const int last = entries->n - 1; // one before it may keep tensors from others
+    const struct config_group *group = last >= 0 ? &entries->list[last] : NULL;
+    if (group && !group->has_lr && !group->has_weight_decay && !group->by_adamw && !group->is_frozen)
+        return FAIL(
+            STATUS_INVALID,
+            "%s: optimizer.groups[%d] sets nothing; give it lr, weight_decay, type or freeze, or leave "
+            "it out",
+            config->source, last);
     if (n_updated == 0)
         return FAIL(STATUS_INVALID,
                     "%s: optimizer.groups freezes all tensors of the model; leave some to be trained",
