@@ -108,7 +108,7 @@ enum status file_append(int descriptor, const char *path, const void *data, size
     return error == 0 ? STATUS_OK : FAIL(STATUS_FAILED, "cannot write %s: %s", path, strerror(error));
 }
 
-int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
+static int read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
     for (size_t done = 0; done < bytes;) {
         ssize_t got = pread(descriptor, (char *)out + done, bytes - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR)
@@ -120,6 +120,13 @@ int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
         done += (size_t)got;
     }
     return 0;
+}
+
+int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
+    const bool began = file_disk_begin("a file that it reads");
+    const int error = read_at(descriptor, offset, bytes, out);
+    file_disk_end(began);
+    return error;
 }
 
 // Reads until end of file, because pipes and files in /proc report no size.

@@ -59,7 +59,8 @@ void file_discard(struct file_writer *writer);
 enum status file_write_all(const char *path, const void *data, size_t bytes) MUST_CHECK;
 
 // A disk, or the network file system in its place, may keep a process waiting for minutes. These mark a call
-// that may: one that flushes, renames or removes. Of several at the same time, the first is marked.
+// that may: one that writes, flushes, renames, removes or reads at a place. Of several at the same time, the
+// first is marked.
 bool file_disk_begin(const char *path); // returns what file_disk_end wants
 void file_disk_end(bool began);
 // What the process waits for the disk with: false when nothing. Called by any thread.
@@ -75,6 +76,8 @@ enum status file_make_folders(const char *path) MUST_CHECK; // mkdir -p; STATUS_
 // error.
 enum status file_try_folder(const char *folder, const char *name) MUST_CHECK;
 enum status file_remove_tree(const char *path) MUST_CHECK; // rm -rf; does not follow links
+// The same for what is no longer needed: a failure is a warning, once for each path.
+void file_remove_unneeded(const char *path);
 enum status file_sync_folder(const char *path) MUST_CHECK; // makes renames inside the folder durable
 enum status file_rename(const char *from, const char *to) MUST_CHECK;
 // Formats a path into a new string, which the caller frees.

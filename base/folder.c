@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/log.h"
 
 bool file_exists(const char *path) {
     struct stat info;
@@ -114,6 +115,13 @@ enum status file_remove_tree(const char *path) {
     const enum status status = remove_at(AT_FDCWD, path, path);
     file_disk_end(began);
     return status;
+}
+
+void file_remove_unneeded(const char *path) {
+    if (file_remove_tree(path) == STATUS_OK)
+        return;
+    log_warning_once("%s; it is no longer needed", status_message());
+    status_clear();
 }
 
 enum status file_sync_folder(const char *path) {

@@ -45,7 +45,7 @@ static void remove_leftovers(const char *path) {
     for (int i = 0; i < names.n_paths; i++)
         if (is_leftover(names.paths[i])) {
             char *file = file_path("%s/%s", path, names.paths[i]);
-            checkpoint_remove(file);
+            file_remove_unneeded(file);
             free(file);
         }
     file_list_free(&names);

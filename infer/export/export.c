@@ -229,7 +229,9 @@ static enum status replace_folder(struct exporter *exporter, const char *replace
     if (is_there && exporter->options->force)
         TRY(keep_others(exporter, replaced, of_weights));
     TRY(file_sync_folder(exporter->target));
-    return is_there ? file_remove_tree(replaced) : STATUS_OK;
+    if (is_there)
+        file_remove_unneeded(replaced);
+    return STATUS_OK;
 }
 
 static enum status commit(struct exporter *exporter) {

@@ -101,13 +101,16 @@ class FailingCalls(DiskCase):
                 process = self.start(config, f'train.max_steps={max(before, 0) + 8}',
                                      environment=self.faulty(fails=25, seed=seed))
                 out, error = process.communicate(timeout=300)
-                self.assertIn(process.returncode, (0, 1), error)
-                self.assertEqual(error.count('train: error:'), process.returncode, error)
+                if process.returncode == 2:  # the run did not begin
+                    self.assertIn('error: cannot write files in the folder', error)
+                else:
+                    self.assertIn(process.returncode, (0, 1), error)
+                self.assertEqual(error.count('train: error:'), process.returncode > 0, error)
                 self.assertNotIn('damaged', error)
                 if process.returncode == 0 or before >= 0:
                     self.assertGreaterEqual(self.newest(), before + 8 * (process.returncode == 0))
                     self.verified()
-                ended += process.returncode
+                ended += process.returncode > 0
                 repeated += 'trying once more' in error or 'tried again' in error
         print(f'{TIMES} starts, {ended} ended by a failure, {repeated} with a failure that was repeated')
         self.assert_nothing_lost(config)
@@ -151,7 +154,7 @@ class FailingCalls(DiskCase):
                  '-n', 1, harness.TRAIN, config, 'run.hang_timeout_s=3']
         process = self.finish(self.start_mpirun(*words), 0)
         self.assertEqual(process.error.count('warning: rank 0 has waited for the disk'), 1, process.error)
-        self.assertRegex(process.error, r'waited for the disk for \d+ s, to write \S*run/')
+        self.assertRegex(process.error, r'waited for the disk for \d+ s: \S*run/')
         self.assertEqual(len(self.metrics()), 3)
 
 

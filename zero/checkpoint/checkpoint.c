@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -96,12 +97,22 @@ static enum status verify_files(struct checkpoint *checkpoint, struct comm *comm
     return STATUS_OK;
 }
 
+// RUN/checkpoints/best is a link that the run moves: what it names now is read to the end.
+static char *follow_link(const char *folder) {
+    char name[64];
+    const ssize_t length = readlink(folder, name, sizeof name);
+    const char *slash = strrchr(folder, '/');
+    if (length <= 0 || length == (ssize_t)sizeof name || memchr(name, '/', (size_t)length))
+        return copy_string(folder);
+    return file_path("%.*s%.*s", slash ? (int)(slash + 1 - folder) : 0, folder, (int)length, name);
+}
+
 enum status checkpoint_open(struct comm *comm, const char *folder, struct checkpoint **out) {
     struct checkpoint *checkpoint = allocate(1, sizeof *checkpoint);
     struct manifest_text text = {0};
     *out = NULL;
-    checkpoint->path = copy_string(folder);
-    checkpoint->open = checkpoint_files_new(folder);
+    checkpoint->path = follow_link(folder);
+    checkpoint->open = checkpoint_files_new(checkpoint->path);
     enum status status = open_manifest(comm, checkpoint, &text);
     if (status == STATUS_OK)
         status = ranks_agree(comm, verify_files(checkpoint, comm));

@@ -85,8 +85,6 @@ bool checkpoint_holds_steps(const char *path);
 // the rest; keep 0 removes none. Each is renamed first, so that a reader, and a process that is killed here,
 // leave it complete or absent. One that cannot be removed is a warning; the next call tries again.
 void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step, int64_t best);
-// file_remove_tree for what is no longer needed: a failure is a warning, once for each path.
-void checkpoint_remove(const char *path);
 // After a failure to read a checkpoint: whether its folder is gone, as the run that wrote it has pruned it.
 bool checkpoint_is_gone(const char *path);
 // A reader that finds a checkpoint gone lists the folder again, so often at most; then STATUS_FAILED says so.

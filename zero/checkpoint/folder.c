@@ -340,16 +340,9 @@ enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *fo
 
 // ---- removing and renaming
 
-void checkpoint_remove(const char *path) {
-    if (file_remove_tree(path) == STATUS_OK)
-        return;
-    log_warning_once("%s; it is tried again later", status_message());
-    status_clear();
-}
-
 static void remove_entry(const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
-    checkpoint_remove(path);
+    file_remove_unneeded(path);
     free(path);
 }
 
@@ -363,7 +356,7 @@ static void remove_step(const char *checkpoints_folder, int64_t step) {
     char *path = checkpoint_path(checkpoints_folder, step),
          *removed = file_path("%s/" REMOVED_PREFIX STEP_FORMAT, checkpoints_folder, step);
     if (file_rename(path, removed) == STATUS_OK) {
-        checkpoint_remove(removed);
+        file_remove_unneeded(removed);
     } else {
         log_warning_once("%s; it is tried again with the next checkpoint", status_message());
         status_clear();

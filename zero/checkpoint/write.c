@@ -366,7 +366,7 @@ static enum status write_together(struct writing *writing) {
     for (int i = 0; i < 3 && first && status == STATUS_OK; i++)
         status = attempt(writing, last[i]);
     if (first && status == STATUS_OK)
-        checkpoint_remove(writing->replaced);
+        file_remove_unneeded(writing->replaced);
     return comm_agree(comm, status);
 }
 

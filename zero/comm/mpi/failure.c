@@ -397,8 +397,7 @@ static void watch_disk(struct comm *comm) {
     watchdog->disk_named_s = since_s;
     dprintf(
         STDERR_FILENO,
-        "train: warning: rank %d has waited for the disk for %.0f s, to write %s; the run goes on when it "
-        "answers\n",
+        "train: warning: rank %d has waited for the disk for %.0f s: %s; the run goes on when it answers\n",
         comm->rank, waited_s, path);
 }
 
