@@ -204,7 +204,7 @@ class Folder(DiskCase):
         for path in self.checkpoints():
             self.assertEqual(json.loads((path / 'manifest.json').read_text())['config']['train']['seed'], 2)
         self.assertEqual(len(self.metrics()), 2)
-        self.assertEqual((self.folder / 'run' / 'sessions.jsonl').read_text().count('\n'), 2)
+        self.assertEqual((self.folder / 'run' / 'sessions.jsonl').read_text().count('"event": "end"'), 1)
 
     def test_a_cut_metrics_file_is_warned_of(self):
         config = self.config()
