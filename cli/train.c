@@ -68,12 +68,13 @@ const struct command command_train = {
     .name = "train",
     .synopsis = "CONFIG.json [section.key=value ...]",
     .summary = "train a model, or resume its run (the default command: the word train may be omitted)",
-    .details = "CONFIG.json is one JSON object; ./train options lists every option with its default.\n"
-               "Override values are JSON; a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
-               "The last of several for one option wins, so options can be appended to a saved command.\n"
-               "Ctrl-C (or SIGTERM, SIGHUP) finishes the step, writes a checkpoint and exits; a second "
-               "Ctrl-C stops\n"
-               "at once. Run the same command again to resume.",
+    .details =
+        "CONFIG.json is one JSON object; ./train options lists every option with its default.\n"
+        "Override values are JSON; a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
+        "The last of several for one option wins, so options can be appended to a saved command.\n"
+        "Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1) finishes the step, writes a checkpoint and exits with 128 + "
+        "the\n"
+        "signal's number; a second Ctrl-C stops at once. Run the same command again to resume.",
     .examples = "Train GPT-2 124M on what data.train names, for 1000 steps.\n"
                 "./train configs/gpt2-small.json data.train='data/train-*.bin' train.max_steps=1000\n"
                 "Go on with a run, at a lower learning rate.\n"

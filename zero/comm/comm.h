@@ -106,7 +106,8 @@ struct comm_options {
 };
 // Opens a communicator: of all ranks where an MPI launcher started this process, else of one rank.
 // STATUS_INVALID: two ranks run different builds, which rank 0 has printed; nothing is logged after it.
-// STATUS_UNSUPPORTED when the launcher belongs to another MPI than the one that the program was built with.
+// STATUS_UNSUPPORTED when the launcher's number of processes is not that of the ranks: it belongs to another
+// MPI than the one that the program was built with, or to none.
 enum status comm_open(const struct comm_options *options, struct comm **out) MUST_CHECK;
 // One rank alone, for tests and for commands that need no others.
 struct comm *comm_open_self(void);

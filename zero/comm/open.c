@@ -14,13 +14,44 @@ static bool started_by_launcher(void) {
     return false;
 }
 
-enum status comm_open(const struct comm_options *options, struct comm **out) {
-    if (!started_by_launcher()) {
-        *out = comm_open_self();
-        return STATUS_OK;
+// Processes that a launcher started and that MPI does not connect would each train the whole run. Batch
+// scripts and shells of interactive jobs inherit some of these variables, but not SLURM_STEP_NUM_TASKS of
+// other steps; SLURM_NTASKS, which they all have, says nothing.
+static enum status check_launcher(const struct comm *comm) {
+    static const struct {
+        const char *name;
+        bool is_of_mpi; // it counts the ranks of any world
+    } sizes[] = {{"OMPI_COMM_WORLD_SIZE", true},
+                 {"PMI_SIZE", true},
+                 {"SLURM_STEP_NUM_TASKS", false},
+                 {"WORLD_SIZE", false}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const char *value = getenv(sizes[i].name);
+        const int n = value ? atoi(value) : 0;
+        if (n > 0 && n != comm->world && (sizes[i].is_of_mpi || comm->world == 1))
+            return FAIL(STATUS_UNSUPPORTED,
+                        "%s=%d, but MPI sees %d rank%s: this launcher does not connect the processes that it "
+                        "starts, and each would train alone. Use the mpirun of the MPI that the program was "
+                        "built with (./train --version), as in mpirun -n %d ./train, or under Slurm srun "
+                        "--mpi=pmix or --mpi=pmi2. To train on one rank, start ./train without a launcher, "
+                        "and unset %s",
+                        sizes[i].name, n, comm->world, comm->world == 1 ? "" : "s", n, sizes[i].name);
     }
-    TRY(comm_open_mpi(options, out));
-    if ((*out)->path != COMM_PATH_HOST)
+    return STATUS_OK;
+}
+
+enum status comm_open(const struct comm_options *options, struct comm **out) {
+    if (!started_by_launcher())
+        *out = comm_open_self();
+    else
+        TRY(comm_open_mpi(options, out));
+    enum status status = check_launcher(*out);
+    if (status != STATUS_OK) {
+        status = comm_close(*out, status);
+        *out = NULL;
+        return status;
+    }
+    if ((*out)->world > 1 && (*out)->path != COMM_PATH_HOST)
         (*out)->device_backend = &nccl_backend;
     return STATUS_OK;
 }

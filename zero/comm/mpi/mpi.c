@@ -525,20 +525,6 @@ static void mpi_close(struct comm *comm, enum status status) {
 // ---- opening: finds the ranks that share a machine, and places their mailboxes in a window of shared memory
 // if they are to use it
 
-static enum status check_launcher(const struct comm *comm) {
-    static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"};
-    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++) {
-        const char *value = getenv(signs[i]);
-        if (value && atoi(value) != comm->world)
-            return FAIL(STATUS_UNSUPPORTED,
-                        "the launcher started %s ranks, but MPI sees %d: the launcher belongs to another MPI "
-                        "than the "
-                        "one that this program was built with; use the mpirun of that MPI",
-                        value, comm->world);
-    }
-    return STATUS_OK;
-}
-
 // The first message of every rank. Ranks of any two versions must understand it, so its form never changes:
 // texts with NULs behind them.
 struct identification {
@@ -705,7 +691,6 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     MPI_Comm_set_errhandler(mpi->everyone, MPI_ERRORS_RETURN);
     MPI_Comm_rank(mpi->everyone, &comm->rank);
     MPI_Comm_size(mpi->everyone, &comm->world);
-    TRY(check_launcher(comm));
     TRY(check_builds(comm, options->build));
     MPI_Comm_split_type(mpi->everyone, MPI_COMM_TYPE_SHARED, comm->rank, MPI_INFO_NULL, &mpi->machine);
     MPI_Comm_set_errhandler(mpi->machine, MPI_ERRORS_RETURN);
