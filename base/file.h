@@ -71,6 +71,10 @@ bool file_disk_waits(char *path, size_t bytes, double *since_s);
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
 enum status file_make_folders(const char *path) MUST_CHECK; // mkdir -p; STATUS_INVALID when refused
+// For commands that may fail after file_make_folders: how many bytes of `path` name the first folder that is
+// missing now, and the removal of the folders that were made since, as far as they are empty.
+size_t file_first_missing(const char *path);
+void file_remove_made(const char *path, size_t first_missing);
 // Checks that the folder is writable: creates the file `name` in it, writes to it and removes it. A process
 // killed meanwhile leaves the file behind. STATUS_INVALID: not writable; STATUS_FAILED: disk full or I/O
 // error.

@@ -50,6 +50,26 @@ enum status file_make_folders(const char *path) {
     return status;
 }
 
+size_t file_first_missing(const char *path) {
+    for (size_t end = strcspn(path, "/");; end += 1 + strcspn(path + end + 1, "/")) {
+        char *partial = copy_bytes(path, end);
+        const bool exists = end == 0 || file_exists(partial);
+        free(partial);
+        if (!exists || path[end] == '\0')
+            return exists ? end + 1 : end;
+    }
+}
+
+void file_remove_made(const char *path, size_t first_missing) {
+    char *made = copy_string(path);
+    for (size_t end = strlen(made); end >= first_missing && end > 0; end--)
+        if (path[end] == '/' || path[end] == '\0') {
+            made[end] = '\0';
+            rmdir(made);
+        }
+    free(made);
+}
+
 // Returns 0 or errno. Writes a byte too, because a full disk still accepts empty files.
 static int try_file(const char *path) {
     unlink(path); // of a process that was killed

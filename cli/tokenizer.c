@@ -92,9 +92,12 @@ static enum status train_on(const struct training_text *training) {
     struct tokenizer *tokenizer = NULL;
     TRY(tokenizer_train(training->text.data, training->text.length, training->starts, training->n,
                         (int)vocab_size, &tokenizer));
+    const size_t first_missing = file_first_missing(out_path);
     enum status status = make_out_folder();
     if (status == STATUS_OK)
         status = tokenizer_save(tokenizer, out_path);
+    if (status != STATUS_OK)
+        file_remove_made(out_path, first_missing);
     if (status == STATUS_OK)
         log_info("%s: %d ids from %zu bytes of text", out_path, tokenizer_n_ids(tokenizer),
                  training->text.length);

@@ -252,11 +252,14 @@ static enum status tokenize(const char *const *paths, int n_paths) {
         log_warning("%s has no token for %d of the 256 bytes: characters with them are left out, as in other "
                     "programs that use it",
                     options.tokenizer_path, tokenizer_n_lost_bytes(tokenizer));
+    const size_t first_missing = file_first_missing(options.out);
     if (status == STATUS_OK)
         status = lock_folder(&lock);
     if (status == STATUS_OK)
         status =
             options.raw ? tokenize_raw(tokenizer, paths, n_paths) : tokenize_texts(paths, n_paths, tokenizer);
+    if (status != STATUS_OK)
+        file_remove_made(options.out, first_missing);
     if (lock >= 0)
         close(lock);
     tokenizer_delete(tokenizer);

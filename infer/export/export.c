@@ -41,7 +41,7 @@ static enum status read_param(void *context, int index, size_t first, size_t n, 
     struct exporter *exporter = context;
     const struct param *param = &exporter->params.params[index];
     if (exporter->options->is_stopped && exporter->options->is_stopped())
-        return FAIL(STATUS_FAILED, "stopped by a signal; %s is as it was", exporter->folder);
+        return FAIL(STATUS_STOPPED, "stopped by a signal; %s is as it was", exporter->folder);
     TRY(weights_read_span(&exporter->weights, param->unit, param->offset + first, param->offset + first + n,
                           out));
     exporter->done += n;
@@ -167,6 +167,7 @@ static enum status make_folder(struct exporter *exporter) {
     enum status status = check_folder(exporter);
     if (status == STATUS_OK && file_exists(temporary))
         status = file_remove_tree(temporary); // what a process that was killed has left
+    exporter->first_missing = file_first_missing(temporary);
     if (status == STATUS_OK)
         status = file_make_folders(temporary);
     if (status == STATUS_OK)
@@ -277,6 +278,8 @@ enum status export_run(struct exporter *exporter, const char *path, const char *
 void export_free(struct exporter *exporter) {
     if (exporter->temporary && file_remove_tree(exporter->temporary) != STATUS_OK)
         status_clear(); // what failed before is reported
+    if (exporter->temporary)
+        file_remove_made(exporter->temporary, exporter->first_missing);
     free(exporter->temporary);
     free(exporter->target);
     file_list_free(&exporter->files);

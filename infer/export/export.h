@@ -27,7 +27,7 @@ struct export_options {
     const char *tokenizer; // NULL: the one that belongs to the weights; "none"; or a path for tokenizer_load
     const char *weights;   // "average", "latest" or NULL, as for weights_choose
     bool force;            // into a folder that no export wrote; its other files are kept
-    bool (*is_stopped)(void); // asked now and then; once true, the export fails. NULL: never
+    bool (*is_stopped)(void); // asked now and then; once true, it ends with STATUS_STOPPED. NULL: never
 };
 
 // What an export is made of, and what it made.
@@ -40,6 +40,7 @@ struct exporter {
     struct param_source source;  // reads `weights`
     char *target;                // `folder` without links and a "/" at its end
     char *temporary;             // folder beside it, where the files are written first
+    size_t first_missing;        // of its path, before it was made (base/file.h)
     struct file_list files;      // names of those written
     uint64_t bytes;              // of them
     uint64_t done, total;        // elements read so far, and of all tensors
