@@ -10,6 +10,7 @@
 #include "cli/help.h"
 #include "cli/version.h"
 #include "options/foreign.h"
+#include "trainer/signals.h"
 #include "zero/checkpoint/checkpoint.h"
 
 // These two are about the list of all commands.
@@ -92,7 +93,9 @@ int main(int argc, char **argv) {
     const enum status printed = output_close();
     if (status_exit_code(status) == 0 && printed != STATUS_OK)
         status = printed;
-    if (status_exit_code(status) != 0)
+    const int stopped_by = status == STATUS_STOPPED ? signals_number() : 0,
+              code = stopped_by ? 128 + stopped_by : status_exit_code(status);
+    if (code != 0 && status_message()[0])
         log_error("%s", status_message());
-    return status_exit_code(status);
+    return code;
 }

@@ -11,7 +11,7 @@ extern "C" {
 // Ordered by severity: ranks agree on the worst status by an all-reduce with max.
 enum status {
     STATUS_OK = 0,
-    STATUS_STOPPED,     // stopped by a signal; the work so far is saved (exit code 0)
+    STATUS_STOPPED,     // stopped by a signal (exit code 128 + signal), or as nobody reads the output (0)
     STATUS_INVALID,     // wrong input: configuration, arguments or input files (exit code 2)
     STATUS_UNSUPPORTED, // this machine or this build cannot do what was requested (exit code 2)
     STATUS_FAILED,      // the environment failed: I/O, memory or a library (exit code 1)

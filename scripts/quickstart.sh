@@ -32,16 +32,15 @@ for argument in "$@"; do
   case $argument in run.dir=*) run=${argument#run.dir=} ;; esac
 done
 
-# Ctrl-C during training stops it after its step; this script then stops too.
-interrupted=no
-trap 'interrupted=yes' INT
+# Ctrl-C during training stops it after its step, with exit code 130; this script then stops too.
+trap : INT
 step "training: configs/quickstart.json"
-./train configs/quickstart.json "$@"
+./train configs/quickstart.json "$@" || {
+  code=$?
+  [ $code -le 128 ] || printf '\nquickstart.sh: training was stopped; run the same command again to resume it\n' >&2
+  exit $code
+}
 trap - INT
-if [ $interrupted = yes ]; then
-  printf '\nquickstart.sh: training was stopped; run the same command again to resume it\n' >&2
-  exit 130
-fi
 if [ ! -d "$run/checkpoints" ]; then
   echo "quickstart.sh: training left no checkpoint in $run" >&2
   exit 1

@@ -24,6 +24,7 @@ enum { FAREWELL_BYTES = 1024 };
 #define SAME_REQUEST_NS 500000000
 
 static atomic_int requested;           // the signal that requested a stop; 0: none
+static atomic_int agreed;              // among ranks; 0: not yet
 static atomic_llong requested_time_ns; // when it came, CLOCK_MONOTONIC
 static sem_t arrived;                  // posted by the first signal
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -107,6 +108,15 @@ void signals_catch(void) {
 
 bool signals_stop_requested(void) {
     return atomic_load(&requested) != 0;
+}
+
+int signals_number(void) {
+    const int number = atomic_load(&agreed);
+    return number ? number : atomic_load(&requested);
+}
+
+void signals_agree_on(int number) {
+    atomic_store(&agreed, number);
 }
 
 void signals_on_stop(void (*say)(void *context, int signal), void *context) {

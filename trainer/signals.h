@@ -11,6 +11,10 @@
 // starts later. Call it before compute threads are started.
 void signals_catch(void);
 bool signals_stop_requested(void);
+// The signal that requested the stop, or that the ranks agreed on; 0: none.
+int signals_number(void);
+// Sets what signals_number returns on a rank, whichever rank the signal came to.
+void signals_agree_on(int number);
 
 // Calls say(context, signal) on that thread when the first signal arrives. NULL: nothing. Returns once no
 // call of the one before is under way.

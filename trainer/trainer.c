@@ -173,6 +173,17 @@ static enum status run(struct trainer *trainer) {
     return STATUS_OK;
 }
 
+// All ranks exit with the number of one signal, whichever of them it came to.
+static enum status agree_on_signal(struct comm *comm) {
+    int32_t number = signals_number(), *all = allocate((size_t)comm->world, sizeof *all);
+    enum status status = comm_gather(comm, &number, sizeof number, all);
+    for (int rank = comm->world - 1; rank >= 0; rank--)
+        number = all[rank] ? all[rank] : number;
+    signals_agree_on(number);
+    free(all);
+    return status == STATUS_OK ? STATUS_STOPPED : status;
+}
+
 enum status trainer_run(struct config *config, const char *command, struct comm *comm) {
     struct trainer *trainer = allocate(1, sizeof *trainer);
     trainer->config = config;
@@ -182,6 +193,8 @@ enum status trainer_run(struct config *config, const char *command, struct comm 
     signals_catch();
     progress_init(&trainer->progress, config, comm->world);
     enum status status = run(trainer);
+    if (status == STATUS_STOPPED)
+        status = agree_on_signal(comm);
     log_live_end();
     trainer_end_session(trainer, status);
     progress_free(&trainer->progress);

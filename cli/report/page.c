@@ -661,7 +661,8 @@ static enum status follow(struct report *report) {
         if (any && is_running(report))
             TRY(write_page(report, true, &bytes));
     }
-    return write_page(report, false, &bytes);
+    TRY(write_page(report, false, &bytes));
+    return is_running(report) ? STATUS_STOPPED : STATUS_OK;
 }
 
 static enum status write_report(struct report *report) {
@@ -731,7 +732,7 @@ static enum status run_report(int n_args, char **args) {
         signals_catch(); // before there is a page that loads itself again: its end must be written
         TRY(wait_for_runs(report.paths, report.n));
         if (signals_stop_requested())
-            return STATUS_OK;
+            return STATUS_STOPPED;
     }
     char *file = out_path ? copy_string(out_path)
                           : file_path("%.*s/report.html", run_path_length(report.paths[0]), report.paths[0]);

@@ -840,6 +840,8 @@ static enum status start(struct server *server) {
     name_model(server);
     TRY(access_init(&rules));
     TRY(load_model(server));
+    if (signals_stop_requested()) // before anything was served
+        return STATUS_STOPPED;
     TRY(prepare_requests(server));
     TRY(http_start(&(struct http_options){.host = rules.host,
                                           .port = (int)port,

@@ -474,7 +474,7 @@ class Refusals(ExportCase):
                 break
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        self.finish(process, 1)
+        self.finish(process, 128 + signal.SIGINT)
         self.assertIn('stopped by a signal; out is as it was', process.error)
         self.assertEqual(list(self.folder.glob('out*')), [])
 

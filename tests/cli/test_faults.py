@@ -64,7 +64,7 @@ class Signals(CommandCase):
         self.wait_for_steps(2)
         process.send_signal(signal.SIGHUP)
         _, error = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 0, error)
+        self.assertEqual(process.returncode, 128 + signal.SIGHUP, error)
         self.assertEqual(self.checkpoints()[-1].name, f'step-{len(self.curve()):08d}')
         shutil.rmtree(self.folder / 'run')
         process = self.start(config, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
@@ -74,7 +74,7 @@ class Signals(CommandCase):
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGTERM)
         _, error = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 0, error)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, error)
 
     def test_threads_that_compute_are_not_interrupted(self):
         """A signal frame on the stack of oneDNN's GEMM corrupts it, so only one thread may receive signals."""
@@ -88,7 +88,7 @@ class Signals(CommandCase):
         self.assertEqual(sorted(masks.values()), [0] + [wanted] * (len(masks) - 1))
         self.assertGreater(len(masks), 2)
         process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.communicate(timeout=60) and process.returncode, 0)
+        self.assertEqual(process.communicate(timeout=60) and process.returncode, 128 + signal.SIGTERM)
 
 
 class Pipes(CommandCase):

@@ -151,7 +151,7 @@ class Offload(GpuCase):
             process = self.start(config, *overrides, environment=reordered(seed))
             self.wait_for_steps(steps + 2)
             process.send_signal(signal.SIGTERM)
-            self.finish(process, 0)
+            self.finish(process, 128 + signal.SIGTERM)
             steps = len(self.curve())
         self.run_train(config, f'train.max_steps={steps}', STAGE + '2', 'run.dir=whole')
         self.assertEqual(self.curve(), self.curve('whole'))

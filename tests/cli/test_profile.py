@@ -198,7 +198,7 @@ class Profile(ProfileCase):
         process = self.start(config, 'run.profile=true')
         self.wait_for_steps(3)
         process.send_signal(signal.SIGINT)
-        self.finish(process, 0)
+        self.finish(process, 128 + signal.SIGINT)
         profile = json.loads((self.folder / 'run' / 'profile.json').read_text())
         self.assertEqual(len(profile['ranks'][0]['steps']), min(50, len(self.metrics())))
 

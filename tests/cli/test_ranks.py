@@ -131,7 +131,7 @@ class Checkpoints(RankCase):
         process = self.start_mpirun('-n', 2, harness.TRAIN, config, 'zero_optimization.stage=2')
         self.wait_for_steps(3)
         process.send_signal(signal.SIGUSR1)  # which mpirun passes on
-        self.finish(process, 0)
+        self.finish(process, 128 + signal.SIGUSR1)
         self.assertIn('mpirun -n 2 ./train', process.error)
         done = len(self.curve())
         self.assertEqual(self.checkpoints()[-1].name, f'step-{done:08d}')
@@ -235,7 +235,7 @@ class Failures(RankCase):
                 again = self.start_mpirun('-n', 3, harness.TRAIN, config, 'zero_optimization.stage=2')
                 self.wait_for_steps(3)
                 again.send_signal(signal.SIGUSR1)
-                self.assertIn(f'resuming after step {last}', self.finish(again, 0).error)
+                self.assertIn(f'resuming after step {last}', self.finish(again, 128 + signal.SIGUSR1).error)
                 shutil.rmtree(self.folder / 'run')
 
     @release_only('test_a_rank_that_is_killed ends the others alike')

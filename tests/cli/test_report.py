@@ -117,7 +117,7 @@ class Follow(FollowedCase):
                 self.run_under_way('run', 30).rename(self.folder / folder)
                 self.page(lambda page: page['follow'] == 0.2)
             process.send_signal(signal.SIGINT)
-            self.assertEqual(process.wait(60), 0)
+            self.assertEqual(process.wait(60), 128 + signal.SIGINT)
         (self.folder / 'file').write_text('no folder')
         self.refuses('report', 'file', '--follow', says=['file is not a folder'])
         self.refuses('report', 'later', '--every', 3, says=['--every', '--follow'])
@@ -128,7 +128,7 @@ class Follow(FollowedCase):
         for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
             process = self.follow('run', 'other')
             process.send_signal(number)
-            self.assertEqual(process.wait(60), 0)
+            self.assertEqual(process.wait(60), 128 + number)
             self.assertEqual(self.page(lambda page: True)['follow'], 0)
 
 
@@ -346,7 +346,7 @@ class InABrowser(FollowedCase):
             self.assertRegex(kept[0], r'running, \d+:\d\d left')
             self.assertEqual(kept[1:], [[True, False], 'tokens', True, [20000, 90000], True, True, True, 700])
         process.send_signal(signal.SIGINT)
-        self.assertEqual(process.wait(60), 0)
+        self.assertEqual(process.wait(60), 128 + signal.SIGINT)
         self.assertEqual(wait_for('data.follow === 0 && scrollY'), 700)
         self.assertEqual(browser.complaints, [])
         self.assertEqual(set(browser.requests), {(self.folder / 'page.html').as_uri()})

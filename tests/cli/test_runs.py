@@ -35,7 +35,7 @@ class Runs(CommandCase):
         self.wait_for_steps(3)
         process.send_signal(signal.SIGINT)
         out, error = process.communicate(timeout=120)
-        self.assertEqual(process.returncode, 0, out + error)
+        self.assertEqual(process.returncode, 128 + signal.SIGINT, out + error)
         self.assertEqual(self.state(), 'stopped')
         done = self.listed('run')['run']['step']
         self.run_train(config, f'train.max_steps={done + 2}', 'checkpoint.resume_with=train.max_steps')

@@ -82,7 +82,7 @@ class Terminal(CommandCase):
         before = len(self.checkpoints())
         self.process.send_signal(signal.SIGINT)
         text = self.read_until(lambda text: False)
-        self.assertEqual(self.process.wait(timeout=60), 0)
+        self.assertEqual(self.process.wait(timeout=60), 128 + signal.SIGINT)
         self.assertRegex(text, 'finishing (this step|what is under way|checkpoint).*; again to stop at once\r\n')
         self.assertIn('; resume with: ./train', text)
         self.assertGreaterEqual(len(self.checkpoints()), min(before, 1))

@@ -499,14 +499,14 @@ class Running(CommandCase):
         self.assertEqual([path.name for path in (run / 'checkpoints').iterdir()], ['step-00000016'])
 
     def test_signals_finish_the_step_save_and_print_how_to_resume(self):
-        for number in signal.SIGINT, signal.SIGTERM:
+        for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1:
             with self.subTest(number):
                 config = self.tiny_config(train={'max_steps': 1000000})
-                process = self.start(config)
+                process = self.start(config, preexec_fn=harness.restore_signals)
                 self.wait_for_steps(2)
                 process.send_signal(number)
                 out, error = process.communicate(timeout=60)
-                self.assertEqual(process.returncode, 0, error)
+                self.assertEqual(process.returncode, 128 + number, error)
                 self.assertIn('tiny.json', error + out)
                 done = len(self.curve())
                 self.assertEqual(self.checkpoints()[-1].name, f'step-{done:08d}')
@@ -524,7 +524,7 @@ class Running(CommandCase):
         self.wait_for_steps(len(self.curve()) + 2)
         again.send_signal(signal.SIGINT)
         _, error = again.communicate(timeout=60)
-        self.assertEqual(again.returncode, 0, error)
+        self.assertEqual(again.returncode, 128 + signal.SIGINT, error)
         self.assertIn('resuming after step', error)
 
     def test_resuming_after_a_kill(self):
