@@ -56,6 +56,30 @@ int64_t pacing_total(const struct config *config, const struct batch_sizes *size
 
 // ---- the trainer's
 
+// The fraction of the GEMM rate that whole steps reach: about the least that benchmarks/cpu.md has on CPUs;
+// on GPUs, what llm.c and Megatron-LM report.
+#define STEP_EFFICIENCY_CPU 0.75
+#define STEP_EFFICIENCY_GPU 0.5
+
+double trainer_estimate_step_s(const struct trainer *trainer) {
+    double efficiency = trainer->device->place == REGION_DEVICE ? STEP_EFFICIENCY_GPU : STEP_EFFICIENCY_CPU;
+    return trainer_step_flops(trainer, batch_sizes_at(&trainer->batches, trainer->step)) /
+           (efficiency * trainer->gemm_rate);
+}
+
+// By the estimate and not by the clock: a busy machine takes longer to start, and must not refuse for that.
+enum status trainer_check_minutes(const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    const double step_s = trainer_estimate_step_s(trainer),
+                 n = fmin(FEW_STEPS, (double)config->train.max_steps), budget = budget_s(config);
+    if (budget == 0 || trainer->step > 0 || budget >= n * step_s)
+        return STATUS_OK;
+    return FAIL(STATUS_INVALID,
+                "train.max_minutes=%g is %.3g s, and a step takes about %.3g s here: too few steps for a "
+                "schedule. Set at least %.2g, lower train.train_batch_size, or give train.max_steps instead",
+                config->train.max_minutes, budget, step_s, 1.05 * n * step_s / 60);
+}
+
 double trainer_spent_s(const struct trainer *trainer) {
     return trainer->pacing.spent_before_s + clock_monotonic_s() - trainer->began_s;
 }
@@ -64,8 +88,9 @@ double trainer_spent_s(const struct trainer *trainer) {
 // schedule counts them, as the time does.
 double trainer_lr(const struct trainer *trainer) {
     if (trainer->config->train.max_minutes > 0)
-        return schedule_lr_paced(trainer->config, &trainer->run.pacing.decision, trainer->step);
-    return schedule_lr(trainer->config, trainer->step - trainer_skipped(trainer));
+        return schedule_lr_paced(trainer->config, trainer->run.warmup_steps, &trainer->run.pacing.decision,
+                                 trainer->step);
+    return schedule_lr(trainer->config, trainer->run.warmup_steps, trainer->step - trainer_skipped(trainer));
 }
 
 int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s) {
@@ -115,7 +140,7 @@ static void say_length(struct trainer *trainer, double step_s) {
                  config->train.max_minutes, (long long)decision->total, step_s * 1e3,
                  text_duration(duration, sizeof duration, budget_s(config) - decision->spent_s));
     if (trainer->step < config->scheduler.warmup_steps)
-        trainer_describe_warmup(config, decision->total);
+        trainer_describe_warmup(trainer, decision->total);
 }
 
 void trainer_pace(struct trainer *trainer, const struct pacing_report *report) {
@@ -129,8 +154,9 @@ void trainer_pace(struct trainer *trainer, const struct pacing_report *report) {
     *last = (struct pacing_decision){
         .step = trainer->step,
         .total = pacing_total(config, &trainer->batches, &evaluations, trainer->step, report),
-        .position = schedule_position(config, last, trainer->step - 1),
+        .position = schedule_position(trainer->run.warmup_steps, last, trainer->step - 1),
         .spent_s = report->spent_s};
+    trainer->run.warmup_steps = schedule_warmup_of(trainer->run.warmup_steps, last->total);
     trainer->last_step = last->total;
     trainer->pacing.sum_s = trainer->pacing.n_steps = 0;
     say_length(trainer, report->step_s);
@@ -141,9 +167,10 @@ void trainer_pace(struct trainer *trainer, const struct pacing_report *report) {
 // Of the next step, had the run gone on as it was.
 static double rate_before(const struct trainer *trainer) {
     const struct config *config = &trainer->resumed->config;
+    const int64_t warmup = trainer_warmup_before(trainer);
     if (config->train.max_minutes > 0)
-        return schedule_lr_paced(config, &trainer->run.pacing.decision, trainer->step);
-    return schedule_lr(config, trainer->step - trainer_skipped(trainer));
+        return schedule_lr_paced(config, warmup, &trainer->resumed->run.pacing.decision, trainer->step);
+    return schedule_lr(config, warmup, trainer->step - trainer_skipped(trainer));
 }
 
 // Another time than before: the schedule goes on from the fraction of the new time that is spent, and its
@@ -152,10 +179,9 @@ static void begin_other_time(struct trainer *trainer) {
     struct pacing_record *pacing = &trainer->run.pacing;
     struct pacing_decision *last = &pacing->decision;
     const struct config *config = trainer->config;
-    const double budget = budget_s(config), spent = pacing->spent_s, before = rate_before(trainer),
+    const double budget = budget_s(config), spent = pacing->spent_s,
                  total = fmin((double)trainer->step * budget / spent, (double)config->train.max_steps);
-    log_info("train.max_minutes was %g and is now %g", pacing->max_minutes, config->train.max_minutes);
-    const bool warms_up = last->position == 0 && trainer->step < schedule_warmup_of(config, last->total);
+    const bool warms_up = last->position == 0 && trainer->step < trainer->run.warmup_steps;
     // From steps to minutes, or back, the schedule has another shape.
     if (pacing->max_minutes > 0 && spent > 0 && budget > 0)
         *last = (struct pacing_decision){.step = trainer->step,
@@ -164,15 +190,15 @@ static void begin_other_time(struct trainer *trainer) {
                                          .spent_s = spent};
     else
         *last = (struct pacing_decision){.total = config->train.max_steps};
-    log_info("step %lld trains at the rate %.3g instead of %.3g", (long long)trainer->step + 1,
-             trainer_lr(trainer), before);
 }
 
 void trainer_pacing_resume(struct trainer *trainer) {
     struct pacing_record *pacing = &trainer->run.pacing;
     const struct config *config = trainer->config;
+    const double minutes_before = pacing->max_minutes;
+    const bool is_other = trainer->resumed && minutes_before != config->train.max_minutes;
     trainer->pacing.spent_before_s = pacing->spent_s;
-    if (trainer->resumed && pacing->max_minutes != config->train.max_minutes)
+    if (is_other)
         begin_other_time(trainer);
     pacing->max_minutes = config->train.max_minutes;
     if (pacing->max_minutes == 0)
@@ -180,4 +206,11 @@ void trainer_pacing_resume(struct trainer *trainer) {
     else if (pacing->decision.spent_s == 0)
         pacing->decision.total = config->train.max_steps;
     trainer->last_step = pacing->max_minutes > 0 ? pacing->decision.total : config->train.max_steps;
+    trainer->run.warmup_steps = schedule_warmup_of(
+        trainer->run.warmup_steps, pacing->max_minutes > 0 ? trainer->last_step : config_decay_steps(config));
+    if (!is_other)
+        return;
+    log_info("train.max_minutes was %g and is now %g", minutes_before, config->train.max_minutes);
+    log_info("step %lld trains at the rate %.3g instead of %.3g", (long long)trainer->step + 1,
+             trainer_lr(trainer), rate_before(trainer));
 }

@@ -63,9 +63,23 @@ static enum status find_own(struct trainer *trainer, int32_t *is_own) {
     return comm_broadcast(trainer->comm, is_own, sizeof *is_own, 0);
 }
 
+// Versions that did not record it derived it from the length each time.
+int64_t trainer_warmup_before(const struct trainer *trainer) {
+    const struct checkpoint *from = trainer->resumed;
+    const struct pacing_record *pacing = &from->run.pacing;
+    if (from->run.warmup_steps > 0)
+        return from->run.warmup_steps;
+    if (pacing->decision.position > 0) // it was over
+        return 0;
+    return schedule_warmup_of(from->config.scheduler.warmup_steps, pacing->max_minutes > 0
+                                                                       ? pacing->decision.total
+                                                                       : config_decay_steps(&from->config));
+}
+
 enum status trainer_find_resume(struct trainer *trainer) {
     int32_t is_own;
     trainer->saved_step = -1;
+    trainer->run.warmup_steps = trainer->config->scheduler.warmup_steps;
     trainer->run.loss_scale = loss_scale_initial(trainer->config);
     TRY(trainer_agree(trainer, find_checkpoint(trainer)));
     if (!trainer->resumed)
@@ -77,6 +91,11 @@ enum status trainer_find_resume(struct trainer *trainer) {
     trainer->step = trainer->resumed->step;
     trainer->saved_step = is_own ? trainer->step : -1;
     trainer->tokens = trainer->resumed->tokens;
+    if (trainer->step > 0 &&
+        trainer->config->scheduler.warmup_steps == trainer->resumed->config.scheduler.warmup_steps)
+        trainer->run.warmup_steps = trainer_warmup_before(trainer);
+    else
+        trainer->run.warmup_steps = trainer->config->scheduler.warmup_steps;
     trainer->run.average = averaging_resumed(trainer->config, &trainer->resumed->run.average,
                                              trainer->resumed->kinds.has_average);
     // Another batch size, or a schedule, replaces the sizes that the batch grew to.
@@ -208,7 +227,8 @@ void trainer_describe_resume(const struct trainer *trainer) {
 static void describe_changed_rate(const struct trainer *trainer) {
     const struct config *before = &trainer->resumed->config, *now = trainer->config;
     const int64_t updates = trainer->step - trainer_skipped(trainer);
-    const double was = schedule_lr(before, updates), is = schedule_lr(now, updates);
+    const double was = schedule_lr(before, trainer_warmup_before(trainer), updates),
+                 is = schedule_lr(now, trainer->run.warmup_steps, updates);
     const long long steps_before = config_decay_steps(before), steps_now = config_decay_steps(now);
     if (steps_before == steps_now || fabs(is - was) <= 1e-6 * fmax(is, was))
         return;
@@ -218,9 +238,14 @@ static void describe_changed_rate(const struct trainer *trainer) {
         steps_before, steps_now, (long long)trainer->step + 1, is, was, steps_before);
 }
 
-void trainer_describe_warmup(const struct config *config, int64_t steps) {
-    const int64_t warmup = schedule_warmup_of(config, steps);
-    if (warmup < config->scheduler.warmup_steps)
+void trainer_describe_warmup(const struct trainer *trainer, int64_t steps) {
+    const struct config *config = trainer->config;
+    const int64_t warmup = trainer->run.warmup_steps,
+                  derived = schedule_warmup_of(config->scheduler.warmup_steps, steps);
+    if (warmup != derived)
+        log_info("warm-up: %lld step%s, as the run began with; a new run of %lld steps would have %lld",
+                 (long long)warmup, warmup == 1 ? "" : "s", (long long)steps, (long long)derived);
+    else if (warmup < config->scheduler.warmup_steps)
         log_info("warm-up: %lld step%s, as scheduler.warmup_steps=%lld is longer than the schedule of %lld "
                  "step%s",
                  (long long)warmup, warmup == 1 ? "" : "s", (long long)config->scheduler.warmup_steps,
@@ -231,7 +256,7 @@ void trainer_describe_schedule(const struct trainer *trainer) {
     const struct config *config = trainer->config;
     if (config->train.max_minutes > 0) // the length is not known yet
         return;
-    trainer_describe_warmup(config, config_decay_steps(config));
+    trainer_describe_warmup(trainer, config_decay_steps(config));
     if (trainer->resumed && trainer->resumed->config.train.max_minutes == 0)
         describe_changed_rate(trainer);
 }

@@ -15,13 +15,8 @@ static double progress(double step, double from, double to) {
     return p < 0 ? 0 : p > 1 ? 1 : p;
 }
 
-int64_t schedule_warmup_of(const struct config *config, int64_t steps) {
-    const int64_t warmup = config->scheduler.warmup_steps;
+int64_t schedule_warmup_of(int64_t warmup, int64_t steps) {
     return warmup <= steps || steps == 0 ? warmup : steps < 10 ? 1 : steps / 10;
-}
-
-int64_t schedule_warmup_steps(const struct config *config) {
-    return schedule_warmup_of(config, config_decay_steps(config));
 }
 
 // The rate after the warm-up, at position p of the decay; of warmup_stable_decay at position p_last of its
@@ -41,8 +36,8 @@ static double decayed_rate(const struct config *config, double p, double p_last)
     return peak * (1 - (1 - lowest) * p_last);
 }
 
-double schedule_lr(const struct config *config, int64_t step) {
-    int64_t warmup = schedule_warmup_steps(config), last = config_decay_steps(config) - 1;
+double schedule_lr(const struct config *config, int64_t warmup, int64_t step) {
+    const int64_t last = config_decay_steps(config) - 1;
     if (step < warmup)
         return config->optimizer.lr * (double)(step + 1) / (double)warmup;
     // The last part begins after the warm-up, however long it was to be.
@@ -53,13 +48,8 @@ double schedule_lr(const struct config *config, int64_t step) {
                                   : 0);
 }
 
-// A schedule that has left the warm-up does not return to it when the run turns out to be longer.
-static int64_t warmup_paced(const struct config *config, const struct pacing_decision *decision) {
-    return decision->position > 0 ? 0 : schedule_warmup_of(config, decision->total);
-}
-
-double schedule_position(const struct config *config, const struct pacing_decision *decision, int64_t step) {
-    const int64_t warmup = warmup_paced(config, decision), warmed = warmup > 0 ? warmup - 1 : 0,
+double schedule_position(int64_t warmup, const struct pacing_decision *decision, int64_t step) {
+    const int64_t warmed = warmup > 0 ? warmup - 1 : 0,
                   from = decision->step - 1 > warmed ? decision->step - 1 : warmed;
     if (step < warmed)
         return 0;
@@ -67,12 +57,12 @@ double schedule_position(const struct config *config, const struct pacing_decisi
            (1 - decision->position) * progress((double)step, (double)from, (double)(decision->total - 1));
 }
 
-double schedule_lr_paced(const struct config *config, const struct pacing_decision *decision, int64_t step) {
+double schedule_lr_paced(const struct config *config, int64_t warmup, const struct pacing_decision *decision,
+                         int64_t step) {
     const double decay = config->scheduler.decay_ratio;
-    const int64_t warmup = warmup_paced(config, decision);
     if (step < warmup)
         return config->optimizer.lr * (double)(step + 1) / (double)warmup;
-    const double p = schedule_position(config, decision, step);
+    const double p = schedule_position(warmup, decision, step);
     return decayed_rate(config, p, decay > 0 ? progress(p, 1 - decay, 1) : 0);
 }
 

@@ -493,6 +493,7 @@ enum status trainer_setup(struct trainer *trainer, bool *complete) {
     TRY(trainer_open_tasks(trainer));
     TRY(trainer_choose_attention(trainer));
     TRY(trainer_measure_rate(trainer));
+    TRY(trainer_agree(trainer, trainer_check_minutes(trainer)));
     TRY(trainer_agree(trainer, begin_folder(trainer)));
     TRY(make_model(trainer));
     describe_groups(trainer);

@@ -111,19 +111,8 @@ static void note_saved(struct trainer *trainer) {
                        trainer->command);
 }
 
-// The fraction of the GEMM rate that whole steps reach: about the least that benchmarks/cpu.md has on CPUs;
-// on GPUs, what llm.c and Megatron-LM report.
-#define STEP_EFFICIENCY_CPU 0.75
-#define STEP_EFFICIENCY_GPU 0.5
-
-static double estimate_step_s(const struct trainer *trainer) {
-    double efficiency = trainer->device->place == REGION_DEVICE ? STEP_EFFICIENCY_GPU : STEP_EFFICIENCY_CPU;
-    return trainer_step_flops(trainer, batch_sizes_at(&trainer->batches, trainer->step)) /
-           (efficiency * trainer->gemm_rate);
-}
-
 static enum status train_loop(struct trainer *trainer) {
-    const double step_s = estimate_step_s(trainer);
+    const double step_s = trainer_estimate_step_s(trainer);
     progress_start(&trainer->progress, trainer->step, trainer_estimate_total(trainer, trainer->step, step_s),
                    step_s, trainer_leads(trainer));
     note_saved(trainer);

@@ -208,8 +208,10 @@ enum status trainer_load_states(struct trainer *trainer, struct checkpoint *from
 // length changes. Called while the checkpoint is open (resuming.c).
 void trainer_describe_resume(const struct trainer *trainer);
 void trainer_describe_schedule(const struct trainer *trainer);
-// Logs a warm-up that is shortened in a schedule of `steps`.
-void trainer_describe_warmup(const struct config *config, int64_t steps);
+// Logs a warm-up that is shortened in a schedule of `steps`, or that the run began with.
+void trainer_describe_warmup(const struct trainer *trainer, int64_t steps);
+// The steps of warm-up of the run that the checkpoint to resume is of.
+int64_t trainer_warmup_before(const struct trainer *trainer);
 // The tokenizer (tokenizer.c). Loads data.tokenizer, if it is set; model.vocab_size may follow from it.
 enum status trainer_load_tokenizer(struct trainer *trainer) MUST_CHECK;
 // Collective. Compares the tokenizer with rank 0's.
@@ -284,8 +286,13 @@ enum status trainer_take_failure(struct trainer *trainer, struct text *reason) M
 // Writes a checkpoint and removes old ones beyond checkpoint.keep (checkpointing.c).
 enum status trainer_save(struct trainer *trainer) MUST_CHECK;
 
-// train.max_minutes (pacing.c). Sets last_step. Called once the checkpoint is open.
+// train.max_minutes (pacing.c). Sets last_step and the warm-up. Called once the checkpoint is open.
 void trainer_pacing_resume(struct trainer *trainer);
+// STATUS_INVALID: train.max_minutes of a new run is shorter than a few steps. Called once the rate is
+// measured.
+enum status trainer_check_minutes(const struct trainer *trainer) MUST_CHECK;
+// Seconds of the next step, from the measured rate.
+double trainer_estimate_step_s(const struct trainer *trainer);
 // Decides on the length of the run if that is due, after a step. The same on all ranks: by rank 0's report.
 void trainer_pace(struct trainer *trainer, const struct pacing_report *report);
 // The time of a step of this rank, and what this rank has measured so far.

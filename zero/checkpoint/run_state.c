@@ -163,6 +163,7 @@ static const struct field state_fields[] = {
     FIELD(run_state, changes, "history", LIST, BOUNDS(0, WHOLE), .n = AT(run_state, n_changes),
           .of = &change_table, .may_lack = true),
     FIELD(run_state, best, "best", OBJECT, .of = &best_table, .may_lack = true),
+    FIELD(run_state, warmup_steps, "warmup_steps", INTEGER, BOUNDS(0, WHOLE), .may_lack = true),
     FIELD(run_state, pacing, "pacing", OBJECT, .of = &pacing_table, .may_lack = true),
     FIELD(run_state, spikes, "spikes", OBJECT, .of = &spike_table, .may_lack = true),
     FIELD(run_state, noise, "noise_scale", OBJECT, .of = &noise_table, .may_lack = true),

@@ -4,6 +4,7 @@
 //   data          what the run was trained on
 //   history       options that resumed runs changed on purpose (checkpoint.resume_with), in order
 //   best          the lowest validation loss of a saved step (checkpoint.keep_best)
+//   warmup_steps  of the schedule, as decided when the run began: a longer run does not warm up again
 //   pacing        with train.max_minutes: the time spent, and the last decision on the length of the run
 //   spikes        losses and gradient norms to find spikes by, and how often the run diverged
 //   noise_scale   the gradient noise scale as far as measured, and the batch sizes that followed from it
@@ -103,6 +104,7 @@ struct run_state {
     struct run_change *changes;
     int n_changes;
     struct run_best best;
+    int64_t warmup_steps; // 0: none, or a checkpoint of a version that did not record it
     struct pacing_record pacing;
     struct spike_record spikes;
     struct noise_record noise;

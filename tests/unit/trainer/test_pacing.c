@@ -12,7 +12,8 @@
 #include "trainer/pacing.h"
 #include "trainer/schedule.h"
 
-#define PEAK 0.01
+#define PEAK   0.01
+#define WARMUP 10
 
 static void configure(struct config *config, const char *train, const char *scheduler) {
     char text[400];
@@ -83,13 +84,13 @@ static void test_a_machine_that_becomes_slower(void **unused) {
             last = (struct pacing_decision){
                 .step = step,
                 .total = pacing_total(&config, &sizes, &(struct pacing_evaluations){0}, step, &report),
-                .position = schedule_position(&config, &last, step - 1),
+                .position = schedule_position(WARMUP, &last, step - 1),
                 .spent_s = spent};
             sum = 0, since = 0, n++;
         }
         assert_true(fabs(spent / 60 - 1) < 0.1);
         assert_in_range(n, 4, 18); // about one for each doubling of the steps
-        assert_true(schedule_lr_paced(&config, &last, step - 1) < 0.11 * PEAK);
+        assert_true(schedule_lr_paced(&config, WARMUP, &last, step - 1) < 0.11 * PEAK);
         config_free(&config);
     }
 }
@@ -149,12 +150,12 @@ static void test_the_rate_is_continuous(void **unused) {
         int n = 0;
         for (int64_t step = 0; step < totals[3]; step++) {
             if (n < 4 && step == steps[n]) {
-                const double position = schedule_position(&config, &decision, step - 1);
+                const double position = schedule_position(WARMUP, &decision, step - 1);
                 decision = (struct pacing_decision){step, totals[n], position, 0};
-                assert_true(fabs(schedule_position(&config, &decision, step - 1) - position) < 1e-12);
+                assert_true(fabs(schedule_position(WARMUP, &decision, step - 1) - position) < 1e-12);
                 n++;
             }
-            const double rate = schedule_lr_paced(&config, &decision, step);
+            const double rate = schedule_lr_paced(&config, WARMUP, &decision, step);
             if (step < 10)
                 assert_true(fabs(rate - PEAK * (double)(step + 1) / 10) < 1e-15);
             else // no more than twice the largest slope of the fastest part: 240 steps in 20
@@ -173,13 +174,29 @@ static void test_a_warm_up_that_was_shortened(void **unused) {
     struct config config;
     configure(&config, "\"eval_every\": 0", "\"type\": \"linear\"");
     const struct pacing_decision none = {.total = 10000}, shorter = {.step = 3, .total = 8};
-    assert_true(schedule_lr_paced(&config, &none, 2) == PEAK * 3 / 10);
-    assert_true(schedule_lr_paced(&config, &shorter, 3) > 0.7 * PEAK);
+    assert_true(schedule_lr_paced(&config, WARMUP, &none, 2) == PEAK * 3 / 10);
+    const int64_t warmup = schedule_warmup_of(WARMUP, shorter.total);
+    assert_true(schedule_lr_paced(&config, warmup, &shorter, 3) > 0.7 * PEAK);
     const struct pacing_decision longer = {
-        .step = 5, .total = 100, .position = schedule_position(&config, &shorter, 4)};
-    const double before = schedule_lr_paced(&config, &shorter, 4),
-                 after = schedule_lr_paced(&config, &longer, 5);
+        .step = 5, .total = 100, .position = schedule_position(warmup, &shorter, 4)};
+    assert_int_equal(schedule_warmup_of(warmup, longer.total), warmup);
+    const double before = schedule_lr_paced(&config, warmup, &shorter, 4),
+                 after = schedule_lr_paced(&config, warmup, &longer, 5);
     assert_true(after < before && after > before - 0.02 * PEAK);
+    config_free(&config);
+}
+
+// The length is decided twice while the rate warms up: the second decision, on more steps, does not take the
+// rate back.
+static void test_a_warm_up_under_way(void **unused) {
+    (void)unused;
+    struct config config;
+    configure(&config, "\"eval_every\": 0", "\"type\": \"constant\"");
+    const struct pacing_decision first = {.step = 1, .total = 60}, second = {.step = 4, .total = 5000};
+    const int64_t warmup = schedule_warmup_of(100, first.total);
+    assert_int_equal(warmup, 6);
+    const double before = schedule_lr_paced(&config, warmup, &first, 3);
+    assert_true(schedule_lr_paced(&config, schedule_warmup_of(warmup, second.total), &second, 4) > before);
     config_free(&config);
 }
 
@@ -191,7 +208,8 @@ static void test_a_length_that_stands(void **unused) {
     config.train.max_steps = 123;
     const struct pacing_decision decision = {.step = 2, .total = 123};
     for (int64_t step = 0; step < 123; step++)
-        assert_true(fabs(schedule_lr_paced(&config, &decision, step) - schedule_lr(&config, step)) < 1e-15);
+        assert_true(fabs(schedule_lr_paced(&config, WARMUP, &decision, step) -
+                         schedule_lr(&config, WARMUP, step)) < 1e-15);
     config_free(&config);
 }
 
@@ -202,6 +220,7 @@ int main(void) {
         cmocka_unit_test(test_how_long),
         cmocka_unit_test(test_the_rate_is_continuous),
         cmocka_unit_test(test_a_warm_up_that_was_shortened),
+        cmocka_unit_test(test_a_warm_up_under_way),
         cmocka_unit_test(test_a_length_that_stands),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -17,8 +17,17 @@ static void configure(struct config *config, const char *text) {
     config->optimizer.lr = PEAK;
 }
 
+// Of a new run.
+static int64_t warmup_of(const struct config *config) {
+    return schedule_warmup_of(config->scheduler.warmup_steps, config_decay_steps(config));
+}
+
+static double rate_of(const struct config *config, int64_t step) {
+    return schedule_lr(config, warmup_of(config), step);
+}
+
 static void assert_rate(const struct config *config, int64_t step, double expected) {
-    double rate = schedule_lr(config, step);
+    double rate = rate_of(config, step);
     if (!(fabs(rate - expected) <= 1e-12 * PEAK))
         fail_msg("step %lld: %.17g, expected %.17g", (long long)step, rate, expected);
 }
@@ -46,7 +55,7 @@ static void test_constant_is_exact(void **unused) {
     configure(&config, "{\"train\": {\"max_steps\": 20}, "
                        "\"scheduler\": {\"type\": \"constant\", \"warmup_steps\": 0}}");
     for (int64_t step = 0; step < 20; step++)
-        assert_true(schedule_lr(&config, step) == PEAK);
+        assert_true(rate_of(&config, step) == PEAK);
     config_free(&config);
 }
 
@@ -79,7 +88,7 @@ static void test_stable_phase_then_linear_decay(void **unused) {
     assert_rate(&config, 89, PEAK * 0.55);
     assert_rate(&config, 99, PEAK * 0.1);
     for (int64_t step = 80; step < 100; step++)
-        assert_true(schedule_lr(&config, step) < schedule_lr(&config, step - 1));
+        assert_true(rate_of(&config, step) < rate_of(&config, step - 1));
     config_free(&config);
     // A last part that would begin in the warm-up begins at its end.
     configure(&config, "{\"train\": {\"max_steps\": 40}, \"scheduler\": {\"type\": \"warmup-stable-decay\", "
@@ -105,7 +114,7 @@ static void test_decay_steps(void **unused) {
         configure(&plain, text[0]);
         configure(&apart, text[1]);
         for (int64_t step = 0; step < 100; step++)
-            assert_true(schedule_lr(&plain, step) == schedule_lr(&apart, step));
+            assert_true(rate_of(&plain, step) == rate_of(&apart, step));
         for (int64_t step = 100; step < 150; step++)
             assert_rate(&apart, step, 0.1 * PEAK);
         config_free(&plain);
@@ -128,9 +137,32 @@ static void test_shortened_warm_up(void **unused) {
             "{\"train\": {\"max_steps\": %d}, \"scheduler\": {\"warmup_steps\": %d, \"decay_steps\": %d}}",
             cases[i].max_steps, cases[i].warmup, cases[i].decay_steps);
         configure(&config, text);
-        assert_int_equal(schedule_warmup_steps(&config), cases[i].expected);
+        assert_int_equal(warmup_of(&config), cases[i].expected);
         assert_rate(&config, 0, PEAK / cases[i].expected);
         assert_rate(&config, cases[i].expected - 1, PEAK);
+        config_free(&config);
+    }
+}
+
+// A run that is made longer keeps its warm-up: with every schedule it goes on as if that had been given.
+static void test_a_longer_run_keeps_its_warm_up(void **unused) {
+    (void)unused;
+    static const char *const types[] = {"constant", "cosine", "linear", "warmup-stable-decay"};
+    for (int i = 0; i < 4; i++) {
+        struct config config;
+        char text[160];
+        snprintf(text, sizeof text, "{\"train\": {\"max_steps\": 20}, \"scheduler\": {\"type\": \"%s\"}}",
+                 types[i]);
+        configure(&config, text);
+        int64_t warmup = warmup_of(&config);
+        assert_int_equal(warmup, 2);
+        config.train.max_steps = 120;
+        warmup = schedule_warmup_of(warmup, config_decay_steps(&config));
+        assert_int_equal(warmup, 2);
+        for (int64_t step = 20; step < 120; step++) {
+            const double before = schedule_lr(&config, warmup, step - 1);
+            assert_true(schedule_lr(&config, warmup, step) <= before);
+        }
         config_free(&config);
     }
 }
@@ -151,7 +183,7 @@ static void test_never_outside_its_bounds(void **unused) {
                     struct config config;
                     configure(&config, text);
                     for (int64_t step = 0; step < last; step++) {
-                        double rate = schedule_lr(&config, step);
+                        double rate = rate_of(&config, step);
                         assert_true(rate > 0.2499 * PEAK && rate <= PEAK * (1 + 1e-12));
                     }
                     config_free(&config);
@@ -166,6 +198,7 @@ int main(void) {
         cmocka_unit_test(test_stable_phase_then_linear_decay),
         cmocka_unit_test(test_decay_steps),
         cmocka_unit_test(test_shortened_warm_up),
+        cmocka_unit_test(test_a_longer_run_keeps_its_warm_up),
         cmocka_unit_test(test_never_outside_its_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

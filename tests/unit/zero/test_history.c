@@ -24,6 +24,7 @@ static void print(const struct run_state *history, struct text *out) {
 
 static struct run_state make_history(void) {
     struct run_state history = {.best = {15, 40, 0.1 + 0.2},
+                                .warmup_steps = 7,
                                 .pacing = {5, 123.456789012345678, {12, 800, 1.0 / 3, 6.25}}};
     run_state_add_change(&history, 3, "optimizer.lr", "0.0006", "0.0003");
     run_state_add_change(&history, 9, "scheduler.type", "\"cosine\"", "\"linear\"");
@@ -41,6 +42,7 @@ static void test_print_and_parse(void **state) {
     assert_string_equal(back.changes[1].option, "scheduler.type");
     assert_string_equal(back.changes[1].was, "\"cosine\"");
     assert_true(back.best.step == 15 && back.best.sequences == 40 && back.best.loss == history.best.loss);
+    assert_int_equal(back.warmup_steps, 7);
     assert_true(back.pacing.max_minutes == 5 && back.pacing.spent_s == history.pacing.spent_s);
     assert_true(back.pacing.decision.step == 12 && back.pacing.decision.total == 800);
     assert_true(back.pacing.decision.position == 1.0 / 3 && back.pacing.decision.spent_s == 6.25);
@@ -77,6 +79,7 @@ static void test_refused(void **state) {
         {"\"was\": \"0.0006\"", "\"was\": 0.0006", "was"},
         {"\"val_sequences\": 40", "\"val_sequences\": 0", "val_sequences"},
         {"\"spent_s\": 123", "\"spent_s\": -123", "spent_s"},
+        {"\"warmup_steps\": 7", "\"warmup_steps\": -7", "warmup_steps"},
         {"\"history\": [", "\"history\": 5, \"rest\": [", "history"},
         {"\"best\": {", "\"best\": 5, \"rest\": {", "best"},
         {"\"pacing\": {", "\"pacing\": 5, \"rest\": {", "pacing"},
