@@ -523,6 +523,23 @@ class Together(RankCase):
             self.assertGreater(entry['comm_ms'], 0)
             self.assertTrue(0 <= entry['comm_hidden'] <= 1)
 
+    def test_what_overlaps_is_said(self):
+        """Stages 0 and 1 reduce a bucket once backward has filled it: not before its end where the bucket holds the model."""
+        config = self.ranks_config(train={'max_steps': 1})
+
+        def words(*overrides):
+            error = self.run_ranks(2, config, *overrides).error
+            shutil.rmtree(self.folder / 'run')
+            (found,) = re.findall(r'ranks: 2, .*, communication (.*)', error)
+            return found
+        stage, bucket = 'zero_optimization.stage={}'.format, 'zero_optimization.reduce_bucket_size={}'.format
+        whole = words(stage(1))
+        most = int(re.fullmatch(r'after computing: zero_optimization.reduce_bucket_size=500000000 holds the model; at most (\d+) .*', whole)[1])
+        self.assertTrue(words(stage(0), bucket(most + 1)).startswith('after computing'))
+        for overrides in (stage(0), bucket(most)), (stage(1), bucket(most)), (stage(2),), (stage(3),):
+            self.assertEqual(words(*overrides), 'while computing', overrides)
+        self.assertEqual(words(stage(1), 'zero_optimization.overlap_comm=false'), 'between computations')
+
     @unittest.skipIf(harness.SANITIZERS, 'sanitizers use memory of their own')
     def test_memory_is_what_was_planned(self):
         """Model states are those of the formula in each stage (a quarter in stage 3 on 4 ranks), and the process is within
