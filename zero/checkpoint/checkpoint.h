@@ -96,7 +96,8 @@ void checkpoint_name_best(const char *checkpoints_folder, int64_t step);
 // The step that FOLDER/best names; -1 without it.
 int64_t checkpoint_find_best(const char *checkpoints_folder);
 // Removes what killed writers left behind (.tmp-*), and restores a checkpoint that one was about to replace.
-// For the start of a run, under its lock. An absent folder is fine; what cannot be removed is a warning.
+// For the start of a run, and while it writes no checkpoint, under its lock. An absent folder is fine; what
+// cannot be removed is a warning.
 enum status checkpoint_remove_stale(const char *checkpoints_folder) MUST_CHECK;
 // For a run that resumes from `step` although later checkpoints exist, because they are damaged or the user
 // asked for an earlier one. Renames the later ones to set-aside-step-N and logs it, so that they are not

@@ -37,16 +37,17 @@ static bool is_absent(int error) {
 
 static enum status cannot_open(const char *path, int error) {
     const char *name = strrchr(path, '/');
-    char *folder = copy_bytes(path, name ? (size_t)(name - path) : 0);
-    const bool is_pruned = folder[0] && !file_exists(folder);
-    free(folder);
-    if (is_absent(error) && is_pruned)
-        return FAIL(
-            STATUS_FAILED,
-            "%s: was removed while it was read, as its run pruned the checkpoint; run the command again",
-            path);
-    if (is_absent(error))
-        return FAIL(STATUS_INVALID, "%s: is absent: %s; the checkpoint is incomplete", path, strerror(error));
+    if (is_absent(error)) {
+        char *folder = copy_bytes(path, name ? (size_t)(name - path) : 0);
+        const bool is_pruned = folder[0] && !file_exists(folder);
+        free(folder);
+        return is_pruned ? FAIL(STATUS_FAILED,
+                                "%s: was removed while it was read, as its run pruned the checkpoint; run "
+                                "the command again",
+                                path)
+                         : FAIL(STATUS_INVALID, "%s: is absent: %s; the checkpoint is incomplete", path,
+                                strerror(error));
+    }
     return FAIL(
         STATUS_FAILED,
         "%s: cannot be opened: %s; whether the checkpoint is good is not known until it can be read%s", path,

@@ -200,28 +200,22 @@ static enum status open_chosen(struct comm *comm, const char *checkpoints_folder
     }
 }
 
-static enum status open_newest(struct comm *comm, const char *checkpoints_folder, struct checkpoint **out,
-                               int *gone) {
-    int64_t *steps = NULL;
-    int n_steps = 0;
-    enum status status =
-        ranks_is_root(comm) ? checkpoint_list(checkpoints_folder, &steps, &n_steps) : STATUS_OK;
-    status = ranks_agree(comm, status);
-    if (status == STATUS_OK)
-        status = open_chosen(comm, checkpoints_folder, steps, n_steps, out, gone);
-    free(steps);
-    return status;
-}
-
 enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_folder,
                                    struct checkpoint **out) {
-    int gone = true;
     *out = NULL;
-    for (int lists = 0; lists < CHECKPOINT_LISTS && gone; lists++) {
-        gone = false;
-        TRY(open_newest(comm, checkpoints_folder, out, &gone));
+    for (int lists = 0; lists < CHECKPOINT_LISTS; lists++) {
+        int64_t *steps = NULL;
+        int n_steps = 0, gone = false;
+        enum status status =
+            ranks_is_root(comm) ? checkpoint_list(checkpoints_folder, &steps, &n_steps) : STATUS_OK;
+        status = ranks_agree(comm, status);
+        if (status == STATUS_OK)
+            status = open_chosen(comm, checkpoints_folder, steps, n_steps, out, &gone);
+        free(steps);
+        if (!gone)
+            return status;
     }
-    return gone ? checkpoint_fail_gone(checkpoints_folder) : STATUS_OK;
+    return checkpoint_fail_gone(checkpoints_folder);
 }
 
 enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_folder) {
@@ -340,21 +334,9 @@ enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *fo
 
 // ---- removing and renaming
 
-static void remove_entry(const char *folder, const char *name) {
-    char *path = file_path("%s/%s", folder, name);
-    file_remove_unneeded(path);
-    free(path);
-}
-
-static enum status remove_if_removed(void *context, const char *name) {
-    if (strncmp(name, REMOVED_PREFIX, sizeof REMOVED_PREFIX - 1) == 0)
-        remove_entry(context, name);
-    return STATUS_OK;
-}
-
 static void remove_step(const char *checkpoints_folder, int64_t step) {
     char *path = checkpoint_path(checkpoints_folder, step),
-         *removed = file_path("%s/" REMOVED_PREFIX STEP_FORMAT, checkpoints_folder, step);
+         *removed = file_path("%s/.tmp-removed-" STEP_FORMAT, checkpoints_folder, step);
     if (file_rename(path, removed) == STATUS_OK) {
         file_remove_unneeded(removed);
     } else {
@@ -370,8 +352,7 @@ void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step
     int n_steps = 0;
     if (keep <= 0)
         return;
-    enum status status =
-        visit_names(checkpoints_folder, remove_if_removed, (void *)(uintptr_t)checkpoints_folder);
+    enum status status = checkpoint_remove_stale(checkpoints_folder); // what could not be removed before
     if (status == STATUS_OK)
         status = checkpoint_list(checkpoints_folder, &steps, &n_steps);
     if (status != STATUS_OK) {
@@ -436,8 +417,11 @@ static bool restore_replaced(const char *checkpoints_folder, const char *name) {
 }
 
 static enum status remove_if_temporary(void *context, const char *name) {
-    if (strncmp(name, ".tmp-", 5) == 0 && !restore_replaced(context, name))
-        remove_entry(context, name);
+    if (strncmp(name, ".tmp-", 5) == 0 && !restore_replaced(context, name)) {
+        char *path = file_path("%s/%s", (const char *)context, name);
+        file_remove_unneeded(path);
+        free(path);
+    }
     return STATUS_OK;
 }
 

@@ -15,9 +15,8 @@
 #include "base/text.h"
 #include "zero/checkpoint/format.h"
 
-// Names of folders beside step-N, which no reader takes for a checkpoint.
-#define REPLACED_PREFIX ".tmp-replaced-" // a step-N while one of the same step takes its name
-#define REMOVED_PREFIX  ".tmp-removed-"  // a step-N that is being removed
+// The name of a step-N while one of the same step takes its place. No reader takes it for a checkpoint.
+#define REPLACED_PREFIX ".tmp-replaced-"
 
 #define MANIFEST_NAME           "manifest.json"
 #define MANIFEST_RANK_FILE      "rank-%05d.bin"

@@ -355,19 +355,21 @@ static enum status attempt(struct writing *writing, enum status (*act)(struct wr
     return act(writing);
 }
 
+static enum status finish(struct writing *writing) {
+    TRY(attempt(writing, finish_folder));
+    TRY(attempt(writing, publish));
+    TRY(attempt(writing, sync_name));
+    file_remove_unneeded(writing->replaced);
+    return STATUS_OK;
+}
+
 static enum status write_together(struct writing *writing) {
     struct comm *comm = writing->contents->comm;
     bool first = comm->rank == 0;
     TRY(comm_agree(comm, first ? attempt(writing, make_folder) : STATUS_OK));
     TRY(comm_agree(comm, attempt(writing, write_own_file)));
     TRY(gather_files(writing));
-    enum status (*const last[])(struct writing *) = {finish_folder, publish, sync_name};
-    enum status status = STATUS_OK;
-    for (int i = 0; i < 3 && first && status == STATUS_OK; i++)
-        status = attempt(writing, last[i]);
-    if (first && status == STATUS_OK)
-        file_remove_unneeded(writing->replaced);
-    return comm_agree(comm, status);
+    return comm_agree(comm, first ? finish(writing) : STATUS_OK);
 }
 
 enum status checkpoint_write(const char *checkpoints_folder, const struct checkpoint_contents *contents) {
