@@ -74,9 +74,10 @@ static void measured_product_free(struct device *device, struct measured_product
     stream_free(&product->stream);
 }
 
-// Takes memory from what is lent, or with NULL allocates it.
-static enum status take(struct device *device, struct arena *lent, size_t bytes, void **out) {
-    if (!lent)
+// Takes memory from what is lent, or allocates it.
+static enum status take(struct device *device, const struct measured_product *product, struct arena *lent,
+                        size_t bytes, void **out) {
+    if (!product->is_lent)
         return device->memory_new(device, bytes, "matrices for measuring the GEMM rate", out);
     if (lent->bytes < bytes)
         return FAIL(STATUS_FAILED, "the memory lent for measuring the GEMM rate is too small");
@@ -97,9 +98,9 @@ static enum status measured_product_init(struct device *device, int rows, int n_
     product->weight_bytes = (size_t)(size * n_out * n_embd);
     TRY(stream_init(&product->stream, device));
     product->is_lent = memory != NULL;
-    TRY(take(device, memory ? &lent.matrices : NULL, product->x_bytes, &product->x));
-    TRY(take(device, memory ? &lent.matrices : NULL, product->out_bytes, &product->out));
-    TRY(take(device, memory ? &lent.weights : NULL, product->weight_bytes, &product->weight));
+    TRY(take(device, product, &lent.matrices, product->x_bytes, &product->x));
+    TRY(take(device, product, &lent.matrices, product->out_bytes, &product->out));
+    TRY(take(device, product, &lent.weights, product->weight_bytes, &product->weight));
     TRY(device_fill_random(&product->stream, product->x, product->x_bytes, type));
     if (!memory)
         TRY(device_fill_random(&product->stream, product->weight, product->weight_bytes, type));
@@ -116,7 +117,7 @@ static enum status measured_product_init(struct device *device, int rows, int n_
     };
     TRY(device->ops->workspace_bytes(device, OP_linear_forward, &product->args,
                                      &product->stream.workspace_bytes));
-    return take(device, memory ? &lent.workspace : NULL, product->stream.workspace_bytes,
+    return take(device, product, &lent.workspace, product->stream.workspace_bytes,
                 &product->stream.workspace);
 }
 

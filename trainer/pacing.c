@@ -86,11 +86,15 @@ double trainer_spent_s(const struct trainer *trainer) {
 
 // Skipped steps count neither for the schedule nor for Adam's bias correction; with train.max_minutes, the
 // schedule counts them, as the time does.
+static double rate_of_next(const struct trainer *trainer, const struct config *config, int64_t warmup,
+                           const struct pacing_decision *decision) {
+    if (config->train.max_minutes > 0)
+        return schedule_lr_paced(config, warmup, decision, trainer->step);
+    return schedule_lr(config, warmup, trainer->step - trainer_skipped(trainer));
+}
+
 double trainer_lr(const struct trainer *trainer) {
-    if (trainer->config->train.max_minutes > 0)
-        return schedule_lr_paced(trainer->config, trainer->run.warmup_steps, &trainer->run.pacing.decision,
-                                 trainer->step);
-    return schedule_lr(trainer->config, trainer->run.warmup_steps, trainer->step - trainer_skipped(trainer));
+    return rate_of_next(trainer, trainer->config, trainer->run.warmup_steps, &trainer->run.pacing.decision);
 }
 
 int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s) {
@@ -164,15 +168,6 @@ void trainer_pace(struct trainer *trainer, const struct pacing_report *report) {
 
 // ---- resuming
 
-// Of the next step, had the run gone on as it was.
-static double rate_before(const struct trainer *trainer) {
-    const struct config *config = &trainer->resumed->config;
-    const int64_t warmup = trainer_warmup_before(trainer);
-    if (config->train.max_minutes > 0)
-        return schedule_lr_paced(config, warmup, &trainer->resumed->run.pacing.decision, trainer->step);
-    return schedule_lr(config, warmup, trainer->step - trainer_skipped(trainer));
-}
-
 // Another time than before: the schedule goes on from the fraction of the new time that is spent, and its
 // length follows from the speed so far until it is measured.
 static void begin_other_time(struct trainer *trainer) {
@@ -210,7 +205,10 @@ void trainer_pacing_resume(struct trainer *trainer) {
         trainer->run.warmup_steps, pacing->max_minutes > 0 ? trainer->last_step : config_decay_steps(config));
     if (!is_other)
         return;
+    const double rate_before =
+        rate_of_next(trainer, &trainer->resumed->config, trainer_warmup_before(trainer),
+                     &trainer->resumed->run.pacing.decision);
     log_info("train.max_minutes was %g and is now %g", minutes_before, config->train.max_minutes);
     log_info("step %lld trains at the rate %.3g instead of %.3g", (long long)trainer->step + 1,
-             trainer_lr(trainer), rate_before(trainer));
+             trainer_lr(trainer), rate_before);
 }

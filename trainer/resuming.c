@@ -41,7 +41,6 @@ static enum status check_resumed(struct trainer *trainer) {
 // The best checkpoint may have been removed since, or be in the folder of another run.
 static enum status find_best(struct trainer *trainer) {
     char *path = checkpoint_path(trainer->folder.checkpoints, trainer->run.best.step);
-    TRY(trainer_agree(trainer, path ? STATUS_OK : STATUS_FAILED));
     int32_t is_there = file_is_folder(path);
     free(path);
     TRY(comm_broadcast(trainer->comm, &is_there, sizeof is_there, 0));
@@ -52,14 +51,10 @@ static enum status find_best(struct trainer *trainer) {
 
 // Whether the checkpoint to resume is in the folder of this run's checkpoints.
 static enum status find_own(struct trainer *trainer, int32_t *is_own) {
-    *is_own = 0;
     char *own = checkpoint_path(trainer->folder.checkpoints, trainer->resumed->step);
-    char *real = own ? realpath(own, NULL) : NULL, *resumed = realpath(trainer->resumed->path, NULL);
-    if (real && resumed)
-        *is_own = strcmp(real, resumed) == 0;
-    const enum status status = own ? STATUS_OK : STATUS_FAILED;
+    char *real = realpath(own, NULL), *resumed = realpath(trainer->resumed->path, NULL);
+    *is_own = real && resumed && strcmp(real, resumed) == 0;
     free(own), free(real), free(resumed);
-    TRY(trainer_agree(trainer, status));
     return comm_broadcast(trainer->comm, is_own, sizeof *is_own, 0);
 }
 
@@ -91,11 +86,10 @@ enum status trainer_find_resume(struct trainer *trainer) {
     trainer->step = trainer->resumed->step;
     trainer->saved_step = is_own ? trainer->step : -1;
     trainer->tokens = trainer->resumed->tokens;
-    if (trainer->step > 0 &&
-        trainer->config->scheduler.warmup_steps == trainer->resumed->config.scheduler.warmup_steps)
-        trainer->run.warmup_steps = trainer_warmup_before(trainer);
-    else
-        trainer->run.warmup_steps = trainer->config->scheduler.warmup_steps;
+    const int64_t warmup = trainer->config->scheduler.warmup_steps;
+    trainer->run.warmup_steps = trainer->step > 0 && warmup == trainer->resumed->config.scheduler.warmup_steps
+                                    ? trainer_warmup_before(trainer)
+                                    : warmup;
     trainer->run.average = averaging_resumed(trainer->config, &trainer->resumed->run.average,
                                              trainer->resumed->kinds.has_average);
     // Another batch size, or a schedule, replaces the sizes that the batch grew to.

@@ -112,14 +112,17 @@ enum status run_folder_check(const struct run_folder *folder) {
         return STATUS_OK;
     if (held.st_nlink > 0)
         find_moved(folder->lock, moved, sizeof moved);
+    const char *other = is_there ? ", and another one has its place" : "";
+    if (moved[0])
+        return FAIL(
+            STATUS_FAILED,
+            "the run folder %s was renamed to %s while the run wrote to it%s; nothing more is written "
+            "there. To go on from its last checkpoint, start the run with run.dir=%s",
+            folder->path, moved, other, moved);
     return FAIL(STATUS_FAILED,
-                "the run folder %s was %s%s while the run wrote to it%s; nothing more is written there. %s%s",
-                folder->path, moved[0] ? "renamed to " : "removed", moved,
-                is_there ? ", and another one has its place" : "",
-                moved[0]   ? "To go on from its last checkpoint, start the run with run.dir="
-                : is_there ? "Choose another run.dir to start the run again"
-                           : "Start the run again",
-                moved);
+                "the run folder %s was removed while the run wrote to it%s; nothing more is written there. "
+                "Start the run again%s",
+                folder->path, other, is_there ? ", with another run.dir" : "");
 }
 
 enum status run_folder_open(struct run_folder *folder) {

@@ -105,20 +105,14 @@ static enum status check_same_config(struct trainer *trainer) {
 
 // Of the weights to begin with, once they are open: the checkpoint, or another program's files.
 static void add_weights(struct text *files, const struct weights *weights) {
-    static const char option[] = "model.init_from";
-    if (weights->checkpoint) {
-        char *manifest =
-            file_path("%s/manifest.json", weights->checkpoint->path); // with checksums of the rest
-        input_files_add(files, option, manifest, true);
-        free(manifest);
-    }
-    if (weights->gguf_path) {
-        input_files_add(files, option, weights->gguf_path, true);
-    } else if (weights->folder) {
-        char *pattern = file_path("%s/*.safetensors", weights->folder);
-        input_files_add(files, option, pattern, true);
-        free(pattern);
-    }
+    char *pattern = weights->checkpoint // its manifest has checksums of the rest
+                        ? file_path("%s/manifest.json", weights->checkpoint->path)
+                        : weights->gguf_path ? copy_string(weights->gguf_path)
+                          : weights->folder  ? file_path("%s/*.safetensors", weights->folder)
+                                             : NULL;
+    if (pattern)
+        input_files_add(files, "model.init_from", pattern, true);
+    free(pattern);
 }
 
 // Checks that every rank finds the same files.
@@ -334,40 +328,47 @@ static void describe_regularization(const struct config *config) {
 
 // When bulk collectives run. Stages 0 and 1 reduce a bucket as soon as backward has filled it: one that holds
 // all units but the first, whose gradients come last, is not full before.
-static void describe_overlap(const struct trainer *trainer, char *out, size_t size) {
+static void describe_overlap(const struct trainer *trainer, struct text *when) {
     const struct config *config = trainer->config;
     const struct params *params = &trainer->params;
-    const int64_t bucket = config->zero_optimization.reduce_bucket_size,
-                  most = (int64_t)(params->n_elements - params->units[0].elements);
-    const bool overlaps = config->zero_optimization.overlap_comm;
-    if (overlaps && config->zero_optimization.stage < 2 && bucket > most)
-        snprintf(
-            out, size,
-            "after computing: zero_optimization.reduce_bucket_size=%lld holds the model; at most %lld lets "
-            "stages 0 and 1 reduce while backward computes",
-            (long long)bucket, (long long)most);
+    const long long bucket = config->zero_optimization.reduce_bucket_size,
+                    most = (long long)(params->n_elements - params->units[0].elements);
+    if (!config->zero_optimization.overlap_comm)
+        text_add(when, "between computations");
+    else if (config->zero_optimization.stage >= 2 || bucket <= most)
+        text_add(when, "while computing");
     else
-        snprintf(out, size, "%s", overlaps ? "while computing" : "between computations");
+        text_add(when,
+                 "after computing: zero_optimization.reduce_bucket_size=%lld holds the model; at most %lld "
+                 "lets stages 0 and 1 reduce while backward computes",
+                 bucket, most);
+}
+
+static void describe_ranks(const struct trainer *trainer) {
+    const struct config *config = trainer->config;
+    const struct comm *comm = trainer->comm;
+    struct text when = {0};
+    if (comm->world == 1)
+        return;
+    describe_overlap(trainer, &when);
+    log_info("ranks: %d, %d on this machine; ZeRO stage %lld, partition %s, communication %s", comm->world,
+             comm->local_world, (long long)config->zero_optimization.stage,
+             config_partition_name(config->zero_optimization.partition), when.data);
+    text_free(&when);
+    if (comm->path_text[0])
+        log_info("ranks exchange %s", comm->path_text);
 }
 
 static void describe(const struct trainer *trainer) {
     const struct config *config = trainer->config;
-    const struct comm *comm = trainer->comm;
     log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", trainer->device->description, dtype_name(trainer->type),
-             trainer->gemm_rate / 1e9, comm->world > 1 ? " in total" : "");
+             trainer->gemm_rate / 1e9, trainer->comm->world > 1 ? " in total" : "");
     if (trainer->dense_peak > 0)
         log_info("utilization (MFU) is of the dense peak, %.0f GFLOP/s; GEMM is %.0f%% of it",
                  trainer->dense_peak / 1e9, 100 * trainer->gemm_rate / trainer->dense_peak);
     else if (trainer->device->place == REGION_DEVICE)
         log_info("the dense peak of this GPU is not known: utilization is of the measured GEMM rate");
-    char overlap[200];
-    describe_overlap(trainer, overlap, sizeof overlap);
-    if (comm->world > 1)
-        log_info("ranks: %d, %d on this machine; ZeRO stage %lld, partition %s, communication %s",
-                 comm->world, comm->local_world, (long long)config->zero_optimization.stage,
-                 config_partition_name(config->zero_optimization.partition), overlap);
-    if (comm->path_text[0])
-        log_info("ranks exchange %s", comm->path_text);
+    describe_ranks(trainer);
     bool asked = config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU ||
                  config->top.offload_activations == CONFIG_OFFLOAD_CPU;
     if (asked && trainer->device->place == REGION_HOST)

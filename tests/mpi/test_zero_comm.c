@@ -330,11 +330,11 @@ static void test_agreement(void **state) {
         }
     // Of ranks on several machines the machine is named too.
     if (comm->world > 1) {
-        strcpy(comm->host, comm->rank == 1 ? "b" : "a");
+        strcpy(comm->place, comm->rank == 1 ? "on b: " : "on a: ");
         (void)!comm_agree(comm, comm->rank == 1 ? FAIL(STATUS_INVALID, "trouble") : STATUS_OK);
         bool named = strcmp(status_message(), "rank 1: on b: trouble") == 0;
         status_clear();
-        comm->host[0] = '\0';
+        comm->place[0] = '\0';
         together_true(comm, named);
     }
     // If all ranks fail with the same message, it names no rank.

@@ -67,11 +67,6 @@ struct comm_device_backend {
     void (*watch)(struct comm *comm);
 };
 
-// A message of this rank, as other ranks get it: "on HOST: MESSAGE" where they run on several machines.
-//   name_it   whether the rank, and so its machine, is to be named
-void comm_place_message(const struct comm *comm, bool name_it, const char *message,
-                        char out[COMM_MESSAGE_BYTES]);
-
 // ---- failures that every rank knows of
 //
 // A rank reports a failure of its own to the others once (comm_abort); one that all ranks agreed on, or that

@@ -213,18 +213,11 @@ enum status comm_barrier(struct comm *comm) {
     return gather(comm, COLLECTIVE_BARRIER, &nothing, 0, &nothing);
 }
 
-void comm_place_message(const struct comm *comm, bool name_it, const char *message,
-                        char out[COMM_MESSAGE_BYTES]) {
-    const bool placed = name_it && comm->host[0];
-    snprintf(out, COMM_MESSAGE_BYTES, "%s%s%s%s", placed ? "on " : "", placed ? comm->host : "",
-             placed ? ": " : "", message);
-}
-
 // Every rank takes over the message of rank `from`, and names that rank unless all failed the same way.
 static enum status broadcast_message(struct comm *comm, enum status status, int from, bool name_it) {
     char message[COMM_MESSAGE_BYTES] = {0};
     if (comm->rank == from)
-        comm_place_message(comm, name_it, status_message(), message);
+        snprintf(message, sizeof message, "%s%s", name_it ? comm->place : "", status_message());
     TRY(broadcast(comm, message, sizeof message, from));
     status_clear();
     status = name_it ? FAIL(status, "rank %d: %s", from, message) : FAIL(status, "%s", message);

@@ -68,7 +68,7 @@ struct comm {
     int local_rank, local_world; // among the ranks on this machine
     int processors;              // CPUs of this rank: its part of those that the ranks of the machine may use
     int local_processors;        // CPUs of all ranks of the machine
-    char host[64];               // its name, where ranks run on other machines too; else ""
+    char place[80];              // "on HOST: ", before this rank's messages; "" where all ranks are on one
     const struct comm_backend *backend;
     struct rank_state *state;    // what this rank shows to the others; NULL with one rank
     atomic_llong hang_ms;        // how long to wait for a rank that shows no progress; 0: without limit

@@ -106,7 +106,7 @@ static void leave_note(struct comm *comm, int rank, enum status status, bool gon
 
 void mpi_abort(struct comm *comm, enum status status, const char *message) {
     char placed[COMM_MESSAGE_BYTES];
-    comm_place_message(comm, true, message, placed);
+    snprintf(placed, sizeof placed, "%s%s", comm->place, message);
     leave_note(comm, comm->rank, status, false, placed);
 }
 

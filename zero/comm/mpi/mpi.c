@@ -696,8 +696,9 @@ static enum status open_data(struct comm *comm, const struct comm_options *optio
     MPI_Comm_set_errhandler(mpi->machine, MPI_ERRORS_RETURN);
     MPI_Comm_rank(mpi->machine, &comm->local_rank);
     MPI_Comm_size(mpi->machine, &comm->local_world);
-    if (comm->local_world == comm->world || gethostname(comm->host, sizeof comm->host - 1) != 0)
-        comm->host[0] = '\0';
+    char host[64] = "";
+    if (comm->local_world < comm->world && gethostname(host, sizeof host - 1) == 0)
+        snprintf(comm->place, sizeof comm->place, "on %s: ", host);
     agree_on_options(comm, options);
     mpi->chunk_bytes = link_chunk_bytes(comm->world, comm->for_gpu);
     mpi->peers = allocate((size_t)comm->world, sizeof *mpi->peers);
