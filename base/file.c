@@ -97,18 +97,18 @@ static int write_all(int descriptor, const char *data, size_t bytes) {
 
 enum status file_append(int descriptor, const char *path, const void *data, size_t bytes) {
     const struct timespec nap = {.tv_nsec = 100000000};
-    const bool began = file_disk_begin(path);
+    FILE_MARK_DISK(path);
     const off_t end = lseek(descriptor, 0, SEEK_END);
     int error = write_all(descriptor, data, bytes);
     for (int again = 0; error != 0 && ftruncate(descriptor, end) == 0 && again < 3; again++) {
         nanosleep(&nap, NULL);
         error = write_all(descriptor, data, bytes);
     }
-    file_disk_end(began);
     return error == 0 ? STATUS_OK : FAIL(STATUS_FAILED, "cannot write %s: %s", path, strerror(error));
 }
 
-static int read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
+int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
+    FILE_MARK_DISK("a file that it reads");
     for (size_t done = 0; done < bytes;) {
         ssize_t got = pread(descriptor, (char *)out + done, bytes - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR)
@@ -120,13 +120,6 @@ static int read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
         done += (size_t)got;
     }
     return 0;
-}
-
-int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
-    const bool began = file_disk_begin("a file that it reads");
-    const int error = read_at(descriptor, offset, bytes, out);
-    file_disk_end(began);
-    return error;
 }
 
 // Reads until end of file, because pipes and files in /proc report no size.
@@ -204,9 +197,9 @@ bool file_disk_begin(const char *path) {
     return is_first;
 }
 
-void file_disk_end(bool began) {
+void file_disk_end(const bool *began) {
     pthread_mutex_lock(&disk_lock);
-    if (began)
+    if (*began)
         disk_path = NULL;
     pthread_mutex_unlock(&disk_lock);
 }
@@ -255,24 +248,22 @@ enum status file_writer_open(struct file_writer *writer, const char *path) {
 void file_write(struct file_writer *writer, const void *data, size_t bytes) {
     if (writer->error || bytes == 0)
         return;
-    const bool began = file_disk_begin(writer->path);
+    FILE_MARK_DISK(writer->path);
     errno = 0;
     if (fwrite(data, 1, bytes, writer->stream) != bytes)
         writer->error = errno ? errno : EIO;
     else
         writer->bytes += bytes;
-    file_disk_end(began);
 }
 
 void file_sync(struct file_writer *writer) {
-    const bool began = file_disk_begin(writer->path);
+    FILE_MARK_DISK(writer->path);
     if (!writer->error && (fflush(writer->stream) != 0 || fdatasync(fileno(writer->stream)) != 0))
         writer->error = errno;
-    file_disk_end(began);
 }
 
 enum status file_commit(struct file_writer *writer) {
-    const bool began = file_disk_begin(writer->path);
+    FILE_MARK_DISK(writer->path);
     if (!writer->error && (fflush(writer->stream) != 0 || fsync(fileno(writer->stream)) != 0))
         writer->error = errno;
     if (fclose(writer->stream) != 0 && !writer->error)
@@ -280,7 +271,6 @@ enum status file_commit(struct file_writer *writer) {
     writer->stream = NULL;
     if (!writer->error && rename(writer->temporary_path, writer->path) != 0)
         writer->error = errno;
-    file_disk_end(began);
     enum status status =
         writer->error ? FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error))
                       : STATUS_OK;

@@ -62,13 +62,17 @@ enum status file_write_all(const char *path, const void *data, size_t bytes) MUS
 // that may: one that writes, flushes, renames, removes or reads at a place. Of several at the same time, the
 // first is marked.
 bool file_disk_begin(const char *path); // returns what file_disk_end wants
-void file_disk_end(bool began);
+void file_disk_end(const bool *began);
+// Marks what follows in a block, to its end.
+#define FILE_MARK_DISK(path)                                                                                 \
+    const bool disk_began __attribute__((cleanup(file_disk_end))) = file_disk_begin(path)
 // What the process waits for the disk with: false when nothing. Called by any thread.
 //   path      [out] (bytes), cut to fit
 //   since_s   [out] clock_monotonic_s
 bool file_disk_waits(char *path, size_t bytes, double *since_s);
 
 bool file_exists(const char *path);
+bool file_is_same(const char *a, const char *b); // both are there, and one file or folder
 bool file_is_folder(const char *path);
 enum status file_make_folders(const char *path) MUST_CHECK; // mkdir -p; STATUS_INVALID when refused
 // For commands that may fail after file_make_folders: how many bytes of `path` name the first folder that is

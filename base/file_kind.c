@@ -195,12 +195,9 @@ static bool is_tar(const char *start, size_t n) {
 static bool is_utf_8(const char *start, size_t n) {
     const size_t valid = utf8_valid_bytes(start, n);
     bool has_high = false;
-    for (size_t i = 0; i < valid; i++) {
-        if (start[i] == 0)
-            return false;
+    for (size_t i = 0; i < valid; i++)
         has_high |= (unsigned char)start[i] >= 0x80;
-    }
-    return has_high && n - valid < 4;
+    return has_high && n - valid < 4 && !memchr(start, 0, valid);
 }
 
 // Text of an 8-bit encoding, and UTF-8 with damage, have hardly a control character; of packed data and of

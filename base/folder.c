@@ -17,6 +17,11 @@ bool file_exists(const char *path) {
     return stat(path, &info) == 0;
 }
 
+bool file_is_same(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 bool file_is_folder(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
@@ -131,10 +136,8 @@ static enum status remove_at(int parent, const char *name, const char *path) {
 }
 
 enum status file_remove_tree(const char *path) {
-    const bool began = file_disk_begin(path);
-    const enum status status = remove_at(AT_FDCWD, path, path);
-    file_disk_end(began);
-    return status;
+    FILE_MARK_DISK(path);
+    return remove_at(AT_FDCWD, path, path);
 }
 
 void file_remove_unneeded(const char *path) {
@@ -149,19 +152,17 @@ enum status file_sync_folder(const char *path) {
     if (descriptor < 0)
         return FAIL(STATUS_FAILED, "cannot open the folder %s: %s", path, strerror(errno));
     // Some file systems cannot fsync a folder and report EINVAL; nothing more can be done there.
-    const bool began = file_disk_begin(path);
+    FILE_MARK_DISK(path);
     int error = fsync(descriptor) != 0 && errno != EINVAL ? errno : 0;
-    file_disk_end(began);
     close(descriptor);
     return error ? FAIL(STATUS_FAILED, "cannot flush the folder %s: %s", path, strerror(error)) : STATUS_OK;
 }
 
 enum status file_rename(const char *from, const char *to) {
-    const bool began = file_disk_begin(from);
-    const int error = rename(from, to) != 0 ? errno : 0;
-    file_disk_end(began);
-    return error == 0 ? STATUS_OK
-                      : FAIL(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(error));
+    FILE_MARK_DISK(from);
+    if (rename(from, to) != 0)
+        return FAIL(STATUS_FAILED, "cannot rename %s to %s: %s", from, to, strerror(errno));
+    return STATUS_OK;
 }
 
 void file_list_add(struct file_list *list, const char *path) {

@@ -25,13 +25,12 @@ bool overwrite_has_words(const char *path, const char *words) {
 enum status overwrite_check(const struct overwrite *overwrite, const char *path) {
     const char *instead =
         overwrite->instead ? overwrite->instead : "choose another place with --out, or add --force";
-    struct stat there, input;
+    struct stat there;
     TRY(file_check_replaced(path));
     if (overwrite->force || stat(path, &there) != 0)
         return STATUS_OK;
     for (int i = 0; i < overwrite->n_inputs; i++)
-        if (stat(overwrite->inputs[i], &input) == 0 && input.st_dev == there.st_dev &&
-            input.st_ino == there.st_ino)
+        if (file_is_same(overwrite->inputs[i], path))
             return FAIL(STATUS_INVALID, "%s: would overwrite its input %s; %s", overwrite->writer, path,
                         instead);
     if (there.st_size == 0 || (overwrite->is_kind && overwrite->is_kind(path)))

@@ -12,6 +12,12 @@
 #include "base/alloc.h"
 #include "base/log.h"
 
+// At least 1, and not more than a limit above 0.
+static int within(int processors, int limit) {
+    processors = limit > 0 && limit < processors ? limit : processors;
+    return processors < 1 ? 1 : processors;
+}
+
 // The CPUs that a container's quota allows ("200000 100000" means 2), or 0 when there is no quota.
 static int quota_processors(void) {
     FILE *file = fopen("/sys/fs/cgroup/cpu.max", "r");
@@ -22,18 +28,13 @@ static int quota_processors(void) {
     fclose(file);
     if (n_read != 2 || quota <= 0 || period <= 0)
         return 0;
-    int processors = (int)(quota / period);
-    return processors < 1 ? 1 : processors;
-}
-
-static int at_most(int processors, int limit) {
-    return limit > 0 && limit < processors ? limit : processors;
+    return within((int)(quota / period), 0);
 }
 
 void processors_get_mask(struct processors_mask *mask) {
     cpu_set_t allowed;
-    const bool is_known =
-        sched_getaffinity(0, sizeof allowed, &allowed) == 0; // not with more CPUs than it holds
+    // Unknown with more CPUs than a cpu_set_t holds.
+    const bool is_known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     *mask = (struct processors_mask){0};
     for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
@@ -53,11 +54,8 @@ int processors_divide(const struct processors_mask *masks, int n, int index, int
         if (masks[index].words[cpu / 64] >> cpu % 64 & 1)
             mine += 1.0 / sharing;
     }
-    const int of_quota = quota > n ? quota / n : 1;
-    const int whole = at_most((int)(mine + 1e-6), quota > 0 ? of_quota : 0);
-    *together = at_most(*together, quota);
-    *together = *together < 1 ? 1 : *together;
-    return whole < 1 ? 1 : whole;
+    *together = within(*together, quota);
+    return within((int)(mine + 1e-6), quota > 0 ? within(quota / n, 0) : 0);
 }
 
 int processors_usable(void) {
@@ -106,7 +104,7 @@ static int requested_threads(void) {
 
 int processors_threads(int n) {
     const int requested = requested_threads();
-    return requested > 0 ? requested : n;
+    return requested > 0 ? requested : within(n, 0);
 }
 
 static size_t caches_bytes(hwloc_topology_t topology, hwloc_obj_type_t type) {

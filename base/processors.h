@@ -22,7 +22,7 @@ void processors_get_mask(struct processors_mask *mask);
 //   together  [out] CPUs that any of them may use; at least 1
 // Returns those of process `index`; at least 1.
 int processors_divide(const struct processors_mask *masks, int n, int index, int *together);
-// Threads for a process that has n processors: OMP_NUM_THREADS if set, else n.
+// Threads for a process that has n processors: OMP_NUM_THREADS if set, else n; at least 1.
 int processors_threads(int n);
 // Warns, once per process, if n_threads are more than processors_usable().
 void processors_warn_of_threads(int n_threads);

@@ -241,8 +241,7 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     one->local_world = per_machine > 0 && per_machine < one->world ? (int)per_machine : one->world;
     one->n_threads = (int)config->run.threads;
     if (one->n_threads == 0)
-        one->n_threads = processors_threads(
-            processors_usable() > one->local_world ? processors_usable() / one->local_world : 1);
+        one->n_threads = processors_threads(processors_usable() / one->local_world);
     one->train_batch_size = config->train.train_batch_size;
     struct text schedule = {0};
     config_print_schedule(config, &schedule);

@@ -76,16 +76,12 @@ static enum status open_tokenizer(struct exporter *exporter) {
 #define REPLACED     ".export-replaced"
 #define FILES_LISTED 3 // in messages
 
-static bool is_same(const char *a, const char *b) {
-    struct stat x, y;
-    return a && stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 // Whether the folder is that of the weights.
 static bool is_source(const struct exporter *exporter) {
     const struct checkpoint *checkpoint = exporter->weights.checkpoint;
-    return is_same(exporter->path, exporter->target) || is_same(exporter->weights.folder, exporter->target) ||
-           is_same(checkpoint ? checkpoint->path : NULL, exporter->target);
+    return file_is_same(exporter->path, exporter->target) ||
+           file_is_same(exporter->weights.folder, exporter->target) ||
+           (checkpoint && file_is_same(checkpoint->path, exporter->target));
 }
 
 static bool is_listed(const cJSON *files, const char *name) {

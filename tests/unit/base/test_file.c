@@ -297,9 +297,9 @@ static void test_waiting_for_the_disk(void **state) {
     const bool first = file_disk_begin("one/path"), second = file_disk_begin("two");
     assert_true(file_disk_waits(path, sizeof path, &since_s));
     assert_string_equal(path, "one/pat");
-    file_disk_end(second);
+    file_disk_end(&second);
     assert_true(file_disk_waits(path, sizeof path, &since_s));
-    file_disk_end(first);
+    file_disk_end(&first);
     assert_false(file_disk_waits(path, sizeof path, &since_s));
 }
 
