@@ -261,8 +261,8 @@ bool text_ends_with(const char *text, const char *end) {
 }
 
 bool text_has_word(const char *words, const char *word, size_t n) {
-    for (size_t length; *words; words += length + (words[length] == ' ')) {
-        length = strcspn(words, " ");
+    for (size_t length; *words; words += length + (words[length] != '\0')) {
+        length = strcspn(words, ", ");
         if (length == n && memcmp(words, word, n) == 0)
             return true;
     }

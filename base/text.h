@@ -38,7 +38,7 @@ size_t text_mark_bytes(const char *bytes, size_t n);
 // The bytes of a line of n without the carriage return at its end, if it has one (CRLF).
 size_t text_line_bytes(const char *line, size_t n);
 bool text_ends_with(const char *text, const char *end);
-// Whether the n bytes are one of the words, which have single blanks between them.
+// Whether the n bytes, at least one, are one of the words, which blanks or commas separate.
 bool text_has_word(const char *words, const char *word, size_t n);
 
 // Levenshtein distance of two names.

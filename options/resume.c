@@ -56,15 +56,7 @@ static bool means_the_same(const struct option *option, const struct config *bef
 
 // Whether checkpoint.resume_with lists the option.
 static bool resumes_with(const struct config *config, const char *option) {
-    const size_t length = strlen(option);
-    for (const char *at = config->checkpoint.resume_with; *at;) {
-        at += strspn(at, ", ");
-        const size_t n = strcspn(at, ", ");
-        if (n == length && memcmp(at, option, n) == 0)
-            return true;
-        at += n;
-    }
-    return false;
+    return text_has_word(config->checkpoint.resume_with, option, strlen(option));
 }
 
 // The differences of a resumed run's config that are refused.

@@ -421,18 +421,6 @@ static enum status check_rope_scaling(const struct config *c) {
                 low_first ? "beta_slow" : "low_freq_factor", low_first ? "beta_fast" : "high_freq_factor");
 }
 
-static enum status check_activation(const struct config *c) {
-    const enum config_activation is = c->model.activation;
-    if (c->model.family != CONFIG_FAMILY_MODERN || is == CONFIG_ACTIVATION_RELU_SQUARED ||
-        is == CONFIG_ACTIVATION_GELU)
-        return STATUS_OK;
-    return FAIL(
-        STATUS_INVALID,
-        "%s: model.family is modern, whose model.activation is relu_squared or gelu, not %s; leave it "
-        "out",
-        c->source, config_activation_name(is));
-}
-
 static enum status check_window(const struct config *c) {
     if (c->model.window.n <= c->model.n_layer)
         return STATUS_OK;
@@ -627,7 +615,6 @@ static const struct {
      true,
      {"model.rope_scaling.rope_type", "model.rope_scaling.factor", "model.rope_scaling.low_freq_factor",
       "model.rope_scaling.high_freq_factor", "model.rope_scaling.beta_fast", "model.rope_scaling.beta_slow"}},
-    {check_activation, true, {"model.family", "model.activation"}},
     {check_window, true, {"model.window", "model.n_layer"}},
     {check_value_embeddings, true, {"model.value_embeddings", "model.n_layer"}},
     {check_sequence, true, {"train.seq_len", "model.n_positions"}},
@@ -650,19 +637,17 @@ static const struct {
 enum { N_RULES = sizeof rules / sizeof *rules };
 
 enum status rules_check_rest(const struct config *config, const bool *faulty, struct faults *faults) {
+    const bool has_files = faulty && option_given("model.init_from", config); // which are not read yet
     for (int i = 0; i < N_RULES; i++) {
-        bool skip = rules[i].from_files && option_given("model.init_from", config);
-        for (int k = 0; k < MOST_OF_RULE && rules[i].options[k]; k++)
+        bool skip = rules[i].from_files && has_files;
+        for (int k = 0; faulty && k < MOST_OF_RULE && rules[i].options[k]; k++)
             skip |= faulty[option_find(rules[i].options[k]) - options];
         if (!skip)
             TRY(faults_take(faults, rules[i].check(config)));
     }
-    for (int i = 0; i < n_options; i++) {
-        const bool from_files =
-            strncmp(options[i].section, "model", 5) == 0 && option_given("model.init_from", config);
-        if (!from_files)
+    for (int i = 0; i < n_options; i++)
+        if (!has_files || strncmp(options[i].section, "model", 5) != 0)
             TRY(faults_take(faults, unused_check(&options[i], config, faulty)));
-    }
     return STATUS_OK;
 }
 
@@ -680,10 +665,8 @@ enum status config_resolve(struct config *config, int world) {
         config->train.seq_len = config->model.n_positions;
     config_derive_run_folder(config);
     enum status status = faults_take(&faults, derive_batches(config, world));
-    for (int i = 0; i < N_RULES && status == STATUS_OK; i++)
-        status = faults_take(&faults, rules[i].check(config));
-    for (int i = 0; i < n_options && status == STATUS_OK; i++)
-        status = faults_take(&faults, unused_check(&options[i], config, NULL));
+    if (status == STATUS_OK)
+        status = rules_check_rest(config, NULL, &faults);
     return faults_end(&faults, status, NULL);
 }
 

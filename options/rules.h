@@ -25,7 +25,7 @@ enum status faults_end(struct faults *faults, enum status status, const char *ad
 void rules_take_defaults(struct config *config);
 // Adds to `faults` what config_resolve would refuse once they are mended. Left out are the rules that depend
 // on a faulty option, on model.init_from or the data, and on the number of ranks.
-//   faulty   (n_options) whether an option's value was refused
+//   faulty   (n_options) whether an option's value was refused. NULL: none was; then no rule is left out
 enum status rules_check_rest(const struct config *config, const bool *faulty,
                              struct faults *faults) MUST_CHECK;
 

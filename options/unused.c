@@ -26,9 +26,11 @@ static const struct dependence dependences[] = {
     NEEDS("model.qkv_bias model.o_bias", "model.family", "llama"),
     NEEDS("model.soft_cap model.zero_init model.embedding_skip model.value_embeddings", "model.family",
           "modern"),
-    {"model.partial_rotary_factor", "model.family", "modern", "0 1", NULL, NULL},
+    {"model.partial_rotary_factor", "model.family", "modern", "0 1", NULL,
+     "which has no model.partial_rotary_factor other than 1"},
     {"model.activation", "model.family", FAMILIES, "gelu", NULL, NULL},
     {"model.activation", "model.family", "gpt2 modern", "swiglu", NULL, NULL},
+    {"model.activation", "model.family", "gpt2 llama", "relu_squared gelu", NULL, NULL},
     NEEDS("model.rope_scaling.factor", ROPE_TYPE, "linear llama3 yarn"),
     NEEDS("model.rope_scaling.low_freq_factor model.rope_scaling.high_freq_factor", ROPE_TYPE, "llama3"),
     NEEDS("model.rope_scaling.beta_fast model.rope_scaling.beta_slow model.rope_scaling.attention_factor",
@@ -130,13 +132,21 @@ static bool is_faulty(const struct dependence *row, const struct option *option,
 
 // ---- refused
 
+// "llama", "llama or modern", "linear, llama3 or yarn".
+static void add_words(const char *words, struct text *out) {
+    for (const char *c = words; *c; c++)
+        text_add(out, *c == ' ' ? (strchr(c + 1, ' ') ? ", " : " or ") : "%c", *c);
+}
+
 // Why the option has no effect, after "... but CHOICE is VALUE, ".
 static void add_why(const struct dependence *row, const struct option *option, const struct config *config,
                     struct text *out) {
     if (row->why) {
         text_add(out, "%s", row->why);
-    } else if (row->rest && !strchr(row->rest, ' ')) {
-        text_add(out, "whose %s is %s, not ", option_full_name(option), row->rest);
+    } else if (row->rest) {
+        text_add(out, "whose %s is ", option_full_name(option));
+        add_words(row->rest, out);
+        text_add(out, ", not ");
         add_value(option, config, out);
     } else if (strcmp(row->choice, "model.family") == 0) {
         text_add(out, "which has no %s", option_full_name(option));
@@ -156,8 +166,7 @@ static void add_way(const struct dependence *row, const struct config *config, s
         return;
     }
     text_add(out, "%s=", row->choice);
-    for (const char *c = row->values; *c; c++)
-        text_add(out, *c == ' ' ? (strchr(c + 1, ' ') ? ", " : " or ") : "%c", *c);
+    add_words(row->values, out);
 }
 
 static enum status refuse(const struct dependence *row, const struct option *option,
