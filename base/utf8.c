@@ -34,8 +34,14 @@ size_t utf8_character_bytes(const char *text, size_t n) {
     return 1;
 }
 
+// Also what ends a line elsewhere than in a terminal, or makes text run backwards: U+2028 to U+202E and
+// U+2066 to U+2069.
 static bool is_control(const char *character) {
     const unsigned char first = (unsigned char)character[0];
+    if (first == 0xE2 && (memcmp(character, "\xe2\x80", 2) == 0 || memcmp(character, "\xe2\x81", 2) == 0)) {
+        const unsigned char last = (unsigned char)character[2];
+        return character[1] == '\x80' ? last >= 0xA8 && last <= 0xAE : last >= 0xA6 && last <= 0xA9;
+    }
     if (first == 0xC2) // C1 is U+0080 to U+009F
         return (unsigned char)character[1] < 0xA0;
     return (first < 0x20 && first != '\t' && first != '\n') || first == 0x7F;

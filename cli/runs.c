@@ -254,7 +254,7 @@ static enum status run_runs(int n_args, char **args) {
         if (as_json)
             print_json(&list, now);
         else if (list.n == 0)
-            printf("no runs in %s\n", folder);
+            output_print("no runs in %s\n", folder);
         else
             print_table(&list, now);
     }

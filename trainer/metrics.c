@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -65,7 +66,19 @@ enum status metrics_open(struct metrics *metrics, const char *folder, int64_t st
     return tensorboard_open(&metrics->board, folder);
 }
 
+// The lines that went with it are not written again.
+static enum status replace_removed(struct metrics *metrics) {
+    struct stat info;
+    if (fstat(metrics->descriptor, &info) != 0 || info.st_nlink > 0)
+        return STATUS_OK;
+    log_warning("%s was removed while the run wrote to it; a new one begins, without the steps before",
+                metrics->path);
+    close(metrics->descriptor);
+    return file_open_regular(metrics->path, O_WRONLY | O_CREAT | O_APPEND, &metrics->descriptor);
+}
+
 static enum status write_lines(struct metrics *metrics) {
+    TRY(replace_removed(metrics));
     TRY(file_append(metrics->descriptor, metrics->path, metrics->lines.data, metrics->lines.length));
     text_free(&metrics->lines);
     return STATUS_OK;

@@ -117,10 +117,11 @@ enum status run_folder_check(const struct run_folder *folder) {
         return FAIL(
             STATUS_FAILED,
             "the run folder %s was renamed to %s while the run wrote to it%s; nothing more is written "
-            "there. To go on from its last checkpoint, start the run with run.dir=%s",
+            "there. To go on from its last checkpoint, if it has one, start the run with run.dir=%s",
             folder->path, moved, other, moved);
     return FAIL(STATUS_FAILED,
-                "the run folder %s was removed while the run wrote to it%s; nothing more is written there. "
+                "the run folder %s, or its lock, was removed while the run wrote to it%s; nothing more is "
+                "written there. "
                 "Start the run again%s",
                 folder->path, other, is_there ? ", with another run.dir" : "");
 }
@@ -128,6 +129,7 @@ enum status run_folder_check(const struct run_folder *folder) {
 enum status run_folder_open(struct run_folder *folder) {
     const char *path = folder->path;
     TRY(check_replaced(path));
+    folder->first_missing = file_first_missing(path);
     TRY(file_make_folders(path));
     if (access(path, W_OK) != 0)
         return FAIL(STATUS_INVALID, "the run folder %s is not writable; choose another with run.dir", path);
@@ -213,6 +215,7 @@ enum status run_folder_try(const struct run_folder *folder, const struct config 
 
 enum status run_folder_begin(struct run_folder *folder, const struct config *config) {
     struct text json = {0};
+    folder->has_begun = true;
     char *config_path = file_path("%s/config.json", folder->path),
          *log_path = file_path("%s/log.txt", folder->path);
     config_print(config, &json);
@@ -225,7 +228,18 @@ enum status run_folder_begin(struct run_folder *folder, const struct config *con
     return status;
 }
 
+static void remove_made(const struct run_folder *folder) {
+    char *lock = file_path("%s/lock", folder->path);
+    unlink(lock);
+    rmdir(folder->samples);
+    rmdir(folder->checkpoints);
+    file_remove_made(folder->path, folder->first_missing);
+    free(lock);
+}
+
 void run_folder_close(struct run_folder *folder) {
+    if (folder->lock >= 0 && !folder->has_begun && folder->first_missing <= strlen(folder->path))
+        remove_made(folder);
     file_unlock(&folder->lock);
     free(folder->path);
     free(folder->checkpoints);

@@ -10,6 +10,8 @@
 struct run_folder {
     char *path, *checkpoints, *samples;
     int lock;
+    size_t first_missing; // file_first_missing of the path, before it was made
+    bool has_begun;       // run_folder_begin was called
 };
 
 // On all ranks: sets the paths.
@@ -32,6 +34,7 @@ enum status run_folder_try(const struct run_folder *folder, const struct config 
                            bool make) MUST_CHECK;
 // Writes config.json and opens log.txt. Called once everything has been checked.
 enum status run_folder_begin(struct run_folder *folder, const struct config *config) MUST_CHECK;
+// A folder that was made for a run that did not begin is removed.
 void run_folder_close(struct run_folder *folder);
 
 #endif

@@ -180,7 +180,7 @@ class Folder(DiskCase):
         for every in 1, 0:
             with self.subTest(every=every):
                 error = self.while_it_runs(lambda: shutil.rmtree(self.folder / 'run'), f'checkpoint.every={every}')
-                self.assertIn(f'the run folder {self.folder / "run"} was removed', error)
+                self.assertIn(f'the run folder {self.folder / "run"} was removed', error.replace(', or its lock,', ''))
                 self.assertNotIn('is kept', error)
                 self.assertFalse((self.folder / 'run').exists())
 
@@ -205,6 +205,22 @@ class Folder(DiskCase):
             self.assertEqual(json.loads((path / 'manifest.json').read_text())['config']['train']['seed'], 2)
         self.assertEqual(len(self.metrics()), 2)
         self.assertEqual((self.folder / 'run' / 'sessions.jsonl').read_text().count('"event": "end"'), 1)
+
+    def test_metrics_removed_while_the_run_writes(self):
+        """A warning, and the lines of the steps that follow."""
+        process = self.start(self.config(train={'max_steps': 10**7}))
+        self.wait_for_steps(3)
+        process.send_signal(signal.SIGSTOP)
+        (self.folder / 'run' / 'metrics.jsonl').unlink()
+        process.send_signal(signal.SIGCONT)
+        self.wait_for_steps(2)
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, error)
+        self.assertEqual(error.count('metrics.jsonl was removed while the run wrote to it'), 1, error)
+        steps = [step for step, *_ in self.curve()]
+        self.assertEqual(self.names()[-1], f'step-{steps[-1]:08d}')
+        self.assertEqual(steps, list(range(steps[0], steps[-1] + 1)))
 
     def test_a_cut_metrics_file_is_warned_of(self):
         config = self.config()

@@ -130,8 +130,7 @@ class TooShort(CommandCase):
         for minutes in 1e-7, 1e-5:
             error = self.refuses(large, f'train.max_minutes={minutes}', says=[f'train.max_minutes={minutes:g} is', 'a step takes about']).error
             self.assertNotIn('step 1/', error)
-            self.assertFalse(list((self.folder / 'run').glob('checkpoints/step-*')))
-            self.assertFalse((self.folder / 'run' / 'config.json').exists())
+            self.assertFalse((self.folder / 'run').exists())
         least = float(error.split('Set at least ')[1].split(',')[0])
         self.assertGreater(least, 1e-5)
         # A run that has begun ends by its time.
