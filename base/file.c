@@ -183,14 +183,14 @@ enum status file_read(const char *path, size_t max_bytes, char **data, size_t *b
 // ---- waiting for the disk
 
 static pthread_mutex_t disk_lock = PTHREAD_MUTEX_INITIALIZER;
-static const char *disk_path; // NULL: no call is marked
+static char disk_path[1024]; // a copy: the caller's may be freed before the mark ends. "": no call is marked
 static double disk_since_s;
 
 bool file_disk_begin(const char *path) {
     pthread_mutex_lock(&disk_lock);
-    const bool is_first = !disk_path;
+    const bool is_first = !disk_path[0];
     if (is_first) {
-        disk_path = path;
+        snprintf(disk_path, sizeof disk_path, "%s", path);
         disk_since_s = clock_monotonic_s();
     }
     pthread_mutex_unlock(&disk_lock);
@@ -200,13 +200,13 @@ bool file_disk_begin(const char *path) {
 void file_disk_end(const bool *began) {
     pthread_mutex_lock(&disk_lock);
     if (*began)
-        disk_path = NULL;
+        disk_path[0] = '\0';
     pthread_mutex_unlock(&disk_lock);
 }
 
 bool file_disk_waits(char *path, size_t bytes, double *since_s) {
     pthread_mutex_lock(&disk_lock);
-    const bool waits = disk_path != NULL;
+    const bool waits = disk_path[0] != '\0';
     if (waits)
         snprintf(path, bytes, "%s", disk_path);
     *since_s = disk_since_s;

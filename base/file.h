@@ -65,7 +65,7 @@ bool file_disk_begin(const char *path); // returns what file_disk_end wants
 void file_disk_end(const bool *began);
 // Marks what follows in a block, to its end.
 #define FILE_MARK_DISK(path)                                                                                 \
-    const bool disk_began __attribute__((cleanup(file_disk_end))) = file_disk_begin(path)
+    const bool disk_began __attribute__((cleanup(file_disk_end), unused)) = file_disk_begin(path)
 // What the process waits for the disk with: false when nothing. Called by any thread.
 //   path      [out] (bytes), cut to fit
 //   since_s   [out] clock_monotonic_s

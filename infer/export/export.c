@@ -79,8 +79,9 @@ static enum status open_tokenizer(struct exporter *exporter) {
 // Whether the folder is that of the weights.
 static bool is_source(const struct exporter *exporter) {
     const struct checkpoint *checkpoint = exporter->weights.checkpoint;
+    const char *folder = exporter->weights.folder;
     return file_is_same(exporter->path, exporter->target) ||
-           file_is_same(exporter->weights.folder, exporter->target) ||
+           (folder && file_is_same(folder, exporter->target)) ||
            (checkpoint && file_is_same(checkpoint->path, exporter->target));
 }
 

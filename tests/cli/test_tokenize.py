@@ -291,7 +291,17 @@ class Interrupted(TokenizeCase):
         arguments = 'x.jsonl', '--shard-tokens', '3000000'
         self.tokenize(*arguments, out='other')
         (self.folder / 'out' / 'meta.json').mkdir(parents=True)
-        error = self.refuses_text(*arguments, code=1, says=['cannot replace out/meta.json']).error
+        self.refuses_text(*arguments, says=['out/meta.json is a folder'])  # at once
+        (self.folder / 'out' / 'meta.json').rmdir()
+        process = self.start('tokenize', *arguments, '--tokenizer', 'bytes', '--out', 'out')
+        while process.poll() is None and not (self.shards / 'record').exists():
+            time.sleep(0.0005)
+        process.send_signal(signal.SIGSTOP)
+        (self.folder / 'out' / 'meta.json').mkdir()
+        process.send_signal(signal.SIGCONT)
+        error = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 1, error)
+        self.assertIn('cannot replace out/meta.json', error)
         self.assertIn('the same command keeps the finished shards', error)
         (self.folder / 'out' / 'meta.json').rmdir()
         self.expect_the_same(*arguments, whole=self.contents('other'))
