@@ -25,6 +25,9 @@ enum status file_open_regular(const char *path, int flags, int *descriptor) MUST
 // SIGBUS.
 #define FILE_READ_SHORT (-1)
 int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out);
+// Reads at most `bytes` of the start of a regular file, by which its kind can be told. Returns how many: 0
+// also where it cannot be read. Records no failure.
+size_t file_read_start(const char *path, size_t bytes, void *out);
 // Opens a stream that appends to a regular file; creates the file if it is absent.
 enum status file_append_open(const char *path, FILE **stream) MUST_CHECK;
 // Appends to a regular file, whole or not at all: what a failed write left is cut off, and the write is tried

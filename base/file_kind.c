@@ -2,11 +2,9 @@
 // train_llama3.py, train_gpt2.cu, dev/data/data_common.py).
 #include "base/file_kind.h"
 
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -234,14 +232,8 @@ enum file_kind file_kind_of(const char *start, size_t n) {
 
 enum file_kind file_kind_of_path(const char *path) {
     char start[FILE_KIND_START_BYTES];
-    int descriptor;
-    if (file_open_regular(path, O_RDONLY, &descriptor) != STATUS_OK) {
-        status_clear();
-        return FILE_KIND_UNKNOWN;
-    }
-    const ssize_t n = pread(descriptor, start, sizeof start, 0);
-    close(descriptor);
-    return n > 0 ? file_kind_of(start, (size_t)n) : FILE_KIND_UNKNOWN;
+    const size_t n = file_read_start(path, sizeof start, start);
+    return n > 0 ? file_kind_of(start, n) : FILE_KIND_UNKNOWN;
 }
 
 bool file_kind_is_text(enum file_kind kind) {

@@ -28,9 +28,7 @@ bool file_is_folder(const char *path) {
 }
 
 enum status file_make_folders(const char *path) {
-    char *partial = file_path("%s", path);
-    if (!partial)
-        return STATUS_FAILED;
+    char *partial = copy_string(path);
     enum status status = STATUS_OK;
     for (char *end = partial + (*partial == '/'); status == STATUS_OK; end++) {
         if (*end != '/' && *end != '\0')
@@ -91,8 +89,6 @@ static int try_file(const char *path) {
 
 enum status file_try_folder(const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
-    if (!path)
-        return STATUS_FAILED;
     int error = try_file(path);
     free(path);
     if (!error)

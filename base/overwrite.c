@@ -1,10 +1,8 @@
 // See base/overwrite.h.
 #include "base/overwrite.h"
 
-#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/file.h"
 
@@ -12,14 +10,7 @@
 
 bool overwrite_has_words(const char *path, const char *words) {
     char start[START_BYTES];
-    int descriptor;
-    if (file_open_regular(path, O_RDONLY, &descriptor) != STATUS_OK) {
-        status_clear();
-        return false;
-    }
-    const ssize_t n = pread(descriptor, start, sizeof start, 0);
-    close(descriptor);
-    return n > 0 && memmem(start, (size_t)n, words, strlen(words));
+    return memmem(start, file_read_start(path, sizeof start, start), words, strlen(words));
 }
 
 enum status overwrite_check(const struct overwrite *overwrite, const char *path) {

@@ -9,13 +9,6 @@
 #include "cli/commands.h"
 #include "zero/checkpoint/checkpoint.h"
 
-static uint64_t total_bytes(const struct checkpoint *checkpoint) {
-    uint64_t total = 0;
-    for (int i = 0; i < checkpoint->n_files; i++)
-        total += checkpoint->files[i].bytes;
-    return total;
-}
-
 // ---- verify
 
 struct findings {
@@ -30,7 +23,7 @@ static void print_good(const struct checkpoint *checkpoint, bool is_best) {
     output_print("%s: step %lld, %d rank%s, partition %s, %s in %d file%s: ok%s\n", checkpoint->path,
                  (long long)checkpoint->step, checkpoint->world, checkpoint->world == 1 ? "" : "s",
                  partition_name(checkpoint->partition),
-                 text_bytes(bytes, sizeof bytes, (double)total_bytes(checkpoint)), checkpoint->n_files,
+                 text_bytes(bytes, sizeof bytes, (double)checkpoint_bytes(checkpoint)), checkpoint->n_files,
                  checkpoint->n_files == 1 ? "" : "s", is_best ? ", the best by validation loss" : "");
 }
 

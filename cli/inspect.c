@@ -212,14 +212,11 @@ static enum status inspect_checkpoint(const char *path) {
     char bytes[32], weights[32];
     TRY(checkpoint_open(NULL, path, &checkpoint));
     const struct gpt_config *model = &checkpoint->params.config;
-    uint64_t total = 0;
-    for (int i = 0; i < checkpoint->n_files; i++)
-        total += checkpoint->files[i].bytes;
     output_print("%s: checkpoint, verified (all checksums match)\n", path);
     output_print("  step %lld, %lld tokens, %s, optimizer %s, %d rank%s, %s, written by zero.c %s\n",
                  (long long)checkpoint->step, (long long)checkpoint->tokens, dtype_name(checkpoint->compute),
                  checkpoint->optimizer, checkpoint->world, checkpoint->world == 1 ? "" : "s",
-                 text_bytes(bytes, sizeof bytes, (double)total), checkpoint->version);
+                 text_bytes(bytes, sizeof bytes, (double)checkpoint_bytes(checkpoint)), checkpoint->version);
     output_print("  model: %s parameters, n_layer %d, n_head %d, n_embd %d, vocab_size %d, n_positions %d\n",
                  text_count(weights, sizeof weights, (double)checkpoint->params.n_weights), model->n_layer,
                  model->n_head, model->n_embd, model->vocab_size, model->n_positions);

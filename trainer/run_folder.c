@@ -121,8 +121,7 @@ enum status run_folder_check(const struct run_folder *folder) {
             folder->path, moved, other, moved);
     return FAIL(STATUS_FAILED,
                 "the run folder %s, or its lock, was removed while the run wrote to it%s; nothing more is "
-                "written there. "
-                "Start the run again%s",
+                "written there. Start the run again%s",
                 folder->path, other, is_there ? ", with another run.dir" : "");
 }
 

@@ -2,12 +2,10 @@
 // (one line per merge, in an alphabet that maps every byte to a printable character). Hugging Face's are in
 // json.c, GGUF's in gguf.c.
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -316,21 +314,15 @@ static bool is_tiktoken_line(const char *line, size_t length) {
 
 bool tokenizer_is_file(const char *path) {
     char start[256] = "";
-    int descriptor;
-    if (file_open_regular(path, O_RDONLY, &descriptor) != STATUS_OK) {
-        status_clear();
+    const size_t n = file_read_start(path, sizeof start - 1, start);
+    if (n == 0)
         return false;
-    }
-    ssize_t n = pread(descriptor, start, sizeof start - 1, 0);
-    close(descriptor);
-    if (n <= 0)
-        return false;
-    const enum file_kind kind = file_kind_of(start, (size_t)n);
+    const enum file_kind kind = file_kind_of(start, n);
     if (kind == FILE_KIND_GGUF)
         return tokenizer_is_in_gguf(path);
     if (start[strspn(start, " \t\r\n")] == '{')
         return tokenizer_is_json(path);
-    const char *newline = memchr(start, '\n', (size_t)n);
+    const char *newline = memchr(start, '\n', n);
     return newline &&
            (strncmp(start, "#version", 8) == 0 || is_tiktoken_line(start, (size_t)(newline - start)));
 }

@@ -124,6 +124,13 @@ enum status checkpoint_open(struct comm *comm, const char *folder, struct checkp
     return status;
 }
 
+uint64_t checkpoint_bytes(const struct checkpoint *checkpoint) {
+    uint64_t total = 0;
+    for (int i = 0; i < checkpoint->n_files; i++)
+        total += checkpoint->files[i].bytes;
+    return total;
+}
+
 void checkpoint_clear(struct checkpoint *checkpoint) {
     checkpoint_files_delete(checkpoint->open);
     for (int i = 0; i < checkpoint->n_files; i++)

@@ -42,7 +42,8 @@ const char *checkpoint_version(void);
 // bounds, another size or checksum than the manifest says. STATUS_FAILED: it cannot be read, or a rank finds
 // another manifest than rank 0, or none. Neither ends the run: a caller that gives up calls comm_agree.
 enum status checkpoint_open(struct comm *comm, const char *folder, struct checkpoint **out) MUST_CHECK;
-void checkpoint_close(struct checkpoint *checkpoint); // NULL is fine
+void checkpoint_close(struct checkpoint *checkpoint);           // NULL is fine
+uint64_t checkpoint_bytes(const struct checkpoint *checkpoint); // of all its files
 
 // STATUS_INVALID "checkpoint of another model", with the sizes of both, unless the tables of parameters
 // match.
