@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What reading should not have to find: formatting, include direction, dependency cycles, and the length of files.
+# What reading should not have to find: formatting, include direction, dependency cycles, stale pages, and the length
+# of files.
 # Prints each finding; exit code 1 when there is one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -38,6 +39,9 @@ for build in build/release build/cudasim; do
   [ -d $build ] && builds+=($build)
 done
 scripts/check_layout.py "${builds[@]}" || findings=1
+
+# ---- what the pages say
+scripts/check_docs.py || findings=1
 
 # ---- length
 while read -r length file; do

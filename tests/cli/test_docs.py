@@ -14,12 +14,17 @@ import shlex
 import shutil
 import stat
 import subprocess
+import sys
 import unittest
 
 import harness
 from harness import CommandCase, ROOT
 
-PAGES = [ROOT / 'README.md', ROOT / 'CONTRIBUTING.md', *sorted((ROOT / 'docs').glob('*.md'))]
+sys.path.insert(0, str(ROOT / 'scripts'))
+import check_docs  # noqa: E402, from scripts/
+
+PAGES = [ROOT / 'README.md', ROOT / 'docs' / 'start.md', ROOT / 'CONTRIBUTING.md',
+         *sorted(path for path in (ROOT / 'docs').glob('*.md') if path.name != 'start.md')]
 LANGUAGES = {'sh', 'text', 'json', 'c', 'python'}
 FOLDERS = {'base', 'benchmarks', 'cli', 'configs', 'data', 'docs', 'infer', 'kernels', 'model', 'scripts', 'tests', 'trainer',
            'zero'}
@@ -161,7 +166,7 @@ class Workspace:
 
 
 class Commands(CommandCase):
-    """README's commands run first, because other pages use the run that they create."""
+    """The commands of docs/start.md run before those of other pages, which use the run that they create."""
 
     def outcome(self, command):
         """What went wrong, or None."""
@@ -246,7 +251,15 @@ class Pages(CommandCase):
 
     @unittest.skipIf(harness.SANITIZERS, 'does not run ./train')
     def test_the_readme_is_short(self):
-        self.assertLessEqual(len((ROOT / 'README.md').read_text().splitlines()), 150)
+        lines = (ROOT / 'README.md').read_text().splitlines()
+        self.assertLessEqual(len(lines), 120)
+        self.assertLessEqual(max(map(len, lines)), 100)
+
+    @unittest.skipIf(harness.SANITIZERS, 'does not run ./train')
+    def test_no_option_for_what_is_not_supported(self):
+        options = (ROOT / 'configs' / 'OPTIONS.md').read_text().lower()
+        for word in 'lora', 'tensor_parallel', 'pipeline', 'nvme', 'fp8', 'rocm', 'metal':
+            self.assertNotIn(word, options, 'README.md and docs/from-deepspeed.md say that there is no such thing')
 
     def test_options_exist(self):
         resolved = json.loads(self.run_train('check', ROOT / 'configs' / 'gpt2-small.json').out)
@@ -299,14 +312,75 @@ class Pages(CommandCase):
         self.assertGreater(checked, 50)
 
     @unittest.skipIf(harness.SANITIZERS, 'does not run ./train')
+    def test_limits_and_pointers(self):
+        """The rules of scripts/check_docs.py on these pages, and on copies in which each is broken."""
+        self.assertEqual(check_docs.findings(ROOT)[1], [])
+        copy = self.folder / 'copy'
+        for page in *PAGES, ROOT / check_docs.LIMITS:
+            (copy / page.relative_to(ROOT)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(page, copy / page.relative_to(ROOT))
+        for folder in 'base', 'cli', 'kernels', 'model', 'trainer', 'zero', 'tests/cli', 'tests/unit':
+            (copy / folder).parent.mkdir(exist_ok=True)
+            (copy / folder).symlink_to(ROOT / folder)
+        self.assertEqual(check_docs.findings(copy)[1], [])
+
+        def finds(name, old, new, *says):
+            path = copy / name
+            text = path.read_text()
+            self.assertIn(old, text)
+            path.write_text(text.replace(old, new, 1))
+            found = '\n'.join(check_docs.findings(copy)[1])
+            for words in says:
+                self.assertIn(words, found)
+            path.write_text(text)
+        finds('docs/start.md', 'The run is in', 'It never fails. The run is in', 'docs/start.md: no entry', '"It never fails."')
+        finds('docs/data.md', '`eval` refuses UTF-16', '`eval` refuses UTF-32', 'docs/data.md: no entry',
+              'docs/data.md no longer has "`eval` refuses UTF-16."')
+        finds(check_docs.LIMITS, 'OtherKinds.test_text_and', 'OtherKinds.test_gone_and', 'there is no test', 'test_gone_and_empty')
+        finds('docs/README.md', '](offload.md)', '](planning.md)', 'docs/README.md: no link to offload.md')
+        finds('docs/zero-explained.md', '`gradients_ready()`', '`gradients_red()`', 'no gradients_red() in')
+        finds('docs/architecture.md', '`gradients_acquire()` in', '`gradients_require()` in', 'no gradients_require() in')
+
+    @unittest.skipIf(harness.SANITIZERS, 'does not run ./train')
     def test_links_resolve(self):
         checked = 0
         for page in [*PAGES, *(ROOT / 'benchmarks').glob('*.md'), ROOT / 'CHANGELOG.md']:
-            for target in re.findall(r'\]\(([^)#]+)\)', page.read_text()):
+            for target in re.findall(r'\](?:\(|: )([^)#\s]+)', page.read_text()):
                 if '://' not in target:
                     self.assertTrue((page.parent / target).exists(), f'{page}: {target}')
                     checked += 1
         self.assertGreater(checked, 20)
+
+
+class Pictures(CommandCase):
+    """Those of docs/zero-explained.md that can be drawn again, with the commands of scripts/draw_zero.py."""
+    PLAN = ('plan', ROOT / 'configs' / 'gpt3-6.7b.json', '--ranks', 8, '--device-memory', '80G', 'attention=flash',
+            'recompute=block', 'train.micro_batch_size=1', 'train.train_batch_size=8')
+
+    def draw(self, *arguments):
+        command = [ROOT / 'scripts' / 'draw_zero.py', *map(str, arguments)]
+        return subprocess.run(command, check=True, text=True, capture_output=True).stdout
+
+    @unittest.skipIf(harness.SANITIZERS, 'the release build draws')
+    def test_memory(self):
+        (self.folder / 'plan.json').write_text(self.run_train(*self.PLAN, '--json').out)
+        self.assertEqual(self.draw('memory', self.folder / 'plan.json'), (ROOT / 'docs' / 'zero-memory.svg').read_text())
+        page = ROOT / 'docs' / 'zero-explained.md'
+        printed, (table,) = self.run_train(*self.PLAN).out, (text for language, _, text in blocks(page) if language == 'text')
+        self.assertIn(table, printed)
+
+    @unittest.skipIf(harness.SANITIZERS, 'the release build draws')
+    def test_owners(self):
+        """The script compares who owns what with the files that each rank wrote."""
+        harness.write_shard(self.folder / 'small.bin', harness.pseudo_random_tokens(5000, 512))
+        small = [f'model.{name}' for name in ('n_layer=6', 'n_embd=128', 'n_head=4', 'n_positions=64', 'vocab_size=512')]
+        manifests = []
+        for partition in 'even', 'layer', 'tensor':
+            self.run_ranks(4, ROOT / 'configs' / 'bench-zero.json', *small, f'run.dir={partition}',
+                           f'zero_optimization.partition={partition}', 'train.max_steps=1', 'precision.compute=fp32',
+                           'data.train=small.bin', 'run.threads=1')
+            manifests.append(self.checkpoints(partition)[-1] / 'manifest.json')
+        self.assertEqual(self.draw('owners', *manifests), (ROOT / 'docs' / 'zero-owners.svg').read_text())
 
 
 if __name__ == '__main__':

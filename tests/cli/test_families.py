@@ -95,6 +95,7 @@ class Llama(Family, CommandCase):
                 self.assertEqual(ours, again)
                 losses.add(ours)
         self.assertEqual(len(losses), 4)
+        self.refuses('export', 'qkv_bias-1', '--to', 'gguf', 'out', '--tokenizer', 'none', says=['model.window', '--to hf'])
         for options, says in ((['model.window=5'], "transformers' Llama has no sliding windows"),
                               (['model.window=[5, 0, 7]', 'model.n_layer=3', 'model.qk_norm=true'], 'windows of 5 and of 7 positions'),
                               (['model.qk_norm=true', 'model.qkv_bias=true'], 'both model.qkv_bias and model.qk_norm')):

@@ -91,6 +91,7 @@ class OtherKinds(CommandCase):
         (self.folder / 'latin.txt').write_bytes('first line\nÄrger\n'.encode('latin-1'))
         (self.folder / 'wide.txt').write_text('first line', encoding='utf-16')
         self.refuses('inspect', 'wide.txt', says=['wide.txt is UTF-16 text'])
+        self.refuses('eval', GOLDEN / 'gpt2-tiny', '--tokenizer', 'bytes', '--data', 'wide.txt', says=['wide.txt is UTF-16 text', 'iconv'])
         error = self.run_train('tokenize', 'my.txt', 'latin.txt', 'wide.txt', '--tokenizer', 'bytes', '--out', 'out').error
         for part in 'latin.txt is not UTF-8: byte 0xc4 at offset 11', 'wide.txt is not UTF-8 but UTF-16 text', 'iconv':
             self.assertIn(part, error)
