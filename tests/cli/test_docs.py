@@ -368,6 +368,12 @@ class Pictures(CommandCase):
         page = ROOT / 'docs' / 'zero-explained.md'
         printed, (table,) = self.run_train(*self.PLAN).out, (text for language, _, text in blocks(page) if language == 'text')
         self.assertIn(table, printed)
+        plan = json.loads((self.folder / 'plan.json').read_text())
+        P, stages = plan['elements'], plan['plans'][0]['stages']
+        states = [sum(stage['bytes'][kind] for kind in ('params', 'grads', 'master', 'moments')) for stage in stages]
+        self.assertEqual((states[0], 7 * P * 4 // 8), (18 * P, stages[0]['sends']['reduce_scatter']['bytes']))
+        for figure in f'{P:,}', f'{7 * P // 8:,}', f'{7 * P * 4 // 8:,}', *(f'{states[i] / 2**30:.1f} GiB' for i in (0, 3)):
+            self.assertIn(figure, page.read_text())
 
     @unittest.skipIf(harness.SANITIZERS, 'the release build draws')
     def test_owners(self):
