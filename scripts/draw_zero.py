@@ -12,7 +12,7 @@ The committed pictures come from these commands; tests/cli/test_docs.py draws th
   mpirun -n 4 ./train configs/bench-zero.json run.dir=PARTITION zero_optimization.partition=PARTITION train.max_steps=1 \\
       model.n_layer=6 model.n_embd=128 model.n_head=4 model.n_positions=64 model.vocab_size=512 precision.compute=fp32
   mpirun -n 2 --bind-to none ./train configs/bench-zero.json run.dir=STAGE zero_optimization.stage=STAGE \\
-      train.max_steps=20 run.threads=1 run.profile=true
+      train.train_batch_size=2 train.max_steps=20 precision.compute=fp32 run.threads=1 run.profile=true
 """
 import json
 import re
@@ -197,7 +197,7 @@ def draw_step(traces):
             name, phase = event['name'], event['cat']
             x, width = left + (event['ts'] - begin) * scale, event['dur'] * scale
             hint = f'{name}, {event["dur"] / 1000:.2f} ms'
-            unit = re.sub(r'^block ', '', {'embeddings': 'E', 'final norm': 'N'}.get(name, name))
+            unit = {'embeddings': 'lm_head' if phase == 'lm_head and loss' else '', 'final norm': ''}.get(name, name.removeprefix('block '))
             if name in COLLECTIVES:
                 drawing.box(x, rows['communication'], width, ROW, PHASE[COLLECTIVES[name]], hint=hint)
             elif name == 'wait for communication':
@@ -208,7 +208,7 @@ def draw_step(traces):
                 drawing.box(x, rows['compute'], width, ROW, PHASE['update'], hint=hint)
         drawing.y += 2 * ROW + 32
     drawing.y -= 16
-    drawing.text(MARGIN, drawing.y, 'Numbers are blocks, E the embeddings.', 'quiet')
+    drawing.text(MARGIN, drawing.y, 'Numbers are blocks.', 'quiet')
     return drawing
 
 
