@@ -6,11 +6,11 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/signals.h"
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/version.h"
 #include "options/foreign.h"
-#include "trainer/signals.h"
 #include "zero/checkpoint/checkpoint.h"
 
 // These two are about the list of all commands.

@@ -150,7 +150,7 @@ static void make_key(void) {
     pthread_key_create(&ending, stop_workers);
 }
 
-// A handler must not run on a thread that computes (trainer/signals.c says why).
+// A handler must not run on a thread that computes (base/signals.c says why).
 static bool start(struct worker *worker) {
     sigset_t blocked, before;
     sigfillset(&blocked);

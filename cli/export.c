@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "base/output.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "infer/export/export.h"
-#include "trainer/signals.h"
 
 #define USAGE "usage: train export RUN --to hf|gguf DIR"
 

@@ -197,7 +197,7 @@ static enum status end_json(void *context, enum text_end why) {
 
 // The conversation is one text: what the user wrote and what the model wrote, which each turn continues.
 // Line editing is libedit's. SIGINT is blocked: it arrives while a character is awaited, and while the model
-// writes it is looked for between tokens. Compute threads must not be interrupted (trainer/signals.c).
+// writes it is looked for between tokens. Compute threads must not be interrupted (base/signals.c).
 
 #define HISTORY_LINES 1000
 

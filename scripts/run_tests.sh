@@ -33,7 +33,7 @@ longest="ops/test_kernels_cpu ops/test_kernels_cuda mpi/test_trainer_stages unit
 # Programs that measure time or depend on timing, and so run alone.
 is_alone() {
   case $1 in
-    unit/trainer/test_signals | unit/kernels/test_profile | unit/base/test_numa) return 0 ;;
+    unit/base/test_signals | unit/kernels/test_profile | unit/base/test_numa) return 0 ;;
   esac
   return 1
 }

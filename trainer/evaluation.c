@@ -8,9 +8,9 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/utf8.h"
 #include "infer/text_loss.h"
-#include "trainer/signals.h"
 #include "trainer/trainer_internal.h"
 #include "zero/stages/averaging.h"
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/signals.h"
 #include "base/text.h"
-#include "trainer/signals.h"
 
 #define REDRAW_S    0.5            // within a step or what is between two, on a terminal
 #define LINE_S      60.0           // the same, elsewhere

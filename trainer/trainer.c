@@ -6,7 +6,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "trainer/signals.h"
+#include "base/signals.h"
 #include "trainer/trainer_internal.h"
 
 static bool due(int64_t every, int64_t step) {

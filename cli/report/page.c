@@ -16,12 +16,12 @@
 #include "base/json.h"
 #include "base/output.h"
 #include "base/overwrite.h"
+#include "base/signals.h"
 #include "cli/commands.h"
 #include "cli/print.h"
 #include "cli/version.h"
 #include "options/config.h"
 #include "trainer/runs/run_record.h"
-#include "trainer/signals.h"
 
 EMBEDDED_FILE(cli_report_page_html);
 EMBEDDED_FILE(cli_report_page_css);

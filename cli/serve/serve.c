@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/output.h"
+#include "base/signals.h"
 #include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/serve/access.h"
@@ -25,7 +26,6 @@
 #include "cli/text_model.h"
 #include "infer/session.h"
 #include "infer/text_json.h"
-#include "trainer/signals.h"
 
 EMBEDDED_FILE(cli_serve_page_html);
 

@@ -2,8 +2,8 @@
 // batch systems forward to every rank) request a stop after the current step. A second signal ends the
 // process at once, unless either of the two is SIGHUP, or it comes within half a second of the first, as when
 // one request sends several. If SIGHUP was ignored at the start (nohup), it stays ignored.
-#ifndef ZERO_TRAINER_SIGNALS_H
-#define ZERO_TRAINER_SIGNALS_H
+#ifndef ZERO_BASE_SIGNALS_H
+#define ZERO_BASE_SIGNALS_H
 
 #include <stdbool.h>
 

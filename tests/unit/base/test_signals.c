@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "trainer/signals.h"
+#include "base/signals.h"
 
 #define STOP_REQUESTED 3
 #define PAUSE_US       550000 // longer than signals of one request are apart

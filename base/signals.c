@@ -4,7 +4,7 @@
 // Compute threads must not be interrupted by a signal. The kernel puts a handler's frame below the red zone
 // of the interrupted stack (128 bytes, System V ABI). oneDNN's generated GEMM code (2.6: sgemm) keeps data
 // below the red zone; a handler's frame overwrites it, and the GEMM then writes to wrong addresses.
-#include "trainer/signals.h"
+#include "base/signals.h"
 
 #include <pthread.h>
 #include <semaphore.h>
