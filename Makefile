@@ -102,7 +102,7 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 folders := base options data/tokenizer data data/text kernels model model/formats \
            zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
            infer infer/tasks infer/export trainer/data trainer/plan trainer/profile trainer/runs \
-           trainer \
+           trainer/output trainer \
            cli cli/bench cli/report cli/serve cli/tokenize
 needs_base :=
 needs_options := base
@@ -126,7 +126,8 @@ needs_trainer/profile := zero/comm model kernels base
 needs_trainer/plan := zero trainer/profile $(needs_zero)
 needs_trainer/runs := base
 needs_trainer/data := data data/tokenizer options base
-needs_trainer := trainer/data trainer/plan trainer/runs infer/tasks infer model/formats $(needs_trainer/plan)
+needs_trainer/output := trainer/runs infer/tasks zero/checkpoint $(needs_zero/checkpoint)
+needs_trainer := trainer/data trainer/plan trainer/output trainer/runs infer/tasks infer model/formats $(needs_trainer/plan)
 needs_cli := data/text trainer trainer/runs infer/export $(needs_trainer)
 needs_cli/bench := cli trainer/plan options data data/tokenizer model kernels base
 needs_cli/report := cli trainer trainer/runs options base

@@ -1,5 +1,5 @@
 // Log messages and the progress line, on standard error. Messages also go to the run's log file once it is
-// open. Thread-safe; a message never splits the progress line. Metrics go through trainer/metrics, a
+// open. Thread-safe; a message never splits the progress line. Metrics go through trainer/output/metrics, a
 // command's output to stdout.
 #ifndef ZERO_BASE_LOG_H
 #define ZERO_BASE_LOG_H

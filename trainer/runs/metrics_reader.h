@@ -1,6 +1,6 @@
-// Reads a run's metrics.jsonl (trainer/metrics.h writes it), also while the run writes: a line is read once
-// it is complete, and reading goes on where it ended. The numbers of a line are scanned without building a
-// tree, as a run of 100,000 steps has about 100 MB of them. Reading trusts nothing: what is not such a line
+// Reads a run's metrics.jsonl (trainer/output/metrics.h writes it), also while the run writes: a line is read
+// once it is complete, and reading goes on where it ended. The numbers of a line are scanned without building
+// a tree, as a run of 100,000 steps has about 100 MB of them. Reading trusts nothing: what is not such a line
 // is counted and skipped.
 #ifndef ZERO_TRAINER_RUNS_METRICS_READER_H
 #define ZERO_TRAINER_RUNS_METRICS_READER_H

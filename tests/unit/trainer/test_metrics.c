@@ -15,7 +15,7 @@
 #include "base/rng.h"
 #include "tests/support/expect.h"
 #include "tests/support/temporary.h"
-#include "trainer/metrics.h"
+#include "trainer/output/metrics.h"
 #include "trainer/runs/sessions.h"
 
 static struct temporary temporary;

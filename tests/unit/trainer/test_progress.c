@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "tests/support/expect.h"
-#include "trainer/progress.h"
+#include "trainer/output/progress.h"
 
 static struct config config;
 static struct progress progress;

@@ -1,7 +1,7 @@
 // The metrics of a run, for programs: metrics.jsonl, with one JSON object per line, and the same figures as
 // TensorBoard events. A "step" is the number of steps done: 1 for the first loss.
-#ifndef ZERO_TRAINER_METRICS_H
-#define ZERO_TRAINER_METRICS_H
+#ifndef ZERO_TRAINER_OUTPUT_METRICS_H
+#define ZERO_TRAINER_OUTPUT_METRICS_H
 
 #include <stdbool.h>
 #include <stddef.h>

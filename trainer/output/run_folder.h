@@ -1,6 +1,6 @@
 // The folder of a run: lock, resolved config (config.json), log, metrics, samples and checkpoints.
-#ifndef ZERO_TRAINER_RUN_FOLDER_H
-#define ZERO_TRAINER_RUN_FOLDER_H
+#ifndef ZERO_TRAINER_OUTPUT_RUN_FOLDER_H
+#define ZERO_TRAINER_OUTPUT_RUN_FOLDER_H
 
 #include <stdbool.h>
 

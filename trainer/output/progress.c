@@ -1,7 +1,7 @@
-// See trainer/progress.h. Ranks of use: step, loss, tokens/s and time left stay on 60 columns; then memory,
-// the micro-batch, the fraction of the GEMM rate, the gradient norm, the learning rate, and the time of a
-// step.
-#include "trainer/progress.h"
+// See trainer/output/progress.h. Ranks of use: step, loss, tokens/s and time left stay on 60 columns; then
+// memory, the micro-batch, the fraction of the GEMM rate, the gradient norm, the learning rate, and the time
+// of a step.
+#include "trainer/output/progress.h"
 
 #include <math.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 // Paths are built once, at the start. Ranks on other machines see the folder through a shared file system.
-#include "trainer/run_folder.h"
+#include "trainer/output/run_folder.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -3,14 +3,14 @@
 //
 // On a terminal the line is redrawn after each step and twice a second within one. Elsewhere it is a line
 // every run.log_every steps and, within a step of minutes, one per minute.
-#ifndef ZERO_TRAINER_PROGRESS_H
-#define ZERO_TRAINER_PROGRESS_H
+#ifndef ZERO_TRAINER_OUTPUT_PROGRESS_H
+#define ZERO_TRAINER_OUTPUT_PROGRESS_H
 
 #include <pthread.h>
 
 #include "base/log.h"
 #include "options/config.h"
-#include "trainer/metrics.h"
+#include "trainer/output/metrics.h"
 
 enum progress_phase { PROGRESS_SETUP, PROGRESS_STEP, PROGRESS_BETWEEN };
 

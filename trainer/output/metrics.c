@@ -1,5 +1,5 @@
 // Each line is written whole and flushed, so that other programs can follow a run.
-#include "trainer/metrics.h"
+#include "trainer/output/metrics.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
