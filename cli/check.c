@@ -10,7 +10,6 @@
 #include "options/config.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"
-#include "trainer/initial_weights.h"
 #include "trainer/plan/model_sizes.h"
 #include "zero/partition/optimizer_groups.h"
 

@@ -1,10 +1,333 @@
-// The rate of matrix products that steps are compared with. It is measured at the start; other programs may
-// have slowed that down, so it is measured again when a step exceeds it.
-#include <math.h>
-#include <stdlib.h>
+// Ranks decide together: each answers for its own device, and all take what suits the one that can do least,
+// or what rank 0 decides.
+#include "trainer/machine.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
 #include "base/log.h"
-#include "trainer/trainer_internal.h"
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "base/processors.h"
+#include "kernels/observe.h"
+#include "trainer/plan/attention.h"
+
+// ---- the devices: one per rank, all of one kind
+
+// With overlap_comm, reductions between ranks use one thread while the others compute. Without it, they use
+// all.
+static enum status open_devices(struct run *run) {
+    const struct config *config = run->config;
+    int threads = (int)config->run.threads, local_rank = run->comm->local_rank;
+    if (threads == 0)
+        threads = processors_threads(run->comm->processors);
+    parallel_set_threads(threads);
+    processors_warn_of_ranks(run->comm->local_world, threads, run->comm->local_processors);
+    const char *device = config_device_name(config->top.device);
+    TRY(device_open(device, threads, local_rank, &run->machine.device));
+    TRY(device_open(device, config->zero_optimization.overlap_comm ? 1 : threads, local_rank,
+                    &run->machine.comm_device));
+    if (run->machine.device->place == REGION_DEVICE)
+        TRY(device_open("cpu", threads, local_rank, &run->machine.host_device));
+    if (config->run.debug_sync) {
+        debug_sync_begin(run->machine.device);
+        debug_sync_begin(run->machine.comm_device);
+    }
+    TRY(stream_init(&run->machine.stream, run->machine.device));
+    region_memory_init(&run->memory, run->machine.device);
+    return STATUS_OK;
+}
+
+// What ranks tell each other of their devices.
+struct rank_device {
+    int32_t place;
+    char arithmetic[sizeof((struct device *)0)->arithmetic];
+};
+
+static const char *kind_of(const struct rank_device *one) {
+    return one->place == REGION_DEVICE ? "a GPU" : "the CPU";
+}
+
+// The same conclusion on every rank, as all draw it from the same answers.
+static enum status judge_devices(const struct rank_device *all, int world) {
+    const struct rank_device *first = &all[0];
+    for (int rank = 1; rank < world; rank++)
+        if (all[rank].place != first->place)
+            return FAIL(
+                STATUS_INVALID,
+                "device \"auto\" is %s on rank 0 (%s) and %s on rank %d (%s), and all ranks need one kind. "
+                "Start ranks only where there are GPUs and their drivers, or set device=cpu",
+                kind_of(first), first->arithmetic, kind_of(&all[rank]), rank, all[rank].arithmetic);
+    for (int rank = 1; rank < world; rank++)
+        if (strcmp(all[rank].arithmetic, first->arithmetic) != 0) {
+            log_warning("rank 0 computes by %s, and rank %d by %s: results round differently there, so the "
+                        "run repeats to the bit only with the same device for each rank",
+                        first->arithmetic, rank, all[rank].arithmetic);
+            return STATUS_OK;
+        }
+    return STATUS_OK;
+}
+
+static enum status compare_devices(struct run *run) {
+    struct comm *comm = run->comm;
+    struct rank_device mine = {.place = run->machine.device->place},
+                       *all = allocate((size_t)comm->world, sizeof *all);
+    memcpy(mine.arithmetic, run->machine.device->arithmetic, sizeof mine.arithmetic);
+    enum status status = comm_gather(comm, &mine, sizeof mine, all);
+    if (status == STATUS_OK)
+        status = judge_devices(all, comm->world);
+    free(all);
+    return run_agree(run, status);
+}
+
+enum status machine_open(struct run *run) {
+    TRY(run_agree(run, open_devices(run)));
+    TRY(compare_devices(run));
+    return run_agree(
+        run, comm_attach(run->comm, run->machine.comm_device, run->config->zero_optimization.overlap_comm));
+}
+
+void machine_close(struct run *run) {
+    struct machine *machine = &run->machine;
+    if (machine->device) {
+        region_memory_free(&run->memory);
+        stream_free(&machine->stream);
+        debug_sync_end(machine->device);
+        device_close(machine->device);
+    }
+    debug_sync_end(machine->comm_device);
+    device_close(machine->comm_device);
+    device_close(machine->host_device);
+}
+
+// ---- the compute type
+
+enum status machine_choose_type(struct run *run, const struct checkpoint *resumed) {
+    const struct config *config = run->config;
+    if (config_compute_type(config, &run->type))
+        return STATUS_OK;
+    if (resumed) { // decided once; the run keeps it
+        run->type = resumed->compute;
+        return STATUS_OK;
+    }
+    int32_t type = device_compute_type(run->machine.device);
+    TRY(comm_broadcast(run->comm, &type, sizeof type, 0));
+    run->type = (enum dtype)type;
+    return STATUS_OK;
+}
+
+// ---- attention
+
+#define REMEDY                                                                                               \
+    "install cuDNN 9 (package cudnn9-cuda-13, or nvidia-cudnn-cu13 from PyPI with its lib folder in "        \
+    "LD_LIBRARY_PATH)"
+
+static enum status choose_kernel(struct run *run, const struct checkpoint *resumed,
+                                 struct attention_choice *out) {
+    return attention_choose(run->machine.device, run->config, &run->params.config, run->type,
+                            resumed ? resumed->attention.kernel : CONFIG_ATTENTION_AUTO, out);
+}
+
+static enum status may_use_cudnn(struct run *run, const struct checkpoint *resumed, bool *out) {
+    struct attention_choice choice;
+    TRY(choose_kernel(run, resumed, &choice));
+    *out = choice.kernel == CONFIG_ATTENTION_CUDNN;
+    return STATUS_OK;
+}
+
+static enum status refuse_kernel(const struct run *run, const struct checkpoint *resumed,
+                                 const char *reason) {
+    const char *source = run->config->source;
+    if (run->config->top.attention == CONFIG_ATTENTION_CUDNN)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "%s: attention is cudnn, and cuDNN cannot be used: %s; " REMEDY ", or set attention=auto "
+                    "or attention=flash",
+                    source, reason);
+    if (!resumed || resumed->attention.kernel != CONFIG_ATTENTION_CUDNN)
+        return FAIL(STATUS_UNSUPPORTED,
+                    "%s: rank 0 computes attention by cuDNN %s (attention=auto), and rank %d cannot: %s; "
+                    "give all ranks the same cuDNN, or set attention=flash",
+                    source, run->attention.cudnn, run->comm->rank, reason);
+    return FAIL(
+        STATUS_UNSUPPORTED,
+        "%s: the run computes attention by cuDNN %s, as %s says, and cuDNN cannot be used now: %s; " REMEDY
+        ", or change it on purpose with attention=flash checkpoint.resume_with=attention",
+        source, resumed->attention.cudnn, resumed->path, reason);
+}
+
+// Rank 0 decides. A run on CPUs decides nothing, and keeps what the run before it decided.
+static enum status decide_kernel(struct run *run, const struct checkpoint *resumed,
+                                 const struct attention_choice *choice) {
+    const struct cudnn_support *cudnn = &choice->cudnn;
+    const struct checkpoint_attention *before = resumed ? &resumed->attention : NULL;
+    run->attention = before ? *before : (struct checkpoint_attention){.kernel = CONFIG_ATTENTION_AUTO};
+    if (choice->kernel == CONFIG_ATTENTION_AUTO)
+        return STATUS_OK;
+    if (choice->kernel == CONFIG_ATTENTION_CUDNN && !cudnn->usable)
+        return refuse_kernel(run, resumed, cudnn->reason);
+    run->attention = (struct checkpoint_attention){.kernel = choice->kernel};
+    if (choice->kernel == CONFIG_ATTENTION_CUDNN) {
+        memcpy(run->attention.cudnn, cudnn->version, sizeof run->attention.cudnn);
+        log_info("attention: cuDNN %s", cudnn->version);
+        if (before && before->kernel == CONFIG_ATTENTION_CUDNN && strcmp(before->cudnn, cudnn->version) != 0)
+            log_info("the checkpoint is of a run with cuDNN %s: results are equal to rounding",
+                     before->cudnn);
+    } else if (cudnn->reason[0])
+        log_info("attention: flash; cuDNN is not used: %s", cudnn->reason);
+    return STATUS_OK;
+}
+
+// Whether this rank can do what rank 0 decided.
+static enum status follow_kernel(struct run *run, const struct checkpoint *resumed,
+                                 const struct attention_choice *choice) {
+    const char *wanted = run->attention.cudnn, *version = choice->cudnn.version;
+    char reason[128];
+    if (run->attention.kernel != CONFIG_ATTENTION_CUDNN || run->type == DTYPE_F32 ||
+        run->machine.device->place == REGION_HOST)
+        return STATUS_OK;
+    if (!choice->cudnn.usable)
+        return refuse_kernel(run, resumed, choice->cudnn.reason);
+    snprintf(reason, sizeof reason, "rank 0 has version %s, and rank %d has %s", wanted, run->comm->rank,
+             version);
+    return strcmp(wanted, version) == 0 ? STATUS_OK : refuse_kernel(run, resumed, reason);
+}
+
+enum status machine_choose_attention(struct run *run, const struct checkpoint *resumed) {
+    struct attention_choice mine;
+    enum status status = choose_kernel(run, resumed, &mine);
+    if (status == STATUS_OK && run->comm->rank == 0)
+        status = decide_kernel(run, resumed, &mine);
+    TRY(run_agree(run, status));
+    TRY(comm_broadcast(run->comm, &run->attention, sizeof run->attention, 0));
+    run->machine.device->attention =
+        run->attention.kernel == CONFIG_ATTENTION_CUDNN ? ATTENTION_CUDNN : ATTENTION_FLASH;
+    return run_agree(run, follow_kernel(run, resumed, &mine));
+}
+
+// ---- train.micro_batch_size of a run that leaves it open, on GPUs
+
+// What each rank tells the others.
+struct answer {
+    struct micro_batch_choice choice;
+    int32_t is_open; // the rank computes on a GPU
+    int32_t keeps;   // the size of the resumed checkpoint fits
+};
+
+// The GPU memory that this rank's plan may take: what is free, divided among the ranks that share the GPU,
+// and what communication already holds, since plans count it. Not collective.
+static enum status find_device_limit(const struct run *run, uint64_t *bytes) {
+    const int n_devices = run->machine.device->n_devices;
+    const size_t sharing = (size_t)((run->comm->local_world + n_devices - 1) / n_devices);
+    size_t free_bytes;
+    TRY(device_memory_available(run->machine.device, &free_bytes));
+    *bytes = free_bytes / sharing + run_device_sums_bytes(run);
+    return STATUS_OK;
+}
+
+static enum status find_limits(const struct run *run, uint64_t available[N_REGION_PLACES]) {
+    TRY(find_device_limit(run, &available[REGION_DEVICE]));
+    available[REGION_HOST] = memory_available_to_each(run->comm->local_world);
+    return STATUS_OK;
+}
+
+// The micro-batch size of the checkpoint that is resumed, if the batch divides by it; else 0.
+static int64_t recorded_size(const struct run *run, const struct checkpoint *resumed) {
+    const struct config *config = run->config;
+    const int64_t sequences = config_rank_sequences(config);
+    const int64_t size = resumed ? resumed->config.train.micro_batch_size : 0;
+    return size > 0 && sequences % size == 0 ? size : 0;
+}
+
+// Plans for a GPU of any model, whose workspace is an upper bound: this GPU would measure the matrix products
+// of every size.
+static enum status answer_of(struct run *run, const struct checkpoint *resumed, struct answer *out) {
+    struct engine_options planned = run_engine_options(run);
+    struct device *device;
+    uint64_t available[N_REGION_PLACES], limits[N_REGION_PLACES];
+    const int64_t recorded = recorded_size(run, resumed);
+    bool keeps = false, by_cudnn;
+    TRY(find_limits(run, available));
+    TRY(may_use_cudnn(run, resumed, &by_cudnn));
+    device = cuda_device_plan();
+    device->attention = by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH;
+    planned.device = device;
+    limits[REGION_HOST] = available[REGION_HOST];
+    limits[REGION_DEVICE] = micro_batch_limit(available[REGION_DEVICE]);
+    enum status status = recorded > 0 ? micro_batch_fits(&planned, available, recorded, &keeps) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = micro_batch_choose(&planned, limits, &out->choice);
+    out->is_open = true;
+    out->keeps = keeps;
+    device_close(device);
+    return status;
+}
+
+// The answer of the rank that can take least; keeps: whether all ranks can keep the recorded size.
+static void settle_micro_batch(const struct answer *all, int world, struct answer *out) {
+    *out = (struct answer){.keeps = true};
+    for (int rank = 0; rank < world; rank++) {
+        if (!all[rank].is_open)
+            continue;
+        if (!out->is_open || all[rank].choice.size < out->choice.size)
+            out->choice = all[rank].choice;
+        out->is_open = true;
+        out->keeps = out->keeps && all[rank].keeps;
+    }
+}
+
+enum status machine_choose_micro_batch(struct run *run, const struct checkpoint *resumed,
+                                       struct micro_batch_decision *out) {
+    struct comm *comm = run->comm;
+    struct config *config = run->config;
+    struct answer mine = {.is_open = false}, found;
+    if (!config->micro_batch_is_open)
+        return STATUS_OK;
+    enum status status = STATUS_OK;
+    if (run->machine.device->place == REGION_DEVICE)
+        status = answer_of(run, resumed, &mine);
+    TRY(run_agree(run, status));
+    struct answer *all = allocate((size_t)comm->world, sizeof *all);
+    status = comm_gather(comm, &mine, sizeof mine, all);
+    if (status == STATUS_OK)
+        settle_micro_batch(all, comm->world, &found);
+    free(all);
+    TRY(status);
+    if (!found.is_open) // no rank has a GPU
+        return STATUS_OK;
+    *out = (struct micro_batch_decision){.choice = found.choice, .was_made = true, .keeps = found.keeps};
+    config_set_micro_batch(config, found.keeps ? recorded_size(run, resumed) : found.choice.size);
+    return STATUS_OK;
+}
+
+void machine_describe_micro_batch(const struct run *run, const struct checkpoint *resumed,
+                                  const struct micro_batch_decision *decision) {
+    const long long size = run->config->train.micro_batch_size;
+    char why[160];
+    if (!decision->was_made)
+        return;
+    if (decision->keeps) {
+        log_info(
+            "micro-batch: %lld sequence%s, as before the run was resumed; train.micro_batch_size=N changes "
+            "it",
+            size, size == 1 ? "" : "s");
+        return;
+    }
+    const bool of_memory = decision->choice.reason >= MICRO_BATCH_MEMORY;
+    log_info("micro-batch: %lld sequence%s, %s%s", size, size == 1 ? "" : "s",
+             micro_batch_describe(&decision->choice, why, sizeof why),
+             of_memory && run->comm->world > 1 ? ", on the rank with the least memory" : "");
+    const int64_t before = resumed ? resumed->config.train.micro_batch_size : size;
+    if (before != size)
+        log_info(
+            "the checkpoint is of a run with micro-batches of %lld: results are equal to rounding, as sums "
+            "are added in another order",
+            (long long)before);
+}
+
+// ---- the rate of matrix products that steps are compared with
 
 #define MOST_MEASURED_ROWS 65536
 #define MEASURED_SECONDS   0.05
@@ -20,70 +343,78 @@ static double measuring_seconds(const struct config *config) {
 }
 
 // Ranks that have more threads than there are processors take turns; each then measures more than its share.
-static double share_of_processors(const struct trainer *trainer) {
-    const double threads = (double)trainer->device->n_threads * trainer->comm->local_world,
-                 processors = trainer->comm->local_processors;
-    return trainer->device->place == REGION_HOST && threads > processors ? processors / threads : 1;
+static double share_of_processors(const struct run *run) {
+    const double threads = (double)run->machine.device->n_threads * run->comm->local_world,
+                 processors = run->comm->local_processors;
+    return run->machine.device->place == REGION_HOST && threads > processors ? processors / threads : 1;
 }
 
 // Of this rank.
 //   memory   NULL: allocated
-static enum status measure_own_rate(const struct trainer *trainer, const struct gemm_memory *memory,
+static enum status measure_own_rate(const struct run *run, const struct gemm_memory *memory,
                                     double *flops_per_s) {
-    const struct config *config = trainer->config;
+    const struct config *config = run->config;
     int64_t all_rows = config->train.micro_batch_size * config->train.seq_len;
     int rows = all_rows < MOST_MEASURED_ROWS ? (int)all_rows : MOST_MEASURED_ROWS;
     struct gemm_rate rate = {0};
-    enum status status = device_measure_gemm_rate(trainer->device, rows, (int)config->model.n_embd,
-                                                  trainer->type, measuring_seconds(config), memory, &rate);
-    *flops_per_s = rate.best * share_of_processors(trainer);
+    enum status status = device_measure_gemm_rate(run->machine.device, rows, (int)config->model.n_embd,
+                                                  run->type, measuring_seconds(config), memory, &rate);
+    *flops_per_s = rate.best * share_of_processors(run);
     return status;
 }
 
 // The sum over ranks, where it is known of all of them.
-static enum status find_dense_peak(struct trainer *trainer) {
-    const double mine = trainer->device->dense_peak[trainer->type];
+static enum status find_dense_peak(struct run *run) {
+    const double mine = run->machine.device->dense_peak[run->type];
     double sums[] = {mine, mine == 0};
-    TRY(comm_sum(trainer->comm, sums, 2));
-    trainer->dense_peak = sums[1] == 0 ? sums[0] : 0;
+    TRY(comm_sum(run->comm, sums, 2));
+    run->machine.dense_peak = sums[1] == 0 ? sums[0] : 0;
     return STATUS_OK;
 }
 
-enum status trainer_measure_rate(struct trainer *trainer) {
-    enum status status = measure_own_rate(trainer, NULL, &trainer->gemm_rate);
+// The limits of this rank, which a profile compares operations with: the sum over ranks comes later.
+static enum status measure_limits(struct run *run) {
+    struct machine *machine = &run->machine;
+    machine->limits.flops_per_s = machine->gemm_rate;
+    if (!run->config->run.profile)
+        return STATUS_OK;
+    return device_measure_bandwidth(machine->device, &machine->limits.bytes_per_s);
+}
+
+enum status machine_measure_rate(struct run *run) {
+    enum status status = measure_own_rate(run, NULL, &run->machine.gemm_rate);
     if (status == STATUS_OK)
-        status = gpt_flops_per_token(&trainer->params, (int)trainer->config->train.seq_len,
-                                     &trainer->flops_per_token);
+        status = gpt_flops_per_token(&run->params, (int)run->config->train.seq_len, &run->flops_per_token);
     if (status == STATUS_OK)
-        status = trainer_profile_limits(trainer);
-    TRY(trainer_agree(trainer, status));
-    TRY(find_dense_peak(trainer));
-    return comm_sum(trainer->comm, &trainer->gemm_rate, 1);
+        status = measure_limits(run);
+    TRY(run_agree(run, status));
+    TRY(find_dense_peak(run));
+    return comm_sum(run->comm, &run->machine.gemm_rate, 1);
 }
 
 // Of the run, for which the plan holds: between steps it needs the weights, but no activations.
-static struct gemm_memory memory_between_steps(const struct trainer *trainer) {
-    const struct region_memory *memory = &trainer->memory;
-    const enum region_place place = trainer->device->place;
+static struct gemm_memory memory_between_steps(const struct run *run) {
+    const struct region_memory *memory = &run->memory;
+    const enum region_place place = run->machine.device->place;
     return (struct gemm_memory){.weights = region_memory_arena(memory, REGION_PARAMS, place),
                                 .matrices = region_memory_arena(memory, REGION_ACTIVATIONS, place),
                                 .workspace = region_memory_arena(memory, REGION_WORKSPACE, place)};
 }
 
-enum status trainer_check_rate(struct trainer *trainer, double achieved) {
-    double now, before = trainer->gemm_rate;
+enum status machine_check_rate(struct run *run, double achieved) {
+    double now, before = run->machine.gemm_rate;
     if (achieved <= before)
         return STATUS_OK;
-    const struct gemm_memory memory = memory_between_steps(trainer);
-    if (measure_own_rate(trainer, &memory, &now) != STATUS_OK) { // the run's is too small, for example
+    const struct gemm_memory memory = memory_between_steps(run);
+    if (measure_own_rate(run, &memory, &now) != STATUS_OK) { // the run's is too small, for example
         status_clear();
         now = 0;
     }
-    trainer->limits.flops_per_s = fmax(trainer->limits.flops_per_s, now);
-    TRY(comm_sum(trainer->comm, &now, 1));
-    trainer->gemm_rate = fmax(now, achieved);
+    run->machine.limits.flops_per_s = fmax(run->machine.limits.flops_per_s, now);
+    TRY(comm_sum(run->comm, &now, 1));
+    run->machine.gemm_rate = fmax(now, achieved);
     log_live_end();
     log_info("GEMM rate measured again, as a step exceeded it: %.0f GFLOP/s, at the start %.0f",
-             trainer->gemm_rate / 1e9, before / 1e9);
+             run->machine.gemm_rate / 1e9, before / 1e9);
     return STATUS_OK;
 }

@@ -1,12 +1,10 @@
-// The trainer's part is collective: rank 0's measurements travel with the reports of a step.
+// Ranks decide by rank 0's measurements, which travel with the reports of a step.
 #include "trainer/pacing.h"
 
 #include <math.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "trainer/schedule.h"
-#include "trainer/trainer_internal.h"
 
 #define FIRST           0.02 // of the time: the decisions on the schedule
 #define SECOND          0.2
@@ -54,25 +52,27 @@ int64_t pacing_total(const struct config *config, const struct batch_sizes *size
                              config->train.max_steps);
 }
 
-// ---- the trainer's
+// ---- a run's
 
 // The fraction of the GEMM rate that whole steps reach: about the least that benchmarks/cpu.md has on CPUs;
 // on GPUs, what llm.c and Megatron-LM report.
 #define STEP_EFFICIENCY_CPU 0.75
 #define STEP_EFFICIENCY_GPU 0.5
 
-double trainer_estimate_step_s(const struct trainer *trainer) {
-    double efficiency = trainer->device->place == REGION_DEVICE ? STEP_EFFICIENCY_GPU : STEP_EFFICIENCY_CPU;
-    return trainer_step_flops(trainer, batch_sizes_at(&trainer->batches, trainer->step)) /
-           (efficiency * trainer->gemm_rate);
+double pacing_estimate_step_s(const struct pacing *pacing) {
+    const struct run *run = pacing->run;
+    double efficiency =
+        run->machine.device->place == REGION_DEVICE ? STEP_EFFICIENCY_GPU : STEP_EFFICIENCY_CPU;
+    return run_step_flops(run, batch_sizes_at(&run->batches, run->step)) /
+           (efficiency * run->machine.gemm_rate);
 }
 
 // By the estimate and not by the clock: a busy machine takes longer to start, and must not refuse for that.
-enum status trainer_check_minutes(const struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    const double step_s = trainer_estimate_step_s(trainer),
+enum status pacing_check_minutes(const struct pacing *pacing) {
+    const struct config *config = pacing->run->config;
+    const double step_s = pacing_estimate_step_s(pacing),
                  n = fmin(FEW_STEPS, (double)config->train.max_steps), budget = budget_s(config);
-    if (budget == 0 || trainer->step > 0 || budget >= n * step_s)
+    if (budget == 0 || pacing->run->step > 0 || budget >= n * step_s)
         return STATUS_OK;
     return FAIL(STATUS_INVALID,
                 "train.max_minutes=%g is %.3g s, and a step takes about %.3g s here: too few steps for a "
@@ -80,56 +80,78 @@ enum status trainer_check_minutes(const struct trainer *trainer) {
                 config->train.max_minutes, budget, step_s, 1.05 * n * step_s / 60);
 }
 
-double trainer_spent_s(const struct trainer *trainer) {
-    return trainer->pacing.spent_before_s + clock_monotonic_s() - trainer->began_s;
+static double spent_s(const struct pacing *pacing) {
+    return pacing->spent_before_s + clock_monotonic_s() - pacing->began_s;
+}
+
+void pacing_record_spent(const struct pacing *pacing) {
+    if (pacing->run->config->train.max_minutes > 0)
+        pacing->run->state.pacing.spent_s = spent_s(pacing);
 }
 
 // Skipped steps count neither for the schedule nor for Adam's bias correction; with train.max_minutes, the
 // schedule counts them, as the time does.
-static double rate_of_next(const struct trainer *trainer, const struct config *config, int64_t warmup,
+static double rate_of_next(const struct pacing *pacing, const struct config *config, int64_t warmup,
                            const struct pacing_decision *decision) {
+    const struct run *run = pacing->run;
     if (config->train.max_minutes > 0)
-        return schedule_lr_paced(config, warmup, decision, trainer->step);
-    return schedule_lr(config, warmup, trainer->step - trainer_skipped(trainer));
+        return schedule_lr_paced(config, warmup, decision, run->step);
+    return schedule_lr(config, warmup, run->step - run_skipped(run));
 }
 
-double trainer_lr(const struct trainer *trainer) {
-    return rate_of_next(trainer, trainer->config, trainer->run.warmup_steps, &trainer->run.pacing.decision);
+double pacing_lr(const struct pacing *pacing) {
+    const struct run *run = pacing->run;
+    return rate_of_next(pacing, run->config, run->state.warmup_steps, &run->state.pacing.decision);
 }
 
-int64_t trainer_estimate_total(const struct trainer *trainer, int64_t done, double step_s) {
-    const double minutes = trainer->config->train.max_minutes;
-    if (minutes == 0 || trainer->run.pacing.decision.spent_s > 0)
-        return trainer->last_step;
-    double left = fmax(0, (60 * minutes - trainer_spent_s(trainer)) / step_s);
-    return left < (double)(trainer->last_step - done) ? done + (int64_t)left : trainer->last_step;
+int64_t pacing_estimate_total(const struct pacing *pacing, int64_t done, double step_s) {
+    const struct run *run = pacing->run;
+    const double minutes = run->config->train.max_minutes;
+    if (minutes == 0 || run->state.pacing.decision.spent_s > 0)
+        return run->last_step;
+    double left = fmax(0, (60 * minutes - spent_s(pacing)) / step_s);
+    return left < (double)(run->last_step - done) ? done + (int64_t)left : run->last_step;
 }
 
-void trainer_pacing_measure(struct trainer *trainer, int64_t step, double step_s) {
-    struct trainer_pacing *pacing = &trainer->pacing;
+void pacing_measure(struct pacing *pacing, int64_t step, double step_s) {
     if (pacing->is_warm) {
         pacing->sum_s += step_s;
-        pacing->n_steps += batch_sizes_work(&trainer->batches, step, step + 1, 0);
+        pacing->n_steps += batch_sizes_work(&pacing->run->batches, step, step + 1, 0);
     }
     pacing->is_warm = true;
 }
 
-struct pacing_report trainer_pacing_report(const struct trainer *trainer) {
-    const struct trainer_pacing *pacing = &trainer->pacing;
-    return (struct pacing_report){.spent_s = trainer_spent_s(trainer),
+struct pacing_report pacing_measured(const struct pacing *pacing) {
+    return (struct pacing_report){.spent_s = spent_s(pacing),
                                   .step_s = pacing->n_steps > 0 ? pacing->sum_s / pacing->n_steps : 0,
-                                  .eval_sequence_s = trainer->eval_sequence_s,
+                                  .eval_sequence_s = pacing->evaluator->sequence_s,
                                   .sample_s = pacing->sample_s,
                                   .save_s = pacing->save_s,
-                                  .tasks_s = trainer->tasks.seconds};
+                                  .tasks_s = pacing->evaluator->tasks.seconds};
+}
+
+// Logs a warm-up that is shortened in a schedule of `steps`, or that the run began with.
+static void describe_warmup(const struct pacing *pacing, int64_t steps) {
+    const struct config *config = pacing->run->config;
+    const int64_t warmup = pacing->run->state.warmup_steps,
+                  derived = schedule_warmup_of(config->scheduler.warmup_steps, steps);
+    if (warmup != derived)
+        log_info("warm-up: %lld step%s, as the run began with; a new run of %lld steps would have %lld",
+                 (long long)warmup, warmup == 1 ? "" : "s", (long long)steps, (long long)derived);
+    else if (warmup < config->scheduler.warmup_steps)
+        log_info("warm-up: %lld step%s, as scheduler.warmup_steps=%lld is longer than the schedule of %lld "
+                 "step%s",
+                 (long long)warmup, warmup == 1 ? "" : "s", (long long)config->scheduler.warmup_steps,
+                 (long long)steps, steps == 1 ? "" : "s");
 }
 
 // Says the length when it is first known, and when it has changed much since.
-static void say_length(struct trainer *trainer, double step_s) {
+static void say_length(struct pacing *pacing, double step_s) {
+    struct run *run = pacing->run;
     char duration[32];
-    const struct config *config = trainer->config;
-    const struct pacing_decision *decision = &trainer->run.pacing.decision;
-    int64_t *said = &trainer->pacing.said_total;
+    const struct config *config = run->config;
+    const struct pacing_decision *decision = &run->state.pacing.decision;
+    int64_t *said = &pacing->said_total;
     if (*said > 0 && fabs((double)decision->total / (double)*said - 1) < 0.2)
         return;
     *said = decision->total;
@@ -143,72 +165,115 @@ static void say_length(struct trainer *trainer, double step_s) {
         log_info("train.max_minutes=%g: about %lld steps in all, at %.3g ms each; %s are left",
                  config->train.max_minutes, (long long)decision->total, step_s * 1e3,
                  text_duration(duration, sizeof duration, budget_s(config) - decision->spent_s));
-    if (trainer->step < config->scheduler.warmup_steps)
-        trainer_describe_warmup(trainer, decision->total);
+    if (run->step < config->scheduler.warmup_steps)
+        describe_warmup(pacing, decision->total);
 }
 
-void trainer_pace(struct trainer *trainer, const struct pacing_report *report) {
-    const struct config *config = trainer->config;
-    struct pacing_decision *last = &trainer->run.pacing.decision;
-    if (config->train.max_minutes == 0 || trainer->step >= trainer->last_step ||
-        !pacing_is_due(last, config, trainer->step, report))
+void pacing_decide(struct pacing *pacing, const struct pacing_report *report) {
+    struct run *run = pacing->run;
+    const struct config *config = run->config;
+    struct pacing_decision *last = &run->state.pacing.decision;
+    if (config->train.max_minutes == 0 || run->step >= run->last_step ||
+        !pacing_is_due(last, config, run->step, report))
         return;
-    struct pacing_evaluations evaluations = {.task_sequences = trainer_tasks_sequences(trainer)};
-    trainer_evaluation_lengths(trainer, &evaluations.sequences, &evaluations.final_sequences);
+    struct pacing_evaluations evaluations = {.task_sequences = evaluator_tasks_sequences(pacing->evaluator)};
+    evaluator_lengths(pacing->evaluator, &evaluations.sequences, &evaluations.final_sequences);
     *last = (struct pacing_decision){
-        .step = trainer->step,
-        .total = pacing_total(config, &trainer->batches, &evaluations, trainer->step, report),
-        .position = schedule_position(trainer->run.warmup_steps, last, trainer->step - 1),
+        .step = run->step,
+        .total = pacing_total(config, &run->batches, &evaluations, run->step, report),
+        .position = schedule_position(run->state.warmup_steps, last, run->step - 1),
         .spent_s = report->spent_s};
-    trainer->run.warmup_steps = schedule_warmup_of(trainer->run.warmup_steps, last->total);
-    trainer->last_step = last->total;
-    trainer->pacing.sum_s = trainer->pacing.n_steps = 0;
-    say_length(trainer, report->step_s);
+    run->state.warmup_steps = schedule_warmup_of(run->state.warmup_steps, last->total);
+    run->last_step = last->total;
+    pacing->sum_s = pacing->n_steps = 0;
+    say_length(pacing, report->step_s);
 }
 
 // ---- resuming
 
+// The steps of warm-up of the run that a checkpoint is of. Versions that did not record it derived it from
+// the length each time.
+static int64_t warmup_before(const struct checkpoint *from) {
+    const struct pacing_record *pacing = &from->run.pacing;
+    if (from->run.warmup_steps > 0)
+        return from->run.warmup_steps;
+    if (pacing->decision.position > 0) // it was over
+        return 0;
+    return schedule_warmup_of(from->config.scheduler.warmup_steps, pacing->max_minutes > 0
+                                                                       ? pacing->decision.total
+                                                                       : config_decay_steps(&from->config));
+}
+
 // Another time than before: the schedule goes on from the fraction of the new time that is spent, and its
 // length follows from the speed so far until it is measured.
-static void begin_other_time(struct trainer *trainer) {
-    struct pacing_record *pacing = &trainer->run.pacing;
-    struct pacing_decision *last = &pacing->decision;
-    const struct config *config = trainer->config;
-    const double budget = budget_s(config), spent = pacing->spent_s,
-                 total = fmin((double)trainer->step * budget / spent, (double)config->train.max_steps);
-    const bool warms_up = last->position == 0 && trainer->step < trainer->run.warmup_steps;
+static void begin_other_time(struct pacing *pacing) {
+    struct run *run = pacing->run;
+    struct pacing_record *record = &run->state.pacing;
+    struct pacing_decision *last = &record->decision;
+    const struct config *config = run->config;
+    const double budget = budget_s(config), spent = record->spent_s,
+                 total = fmin((double)run->step * budget / spent, (double)config->train.max_steps);
+    const bool warms_up = last->position == 0 && run->step < run->state.warmup_steps;
     // From steps to minutes, or back, the schedule has another shape.
-    if (pacing->max_minutes > 0 && spent > 0 && budget > 0)
-        *last = (struct pacing_decision){.step = trainer->step,
-                                         .total = spent < budget ? (int64_t)total : trainer->step,
+    if (record->max_minutes > 0 && spent > 0 && budget > 0)
+        *last = (struct pacing_decision){.step = run->step,
+                                         .total = spent < budget ? (int64_t)total : run->step,
                                          .position = warms_up ? 0 : fmin(1, spent / budget),
                                          .spent_s = spent};
     else
         *last = (struct pacing_decision){.total = config->train.max_steps};
 }
 
-void trainer_pacing_resume(struct trainer *trainer) {
-    struct pacing_record *pacing = &trainer->run.pacing;
-    const struct config *config = trainer->config;
-    const double minutes_before = pacing->max_minutes;
-    const bool is_other = trainer->resumed && minutes_before != config->train.max_minutes;
-    trainer->pacing.spent_before_s = pacing->spent_s;
+void pacing_resume(struct pacing *pacing, const struct checkpoint *resumed) {
+    struct run *run = pacing->run;
+    struct pacing_record *record = &run->state.pacing;
+    const struct config *config = run->config;
+    const int64_t warmup = config->scheduler.warmup_steps;
+    run->state.warmup_steps =
+        run->step > 0 && warmup == resumed->config.scheduler.warmup_steps ? warmup_before(resumed) : warmup;
+    const double minutes_before = record->max_minutes;
+    const bool is_other = resumed && minutes_before != config->train.max_minutes;
+    pacing->spent_before_s = record->spent_s;
     if (is_other)
-        begin_other_time(trainer);
-    pacing->max_minutes = config->train.max_minutes;
-    if (pacing->max_minutes == 0)
-        *pacing = (struct pacing_record){0};
-    else if (pacing->decision.spent_s == 0)
-        pacing->decision.total = config->train.max_steps;
-    trainer->last_step = pacing->max_minutes > 0 ? pacing->decision.total : config->train.max_steps;
-    trainer->run.warmup_steps = schedule_warmup_of(
-        trainer->run.warmup_steps, pacing->max_minutes > 0 ? trainer->last_step : config_decay_steps(config));
+        begin_other_time(pacing);
+    record->max_minutes = config->train.max_minutes;
+    if (record->max_minutes == 0)
+        *record = (struct pacing_record){0};
+    else if (record->decision.spent_s == 0)
+        record->decision.total = config->train.max_steps;
+    run->last_step = record->max_minutes > 0 ? record->decision.total : config->train.max_steps;
+    run->state.warmup_steps = schedule_warmup_of(
+        run->state.warmup_steps, record->max_minutes > 0 ? run->last_step : config_decay_steps(config));
     if (!is_other)
         return;
     const double rate_before =
-        rate_of_next(trainer, &trainer->resumed->config, trainer_warmup_before(trainer),
-                     &trainer->resumed->run.pacing.decision);
+        rate_of_next(pacing, &resumed->config, warmup_before(resumed), &resumed->run.pacing.decision);
     log_info("train.max_minutes was %g and is now %g", minutes_before, config->train.max_minutes);
-    log_info("step %lld trains at the rate %.3g instead of %.3g", (long long)trainer->step + 1,
-             trainer_lr(trainer), rate_before);
+    log_info("step %lld trains at the rate %.3g instead of %.3g", (long long)run->step + 1, pacing_lr(pacing),
+             rate_before);
+}
+
+// The rate restarts where max_steps was raised and decay_steps is not given.
+static void describe_changed_rate(const struct pacing *pacing, const struct checkpoint *resumed) {
+    const struct run *run = pacing->run;
+    const struct config *before = &resumed->config, *now = run->config;
+    const int64_t updates = run->step - run_skipped(run);
+    const double was = schedule_lr(before, warmup_before(resumed), updates),
+                 is = schedule_lr(now, run->state.warmup_steps, updates);
+    const long long steps_before = config_decay_steps(before), steps_now = config_decay_steps(now);
+    if (steps_before == steps_now || fabs(is - was) <= 1e-6 * fmax(is, was))
+        return;
+    log_info(
+        "the learning rate schedule was %lld steps long and is now %lld: step %lld trains at %.3g instead "
+        "of %.3g. scheduler.decay_steps=%lld keeps the schedule as it was",
+        steps_before, steps_now, (long long)run->step + 1, is, was, steps_before);
+}
+
+void pacing_describe_schedule(const struct pacing *pacing, const struct checkpoint *resumed) {
+    const struct config *config = pacing->run->config;
+    if (config->train.max_minutes > 0) // the length is not known yet
+        return;
+    describe_warmup(pacing, config_decay_steps(config));
+    if (resumed && resumed->config.train.max_minutes == 0)
+        describe_changed_rate(pacing, resumed);
 }

@@ -1,29 +1,52 @@
-// From a config to a trainer that can take its first step. Cheap checks come first. The config is resolved
-// only after model.init_from and the tokenizer are open, because model sizes may come from them.
-#include <stdio.h>
+// Cheap checks come first. The config is resolved only after model.init_from and the tokenizer are open,
+// because model sizes may come from them.
+//
+// Most steps decide by what is given, by rules and by plans. Two measure this machine; what they find takes
+// time, and varies with what else it does:
+// - machine_measure_rate: matrix products and, with run.profile, the bandwidth of memory
+// - make_model: on a GPU, the candidates for each matrix product of the model
+// pacing_check_minutes judges by the measured rate.
+#include "trainer/setup.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
-#include "kernels/observe.h"
 #include "model/generate.h"
+#include "trainer/checkpoints.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/input_files.h"
-#include "trainer/initial_weights.h"
+#include "trainer/machine.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
-#include "trainer/trainer_internal.h"
 #include "zero/checkpoint/ranks.h"
+
+// What is needed during setup only.
+struct setup {
+    struct trainer *trainer;
+    struct checkpoint *resumed; // NULL: a new run
+    struct weights weights;     // of model.init_from
+    struct micro_batch_decision micro_batch;
+    int profile_region; // of the profiler's memory, with run.profile
+};
+
+// Nothing reads them once the states are loaded.
+static void close_sources(struct setup *setup) {
+    checkpoint_close(setup->resumed);
+    weights_close(&setup->weights);
+    setup->resumed = NULL;
+    setup->weights = (struct weights){0};
+}
 
 // ---- configuration and tokenizer
 
 // A run that will resume needs its own checkpoints only: model.init_from may be gone by then.
-static enum status find_model_sizes(struct trainer *trainer) {
-    struct config *config = trainer->config;
+static enum status find_model_sizes(struct setup *setup) {
+    struct run *run = &setup->trainer->run;
+    struct config *config = run->config;
     struct gpt_config sizes;
     bool resumes = false;
     config_derive_run_folder(config);
@@ -33,43 +56,45 @@ static enum status find_model_sizes(struct trainer *trainer) {
         TRY(checkpoint_peek(path, &sizes, &resumes));
     if (resumes)
         return model_sizes_from_weights(config, &sizes, path, true);
-    TRY(initial_weights_open(&trainer->weights, config));
-    TRY(model_sizes_from_weights(config, &trainer->weights.config, config->model.init_from, false));
+    TRY(initial_weights_open(&setup->weights, config));
+    TRY(model_sizes_from_weights(config, &setup->weights.config, config->model.init_from, false));
     // Not kept in the config, so that resuming from the run's config.json does not need that folder either.
     if (!config->data.tokenizer[0])
-        trainer->found_tokenizer = weights_find_tokenizer(&trainer->weights);
+        setup->trainer->data.found_tokenizer = weights_find_tokenizer(&setup->weights);
     return STATUS_OK;
 }
 
 // Before anything is made, so that a wrong pattern of optimizer.groups leaves no run folder.
-static enum status check_groups(const struct trainer *trainer) {
+static enum status check_groups(const struct run *run) {
     struct optimizer_groups groups;
-    enum status status = optimizer_groups_init(&groups, trainer->config, &trainer->params);
+    enum status status = optimizer_groups_init(&groups, run->config, &run->params);
     optimizer_groups_free(&groups);
     return status;
 }
 
 // What the config leaves to its input files, but for what depends on the tokenizer.
-static enum status find_inputs(struct trainer *trainer) {
-    TRY(config_require_training(trainer->config));
-    if (trainer->config->model.init_from[0])
-        TRY(find_model_sizes(trainer));
-    data_defaults_apply(trainer->config);
+static enum status find_inputs(struct setup *setup) {
+    struct run *run = &setup->trainer->run;
+    TRY(config_require_training(run->config));
+    if (run->config->model.init_from[0])
+        TRY(find_model_sizes(setup));
+    data_defaults_apply(run->config);
     return STATUS_OK;
 }
 
-static enum status resolve_config(struct trainer *trainer) {
-    struct config *config = trainer->config;
-    TRY(trainer_load_tokenizer(trainer));
-    TRY(config_resolve(config, trainer->comm->world));
+static enum status resolve_config(struct setup *setup) {
+    struct run *run = &setup->trainer->run;
+    struct config *config = run->config;
+    TRY(training_data_load_tokenizer(&setup->trainer->data));
+    TRY(config_resolve(config, run->comm->world));
     const struct gpt_config sizes = config_model(config);
-    TRY(params_init(&trainer->params, &sizes));
-    TRY(check_groups(trainer));
-    if (!trainer->weights.path)
+    TRY(params_init(&run->params, &sizes));
+    TRY(check_groups(run));
+    if (!setup->weights.path)
         return STATUS_OK;
-    if (trainer_leads(trainer))
-        model_sizes_log_context(config, &trainer->weights.config);
-    return weights_bind(&trainer->weights, &trainer->params);
+    if (run_leads(run))
+        model_sizes_log_context(config, &setup->weights.config);
+    return weights_bind(&setup->weights, &run->params);
 }
 
 // ---- several ranks
@@ -85,18 +110,18 @@ static enum status broadcast_text(struct comm *comm, const struct text *mine, st
 }
 
 // Checks that every rank was started with the same config: each compares its own with rank 0's.
-static enum status check_same_config(struct trainer *trainer) {
+static enum status check_same_config(struct run *run) {
     struct text json = {0}, text = {0};
     struct config of_rank_0 = {0};
-    if (trainer->comm->world == 1)
+    if (run->comm->world == 1)
         return STATUS_OK;
-    config_print(trainer->config, &json);
-    enum status status = broadcast_text(trainer->comm, &json, &text);
+    config_print(run->config, &json);
+    enum status status = broadcast_text(run->comm, &json, &text);
     if (status == STATUS_OK)
         status = config_parse(&of_rank_0, text.data, text.length, "rank 0's configuration");
     if (status == STATUS_OK)
-        status = config_check_same(trainer->config, &of_rank_0);
-    status = trainer_agree(trainer, status);
+        status = config_check_same(run->config, &of_rank_0);
+    status = run_agree(run, status);
     config_free(&of_rank_0);
     text_free(&json);
     text_free(&text);
@@ -116,36 +141,22 @@ static void add_weights(struct text *files, const struct weights *weights) {
 }
 
 // Checks that every rank finds the same files.
-static enum status check_same_files(struct trainer *trainer) {
+static enum status check_same_files(struct setup *setup) {
+    struct run *run = &setup->trainer->run;
     struct text mine = {0}, of_rank_0 = {0};
     char place[RANKS_PLACE];
-    if (trainer->comm->world == 1)
+    if (run->comm->world == 1)
         return STATUS_OK;
     ranks_describe_place("", place);
     text_add(&mine, "%s\n", place);
-    input_files_add_config(&mine, trainer->config);
-    add_weights(&mine, &trainer->weights);
-    enum status status = broadcast_text(trainer->comm, &mine, &of_rank_0);
+    input_files_add_config(&mine, run->config);
+    add_weights(&mine, &setup->weights);
+    enum status status = broadcast_text(run->comm, &mine, &of_rank_0);
     if (status == STATUS_OK)
-        status = trainer_agree(trainer, input_files_compare(&mine, &of_rank_0));
+        status = run_agree(run, input_files_compare(&mine, &of_rank_0));
     text_free(&mine);
     text_free(&of_rank_0);
     return status;
-}
-
-// The compute type of the config or, for "auto", the one that rank 0 measures as faster.
-static enum status choose_type(struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    if (config_compute_type(config, &trainer->type))
-        return STATUS_OK;
-    if (trainer->resumed) { // decided once; the run keeps it
-        trainer->type = trainer->resumed->compute;
-        return STATUS_OK;
-    }
-    int32_t type = device_compute_type(trainer->device);
-    TRY(comm_broadcast(trainer->comm, &type, sizeof type, 0));
-    trainer->type = (enum dtype)type;
-    return STATUS_OK;
 }
 
 // ---- memory and initial state
@@ -157,14 +168,14 @@ struct memory_need {
 };
 
 // Finds the rank that lacks most, or has least to spare.
-static enum status gather_memory(struct trainer *trainer, enum region_place place, struct memory_need *out) {
-    struct comm *comm = trainer->comm;
+static enum status gather_memory(struct run *run, enum region_place place, struct memory_need *out) {
+    struct comm *comm = run->comm;
     size_t available;
     if (place == REGION_HOST)
         available = memory_available_to_each(comm->local_world);
     else
-        TRY(trainer_agree(trainer, device_memory_available(trainer->device, &available)));
-    const struct memory_need mine = {region_memory_bytes(&trainer->memory, place), available,
+        TRY(run_agree(run, device_memory_available(run->machine.device, &available)));
+    const struct memory_need mine = {region_memory_bytes(&run->memory, place), available,
                                      (uint64_t)comm->local_world};
     struct memory_need *all = allocate((size_t)comm->world, sizeof mine);
     enum status status = comm_gather(comm, &mine, sizeof mine, all);
@@ -177,13 +188,13 @@ static enum status gather_memory(struct trainer *trainer, enum region_place plac
     return status;
 }
 
-static enum status refuse_memory(struct trainer *trainer, const struct memory_need needs[N_REGION_PLACES],
+static enum status refuse_memory(struct run *run, const struct memory_need needs[N_REGION_PLACES],
                                  enum region_place place) {
-    const struct engine_options options = trainer_engine_options(trainer);
+    const struct engine_options options = run_engine_options(run);
     const struct memory_need *need = &needs[place];
     const struct fit_machine machine = {.device = needs[REGION_DEVICE].available,
-                                        .host = needs[REGION_HOST].available *
-                                                (uint64_t)trainer->comm->local_world};
+                                        .host =
+                                            needs[REGION_HOST].available * (uint64_t)run->comm->local_world};
     struct text advice = {0};
     char wanted[32], there[32];
     enum status status = fit_advise(&options, &machine, &advice);
@@ -200,14 +211,14 @@ static enum status refuse_memory(struct trainer *trainer, const struct memory_ne
 
 // Refuses a run that does not fit into memory. Ranks on a machine share its host memory. Each has a GPU of
 // its own; if ranks share a GPU, it is the allocation that fails.
-static enum status check_memory(struct trainer *trainer) {
+static enum status check_memory(struct run *run) {
     struct memory_need needs[N_REGION_PLACES] = {0};
-    TRY(gather_memory(trainer, REGION_HOST, &needs[REGION_HOST]));
-    if (trainer->device->place == REGION_DEVICE)
-        TRY(gather_memory(trainer, REGION_DEVICE, &needs[REGION_DEVICE]));
+    TRY(gather_memory(run, REGION_HOST, &needs[REGION_HOST]));
+    if (run->machine.device->place == REGION_DEVICE)
+        TRY(gather_memory(run, REGION_DEVICE, &needs[REGION_DEVICE]));
     for (int place = 0; place < N_REGION_PLACES; place++)
         if (needs[place].wanted > needs[place].available)
-            return refuse_memory(trainer, needs, (enum region_place)place);
+            return refuse_memory(run, needs, (enum region_place)place);
     return STATUS_OK;
 }
 
@@ -222,88 +233,90 @@ static size_t program_memory(const struct engine_options *options, size_t model_
     return peak > resident + model_bytes ? peak - model_bytes : resident;
 }
 
-static enum status make_model(struct trainer *trainer) {
-    struct region_table *table = &trainer->memory.table;
-    const struct engine_options options = trainer_engine_options(trainer);
-    TRY(trainer_agree(trainer, plan_run(&trainer->engine, &options, table, &trainer->profile_region)));
-    if (trainer->config->data.mask_documents) {
-        gpt_set_end_of_text(trainer->engine.gpt, trainer_document_start(trainer));
-        if (trainer->engine.generator)
-            generator_set_end_of_text(trainer->engine.generator, trainer_document_start(trainer));
+static enum status make_model(struct setup *setup) {
+    struct comm_volume volume;
+    struct run *run = &setup->trainer->run;
+    struct region_table *table = &run->memory.table;
+    const struct engine_options options = run_engine_options(run);
+    TRY(run_agree(run, plan_run(&run->engine, &options, table, &setup->profile_region)));
+    if (run->config->data.mask_documents) {
+        gpt_set_end_of_text(run->engine.gpt, training_data_document_start(&setup->trainer->data));
+        if (run->engine.generator)
+            generator_set_end_of_text(run->engine.generator,
+                                      training_data_document_start(&setup->trainer->data));
     }
-    trainer->volume_steps = trainer_micro_batches(trainer, batch_sizes_at(&trainer->batches, trainer->step));
-    comm_volume_make(&trainer->engine, trainer->volume_steps, &trainer->volume);
-    plan_print(table, &trainer->volume, trainer->comm->world, trainer->engine.gpt);
-    TRY(trainer_agree(trainer, check_memory(trainer)));
-    trainer->program_bytes = program_memory(&options, region_place_bytes(table, REGION_HOST));
-    if (trainer_leads(trainer))
-        metrics_log_planned(region_place_bytes(table, REGION_HOST), trainer->program_bytes,
-                            trainer->comm->world);
-    TRY(trainer_agree(trainer, region_memory_allocate(&trainer->memory)));
-    enum status status = engine_bind(&trainer->engine, table, &trainer->stream, trainer->comm,
-                                     trainer->host_device ? trainer->host_device : trainer->device);
-    return trainer_agree(trainer, status);
+    comm_volume_make(&run->engine, run_micro_batches(run, batch_sizes_at(&run->batches, run->step)), &volume);
+    plan_print(table, &volume, run->comm->world, run->engine.gpt);
+    TRY(run_agree(run, check_memory(run)));
+    setup->trainer->output.program_bytes = program_memory(&options, region_place_bytes(table, REGION_HOST));
+    if (run_leads(run))
+        metrics_log_planned(region_place_bytes(table, REGION_HOST), setup->trainer->output.program_bytes,
+                            run->comm->world);
+    TRY(run_agree(run, region_memory_allocate(&run->memory)));
+    enum status status =
+        engine_bind(&run->engine, table, &run->machine.stream, run->comm,
+                    run->machine.host_device ? run->machine.host_device : run->machine.device);
+    return run_agree(run, status);
 }
 
 static enum status read_weights(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                                 float *out) {
-    const struct trainer *trainer = context;
     (void)kind; // only master weights are read
-    return weights_read_span(&trainer->weights, unit, begin, end, out);
+    return weights_read_span(context, unit, begin, end, out);
 }
 
 static enum status make_weights(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                                 float *out) {
-    const struct trainer *trainer = context;
+    const struct run *run = context;
     (void)kind;
-    params_init_span(&trainer->params, (uint64_t)trainer->config->train.seed, unit, begin, end, out);
+    params_init_span(&run->params, (uint64_t)run->config->train.seed, unit, begin, end, out);
     return STATUS_OK;
 }
 
 // The weights that a run begins with: drawn, or model.init_from's.
-static enum status find_weights(struct trainer *trainer, struct checkpoint_source *source) {
-    *source = (struct checkpoint_source){.context = trainer, .read = make_weights};
-    if (!trainer->config->model.init_from[0])
+static enum status find_weights(struct setup *setup, struct checkpoint_source *source) {
+    struct run *run = &setup->trainer->run;
+    *source = (struct checkpoint_source){.context = run, .read = make_weights};
+    if (!run->config->model.init_from[0])
         return STATUS_OK;
-    source->read = read_weights;
-    if (!trainer->weights.path) { // find_model_sizes saw a checkpoint that find_checkpoint did not open
-        TRY(initial_weights_open(&trainer->weights, trainer->config));
-        TRY(weights_bind(&trainer->weights, &trainer->params));
+    *source = (struct checkpoint_source){.context = &setup->weights, .read = read_weights};
+    if (!setup->weights.path) { // find_model_sizes saw a checkpoint that find_checkpoint did not open
+        TRY(initial_weights_open(&setup->weights, run->config));
+        TRY(weights_bind(&setup->weights, &run->params));
     }
-    if (trainer_leads(trainer) && trainer->weights.uses_average)
+    if (run_leads(run) && setup->weights.uses_average)
         log_info("model.init_from: the weights' average over %lld updates",
-                 (long long)trainer->weights.checkpoint->run.average.n);
+                 (long long)setup->weights.checkpoint->run.average.n);
     return STATUS_OK;
 }
 
-static enum status load_weights(struct trainer *trainer) {
+static enum status load_weights(struct setup *setup) {
+    struct run *run = &setup->trainer->run;
     struct checkpoint_source source;
-    TRY(trainer_agree(trainer, find_weights(trainer, &source)));
-    return model_states_load(&trainer->engine.state, &trainer->stream, &source, false);
+    TRY(run_agree(run, find_weights(setup, &source)));
+    return model_states_load(&run->engine.state, &run->machine.stream, &source, false);
 }
 
 // What is later than the checkpoint is of steps that will be done again.
-static enum status clear_later(struct trainer *trainer) {
-    const struct run_best *best = &trainer->run.best;
-    if (!trainer_leads(trainer))
+static enum status clear_later(struct run *run) {
+    const struct run_best *best = &run->state.best;
+    if (!run_leads(run))
         return STATUS_OK;
-    TRY(trainer_check_folder(trainer));
-    TRY(checkpoint_set_aside_later(trainer->folder.checkpoints, trainer->step));
-    checkpoint_name_best(trainer->folder.checkpoints, best->sequences > 0 ? best->step : -1);
+    TRY(run_check_folder(run));
+    TRY(checkpoint_set_aside_later(run->folder.checkpoints, run->step));
+    checkpoint_name_best(run->folder.checkpoints, best->sequences > 0 ? best->step : -1);
     return STATUS_OK;
 }
 
-static enum status load_state(struct trainer *trainer) {
-    if (trainer->resumed) { // what cannot be loaded leaves the folder as it is
-        TRY(trainer_load_states(trainer, trainer->resumed));
-        TRY(trainer_agree(trainer, clear_later(trainer)));
+static enum status load_state(struct setup *setup) {
+    struct run *run = &setup->trainer->run;
+    if (setup->resumed) { // what cannot be loaded leaves the folder as it is
+        TRY(checkpoints_load_states(run, setup->resumed));
+        TRY(run_agree(run, clear_later(run)));
     } else {
-        TRY(load_weights(trainer));
+        TRY(load_weights(setup));
     }
-    checkpoint_close(trainer->resumed);
-    weights_close(&trainer->weights);
-    trainer->resumed = NULL;
-    trainer->weights = (struct weights){0};
+    close_sources(setup);
     return STATUS_OK;
 }
 
@@ -328,9 +341,9 @@ static void describe_regularization(const struct config *config) {
 
 // When bulk collectives run. Stages 0 and 1 reduce a bucket as soon as backward has filled it: one that holds
 // all units but the first, whose gradients come last, is not full before.
-static void describe_overlap(const struct trainer *trainer, struct text *when) {
-    const struct config *config = trainer->config;
-    const struct params *params = &trainer->params;
+static void describe_overlap(const struct run *run, struct text *when) {
+    const struct config *config = run->config;
+    const struct params *params = &run->params;
     const long long bucket = config->zero_optimization.reduce_bucket_size,
                     most = (long long)(params->n_elements - params->units[0].elements);
     if (!config->zero_optimization.overlap_comm)
@@ -344,13 +357,13 @@ static void describe_overlap(const struct trainer *trainer, struct text *when) {
                  bucket, most);
 }
 
-static void describe_ranks(const struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    const struct comm *comm = trainer->comm;
+static void describe_ranks(const struct run *run) {
+    const struct config *config = run->config;
+    const struct comm *comm = run->comm;
     struct text when = {0};
     if (comm->world == 1)
         return;
-    describe_overlap(trainer, &when);
+    describe_overlap(run, &when);
     log_info("ranks: %d, %d on this machine; ZeRO stage %lld, partition %s, communication %s", comm->world,
              comm->local_world, (long long)config->zero_optimization.stage,
              config_partition_name(config->zero_optimization.partition), when.data);
@@ -359,182 +372,147 @@ static void describe_ranks(const struct trainer *trainer) {
         log_info("ranks exchange %s", comm->path_text);
 }
 
-static void describe(const struct trainer *trainer) {
-    const struct config *config = trainer->config;
-    log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", trainer->device->description, dtype_name(trainer->type),
-             trainer->gemm_rate / 1e9, trainer->comm->world > 1 ? " in total" : "");
-    if (trainer->dense_peak > 0)
+static void describe(const struct setup *setup) {
+    struct run *run = &setup->trainer->run;
+    const struct config *config = run->config;
+    log_info("device: %s; %s, GEMM %.0f GFLOP/s%s", run->machine.device->description, dtype_name(run->type),
+             run->machine.gemm_rate / 1e9, run->comm->world > 1 ? " in total" : "");
+    if (run->machine.dense_peak > 0)
         log_info("utilization (MFU) is of the dense peak, %.0f GFLOP/s; GEMM is %.0f%% of it",
-                 trainer->dense_peak / 1e9, 100 * trainer->gemm_rate / trainer->dense_peak);
-    else if (trainer->device->place == REGION_DEVICE)
+                 run->machine.dense_peak / 1e9, 100 * run->machine.gemm_rate / run->machine.dense_peak);
+    else if (run->machine.device->place == REGION_DEVICE)
         log_info("the dense peak of this GPU is not known: utilization is of the measured GEMM rate");
-    describe_ranks(trainer);
+    describe_ranks(run);
     bool asked = config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU ||
                  config->top.offload_activations == CONFIG_OFFLOAD_CPU;
-    if (asked && trainer->device->place == REGION_HOST)
+    if (asked && run->machine.device->place == REGION_HOST)
         log_info("offload: ignored, as the device is the CPU and everything is in host memory");
     struct text line = {0};
-    model_sizes_print(&trainer->params, &line);
+    model_sizes_print(&run->params, &line);
     log_info("%s", line.data);
     text_free(&line);
     if (config->train.ema.type != CONFIG_EMA_NONE)
         log_info("evaluations use the exponential average of the weights (train.ema)");
     else if (optimizer_averages(config))
         log_info("evaluations use the average of the weights that schedule-free AdamW makes");
-    trainer_describe_data(trainer);
-    trainer_describe_tasks(trainer);
-    trainer_describe_micro_batch(trainer);
+    training_data_describe(&setup->trainer->data, setup->resumed);
+    evaluator_describe_tasks(&setup->trainer->evaluator);
+    machine_describe_micro_batch(run, setup->resumed, &setup->micro_batch);
     describe_regularization(config);
 }
 
-static void describe_groups(const struct trainer *trainer) {
+static void describe_groups(const struct run *run) {
     struct text lines = {0};
-    if (!trainer_leads(trainer) || trainer->config->optimizer.groups.n == 0)
+    if (!run_leads(run) || run->config->optimizer.groups.n == 0)
         return;
-    optimizer_groups_print(&trainer->engine.state.stage.groups, trainer->config, &trainer->params, &lines);
+    optimizer_groups_print(&run->engine.state.stage.groups, run->config, &run->params, &lines);
     log_info("%s", lines.data);
     text_free(&lines);
 }
 
 // Opens the run folder and checks that it is the same on all ranks.
-static enum status open_folder(struct trainer *trainer) {
-    const char *path = trainer->config->run.dir;
-    run_folder_join(&trainer->folder, path);
-    TRY(trainer_agree(trainer, trainer_leads(trainer) ? run_folder_open(&trainer->folder) : STATUS_OK));
-    return run_folder_meet(&trainer->folder, trainer->comm);
+static enum status open_folder(struct run *run) {
+    const char *path = run->config->run.dir;
+    run_folder_join(&run->folder, path);
+    TRY(run_agree(run, run_leads(run) ? run_folder_open(&run->folder) : STATUS_OK));
+    return run_folder_meet(&run->folder, run->comm);
 }
 
 // A run that cannot save must fail now, not when its first checkpoint is due.
-static enum status try_folder(const struct trainer *trainer) {
-    return run_folder_try(&trainer->folder, trainer->config, trainer->comm->rank, trainer_leads(trainer));
+static enum status try_folder(const struct run *run) {
+    return run_folder_try(&run->folder, run->config, run->comm->rank, run_leads(run));
 }
 
-static enum status begin_session(struct trainer *trainer) {
-    struct session *session = &trainer->session;
-    *session = (struct session){.began = clock_wall_s(),
-                                .step = trainer->step,
-                                .ranks = trainer->comm->world,
-                                .threads = trainer->device->n_threads,
-                                .parameters = (double)trainer->params.n_weights,
-                                .gemm_flops_per_s = trainer->gemm_rate,
-                                .dense_peak_flops = trainer->dense_peak};
-    if (gethostname(session->machine, sizeof session->machine - 1) != 0)
-        session->machine[0] = '\0';
-    snprintf(session->device, sizeof session->device, "%s", trainer->device->description);
-    snprintf(session->compute, sizeof session->compute, "%s", dtype_name(trainer->type));
-    snprintf(session->version, sizeof session->version, "%s", checkpoint_version());
-    return sessions_begin(trainer->folder.path, session);
-}
-
-void trainer_end_session(struct trainer *trainer, enum status status) {
-    struct session *session = &trainer->session;
-    if (session->began == 0 || trainer_check_folder(trainer) != STATUS_OK) // which has ended the run
-        return;
-    session->ended = clock_wall_s();
-    session->end_step = trainer->step;
-    session->total = trainer->last_step;
-    session->end = status == STATUS_OK        ? SESSION_FINISHED
-                   : status == STATUS_STOPPED ? SESSION_STOPPED
-                                              : SESSION_FAILED;
-    if (session->end == SESSION_FAILED)
-        snprintf(session->message, sizeof session->message, "%s", status_message());
-    if (sessions_end(trainer->folder.path, session) != STATUS_OK && session->end != SESSION_FAILED) {
-        log_warning("%s", status_message());
-        status_clear();
-    }
-}
-
-static enum status begin_folder(struct trainer *trainer) {
-    if (!trainer_leads(trainer))
+static enum status begin_folder(struct setup *setup) {
+    struct run *run = &setup->trainer->run;
+    if (!run_leads(run))
         return STATUS_OK;
-    TRY(trainer_check_folder(trainer));
-    TRY(run_folder_begin(&trainer->folder, trainer->config));
-    describe(trainer);
-    return begin_session(trainer);
+    TRY(run_check_folder(run));
+    TRY(run_folder_begin(&run->folder, run->config));
+    describe(setup);
+    return run_output_begin_session(&setup->trainer->output);
 }
 
-static enum status begin_metrics(struct trainer *trainer) {
-    struct metrics *metrics = &trainer->metrics;
-    if (!trainer_leads(trainer))
+// Each step needs the ones before it.
+static enum status set_up(struct setup *setup, bool *complete) {
+    struct trainer *trainer = setup->trainer;
+    struct run *run = &trainer->run;
+    // A missing file is named as such, before what would follow from it differs; so are those found beside
+    // others.
+    TRY(check_same_config(run));
+    TRY(check_same_files(setup));
+    TRY(run_agree(run, find_inputs(setup)));
+    TRY(check_same_files(setup));
+    TRY(run_agree(run, resolve_config(setup)));
+    TRY(check_same_config(run));
+    TRY(open_folder(run));
+    TRY(run_agree(run, try_folder(run)));
+    TRY(checkpoints_find(run, &trainer->data, &setup->resumed));
+    pacing_resume(&trainer->pacing, setup->resumed);
+    *complete = setup->resumed && run->step >= run->last_step;
+    if (*complete)
         return STATUS_OK;
-    TRY(trainer_check_folder(trainer));
-    TRY(metrics_open(metrics, trainer->folder.path, trainer->step));
-    // A run that resumes from another one's checkpoint has no lines of the steps before.
-    if (metrics->n_missing > 0 && (metrics->last_step > 0 || trainer->saved_step >= 0))
-        log_warning(
-            "%s/metrics.jsonl was cut: it lacks the lines of %lld of the steps up to %lld, which are done "
-            "and are not repeated; reports have no figures of them",
-            trainer->folder.path, (long long)metrics->n_missing, (long long)trainer->step);
-    return STATUS_OK;
+    TRY(machine_open(run));
+    TRY(machine_choose_type(run, setup->resumed));
+    TRY(machine_choose_micro_batch(run, setup->resumed, &setup->micro_batch));
+    run_take_batches(run);
+    TRY(training_data_open(&trainer->data, setup->resumed)); // whose batches have the chosen size
+    TRY(evaluator_open(&trainer->evaluator));
+    TRY(machine_choose_attention(run, setup->resumed));
+    TRY(machine_measure_rate(run));
+    TRY(run_agree(run, pacing_check_minutes(&trainer->pacing)));
+    TRY(run_agree(run, begin_folder(setup)));
+    TRY(make_model(setup));
+    describe_groups(run);
+    checkpoints_describe_resumed(run, setup->resumed);
+    pacing_describe_schedule(&trainer->pacing, setup->resumed);
+    TRY(load_state(setup));
+    steps_begin(&trainer->steps);
+    TRY(run_agree(run, run_output_begin_metrics(&trainer->output)));
+    return run_agree(run, run_output_start_profile(&trainer->output, setup->profile_region));
 }
 
 enum status trainer_setup(struct trainer *trainer, bool *complete) {
+    struct setup setup = {.trainer = trainer};
     *complete = false;
-    trainer->folder.lock = -1;
-    // A missing file is named as such, before what would follow from it differs; so are those found beside
-    // others.
-    TRY(check_same_config(trainer));
-    TRY(check_same_files(trainer));
-    TRY(trainer_agree(trainer, find_inputs(trainer)));
-    TRY(check_same_files(trainer));
-    TRY(trainer_agree(trainer, resolve_config(trainer)));
-    TRY(check_same_config(trainer));
-    TRY(open_folder(trainer));
-    TRY(trainer_agree(trainer, try_folder(trainer)));
-    TRY(trainer_find_resume(trainer));
-    trainer_pacing_resume(trainer);
-    *complete = trainer->resumed && trainer->step >= trainer->last_step;
-    if (*complete)
-        return STATUS_OK;
-    TRY(trainer_open_devices(trainer));
-    TRY(choose_type(trainer));
-    TRY(trainer_choose_micro_batch(trainer));
-    trainer_take_batches(trainer);
-    TRY(trainer_open_data(trainer)); // whose batches have the chosen size
-    TRY(trainer_open_tasks(trainer));
-    TRY(trainer_choose_attention(trainer));
-    TRY(trainer_measure_rate(trainer));
-    TRY(trainer_agree(trainer, trainer_check_minutes(trainer)));
-    TRY(trainer_agree(trainer, begin_folder(trainer)));
-    TRY(make_model(trainer));
-    describe_groups(trainer);
-    trainer_describe_resume(trainer);
-    trainer_describe_schedule(trainer);
-    TRY(load_state(trainer));
-    trainer_graphs_init(trainer);
-    TRY(trainer_agree(trainer, begin_metrics(trainer)));
-    return trainer_agree(trainer, trainer_profile_start(trainer));
+    const enum status status = set_up(&setup, complete);
+    close_sources(&setup);
+    return status;
 }
 
-void trainer_free(struct trainer *trainer) {
-    metrics_close(&trainer->metrics);
-    loader_delete(trainer->train);
-    loader_delete(trainer->val);
-    free(trainer->val_losses);
-    trainer_tasks_free(&trainer->tasks);
-    free(trainer->source_tokens);
-    run_state_free(&trainer->run);
+struct trainer *trainer_new(struct config *config, const char *command, struct comm *comm) {
+    struct trainer *trainer = allocate(1, sizeof *trainer);
+    struct run *run = &trainer->run;
+    trainer->command = command;
+    *run = (struct run){.config = config, .comm = comm, .folder.lock = -1};
+    trainer->data.run = run;
+    trainer->output.run = run;
+    trainer->evaluator = (struct evaluator){.run = run, .data = &trainer->data, .output = &trainer->output};
+    trainer->pacing =
+        (struct pacing){.run = run, .evaluator = &trainer->evaluator, .began_s = clock_monotonic_s()};
+    trainer->steps = (struct steps){
+        .run = run, .data = &trainer->data, .output = &trainer->output, .pacing = &trainer->pacing};
+    progress_init(&trainer->output.progress, config, comm->world);
+    return trainer;
+}
+
+void trainer_delete(struct trainer *trainer) {
+    struct run *run = &trainer->run;
+    progress_free(&trainer->output.progress);
+    metrics_close(&trainer->output.metrics);
     // A step that failed half-way leaves operations and collectives in flight. Let them end before their
     // memory is freed.
-    stream_drain(&trainer->stream);
-    comm_detach(trainer->comm);
-    trainer_graphs_free(trainer);
-    profiler_free(&trainer->profiler);
-    engine_free(&trainer->engine);
-    if (trainer->device) {
-        region_memory_free(&trainer->memory);
-        stream_free(&trainer->stream);
-        debug_sync_end(trainer->device);
-        device_close(trainer->device);
-    }
-    debug_sync_end(trainer->comm_device);
-    device_close(trainer->comm_device);
-    device_close(trainer->host_device);
-    params_free(&trainer->params);
-    checkpoint_close(trainer->resumed);
-    weights_close(&trainer->weights);
-    tokenizer_delete(trainer->tokenizer);
-    free(trainer->found_tokenizer);
-    run_folder_close(&trainer->folder);
+    stream_drain(&run->machine.stream);
+    comm_detach(run->comm);
+    steps_free(&trainer->steps);
+    profiler_free(&trainer->output.profiler);
+    engine_free(&run->engine);
+    machine_close(run);
+    evaluator_free(&trainer->evaluator);
+    training_data_free(&trainer->data);
+    run_state_free(&run->state);
+    params_free(&run->params);
+    run_folder_close(&run->folder);
     log_close_file();
+    free(trainer);
 }

@@ -1,5 +1,5 @@
-// Steps that diverge: spikes of the loss and of the gradient norm, by which they are noticed
-// (train.on_spike), and the first tensor that is not finite. trainer/divergence.c does what follows.
+// Steps that diverge: spikes of the loss and of the gradient norm, by which they are noticed, the first
+// tensor that is not finite, and what train.on_spike does about them.
 #ifndef ZERO_TRAINER_SPIKES_H
 #define ZERO_TRAINER_SPIKES_H
 
@@ -7,6 +7,8 @@
 
 #include "model/gpt.h"
 #include "options/config.h"
+#include "trainer/run.h"
+#include "trainer/training_data.h"
 #include "zero/checkpoint/run_state.h"
 #include "zero/partition/optimizer_groups.h"
 
@@ -59,5 +61,23 @@ struct finding {
 enum status finding_train(struct gpt *gpt, const struct params *params, const struct optimizer_groups *groups,
                           struct device *device, struct stream *stream, const struct unit_hooks *hooks,
                           const struct gpt_loss *loss, struct finding *found) MUST_CHECK;
+
+// ---- a step that diverged
+
+// Its loss or its norm spiked, or is not finite. Its update was skipped, but for a spike with
+// train.on_spike=warn.
+struct diverged_step {
+    int64_t step, batch_size; // from 1; sequences, over all ranks
+    int64_t tokens_before;    // that the run was trained on before it
+    double loss, grad_norm;
+    float loss_factor;          // that its gradients were scaled by
+    struct spike_limits limits; // that it was judged by
+};
+// Names the step and its data, and does what train.on_spike says. All ranks know the same losses and norms to
+// the bit, and come to the same end. Collective.
+enum status spikes_handle(struct run *run, const struct training_data *data,
+                          const struct diverged_step *step) MUST_CHECK;
+// At the end of a run: logs how often it diverged, if it did.
+void spikes_log(const struct spike_record *spikes);
 
 #endif

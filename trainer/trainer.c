@@ -1,4 +1,4 @@
-// The training loop: steps (step.c), and between them evaluation, samples and checkpoints that are due.
+// The training loop: steps, and between them evaluation, samples and checkpoints that are due.
 #include "trainer/trainer.h"
 
 #include <stdlib.h>
@@ -7,158 +7,196 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/signals.h"
-#include "trainer/trainer_internal.h"
+#include "trainer/checkpoints.h"
+#include "trainer/setup.h"
 
-static bool due(int64_t every, int64_t step) {
-    return every > 0 && step % every == 0;
+// ---- between steps
+
+static enum status evaluate(struct trainer *trainer) {
+    return evaluator_val(&trainer->evaluator);
+}
+
+static enum status evaluate_tasks(struct trainer *trainer) {
+    return evaluator_tasks(&trainer->evaluator);
+}
+
+static enum status sample(struct trainer *trainer) {
+    return evaluator_sample(&trainer->evaluator);
+}
+
+static enum status save(struct trainer *trainer) {
+    pacing_record_spent(&trainer->pacing);
+    return checkpoints_save(&trainer->run, trainer->data.tokenizer, &trainer->evaluator.latest);
 }
 
 // Runs something that happens between steps, as a frame of the profile's timeline.
 //   seconds   [out] how long it took; may be NULL
 static enum status between_steps(struct trainer *trainer, const char *name,
                                  enum status (*act)(struct trainer *trainer), double *seconds) {
+    struct run_output *output = &trainer->output;
     const double began = clock_monotonic_s();
-    profile_begin(trainer->profiler.profile, PROFILE_FRAME, name);
-    progress_between(&trainer->progress, name, began);
+    profile_begin(output->profiler.profile, PROFILE_FRAME, name);
+    progress_between(&output->progress, name, began);
     TRY(act(trainer));
-    progress_between(&trainer->progress, NULL, clock_monotonic_s());
-    profile_end(trainer->profiler.profile, (struct operation_cost){0});
+    progress_between(&output->progress, NULL, clock_monotonic_s());
+    profile_end(output->profiler.profile, (struct operation_cost){0});
     if (seconds)
         *seconds = clock_monotonic_s() - began;
     return STATUS_OK;
 }
 
-// True if something is to be done before the next step.
-static bool is_anything_due(const struct trainer *trainer, bool last) {
-    const struct config *config = trainer->config;
-    return last || (trainer->val && due(config->train.eval_every, trainer->step)) ||
-           (trainer->tasks.list.n > 0 && due(config->eval.every, trainer->step)) ||
-           due(config->train.sample_every, trainer->step) || due(config->checkpoint.every, trainer->step) ||
-           profiler_is_full(&trainer->profiler);
+static bool due(int64_t every, int64_t step) {
+    return every > 0 && step % every == 0;
 }
 
 // Evaluations, a sample and a checkpoint, each if it is due. The final evaluations may be long, so they come
 // after the last checkpoint.
-static enum status after_step(struct trainer *trainer, bool last) {
-    const struct config *config = trainer->config;
-    if (!is_anything_due(trainer, last))
+static enum status after_step(struct trainer *trainer) {
+    struct run *run = &trainer->run;
+    struct run_output *output = &trainer->output;
+    const struct config *config = run->config;
+    const int64_t step = run->step;
+    const bool last = step == run->last_step, has_val = trainer->data.val,
+               has_tasks = trainer->evaluator.tasks.list.n > 0,
+               evaluates = has_val && due(config->train.eval_every, step),
+               evaluates_tasks = has_tasks && due(config->eval.every, step),
+               samples = due(config->train.sample_every, step), saves = due(config->checkpoint.every, step),
+               profiled = profiler_is_full(&output->profiler);
+    if (!(last || evaluates || evaluates_tasks || samples || saves || profiled))
         return STATUS_OK;
-    TRY(trainer_finish_steps(trainer, 0));
-    const bool judged = last && config->checkpoint.keep_best && trainer->step > 0;
-    if (trainer->val && (judged || due(config->train.eval_every, trainer->step)))
-        TRY(between_steps(trainer, "evaluation", trainer_evaluate, NULL));
-    if (trainer->tasks.list.n > 0 && due(config->eval.every, trainer->step) && !last)
-        TRY(between_steps(trainer, "tasks", trainer_evaluate_tasks, NULL));
-    if (due(config->train.sample_every, trainer->step))
-        TRY(between_steps(trainer, "printed sample", trainer_sample, &trainer->pacing.sample_s));
-    if (last || due(config->checkpoint.every, trainer->step))
-        TRY(between_steps(trainer, "checkpoint", trainer_save, &trainer->pacing.save_s));
-    if (profiler_is_full(&trainer->profiler) || last)
-        TRY(trainer_profile_end(trainer));
-    if (trainer->val && last) {
-        progress_between(&trainer->progress, "final evaluation", clock_monotonic_s());
-        TRY(trainer_evaluate_final(trainer));
+    TRY(steps_finish(&trainer->steps, 0));
+    if (evaluates ||
+        (has_val && last && config->checkpoint.keep_best && step > 0)) // which is the best is judged
+        TRY(between_steps(trainer, "evaluation", evaluate, NULL));
+    if (evaluates_tasks && !last)
+        TRY(between_steps(trainer, "tasks", evaluate_tasks, NULL));
+    if (samples)
+        TRY(between_steps(trainer, "printed sample", sample, &trainer->pacing.sample_s));
+    if (saves || last)
+        TRY(between_steps(trainer, "checkpoint", save, &trainer->pacing.save_s));
+    if (profiled || last)
+        TRY(run_output_end_profile(output));
+    if (has_val && last) {
+        progress_between(&output->progress, "final evaluation", clock_monotonic_s());
+        TRY(evaluator_val_final(&trainer->evaluator));
     }
-    if (trainer->tasks.list.n > 0 && last) {
-        progress_between(&trainer->progress, "tasks", clock_monotonic_s());
-        TRY(trainer_evaluate_tasks(trainer));
+    if (has_tasks && last) {
+        progress_between(&output->progress, "tasks", clock_monotonic_s());
+        TRY(evaluator_tasks(&trainer->evaluator));
     }
-    trainer_fail_later(trainer, trainer_check_folder(trainer));
-    return last ? trainer_agree_between_steps(trainer, trainer->pending) : STATUS_OK;
+    run_fail_later(run, run_check_folder(run));
+    return last ? run_agree_between_steps(run, run->pending) : STATUS_OK;
 }
+
+// ---- the end of a run before its last step
 
 // Saves a checkpoint before a failure ends the run, if can_save. Returns that failure; one of the save itself
 // is only a warning.
 static enum status save_progress(struct trainer *trainer, enum status failure) {
+    struct run *run = &trainer->run;
     struct text reason = {0};
-    if (!trainer->can_save)
+    if (!run->can_save)
         return failure;
-    if (trainer_finish_steps(trainer, 0) != STATUS_OK || trainer->saved_step == trainer->step)
+    if (steps_finish(&trainer->steps, 0) != STATUS_OK || run->saved_step == run->step)
         return failure;
-    TRY(trainer_take_failure(trainer, &reason));
+    TRY(checkpoints_take_failure(run, &reason));
     log_live_end();
-    progress_between(&trainer->progress, "checkpoint", clock_monotonic_s());
-    if (trainer_save(trainer) != STATUS_OK)
-        log_warning("the progress up to step %lld could not be saved: %s", (long long)trainer->step,
+    progress_between(&trainer->output.progress, "checkpoint", clock_monotonic_s());
+    if (save(trainer) != STATUS_OK)
+        log_warning("the progress up to step %lld could not be saved: %s", (long long)run->step,
                     status_message());
     status_clear();
-    if (trainer->saved_step >= 0)
-        text_add(&reason, "; the checkpoint of step %lld in %s is kept", (long long)trainer->saved_step,
-                 trainer->folder.checkpoints);
+    if (run->saved_step >= 0)
+        text_add(&reason, "; the checkpoint of step %lld in %s is kept", (long long)run->saved_step,
+                 run->folder.checkpoints);
     failure = FAIL(failure, "%s", reason.data);
     text_free(&reason);
-    return trainer_agree(trainer, failure); // all ranks return it
+    return run_agree(run, failure); // all ranks return it
 }
 
+// A signal asked for it.
 static enum status stop(struct trainer *trainer) {
-    TRY(trainer_finish_steps(trainer, 0));
+    struct run *run = &trainer->run;
+    TRY(steps_finish(&trainer->steps, 0));
     log_live_end();
-    progress_between(&trainer->progress, NULL, clock_monotonic_s());
-    if (trainer->saved_step != trainer->step)
-        TRY(between_steps(trainer, "checkpoint", trainer_save, NULL));
-    TRY(trainer_profile_end(trainer));
-    trainer_log_spikes(trainer);
+    progress_between(&trainer->output.progress, NULL, clock_monotonic_s());
+    if (run->saved_step != run->step)
+        TRY(between_steps(trainer, "checkpoint", save, NULL));
+    TRY(run_output_end_profile(&trainer->output));
+    spikes_log(&run->state.spikes);
     char total[32];
-    log_info("stopped after step %lld%s; resume with: %s", (long long)trainer->step,
-             trainer_of_total(trainer, total, sizeof total), trainer->command);
+    log_info("stopped after step %lld%s; resume with: %s", (long long)run->step,
+             run_of_total(run, total, sizeof total), trainer->command);
     return STATUS_STOPPED;
 }
 
+// ---- the run
+
 // Tells the signal's handler what a stop at once would keep. Only rank 0 prints.
 static void note_saved(struct trainer *trainer) {
-    if (trainer_leads(trainer))
-        progress_saved(&trainer->progress, trainer->saved_step, trainer->folder.checkpoints,
-                       trainer->command);
+    const struct run *run = &trainer->run;
+    if (run_leads(run))
+        progress_saved(&trainer->output.progress, run->saved_step, run->folder.checkpoints, trainer->command);
 }
 
-static enum status train_loop(struct trainer *trainer) {
-    const double step_s = trainer_estimate_step_s(trainer);
-    progress_start(&trainer->progress, trainer->step, trainer_estimate_total(trainer, trainer->step, step_s),
-                   step_s, trainer_leads(trainer));
+static enum status train_step(struct trainer *trainer) {
+    const enum status issued = steps_issue(&trainer->steps);
+    if (issued == STATUS_STOPPED)
+        return stop(trainer);
+    TRY(issued);
+    TRY(steps_finish(&trainer->steps, steps_may_be_ahead(&trainer->steps) ? 1 : 0));
+    return after_step(trainer);
+}
+
+static enum status train(struct trainer *trainer) {
+    const struct run *run = &trainer->run;
+    const double step_s = pacing_estimate_step_s(&trainer->pacing);
+    progress_start(&trainer->output.progress, run->step,
+                   pacing_estimate_total(&trainer->pacing, run->step, step_s), step_s, run_leads(run));
     note_saved(trainer);
-    if (trainer->step == trainer->last_step) // no steps: evaluate and save the initial weights
-        return after_step(trainer, true);
-    while (trainer->step < trainer->last_step) {
-        enum status status = trainer_issue_step(trainer);
-        if (status == STATUS_STOPPED)
-            status = stop(trainer);
-        if (status == STATUS_STOPPED)
-            return status;
-        if (status == STATUS_OK)
-            status = trainer_finish_steps(trainer, trainer_may_be_ahead(trainer) ? 1 : 0);
-        if (status == STATUS_OK)
-            status = after_step(trainer, trainer->step == trainer->last_step);
+    if (run->step == run->last_step) // no steps: evaluate and save the initial weights
+        return after_step(trainer);
+    while (run->step < run->last_step) {
+        const enum status status = train_step(trainer);
         if (status != STATUS_OK)
-            return save_progress(trainer, status);
+            return status == STATUS_STOPPED ? status : save_progress(trainer, status);
         note_saved(trainer);
     }
     return STATUS_OK;
 }
 
-static enum status run(struct trainer *trainer) {
+static void log_complete(const struct run *run) {
+    const struct config *config = run->config;
+    const bool by_time = config->train.max_minutes > 0 && run->step < config->train.max_steps;
+    log_info("the run in %s is complete: %lld of %lld steps; raise %s to continue it, or choose another "
+             "run.dir",
+             run->folder.path, (long long)run->step, (long long)run->last_step,
+             by_time ? "train.max_minutes" : "train.max_steps");
+}
+
+static void log_done(const struct trainer *trainer, int64_t n_steps, double seconds) {
+    const struct run *run = &trainer->run;
+    char duration[32];
+    log_live_end();
+    log_info("done: %lld step%s in %s; the run is in %s", (long long)n_steps, n_steps == 1 ? "" : "s",
+             text_duration(duration, sizeof duration, seconds), run->folder.path);
+    training_data_log_drawn(&trainer->data);
+    spikes_log(&run->state.spikes);
+    if (trainer->output.progress.has_last)
+        metrics_log_measured(&trainer->output.progress.last, run->comm->world);
+}
+
+static enum status set_up_and_train(struct trainer *trainer) {
     bool complete;
     TRY(trainer_setup(trainer, &complete));
     if (complete) {
-        const struct config *config = trainer->config;
-        const bool by_time = config->train.max_minutes > 0 && trainer->step < config->train.max_steps;
-        log_info("the run in %s is complete: %lld of %lld steps; raise %s to continue it, or choose another "
-                 "run.dir",
-                 trainer->folder.path, (long long)trainer->step, (long long)trainer->last_step,
-                 by_time ? "train.max_minutes" : "train.max_steps");
+        log_complete(&trainer->run);
         return STATUS_OK;
     }
-    double began = clock_monotonic_s();
-    int64_t first = trainer->step;
-    TRY(train_loop(trainer));
-    log_live_end();
-    char duration[32];
-    log_info("done: %lld step%s in %s; the run is in %s", (long long)(trainer->step - first),
-             trainer->step - first == 1 ? "" : "s",
-             text_duration(duration, sizeof duration, clock_monotonic_s() - began), trainer->folder.path);
-    trainer_log_drawn(trainer);
-    trainer_log_spikes(trainer);
-    if (trainer->progress.has_last)
-        metrics_log_measured(&trainer->progress.last, trainer->comm->world);
+    const double began = clock_monotonic_s();
+    const int64_t first = trainer->run.step;
+    TRY(train(trainer));
+    log_done(trainer, trainer->run.step - first, clock_monotonic_s() - began);
     return STATUS_OK;
 }
 
@@ -174,20 +212,13 @@ static enum status agree_on_signal(struct comm *comm) {
 }
 
 enum status trainer_run(struct config *config, const char *command, struct comm *comm) {
-    struct trainer *trainer = allocate(1, sizeof *trainer);
-    trainer->config = config;
-    trainer->command = command;
-    trainer->comm = comm;
-    trainer->began_s = clock_monotonic_s();
     signals_catch();
-    progress_init(&trainer->progress, config, comm->world);
-    enum status status = run(trainer);
+    struct trainer *trainer = trainer_new(config, command, comm);
+    enum status status = set_up_and_train(trainer);
     if (status == STATUS_STOPPED)
         status = agree_on_signal(comm);
     log_live_end();
-    trainer_end_session(trainer, status);
-    progress_free(&trainer->progress);
-    trainer_free(trainer);
-    free(trainer);
+    run_output_end_session(&trainer->output, status);
+    trainer_delete(trainer);
     return status;
 }

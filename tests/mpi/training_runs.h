@@ -9,7 +9,7 @@
 
 #include "tests/mpi/together.h"
 #include "trainer/trainer.h"
-#include "trainer/trainer_internal.h"
+#include "zero/checkpoint/checkpoint.h"
 
 static struct comm *comm;
 static struct temporary temporary;

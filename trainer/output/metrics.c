@@ -119,10 +119,10 @@ void metrics_log_planned(size_t model_bytes, size_t program_bytes, int world) {
 
 void metrics_log_measured(const struct step_metrics *step, int world) {
     const size_t figures[][2] = {
-        {step->model_bytes, step->model_planned_bytes},
-        {beyond(step->total_bytes, step->model_bytes),
-         beyond(step->total_planned_bytes, step->model_planned_bytes)},
-        {step->total_bytes, step->total_planned_bytes},
+        {step->memory.model, step->memory.model_planned},
+        {beyond(step->memory.total, step->memory.model),
+         beyond(step->memory.total_planned, step->memory.model_planned)},
+        {step->memory.total, step->memory.total_planned},
     };
     char texts[3][2][32];
     for (int i = 0; i < 3; i++)
@@ -138,13 +138,13 @@ static void add_constants(struct text *line, const struct step_metrics *step) {
     text_add(line, "\"step\": %" PRId64 ", \"mfu_of\": \"%s\", \"threads\": %d", step->step,
              step->mfu_of_dense_peak ? "dense peak" : "measured GEMM rate", step->threads);
     text_add(line, ", \"total_planned_bytes\": %zu, \"program_planned_bytes\": %zu",
-             step->total_planned_bytes, beyond(step->total_planned_bytes, step->model_planned_bytes));
-    text_add(line, ", \"model_planned_bytes\": %zu, \"model_bytes\": %zu", step->model_planned_bytes,
-             step->model_bytes);
-    text_add(line, ", \"device_planned_bytes\": %zu, \"device_bytes\": %zu", step->device_planned_bytes,
-             step->device_bytes);
-    add_kinds(line, "model_memory_planned", step->planned);
-    add_kinds(line, "model_memory", step->measured);
+             step->memory.total_planned, beyond(step->memory.total_planned, step->memory.model_planned));
+    text_add(line, ", \"model_planned_bytes\": %zu, \"model_bytes\": %zu", step->memory.model_planned,
+             step->memory.model);
+    text_add(line, ", \"device_planned_bytes\": %zu, \"device_bytes\": %zu", step->memory.device_planned,
+             step->memory.device);
+    add_kinds(line, "model_memory_planned", step->memory.planned);
+    add_kinds(line, "model_memory", step->memory.measured);
 }
 
 static enum status write_constants(struct metrics *metrics) {
@@ -179,14 +179,14 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     add_number(&line, "step_ms", step->step_ms);
     add_number(&line, "mfu", step->mfu);
     add_number(&line, "of_gemm", step->of_gemm);
-    text_add(&line, ", \"total_bytes\": %zu, \"program_bytes\": %zu", step->total_bytes,
-             beyond(step->total_bytes, step->model_bytes));
-    text_add(&line, ", \"comm_bytes\": %" PRIu64 ", \"comm_planned_bytes\": %" PRIu64, step->comm_bytes,
-             step->comm_planned_bytes);
-    text_add(&line, ", \"comm_calls\": %" PRIu64 ", \"comm_planned_calls\": %" PRIu64, step->comm_calls,
-             step->comm_planned_calls);
-    add_number(&line, "comm_ms", step->comm_ms);
-    add_number(&line, "comm_hidden", step->comm_hidden);
+    text_add(&line, ", \"total_bytes\": %zu, \"program_bytes\": %zu", step->memory.total,
+             beyond(step->memory.total, step->memory.model));
+    text_add(&line, ", \"comm_bytes\": %" PRIu64 ", \"comm_planned_bytes\": %" PRIu64, step->comm.bytes,
+             step->comm.planned_bytes);
+    text_add(&line, ", \"comm_calls\": %" PRIu64 ", \"comm_planned_calls\": %" PRIu64, step->comm.calls,
+             step->comm.planned_calls);
+    add_number(&line, "comm_ms", step->comm.ms);
+    add_number(&line, "comm_hidden", step->comm.hidden);
     TRY(write_line(metrics, &line));
     tensorboard_add(&metrics->board, step->step, "train/loss", step->loss);
     tensorboard_add(&metrics->board, step->step, "train/grad_norm", step->grad_norm);

@@ -13,6 +13,25 @@
 #include "infer/tasks/score.h"
 #include "trainer/runs/tensorboard.h"
 
+// Bytes of memory. Of the host, total: as planned for rank 0; as measured, the largest resident set of any
+// rank. It is the model memory of rank 0 (the regions of the plan) and the program: its code, stacks and
+// libraries, as planned the resident set before the model memory was allocated, or what measuring the machine
+// took beyond the model memory, as measured the rest of the total.
+struct memory_figures {
+    size_t total_planned, total;
+    size_t model_planned, model;
+    size_t device_planned, device; // of rank 0's GPU, measured by the decrease of free memory; 0 without one
+    size_t planned[N_REGION_KINDS], measured[N_REGION_KINDS]; // rank 0's memory by kind
+};
+
+// What rank 0 sends in a step.
+struct comm_figures {
+    uint64_t bytes, calls;
+    uint64_t planned_bytes, planned_calls;
+    double ms;     // time in communication, control messages included
+    double hidden; // fraction of it that overlapped with compute, 0 to 1
+};
+
 struct step_metrics {
     int64_t step;          // steps done, with this one
     int64_t total;         // steps of the whole run, as far as known
@@ -37,20 +56,9 @@ struct step_metrics {
     // of_gemm.
     double mfu;
     bool mfu_of_dense_peak;
-    // Host memory. Total: as planned for rank 0; as measured, the largest resident set of any rank. It is the
-    // model memory of rank 0 (the regions of the plan) and the program: its code, stacks and libraries, as
-    // planned the resident set before the model memory was allocated, or what measuring the machine took
-    // beyond the model memory, as measured the rest of the total.
-    size_t total_planned_bytes, total_bytes;
-    size_t model_planned_bytes, model_bytes;
     int threads; // of the rank
-    // GPU memory of rank 0 as planned, and as measured by the decrease of free memory; 0 without a GPU.
-    size_t device_planned_bytes, device_bytes;
-    size_t planned[N_REGION_KINDS], measured[N_REGION_KINDS]; // rank 0's memory by kind
-    uint64_t comm_bytes, comm_calls;                          // sent by rank 0 in this step
-    uint64_t comm_planned_bytes, comm_planned_calls;          // by the plan
-    double comm_ms;     // time in communication, control messages included
-    double comm_hidden; // fraction of comm_ms that overlapped with compute, 0 to 1
+    struct memory_figures memory;
+    struct comm_figures comm;
 };
 
 struct eval_source {

@@ -105,8 +105,8 @@ static void add_figures(const struct step_metrics *step, struct log_field *field
         FIELD(fields[7], 6, "%.0f%% MFU, %.0f%% of GEMM", 100 * step->mfu, 100 * step->of_gemm);
     else
         FIELD(fields[7], 6, "%.0f%% of GEMM", 100 * step->of_gemm);
-    text_bytes(text, sizeof text, (double)(step->device_bytes ? step->device_bytes : step->total_bytes));
-    FIELD(fields[8], 4, "%s %s", step->device_bytes ? "GPU" : "total", text);
+    text_bytes(text, sizeof text, (double)(step->memory.device ? step->memory.device : step->memory.total));
+    FIELD(fields[8], 4, "%s %s", step->memory.device ? "GPU" : "total", text);
 }
 
 static void add_micro_batch(const struct progress *progress, double now_s, struct log_field *fields) {

@@ -4,6 +4,7 @@
 #define ZERO_TRAINER_PLAN_MODEL_SIZES_H
 
 #include "base/text.h"
+#include "infer/weights.h"
 #include "model/params.h"
 #include "options/config.h"
 #include "zero/partition/config_model.h"
@@ -25,5 +26,11 @@ enum status model_sizes_from_tokenizer(struct config *config, const char *path, 
 // Appends "model: 124.4M parameters (n_layer 12, n_head 12, ...)"; of other families than GPT-2 also the
 // family, key-value heads, the width of a head and of the MLP, and windows.
 void model_sizes_print(const struct params *params, struct text *out);
+
+// Opens the weights that a new run starts from, model.init_from, as weights_open does; what is wrong with the
+// path is reported with the option and the config.
+enum status initial_weights_open(struct weights *weights, const struct config *config) MUST_CHECK;
+// Reads only the sizes of their model.
+enum status initial_weights_sizes(const struct config *config, struct gpt_config *sizes) MUST_CHECK;
 
 #endif

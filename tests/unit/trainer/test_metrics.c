@@ -102,8 +102,8 @@ static void test_floats_read_back_to_the_bit(void **unused) {
                                            .step_ms = 1e3 * rng_uniform(1, 6, (uint64_t)i),
                                            .of_gemm = rng_uniform(1, 8, (uint64_t)i),
                                            .mfu = rng_uniform(1, 7, (uint64_t)i),
-                                           .total_bytes = (size_t)i << 31,
-                                           .model_bytes = (size_t)i << 28};
+                                           .memory.total = (size_t)i << 31,
+                                           .memory.model = (size_t)i << 28};
         EXPECT_OK(metrics_step(&metrics, &written[i]));
     }
     metrics_close(&metrics);
@@ -121,9 +121,9 @@ static void test_floats_read_back_to_the_bit(void **unused) {
         assert_true(number(entry, "step_ms") == written[i].step_ms);
         assert_true(number(entry, "mfu") == written[i].mfu);
         assert_true(number(entry, "of_gemm") == written[i].of_gemm);
-        assert_true(number(entry, "total_bytes") == (double)written[i].total_bytes);
+        assert_true(number(entry, "total_bytes") == (double)written[i].memory.total);
         assert_true(number(entry, "program_bytes") ==
-                    (double)(written[i].total_bytes - written[i].model_bytes));
+                    (double)(written[i].memory.total - written[i].memory.model));
         assert_null(cJSON_GetObjectItem(entry, "model_memory"));
     }
     cJSON_Delete(lines);
@@ -145,15 +145,16 @@ static void test_constants(void **unused) {
     static const char *const kinds[] = {"model_memory_planned", "model_memory"};
     struct step_metrics step = {.mfu_of_dense_peak = true,
                                 .threads = 3,
-                                .total_planned_bytes = (size_t)7 << 40,
-                                .model_planned_bytes = (size_t)5 << 40,
-                                .model_bytes = (size_t)4 << 40,
-                                .device_planned_bytes = (size_t)2 << 40,
-                                .device_bytes = (size_t)1 << 40};
+                                .memory.total_planned = (size_t)7 << 40,
+                                .memory.model_planned = (size_t)5 << 40,
+                                .memory.model = (size_t)4 << 40,
+                                .memory.device_planned = (size_t)2 << 40,
+                                .memory.device = (size_t)1 << 40};
     int n;
     begin();
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
-        step.planned[kind] = step.measured[kind] = ((size_t)9 << 40) + (size_t)kind; // long numbers fit, too
+        step.memory.planned[kind] = step.memory.measured[kind] =
+            ((size_t)9 << 40) + (size_t)kind; // long numbers fit, too
     continue_session(0, 3, &step);
     step.threads = 4;
     continue_session(2, 3, &step);
@@ -165,16 +166,17 @@ static void test_constants(void **unused) {
         assert_true(number(constants, "step") == (i ? 3 : 1));
         assert_true(number(constants, "threads") == 3 + i);
         assert_string_equal(cJSON_GetObjectItem(constants, "mfu_of")->valuestring, "dense peak");
-        assert_true(number(constants, "total_planned_bytes") == (double)step.total_planned_bytes);
-        assert_true(number(constants, "model_planned_bytes") == (double)step.model_planned_bytes);
+        assert_true(number(constants, "total_planned_bytes") == (double)step.memory.total_planned);
+        assert_true(number(constants, "model_planned_bytes") == (double)step.memory.model_planned);
         assert_true(number(constants, "program_planned_bytes") == 0x1p41); // the rest of the total
-        assert_true(number(constants, "model_bytes") == (double)step.model_bytes);
-        assert_true(number(constants, "device_planned_bytes") == (double)step.device_planned_bytes);
-        assert_true(number(constants, "device_bytes") == (double)step.device_bytes);
+        assert_true(number(constants, "model_bytes") == (double)step.memory.model);
+        assert_true(number(constants, "device_planned_bytes") == (double)step.memory.device_planned);
+        assert_true(number(constants, "device_bytes") == (double)step.memory.device);
         for (int k = 0; k < 2; k++)
             for (int kind = 0; kind < N_REGION_KINDS; kind++)
                 assert_true(number(cJSON_GetObjectItem(constants, kinds[k]),
-                                   region_kind_name((enum region_kind)kind)) == (double)step.planned[kind]);
+                                   region_kind_name((enum region_kind)kind)) ==
+                            (double)step.memory.planned[kind]);
         cJSON_Delete(constants);
     }
     free(sessions);

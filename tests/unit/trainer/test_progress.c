@@ -43,7 +43,7 @@ static const struct step_metrics usual = {.step = 4700,
                                           .step_ms = 26,
                                           .mfu = 0.74,
                                           .of_gemm = 0.74,
-                                          .total_bytes = 86822092};
+                                          .memory.total = 86822092};
 
 static void test_whole_fields_go_by_rank_of_use(void **unused) {
     (void)unused;

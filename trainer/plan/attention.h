@@ -1,7 +1,7 @@
 // Which kernel computes attention on a GPU in the 16-bit types: what the option `attention` names, what the
 // resumed run decided on, or by a rule.
-#ifndef ZERO_TRAINER_ATTENTION_H
-#define ZERO_TRAINER_ATTENTION_H
+#ifndef ZERO_TRAINER_PLAN_ATTENTION_H
+#define ZERO_TRAINER_PLAN_ATTENTION_H
 
 #include "kernels/device.h"
 #include "model/params.h"

@@ -1,16 +1,10 @@
-// Rank 0 chooses for the run and tells all. What was asked for by name, or recorded by the run that is
-// resumed, is done or refused; the other ranks must have the same version of cuDNN.
-#include "trainer/attention.h"
+// What the ranks of a run do with the choice: trainer/machine.c.
+#include "trainer/plan/attention.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
-#include "trainer/trainer_internal.h"
-
-#define REMEDY                                                                                               \
-    "install cuDNN 9 (package cudnn9-cuda-13, or nvidia-cudnn-cu13 from PyPI with its lib folder in "        \
-    "LD_LIBRARY_PATH)"
 
 // The rule of attention=auto, for heads that cuDNN computes.
 //
@@ -100,85 +94,4 @@ enum status attention_plan(struct device *device, const struct config *config, c
                                   : device->cudnn_support ? CONFIG_ATTENTION_CUDNN
                                                           : config->top.attention);
     return STATUS_OK;
-}
-
-// ---- a run
-
-static enum status choose(struct trainer *trainer, struct attention_choice *out) {
-    return attention_choose(trainer->device, trainer->config, &trainer->params.config, trainer->type,
-                            trainer->resumed ? trainer->resumed->attention.kernel : CONFIG_ATTENTION_AUTO,
-                            out);
-}
-
-enum status trainer_may_use_cudnn(struct trainer *trainer, bool *out) {
-    struct attention_choice choice;
-    TRY(choose(trainer, &choice));
-    *out = choice.kernel == CONFIG_ATTENTION_CUDNN;
-    return STATUS_OK;
-}
-
-static enum status refuse(const struct trainer *trainer, const char *reason) {
-    const char *source = trainer->config->source;
-    if (trainer->config->top.attention == CONFIG_ATTENTION_CUDNN)
-        return FAIL(STATUS_UNSUPPORTED,
-                    "%s: attention is cudnn, and cuDNN cannot be used: %s; " REMEDY ", or set attention=auto "
-                    "or attention=flash",
-                    source, reason);
-    if (!trainer->resumed || trainer->resumed->attention.kernel != CONFIG_ATTENTION_CUDNN)
-        return FAIL(STATUS_UNSUPPORTED,
-                    "%s: rank 0 computes attention by cuDNN %s (attention=auto), and rank %d cannot: %s; "
-                    "give all ranks the same cuDNN, or set attention=flash",
-                    source, trainer->attention.cudnn, trainer->comm->rank, reason);
-    return FAIL(
-        STATUS_UNSUPPORTED,
-        "%s: the run computes attention by cuDNN %s, as %s says, and cuDNN cannot be used now: %s; " REMEDY
-        ", or change it on purpose with attention=flash checkpoint.resume_with=attention",
-        source, trainer->resumed->attention.cudnn, trainer->resumed->path, reason);
-}
-
-// Rank 0 decides. A run on CPUs decides nothing, and keeps what the run before it decided.
-static enum status decide(struct trainer *trainer, const struct attention_choice *choice) {
-    const struct cudnn_support *cudnn = &choice->cudnn;
-    const struct checkpoint_attention *before = trainer->resumed ? &trainer->resumed->attention : NULL;
-    trainer->attention = before ? *before : (struct checkpoint_attention){.kernel = CONFIG_ATTENTION_AUTO};
-    if (choice->kernel == CONFIG_ATTENTION_AUTO)
-        return STATUS_OK;
-    if (choice->kernel == CONFIG_ATTENTION_CUDNN && !cudnn->usable)
-        return refuse(trainer, cudnn->reason);
-    trainer->attention = (struct checkpoint_attention){.kernel = choice->kernel};
-    if (choice->kernel == CONFIG_ATTENTION_CUDNN) {
-        memcpy(trainer->attention.cudnn, cudnn->version, sizeof trainer->attention.cudnn);
-        log_info("attention: cuDNN %s", cudnn->version);
-        if (before && before->kernel == CONFIG_ATTENTION_CUDNN && strcmp(before->cudnn, cudnn->version) != 0)
-            log_info("the checkpoint is of a run with cuDNN %s: results are equal to rounding",
-                     before->cudnn);
-    } else if (cudnn->reason[0])
-        log_info("attention: flash; cuDNN is not used: %s", cudnn->reason);
-    return STATUS_OK;
-}
-
-// Whether this rank can do what rank 0 decided.
-static enum status follow(struct trainer *trainer, const struct attention_choice *choice) {
-    const char *wanted = trainer->attention.cudnn, *version = choice->cudnn.version;
-    char reason[128];
-    if (trainer->attention.kernel != CONFIG_ATTENTION_CUDNN || trainer->type == DTYPE_F32 ||
-        trainer->device->place == REGION_HOST)
-        return STATUS_OK;
-    if (!choice->cudnn.usable)
-        return refuse(trainer, choice->cudnn.reason);
-    snprintf(reason, sizeof reason, "rank 0 has version %s, and rank %d has %s", wanted, trainer->comm->rank,
-             version);
-    return strcmp(wanted, version) == 0 ? STATUS_OK : refuse(trainer, reason);
-}
-
-enum status trainer_choose_attention(struct trainer *trainer) {
-    struct attention_choice mine;
-    enum status status = choose(trainer, &mine);
-    if (status == STATUS_OK && trainer->comm->rank == 0)
-        status = decide(trainer, &mine);
-    TRY(trainer_agree(trainer, status));
-    TRY(comm_broadcast(trainer->comm, &trainer->attention, sizeof trainer->attention, 0));
-    trainer->device->attention =
-        trainer->attention.kernel == CONFIG_ATTENTION_CUDNN ? ATTENTION_CUDNN : ATTENTION_FLASH;
-    return trainer_agree(trainer, follow(trainer, &mine));
 }

@@ -1,0 +1,29 @@
+// A trainer: a run with all that works on it; and its setup, from a config to a trainer that can take its
+// first step.
+#ifndef ZERO_TRAINER_SETUP_H
+#define ZERO_TRAINER_SETUP_H
+
+#include "trainer/evaluation.h"
+#include "trainer/pacing.h"
+#include "trainer/run_output.h"
+#include "trainer/steps.h"
+#include "trainer/training_data.h"
+
+struct trainer {
+    const char *command; // the command line that resumes the run, for messages
+    struct run run;
+    struct training_data data;
+    struct run_output output;
+    struct evaluator evaluator;
+    struct pacing pacing;
+    struct steps steps;
+};
+
+// Arguments: those of trainer_run. Free with trainer_delete.
+struct trainer *trainer_new(struct config *config, const char *command, struct comm *comm);
+// Everything up to the first step. Collective.
+//   complete   [out] true if the run already has all its steps; then only the folder was opened
+enum status trainer_setup(struct trainer *trainer, bool *complete) MUST_CHECK;
+void trainer_delete(struct trainer *trainer);
+
+#endif
