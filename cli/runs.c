@@ -87,8 +87,7 @@ static enum status read_record(struct run_record *record, const char *path, bool
 static enum status read_run(const char *path, struct listed_run *run) {
     struct run_record record;
     enum status status = read_record(&record, path, false);
-    if (status == STATUS_OK && record.n_evals == 0 && record.reader.offset > TAIL_BYTES &&
-        evaluates(&record)) {
+    if (status == STATUS_OK && record.val.n == 0 && record.reader.offset > TAIL_BYTES && evaluates(&record)) {
         run_record_close(&record); // the last evaluation is further back
         status = read_record(&record, path, true);
     }
@@ -97,7 +96,7 @@ static enum status read_run(const char *path, struct listed_run *run) {
                                .step = record.last.step,
                                .total = record.total,
                                .loss = record.last.step > 0 ? run_record_recent_loss(&record) : NAN,
-                               .val_loss = record.last_val,
+                               .val_loss = record.val.last_loss,
                                .tokens_per_s = run_record_tokens_per_s(&record),
                                .seconds_left =
                                    record.state == RUN_RUNNING ? run_record_seconds_left(&record) : NAN,

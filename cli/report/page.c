@@ -242,10 +242,11 @@ static void add_figures(struct text *out, const struct run_record *record) {
     const double *last = record->last.values;
     const bool any = record->n_steps > 0;
     const struct figure figures[] = {{"loss", run_record_recent_loss(record)},
-                                     {"val_loss", record->last_val},
-                                     {"best_val_loss", record->best_loss},
-                                     {"best_val_step", record->n_evals > 0 ? (double)record->best_step : NAN},
-                                     {"bits_per_byte", record->last_bits},
+                                     {"val_loss", record->val.last_loss},
+                                     {"best_val_loss", record->val.best_loss},
+                                     {"best_val_step",
+                                      record->val.n > 0 ? (double)record->val.best_step : NAN},
+                                     {"bits_per_byte", record->val.last_bits},
                                      {"tokens", any ? last[METRIC_TOKENS] : NAN},
                                      {"hours", any ? record->hours : NAN},
                                      {"tokens_per_s", run_record_tokens_per_s(record)},

@@ -107,22 +107,22 @@ static void forget_metrics(struct run_record *record) {
     record->last = (struct metrics_line){0};
     record->hours = record->step_s = record->exposed_comm_s = 0;
     record->tokens_sum = record->mfu_seconds = 0;
-    record->n_steps = record->not_finite = record->n_evals = record->best_step = 0;
-    record->best_loss = record->last_val = record->last_bits = NAN;
-    record->session = -1;
-    record->session_began = record->session_hours_before = 0;
-    record->session_step = 0;
+    record->n_steps = record->not_finite = record->val.n = record->val.best_step = 0;
+    record->val.best_loss = record->val.last_loss = record->val.last_bits = NAN;
+    record->current.index = -1;
+    record->current.began = record->current.hours_before = 0;
+    record->current.step = 0;
 }
 
 // Moves to the session that was under way at this time. What a session took before its first step counts, the
 // time between two sessions does not.
 static void find_session(struct run_record *record, double wall_time) {
-    while (record->session + 1 < record->n_sessions &&
-           record->sessions[record->session + 1].began <= wall_time) {
-        record->session++;
-        record->session_hours_before = record->hours;
-        record->session_began = record->sessions[record->session].began;
-        record->session_step = record->sessions[record->session].step;
+    while (record->current.index + 1 < record->n_sessions &&
+           record->sessions[record->current.index + 1].began <= wall_time) {
+        record->current.index++;
+        record->current.hours_before = record->hours;
+        record->current.began = record->sessions[record->current.index].began;
+        record->current.step = record->sessions[record->current.index].step;
     }
 }
 
@@ -132,11 +132,11 @@ static double hours_at(struct run_record *record, const struct metrics_line *lin
     if (!isfinite(wall_time))
         return record->hours + (isfinite(step_h) ? step_h : 0);
     find_session(record, wall_time);
-    if (record->session_began == 0) { // no session is recorded: it began with the first line
-        record->session_began = wall_time - (isfinite(step_h) ? 3600 * step_h : 0);
-        record->session_step = line->step - 1;
+    if (record->current.began == 0) { // no session is recorded: it began with the first line
+        record->current.began = wall_time - (isfinite(step_h) ? 3600 * step_h : 0);
+        record->current.step = line->step - 1;
     }
-    return fmax(record->hours, record->session_hours_before + (wall_time - record->session_began) / 3600);
+    return fmax(record->hours, record->current.hours_before + (wall_time - record->current.began) / 3600);
 }
 
 static double or_zero(double value) {
@@ -191,15 +191,15 @@ static void add_eval(struct run_record *record, const struct metrics_line *line,
     double values[SERIES_VALUES];
     series_values_one(line->values[METRIC_VAL_LOSS], values);
     values[EVAL_BITS] = line->values[METRIC_VAL_BITS];
-    record->last_val = values[EVAL_LOSS];
-    record->last_bits = values[EVAL_BITS];
+    record->val.last_loss = values[EVAL_LOSS];
+    record->val.last_bits = values[EVAL_BITS];
     // The final one is on other sequences than those before it, so it is no point of their curve.
-    if (is_final && record->n_evals > 0)
+    if (is_final && record->val.n > 0)
         return;
-    record->n_evals++;
-    if (!(record->best_loss <= values[EVAL_LOSS])) {
-        record->best_loss = values[EVAL_LOSS];
-        record->best_step = line->step;
+    record->val.n++;
+    if (!(record->val.best_loss <= values[EVAL_LOSS])) {
+        record->val.best_loss = values[EVAL_LOSS];
+        record->val.best_step = line->step;
     }
     series_add(&record->evals, line->step, or_zero(record->last.values[METRIC_TOKENS]), record->hours,
                values);
@@ -329,8 +329,8 @@ double run_record_tokens_per_s(const struct run_record *record) {
 }
 
 double run_record_seconds_left(const struct run_record *record) {
-    const double hours = record->hours - record->session_hours_before,
-                 done = (double)(record->last.step - record->session_step);
+    const double hours = record->hours - record->current.hours_before,
+                 done = (double)(record->last.step - record->current.step);
     if (record->total == 0 || done <= 0 || hours <= 0)
         return NAN;
     return fmax(0, (double)(record->total - record->last.step)) * 3600 * hours / done;

@@ -57,6 +57,19 @@ struct run_score {
     struct series series; // its first value
 };
 
+// Evaluations on data.val.
+struct run_val {
+    double best_loss, last_loss, last_bits; // NaN: none. best_loss: without the final one
+    int64_t best_step, n;
+};
+
+struct run_session {
+    int index;           // -1: none is recorded
+    double hours_before; // of training
+    double began;        // the time then, and the steps that were done
+    int64_t step;
+};
+
 struct run_record {
     char *path;
     cJSON *config; // NULL: none that can be read
@@ -69,20 +82,15 @@ struct run_record {
     struct series steps, evals, noise;    // noise: of the steps that measured the gradient noise scale
     struct run_score scores[MOST_SCORES]; // those beyond are left out
     int n_scores;
-    struct metrics_line last;              // of a step; its text is NULL. step 0: none yet
-    struct text last_text;                 // which is this; length 0: none yet
-    double hours;                          // of training until then, without the time between sessions
-    double recent[RECENT_STEPS];           // losses of the last steps, a ring
-    int64_t n_steps, not_finite;           // lines read; those whose loss is not finite
-    double step_s, exposed_comm_s;         // sums over the steps
-    double tokens_sum, mfu_seconds;        // sums of tokens/s and of MFU, each times the step's seconds
-    double best_loss, last_val, last_bits; // of evaluations; NaN: none. best_loss: without the final one
-    int64_t best_step, n_evals;
-    // The session that the last step belongs to: its index (-1: none is recorded), the hours before it, and
-    // the time and the steps done when it began.
-    int session;
-    double session_hours_before, session_began;
-    int64_t session_step;
+    struct metrics_line last;       // of a step; its text is NULL. step 0: none yet
+    struct text last_text;          // which is this; length 0: none yet
+    double hours;                   // of training until then, without the time between sessions
+    double recent[RECENT_STEPS];    // losses of the last steps, a ring
+    int64_t n_steps, not_finite;    // lines read; those whose loss is not finite
+    double step_s, exposed_comm_s;  // sums over the steps
+    double tokens_sum, mfu_seconds; // sums of tokens/s and of MFU, each times the step's seconds
+    struct run_val val;
+    struct run_session current; // that the last step belongs to
 };
 
 // capacity: points that are kept of a run (trainer/runs/series.h)

@@ -248,7 +248,7 @@ static void test_hours_and_state(void **state) {
     assert_true(fabs(record.hours * 3600 - 15) < 1e-6 && record.step_s == 0.75);
     assert_true(fabs(run_record_recent_loss(&record) - 3) < 1e-12);
     assert_true(fabs(run_record_seconds_left(&record) - 38 * 5) < 1e-6);
-    assert_true(record.best_loss == 3 && record.best_step == 1 && record.evals.n == 1);
+    assert_true(record.val.best_loss == 3 && record.val.best_step == 1 && record.evals.n == 1);
     assert_true(fabs(record.evals.buckets[0].hours * 3600 - 10) < 1e-6);
     run_record_close(&record);
 }
