@@ -2,7 +2,9 @@
 """Checks how the source files depend on each other, and prints each finding; exit code 1 when there is one.
 
   - A file includes only its own folder and those that `needs_FOLDER` of the Makefile names (main.c: any).
-  - There are no dependency cycles: neither of includes, nor of source files that call each other.
+  - There are no dependency cycles: neither of includes, nor of source files that call each other, nor of modules: name.h with
+    name.c is one node, so that two modules which know each other through a header are found. Parts of ONE_MODULE are one.
+  - A header declares functions that at most MAX_SOURCES files define: one of more is a room without walls.
   - A folder has at most 25 modules (name.h with name.c) at one level.
   - A header exists where a second file or a test includes it, beside the file that it is the header of; or its first comment says
     what it hides (a library, a backend, an instruction set, the contract of a module), with that word. Of others at most MAX_LONE.
@@ -20,6 +22,16 @@ import sys
 
 MAX_MODULES = 25
 MAX_LONE = 20
+MAX_SOURCES = 7
+# A public header, and the headers of its parts, which use its types; its own source knows them all.
+ONE_MODULE = {
+    "data/tokenizer/tokenizer": ["data/tokenizer/internal"],
+    "kernels/device": ["kernels/ops"],
+    "model/gpt": ["model/gpt_memory"],
+    "model/params": ["model/family", "model/layers", "model/runner", "model/trace", "model/hooks"],
+    "options/config": ["options/option", "options/rules", "options/unused", "options/foreign"],
+    "zero/comm/comm": ["zero/comm/backend", "zero/comm/queue"],
+}
 SUFFIXES = (".c", ".h", ".cu", ".cuh")
 
 
@@ -51,8 +63,28 @@ def read_includes(files):
                     yield path, number, include.group(1)
 
 
+def module_of(path):
+    """The node of a file among modules: its path without suffix, or the module that it is a part of."""
+    name = os.path.splitext(path)[0]
+    return next((whole for whole, parts in ONE_MODULE.items() if name in parts), name)
+
+
+def shared_headers(headers, defined):
+    """(header, the sources that define its functions) of headers with more than MAX_SOURCES."""
+    for path in headers:
+        with open(path, encoding="utf-8") as file:
+            text = re.sub(r"//.*", "", file.read())
+        for _ in range(3):  # bodies, with what is nested in them
+            text = re.sub(r"\{[^{}]*\}", "", text)
+        names = re.findall(r"^(?!static|#|typedef)[\w \n*]*?\b(\w+)\([^;{]*\)[^;{]*;", text, re.M)
+        sources = {defined[name] for name in names if name in defined}
+        if len(sources) > MAX_SOURCES:
+            yield path, sorted(sources)
+
+
 def read_calls(builds):
-    """(caller, callee, symbol) between source files without suffix, from the objects below the builds."""
+    """The calls between source files without suffix, (caller, callee, symbol), from the objects below the builds; and the
+    source that defines each symbol."""
     defined, undefined = {}, collections.defaultdict(set)
     for build, folder, names in ((build, folder, names) for build in builds for folder, _, names in os.walk(build)):
         relative = os.path.relpath(folder, build)
@@ -72,10 +104,9 @@ def read_calls(builds):
                     undefined[module].add(words[1])
                 elif len(words) == 3 and words[1] in "TDBR":
                     defined[words[2]] = module
-    for module, symbols in undefined.items():
-        for symbol in symbols & defined.keys():
-            if defined[symbol] != module:
-                yield module, defined[symbol], symbol
+    calls = [(module, defined[symbol], symbol) for module, symbols in undefined.items() for symbol in symbols & defined.keys()
+             if defined[symbol] != module]
+    return calls, defined
 
 
 def lone_headers(product, all_files):
@@ -140,16 +171,25 @@ def main():
         edges.setdefault((path, include), f"{path}:{number} includes {include}")
 
     if builds:
-        calls = list(read_calls(builds))
+        calls, defined = read_calls(builds)
         if not calls:
             findings.append(f"{' '.join(builds)}: no object files to read calls from")
         for caller, callee, symbol in calls:
             edges.setdefault((caller, callee), f"{caller} uses {symbol} of {callee}")
+        for header, sources in shared_headers([path for path in files if path.endswith((".h", ".cuh"))], defined):
+            findings.append(f"{header}: declares functions of {len(sources)} files, expected at most {MAX_SOURCES}: "
+                            + ", ".join(sources))
     else:
         print("skip: cycles of calls (no build given)")
-    for cycle in cycles(edges):
-        lines = [why for (a, b), why in sorted(edges.items()) if a in cycle and b in cycle]
-        findings.append("dependency cycle of " + ", ".join(cycle) + "".join(f"\n    {line}" for line in lines))
+    modules_known = {}
+    for (path, include), why in edges.items():
+        between = (module_of(path), module_of(include))
+        if os.path.splitext(include)[1] in SUFFIXES and between[0] != between[1]:
+            modules_known.setdefault(between, why)
+    for known in (edges, modules_known):
+        for cycle in cycles(known):
+            lines = [why for (a, b), why in sorted(known.items()) if a in cycle and b in cycle]
+            findings.append("dependency cycle of " + ", ".join(cycle) + "".join(f"\n    {line}" for line in lines))
 
     modules = collections.defaultdict(set)
     for path in files:
