@@ -197,7 +197,7 @@ def draw_step(traces):
             name, phase = event['name'], event['cat']
             x, width = left + (event['ts'] - begin) * scale, event['dur'] * scale
             hint = f'{name}, {event["dur"] / 1000:.2f} ms'
-            unit = {'embeddings': 'lm_head' if phase == 'lm_head and loss' else '', 'final norm': ''}.get(name, name.removeprefix('block '))
+            unit = name.removeprefix('block ') if name.startswith('block') else 'lm_head' if phase == 'lm_head and loss' else ''
             if name in COLLECTIVES:
                 drawing.box(x, rows['communication'], width, ROW, PHASE[COLLECTIVES[name]], hint=hint)
             elif name == 'wait for communication':
