@@ -197,7 +197,8 @@ def draw_step(traces):
             name, phase = event['name'], event['cat']
             x, width = left + (event['ts'] - begin) * scale, event['dur'] * scale
             hint = f'{name}, {event["dur"] / 1000:.2f} ms'
-            unit = name.removeprefix('block ') if name.startswith('block') else 'lm_head' if phase == 'lm_head and loss' else ''
+            is_head = name == 'embeddings' and phase == 'lm_head and loss'
+            unit = name.removeprefix('block ') if name.startswith('block ') else 'lm_head' if is_head else ''
             if name in COLLECTIVES:
                 drawing.box(x, rows['communication'], width, ROW, PHASE[COLLECTIVES[name]], hint=hint)
             elif name == 'wait for communication':
