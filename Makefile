@@ -100,7 +100,7 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 # parts_FOLDER: subfolders that belong to it.
 # Folders of cli may include cli, which declares the list of commands, but not the reverse; main.c may include any.
 folders := base options data/tokenizer data data/text kernels model model/formats \
-           zero/comm zero/partition zero/offload zero/checkpoint zero/stages zero \
+           zero/comm zero/partition zero/optimizer/rules zero/offload zero/checkpoint zero/stages zero/optimizer zero \
            infer infer/tasks infer/export trainer/data trainer/plan trainer/profile trainer/runs \
            trainer/output trainer \
            cli cli/bench cli/report cli/serve cli/tokenize
@@ -115,10 +115,12 @@ needs_model/formats := model kernels base
 needs_zero/comm := kernels base
 parts_zero/comm := zero/comm/mpi zero/comm/nccl
 needs_zero/partition := zero/comm model options kernels base
-needs_zero/offload := zero/partition $(needs_zero/partition)
-needs_zero/checkpoint := zero/partition data data/tokenizer $(needs_zero/partition)
+needs_zero/optimizer/rules := zero/partition $(needs_zero/partition)
+needs_zero/offload := zero/optimizer/rules $(needs_zero/optimizer/rules)
+needs_zero/checkpoint := zero/optimizer/rules data data/tokenizer $(needs_zero/optimizer/rules)
 needs_zero/stages := zero/checkpoint zero/offload $(needs_zero/checkpoint)
-needs_zero := zero/stages $(needs_zero/stages)
+needs_zero/optimizer := zero/stages $(needs_zero/stages)
+needs_zero := zero/optimizer $(needs_zero/optimizer)
 needs_infer := model/formats zero/checkpoint $(needs_zero/checkpoint)
 needs_infer/tasks := model data data/tokenizer kernels base
 needs_infer/export := infer $(needs_infer)

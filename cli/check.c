@@ -11,7 +11,7 @@
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"
 #include "trainer/plan/model_sizes.h"
-#include "zero/partition/optimizer_groups.h"
+#include "zero/optimizer/rules/optimizer_groups.h"
 
 // The sizes that model.init_from gives. It may be absent: a run that resumes does not need it.
 static enum status find_sizes(struct config *config) {

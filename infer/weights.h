@@ -10,7 +10,7 @@
 #include "model/formats/gguf.h"
 #include "model/formats/huggingface.h"
 #include "zero/checkpoint/checkpoint.h"
-#include "zero/partition/optimizer_groups.h"
+#include "zero/optimizer/rules/optimizer_groups.h"
 
 struct weights {
     char *path;

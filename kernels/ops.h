@@ -88,7 +88,7 @@
 //       master -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay master); m = beta2 m + (1 - beta2) g
 //   Muon (Jordan 2024), the part that is elementwise: Nesterov momentum beta1
 //       m = beta1 m + (1 - beta1) g; param = beta1 m + (1 - beta1) g, rounded to `type`: the direction that
-//       is then orthogonalized (zero/stages/newton_schulz.h). master is neither read nor written
+//       is then orthogonalized (zero/optimizer/rules/newton_schulz.h). master is neither read nor written
 //   Schedule-free AdamW (Defazio et al., arXiv 2405.15682), as facebookresearch/schedule_free computes it:
 //   master holds y, at which gradients are taken, m holds z, and x, the average, follows from both (lerp)
 //       z = y on the first step; v = beta2 v + (1 - beta2) g^2; vhat = v / (1 - beta2^step); d = g /

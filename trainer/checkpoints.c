@@ -175,7 +175,7 @@ static double largest_first_step(const struct config *config) {
 // Tensors that are trained and whose moments the checkpoint does not have.
 static void warn_of_new_moments(const struct run *run, const struct checkpoint *from,
                                 const struct optimizer_groups *written_by) {
-    const struct optimizer_groups *groups = &run->engine.state.stage.groups;
+    const struct optimizer_groups *groups = &run->engine.state.groups;
     const char *first = NULL;
     int n = 0;
     bool corrects = false; // the bias of moments

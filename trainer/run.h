@@ -10,7 +10,7 @@
 #include "trainer/schedule.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/engine.h"
-#include "zero/stages/averaging.h"
+#include "zero/optimizer/averaging.h"
 
 // What a rank computes with (machine.h).
 struct machine {
@@ -106,7 +106,7 @@ static inline int64_t run_skipped(const struct run *run) {
 // ---- weights and memory
 
 // Makes the parameters those for evaluation: the average of the weights, if the run has one and it has begun
-// (zero/stages/averaging.h). false: again the latest, for training and saving. Collective.
+// (zero/optimizer/averaging.h). false: again the latest, for training and saving. Collective.
 MUST_CHECK static inline enum status run_show_average(struct run *run, bool average) {
     return average_show(&run->engine.state, &run->machine.stream, average && run->state.average.n > 0);
 }

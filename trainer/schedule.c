@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "zero/partition/optimizer_groups.h"
+#include "zero/optimizer/rules/optimizer_groups.h"
 
 // ---- the learning rate
 

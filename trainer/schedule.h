@@ -62,7 +62,7 @@ int64_t batch_sizes_reach(const struct batch_sizes *sizes, int64_t from, double 
 // the ranks' first micro-batches; with B, the whole step's:
 //   |G|^2 ~ (B |G_B|^2 - b |G_b|^2) / (B - b)      tr(Sigma) ~ (|G_b|^2 - |G_B|^2) / (1 / b - 1 / B)
 // Both are noisy: their moving averages are divided, not each pair.
-// |g|^2 comes from zero/stages/noise_probe.h.
+// |g|^2 comes from zero/optimizer/noise_probe.h.
 
 #define NOISE_DECAY    0.9 // of the moving averages, per measurement
 #define NOISE_PATIENCE 5   // measurements before the batch grows, and before it grows again
@@ -84,7 +84,7 @@ bool noise_wants_more(const struct noise_record *record, int64_t batch_size, int
 // train.ema, and schedule-free AdamW, where the weights are the squares of the largest learning rate so far
 // (arXiv 2405.15682).
 
-// The weight with which an update enters the average (zero/stages/averaging.h); 0: there is none.
+// The weight with which an update enters the average (zero/optimizer/averaging.h); 0: there is none.
 //   lr       of the update
 //   record   [in, out] before and after the update
 float averaging_next(const struct config *config, double lr, struct average_record *record);

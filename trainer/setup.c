@@ -405,7 +405,7 @@ static void describe_groups(const struct run *run) {
     struct text lines = {0};
     if (!run_leads(run) || run->config->optimizer.groups.n == 0)
         return;
-    optimizer_groups_print(&run->engine.state.stage.groups, run->config, &run->params, &lines);
+    optimizer_groups_print(&run->engine.state.groups, run->config, &run->params, &lines);
     log_info("%s", lines.data);
     text_free(&lines);
 }

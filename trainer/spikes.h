@@ -10,7 +10,7 @@
 #include "trainer/run.h"
 #include "trainer/training_data.h"
 #include "zero/checkpoint/run_state.h"
-#include "zero/partition/optimizer_groups.h"
+#include "zero/optimizer/rules/optimizer_groups.h"
 
 // ---- spikes
 

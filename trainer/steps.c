@@ -13,8 +13,8 @@
 #include "kernels/update.h"
 #include "trainer/machine.h"
 #include "zero/comm/sum_tree.h"
+#include "zero/optimizer/noise_probe.h"
 #include "zero/stages/gradients.h"
-#include "zero/stages/noise_probe.h"
 
 // What each rank sends to all others after each step.
 struct step_report {
@@ -255,7 +255,7 @@ static enum status measure_micro_batch(struct micro_batch *micro, double *square
     struct run *run = micro->steps->run;
     const struct comm *comm = run->comm;
     struct noise_probe probe = {.params = &run->params,
-                                .optimizer = &run->engine.state.stage.groups,
+                                .optimizer = &run->engine.state.groups,
                                 .hooks = micro->hooks,
                                 .sums = run->engine.noise_sums};
     const struct unit_hooks hooks = noise_probe_hooks(&probe);

@@ -2,7 +2,7 @@
 #include "zero/engine.h"
 
 #include "model/generate.h"
-#include "zero/stages/noise_probe.h"
+#include "zero/optimizer/noise_probe.h"
 
 bool engine_has_generator(const struct engine_options *options) {
     return options->config->train.sample_every > 0 &&

@@ -8,7 +8,7 @@
 #ifndef ZERO_ENGINE_H
 #define ZERO_ENGINE_H
 
-#include "zero/stages/optimizer.h"
+#include "zero/optimizer/optimizer.h"
 
 struct engine {
     struct model_states state;

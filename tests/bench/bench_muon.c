@@ -14,8 +14,8 @@
 #include "kernels/region_memory.h"
 #include "options/config.h"
 #include "trainer/plan/model_sizes.h"
-#include "zero/partition/optimizer_groups.h"
-#include "zero/stages/muon_rounds.h"
+#include "zero/optimizer/muon_rounds.h"
+#include "zero/optimizer/rules/optimizer_groups.h"
 
 enum { GEMM_ROWS = 4096, MOST_SHAPES = 16, MOST_ROUNDS = 15, BATCHES_AT_ONCE = 4 };
 #define GEMM_SECONDS  0.15

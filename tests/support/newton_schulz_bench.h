@@ -11,7 +11,7 @@
 #include "kernels/region_memory.h"
 #include "tests/ref/ref.h"
 #include "tests/support/expect.h"
-#include "zero/stages/newton_schulz.h"
+#include "zero/optimizer/rules/newton_schulz.h"
 
 // In the device's memory: the matrix, and what the steps of an optimizer need.
 enum bench_area {

@@ -7,7 +7,7 @@
 
 #include "kernels/region_memory.h"
 #include "tests/support/expect.h"
-#include "zero/stages/optimizer.h"
+#include "zero/optimizer/optimizer.h"
 
 struct fixture {
     struct config config;

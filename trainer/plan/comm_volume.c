@@ -3,7 +3,7 @@
 #include "trainer/plan/comm_volume.h"
 
 #include "model/params.h"
-#include "zero/stages/muon.h"
+#include "zero/optimizer/muon.h"
 #include "zero/stages/parameters.h"
 
 // Elements of a unit: those gathered again for each use, and those of persistent tensors (smaller than

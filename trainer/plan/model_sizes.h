@@ -7,7 +7,7 @@
 #include "infer/weights.h"
 #include "model/params.h"
 #include "options/config.h"
-#include "zero/partition/config_model.h"
+#include "zero/checkpoint/config_model.h"
 
 // Sets the sizes of the config to those `found` in the weights at `path`: model.init_from or, with `resumes`,
 // the run to resume. STATUS_INVALID lists those for which the config has another value; but the initial

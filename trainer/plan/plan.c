@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "model/params.h"
 #include "trainer/profile/profiler.h"
-#include "zero/stages/muon.h"
+#include "zero/optimizer/muon.h"
 
 // ---- one rank
 

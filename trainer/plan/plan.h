@@ -26,7 +26,7 @@ struct plan {
     size_t taken[N_REGION_PLACES];       // of each place's memory, with padding
     struct comm_volume volume;
     struct gpt_work work[2]; // of a micro-batch: [0] a step's first, [1] a further one
-    // FLOPs per step that orthogonalize matrices (zero/stages/muon.h): of all ranks, and the most of one.
+    // FLOPs per step that orthogonalize matrices (zero/optimizer/muon.h): of all ranks, and the most of one.
     double newton_schulz_flops, newton_schulz_most;
 };
 enum status plan_make(const struct engine_options *options, struct plan *out) MUST_CHECK;

@@ -16,7 +16,7 @@
 #include "zero/checkpoint/layout.h"
 #include "zero/checkpoint/run_state.h"
 #include "zero/comm/comm.h"
-#include "zero/partition/loss_scale.h"
+#include "zero/optimizer/rules/loss_scale.h"
 
 #define CHECKPOINT_CHUNK (1 << 20)
 

@@ -1,8 +1,8 @@
 // Reads and checks manifests: zero/checkpoint/manifest.h. The text may be truncated, altered or forged. Its
 // own checksum is checked first, then every member against its bounds and against the table of parameters
 // that the model's sizes give. Relies on cJSON.
+#include "zero/checkpoint/config_model.h"
 #include "zero/checkpoint/manifest.h"
-#include "zero/partition/config_model.h"
 
 #include <inttypes.h>
 #include <math.h>

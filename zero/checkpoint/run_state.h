@@ -20,7 +20,7 @@
 #include "base/text.h"
 #include "data/identity.h"
 #include "options/config.h"
-#include "zero/partition/loss_scale.h"
+#include "zero/optimizer/rules/loss_scale.h"
 
 // An order of training sequences began at `step`: step 0, and each step at which changed data was accepted
 // (checkpoint.accept_new_data).

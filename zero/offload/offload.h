@@ -18,7 +18,7 @@
 #define ZERO_ZERO_OFFLOAD_OFFLOAD_H
 
 #include "zero/offload/placement.h"
-#include "zero/partition/norm.h"
+#include "zero/optimizer/rules/norm.h"
 
 #define OFFLOAD_BUFFERS 2 // staging and upload buffers are used in turn
 

@@ -42,12 +42,13 @@ static void add_span(struct placement *placement, const struct stage_span *span,
 // The end of the first part of `span`, from `begin` on, whose tensors all have the same moments, and are all
 // frozen or not.
 //   like   [out] both of that part
-static size_t alike_end(const struct stage *stage, const struct stage_span *span, size_t begin,
+static size_t alike_end(const struct placement *placement, const struct stage_span *span, size_t begin,
                         struct placement_span *like) {
+    const struct optimizer_groups *groups = placement->groups;
     *like = (struct placement_span){.n_moments = -1};
     for (struct param_overlap it = {0};
-         params_next_overlap(stage->params, span->unit, begin, span->end, &it);) {
-        const struct optimizer_group *group = optimizer_group_of(&stage->groups, it.param);
+         params_next_overlap(placement->stage->params, span->unit, begin, span->end, &it);) {
+        const struct optimizer_group *group = optimizer_group_of(groups, it.param);
         if (like->n_moments >= 0 &&
             (group->n_moments != like->n_moments || group->is_frozen != like->is_frozen))
             return it.begin;
@@ -55,14 +56,14 @@ static size_t alike_end(const struct stage *stage, const struct stage_span *span
         like->is_frozen = group->is_frozen;
     }
     if (like->n_moments < 0) // padding alone
-        like->n_moments = stage->groups.n_moments;
+        like->n_moments = groups->n_moments;
     return span->end;
 }
 
 static void add_stage_span(struct placement *placement, const struct stage_span *span) {
     for (size_t begin = span->begin, end; begin < span->end; begin = end) {
         struct placement_span like;
-        end = alike_end(placement->stage, span, begin, &like);
+        end = alike_end(placement, span, begin, &like);
         size_t middle = host_end(begin, end, &placement->stage->options);
         add_span(placement, span, begin, middle, true, &like);
         add_span(placement, span, middle, end, false, &like);
@@ -152,13 +153,14 @@ static enum status add_side(struct placement *placement, bool on_host, struct re
 }
 
 enum status placement_init(struct placement *placement, const struct stage *stage,
-                           struct region_table *table) {
+                           const struct optimizer_groups *groups, struct region_table *table) {
     static const enum dtype moment_types[] = {[CONFIG_STATE_DTYPE_FP32] = DTYPE_F32,
                                               [CONFIG_STATE_DTYPE_BF16] = DTYPE_BF16,
                                               [CONFIG_STATE_DTYPE_INT8] = DTYPE_I8};
     *placement = (struct placement){.stage = stage,
+                                    .groups = groups,
                                     .moment_type = moment_types[stage->config->optimizer.state_dtype],
-                                    .n_kinds = 1 + stage->groups.n_moments,
+                                    .n_kinds = 1 + groups->n_moments,
                                     .has_average = stage->config->train.ema.type != CONFIG_EMA_NONE};
     list_spans(placement);
     TRY(add_side(placement, false, table));
@@ -190,7 +192,7 @@ struct group_span placement_next_group_span(const struct placement *placement,
     struct group_span found = {0};
     for (struct param_overlap it = {0};
          params_next_overlap(stage->params, span->unit, from, span->end, &it);) {
-        int group = stage->groups.of_param[it.param];
+        int group = placement->groups->of_param[it.param];
         if (found.n > 0 && group != found.group)
             break;
         if (found.n == 0)

@@ -5,6 +5,7 @@
 #ifndef ZERO_ZERO_OFFLOAD_PLACEMENT_H
 #define ZERO_ZERO_OFFLOAD_PLACEMENT_H
 
+#include "zero/optimizer/rules/optimizer_groups.h"
 #include "zero/partition/stage.h"
 
 // Elements that are all updated in one place. Begin and end are multiples of PARAM_ALIGNMENT.
@@ -40,6 +41,7 @@ struct placement_side {
 
 struct placement {
     const struct stage *stage;
+    const struct optimizer_groups *groups;
     enum dtype moment_type; // of m and v
     int n_kinds;            // checkpoint kinds in use: 1 master; 2 and m; 3 and v
     bool has_average;       // and the average of the weights (train.ema)
@@ -52,7 +54,7 @@ struct placement {
 // to `table`. With fp32 the device's master weights are the parameters themselves and not stored here. Call
 // placement_free also after a failure.
 enum status placement_init(struct placement *placement, const struct stage *stage,
-                           struct region_table *table) MUST_CHECK;
+                           const struct optimizer_groups *groups, struct region_table *table) MUST_CHECK;
 void placement_bind(struct placement *placement, const struct region_table *table);
 void placement_free(struct placement *placement);
 

@@ -77,7 +77,6 @@ enum status stage_init(struct stage *stage) {
         partition_init(&stage->own_partition, stage->params, stage_partition(stage->config), stage->world);
         stage->partition = &stage->own_partition;
     }
-    TRY(optimizer_groups_init(&stage->groups, stage->config, stage->params));
     list_owned(stage);
     return record_traces(stage);
 }
@@ -85,7 +84,6 @@ enum status stage_init(struct stage *stage) {
 void stage_free(struct stage *stage) {
     for (int kind = 0; kind < N_TRACES; kind++)
         trace_free(&stage->traces[kind]);
-    optimizer_groups_free(&stage->groups);
     partition_free(&stage->own_partition);
     free(stage->owned);
     free(stage->first_owned);

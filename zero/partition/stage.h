@@ -23,7 +23,6 @@
 #include "model/trace.h"
 #include "options/config.h"
 #include "zero/comm/comm.h"
-#include "zero/partition/optimizer_groups.h"
 #include "zero/partition/partition.h"
 
 #define N_STAGES 4
@@ -60,8 +59,7 @@ struct stage {
     // Made by stage_init.
     struct stage_options options;
     struct partition own_partition;
-    struct optimizer_groups groups; // how each tensor is updated
-    struct stage_span *owned;       // (n_owned) this rank's shard, in the order of units
+    struct stage_span *owned;      // (n_owned) this rank's shard, in the order of units
     int n_owned, *first_owned;     // (n_units + 1) of unit u: owned[first_owned[u]] .. first_owned[u + 1] - 1
     struct trace traces[N_TRACES]; // of the model's passes: the order in which they use units
     // From model_states_bind on.
@@ -70,7 +68,6 @@ struct stage {
 };
 
 // Makes the stage of what is given in it; the rest is zero. Call stage_free also after a failure.
-// STATUS_INVALID: see optimizer_groups_init.
 enum status stage_init(struct stage *stage) MUST_CHECK;
 void stage_free(struct stage *stage);
 

@@ -64,11 +64,12 @@ enum status model_states_init(struct model_states *state, const struct stage *gi
                                              .grads_ready = ready}};
     const struct stage *stage = &state->stage;
     TRY(stage_init(&state->stage));
-    TRY(placement_init(&state->placement, stage, table));
+    TRY(optimizer_groups_init(&state->groups, stage->config, stage->params));
+    TRY(placement_init(&state->placement, stage, &state->groups, table));
     TRY(offload_init(&state->offload, stage, &state->placement, &state->norm, table));
     TRY(parameters_init(&state->parameters, stage, &state->offload, table));
     TRY(gradients_init(&state->gradients, stage, &state->offload, table));
-    TRY(norm_init(&state->norm, stage, table));
+    TRY(norm_init(&state->norm, stage, &state->groups, table));
     return add_chunk_regions(state, table);
 }
 
@@ -95,6 +96,7 @@ void model_states_free(struct model_states *state) {
     offload_free(&state->offload);
     norm_free(&state->norm);
     placement_free(&state->placement);
+    optimizer_groups_free(&state->groups);
     stage_free(&state->stage);
     *state = (struct model_states){0};
 }
@@ -268,9 +270,8 @@ static enum status read_moments(const struct model_states *state, const struct c
                                 int unit, enum checkpoint_kind kind, size_t begin, size_t end, float *out) {
     memset(out, 0, (end - begin) * sizeof *out); // padding
     for (struct param_overlap it = {0}; params_next_overlap(state->stage.params, unit, begin, end, &it);) {
-        const struct optimizer_group *group = optimizer_group_of(&state->stage.groups, it.param);
-        const bool keeps =
-                       optimizer_groups_keep(source->written_by, &state->stage.groups, it.param, (int)kind),
+        const struct optimizer_group *group = optimizer_group_of(&state->groups, it.param);
+        const bool keeps = optimizer_groups_keep(source->written_by, &state->groups, it.param, (int)kind),
                    is_point = group->rule == OPTIMIZER_SCHEDULE_FREE && kind == CHECKPOINT_M;
         if (keeps || is_point)
             TRY(source->read(source->context, keeps ? kind : CHECKPOINT_MASTER, unit, it.begin, it.end,
@@ -348,5 +349,5 @@ struct checkpoint_source model_states_source(struct state_reader *reader) {
 struct checkpoint_kinds model_states_kinds(const struct model_states *state) {
     return (struct checkpoint_kinds){.n = state->placement.n_kinds,
                                      .has_average = state->placement.has_average,
-                                     .n_moments = state->stage.groups.n_moments_of};
+                                     .n_moments = state->groups.n_moments_of};
 }

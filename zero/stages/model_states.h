@@ -22,13 +22,14 @@
 
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/offload/placement.h"
-#include "zero/partition/norm.h"
+#include "zero/optimizer/rules/norm.h"
 #include "zero/stages/gradients.h"
 #include "zero/stages/parameters.h"
 
 struct model_states {
     struct stage stage;
-    struct placement placement; // spans that this rank updates: in stage 0 all, else what it owns
+    struct optimizer_groups groups; // how each tensor is updated
+    struct placement placement;     // spans that this rank updates: in stage 0 all, else what it owns
     struct parameters parameters;
     struct gradients gradients;
     struct offload offload;
@@ -40,12 +41,12 @@ struct model_states {
     void *codes;   // moments as they are stored, if not in fp32
     float *scales; // int8 moments: the scales of `codes`
     struct unit_hooks hooks;
-    bool shows_average; // the parameters are those for evaluation (zero/stages/averaging.h)
+    bool shows_average; // the parameters are those for evaluation (zero/optimizer/averaging.h)
 };
 
 // Plans the states of a stage and adds their regions to `table`. Allocates no state and does not communicate.
 //   given   what stage_init is given
-// Call model_states_free also after a failure.
+// Call model_states_free also after a failure. STATUS_INVALID: see optimizer_groups_init.
 enum status model_states_init(struct model_states *state, const struct stage *given,
                               struct region_table *table) MUST_CHECK;
 // Finds the regions once the table is allocated. From here on the states communicate.

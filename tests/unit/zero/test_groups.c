@@ -210,7 +210,7 @@ static void store(float *to, const cJSON *numbers, size_t n) {
 static void check_result(struct fixture *fixture, const cJSON *tensor, float *weights) {
     const struct param *param = param_of_tensor(fixture, tensor);
     const int index = (int)(param - fixture->params.params);
-    const struct optimizer_group *group = optimizer_group_of(&fixture->state.stage.groups, index);
+    const struct optimizer_group *group = optimizer_group_of(&fixture->state.groups, index);
     const float *weight = floats_of(fixture, weights, param);
     const cJSON *wanted = cJSON_GetObjectItem(tensor, "result"),
                 *given = cJSON_GetObjectItem(tensor, "weight");
@@ -287,7 +287,7 @@ static void test_frozen_tensors(void **state) {
         size_t n_moments = 0;
         for (int i = 0; i < fixture.params.n_params; i++) {
             const struct param *param = &fixture.params.params[i];
-            assert_int_equal(optimizer_groups_freeze(&fixture.state.stage.groups, i), i != trained);
+            assert_int_equal(optimizer_groups_freeze(&fixture.state.groups, i), i != trained);
             for (size_t k = 0; k < param->elements; k++) {
                 floats_of(&fixture, weights, param)[k] = (float)(k + 1) / 8;
                 floats_of(&fixture, grads, param)[k] = i == trained ? (k % 2 ? 0.5f : -0.5f) : NAN;

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "tests/support/expect.h"
-#include "zero/partition/loss_scale.h"
+#include "zero/optimizer/rules/loss_scale.h"
 
 static struct config read_config(const char *json) {
     struct config config;

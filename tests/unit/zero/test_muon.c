@@ -166,11 +166,10 @@ static void check_rounds(const struct params *params, const struct optimizer_gro
     double load[MOST_WORLD] = {0}, total = 0, dearest = 0;
     partition_init(&partition, params, kind, world);
     const struct stage stage = {.params = params,
-                                .groups = *groups,
                                 .partition = &partition,
                                 .world = world,
                                 .options = {.stage = whole ? 0 : 1}};
-    muon_rounds_init(&rounds, &stage, most_elements);
+    muon_rounds_init(&rounds, &stage, groups, most_elements);
     muon_rounds_link(&rounds);
     assert_int_equal(rounds.n_tensors, 12 * 4);
     check_buffers(&rounds);

@@ -86,7 +86,7 @@ static void test_orthogonal_matrices(void **state) {
     }
 }
 
-// One step by the device's operations, in the order of zero/stages/muon.c.
+// One step by the device's operations, in the order of zero/optimizer/muon.c.
 static void run_step(struct bench *bench, const cJSON *gradient, int64_t step_number, double scale) {
     double *grad = numbers_of(gradient);
     bench_put(bench, BENCH_GRAD, grad);

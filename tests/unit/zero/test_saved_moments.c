@@ -88,7 +88,7 @@ static uint64_t count_moments(const struct fixture *fixture) {
         const bool is_last = i + 1 == unit->first_param + unit->n_params;
         const uint64_t elements =
             (is_last ? unit->elements : params->params[i + 1].offset) - params->params[i].offset;
-        existing += (uint64_t)optimizer_group_of(&fixture->state.stage.groups, i)->n_moments * elements;
+        existing += (uint64_t)optimizer_group_of(&fixture->state.groups, i)->n_moments * elements;
     }
     return existing;
 }
@@ -99,7 +99,7 @@ static void check(const char *json) {
     save(&fixture);
     update(&fixture, 3);
     const uint64_t existing = count_moments(&fixture);
-    assert_true(existing < (uint64_t)fixture.state.stage.groups.n_moments * fixture.params.n_elements);
+    assert_true(existing < (uint64_t)fixture.state.groups.n_moments * fixture.params.n_elements);
     assert_int_equal(go_on(json, &fixture), (fixture.params.n_elements + existing) * sizeof(float));
     fixture_close(&fixture);
 }

@@ -1,11 +1,11 @@
 // The sum of squares of a rank's gradients of one micro-batch, for the gradient noise scale
 // (trainer/schedule.h). The gradients are read when the model says that they are ready, before
 // they are reduced, and squares are added tensor by tensor: the same bits in every stage.
-#ifndef ZERO_ZERO_STAGES_NOISE_PROBE_H
-#define ZERO_ZERO_STAGES_NOISE_PROBE_H
+#ifndef ZERO_ZERO_OPTIMIZER_NOISE_PROBE_H
+#define ZERO_ZERO_OPTIMIZER_NOISE_PROBE_H
 
 #include "model/hooks.h"
-#include "zero/partition/optimizer_groups.h"
+#include "zero/optimizer/rules/optimizer_groups.h"
 
 // How many doubles of device memory a probe takes.
 size_t noise_probe_elements(const struct params *params);

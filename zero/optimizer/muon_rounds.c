@@ -1,5 +1,5 @@
-// See zero/stages/muon_rounds.h.
-#include "zero/stages/muon_rounds.h"
+// See zero/optimizer/muon_rounds.h.
+#include "zero/optimizer/muon_rounds.h"
 
 #include <stdlib.h>
 
@@ -223,7 +223,8 @@ static void fill_buffers(struct muon_rounds *rounds) {
     free(filled);
 }
 
-void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage, size_t most_elements) {
+void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage,
+                      const struct optimizer_groups *groups, size_t most_elements) {
     const struct params *params = stage->params;
     *rounds = (struct muon_rounds){.params = params,
                                    .partition = stage->partition,
@@ -232,7 +233,7 @@ void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage, siz
                                    .most_elements = most_elements};
     rounds->tensors = allocate((size_t)params->n_params, sizeof *rounds->tensors);
     for (int i = 0; i < params->n_params; i++)
-        if (optimizer_groups_orthogonalize(&stage->groups, i))
+        if (optimizer_groups_orthogonalize(groups, i))
             rounds->tensors[rounds->n_tensors++] = (struct muon_tensor){
                 .param = i, .rows = params->params[i].shape[0], .flops = flops_of(&params->params[i])};
     assign_workers(rounds);

@@ -1,5 +1,5 @@
-// See zero/partition/optimizer_groups.h.
-#include "zero/partition/optimizer_groups.h"
+// See zero/optimizer/rules/optimizer_groups.h.
+#include "zero/optimizer/rules/optimizer_groups.h"
 
 #include <fnmatch.h>
 #include <stdio.h>

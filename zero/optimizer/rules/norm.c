@@ -1,5 +1,5 @@
 // Partial sums are few, so one thread of the device adds them, in order.
-#include "zero/partition/norm.h"
+#include "zero/optimizer/rules/norm.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,16 +15,17 @@ size_t norm_partials(const struct optimizer_groups *groups, const struct params 
     return n;
 }
 
-enum status norm_init(struct norm *norm, const struct stage *stage, struct region_table *table) {
+enum status norm_init(struct norm *norm, const struct stage *stage, const struct optimizer_groups *groups,
+                      struct region_table *table) {
     *norm = (struct norm){
         .stage = stage,
+        .groups = groups,
         .first_partial = allocate((size_t)stage->n_owned + 1, sizeof *norm->first_partial),
     };
     for (int i = 0; i < stage->n_owned; i++) {
         const struct stage_span *span = &stage->owned[i];
         norm->first_partial[i + 1] =
-            norm->first_partial[i] +
-            norm_partials(&stage->groups, stage->params, span->unit, span->begin, span->end);
+            norm->first_partial[i] + norm_partials(groups, stage->params, span->unit, span->begin, span->end);
     }
     TRY(region_add(table, REGION_DATA, stage->device->place, DTYPE_F64,
                    norm->first_partial[stage->n_owned] + 1, &norm->partials_region, "norm: sums of squares"));
@@ -46,8 +47,8 @@ enum status norm_add(struct norm *norm, struct stream *stream, int i, const floa
     const struct stage *stage = norm->stage;
     const struct stage_span *span = &stage->owned[i];
     double *partial = norm->partials + norm->first_partial[i];
-    for (struct trained_span it = {0}; optimizer_groups_next_trained(&stage->groups, stage->params,
-                                                                     span->unit, span->begin, span->end, &it);
+    for (struct trained_span it = {0};
+         optimizer_groups_next_trained(norm->groups, stage->params, span->unit, span->begin, span->end, &it);
          partial += sum_squares_partials(it.end - it.begin))
         TRY(stage->device->ops->sum_squares(stream,
                                             &(struct sum_squares_args){.partial = partial,

@@ -4,13 +4,15 @@
 // Determinism: squares are summed in blocks of SUM_SQUARES_BLOCK elements, then blocks, spans and ranks are
 // added in order, all in double. The bits are the same on every rank and in every stage, whether spans are
 // added during backward or after it.
-#ifndef ZERO_ZERO_PARTITION_NORM_H
-#define ZERO_ZERO_PARTITION_NORM_H
+#ifndef ZERO_ZERO_OPTIMIZER_RULES_NORM_H
+#define ZERO_ZERO_OPTIMIZER_RULES_NORM_H
 
+#include "zero/optimizer/rules/optimizer_groups.h"
 #include "zero/partition/stage.h"
 
 struct norm {
     const struct stage *stage;
+    const struct optimizer_groups *groups;
     size_t *first_partial; // (n_owned + 1) the first block of an owned span in `partials`
     int partials_region, host_region;
     double *partials; // sum of squares of each block, then one element for their sum, on the device
@@ -21,7 +23,8 @@ struct norm {
 size_t norm_partials(const struct optimizer_groups *groups, const struct params *params, int unit,
                      size_t begin, size_t end);
 // Adds regions for the partial sums to `table`. Call norm_free also after a failure.
-enum status norm_init(struct norm *norm, const struct stage *stage, struct region_table *table) MUST_CHECK;
+enum status norm_init(struct norm *norm, const struct stage *stage, const struct optimizer_groups *groups,
+                      struct region_table *table) MUST_CHECK;
 void norm_bind(struct norm *norm, const struct region_table *table);
 void norm_free(struct norm *norm);
 

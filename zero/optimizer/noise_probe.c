@@ -1,5 +1,5 @@
 // Wraps the hooks of a stage.
-#include "zero/stages/noise_probe.h"
+#include "zero/optimizer/noise_probe.h"
 
 #include "kernels/ops.h"
 

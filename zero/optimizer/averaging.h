@@ -3,8 +3,8 @@
 //   train.ema             average, an fp32 array of the optimizer's states (STATE_AVERAGE)
 //   schedule-free AdamW   x = y + (1 - 1 / beta1) (z - y): y are the weights, z is in the place of m
 // Both are elementwise, so that an element has the same bits in every stage, on the device and on the host.
-#ifndef ZERO_ZERO_STAGES_AVERAGING_H
-#define ZERO_ZERO_STAGES_AVERAGING_H
+#ifndef ZERO_ZERO_OPTIMIZER_AVERAGING_H
+#define ZERO_ZERO_OPTIMIZER_AVERAGING_H
 
 #include "zero/stages/model_states.h"
 

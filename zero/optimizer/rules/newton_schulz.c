@@ -1,6 +1,6 @@
-// See zero/stages/newton_schulz.h. Steps alternate between y and x: with an odd number of them the last one
-// writes to x what began in y.
-#include "zero/stages/newton_schulz.h"
+// See zero/optimizer/rules/newton_schulz.h. Steps alternate between y and x: with an odd number of them the
+// last one writes to x what began in y.
+#include "zero/optimizer/rules/newton_schulz.h"
 
 #include <assert.h>
 

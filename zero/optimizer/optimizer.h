@@ -5,11 +5,11 @@
 // device decides (kernels/ops.h: update_decide), so that the host can issue the next step before it knows.
 // Messages go through pinned memory. There are STEP_SLOTS of it: the host writes one slot while the device
 // still reads the other.
-#ifndef ZERO_ZERO_STAGES_OPTIMIZER_H
-#define ZERO_ZERO_STAGES_OPTIMIZER_H
+#ifndef ZERO_ZERO_OPTIMIZER_OPTIMIZER_H
+#define ZERO_ZERO_OPTIMIZER_OPTIMIZER_H
 
+#include "zero/optimizer/muon.h"
 #include "zero/stages/model_states.h"
-#include "zero/stages/muon.h"
 
 #define STEP_SLOTS 2
 
@@ -30,7 +30,7 @@ struct step_message {
 struct optimizer {
     struct model_states *state;
     // Where the host decides, the caller sets the weight with which the next update's weights enter the
-    // average (zero/stages/averaging.h); 0: they do not.
+    // average (zero/optimizer/averaging.h); 0: they do not.
     float average_weight;
     int memory_region, gathered_region, messages_region, spans_region;
     struct step_memory *memory;

@@ -1,19 +1,19 @@
 // Muon over the model states (Jordan 2024; scale "moonlight": arXiv 2502.16982): of each matrix inside a
-// block the momentum's direction is orthogonalized (zero/stages/newton_schulz.h) and scaled; the other
-// tensors are AdamW's, by the elementwise rules.
+// block the momentum's direction is orthogonalized (zero/optimizer/rules/newton_schulz.h) and scaled; the
+// other tensors are AdamW's, by the elementwise rules.
 //
-// A step, round by round (zero/stages/muon_rounds.h): momentum and direction at the owners, element by
+// A step, round by round (zero/optimizer/muon_rounds.h): momentum and direction at the owners, element by
 // element; an exchange of directions to the workers, whose devices orthogonalize, a batch of matrices at once
 // on a GPU; an exchange back; the weights, element by element. Nothing waits for the host, so that the
 // device may decide whether the step is skipped.
 //
 // Determinism: a tensor is orthogonalized by one rank from the same bits in every stage and partition, so the
 // bits of a run are the same wherever the gradients' are.
-#ifndef ZERO_ZERO_STAGES_MUON_H
-#define ZERO_ZERO_STAGES_MUON_H
+#ifndef ZERO_ZERO_OPTIMIZER_MUON_H
+#define ZERO_ZERO_OPTIMIZER_MUON_H
 
+#include "zero/optimizer/muon_rounds.h"
 #include "zero/stages/model_states.h"
-#include "zero/stages/muon_rounds.h"
 
 struct muon {
     struct model_states *state;

@@ -1,8 +1,8 @@
 // The table of optimizers, and which tensors each updates. A group is a set of tensors that are updated
 // alike: by one rule, with one learning rate and one weight decay (a parameter group of torch.optim). Sizing,
 // the update, plans and checkpoints read these tables; nothing else asks which optimizer a run has.
-#ifndef ZERO_ZERO_PARTITION_OPTIMIZER_GROUPS_H
-#define ZERO_ZERO_PARTITION_OPTIMIZER_GROUPS_H
+#ifndef ZERO_ZERO_OPTIMIZER_RULES_OPTIMIZER_GROUPS_H
+#define ZERO_ZERO_OPTIMIZER_RULES_OPTIMIZER_GROUPS_H
 
 #include "kernels/ops.h"
 #include "model/params.h"
@@ -12,7 +12,7 @@
 struct optimizer_group {
     bool is_frozen;           // the tensors do not change, and are no part of the gradient norm
     enum optimizer_rule rule; // OPTIMIZER_MUON: of the momentum, whose direction is orthogonalized matrix by
-                              // matrix (zero/stages/muon.h)
+                              // matrix (zero/optimizer/muon.h)
     int n_moments;            // per element: 0, 1 (m), 2 (m and v); SGD without momentum has 0
     double lr_scale;          // of the schedule's learning rate
     double weight_decay;

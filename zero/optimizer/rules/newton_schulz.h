@@ -13,8 +13,8 @@
 // for all of its multiprocessors.
 //
 // Determinism: the bits depend on the matrix, the device and its number of threads, not on the batch.
-#ifndef ZERO_ZERO_STAGES_NEWTON_SCHULZ_H
-#define ZERO_ZERO_STAGES_NEWTON_SCHULZ_H
+#ifndef ZERO_ZERO_OPTIMIZER_RULES_NEWTON_SCHULZ_H
+#define ZERO_ZERO_OPTIMIZER_RULES_NEWTON_SCHULZ_H
 
 #include "base/region.h"
 #include "kernels/device.h"

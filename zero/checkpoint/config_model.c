@@ -1,4 +1,4 @@
-#include "zero/partition/config_model.h"
+#include "zero/checkpoint/config_model.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 // The rules only: the trainer detects overflows, by the global norm.
-#include "zero/partition/loss_scale.h"
+#include "zero/optimizer/rules/loss_scale.h"
 
 #include <math.h>
 #include <stdio.h>

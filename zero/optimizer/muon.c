@@ -1,5 +1,5 @@
-// See zero/stages/muon.h.
-#include "zero/stages/muon.h"
+// See zero/optimizer/muon.h.
+#include "zero/optimizer/muon.h"
 
 #include <assert.h>
 #include <math.h>
@@ -18,7 +18,7 @@ static enum status plan_products(struct muon *muon, struct region_table *table) 
     for (int i = 0; i < params->n_params; i++) {
         struct matrix_shape of[PARAM_PARTS_MOST];
         int64_t first_row[PARAM_PARTS_MOST];
-        if (!optimizer_groups_orthogonalize(&stage->groups, i))
+        if (!optimizer_groups_orthogonalize(&muon->state->groups, i))
             continue;
         const int n_parts = muon_matrices(&params->params[i], of, first_row);
         for (int part = 0; part < n_parts; part++) {
@@ -84,12 +84,12 @@ enum status muon_init(struct muon *muon, struct model_states *state, struct regi
     const struct stage *stage = &state->stage;
     const enum region_place place = stage->device->place;
     *muon = (struct muon){.state = state, .type = newton_schulz_type(stage->type)};
-    if (!stage->groups.has_muon)
+    if (!state->groups.has_muon)
         return STATUS_OK;
     if (stage->options.offload_optimizer) // options/rules.c names it; --fit tries such settings
         return FAIL(STATUS_INVALID, "optimizer.type=muon works without offload_optimizer only");
     TRY(plan_products(muon, table));
-    muon_rounds_init(&muon->rounds, stage, muon->products.most_elements);
+    muon_rounds_init(&muon->rounds, stage, &state->groups, muon->products.most_elements);
     TRY(make_batches(muon));
     TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.tensor_elements,
                    &muon->tensors_region, "Muon: tensors"));
@@ -117,7 +117,7 @@ static const struct param *param_of_slice(const struct muon *muon, const struct 
 }
 
 static int group_of_slice(const struct muon *muon, const struct muon_slice *slice) {
-    return muon->state->stage.groups.of_param[muon->rounds.tensors[slice->tensor].param];
+    return muon->state->groups.of_param[muon->rounds.tensors[slice->tensor].param];
 }
 
 static void *slice_at(const struct muon *muon, const struct muon_slice *slice) {
@@ -138,8 +138,8 @@ static struct optimizer_span span_of_slice(const struct muon *muon, const struct
                                    .grad = model_states_gradients_at(state, placed) + offset,
                                    .n = slice->end - slice->begin,
                                    .first = state->stage.params->units[unit].offset + slice->begin,
-                                   .lr_scale = state->stage.groups.groups[group].lr_scale,
-                                   .weight_decay = state->stage.groups.groups[group].weight_decay,
+                                   .lr_scale = state->groups.groups[group].lr_scale,
+                                   .weight_decay = state->groups.groups[group].weight_decay,
                                    .group = group};
 }
 

@@ -1,6 +1,6 @@
 // The model that the options of a config describe: the same for a new run and for a checkpoint.
-#ifndef ZERO_ZERO_PARTITION_CONFIG_MODEL_H
-#define ZERO_ZERO_PARTITION_CONFIG_MODEL_H
+#ifndef ZERO_ZERO_CHECKPOINT_CONFIG_MODEL_H
+#define ZERO_ZERO_CHECKPOINT_CONFIG_MODEL_H
 
 #include "model/gpt_config.h"
 #include "options/config.h"

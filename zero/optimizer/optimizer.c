@@ -1,5 +1,5 @@
 // All spans of the device are updated by one call, issued before the host updates its own.
-#include "zero/stages/optimizer.h"
+#include "zero/optimizer/optimizer.h"
 
 #include <assert.h>
 #include <math.h>
@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "kernels/update.h"
-#include "zero/stages/averaging.h"
+#include "zero/optimizer/averaging.h"
 
 // ---- planning and binding
 
@@ -25,7 +25,7 @@ struct device_span {
 
 // Moves to the next one; begin with {0}. Adjacent tensors of one group are one span.
 static bool next_device_span(const struct optimizer *optimizer, struct device_span *at) {
-    const struct optimizer_group *groups = optimizer->state->stage.groups.groups;
+    const struct optimizer_group *groups = optimizer->state->groups.groups;
     const struct placement *placement = &optimizer->state->placement;
     for (; is_next_on_device(placement, &at->i); at->i++, at->span = (struct group_span){0})
         while ((at->span = placement_next_group_span(placement, &placement->spans[at->i], &at->span)).n > 0)
@@ -35,16 +35,17 @@ static bool next_device_span(const struct optimizer *optimizer, struct device_sp
 }
 
 static enum optimizer_rule rule_of(const struct optimizer *optimizer, const struct group_span *span) {
-    return optimizer->state->stage.groups.groups[span->group].rule;
+    return optimizer->state->groups.groups[span->group].rule;
 }
 
 // The arguments of all groups with a rule differ in the learning rate and the weight decay only. False if no
 // group has one.
 static bool init_rules(struct optimizer *optimizer) {
     const struct stage *stage = &optimizer->state->stage;
+    const struct optimizer_groups *groups = &optimizer->state->groups;
     bool any = false;
-    for (int i = 0; i < stage->groups.n; i++) {
-        const struct optimizer_group *group = &stage->groups.groups[i];
+    for (int i = 0; i < groups->n; i++) {
+        const struct optimizer_group *group = &groups->groups[i];
         if (!optimizer_group_is_elementwise(group))
             continue;
         const struct optimizer_step_args step = optimizer_group_step(stage->config, group, 1, 0);
@@ -90,7 +91,7 @@ enum status optimizer_init(struct optimizer *optimizer, struct model_states *sta
 static struct optimizer_span span_at(const struct optimizer *optimizer, const struct device_span *at) {
     const struct model_states *state = optimizer->state;
     const struct placement_span *placed = &state->placement.spans[at->i];
-    const struct optimizer_group *group = &state->stage.groups.groups[at->span.group];
+    const struct optimizer_group *group = &state->groups.groups[at->span.group];
     const size_t offset = at->span.offset;
     return (struct optimizer_span){
         .state = model_states_optimizer_at(state, placed, offset),
@@ -209,7 +210,7 @@ static enum status step_span(const struct optimizer *optimizer, const struct opt
                              const struct group_span *span, void *param) {
     const struct model_states *state = optimizer->state;
     struct optimizer_step_args args = optimizer_group_step(
-        optimizer->state->stage.config, &state->stage.groups.groups[span->group], call->step, call->lr);
+        optimizer->state->stage.config, &state->groups.groups[span->group], call->step, call->lr);
     args.state = model_states_optimizer_at(state, placed, span->offset);
     args.param = param;
     args.grad = model_states_gradients_at(state, placed) + span->offset;
@@ -269,9 +270,9 @@ struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t ste
                                   double loss_scale, double n_tokens) {
     struct update_plan plan = {
         .step = step, .lr = lr, .loss_scale = loss_scale, .loss_factor = (float)(loss_scale / n_tokens)};
-    for (int i = 0; i < optimizer->state->stage.groups.n; i++) {
+    for (int i = 0; i < optimizer->state->groups.n; i++) {
         const struct optimizer_step_args args = optimizer_group_step(
-            optimizer->state->stage.config, &optimizer->state->stage.groups.groups[i], step, lr);
+            optimizer->state->stage.config, &optimizer->state->groups.groups[i], step, lr);
         plan.constants[i] = optimizer_constants_of(&args);
     }
     return plan;

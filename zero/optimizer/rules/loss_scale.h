@@ -4,8 +4,8 @@
 //
 // Sources: Mixed Precision Training (arXiv 1710.03740); names and rules of DeepSpeed's DynamicLossScaler
 // (scale factor 2; hysteresis is refilled when the scale grows).
-#ifndef ZERO_ZERO_PARTITION_LOSS_SCALE_H
-#define ZERO_ZERO_PARTITION_LOSS_SCALE_H
+#ifndef ZERO_ZERO_OPTIMIZER_RULES_LOSS_SCALE_H
+#define ZERO_ZERO_OPTIMIZER_RULES_LOSS_SCALE_H
 
 #include <stdbool.h>
 #include <stdint.h>

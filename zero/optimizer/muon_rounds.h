@@ -12,11 +12,12 @@
 // A rank's slices of a tensor are the elements that it updates: in stage 0 all, else those that it owns. The
 // slices of a round lie one after another in one buffer. Two exchanges make a round: directions from the
 // slices to the workers, and what they make of them back to the slices.
-#ifndef ZERO_ZERO_STAGES_MUON_ROUNDS_H
-#define ZERO_ZERO_STAGES_MUON_ROUNDS_H
+#ifndef ZERO_ZERO_OPTIMIZER_MUON_ROUNDS_H
+#define ZERO_ZERO_OPTIMIZER_MUON_ROUNDS_H
 
+#include "zero/optimizer/rules/newton_schulz.h"
+#include "zero/optimizer/rules/optimizer_groups.h"
 #include "zero/partition/stage.h"
-#include "zero/stages/newton_schulz.h"
 
 struct muon_tensor {
     int param;    // index in params->params
@@ -65,7 +66,8 @@ int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PA
 
 // Lists the rounds of a stage.
 //   most_elements  of a rank in a round
-void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage, size_t most_elements);
+void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage,
+                      const struct optimizer_groups *groups, size_t most_elements);
 // Makes the transfers of all rounds.
 void muon_rounds_link(struct muon_rounds *rounds);
 void muon_rounds_free(struct muon_rounds *rounds);

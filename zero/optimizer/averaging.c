@@ -1,6 +1,6 @@
-// See zero/stages/averaging.h. The gradients of a span are as many fp32 elements in the same memory as its
+// See zero/optimizer/averaging.h. The gradients of a span are as many fp32 elements in the same memory as its
 // master weights, and the next step overwrites them. Their padding is zero, as that of the weights is.
-#include "zero/stages/averaging.h"
+#include "zero/optimizer/averaging.h"
 
 #include "kernels/update.h"
 #include "zero/offload/offload.h"
