@@ -235,8 +235,7 @@ enum status checkpoints_load_states(struct run *run, struct checkpoint *from) {
 static bool reduces_every_micro_batch(const struct config *config) {
     const bool may_have_several = config->train.gradient_accumulation_steps > 1 ||
                                   config->train.batch_size_schedule.n > 0 || config->train.max_batch_size > 0;
-    return may_have_several &&
-           (config->zero_optimization.stage >= 2 || config->zero_optimization.reduce_every_micro_batch);
+    return may_have_several && stage_reduces_every_micro_batch(config);
 }
 
 // The ranks and the stage may change in a run. Says whether its bits are then those of a run that went on.

@@ -234,7 +234,6 @@ static size_t program_memory(const struct engine_options *options, size_t model_
 }
 
 static enum status make_model(struct setup *setup) {
-    struct comm_volume volume;
     struct run *run = &setup->trainer->run;
     struct region_table *table = &run->memory.table;
     const struct engine_options options = run_engine_options(run);
@@ -245,7 +244,8 @@ static enum status make_model(struct setup *setup) {
             generator_set_end_of_text(run->engine.generator,
                                       training_data_document_start(&setup->trainer->data));
     }
-    comm_volume_make(&run->engine, run_micro_batches(run, batch_sizes_at(&run->batches, run->step)), &volume);
+    const struct comm_volume volume =
+        engine_volume(&run->engine, run_micro_batches(run, batch_sizes_at(&run->batches, run->step)));
     plan_print(table, &volume, run->comm->world, run->engine.gpt);
     TRY(run_agree(run, check_memory(run)));
     setup->trainer->output.program_bytes = program_memory(&options, region_place_bytes(table, REGION_HOST));
@@ -348,7 +348,7 @@ static void describe_overlap(const struct run *run, struct text *when) {
                     most = (long long)(params->n_elements - params->units[0].elements);
     if (!config->zero_optimization.overlap_comm)
         text_add(when, "between computations");
-    else if (config->zero_optimization.stage >= 2 || bucket <= most)
+    else if (stage_shards_grads(config) || bucket <= most)
         text_add(when, "while computing");
     else
         text_add(when,

@@ -402,7 +402,7 @@ static enum status give_up_step(struct steps *steps, enum status batch_status) {
 static void take_batch_size(struct steps *steps, int64_t batch_size) {
     const int64_t n_micro = run_micro_batches(steps->run, batch_size);
     if (n_micro != steps->volume_micro_batches)
-        comm_volume_make(&steps->run->engine, n_micro, &steps->volume);
+        steps->volume = engine_volume(&steps->run->engine, n_micro);
     steps->volume_micro_batches = n_micro;
     progress_micro_batches(&steps->output->progress, n_micro);
 }

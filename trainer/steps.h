@@ -7,7 +7,6 @@
 #define ZERO_TRAINER_STEPS_H
 
 #include "trainer/pacing.h"
-#include "trainer/plan/comm_volume.h"
 #include "trainer/run_output.h"
 #include "trainer/spikes.h"
 #include "trainer/training_data.h"

@@ -6,7 +6,7 @@
 
 bool engine_has_generator(const struct engine_options *options) {
     return options->config->train.sample_every > 0 &&
-           (options->rank == 0 || options->config->zero_optimization.stage == 3);
+           (options->rank == 0 || stage_shards_params(options->config));
 }
 
 size_t engine_links_bytes(const struct engine_options *options) {
@@ -72,6 +72,16 @@ enum status engine_plan(struct engine *engine, const struct engine_options *opti
     *engine = (struct engine){0};
     TRY(engine_plan_states(engine, options, table));
     return engine_plan_model(engine, options, table);
+}
+
+struct comm_volume engine_volume(const struct engine *engine, int64_t n_micro_batches) {
+    struct comm_volume volume = {0};
+    if (engine->state.stage.world == 1)
+        return volume;
+    gradients_volume(&engine->state.gradients, n_micro_batches, &volume);
+    parameters_volume(&engine->state.parameters, n_micro_batches, &volume);
+    muon_volume(&engine->optimizer.muon, &volume);
+    return volume;
 }
 
 enum status engine_bind(struct engine *engine, const struct region_table *table, struct stream *stream,

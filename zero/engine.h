@@ -48,6 +48,15 @@ enum status engine_plan_states(struct engine *engine, const struct engine_option
 enum status engine_plan_model(struct engine *engine, const struct engine_options *options,
                               struct region_table *table) MUST_CHECK;
 
+// What this rank sends per step of n_micro_batches (gradient_accumulation_steps), by operation: the sum of
+// what the gradients, the parameters and Muon send. Evaluation and samples are not counted. The engine need
+// not be bound. A run measures the same (metrics.jsonl: comm_bytes, comm_calls), and tests assert that both
+// agree.
+//
+// Source: ZeRO (arXiv 1910.02054), section 7: 2 P (N - 1) / N elements per step and rank in stages 0 to 2,
+// 3 P (N - 1) / N in stage 3, for P parameters and N ranks; here with the exact shards of a partition.
+struct comm_volume engine_volume(const struct engine *engine, int64_t n_micro_batches);
+
 // Binds the engine to the memory of an allocated table.
 //   host   the CPU's device, for optimizer states kept on the host (see model_states_bind)
 enum status engine_bind(struct engine *engine, const struct region_table *table, struct stream *stream,

@@ -154,10 +154,9 @@ static bool fits(const struct ladder *ladder, const struct fit_proposal *one) {
 // True if both configs round and sum gradients in the same order: the same micro-batch size and, with several
 // micro-batches, both or neither reduce after each one (zero_optimization.reduce_every_micro_batch).
 static bool sums_alike(const struct config *a, const struct config *b) {
-    bool every = a->zero_optimization.reduce_every_micro_batch;
     return a->train.micro_batch_size == b->train.micro_batch_size &&
-           (a->train.gradient_accumulation_steps == 1 || every ||
-            (a->zero_optimization.stage >= 2) == (b->zero_optimization.stage >= 2));
+           (a->train.gradient_accumulation_steps == 1 ||
+            stage_reduces_every_micro_batch(a) == stage_reduces_every_micro_batch(b));
 }
 
 static enum status describe(const struct ladder *ladder, setting taken, struct fit_proposal *out) {

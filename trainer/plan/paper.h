@@ -5,17 +5,11 @@
 #ifndef ZERO_TRAINER_PLAN_PAPER_H
 #define ZERO_TRAINER_PLAN_PAPER_H
 
-#define PAPER_PARAM_BYTES     2.0
-#define PAPER_GRAD_BYTES      2.0
-#define PAPER_OPTIMIZER_BYTES 12.0
-
 // Bytes per rank. Stage 0 is plain data parallelism: 16 P; 1: 4 P + 12 P / N;
 // 2: 2 P + 14 P / N; 3: 16 P / N.
 static inline double paper_bytes(int stage, double n_params, double n_ranks) {
-    double params = PAPER_PARAM_BYTES / (stage >= 3 ? n_ranks : 1);
-    double grads = PAPER_GRAD_BYTES / (stage >= 2 ? n_ranks : 1);
-    double optimizer = PAPER_OPTIMIZER_BYTES / (stage >= 1 ? n_ranks : 1);
-    return n_params * (params + grads + optimizer);
+    static const double whole[] = {16, 4, 2, 0}; // per parameter on every rank; the rest of 16 is sharded
+    return n_params * (whole[stage] + (16 - whole[stage]) / n_ranks);
 }
 
 #endif

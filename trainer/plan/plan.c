@@ -1,5 +1,5 @@
-// Memory is counted by adding the run's own regions, communication by formula. A run measures both, and tests
-// compare.
+// Memory is counted by adding the run's own regions, communication by the modules that send. A run measures
+// both, and tests compare.
 #include "trainer/plan/plan.h"
 
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static enum status count(const struct engine_options *options, adder add, struct
         for (int further = 0; further < 2 && engine.gpt; further++)
             plan->work[further] = *gpt_work_of(engine.gpt, further);
         if (engine.state.stage.params) { // the states were laid out
-            comm_volume_make(&engine, options->config->train.gradient_accumulation_steps, &plan->volume);
+            plan->volume = engine_volume(&engine, options->config->train.gradient_accumulation_steps);
             muon_flops(&engine.optimizer.muon, &plan->newton_schulz_flops, &plan->newton_schulz_most);
         }
     }

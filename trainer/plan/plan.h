@@ -2,11 +2,10 @@
 // (zero/engine.h) is used, so a plan is exact, for any rank of any number of ranks.
 //
 // Source: model states of 16 P bytes as in ZeRO (arXiv 1910.02054, section 5), with the types of this program
-// and the exact shards of a partition. Communication: trainer/plan/comm_volume.h.
+// and the exact shards of a partition. Communication: engine_volume (zero/engine.h).
 #ifndef ZERO_TRAINER_PLAN_PLAN_H
 #define ZERO_TRAINER_PLAN_PLAN_H
 
-#include "trainer/plan/comm_volume.h"
 #include "zero/engine.h"
 
 // Host memory that the program of a rank takes besides its model memory: code, libraries, stacks, buffers of

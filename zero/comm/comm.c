@@ -24,6 +24,14 @@ const char *comm_operation_name(enum comm_operation operation) {
     return names[operation];
 }
 
+uint64_t comm_volume_bytes(const struct comm_volume *volume) {
+    return volume->bytes[COMM_REDUCE_SCATTER] + volume->bytes[COMM_ALL_GATHER] + volume->bytes[COMM_EXCHANGE];
+}
+
+uint64_t comm_volume_calls(const struct comm_volume *volume) {
+    return volume->calls[COMM_REDUCE_SCATTER] + volume->calls[COMM_ALL_GATHER] + volume->calls[COMM_EXCHANGE];
+}
+
 // ---- bulk collectives
 
 // With one rank, whatever the backend, a bulk collective is a copy or an addition on the caller's stream:

@@ -43,6 +43,14 @@ enum comm_operation {
 };
 const char *comm_operation_name(enum comm_operation operation); // "reduce_scatter", ...
 
+// What one rank sends in one step, as the modules that send it plan it (zero/engine.h).
+struct comm_volume {
+    uint64_t bytes[N_COMM_OPERATIONS], calls[N_COMM_OPERATIONS];
+};
+// Sums over reduce-scatter, all-gather and exchange. Broadcasts and control messages are left out.
+uint64_t comm_volume_bytes(const struct comm_volume *volume);
+uint64_t comm_volume_calls(const struct comm_volume *volume);
+
 // Totals of this rank since it was opened.
 struct comm_traffic {
     uint64_t bytes[N_COMM_OPERATIONS]; // payload sent to other ranks
@@ -70,7 +78,7 @@ struct comm {
     int local_processors;        // CPUs of all ranks of the machine
     char place[80];              // "on HOST: ", before this rank's messages; "" where all ranks are on one
     const struct comm_backend *backend;
-    struct rank_state *state;    // what this rank shows to the others; NULL with one rank
+    struct rank_state *state; // what this rank shows to the others; NULL with one rank
     atomic_llong hang_ms;        // how long to wait for a rank that shows no progress; 0: without limit
     atomic_uint known_failure;   // status_serial() of the failure that every rank knows of; 0: none
     atomic_ullong known_at;      // collectives issued when it became known

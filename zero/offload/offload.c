@@ -166,8 +166,9 @@ static enum status load(struct offload *offload, int unit) {
 
 // Stage 0 updates every element on every rank, and has all sums only after the all-gather.
 static bool sends_at_the_end(const struct offload *offload) {
-    const struct stage_options *options = &offload->stage->options;
-    return options->stage == 0 && (offload->stage->world > 1 || options->reduce_every_micro_batch);
+    const struct stage *stage = offload->stage;
+    return !stage_shards_optimizer(stage->config) &&
+           (stage->world > 1 || stage_reduces_every_micro_batch(stage->config));
 }
 
 enum status offload_begin(struct offload *offload, bool last, bool accumulating) {

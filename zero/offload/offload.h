@@ -59,7 +59,7 @@ static inline bool offload_is_on(const struct offload *offload) {
 }
 // True if gradients pass through staging buffers.
 static inline bool offload_uses_staging(const struct offload *offload) {
-    return offload_is_on(offload) && stage_shards_grads(offload->stage);
+    return offload_is_on(offload) && stage_shards_grads(offload->stage->config);
 }
 // How many gradients of this rank's shard stay on the device. Without offload all of them.
 static inline size_t offload_device_elements(const struct offload *offload) {

@@ -73,13 +73,13 @@ static void add_stage_span(struct placement *placement, const struct stage_span 
 static void list_spans(struct placement *placement) {
     const struct stage *stage = placement->stage;
     const struct params *params = stage->params;
-    const size_t n_spans = (size_t)(stage->options.stage == 0 ? params->n_units : stage->n_owned);
+    const size_t n_spans = (size_t)(stage_shards_optimizer(stage->config) ? stage->n_owned : params->n_units);
     // A span is cut where a tensor begins, and in two for host and device.
     placement->spans = allocate(2 * (n_spans + (size_t)params->n_params), sizeof *placement->spans);
     placement->first_span = allocate((size_t)params->n_units + 1, sizeof *placement->first_span);
     for (int unit = 0; unit < params->n_units; unit++) {
         const struct param_unit *u = &params->units[unit];
-        if (stage->options.stage == 0)
+        if (!stage_shards_optimizer(stage->config))
             add_stage_span(placement,
                            &(struct stage_span){.unit = unit, .end = u->elements, .model_offset = u->offset});
         else

@@ -289,9 +289,11 @@ enum status muon_skip(const struct muon *muon, struct stream *stream) {
     return STATUS_OK;
 }
 
-void muon_traffic(const struct muon *muon, uint64_t *bytes, uint64_t *calls) {
-    muon_rounds_traffic(&muon->rounds, muon->state ? muon->state->stage.rank : 0, bytes, calls);
-    *bytes *= dtype_size(muon->type);
+void muon_volume(const struct muon *muon, struct comm_volume *volume) {
+    uint64_t elements, calls;
+    muon_rounds_traffic(&muon->rounds, muon->state->stage.rank, &elements, &calls);
+    volume->bytes[COMM_EXCHANGE] += elements * dtype_size(muon->type);
+    volume->calls[COMM_EXCHANGE] += calls;
 }
 
 void muon_flops(const struct muon *muon, double *all, double *most) {

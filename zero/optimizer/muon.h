@@ -44,8 +44,8 @@ enum status muon_update(const struct muon *muon, struct stream *stream) MUST_CHE
 // Call instead where the host skips a step: makes the exchanges only, so that plans hold for every step.
 enum status muon_skip(const struct muon *muon, struct stream *stream) MUST_CHECK;
 
-// The bytes that this rank sends in exchanges per step, and their number.
-void muon_traffic(const struct muon *muon, uint64_t *bytes, uint64_t *calls);
+// Adds what this rank sends per step in exchanges to `volume`. Needs only muon_init.
+void muon_volume(const struct muon *muon, struct comm_volume *volume);
 // FLOPs per step of the products that orthogonalize: of all ranks, and of the rank that has most.
 void muon_flops(const struct muon *muon, double *all, double *most);
 

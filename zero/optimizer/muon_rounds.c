@@ -229,7 +229,7 @@ void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage,
     *rounds = (struct muon_rounds){.params = params,
                                    .partition = stage->partition,
                                    .world = stage->world,
-                                   .whole = stage->options.stage == 0,
+                                   .whole = !stage_shards_optimizer(stage->config),
                                    .most_elements = most_elements};
     rounds->tensors = allocate((size_t)params->n_params, sizeof *rounds->tensors);
     for (int i = 0; i < params->n_params; i++)

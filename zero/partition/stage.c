@@ -28,18 +28,16 @@ static struct stage_options read_options(const struct config *config, enum regio
     bool apart = place == REGION_DEVICE; // otherwise the host has everything already
     bool on_host = apart && config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU;
     return (struct stage_options){
-        .stage = (int)config->zero_optimization.stage,
         .gradient_comm_dtype = comm_dtypes[config->top.communication_data_type],
         .reduce_bucket = (size_t)config->zero_optimization.reduce_bucket_size,
         .allgather_bucket = (size_t)config->zero_optimization.allgather_bucket_size,
         .prefetch_bucket = (size_t)config->zero_optimization.stage3_prefetch_bucket_size,
         .persistence_threshold = (size_t)config->zero_optimization.stage3_param_persistence_threshold,
         .overlap = config->zero_optimization.overlap_comm,
-        .reduce_every_micro_batch = config->zero_optimization.reduce_every_micro_batch,
         .offload_optimizer = on_host,
         .offload_ratio = config->zero_optimization.offload_optimizer.ratio,
         // Other stages keep parameters on the device. Plans show their memory without the option.
-        .offload_param = apart && config->zero_optimization.stage == 3 &&
+        .offload_param = apart && stage_shards_params(config) &&
                          config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU};
 }
 

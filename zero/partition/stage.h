@@ -1,12 +1,13 @@
 // A stage: what one rank of a run trains, how it is sharded, and which part of it this rank owns. Each of the
 // modules that hold a model state (zero/stages, zero/offload) reads the stage and copies nothing of it.
 //
-// Source: ZeRO (arXiv 1910.02054), section 5. A stage shards one more of the model states than the one
-// before:
+// Source: ZeRO (arXiv 1910.02054), section 5. Each stage shards one more of the model states than the stage
+// before it:
 //   stage 0  nothing (data parallelism)
 //   stage 1  optimizer states
 //   stage 2  and gradients
 //   stage 3  and parameters
+// The functions stage_shards_* are the only code that knows these numbers.
 //
 // Ownership. The partition gives each element of the model to one rank. The owner of an element receives the
 // sum of its gradients over ranks, adds its square to the norm, updates it, writes it to checkpoints, and is
@@ -27,11 +28,28 @@
 
 #define N_STAGES 4
 
+// Rules of the stages: the states of which every rank holds its shard only. The optimizer's: a rank updates
+// the elements that it owns, and every rank then needs the new parameters; without it, every rank updates
+// every element, and needs the sums of all gradients. The parameters': between their uses.
+static inline bool stage_shards_optimizer(const struct config *config) {
+    return config->zero_optimization.stage >= 1;
+}
+static inline bool stage_shards_grads(const struct config *config) {
+    return config->zero_optimization.stage >= 2;
+}
+static inline bool stage_shards_params(const struct config *config) {
+    return config->zero_optimization.stage >= 3;
+}
+// True if gradients are reduced after each micro-batch, into a shard of their own. Otherwise they accumulate
+// in full on every rank, and are reduced in place after the last micro-batch.
+static inline bool stage_reduces_every_micro_batch(const struct config *config) {
+    return stage_shards_grads(config) || config->zero_optimization.reduce_every_micro_batch;
+}
+
 struct stage_options {
-    int stage;                                     // 0 to 3
     size_t reduce_bucket, allgather_bucket;        // elements of one collective
     size_t prefetch_bucket, persistence_threshold; // stage3_*, elements
-    bool overlap, reduce_every_micro_batch;
+    bool overlap;
     enum dtype gradient_comm_dtype;
     // Offload to host memory. All false where the device is the host.
     bool offload_optimizer, offload_param;
@@ -71,18 +89,6 @@ struct stage {
 enum status stage_init(struct stage *stage) MUST_CHECK;
 void stage_free(struct stage *stage);
 
-// True if ranks hold their shards only: of the parameters, between their uses; of the gradients.
-static inline bool stage_shards_params(const struct stage *stage) {
-    return stage->options.stage == 3;
-}
-static inline bool stage_shards_grads(const struct stage *stage) {
-    return stage->options.stage >= 2;
-}
-// True if gradients are reduced into a shard of their own after each micro-batch. Otherwise they accumulate
-// in full on every rank and are reduced in place after the last one.
-static inline bool stage_reduces_to_shard(const struct stage *stage) {
-    return stage_shards_grads(stage) || stage->options.reduce_every_micro_batch;
-}
 // Where a span begins: in an array of all units, or in one of this rank's shard.
 static inline size_t stage_span_offset(const struct stage_span *span, bool whole_model) {
     return whole_model ? span->model_offset : span->shard_offset;

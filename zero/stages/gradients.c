@@ -12,23 +12,23 @@
 void gradients_build_buckets(struct gradients *gradients) {
     const struct stage *stage = gradients->stage;
     const struct params *params = stage->params;
-    const bool to_shard = stage_reduces_to_shard(stage);
+    const bool to_shard = stage_reduces_every_micro_batch(stage->config);
     buckets_init(&gradients->reduce_buckets, stage->options.reduce_bucket);
     buckets_init(&gradients->gather_buckets, stage->options.allgather_bucket);
-    for (int unit = params->n_units - 1; !stage_shards_grads(stage) && unit >= 0;
-         unit--) { // as they get ready
+    for (int unit = params->n_units - 1; !stage_shards_grads(stage->config) && unit >= 0;
+         unit--) { // as they become ready
         struct buffer_layout here = BUFFER_AT(params->units[unit].offset);
         buckets_add(&gradients->reduce_buckets, stage->partition, unit, 0, params->units[unit].elements, here,
                     to_shard ? BUFFER_SHARD : here);
     }
-    for (int unit = 0; stage->options.stage == 0 && unit < params->n_units; unit++) {
+    for (int unit = 0; !stage_shards_optimizer(stage->config) && unit < params->n_units; unit++) {
         struct buffer_layout here = BUFFER_AT(params->units[unit].offset);
         buckets_add(&gradients->gather_buckets, stage->partition, unit, 0, params->units[unit].elements,
                     to_shard ? BUFFER_SHARD : here, here);
     }
     buckets_finish(&gradients->reduce_buckets);
     buckets_finish(&gradients->gather_buckets);
-    for (int unit = 0; stage_shards_grads(stage) && unit < params->n_units; unit++) {
+    for (int unit = 0; stage_shards_grads(stage->config) && unit < params->n_units; unit++) {
         struct reduction *reduction = &gradients->reductions[unit];
         if (partition_repeats(stage->partition, params, unit)) {
             reduction->buckets = gradients->reductions[unit - 1].buckets;
@@ -47,9 +47,9 @@ void gradients_build_buckets(struct gradients *gradients) {
 // Refuses lists of buckets that would be too long, before any is built. Plans build none.
 static enum status check_calls(const struct stage *stage) {
     const struct params *params = stage->params;
-    if (stage->options.stage == 0)
+    if (!stage_shards_optimizer(stage->config))
         TRY(buckets_check(params->n_elements, stage->options.allgather_bucket));
-    if (!stage_shards_grads(stage))
+    if (!stage_shards_grads(stage->config))
         return buckets_check(params->n_elements, stage->options.reduce_bucket);
     for (int unit = 0; unit < params->n_units; unit++)
         TRY(buckets_check(params->units[unit].elements, stage->options.reduce_bucket));
@@ -109,11 +109,11 @@ enum status gradients_init(struct gradients *gradients, const struct stage *stag
     *gradients =
         (struct gradients){.stage = stage, .offload = offload, .whole_region = -1, .shard_region = -1};
     TRY(check_calls(stage));
-    TRY(stage_shards_grads(stage)
+    TRY(stage_shards_grads(stage->config)
             ? plan_buffers(gradients, table)
             : region_add(table, REGION_GRADS, place, DTYPE_F32, params_grad_memory(stage->params, place),
                          &gradients->whole_region, "grads"));
-    if (stage_reduces_to_shard(stage))
+    if (stage_reduces_every_micro_batch(stage->config))
         TRY(region_add(table, REGION_GRADS, place, DTYPE_F32, offload_device_elements(offload),
                        &gradients->shard_region, "grads of the shard"));
     return STATUS_OK;
@@ -121,7 +121,7 @@ enum status gradients_init(struct gradients *gradients, const struct stage *stag
 
 static void list_tensors(struct gradients *gradients) {
     const struct params *params = gradients->stage->params;
-    const bool whole = !stage_shards_grads(gradients->stage);
+    const bool whole = !stage_shards_grads(gradients->stage->config);
     const size_t n = (size_t)params->n_params, n_lists = whole ? 1 : (size_t)gradients->n_buffers;
     gradients->tensors = allocate(n_lists * n, sizeof *gradients->tensors);
     for (size_t i = 0; i < n && whole; i++) {
@@ -182,14 +182,14 @@ static enum status clear_padding(const struct gradients *gradients, struct strea
 
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
     const struct stage *stage = gradients->stage;
-    bool every = stage_reduces_to_shard(stage);
+    bool every = stage_reduces_every_micro_batch(stage->config);
     gradients->beta_zero = every || k == 0;
     gradients->accumulating = every && k > 0;
     gradients->reducing = every || k == n - 1;
     gradients->next_call = 0;
     gradients->n_taken = 0;
     TRY(offload_begin(gradients->offload, k == n - 1, gradients->accumulating));
-    if (stage_shards_grads(stage) || !gradients->beta_zero)
+    if (stage_shards_grads(stage->config) || !gradients->beta_zero)
         return STATUS_OK;
     return comm_wait_all(stage->comm, stream); // reductions of the last micro-batch may still read it
 }
@@ -217,7 +217,7 @@ enum status gradients_acquire(struct gradients *gradients, struct stream *stream
     const struct stage *stage = gradients->stage;
     const int first = stage->params->units[unit].first_param;
     view->beta_zero = gradients->beta_zero;
-    if (!stage_shards_grads(stage)) {
+    if (!stage_shards_grads(stage->config)) {
         view->grads = gradients->tensors + first;
         return STATUS_OK;
     }
@@ -247,7 +247,7 @@ static int lowest_issued(const struct gradients *gradients) {
 // Stages 2 and 3 reduce the unit's buffer into its unit shard, in the shard or in offload's staging buffer.
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
     const struct stage *stage = gradients->stage;
-    struct gradient_buffer *buffer = stage_shards_grads(stage) ? buffer_of(gradients, unit) : NULL;
+    struct gradient_buffer *buffer = stage_shards_grads(stage->config) ? buffer_of(gradients, unit) : NULL;
     const struct buckets *buckets = buffer ? gradients->reductions[unit].buckets : &gradients->reduce_buckets;
     const float *from = buffer ? buffer->data : gradients->whole;
     float *to = gradients->shard ? gradients->shard : gradients->whole;
@@ -282,8 +282,31 @@ enum status gradients_finish(struct gradients *gradients, struct stream *stream)
     return offload_finish(gradients->offload, stream);
 }
 
+// In a reduce-scatter a rank sends everything that it does not own; in an all-gather what it owns, to each of
+// the others.
+void gradients_volume(const struct gradients *gradients, int64_t n_micro_batches,
+                      struct comm_volume *volume) {
+    const struct stage *stage = gradients->stage;
+    const struct stage_options *options = &stage->options;
+    const struct params *params = stage->params;
+    const size_t owned = stage_shard_elements(stage);
+    const uint64_t times = stage_reduces_every_micro_batch(stage->config) ? (uint64_t)n_micro_batches : 1;
+    uint64_t calls = 0;
+    if (!stage_shards_grads(stage->config))
+        calls = buckets_count(params->n_elements, options->reduce_bucket);
+    for (int unit = 0; stage_shards_grads(stage->config) && unit < params->n_units; unit++)
+        calls += buckets_count(params->units[unit].elements, options->reduce_bucket);
+    volume->bytes[COMM_REDUCE_SCATTER] +=
+        times * (params->n_elements - owned) * dtype_size(options->gradient_comm_dtype);
+    volume->calls[COMM_REDUCE_SCATTER] += times * calls;
+    if (stage_shards_optimizer(stage->config))
+        return;
+    volume->bytes[COMM_ALL_GATHER] += owned * (uint64_t)(stage->world - 1) * sizeof(float);
+    volume->calls[COMM_ALL_GATHER] += buckets_count(params->n_elements, options->allgather_bucket);
+}
+
 struct offload_source gradients_source(const struct gradients *gradients) {
-    bool whole = !gradients->shard || gradients->stage->options.stage == 0;
+    bool whole = !gradients->shard || !stage_shards_optimizer(gradients->stage->config);
     return (struct offload_source){whole ? gradients->whole : gradients->shard, whole};
 }
 

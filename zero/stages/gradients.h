@@ -72,6 +72,9 @@ enum status gradients_acquire(struct gradients *gradients, struct stream *stream
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) MUST_CHECK;
 // Call after the last micro-batch. Waits for all reductions; then gradients_at is valid.
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) MUST_CHECK;
+// Adds what this rank sends per step, of n_micro_batches, to `volume`: in reduce-scatters, and in stage 0's
+// all-gather. Needs only gradients_init.
+void gradients_volume(const struct gradients *gradients, int64_t n_micro_batches, struct comm_volume *volume);
 
 // Where the sums are on the device after gradients_finish: those of this rank's spans, in stage 0 of all. Not
 // for spans that zero/offload has copied away.

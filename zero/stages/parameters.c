@@ -8,6 +8,58 @@
 #include "base/alloc.h"
 #include "model/params.h"
 
+// ---- what is gathered
+
+// True in stages 1 and 2: all parameters are gathered after an update, in which each rank updates its shard.
+static bool gathers_all(const struct stage *stage) {
+    return stage_shards_optimizer(stage->config) && !stage_shards_params(stage->config);
+}
+
+// Stage 3.
+static bool persists(const struct stage *stage, const struct param *param) {
+    return param->elements < stage->options.persistence_threshold;
+}
+
+// The elements that are gathered after an update: in stages 1 and 2 all, in stage 3 the persistent tensors.
+static size_t updated_elements(const struct stage *stage) {
+    size_t n = gathers_all(stage) ? stage->params->n_elements : 0;
+    for (int i = 0; stage_shards_params(stage->config) && i < stage->params->n_params; i++)
+        n += persists(stage, &stage->params->params[i]) ? stage->params->params[i].elements : 0;
+    return n;
+}
+
+// The elements [begin, end) of a unit that are of persistent tensors, or of the others.
+static size_t count_elements(const struct stage *stage, int unit, size_t begin, size_t end, bool persistent) {
+    size_t n = 0;
+    for (struct param_overlap it = {0}; params_next_overlap(stage->params, unit, begin, end, &it);)
+        n += persists(stage, &stage->params->params[it.param]) == persistent ? it.end - it.begin : 0;
+    return n;
+}
+
+// Those that this rank owns, and sends.
+static size_t count_owned(const struct stage *stage, int unit, bool persistent) {
+    size_t n = 0;
+    for (int i = stage->first_owned[unit]; i < stage->first_owned[unit + 1]; i++)
+        n += count_elements(stage, unit, stage->owned[i].begin, stage->owned[i].end, persistent);
+    return n;
+}
+
+// In an all-gather a rank sends what it owns to each of the others.
+void parameters_volume(const struct parameters *parameters, int64_t n_micro_batches,
+                       struct comm_volume *volume) {
+    const struct stage *stage = parameters->stage;
+    const size_t bucket = stage->options.allgather_bucket;
+    uint64_t elements = gathers_all(stage) ? stage_shard_elements(stage) : 0;
+    for (int unit = 0; stage_shards_params(stage->config) && unit < stage->params->n_units; unit++) {
+        const uint64_t times = (uint64_t)n_micro_batches * (uint64_t)parameters->fetches[unit].uses;
+        const size_t fetched = count_elements(stage, unit, 0, stage->params->units[unit].elements, false);
+        elements += times * count_owned(stage, unit, false) + count_owned(stage, unit, true);
+        volume->calls[COMM_ALL_GATHER] += times * buckets_count(fetched, bucket);
+    }
+    volume->calls[COMM_ALL_GATHER] += buckets_count(updated_elements(stage), bucket);
+    volume->bytes[COMM_ALL_GATHER] += elements * dtype_size(stage->type) * (uint64_t)(stage->world - 1);
+}
+
 // ---- buckets
 
 // Offsets are in unit shards, so that units that are divided alike share one list: with thousands of ranks a
@@ -47,37 +99,30 @@ void parameters_build_buckets(struct parameters *parameters) {
     struct fetch *fetches = parameters->fetches;
     buckets_init(&parameters->update_buckets, stage->options.allgather_bucket);
     for (int unit = 0; unit < params->n_units; unit++)
-        if (stage->options.stage == 1 || stage->options.stage == 2) {
+        if (gathers_all(stage)) {
             struct buffer_layout here = BUFFER_AT(params->units[unit].offset);
             buckets_add(&parameters->update_buckets, stage->partition, unit, 0, params->units[unit].elements,
                         here, here);
-        } else if (stage_shards_params(stage) && partition_repeats(stage->partition, params, unit)) {
+        } else if (stage_shards_params(stage->config) && partition_repeats(stage->partition, params, unit)) {
             fetches[unit].buckets = fetches[unit - 1].buckets;
-        } else if (stage_shards_params(stage)) {
+        } else if (stage_shards_params(stage->config)) {
             fetches[unit].buckets = &fetches[unit].own_buckets;
             build_fetch_buckets(parameters, unit);
         }
-    if (stage_shards_params(stage))
+    if (stage_shards_params(stage->config))
         add_persistent_buckets(parameters);
     buckets_finish(&parameters->update_buckets);
 }
 
 // ---- planning
 
-static bool persists(const struct stage *stage, const struct param *param) {
-    return param->elements < stage->options.persistence_threshold;
-}
-
 // Refuses lists of buckets that would be too long, before any is built. Plans build none.
 static enum status check_calls(const struct stage *stage) {
     const struct params *params = stage->params;
     const size_t bucket = stage->options.allgather_bucket;
-    size_t once = stage->options.stage == 1 || stage->options.stage == 2 ? params->n_elements : 0;
-    for (int i = 0; stage_shards_params(stage) && i < params->n_params; i++)
-        once += persists(stage, &params->params[i]) ? params->params[i].elements : 0;
-    for (int unit = 0; stage_shards_params(stage) && unit < params->n_units; unit++)
+    for (int unit = 0; stage_shards_params(stage->config) && unit < params->n_units; unit++)
         TRY(buckets_check(params->units[unit].elements, bucket));
-    return buckets_check(once, bucket);
+    return buckets_check(updated_elements(stage), bucket);
 }
 
 // Assigns offsets to persistent tensors, one after another and aligned as in their units. Returns the number
@@ -153,7 +198,7 @@ static enum status init_stage3(struct parameters *parameters, struct region_tabl
 enum status parameters_init(struct parameters *parameters, const struct stage *stage, struct offload *offload,
                             struct region_table *table) {
     const enum region_place place = stage->device->place;
-    const bool shards = stage_shards_params(stage);
+    const bool shards = stage_shards_params(stage->config);
     *parameters = (struct parameters){.stage = stage, .offload = offload};
     if (!stage->options.offload_param)
         TRY(region_add(table, REGION_PARAMS, place, stage->type,
@@ -175,7 +220,7 @@ static void *at(const struct parameters *parameters, const void *base, size_t el
 static void *kept_at(const struct parameters *parameters, int i) {
     const struct params *params = parameters->stage->params;
     const struct param *param = &params->params[i];
-    if (!stage_shards_params(parameters->stage))
+    if (!stage_shards_params(parameters->stage->config))
         return at(parameters, parameters->stored, params->units[param->unit].offset + param->offset);
     const size_t kept = parameters->persistent_offset[i];
     return kept == NOT_PERSISTENT ? NULL : at(parameters, parameters->persistent, kept);
@@ -202,7 +247,7 @@ enum status parameters_bind(struct parameters *parameters, const struct region_t
     const struct stage *stage = parameters->stage;
     parameters->stored = stage->options.offload_param ? placement_host_params(parameters->offload->placement)
                                                       : region_data(table, parameters->stored_region);
-    if (stage_shards_params(stage))
+    if (stage_shards_params(stage->config))
         parameters->persistent = region_data(table, parameters->persistent_region);
     for (int i = 0; i < parameters->n_slots; i++) {
         parameters->slots[i].data = region_data(table, parameters->slots[i].region);
@@ -231,7 +276,7 @@ void parameters_free(struct parameters *parameters) {
 
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span) {
     return at(parameters, parameters->stored,
-              stage_span_offset(span, !stage_shards_params(parameters->stage)));
+              stage_span_offset(span, !stage_shards_params(parameters->stage->config)));
 }
 
 // ---- stage 3: fetches
@@ -294,7 +339,7 @@ enum status parameters_acquire(struct parameters *parameters, struct stream *str
                                void *const **out) {
     const struct stage *stage = parameters->stage;
     const int first = stage->params->units[unit].first_param;
-    if (!stage_shards_params(stage) || parameters->fetches[unit].persists) {
+    if (!stage_shards_params(stage->config) || parameters->fetches[unit].persists) {
         *out = parameters->tensors + first;
         return STATUS_OK;
     }
@@ -310,7 +355,7 @@ enum status parameters_acquire(struct parameters *parameters, struct stream *str
 }
 
 enum status parameters_release(struct parameters *parameters, struct stream *stream, int event) {
-    if (!stage_shards_params(parameters->stage) || parameters->pass->events[event].fetch == NO_FETCH)
+    if (!stage_shards_params(parameters->stage->config) || parameters->pass->events[event].fetch == NO_FETCH)
         return STATUS_OK;
     const struct gather_step *step = &parameters->pass->steps[event];
     parameters->slots[step->slot].fetch = NO_FETCH;
@@ -320,7 +365,7 @@ enum status parameters_release(struct parameters *parameters, struct stream *str
 enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) {
     const struct stage *stage = parameters->stage;
     comm_work work;
-    void *to = stage_shards_params(stage) ? parameters->persistent : parameters->stored;
+    void *to = stage_shards_params(stage->config) ? parameters->persistent : parameters->stored;
     const void *from = parameters->stored;
     struct stream *in = stream;
     if (stage->options.offload_param) {

@@ -73,6 +73,10 @@ void parameters_begin(struct parameters *parameters, enum trace_kind kind);
 enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int event, int unit,
                                void *const **out) MUST_CHECK;
 enum status parameters_release(struct parameters *parameters, struct stream *stream, int event) MUST_CHECK;
+// Adds what this rank sends per step in all-gathers, of n_micro_batches, to `volume`. Needs only
+// parameters_init.
+void parameters_volume(const struct parameters *parameters, int64_t n_micro_batches,
+                       struct comm_volume *volume);
 // Call when every rank has updated (or loaded) the spans that it owns. All-gathers what ranks keep whole, and
 // returns when it is complete.
 enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) MUST_CHECK;

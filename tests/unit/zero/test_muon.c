@@ -165,10 +165,8 @@ static void check_rounds(const struct params *params, const struct optimizer_gro
     uint64_t elements, calls = 0, sent = 0;
     double load[MOST_WORLD] = {0}, total = 0, dearest = 0;
     partition_init(&partition, params, kind, world);
-    const struct stage stage = {.params = params,
-                                .partition = &partition,
-                                .world = world,
-                                .options = {.stage = whole ? 0 : 1}};
+    const struct config config = {.zero_optimization.stage = whole ? 0 : 1};
+    const struct stage stage = {.config = &config, .params = params, .partition = &partition, .world = world};
     muon_rounds_init(&rounds, &stage, groups, most_elements);
     muon_rounds_link(&rounds);
     assert_int_equal(rounds.n_tensors, 12 * 4);
