@@ -266,8 +266,8 @@ struct comm *comm_open_self(void) {
 
 void comm_expect_seconds(struct comm *comm, double seconds) {
     int64_t wanted = (int64_t)(2e3 * seconds);
-    if (atomic_load(&comm->hang_ms) > 0 && atomic_load(&comm->hang_ms) < wanted)
-        atomic_store(&comm->hang_ms, wanted);
+    if (atomic_load(&comm->failures.hang_ms) > 0 && atomic_load(&comm->failures.hang_ms) < wanted)
+        atomic_store(&comm->failures.hang_ms, wanted);
 }
 
 void comm_progress(struct comm *comm) {

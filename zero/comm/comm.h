@@ -67,6 +67,13 @@ enum comm_path {
     COMM_PATH_HOST,
 };
 
+// How failures of other ranks are noticed (zero/comm/failure.c, zero/comm/mpi/failure.c).
+struct comm_failures {
+    atomic_llong hang_ms;   // how long to wait for a rank that shows no progress; 0: without limit
+    atomic_uint known;      // status_serial() of the failure that every rank knows of; 0: none
+    atomic_ullong known_at; // collectives issued when it became known
+};
+
 struct profile;
 struct rank_state;
 // A communicator. Callers read what comes before `backend`, and traffic, and set profile; the rest is for
@@ -79,9 +86,7 @@ struct comm {
     char place[80];              // "on HOST: ", before this rank's messages; "" where all ranks are on one
     const struct comm_backend *backend;
     struct rank_state *state; // what this rank shows to the others; NULL with one rank
-    atomic_llong hang_ms;        // how long to wait for a rank that shows no progress; 0: without limit
-    atomic_uint known_failure;   // status_serial() of the failure that every rank knows of; 0: none
-    atomic_ullong known_at;      // collectives issued when it became known
+    struct comm_failures failures;
     struct comm_traffic traffic; // read it after comm_wait_all
     struct device *device;       // from comm_attach
     struct stream stream;        // on that device: runs sums and copies

@@ -2,13 +2,13 @@
 #include "zero/comm/backend.h"
 
 void comm_note_known_failure(struct comm *comm) {
-    atomic_store(&comm->known_failure, status_serial());
-    atomic_store(&comm->known_at, atomic_load(&comm->state->n_issued));
+    atomic_store(&comm->failures.known, status_serial());
+    atomic_store(&comm->failures.known_at, atomic_load(&comm->state->n_issued));
 }
 
 bool comm_is_known_failure(struct comm *comm) {
-    return atomic_load(&comm->known_failure) == status_serial() &&
-           atomic_load(&comm->known_at) == atomic_load(&comm->state->n_issued);
+    return atomic_load(&comm->failures.known) == status_serial() &&
+           atomic_load(&comm->failures.known_at) == atomic_load(&comm->state->n_issued);
 }
 
 void comm_abort(struct comm *comm, enum status status) {

@@ -31,27 +31,50 @@ struct offload_source {
     bool whole;
 };
 
-struct offload {
-    const struct stage *stage;
-    const struct placement *placement;
-    struct norm *norm;
+// A staging buffer on the device, for the reduced gradients of one unit shard.
+struct staging_buffer {
+    int region;
+    float *data;
+    struct event reduced, loaded; // the unit was reduced into it; the earlier sum is in it
+};
+
+// Gradients on their way to the host.
+struct gradient_offload {
+    struct stream stream;
     struct offload_source source; // stages 2 and 3: of the device's spans only
-    int grads_region, staging_regions[OFFLOAD_BUFFERS], upload_regions[OFFLOAD_BUFFERS];
-    float *grads;                          // on the host: gradients of the host's spans
-    float *staging[OFFLOAD_BUFFERS];       // on the device: gradients of a unit shard
-    void *upload_buffers[OFFLOAD_BUFFERS]; // on the host: parameters on their way to the device
-    size_t n_uploads;                      // chunks of parameters sent so far
-    struct stream to_host, to_device;
-    // Per buffer: reduced into staging (caller's stream); the earlier sum is in staging; upload buffer is
-    // free.
-    struct event reduced[OFFLOAD_BUFFERS], loaded[OFFLOAD_BUFFERS], sent[OFFLOAD_BUFFERS];
-    struct event summed; // squares of the last unit
-    struct event reached, requested;
+    int region;
+    float *grads; // on the host: gradients of the host's spans
+    struct staging_buffer staging[OFFLOAD_BUFFERS];
+    struct event reached;         // stage 0: all sums are gathered
+    struct event summed;          // squares of the last unit
     struct event *copied;         // (n_units) the unit's gradients are where they are kept until the update
     bool last;                    // this micro-batch is the step's last
     bool accumulating;            // this micro-batch adds to earlier ones
     int pending_from, pending_to; // units whose reduction was issued last, downwards; from < 0: none
     comm_work work;               // of that reduction
+};
+
+// An upload buffer on the host, for parameters on their way to the device.
+struct upload_buffer {
+    int region;
+    void *data;
+    struct event sent; // it is free again
+};
+
+// Parameters on their way to the device.
+struct param_offload {
+    struct stream stream;
+    struct upload_buffer buffers[OFFLOAD_BUFFERS];
+    size_t n_sent;                   // chunks so far
+    struct event requested, arrived; // offload_upload_stream; offload_params_wait
+};
+
+struct offload {
+    const struct stage *stage;
+    const struct placement *placement;
+    struct norm *norm;
+    struct gradient_offload to_host;
+    struct param_offload to_device;
 };
 
 static inline bool offload_is_on(const struct offload *offload) {
@@ -101,7 +124,7 @@ enum status offload_wait(struct offload *offload, int unit) MUST_CHECK;
 // The gradients of a span of the host.
 static inline float *offload_gradients_at(const struct offload *offload,
                                           const struct placement_span *placed) {
-    return offload->grads + placed->at;
+    return offload->to_host.grads + placed->at;
 }
 
 // ---- parameters, host to device. Only with offload_optimizer

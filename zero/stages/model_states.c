@@ -134,7 +134,7 @@ struct optimizer_state model_states_optimizer_at(const struct model_states *stat
 float *model_states_gradients_at(const struct model_states *state, const struct placement_span *placed) {
     if (placed->on_host)
         return offload_gradients_at(&state->offload, placed);
-    return offload_uses_staging(&state->offload) ? state->offload.source.data + placed->at
+    return offload_uses_staging(&state->offload) ? state->offload.to_host.source.data + placed->at
                                                  : gradients_at(&state->gradients, &placed->span);
 }
 

@@ -351,7 +351,7 @@ static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const
 
 static void look_for_hangs(struct comm *comm, enum comm_channel channel, const struct rank_report *own) {
     struct watchdog *watchdog = mpi_of(comm)->watchdog;
-    int64_t limit_ms = atomic_load(&comm->hang_ms), now = rank_state_now_ms();
+    int64_t limit_ms = atomic_load(&comm->failures.hang_ms), now = rank_state_now_ms();
     if (limit_ms == 0 || own->waits[channel].age_ms < limit_ms + mpi_stagger_ms(comm->rank))
         return;
     if (watchdog->inquiry_ms == 0 && now >= watchdog->patient_until_ms) {
@@ -385,7 +385,7 @@ static void look_at_own_waits(struct comm *comm) {
 // file may be on that disk.
 static void watch_disk(struct comm *comm) {
     struct watchdog *watchdog = mpi_of(comm)->watchdog;
-    const double limit_s = (double)atomic_load(&comm->hang_ms) / 1e3;
+    const double limit_s = (double)atomic_load(&comm->failures.hang_ms) / 1e3;
     char path[1024];
     double since_s;
     if (!file_disk_waits(path, sizeof path, &since_s))
@@ -423,7 +423,7 @@ static void *work(void *argument) {
         int64_t now = rank_state_now_ms();
         atomic_store(&comm->state->heartbeat_ms, now);
         if (now - watchdog->last_look_ms > GAP_MS) // what looks old may only have been suspended
-            watchdog->patient_until_ms = now + atomic_load(&comm->hang_ms);
+            watchdog->patient_until_ms = now + atomic_load(&comm->failures.hang_ms);
         watchdog->last_look_ms = now;
         watch_disk(comm);
         serve_messages(comm);

@@ -467,7 +467,7 @@ static void *end_at_deadline(void *argument) {
 // show no progress during a run. Once a rank has ended because of that, mpirun wakes the others, and ends
 // them a second later: their turns are further apart.
 static void deadline_begin(struct deadline *deadline, const struct comm *comm, enum status status) {
-    const int64_t hang_ms = atomic_load(&comm->hang_ms);
+    const int64_t hang_ms = atomic_load(&comm->failures.hang_ms);
     const bool failing = status_exit_code(status) != 0;
     *deadline =
         (struct deadline){.ms = PATIENCE_MS, .exit_code = status_exit_code(failing ? status : STATUS_FAILED)};
@@ -681,7 +681,7 @@ static void agree_on_options(struct comm *comm, const struct comm_options *optio
     mpi->linked = agreed.shared_memory ? comm->local_world : 1;
     comm->path = agreed.path;
     comm->for_gpu = agreed.for_gpu;
-    atomic_store(&comm->hang_ms, (long long)(agreed.hang_timeout_s * 1e3));
+    atomic_store(&comm->failures.hang_ms, (long long)(agreed.hang_timeout_s * 1e3));
 }
 
 static enum status open_data(struct comm *comm, const struct comm_options *options) {
