@@ -453,8 +453,9 @@ static enum status repeat_step(struct run *run, const struct training_data *data
         TRY(gpt_load(engine->gpt, &run->machine.stream, tokens, targets,
                      run_first_token(run, step->tokens_before, k)));
         TRY(gradients_begin(&engine->state.gradients, &run->machine.stream, k, n_micro));
-        const struct gpt_loss loss = {
-            .scale = step->loss_factor, .sum = optimizer_loss_sum(&engine->optimizer), .accumulate = k > 0};
+        const struct gpt_loss loss = {.scale = step->loss_factor,
+                                      .sum = step_control_loss_sum(&engine->optimizer.control),
+                                      .accumulate = k > 0};
         TRY(finding_train(engine->gpt, &run->params, &engine->state.groups, run->machine.device,
                           &run->machine.stream, &engine->state.hooks, &loss, &found->finding));
         if (found->finding.is_found && !was_found)

@@ -220,7 +220,7 @@ static void inject_gradients(struct issued_step *step) {
 static enum status begin_update(struct steps *steps, const struct issued_step *step) {
     struct optimizer *optimizer = &steps->run->engine.optimizer;
     if (optimizer_decides_on_device(optimizer))
-        return optimizer_begin(optimizer, &steps->run->machine.stream, step->slot, &step->plan);
+        return step_control_begin(&optimizer->control, &steps->run->machine.stream, step->slot, &step->plan);
     optimizer->average_weight = step->plan.average_weight;
     return STATUS_OK;
 }
@@ -240,11 +240,11 @@ static enum status train_micro_batch(void *context) {
     struct engine *engine = &run->engine;
     struct gradients *gradients = &engine->state.gradients;
     const bool device_decides = optimizer_decides_on_device(&engine->optimizer);
-    const struct gpt_loss loss = {.scale = micro->step->plan.loss_factor,
-                                  .scale_from =
-                                      device_decides ? optimizer_loss_factor(&engine->optimizer) : NULL,
-                                  .sum = optimizer_loss_sum(&engine->optimizer),
-                                  .accumulate = micro->k > 0};
+    const struct gpt_loss loss = {
+        .scale = micro->step->plan.loss_factor,
+        .scale_from = device_decides ? step_control_loss_factor(&engine->optimizer.control) : NULL,
+        .sum = step_control_loss_sum(&engine->optimizer.control),
+        .accumulate = micro->k > 0};
     TRY(gradients_begin(gradients, &run->machine.stream, micro->k, micro->n_micro));
     TRY(gpt_train(engine->gpt, &run->machine.stream, micro->hooks, &loss));
     return micro->k == micro->n_micro - 1 ? gradients_finish(gradients, &run->machine.stream) : STATUS_OK;
@@ -377,7 +377,7 @@ static enum status issue_update(struct steps *steps, struct issued_step *step, d
     profiler_set_phase(&steps->output->profiler, PROFILER_UPDATE);
     if (optimizer_decides_on_device(optimizer)) {
         TRY(run_graph(steps, &steps->graphs.update, decide_and_update, steps));
-        TRY(optimizer_send(optimizer, &run->machine.stream, step->slot));
+        TRY(step_control_send(&optimizer->control, &run->machine.stream, step->slot));
         if (steps->output->profiler.profile)
             TRY(run->machine.device->synchronize(&run->machine.stream));
     } else {
@@ -438,7 +438,7 @@ enum status steps_issue(struct steps *steps) {
     TRY(profiler_step_begin(&steps->output->profiler, &run->machine.stream));
     TRY(accumulate(steps, step, &batch_status));
     if (!device_decides)
-        TRY(optimizer_losses(&run->engine.optimizer, &run->machine.stream, &loss_sum));
+        TRY(step_control_losses(&run->engine.optimizer.control, &run->machine.stream, &loss_sum));
     const struct step_report report = {.loss_sum = loss_sum,
                                        .memory_peak = (double)metrics_peak_memory(),
                                        .seconds = device_decides ? steps->finished_step_s
@@ -557,7 +557,7 @@ static enum status finish_step(struct steps *steps) {
     struct step_metrics *now = &step->now;
     if (!step->is_decided) // a failure here is this device's own: the other ranks cannot agree on it, but are
                            // told
-        TRY(optimizer_receive(&run->engine.optimizer, step->slot, &step->result, &step->device_s));
+        TRY(step_control_receive(&run->engine.optimizer.control, step->slot, &step->result, &step->device_s));
     enum status status = settle(steps, step);
     if (status != STATUS_OK) // the same on all ranks: loss and norm are equal to the bit
         return run_agree(run, status);

@@ -22,7 +22,7 @@ struct issued_step {
                          // measured
     struct update_result result; // if is_decided: else still on the device
     bool is_decided;
-    int slot; // of optimizer_begin
+    int slot; // of step_control_begin
     double began_s;
     double device_s; // that it took on the device; 0: not known
 };

@@ -69,21 +69,15 @@ static bool init_rules(struct optimizer *optimizer) {
 enum status optimizer_init(struct optimizer *optimizer, struct model_states *state,
                            struct region_table *table) {
     const struct stage *stage = &state->stage;
-    const enum region_place place = stage->device->place;
     *optimizer = (struct optimizer){.state = state};
-    TRY(region_add(table, REGION_DATA, place, DTYPE_U8, sizeof *optimizer->memory, &optimizer->memory_region,
-                   "update: plan, sums and result"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 2 * (size_t)stage->world,
-                   &optimizer->gathered_region, "update: sums of all ranks"));
-    TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_U8, STEP_SLOTS * sizeof *optimizer->messages,
-                   &optimizer->messages_region, "update: plans and results on the host"));
+    TRY(step_control_init(&optimizer->control, stage, table));
     TRY(muon_init(&optimizer->muon, state, table));
     if (!init_rules(optimizer))
         return STATUS_OK;
     // A rank's spans of a unit are apart or contiguous, so no tensor begins two. Sized alike on all ranks, as
     // plans look only at those with the most and the fewest elements.
     assert(optimizer->n_spans <= stage->params->n_params);
-    return region_add(table, REGION_DATA, place, DTYPE_U8,
+    return region_add(table, REGION_DATA, stage->device->place, DTYPE_U8,
                       (size_t)stage->params->n_params * sizeof *optimizer->spans->spans,
                       &optimizer->spans_region, "optimizer: table of spans");
 }
@@ -111,8 +105,8 @@ static void list_spans(struct optimizer *optimizer, struct optimizer_span *spans
     for (int rule = 0; rule < N_OPTIMIZER_RULES; rule++) {
         struct optimizer_spans_args *all = &optimizer->spans[rule];
         all->spans = there + first;
-        all->plan = &optimizer->memory->plan;
-        all->result = &optimizer->memory->result;
+        all->plan = &optimizer->control.memory->plan;
+        all->result = &optimizer->control.memory->result;
         for (struct device_span at = {0}; all->n_spans > 0 && next_device_span(optimizer, &at);) {
             if ((int)rule_of(optimizer, &at.span) != rule)
                 continue;
@@ -142,32 +136,22 @@ static enum status bind_spans(struct optimizer *optimizer, const struct region_t
 }
 
 enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) {
-    struct device *device = optimizer->state->stage.device;
     struct stream stream;
-    optimizer->memory = region_data(table, optimizer->memory_region);
-    optimizer->gathered = region_data(table, optimizer->gathered_region);
-    optimizer->messages = region_data(table, optimizer->messages_region);
-    for (int slot = 0; slot < STEP_SLOTS; slot++) {
-        TRY(event_init_timed(&optimizer->began[slot], device));
-        TRY(event_init_timed(&optimizer->done[slot], device));
-    }
+    TRY(step_control_bind(&optimizer->control, table));
+    const struct step_memory *memory = optimizer->control.memory;
     if (optimizer->n_spans == 0 && optimizer->muon.rounds.n_rounds == 0)
         return STATUS_OK;
-    TRY(stream_init(&stream, device));
+    TRY(stream_init(&stream, optimizer->state->stage.device));
     enum status status = bind_spans(optimizer, table, &stream);
     if (status == STATUS_OK)
-        status =
-            muon_bind(&optimizer->muon, table, &stream, &optimizer->memory->plan, &optimizer->memory->result);
+        status = muon_bind(&optimizer->muon, table, &stream, &memory->plan, &memory->result);
     stream_free(&stream);
     return status;
 }
 
 void optimizer_free(struct optimizer *optimizer) {
     muon_free(&optimizer->muon);
-    for (int slot = 0; slot < STEP_SLOTS; slot++) {
-        event_free(&optimizer->began[slot]);
-        event_free(&optimizer->done[slot]);
-    }
+    step_control_free(&optimizer->control);
     *optimizer = (struct optimizer){0};
 }
 
@@ -186,14 +170,6 @@ enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, d
         return offload_norm(&state->offload, norm);
     TRY(add_norms(optimizer, stream));
     return norm_finish(&state->norm, stream, norm);
-}
-
-enum status optimizer_losses(struct optimizer *optimizer, struct stream *stream, double *sum) {
-    double *to = &optimizer->messages[0].loss_sum;
-    TRY(stream->device->copy(stream, to, &optimizer->memory->sums[0], sizeof *to));
-    TRY(stream->device->synchronize(stream));
-    *sum = *to;
-    return STATUS_OK;
 }
 
 // ---- updates of the host
@@ -285,19 +261,6 @@ static enum status update_on_device(const struct optimizer *optimizer, struct st
     return muon_update(&optimizer->muon, stream);
 }
 
-// Sends the device the plan and the result of a step that the host decided on.
-static enum status send_decision(struct optimizer *optimizer, struct stream *stream,
-                                 const struct update_plan *plan, const struct update_result *result) {
-    struct step_message *message = &optimizer->messages[0];
-    struct step_memory *memory = optimizer->memory;
-    TRY(event_synchronize(&optimizer->done[0]));
-    message->plan = *plan;
-    message->result = *result;
-    TRY(stream->device->copy(stream, &memory->plan, &message->plan, sizeof *plan));
-    TRY(stream->device->copy(stream, &memory->result, &message->result, sizeof *result));
-    return event_record(&optimizer->done[0], stream);
-}
-
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
                              double norm, double loss_scale) {
     struct model_states *state = optimizer->state;
@@ -308,7 +271,7 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
         const struct update_result result = {.grad_scale = call.grad_scale};
         struct update_plan plan = optimizer_plan(optimizer, step, lr, 1, 1);
         plan.average_weight = call.average_weight;
-        TRY(send_decision(optimizer, stream, &plan, &result));
+        TRY(step_control_send_decision(&optimizer->control, stream, &plan, &result));
         TRY(update_on_device(optimizer, stream));
     }
     if (state->stage.options.offload_optimizer) {
@@ -332,50 +295,13 @@ bool optimizer_decides_on_device(const struct optimizer *optimizer) {
     return comm_on_device(state->stage.comm) && !state->stage.options.offload_optimizer;
 }
 
-enum status optimizer_begin(struct optimizer *optimizer, struct stream *stream, int slot,
-                            const struct update_plan *plan) {
-    struct step_message *message = &optimizer->messages[slot];
-    TRY(event_synchronize(&optimizer->done[slot]));
-    message->plan = *plan;
-    TRY(event_record(&optimizer->began[slot], stream));
-    return stream->device->copy(stream, &optimizer->memory->plan, &message->plan, sizeof *plan);
-}
-
 enum status optimizer_decide(struct optimizer *optimizer, struct stream *stream) {
     struct model_states *state = optimizer->state;
-    struct step_memory *memory = optimizer->memory;
+    struct step_memory *memory = optimizer->control.memory;
     TRY(add_norms(optimizer, stream));
     TRY(norm_sum(&state->norm, stream, &memory->sums[1]));
-    TRY(comm_gather_device(state->stage.comm, stream, memory->sums, sizeof memory->sums,
-                           optimizer->gathered));
-    TRY(stream->device->ops->update_decide(
-        stream, &(struct update_decide_args){.result = &memory->result,
-                                             .plan = &memory->plan,
-                                             .sums = optimizer->gathered,
-                                             .ranks = state->stage.world,
-                                             .max_norm = state->stage.config->train.gradient_clipping}));
+    TRY(step_control_decide(&optimizer->control, stream));
     TRY(update_on_device(optimizer, stream));
     TRY(average_update(state, stream, &memory->plan, &memory->result, 0));
     return parameters_gather_updated(&state->parameters, stream);
-}
-
-enum status optimizer_send(struct optimizer *optimizer, struct stream *stream, int slot) {
-    struct update_result *to = &optimizer->messages[slot].result;
-    TRY(stream->device->copy(stream, to, &optimizer->memory->result, sizeof *to));
-    return event_record(&optimizer->done[slot], stream);
-}
-
-enum status optimizer_receive(struct optimizer *optimizer, int slot, struct update_result *result,
-                              double *seconds) {
-    TRY(event_synchronize(&optimizer->done[slot]));
-    *result = optimizer->messages[slot].result;
-    return event_seconds(&optimizer->began[slot], &optimizer->done[slot], seconds);
-}
-
-double *optimizer_loss_sum(const struct optimizer *optimizer) {
-    return &optimizer->memory->sums[0];
-}
-
-const float *optimizer_loss_factor(const struct optimizer *optimizer) {
-    return &optimizer->memory->plan.loss_factor;
 }

@@ -1,0 +1,99 @@
+// See zero/optimizer/step_control.h. Slot 0 alone serves a host that decides: it waits for each step.
+#include "zero/optimizer/step_control.h"
+
+enum status step_control_init(struct step_control *control, const struct stage *stage,
+                              struct region_table *table) {
+    const enum region_place place = stage->device->place;
+    *control = (struct step_control){.stage = stage};
+    TRY(region_add(table, REGION_DATA, place, DTYPE_U8, sizeof *control->memory, &control->memory_region,
+                   "update: plan, sums and result"));
+    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 2 * (size_t)stage->world, &control->gathered_region,
+                   "update: sums of all ranks"));
+    return region_add(table, REGION_DATA, REGION_HOST, DTYPE_U8, STEP_SLOTS * sizeof *control->messages,
+                      &control->messages_region, "update: plans and results on the host");
+}
+
+enum status step_control_bind(struct step_control *control, const struct region_table *table) {
+    control->memory = region_data(table, control->memory_region);
+    control->gathered = region_data(table, control->gathered_region);
+    control->messages = region_data(table, control->messages_region);
+    for (int slot = 0; slot < STEP_SLOTS; slot++) {
+        TRY(event_init_timed(&control->began[slot], control->stage->device));
+        TRY(event_init_timed(&control->done[slot], control->stage->device));
+    }
+    return STATUS_OK;
+}
+
+void step_control_free(struct step_control *control) {
+    for (int slot = 0; slot < STEP_SLOTS; slot++) {
+        event_free(&control->began[slot]);
+        event_free(&control->done[slot]);
+    }
+    *control = (struct step_control){0};
+}
+
+double *step_control_loss_sum(const struct step_control *control) {
+    return &control->memory->sums[0];
+}
+
+const float *step_control_loss_factor(const struct step_control *control) {
+    return &control->memory->plan.loss_factor;
+}
+
+// ---- where the host decides
+
+enum status step_control_losses(struct step_control *control, struct stream *stream, double *sum) {
+    double *to = &control->messages[0].loss_sum;
+    TRY(stream->device->copy(stream, to, &control->memory->sums[0], sizeof *to));
+    TRY(stream->device->synchronize(stream));
+    *sum = *to;
+    return STATUS_OK;
+}
+
+enum status step_control_send_decision(struct step_control *control, struct stream *stream,
+                                       const struct update_plan *plan, const struct update_result *result) {
+    struct step_message *message = &control->messages[0];
+    struct step_memory *memory = control->memory;
+    TRY(event_synchronize(&control->done[0]));
+    message->plan = *plan;
+    message->result = *result;
+    TRY(stream->device->copy(stream, &memory->plan, &message->plan, sizeof *plan));
+    TRY(stream->device->copy(stream, &memory->result, &message->result, sizeof *result));
+    return event_record(&control->done[0], stream);
+}
+
+// ---- where the device decides
+
+enum status step_control_begin(struct step_control *control, struct stream *stream, int slot,
+                               const struct update_plan *plan) {
+    struct step_message *message = &control->messages[slot];
+    TRY(event_synchronize(&control->done[slot]));
+    message->plan = *plan;
+    TRY(event_record(&control->began[slot], stream));
+    return stream->device->copy(stream, &control->memory->plan, &message->plan, sizeof *plan);
+}
+
+enum status step_control_decide(struct step_control *control, struct stream *stream) {
+    const struct stage *stage = control->stage;
+    struct step_memory *memory = control->memory;
+    TRY(comm_gather_device(stage->comm, stream, memory->sums, sizeof memory->sums, control->gathered));
+    return stream->device->ops->update_decide(
+        stream, &(struct update_decide_args){.result = &memory->result,
+                                             .plan = &memory->plan,
+                                             .sums = control->gathered,
+                                             .ranks = stage->world,
+                                             .max_norm = stage->config->train.gradient_clipping});
+}
+
+enum status step_control_send(struct step_control *control, struct stream *stream, int slot) {
+    struct update_result *to = &control->messages[slot].result;
+    TRY(stream->device->copy(stream, to, &control->memory->result, sizeof *to));
+    return event_record(&control->done[slot], stream);
+}
+
+enum status step_control_receive(struct step_control *control, int slot, struct update_result *result,
+                                 double *seconds) {
+    TRY(event_synchronize(&control->done[slot]));
+    *result = control->messages[slot].result;
+    return event_seconds(&control->began[slot], &control->done[slot], seconds);
+}
