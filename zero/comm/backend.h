@@ -1,4 +1,5 @@
 // What a communication backend implements, and what zero/comm/comm.c passes to it.
+// To add a backend: implement these functions as zero/comm/mpi/mpi.c does, and choose it in zero/comm/open.c.
 #ifndef ZERO_ZERO_COMM_BACKEND_H
 #define ZERO_ZERO_COMM_BACKEND_H
 

@@ -28,15 +28,17 @@
 
 #define N_STAGES 4
 
-// Rules of the stages: the states of which every rank holds its shard only. The optimizer's: a rank updates
-// the elements that it owns, and every rank then needs the new parameters; without it, every rank updates
-// every element, and needs the sums of all gradients. The parameters': between their uses.
+// Optimizer states. If they are sharded, a rank updates the elements that it owns, and the new parameters are
+// then gathered. Otherwise every rank updates every element, for which it needs the sums of all gradients.
 static inline bool stage_shards_optimizer(const struct config *config) {
     return config->zero_optimization.stage >= 1;
 }
+// Gradients. If they are sharded, each unit's are reduced into the owners' shards when backward has completed
+// them.
 static inline bool stage_shards_grads(const struct config *config) {
     return config->zero_optimization.stage >= 2;
 }
+// Parameters. If they are sharded, a unit is gathered before each use.
 static inline bool stage_shards_params(const struct config *config) {
     return config->zero_optimization.stage >= 3;
 }

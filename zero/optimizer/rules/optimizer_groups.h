@@ -1,6 +1,10 @@
-// The table of optimizers, and which tensors each updates. A group is a set of tensors that are updated
-// alike: by one rule, with one learning rate and one weight decay (a parameter group of torch.optim). Sizing,
-// the update, plans and checkpoints read these tables; nothing else asks which optimizer a run has.
+// The table of optimizers, and which tensors each of them updates. A group is a set of tensors that are
+// updated alike: by one rule, with one learning rate and one weight decay (a parameter group of torch.optim).
+// Sizing, the update, plans and checkpoints read these tables; nothing else asks which optimizer a run has.
+//
+// To add an optimizer such as Lion: its row in the table (optimizer_groups.c: rule and number of moments),
+// its rule in kernels/ops.h (optimizer_step, optimizer_spans) and in the backends, its name in
+// options/schema.def.
 #ifndef ZERO_ZERO_OPTIMIZER_RULES_OPTIMIZER_GROUPS_H
 #define ZERO_ZERO_OPTIMIZER_RULES_OPTIMIZER_GROUPS_H
 
@@ -11,8 +15,7 @@
 // Elements of one group are updated with the same constants: update_plan.constants[group].
 struct optimizer_group {
     bool is_frozen;           // the tensors do not change, and are no part of the gradient norm
-    enum optimizer_rule rule; // OPTIMIZER_MUON: of the momentum, whose direction is orthogonalized matrix by
-                              // matrix (zero/optimizer/muon.h)
+    enum optimizer_rule rule; // OPTIMIZER_MUON: zero/optimizer/muon.h
     int n_moments;            // per element: 0, 1 (m), 2 (m and v); SGD without momentum has 0
     double lr_scale;          // of the schedule's learning rate
     double weight_decay;
@@ -21,8 +24,8 @@ struct optimizer_group {
 static inline bool optimizer_group_is_elementwise(const struct optimizer_group *group) {
     return !group->is_frozen && group->rule != OPTIMIZER_MUON;
 }
-// Schedule-free AdamW averages the weights by itself: the average follows from them and from those that it
-// keeps in the place of m.
+// True for schedule-free AdamW, whose average of the weights needs no array of its own: it is computed from
+// the weights and from z, which is stored in place of m (zero/optimizer/averaging.h).
 static inline bool optimizer_averages(const struct config *config) {
     return config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW;
 }
