@@ -262,7 +262,7 @@ static void test_many_collectives_in_flight(void **state) {
             comm_all_gather(comm, &stream, &test.transfer, out + c * N, out + c * N, DTYPE_F32, &work),
             STATUS_OK);
     }
-    together_ok(comm, comm_wait_all(comm, &stream));
+    together_ok(comm, comm_wait(comm, &stream, COMM_WORK_ALL));
     bool right = true;
     for (int c = 0; c < CALLS; c++)
         right = right && right_sums(&test, out + c * N, NULL, (uint32_t)c, DTYPE_F32);

@@ -290,7 +290,7 @@ static void test_exchanges_in_flight(void **state) {
                          STATUS_OK);
         assert_int_equal(comm_wait(comm, &stream, work), STATUS_OK);
     }
-    together_ok(comm, comm_wait_all(comm, &stream));
+    together_ok(comm, comm_wait(comm, &stream, COMM_WORK_ALL));
     from_device(host, x, sizeof host);
     bool right = true;
     const int origin = ((comm->rank - CALLS) % world + world) % world;
@@ -325,7 +325,7 @@ static void test_collectives_in_flight(void **state) {
         if (c % 40 == 0)
             assert_int_equal(comm_agree(comm, STATUS_OK), STATUS_OK);
     }
-    together_ok(comm, comm_wait_all(comm, &stream));
+    together_ok(comm, comm_wait(comm, &stream, COMM_WORK_ALL));
     from_device(host, data, sizeof host);
     bool right = true;
     for (size_t i = 0; i < N; i++) {

@@ -112,7 +112,7 @@ static void unhook(struct profiler *profiler) {
 enum status profiler_stop(struct profiler *profiler) {
     if (!profiler->profile)
         return STATUS_OK;
-    TRY(comm_wait_all(profiler->comm, NULL)); // its thread uses the communicator's device
+    TRY(comm_wait(profiler->comm, NULL, COMM_WORK_ALL)); // its thread uses the communicator's device
     unhook(profiler);
     profile_unwatch(profiler->profile);
     return STATUS_OK;
@@ -139,7 +139,7 @@ enum status profiler_step_end(struct profiler *profiler) {
     if (!profiler->profile)
         return STATUS_OK;
     profile_set_place(profiler->profile, NOWHERE);
-    TRY(comm_wait_all(profiler->comm, NULL)); // or the next step would begin by waiting for it
+    TRY(comm_wait(profiler->comm, NULL, COMM_WORK_ALL)); // or the next step would begin by waiting for it
     return profile_step_end(profiler->profile);
 }
 

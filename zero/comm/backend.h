@@ -50,7 +50,6 @@ struct comm_backend {
 
 // Bulk collectives as work on streams, beside a backend that does everything else. Called with several ranks
 // only, and between attach and detach only where attach set comm->device_data.
-#define COMM_WORK_ALL UINT64_MAX // for wait: all that were issued
 struct comm_device_backend {
     const char *name;
     // Decides with all ranks, which call it together, whether they use it. Sets comm->device_data if they do;

@@ -122,12 +122,6 @@ enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) 
     return comm->queue && work ? comm_queue_wait(comm, work) : STATUS_OK;
 }
 
-enum status comm_wait_all(struct comm *comm, struct stream *stream) {
-    if (comm->device_data)
-        return end_device_call(comm, comm->device_backend->wait(comm, stream, COMM_WORK_ALL));
-    return comm->queue ? comm_queue_wait_all(comm) : STATUS_OK;
-}
-
 bool comm_on_device(const struct comm *comm) {
     return comm->world == 1 || comm->device_data;
 }
@@ -146,7 +140,7 @@ enum status comm_gather_device(struct comm *comm, struct stream *stream, const v
 
 // Waits for the bulk collectives issued so far, where a thread of the host runs them.
 static enum status settle(struct comm *comm) {
-    return comm->device_data ? STATUS_OK : comm_wait_all(comm, NULL);
+    return comm->device_data ? STATUS_OK : comm_wait(comm, NULL, COMM_WORK_ALL);
 }
 
 // With several ranks. The caller has waited for the bulk collectives, or has no need to.

@@ -87,7 +87,7 @@ struct comm {
     const struct comm_backend *backend;
     struct rank_state *state; // what this rank shows to the others; NULL with one rank
     struct comm_failures failures;
-    struct comm_traffic traffic; // read it after comm_wait_all
+    struct comm_traffic traffic; // read it after comm_wait of all
     struct device *device;       // from comm_attach
     struct stream stream;        // on that device: runs sums and copies
     struct event issued;         // the end of the caller's work, for a bulk collective that runs immediately
@@ -106,6 +106,7 @@ struct comm {
 
 // Work handle of a bulk collective, for comm_wait. 0: it is done.
 typedef uint64_t comm_work;
+#define COMM_WORK_ALL UINT64_MAX // for comm_wait: all that were issued
 
 // ---- opening and closing
 
@@ -178,11 +179,11 @@ enum status comm_all_gather(struct comm *comm, struct stream *stream, const stru
 // `in` and `out` must not overlap.
 enum status comm_exchange(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                           const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
-// Waits for one bulk collective, and for those issued before it; or for all. Returns the first failure.
-// Where comm_on_device, `stream` waits and the host does not; elsewhere the host waits.
+// Waits for one bulk collective, and for those issued before it. Returns the first failure.
+//   stream   where comm_on_device, it waits and the host does not; elsewhere the host waits. NULL: the host
+//            waits in any case
+//   work     COMM_WORK_ALL: waits for all
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) MUST_CHECK;
-//   stream   as for comm_wait; NULL: the host waits in any case
-enum status comm_wait_all(struct comm *comm, struct stream *stream) MUST_CHECK;
 
 // True where bulk collectives are work on streams and never wait on the host: on a device that the ranks
 // reach without it, and with one rank. The same on all ranks from comm_attach to comm_detach.

@@ -136,6 +136,8 @@ enum status comm_queue_submit(struct comm *comm, struct stream *stream, const st
 enum status comm_queue_wait(struct comm *comm, comm_work handle) {
     struct comm_queue *queue = comm->queue;
     pthread_mutex_lock(&queue->lock);
+    if (handle == COMM_WORK_ALL)
+        handle = queue->n_submitted;
     if (queue->n_done < handle) {
         double began = clock_monotonic_s();
         profile_begin(comm->profile, PROFILE_SPAN, "wait for communication");
@@ -151,8 +153,4 @@ enum status comm_queue_wait(struct comm *comm, comm_work handle) {
     enum status status = queue->status;
     pthread_mutex_unlock(&queue->lock);
     return status;
-}
-
-enum status comm_queue_wait_all(struct comm *comm) {
-    return comm_queue_wait(comm, comm->queue->n_submitted);
 }

@@ -18,10 +18,8 @@ void comm_queue_delete(struct comm *comm);
 // the queue is full. Returns the failure of an earlier collective, if there was one.
 enum status comm_queue_submit(struct comm *comm, struct stream *stream, const struct comm_call *call,
                               comm_work *work) MUST_CHECK;
-// Waits for `work` and everything before it.
+// Waits for `work` and everything before it; COMM_WORK_ALL: for everything submitted so far.
 enum status comm_queue_wait(struct comm *comm, comm_work work) MUST_CHECK;
-// Waits for everything submitted so far.
-enum status comm_queue_wait_all(struct comm *comm) MUST_CHECK;
 
 // Runs one collective on the calling thread, once the event `issued` has happened, and counts it. A failure
 // is reported to the other ranks at once: they may be waiting for this rank before it waits for the result.

@@ -191,7 +191,8 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     TRY(offload_begin(gradients->offload, k == n - 1, gradients->accumulating));
     if (stage_shards_grads(stage->config) || !gradients->beta_zero)
         return STATUS_OK;
-    return comm_wait_all(stage->comm, stream); // reductions of the last micro-batch may still read it
+    return comm_wait(stage->comm, stream,
+                     COMM_WORK_ALL); // reductions of the last micro-batch may still read it
 }
 
 // The buffer that holds, or is for, this unit; NULL: it has none yet.
@@ -278,7 +279,7 @@ enum status gradients_finish(struct gradients *gradients, struct stream *stream)
     for (int i = 0; i < gradients->gather_buckets.n_calls; i++)
         TRY(comm_all_gather(comm, stream, &gradients->gather_buckets.calls[i], from, gradients->whole,
                             DTYPE_F32, &work));
-    TRY(comm_wait_all(comm, stream));
+    TRY(comm_wait(comm, stream, COMM_WORK_ALL));
     return offload_finish(gradients->offload, stream);
 }
 

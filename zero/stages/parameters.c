@@ -379,5 +379,5 @@ enum status parameters_gather_updated(struct parameters *parameters, struct stre
                             &work));
     if (stage->options.offload_param)
         TRY(offload_params_wait(parameters->offload, stream));
-    return comm_wait_all(stage->comm, stream);
+    return comm_wait(stage->comm, stream, COMM_WORK_ALL);
 }

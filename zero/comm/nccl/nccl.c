@@ -772,7 +772,7 @@ static enum status try_links(struct comm *comm) {
     TRY(comm->device->ops->fill(&comm->stream, &fill));
     TRY(comm_reduce_scatter(comm, &comm->stream, &all, numbers, numbers, DTYPE_F32, false, &work));
     TRY(comm_all_gather(comm, &comm->stream, &all, numbers, numbers, DTYPE_F32, &work));
-    TRY(comm_wait_all(comm, NULL));
+    TRY(comm_wait(comm, NULL, COMM_WORK_ALL));
     float sums[comm->world];
     TRY(comm->device->copy(&comm->stream, sums, numbers, sizeof sums));
     TRY(comm->device->synchronize(&comm->stream));
