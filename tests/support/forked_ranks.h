@@ -14,6 +14,7 @@
 
 #include "tests/support/expect.h"
 #include "zero/comm/backend.h"
+#include "zero/comm/comm.h"
 
 #define FORKED_RANKS   32   // at most
 #define FORKED_SECONDS 60   // until the alarm

@@ -3,8 +3,14 @@
 #ifndef ZERO_ZERO_COMM_BACKEND_H
 #define ZERO_ZERO_COMM_BACKEND_H
 
-#include "zero/comm/comm.h"
+#include <stdbool.h>
+
+#include "base/dtype.h"
+#include "kernels/device.h"
 #include "zero/comm/rank_state.h"
+#include "zero/comm/transfer.h"
+
+struct comm; // zero/comm/comm.h
 
 #define COMM_MESSAGE_BYTES STATUS_MESSAGE_BYTES // a failure's message, as ranks send it
 
@@ -66,16 +72,5 @@ struct comm_device_backend {
     // Looks for errors and for collectives that do not end. The watchdog calls it, with comm->watch_lock.
     void (*watch)(struct comm *comm);
 };
-
-// ---- failures that every rank knows of
-//
-// A rank reports a failure of its own to the others once (comm_abort); one that all ranks agreed on, or that
-// came from another rank, is not reported again.
-
-// Marks the failure recorded in base/status.h as known to every rank.
-void comm_note_known_failure(struct comm *comm);
-// True while that failure is the recorded one and no collective was issued since. A caller that handled it
-// has cleared it, and one that goes on (to save the run's progress) can fail again: that is a new failure.
-bool comm_is_known_failure(struct comm *comm);
 
 #endif

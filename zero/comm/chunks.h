@@ -4,6 +4,7 @@
 #define ZERO_ZERO_COMM_CHUNKS_H
 
 #include "zero/comm/backend.h"
+#include "zero/comm/comm.h"
 
 struct comm_chunks {
     struct comm *comm;

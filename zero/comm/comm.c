@@ -1,8 +1,9 @@
-// What all backends have in common: numbering and counting collectives, waiting for the bulk ones, sums of
-// a few values, and agreeing on failures. What differs is in zero/comm/backend.h.
+// What all backends have in common: numbering and counting collectives, the queue of bulk ones and waiting
+// for them, sums of a few values, and agreeing on failures. What differs is in zero/comm/backend.h.
 #include "zero/comm/comm.h"
 
 #include <assert.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,6 @@
 #include "kernels/ops.h"
 #include "kernels/profile.h"
 #include "zero/comm/backend.h"
-#include "zero/comm/queue.h"
 #include "zero/comm/sum_tree.h"
 
 #define SUM_VALUES 4096 // of comm_sum, gathered at a time
@@ -30,6 +30,189 @@ uint64_t comm_volume_bytes(const struct comm_volume *volume) {
 
 uint64_t comm_volume_calls(const struct comm_volume *volume) {
     return volume->calls[COMM_REDUCE_SCATTER] + volume->calls[COMM_ALL_GATHER] + volume->calls[COMM_EXCHANGE];
+}
+
+// ---- failures
+
+void comm_note_known_failure(struct comm *comm) {
+    atomic_store(&comm->failures.known, status_serial());
+    atomic_store(&comm->failures.known_at, atomic_load(&comm->state->n_issued));
+}
+
+bool comm_is_known_failure(struct comm *comm) {
+    return atomic_load(&comm->failures.known) == status_serial() &&
+           atomic_load(&comm->failures.known_at) == atomic_load(&comm->state->n_issued);
+}
+
+void comm_abort(struct comm *comm, enum status status) {
+    if (comm->world == 1 || comm_is_known_failure(comm))
+        return;
+    comm->backend->abort(comm, status, status_message());
+    comm_note_known_failure(comm);
+}
+
+// ---- the queue of bulk collectives
+//
+// With overlap, a thread runs them in the order of submission while the caller computes. A caller that has to
+// wait runs those that the thread has not begun itself, which saves a wake-up.
+//
+// One lock guards the queue. It is released while a collective runs; `running` keeps a second thread from
+// starting the next one meanwhile, so that collectives never overlap or change their order. After the first
+// failure the remaining collectives are dropped, and every wait returns that failure.
+
+#define QUEUE_LENGTH 128
+
+// Entry n (from 0) is at n % QUEUE_LENGTH; its work handle is n + 1.
+struct comm_queue {
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct comm_call calls[QUEUE_LENGTH];
+    struct event issued[QUEUE_LENGTH]; // the end of the caller's work when each was submitted
+    uint64_t n_submitted, n_done;
+    enum status status; // of the first that failed; those after it are dropped
+    bool running;       // a collective is running, on whichever thread
+    bool stopping;      // the thread is to end once the queue is empty
+};
+
+// Runs one collective on the calling thread, once the event `issued` has happened, and counts it. A failure
+// is reported to the other ranks at once: they may be waiting for this rank before it waits for the result.
+//   seconds   [out] how long it took
+static enum status run_call(struct comm *comm, const struct comm_call *call, struct event *issued,
+                            double *seconds) {
+    double began = clock_monotonic_s();
+    profile_begin(comm->profile, PROFILE_SPAN, comm_collective_name(call->id.collective));
+    enum status status = event_wait(issued, &comm->stream); // on the device: no host thread waits
+    if (status == STATUS_OK)
+        status = comm->backend->bulk(comm, call);
+    profile_end(comm->profile, (struct operation_cost){
+                                   .bytes = (double)(call->transfer->elements * dtype_size(call->type))});
+    *seconds = clock_monotonic_s() - began;
+    comm->traffic.calls[call->operation]++;
+    if (status != STATUS_OK)
+        comm_abort(comm, status);
+    return status;
+}
+
+// Runs the oldest entry that has not begun. Called and left with the lock held, and only while no other
+// thread runs one.
+static void run_next(struct comm *comm, bool eager) {
+    struct comm_queue *queue = comm->queue;
+    struct comm_call call = queue->calls[queue->n_done % QUEUE_LENGTH];
+    struct event *issued = &queue->issued[queue->n_done % QUEUE_LENGTH];
+    enum status status = queue->status;
+    double seconds = 0;
+    queue->running = true;
+    pthread_mutex_unlock(&queue->lock);
+    comm->eager = eager;
+    if (!eager)
+        profile_name_thread(comm->profile, "communication");
+    if (status == STATUS_OK)
+        status = run_call(comm, &call, issued, &seconds);
+    comm->eager = true;
+    pthread_mutex_lock(&queue->lock);
+    comm->traffic.busy_s += seconds;
+    queue->running = false;
+    queue->status = status;
+    queue->n_done++;
+    pthread_cond_broadcast(&queue->changed);
+}
+
+static void *run_queue(void *argument) {
+    struct comm *comm = argument;
+    struct comm_queue *queue = comm->queue;
+    pthread_mutex_lock(&queue->lock);
+    while (!queue->stopping || queue->n_done < queue->n_submitted) {
+        if (queue->running || queue->n_done == queue->n_submitted)
+            pthread_cond_wait(&queue->changed, &queue->lock);
+        else
+            run_next(comm, false);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return NULL;
+}
+
+static void queue_free(struct comm_queue *queue) {
+    for (int i = 0; i < QUEUE_LENGTH; i++)
+        event_free(&queue->issued[i]);
+    pthread_mutex_destroy(&queue->lock);
+    pthread_cond_destroy(&queue->changed);
+    free(queue);
+}
+
+// Starts the thread: comm->queue. comm->device must be attached.
+static enum status queue_new(struct comm *comm) {
+    struct comm_queue *queue = allocate(1, sizeof *queue);
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->changed, NULL);
+    comm->queue = queue;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < QUEUE_LENGTH && status == STATUS_OK; i++)
+        status = event_init(&queue->issued[i], comm->device);
+    if (status == STATUS_OK && pthread_create(&queue->thread, NULL, run_queue, comm) != 0)
+        status = FAIL(STATUS_FAILED, "cannot start the communication thread");
+    if (status != STATUS_OK) {
+        comm->queue = NULL;
+        queue_free(queue);
+    }
+    return status;
+}
+
+// Runs what is queued, ends the thread and frees the queue. No-op without one.
+static void queue_delete(struct comm *comm) {
+    struct comm_queue *queue = comm->queue;
+    if (!queue)
+        return;
+    pthread_mutex_lock(&queue->lock);
+    queue->stopping = true;
+    pthread_cond_broadcast(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    pthread_join(queue->thread, NULL);
+    comm->queue = NULL;
+    queue_free(queue);
+}
+
+// Appends a collective, which begins once `stream` has finished the work issued to it so far. Blocks while
+// the queue is full. Returns the failure of an earlier collective, if there was one.
+static enum status queue_submit(struct comm *comm, struct stream *stream, const struct comm_call *call,
+                                comm_work *handle) {
+    struct comm_queue *queue = comm->queue;
+    pthread_mutex_lock(&queue->lock);
+    while (queue->n_submitted - queue->n_done == QUEUE_LENGTH)
+        pthread_cond_wait(&queue->changed, &queue->lock);
+    enum status status = queue->status;
+    if (status == STATUS_OK)
+        status = event_record(&queue->issued[queue->n_submitted % QUEUE_LENGTH], stream);
+    if (status == STATUS_OK) {
+        queue->calls[queue->n_submitted % QUEUE_LENGTH] = *call;
+        *handle = ++queue->n_submitted;
+        pthread_cond_broadcast(&queue->changed);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return status;
+}
+
+// Waits for the collective of this handle and those before it; COMM_WORK_ALL: for all submitted so far.
+static enum status queue_wait(struct comm *comm, comm_work handle) {
+    struct comm_queue *queue = comm->queue;
+    pthread_mutex_lock(&queue->lock);
+    if (handle == COMM_WORK_ALL)
+        handle = queue->n_submitted;
+    if (queue->n_done < handle) {
+        double began = clock_monotonic_s();
+        profile_begin(comm->profile, PROFILE_SPAN, "wait for communication");
+        while (queue->n_done < handle) {
+            if (queue->running)
+                pthread_cond_wait(&queue->changed, &queue->lock);
+            else
+                run_next(comm, true);
+        }
+        profile_end(comm->profile, (struct operation_cost){0});
+        comm->traffic.waited_s += clock_monotonic_s() - began;
+    }
+    enum status status = queue->status;
+    pthread_mutex_unlock(&queue->lock);
+    return status;
 }
 
 // ---- bulk collectives
@@ -68,10 +251,10 @@ static enum status start(struct comm *comm, struct stream *stream, struct comm_c
     if (comm->device_data)
         return end_device_call(comm, comm->device_backend->bulk(comm, stream, call, work));
     if (comm->queue)
-        return comm_queue_submit(comm, stream, call, work);
+        return queue_submit(comm, stream, call, work);
     double seconds;
     TRY(event_record(&comm->issued, stream));
-    enum status status = comm_call_run(comm, call, &comm->issued, &seconds);
+    enum status status = run_call(comm, call, &comm->issued, &seconds);
     comm->traffic.busy_s += seconds;
     comm->traffic.waited_s += seconds;
     return status;
@@ -119,7 +302,7 @@ enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) 
     if (comm->device_data)
         return end_device_call(comm, comm->device_backend->wait(comm, stream, work));
     // A collective that is done has finished on the device too.
-    return comm->queue && work ? comm_queue_wait(comm, work) : STATUS_OK;
+    return comm->queue && work ? queue_wait(comm, work) : STATUS_OK;
 }
 
 bool comm_on_device(const struct comm *comm) {
@@ -279,11 +462,11 @@ enum status comm_attach(struct comm *comm, struct device *device, bool overlap) 
         TRY(comm->device_backend->attach(comm));
     if (comm->backend->attach && !comm->device_data)
         TRY(comm->backend->attach(comm));
-    return overlap && !comm_on_device(comm) ? comm_queue_new(comm) : STATUS_OK;
+    return overlap && !comm_on_device(comm) ? queue_new(comm) : STATUS_OK;
 }
 
 void comm_detach(struct comm *comm) {
-    comm_queue_delete(comm);
+    queue_delete(comm);
     if (!comm->device)
         return;
     if (comm->device_backend && comm->device_data)

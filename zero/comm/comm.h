@@ -32,15 +32,6 @@
 #include "kernels/device.h"
 #include "zero/comm/transfer.h"
 
-// The kinds of traffic that are counted separately.
-enum comm_operation {
-    COMM_REDUCE_SCATTER,
-    COMM_ALL_GATHER,
-    COMM_EXCHANGE,
-    COMM_BROADCAST,
-    COMM_CONTROL, // gather, sum, barrier, agreement
-    N_COMM_OPERATIONS
-};
 const char *comm_operation_name(enum comm_operation operation); // "reduce_scatter", ...
 
 // What one rank sends in one step, as the modules that send it plan it (zero/engine.h).
@@ -67,7 +58,7 @@ enum comm_path {
     COMM_PATH_HOST,
 };
 
-// How failures of other ranks are noticed (zero/comm/failure.c, zero/comm/mpi/failure.c).
+// How failures of other ranks are noticed (zero/comm/comm.c, zero/comm/mpi/failure.c).
 struct comm_failures {
     atomic_llong hang_ms;   // how long to wait for a rank that shows no progress; 0: without limit
     atomic_uint known;      // status_serial() of the failure that every rank knows of; 0: none
@@ -103,10 +94,6 @@ struct comm {
     struct profile *profile; // records the time spent here; NULL: none
     bool eager;              // the caller waits for the bulk collective that is running: spin, then sleep
 };
-
-// Work handle of a bulk collective, for comm_wait. 0: it is done.
-typedef uint64_t comm_work;
-#define COMM_WORK_ALL UINT64_MAX // for comm_wait: all that were issued
 
 // ---- opening and closing
 
@@ -209,7 +196,18 @@ enum status comm_barrier(struct comm *comm) MUST_CHECK;
 // all. A caller that can go on after a failure clears it (status_clear); later failures are then reported as
 // usual.
 enum status comm_agree(struct comm *comm, enum status status) MUST_CHECK;
+
+// ---- failures that every rank knows of
+//
+// A rank reports a failure of its own to the others once (comm_abort); one that all ranks agreed on, or that
+// came from another rank, is not reported again.
+
 // Reports a failure of this rank to all others, without waiting for them: their collectives return `status`.
 void comm_abort(struct comm *comm, enum status status);
+// Marks the failure recorded in base/status.h as known to every rank.
+void comm_note_known_failure(struct comm *comm);
+// True while that failure is the recorded one and no collective was issued since. A caller that handled it
+// has cleared it, and one that goes on (to save the run's progress) can fail again: that is a new failure.
+bool comm_is_known_failure(struct comm *comm);
 
 #endif

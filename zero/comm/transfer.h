@@ -8,6 +8,19 @@
 
 #include "base/status.h"
 
+// The kinds of traffic that are counted separately.
+enum comm_operation {
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_GATHER,
+    COMM_EXCHANGE,
+    COMM_BROADCAST,
+    COMM_CONTROL, // gather, sum, barrier, agreement
+    N_COMM_OPERATIONS
+};
+// Work handle of a bulk collective, for comm_wait. 0: it is done.
+typedef uint64_t comm_work;
+#define COMM_WORK_ALL UINT64_MAX // for comm_wait: all that were issued
+
 // Consecutive elements that one rank owns. Offsets are in elements from the collective's `in` and `out`; the
 // collective's contract says which ranks read and write them.
 struct comm_span {

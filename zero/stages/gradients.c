@@ -244,32 +244,41 @@ static int lowest_issued(const struct gradients *gradients) {
     return lowest;
 }
 
-// Stages 0 and 1 reduce all units' gradients in place or into the shard, in the buckets that are full now.
-// Stages 2 and 3 reduce the unit's buffer into its unit shard, in the shard or in offload's staging buffer.
-enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
+// Stages 0 and 1: reduces the buckets that are full now, in place or into the shard.
+static enum status reduce_full_buckets(struct gradients *gradients, struct stream *stream, int unit) {
     const struct stage *stage = gradients->stage;
-    struct gradient_buffer *buffer = stage_shards_grads(stage->config) ? buffer_of(gradients, unit) : NULL;
-    const struct buckets *buckets = buffer ? gradients->reductions[unit].buckets : &gradients->reduce_buckets;
-    const float *from = buffer ? buffer->data : gradients->whole;
+    const struct buckets *buckets = &gradients->reduce_buckets;
     float *to = gradients->shard ? gradients->shard : gradients->whole;
     comm_work work = 0;
-    if (!gradients->reducing)
-        return STATUS_OK;
+    for (int *i = &gradients->next_call; *i < buckets->n_calls && buckets->last_unit[*i] >= unit; ++*i)
+        TRY(comm_reduce_scatter(stage->comm, stream, &buckets->calls[*i], gradients->whole, to,
+                                stage->options.gradient_comm_dtype, gradients->accumulating, &work));
+    return offload_reduced(gradients->offload, stream, lowest_issued(gradients), work);
+}
+
+// Stages 2 and 3: reduces the unit's buffer into its unit shard, in the shard or in offload's staging buffer.
+static enum status reduce_unit(struct gradients *gradients, struct stream *stream, int unit) {
+    const struct stage *stage = gradients->stage;
+    const struct buckets *buckets = gradients->reductions[unit].buckets;
+    struct gradient_buffer *buffer = buffer_of(gradients, unit);
+    float *to;
     if (offload_uses_staging(gradients->offload))
         TRY(offload_staging(gradients->offload, stream, unit, &to));
-    else if (buffer)
-        to += stage_unit_shard(stage, unit);
-    int i = buffer ? 0 : gradients->next_call;
-    for (; i < buckets->n_calls && (buffer || buckets->last_unit[i] >= unit); i++)
-        TRY(comm_reduce_scatter(stage->comm, stream, &buckets->calls[i], from, to,
-                                stage->options.gradient_comm_dtype, gradients->accumulating, &work));
-    if (buffer) {
-        buffer->unit = -1;
-        buffer->work = work;
-        return offload_reduced(gradients->offload, stream, unit, work);
-    }
-    gradients->next_call = i;
-    return offload_reduced(gradients->offload, stream, lowest_issued(gradients), work);
+    else
+        to = gradients->shard + stage_unit_shard(stage, unit);
+    buffer->unit = -1;
+    buffer->work = 0;
+    for (int i = 0; i < buckets->n_calls; i++)
+        TRY(comm_reduce_scatter(stage->comm, stream, &buckets->calls[i], buffer->data, to,
+                                stage->options.gradient_comm_dtype, gradients->accumulating, &buffer->work));
+    return offload_reduced(gradients->offload, stream, unit, buffer->work);
+}
+
+enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
+    if (!gradients->reducing)
+        return STATUS_OK;
+    return stage_shards_grads(gradients->stage->config) ? reduce_unit(gradients, stream, unit)
+                                                        : reduce_full_buckets(gradients, stream, unit);
 }
 
 enum status gradients_finish(struct gradients *gradients, struct stream *stream) {

@@ -14,6 +14,7 @@
 #include "tests/support/expect.h"
 #include "trainer/plan/plan.h"
 #include "zero/comm/backend.h"
+#include "zero/comm/comm.h"
 #include "zero/comm/ring.h"
 
 static const char config_json[] =

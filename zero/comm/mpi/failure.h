@@ -18,6 +18,7 @@
 #define ZERO_ZERO_COMM_MPI_FAILURE_H
 
 #include "zero/comm/backend.h"
+#include "zero/comm/comm.h"
 
 // STATUS_OK, or the status of a failed rank with its message recorded: "rank 2: ...".
 enum status mpi_check_failure(struct comm *comm) MUST_CHECK;

@@ -15,7 +15,7 @@
 //
 // Threads of a rank, at most three:
 //   main             trains; issues collectives; runs control collectives itself
-//   communication    runs bulk collectives, with overlap (zero/comm/queue.h)
+//   communication    runs bulk collectives, with overlap (zero/comm/comm.c)
 //   watchdog         keeps the heartbeat, watches the other ranks (zero/comm/mpi/failure.h). Once it has
 //                    ended, another thread limits the time that MPI takes to close (mpi.c)
 // main and communication may wait at the same time, one in a control and one in a bulk collective. The two

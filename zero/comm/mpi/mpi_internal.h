@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "zero/comm/backend.h"
+#include "zero/comm/comm.h"
 #include "zero/comm/ring.h"
 
 #define TAG_CHUNK    1 // a chunk of a bulk collective, behind its link_header

@@ -20,6 +20,7 @@
 #define ZERO_ZERO_COMM_NCCL_NCCL_H
 
 #include "zero/comm/backend.h"
+#include "zero/comm/comm.h"
 
 extern const struct comm_device_backend nccl_backend;
 
