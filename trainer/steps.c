@@ -219,10 +219,9 @@ static void inject_gradients(struct issued_step *step) {
 
 static enum status begin_update(struct steps *steps, const struct issued_step *step) {
     struct optimizer *optimizer = &steps->run->engine.optimizer;
-    if (optimizer_decides_on_device(optimizer))
-        return step_control_begin(&optimizer->control, &steps->run->machine.stream, step->slot, &step->plan);
-    optimizer->average_weight = step->plan.average_weight;
-    return STATUS_OK;
+    return optimizer_decides_on_device(optimizer)
+               ? step_control_begin(&optimizer->control, &steps->run->machine.stream, step->slot, &step->plan)
+               : STATUS_OK;
 }
 
 // Micro-batch k of n_micro.
@@ -362,7 +361,7 @@ static enum status update(struct steps *steps, struct issued_step *step, double 
         step->result.skipped = UPDATE_SPIKE;
     if (step->result.skipped)
         return optimizer_skip(optimizer, &run->machine.stream);
-    TRY(optimizer_update(optimizer, &run->machine.stream, plan->step, plan->lr, norm, plan->loss_scale));
+    TRY(optimizer_update(optimizer, &run->machine.stream, plan, norm));
     return run->machine.device->synchronize(&run->machine.stream);
 }
 

@@ -57,6 +57,12 @@ static inline void fixture_open(struct fixture *fixture, const struct gpt_config
     fixture_open_as(fixture, sizes, json, DTYPE_F32);
 }
 
+// The update of a step, from 1, with gradients of this norm, whose losses were not scaled.
+static inline enum status fixture_update(struct fixture *fixture, int64_t step, double lr, double norm) {
+    const struct update_plan plan = optimizer_plan(&fixture->optimizer, step, lr, 1, 1);
+    return optimizer_update(&fixture->optimizer, &fixture->stream, &plan, norm);
+}
+
 static inline void fixture_close(struct fixture *fixture) {
     struct device *device = fixture->stream.device;
     optimizer_free(&fixture->optimizer);

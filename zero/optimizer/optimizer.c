@@ -174,26 +174,19 @@ enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, d
 
 // ---- updates of the host
 
-// What all spans of a step have in common.
-struct optimizer_call {
-    int64_t step; // from 1
-    double lr;
-    float grad_scale, average_weight;
-};
-
-static enum status step_span(const struct optimizer *optimizer, const struct optimizer_call *call,
+static enum status step_span(const struct optimizer *optimizer, const struct step_message *decision,
                              struct stream *stream, const struct placement_span *placed,
                              const struct group_span *span, void *param) {
     const struct model_states *state = optimizer->state;
     struct optimizer_step_args args = optimizer_group_step(
-        optimizer->state->stage.config, &state->groups.groups[span->group], call->step, call->lr);
+        state->stage.config, &state->groups.groups[span->group], decision->plan.step, decision->plan.lr);
     args.state = model_states_optimizer_at(state, placed, span->offset);
     args.param = param;
     args.grad = model_states_gradients_at(state, placed) + span->offset;
     args.n = span->n;
     args.first = state->stage.params->units[placed->span.unit].offset + placed->span.begin + span->offset;
-    args.grad_scale = call->grad_scale;
-    args.average_weight = call->average_weight;
+    args.grad_scale = decision->result.grad_scale;
+    args.average_weight = decision->plan.average_weight;
     args.type = state->stage.type;
     args.grad_type = DTYPE_F32;
     args.state_type = state->placement.moment_type;
@@ -201,7 +194,7 @@ static enum status step_span(const struct optimizer *optimizer, const struct opt
 }
 
 // Each chunk is copied to the device while the next is updated.
-static enum status step_on_host(const struct optimizer *optimizer, const struct optimizer_call *call,
+static enum status step_on_host(const struct optimizer *optimizer, const struct step_message *decision,
                                 const struct placement_span *placed) {
     struct model_states *state = optimizer->state;
     struct offload *offload = &state->offload;
@@ -215,7 +208,7 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
                                        .group = span.group};
             void *param;
             TRY(offload_params_buffer(offload, placed, chunk.offset, &param));
-            TRY(step_span(optimizer, call, &host, placed, &chunk, param));
+            TRY(step_span(optimizer, decision, &host, placed, &chunk, param));
             TRY(offload_params_send(offload, placed, chunk.offset, chunk.n,
                                     model_states_params_at(state, placed, chunk.offset)));
         }
@@ -223,22 +216,23 @@ static enum status step_on_host(const struct optimizer *optimizer, const struct 
     return STATUS_OK;
 }
 
-static enum status step_unit(const struct optimizer *optimizer, const struct optimizer_call *call, int unit) {
+static enum status step_unit(const struct optimizer *optimizer, const struct step_message *decision,
+                             int unit) {
     struct model_states *state = optimizer->state;
     const struct placement *placement = &state->placement;
     TRY(offload_wait(&state->offload, unit));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++)
         if (placement->spans[i].on_host && !placement->spans[i].is_frozen)
-            TRY(step_on_host(optimizer, call, &placement->spans[i]));
+            TRY(step_on_host(optimizer, decision, &placement->spans[i]));
     return STATUS_OK;
 }
 
 // ---- a step
 
 // Units in the order in which their gradients arrive.
-static enum status step_host(const struct optimizer *optimizer, const struct optimizer_call *call) {
+static enum status step_host(const struct optimizer *optimizer, const struct step_message *decision) {
     for (int unit = optimizer->state->stage.params->n_units - 1; unit >= 0; unit--)
-        TRY(step_unit(optimizer, call, unit));
+        TRY(step_unit(optimizer, decision, unit));
     return STATUS_OK;
 }
 
@@ -261,24 +255,22 @@ static enum status update_on_device(const struct optimizer *optimizer, struct st
     return muon_update(&optimizer->muon, stream);
 }
 
-enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
-                             double norm, double loss_scale) {
+enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
+                             const struct update_plan *plan, double norm) {
     struct model_states *state = optimizer->state;
-    double clip = state->stage.config->train.gradient_clipping;
-    double clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
-    const struct optimizer_call call = {step, lr, (float)(clipping / loss_scale), optimizer->average_weight};
+    const double clip = state->stage.config->train.gradient_clipping,
+                 clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
+    const struct step_message decision = {.plan = *plan,
+                                          .result.grad_scale = (float)(clipping / plan->loss_scale)};
     if (optimizer->n_spans > 0 || optimizer->muon.rounds.n_rounds > 0) {
-        const struct update_result result = {.grad_scale = call.grad_scale};
-        struct update_plan plan = optimizer_plan(optimizer, step, lr, 1, 1);
-        plan.average_weight = call.average_weight;
-        TRY(step_control_send_decision(&optimizer->control, stream, &plan, &result));
+        TRY(step_control_send_decision(&optimizer->control, stream, &decision));
         TRY(update_on_device(optimizer, stream));
     }
     if (state->stage.options.offload_optimizer) {
-        TRY(step_host(optimizer, &call));
+        TRY(step_host(optimizer, &decision));
         TRY(offload_params_wait(&state->offload, stream));
     }
-    TRY(average_update(state, stream, NULL, NULL, optimizer->average_weight));
+    TRY(average_update(state, stream, NULL, NULL, plan->average_weight));
     return parameters_gather_updated(&state->parameters, stream);
 }
 

@@ -10,9 +10,6 @@
 
 struct optimizer {
     struct model_states *state;
-    // Where the host decides, the caller sets the weight with which the next update's weights enter the
-    // average (zero/optimizer/averaging.h); 0: they do not.
-    float average_weight;
     struct step_control control;
     int spans_region;
     int n_spans;                                          // that the device updates element by element
@@ -27,7 +24,8 @@ enum status optimizer_init(struct optimizer *optimizer, struct model_states *sta
 enum status optimizer_bind(struct optimizer *optimizer, const struct region_table *table) MUST_CHECK;
 void optimizer_free(struct optimizer *optimizer); // before model_states_free
 
-// The plan of an update after one that is finished, without its weight in the average; the caller sets both.
+// The plan of an update after one that is finished, without its weight in the average
+// (zero/optimizer/averaging.h); the caller sets both.
 //   step       counts updates, from 1
 //   n_tokens   of the step, over all ranks
 struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t step, double lr,
@@ -40,12 +38,11 @@ struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t ste
 // because no state may change before gradients are known to be finite.
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) MUST_CHECK;
 // Updates the spans of this rank and makes the new parameters visible to every rank. Gradients are divided by
-// loss_scale and multiplied by min(1, clip / (norm + 1e-6)), as by torch.nn.utils.clip_grad_norm_. Weight
-// decay applies to tensors of two or more dimensions.
-//   step         counts updates, from 1
-//   norm         of the gradients divided by loss_scale
-enum status optimizer_update(struct optimizer *optimizer, struct stream *stream, int64_t step, double lr,
-                             double norm, double loss_scale) MUST_CHECK;
+// plan->loss_scale and multiplied by min(1, clip / (norm + 1e-6)), as by torch.nn.utils.clip_grad_norm_.
+// Weight decay applies to tensors of two or more dimensions.
+//   norm   of the gradients divided by plan->loss_scale
+enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
+                             const struct update_plan *plan, double norm) MUST_CHECK;
 // Call instead of optimizer_update to skip a step.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;
 

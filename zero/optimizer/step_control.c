@@ -51,14 +51,13 @@ enum status step_control_losses(struct step_control *control, struct stream *str
 }
 
 enum status step_control_send_decision(struct step_control *control, struct stream *stream,
-                                       const struct update_plan *plan, const struct update_result *result) {
+                                       const struct step_message *decision) {
     struct step_message *message = &control->messages[0];
     struct step_memory *memory = control->memory;
     TRY(event_synchronize(&control->done[0]));
-    message->plan = *plan;
-    message->result = *result;
-    TRY(stream->device->copy(stream, &memory->plan, &message->plan, sizeof *plan));
-    TRY(stream->device->copy(stream, &memory->result, &message->result, sizeof *result));
+    *message = *decision;
+    TRY(stream->device->copy(stream, &memory->plan, &message->plan, sizeof message->plan));
+    TRY(stream->device->copy(stream, &memory->result, &message->result, sizeof message->result));
     return event_record(&control->done[0], stream);
 }
 

@@ -56,8 +56,7 @@ const float *step_control_loss_factor(const struct step_control *control);
 enum status step_control_losses(struct step_control *control, struct stream *stream, double *sum) MUST_CHECK;
 // Sends the device the plan and the result of a step that the host decided on.
 enum status step_control_send_decision(struct step_control *control, struct stream *stream,
-                                       const struct update_plan *plan,
-                                       const struct update_result *result) MUST_CHECK;
+                                       const struct step_message *decision) MUST_CHECK;
 
 // ---- where the device decides, and the host issues the next step meanwhile
 

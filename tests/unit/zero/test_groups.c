@@ -252,7 +252,7 @@ static void run_case(const cJSON *of, const cJSON *factors) {
         EXPECT_OK(optimizer_norm(&fixture.optimizer, &fixture.stream, &norm));
         assert_true(fabs(norm - want) <= 1e-6 * want);
         assert_true(norm > fixture.config.train.gradient_clipping); // clipping is tested too
-        EXPECT_OK(optimizer_update(&fixture.optimizer, &fixture.stream, step, lr, norm, 1));
+        EXPECT_OK(fixture_update(&fixture, step, lr, norm));
     }
     cJSON_ArrayForEach(tensor, tensors) check_result(&fixture, tensor, weights);
     fixture_close(&fixture);
@@ -300,7 +300,7 @@ static void test_frozen_tensors(void **state) {
         assert_true(n_moments <= fixture.params.params[trained].elements + PARAM_ALIGNMENT);
         EXPECT_OK(optimizer_norm(&fixture.optimizer, &fixture.stream, &norm));
         assert_true(fabs(norm - 0.5 * sqrt(48)) < 1e-12);
-        EXPECT_OK(optimizer_update(&fixture.optimizer, &fixture.stream, 1, 0.01, norm, 1));
+        EXPECT_OK(fixture_update(&fixture, 1, 0.01, norm));
         for (int i = 0; i < fixture.params.n_params; i++)
             for (size_t k = 0; k < fixture.params.params[i].elements; k++) {
                 const float now = floats_of(&fixture, weights, &fixture.params.params[i])[k];

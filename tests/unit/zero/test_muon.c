@@ -39,7 +39,6 @@ static void check_update(const float *weight, const float *before, const float *
 static void test_over_a_model(void **unused) {
     (void)unused;
     struct fixture fixture;
-    struct optimizer *optimizer = &fixture.optimizer;
     fixture_open(&fixture, &sizes,
                  "{\"optimizer\": {\"type\": \"muon\", \"lr\": 0.01, \"adamw_lr\": 0.03}, \"train\": "
                  "{\"gradient_clipping\": 0}}");
@@ -57,7 +56,7 @@ static void test_over_a_model(void **unused) {
     float *before = malloc(fixture.params.n_elements * sizeof *before);
     assert_non_null(before);
     memcpy(before, weights, fixture.params.n_elements * sizeof *before);
-    EXPECT_OK(optimizer_update(optimizer, &fixture.stream, 1, 0.01, 1, 1));
+    EXPECT_OK(fixture_update(&fixture, 1, 0.01, 1));
     int n_matrices = 0;
     for (int i = 0; i < fixture.params.n_params; i++) {
         const struct param *param = &fixture.params.params[i];

@@ -177,7 +177,7 @@ static void check_steps(const char *json, enum dtype type, int n_kinds, bool cli
         double factor = clip > 0 ? clip / (norm + 1e-6) : 1;
         scales[step - 1] = factor < 1 ? factor : 1;
         assert_int_equal(scales[step - 1] < 1, clips);
-        EXPECT_OK(optimizer_update(&fixture.optimizer, &fixture.stream, step, RATE, norm, 1));
+        EXPECT_OK(fixture_update(&fixture, step, RATE, norm));
     }
     for (int i = 0; i < fixture.params.n_params; i++)
         assert_tensor(&fixture, i, start, scales);

@@ -26,7 +26,7 @@ static void update(struct fixture *fixture, int step) {
         for (size_t k = 0; k < param->elements; k++)
             grad[k] = (float)sin(1.7 * (double)k * (double)(k + 3) + i + 10 * step) * 0.1f;
     }
-    EXPECT_OK(optimizer_update(&fixture->optimizer, &fixture->stream, step, 0.01, 1, 1));
+    EXPECT_OK(fixture_update(fixture, step, 0.01, 1));
 }
 
 static void start(struct fixture *fixture, const char *json) {
