@@ -277,15 +277,18 @@ class Faults(RankCase):
             time.sleep(0.002)
 
     def outcome(self, process, fault):
-        """What the run has written, once it has ended."""
-        began = time.monotonic()
+        """What the run has written, once it has ended; and for how many seconds this machine stood still meanwhile."""
+        began = now = time.monotonic()
+        still = 0
         while True:
             try:
-                return process.communicate(timeout=1)
+                return *process.communicate(timeout=1), still
             except subprocess.TimeoutExpired as so_far:
-                if time.monotonic() - began > 30 * SECONDS:  # a hang; what is slow is judged by the load that it had
+                if now - began > 30 * SECONDS:  # a hang; what is slow is judged by the load that it had
                     raise
                 fault.wait((so_far.stderr or b'').decode())
+            before, now = now, time.monotonic()
+            still += max(0, now - before - 1.5)
 
     def run_with_fault(self, fault, arguments):
         """Runs until the fault ends the run, and checks how it ends. False: the run ended before the fault."""
@@ -296,8 +299,8 @@ class Faults(RankCase):
             time.sleep(fault.delay)
             fails = fault.strike(process)
         began = time.monotonic()
-        out, error = self.outcome(process, fault)
-        limit = self.here(limit)
+        out, error, still = self.outcome(process, fault)
+        limit = self.here(limit) + 2 * still  # after which the watchdog waits anew
         self.assertLess(time.monotonic() - began, limit, error)
         while self.living() and time.monotonic() - began < limit:
             time.sleep(0.05)  # mpirun may have ended first

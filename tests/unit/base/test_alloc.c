@@ -48,9 +48,12 @@ static void test_growth(void **state) {
     free(list);
 }
 
-// The address sanitizer refuses such sizes with a report of its own, unless it is asked to do as malloc does.
-const char *__asan_default_options(void);
+// Sanitizers refuse such sizes with a report of their own, unless they are asked to do as malloc does.
+const char *__asan_default_options(void), *__tsan_default_options(void);
 const char *__asan_default_options(void) {
+    return "allocator_may_return_null=1";
+}
+const char *__tsan_default_options(void) {
     return "allocator_may_return_null=1";
 }
 
