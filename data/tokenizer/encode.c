@@ -450,7 +450,7 @@ static void find_candidates(const struct tokenizer *tokenizer, struct merging *m
     for (int32_t i = 0; i + 1 < n; i++) {
         const int32_t left = nodes[i].id, right = nodes[i + 1].id;
         consider(merging,
-                 are_bytes ? tokenizer->byte_pairs[bytes[i]][bytes[i + 1]]
+                 are_bytes ? tokenizer->pairs.of_bytes[bytes[i]][bytes[i + 1]]
                            : tokenizer_find_pair(tokenizer, left, right),
                  i, left, right);
     }
@@ -464,7 +464,7 @@ static void merge(const struct tokenizer *tokenizer, struct merging *merging) {
         if (left->id != best.left || left->next < 0 || nodes[left->next].id != best.right)
             continue;
         struct node *right = &nodes[left->next];
-        left->id = tokenizer->merge_ids ? tokenizer->merge_ids[best.rank] : best.rank;
+        left->id = tokenizer->pairs.merge_ids ? tokenizer->pairs.merge_ids[best.rank] : best.rank;
         left->next = right->next;
         if (right->next >= 0)
             nodes[right->next].previous = best.at;

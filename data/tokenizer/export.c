@@ -57,14 +57,15 @@ static int compare_ranked(const void *a, const void *b) {
 static void list_pairs(const struct tokenizer *tokenizer, struct token_merge *merges, size_t n_pairs) {
     struct pair_slot *sorted = allocate(n_pairs, sizeof *sorted);
     size_t n = 0;
-    for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
-        if (tokenizer->pairs[slot].pair != EMPTY_KEY)
-            sorted[n++] = tokenizer->pairs[slot];
+    for (size_t slot = 0; slot < tokenizer->pairs.n_slots; slot++)
+        if (tokenizer->pairs.slots[slot].pair != EMPTY_KEY)
+            sorted[n++] = tokenizer->pairs.slots[slot];
     qsort(sorted, n, sizeof *sorted, compare_ranked);
     for (size_t i = 0; i < n; i++) {
         const int32_t rank = sorted[i].rank;
-        merges[i] = (struct token_merge){(int32_t)(sorted[i].pair >> 32), (int32_t)(uint32_t)sorted[i].pair,
-                                         tokenizer->merge_ids ? tokenizer->merge_ids[rank] : rank};
+        merges[i] =
+            (struct token_merge){(int32_t)(sorted[i].pair >> 32), (int32_t)(uint32_t)sorted[i].pair,
+                                 tokenizer->pairs.merge_ids ? tokenizer->pairs.merge_ids[rank] : rank};
     }
     free(sorted);
 }
@@ -72,8 +73,8 @@ static void list_pairs(const struct tokenizer *tokenizer, struct token_merge *me
 enum status tokenizer_derive_merges(const struct tokenizer *tokenizer, struct token_merge **merges, int *n) {
     size_t n_pairs = 0, n_ids = (size_t)tokenizer->n_ids;
     *n = 0;
-    for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
-        n_pairs += tokenizer->pairs[slot].pair != EMPTY_KEY;
+    for (size_t slot = 0; slot < tokenizer->pairs.n_slots; slot++)
+        n_pairs += tokenizer->pairs.slots[slot].pair != EMPTY_KEY;
     *merges = allocate(n_pairs > n_ids ? n_pairs : n_ids, sizeof **merges);
     if (!tokenizer->is_plain) {
         list_pairs(tokenizer, *merges, n_pairs);

@@ -18,6 +18,15 @@ struct pair_slot {
     int32_t rank;
 };
 
+// Every pair of tokens that may be merged.
+struct token_pairs {
+    struct pair_slot *slots;
+    size_t n_slots;             // a power of two
+    int32_t *merge_ids;         // the token that a merge of this rank makes; NULL: the rank is the id
+    int n_merges;               // ranks, if there are merge_ids
+    int32_t of_bytes[256][256]; // rank of two bytes, or -1. Small enough for the CPU cache, unlike `slots`
+};
+
 // Where a space is put before text that begins, or follows an added token: Llama 2.
 enum space_rule {
     SPACE_NEVER,
@@ -56,21 +65,17 @@ struct tokenizer {
     bool fuse_unknown; // consecutive unknown characters become one unknown token
     bool is_plain; // works as GPT-2's: tokens, one rank each, and end-of-text as the last id say everything
     int n_ids;
-    char *bytes;                  // the bytes of all tokens, concatenated
-    uint32_t *offsets;            // (n_ids + 1)
-    uint8_t *types;               // (n_ids) enum token_type
-    bool *is_whole;               // (n_ids) a pre-token of the token's bytes becomes the token
-    int32_t *slots;               // ids of normal tokens by the hash of their bytes
-    size_t n_slots;               // a power of two
-    struct pair_slot *pairs;      // every pair of tokens that may be merged
-    size_t n_pair_slots;          // a power of two
-    int32_t *merge_ids;           // the token that a merge of this rank makes; NULL: the rank is the id
-    int n_merges;                 // ranks, if there are merge_ids
-    int32_t byte_ids[256];        // the normal token of one byte; -1: none
-    int32_t fallback_ids[256];    // Llama 2: the byte's token of type TOKEN_BYTE; -1: none
-    int32_t byte_pairs[256][256]; // rank of two bytes, or -1. Small enough for the CPU cache, unlike `pairs`
-    int32_t end_of_text, start;   // start: -1: no token of its own
-    int32_t unknown;              // -1: characters without a token are left out
+    char *bytes;       // the bytes of all tokens, concatenated
+    uint32_t *offsets; // (n_ids + 1)
+    uint8_t *types;    // (n_ids) enum token_type
+    bool *is_whole;    // (n_ids) a pre-token of the token's bytes becomes the token
+    int32_t *slots;    // ids of normal tokens by the hash of their bytes
+    size_t n_slots;    // a power of two
+    struct token_pairs pairs;
+    int32_t byte_ids[256];             // the normal token of one byte; -1: none
+    int32_t fallback_ids[256];         // Llama 2: the byte's token of type TOKEN_BYTE; -1: none
+    int32_t end_of_text, start;        // start: -1: no token of its own
+    int32_t unknown;                   // -1: characters without a token are left out
     int32_t ends[TOKENIZER_MOST_ENDS]; // that end generation by the files beside it, eos_token first
     int n_ends;
     struct added_tokens added; // rules.added points to it

@@ -92,10 +92,10 @@ int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *bytes, siz
 // The slot of a pair, or the empty one where it belongs.
 static struct pair_slot *pair_slot(const struct tokenizer *tokenizer, int32_t left, int32_t right) {
     const uint64_t pair = (uint64_t)left << 32 | (uint32_t)right;
-    size_t slot = tokenizer_hash_pair(pair) & (tokenizer->n_pair_slots - 1);
-    while (tokenizer->pairs[slot].pair != EMPTY_KEY && tokenizer->pairs[slot].pair != pair)
-        slot = (slot + 1) & (tokenizer->n_pair_slots - 1);
-    return &tokenizer->pairs[slot];
+    size_t slot = tokenizer_hash_pair(pair) & (tokenizer->pairs.n_slots - 1);
+    while (tokenizer->pairs.slots[slot].pair != EMPTY_KEY && tokenizer->pairs.slots[slot].pair != pair)
+        slot = (slot + 1) & (tokenizer->pairs.n_slots - 1);
+    return &tokenizer->pairs.slots[slot];
 }
 
 int32_t tokenizer_find_pair(const struct tokenizer *tokenizer, int32_t left, int32_t right) {
@@ -169,7 +169,7 @@ enum status tokenizer_from_table(struct token_table *tokens, const char *kind, c
     tokens->types = NULL;
     memset(tokenizer->byte_ids, 0xff, sizeof tokenizer->byte_ids);
     memset(tokenizer->fallback_ids, 0xff, sizeof tokenizer->fallback_ids);
-    memset(tokenizer->byte_pairs, 0xff, sizeof tokenizer->byte_pairs);
+    memset(tokenizer->pairs.of_bytes, 0xff, sizeof tokenizer->pairs.of_bytes);
     tokenizer->is_whole = allocate((size_t)tokenizer->n_ids, sizeof *tokenizer->is_whole);
     const enum status status = build_slots(tokenizer, tokens, source);
     token_table_free(tokens);
@@ -183,17 +183,17 @@ enum status tokenizer_from_table(struct token_table *tokens, const char *kind, c
 // ---- pairs
 
 static void make_pair_slots(struct tokenizer *tokenizer, size_t n) {
-    tokenizer->n_pair_slots = table_size(n);
-    tokenizer->pairs = allocate(tokenizer->n_pair_slots, sizeof *tokenizer->pairs);
-    for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
-        tokenizer->pairs[slot].pair = EMPTY_KEY;
+    tokenizer->pairs.n_slots = table_size(n);
+    tokenizer->pairs.slots = allocate(tokenizer->pairs.n_slots, sizeof *tokenizer->pairs.slots);
+    for (size_t slot = 0; slot < tokenizer->pairs.n_slots; slot++)
+        tokenizer->pairs.slots[slot].pair = EMPTY_KEY;
 }
 
 static void find_byte_pairs(struct tokenizer *tokenizer) {
     for (int left = 0; left < 256; left++)
         for (int right = 0; right < 256; right++)
             if (tokenizer->byte_ids[left] >= 0 && tokenizer->byte_ids[right] >= 0)
-                tokenizer->byte_pairs[left][right] =
+                tokenizer->pairs.of_bytes[left][right] =
                     tokenizer_find_pair(tokenizer, tokenizer->byte_ids[left], tokenizer->byte_ids[right]);
 }
 
@@ -243,10 +243,10 @@ enum status tokenizer_pair_all(struct tokenizer *tokenizer, const char *source) 
 
 void tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge *merges, int n) {
     make_pair_slots(tokenizer, (size_t)n);
-    tokenizer->merge_ids = allocate((size_t)n, sizeof *tokenizer->merge_ids);
-    tokenizer->n_merges = n;
+    tokenizer->pairs.merge_ids = allocate((size_t)n, sizeof *tokenizer->pairs.merge_ids);
+    tokenizer->pairs.n_merges = n;
     for (int32_t rank = 0; rank < n; rank++) {
-        tokenizer->merge_ids[rank] = merges[rank].id;
+        tokenizer->pairs.merge_ids[rank] = merges[rank].id;
         set_pair(tokenizer, merges[rank].left, merges[rank].right, rank);
     }
     find_byte_pairs(tokenizer);
@@ -296,15 +296,15 @@ enum status tokenizer_add_added(struct tokenizer *tokenizer, int32_t id, const c
 // Merges that make ids in rising order say nothing that the tokens do not: files without them have the same.
 static uint64_t merges_checksum(const struct tokenizer *tokenizer, uint64_t seed) {
     bool rising = true;
-    for (int32_t rank = 1; rank < tokenizer->n_merges; rank++)
-        rising = rising && tokenizer->merge_ids[rank] >= tokenizer->merge_ids[rank - 1];
+    for (int32_t rank = 1; rank < tokenizer->pairs.n_merges; rank++)
+        rising = rising && tokenizer->pairs.merge_ids[rank] >= tokenizer->pairs.merge_ids[rank - 1];
     if (rising)
         return seed;
     uint64_t sum = 0; // of a set: independent of the table's order
-    for (size_t slot = 0; slot < tokenizer->n_pair_slots; slot++)
-        if (tokenizer->pairs[slot].pair != EMPTY_KEY)
-            sum += XXH3_64bits_withSeed(&tokenizer->pairs[slot].pair, sizeof(uint64_t),
-                                        (uint64_t)tokenizer->pairs[slot].rank);
+    for (size_t slot = 0; slot < tokenizer->pairs.n_slots; slot++)
+        if (tokenizer->pairs.slots[slot].pair != EMPTY_KEY)
+            sum += XXH3_64bits_withSeed(&tokenizer->pairs.slots[slot].pair, sizeof(uint64_t),
+                                        (uint64_t)tokenizer->pairs.slots[slot].rank);
     return XXH3_64bits_withSeed(&sum, sizeof sum, seed);
 }
 
@@ -359,8 +359,8 @@ void tokenizer_delete(struct tokenizer *tokenizer) {
     free(tokenizer->types);
     free(tokenizer->is_whole);
     free(tokenizer->slots);
-    free(tokenizer->pairs);
-    free(tokenizer->merge_ids);
+    free(tokenizer->pairs.slots);
+    free(tokenizer->pairs.merge_ids);
     free(tokenizer->json);
     free(tokenizer->chat_template);
     free(tokenizer);
