@@ -592,7 +592,10 @@ static struct generator_options choose_options(const struct session *session, in
     int64_t most = longest + n_tokens, n_texts = n_prompts * n_samples;
     int n_positions = session->params.config.n_positions;
     if (interacts)
-        return (struct generator_options){session->type, n_positions, 1, session->masks_documents};
+        return (struct generator_options){.type = session->type,
+                                          .positions = n_positions,
+                                          .sequences = 1,
+                                          .mask_documents = session->masks_documents};
     return (struct generator_options){.type = session->type,
                                       .positions = most < n_positions ? (int)most : n_positions,
                                       .sequences = (int)(n_texts < batch ? n_texts : batch),

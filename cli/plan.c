@@ -197,7 +197,7 @@ static enum status find_gpu_memory(const struct planner *planner, uint64_t *byte
 }
 
 // As a run chooses it. Nothing changes on a CPU, nor where the configuration names a size.
-static enum status choose_micro_batch(const struct planner *planner, struct engine_options *request,
+static enum status choose_micro_batch(const struct planner *planner, const struct engine_options *request,
                                       struct config *config, struct plan_case *one) {
     uint64_t memory;
     struct device *planned;
@@ -211,10 +211,10 @@ static enum status choose_micro_batch(const struct planner *planner, struct engi
     const uint64_t limits[N_REGION_PLACES] = {[REGION_HOST] =
                                                   planner->fit.machine.host / (uint64_t)one->local_world,
                                               [REGION_DEVICE] = micro_batch_limit(memory)};
-    struct device *device = request->device;
-    request->device = planned;
-    enum status status = micro_batch_choose_for_all(request, limits, &one->choice);
-    request->device = device;
+    struct engine_options on_any_gpu = *request;
+    on_any_gpu.device = planned;
+    on_any_gpu.attention = ATTENTION_CUDNN; // takes the larger workspace
+    enum status status = micro_batch_choose_for_all(&on_any_gpu, limits, &one->choice);
     device_close(planned);
     if (status == STATUS_OK) {
         one->has_choice = true;
@@ -249,14 +249,16 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     TRY(config_check_backend(config, planner->device->place == REGION_DEVICE));
     TRY(choose_type(planner, config));
     TRY(params_init(&params, &sizes));
+    enum attention_kernel attention = ATTENTION_FLASH;
     enum status status =
-        attention_plan(planner->device, config, &params.config, report->type, &report->attention);
+        attention_plan(planner->device, config, &params.config, report->type, &attention, &report->attention);
     report->n_weights = params.n_weights;
     report->n_elements = params.n_elements;
     struct engine_options request = {.config = config,
                                      .params = &params,
                                      .type = report->type,
                                      .device = planner->device,
+                                     .attention = attention,
                                      .world = one->world,
                                      .local_world = one->local_world,
                                      .for_gpu = planner->device->place == REGION_DEVICE,

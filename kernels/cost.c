@@ -2,6 +2,7 @@
 // compile.
 #include "kernels/cost.h"
 
+#include "kernels/cuda/workspace.h"
 #include "kernels/matrix.h"
 #include "kernels/moments.h"
 
@@ -99,11 +100,6 @@ static struct operation_cost rope_backward_work(const struct rope_backward_args 
     return (struct operation_cost){.bytes = tensors * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
 }
 
-// On GPUs, where rotation is a pass of its own, it moves more bytes than this.
-static struct operation_cost qkv_forward_work(const struct qkv_forward_args *a) {
-    return linear_forward_work(&a->linear);
-}
-
 // Pairs of a query and a key that it attends to: the queries are the last T of S positions, and each sees at
 // most `window` (0: all before it).
 static double causal_pairs(double T, double S, int window) {
@@ -116,22 +112,27 @@ static double causal_pairs(double T, double S, int window) {
     return pairs - misses * (least + least + misses - 1) / 2;
 }
 
-// Two products: q k^T, and the probabilities times v. With a table, rotated queries are also written.
+// Two products: q k^T, and the probabilities times v. Where a GPU's kernels rotate, rotated queries are also
+// written, and a pass reads and writes the keys; where a pass rotates both, it moves more bytes than this.
 // Documents (`first`) are not looked at: their starts may be in a device's memory, a plan does not know them,
 // and utilization stays comparable. So with them this is an upper bound.
 static struct operation_cost attention_forward_work(const struct attention_forward_args *a) {
     const double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S, a->window);
     const double queries = (double)a->T * a->H, keys = (double)a->S * a->K;
+    const double rotated =
+        cuda_attention_rotates(&a->rope, a->kernel, a->type, a->D) ? (double)a->T * (a->H + 2.0 * a->K) : 0;
     return (struct operation_cost){.flops = 4 * pairs * a->D,
-                                   .bytes = ((a->table ? 3 : 2) * queries + 2 * keys) * a->B * a->D *
-                                            size_of(a->type)};
+                                   .bytes =
+                                       (2 * queries + 2 * keys + rotated) * a->B * a->D * size_of(a->type)};
 }
 
 // Five products: the recomputed scores, and the gradients of v, of the scores, of q and of k.
 static struct operation_cost attention_backward_work(const struct attention_backward_args *a) {
-    double pairs = (double)a->B * a->H * causal_pairs(a->T, a->T, a->window);
+    double pairs = (double)a->B * a->H * causal_pairs(a->T, a->T, a->window), tensors = 4;
+    if (a->rope.table && !cuda_attention_rotates(&a->rope, a->kernel, a->type, a->D))
+        tensors += 2 + a->rope.norm; // a pass over both gradients
     return (struct operation_cost){.flops = 10 * pairs * a->D,
-                                   .bytes = 4.0 * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
+                                   .bytes = tensors * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
 }
 
 // The keys and values that it reads and writes, and q, k, v and out. Exact with windows and documents: n_keys

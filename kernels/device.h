@@ -42,12 +42,6 @@ struct graph {
     void *work; // the backend's handle; NULL: nothing was captured
 };
 
-// How a device computes attention where it has a choice. Both give the same numbers up to rounding.
-enum attention_kernel {
-    ATTENTION_FLASH, // this project's kernels
-    ATTENTION_CUDNN, // cuDNN, for 16-bit types with S == T; flash for everything else
-};
-
 // The attention of a training run: q, k and v are ranges of one (B, T, (H + 2 K) D) tensor.
 struct attention_shape {
     int B, T, H, K, D;
@@ -62,50 +56,8 @@ struct cudnn_support {
     char reason[400]; // why it is not usable
 };
 
-struct device {
-    const char *name;      // "cpu", "cuda", "ref"
-    char arithmetic[112];  // what rounds its results: instruction set or GPU, and library
-    char description[160]; // for messages: arithmetic, threads, memory
-    const struct ops *ops;
-    enum region_place place; // where its memory is: REGION_HOST for the CPU
-    int n_threads;           // host threads that its operations use
-    int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
-    int capability;          // a GPU's compute capability, 90 for 9.0; 0: a CPU
-    bool has_amx;            // a CPU's (AMX): bf16 products are many times as fast as other work
-    // A CPU's: bf16 products, by vector instructions or AMX, are at least as fast as fp32's. Decided by the
-    // processor model or by the instruction set requested, never by timing: ranks that decided differently
-    // would compute different bits.
-    bool fast_bf16;
-    int rotating_attention; // the widest heads of device_attention_rotates, in elements; 0: it never does
-    // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
-    // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that gpu_dense_peak does not list).
-    double dense_peak[N_COMPUTE_DTYPES];
-    int symmetric_strips[N_DTYPES]; // the best strip of matrix_product, by type; 0: none
-    // Allocates zeroed memory, aligned to at least REGION_ALIGNMENT. *out is NULL when bytes == 0. `purpose`
-    // names the allocation in error messages.
-    enum status (*memory_new)(struct device *device, size_t bytes, const char *purpose, void **out);
-    void (*memory_delete)(struct device *device, void *memory, size_t bytes);
-    // Copies in stream order; either side may be host memory. May return before the copy ran: pinned host
-    // memory must then stay unchanged until synchronize. Pageable host memory is read before the call
-    // returns.
-    enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
-    // Blocks until all work issued to the stream is done, and reports its errors.
-    enum status (*synchronize)(struct stream *stream);
-    void (*close)(struct device *device);
-    // Which attention its operations use. Set before ops->workspace_bytes is asked: it decides the workspace.
-    enum attention_kernel attention;
-    // NULL on devices that have no choice. Loads the library when first called; failures of the library are
-    // an answer, not an error.
-    enum status (*cudnn_support)(struct device *device, const struct attention_shape *shape,
-                                 struct cudnn_support *out);
-    struct watched *watched; // set while kernels/profile.h times this device's operations, otherwise NULL
-    // Kernels, products of a library and fills issued so far (read with device_launches); 0 where operations
-    // are synchronous.
-    uint64_t n_launches;
-    struct observed *observed; // set while kernels/observe.h wraps its functions, otherwise NULL
-
-    // NULL on devices whose memory is the host's and whose operations are synchronous. Call them through the
-    // functions below, which handle NULL.
+// Memory, streams, events and graphs of a GPU: what a device has beyond struct device's own functions.
+struct gpu_functions {
     enum status (*memory_available)(struct device *device, size_t *bytes);
     enum status (*pin)(struct device *device, void *memory, size_t bytes);
     void (*unpin)(struct device *device, void *memory);
@@ -127,6 +79,50 @@ struct device {
     enum status (*timer_seconds)(const struct event *from, const struct event *to, double *seconds);
 };
 
+struct device {
+    const char *name;      // "cpu", "cuda", "ref"
+    char arithmetic[112];  // what rounds its results: instruction set or GPU, and library
+    char description[160]; // for messages: arithmetic, threads, memory
+    const struct ops *ops;
+    enum region_place place; // where its memory is: REGION_HOST for the CPU
+    int n_threads;           // host threads that its operations use
+    int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
+    int capability;          // a GPU's compute capability, 90 for 9.0; 0: a CPU
+    bool has_amx;            // a CPU's (AMX): bf16 products are many times as fast as other work
+    // A CPU's: bf16 products, by vector instructions or AMX, are at least as fast as fp32's. Decided by the
+    // processor model or by the instruction set requested, never by timing: ranks that decided differently
+    // would compute different bits.
+    bool fast_bf16;
+    int tensor_core_heads; // the widest heads that ATTENTION_FLASH multiplies on tensor cores; 0: none
+    // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
+    // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that gpu_dense_peak does not list).
+    double dense_peak[N_COMPUTE_DTYPES];
+    int symmetric_strips[N_DTYPES]; // the best strip of matrix_product, by type; 0: none
+    // Allocates zeroed memory, aligned to at least REGION_ALIGNMENT. *out is NULL when bytes == 0. `purpose`
+    // names the allocation in error messages.
+    enum status (*memory_new)(struct device *device, size_t bytes, const char *purpose, void **out);
+    void (*memory_delete)(struct device *device, void *memory, size_t bytes);
+    // Copies in stream order; either side may be host memory. May return before the copy ran: pinned host
+    // memory must then stay unchanged until synchronize. Pageable host memory is read before the call
+    // returns.
+    enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
+    // Blocks until all work issued to the stream is done, and reports its errors.
+    enum status (*synchronize)(struct stream *stream);
+    void (*close)(struct device *device);
+    // Of ATTENTION_CUDNN; NULL on devices without that choice. Loads the library when first called; failures
+    // of the library are an answer, not an error.
+    enum status (*cudnn_support)(struct device *device, const struct attention_shape *shape,
+                                 struct cudnn_support *out);
+    struct watched *watched; // set while kernels/profile.h times this device's operations, otherwise NULL
+    // Kernels, products of a library and fills issued so far (read with device_launches); 0 where operations
+    // are synchronous.
+    uint64_t n_launches;
+    struct observed *observed; // set while kernels/observe.h wraps its functions, otherwise NULL
+    // NULL where the memory is the host's and operations are synchronous, and on a GPU for planning only.
+    // Called through the functions below, which handle that.
+    const struct gpu_functions *gpu;
+};
+
 // Opens a device. Close it with device_close.
 //   name       "cpu", "cuda", or "auto": the GPU if this build and machine have one, otherwise the CPU
 //   n_threads  threads of the CPU backend; 0: one per core that the process may use
@@ -139,13 +135,6 @@ void device_close(struct device *device);
 // The launches of all streams since the device was opened; 0 where operations are synchronous.
 static inline uint64_t device_launches(const struct device *device) {
     return __atomic_load_n(&device->n_launches, __ATOMIC_RELAXED);
-}
-
-// Whether attention_forward and attention_backward with a table rotate what they load and store anyway. Where
-// they do not, that is a pass of its own, and qkv_forward and rope_backward are no slower.
-static inline bool device_attention_rotates(const struct device *device, enum dtype type, int D) {
-    return device->attention == ATTENTION_FLASH && (type == DTYPE_BF16 || type == DTYPE_F16) &&
-           D <= device->rotating_attention;
 }
 
 // Free memory of the device in bytes; 0 where its memory is the host's.
@@ -216,7 +205,7 @@ enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
 bool cuda_device_present(void);
 // A GPU for `./train plan`: needs neither a GPU nor CUDA in this build. It answers ops->workspace_bytes by
 // the CUDA backend's own formulas and refuses everything else. Scratch that grows with the GPU is sized for
-// the largest, and attention for cuDNN unless the caller sets device->attention.
+// the largest, and that of ATTENTION_CUDNN as if the library were there.
 struct device *cuda_device_plan(void);
 
 // How the CUDA backend was built and which libraries it finds, without a GPU. Each writes text to `buffer`

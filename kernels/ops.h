@@ -47,7 +47,6 @@
     OP(swiglu_backward)                                                                                      \
     OP(rope_forward)                                                                                         \
     OP(rope_backward)                                                                                        \
-    OP(qkv_forward)                                                                                          \
     OP(mix_forward)                                                                                          \
     OP(mix_backward)                                                                                         \
     OP(dropout_forward)                                                                                      \

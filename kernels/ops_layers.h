@@ -226,12 +226,30 @@ struct rope_backward_args {
     enum dtype type;
 };
 
-// The projection of queries, keys and values, rotated: linear_forward, then rope_forward of the first H + K
-// heads of each row of its output, which are rounded to `type` in between. On CPUs one pass, where the
-// threads divide whole heads evenly: heads are rotated while they are in the cache.
-struct qkv_forward_args {
-    struct linear_forward_args linear; // without residual and activation, and out_type is type; N = B T
-    struct rope_forward_args rope;     // x is linear's out, x_stride its out_stride, (H + K) D <= OC
+// Rotary position embedding of attention's queries and keys, after an optional RMS normalization of each
+// head: what rope_forward computes, of the T positions of the call. A device decides whether its attention
+// kernels do that, or calls before and after them (kernels/attention.h). table NULL: neither happens,
+// attention multiplies q and k as they are, and reads nothing else of this.
+struct attention_rope {
+    const void *table;               // [r] (P, D / 2, 2) fp32, P at least the positions attended to; or NULL
+    const void *q_weight, *k_weight; // [r] (D) type, or NULL for ones; with norm
+    bool norm;
+    float epsilon;
+    // What attention multiplies, (B, T, H * D) and (B, T, K * D) type, sequences T strides apart: [w] in
+    // forward, [r] in backward. They may be q and the last T positions of k; with S > T, rotated_k must.
+    void *rotated_q, *rotated_k;
+    size_t q_stride, k_stride; // between their positions; without norm those of q and k
+    void *rstd;                // with norm: (B, T, H + K) fp32, or NULL when no backward follows
+    // Of backward.
+    void *drotated_q, *drotated_k; // [w] scratch for their gradients, strides as theirs; may be dq and dk
+    void *dq_weight, *dk_weight;   // [+] (D) fp32, NULL where the weights are
+    bool beta_zero;                // the contents of dq_weight and dk_weight are not read
+};
+
+// Which kernels compute attention, where a device has a choice. They give the same numbers up to rounding.
+enum attention_kernel {
+    ATTENTION_FLASH, // this project's
+    ATTENTION_CUDNN, // cuDNN's, for 16-bit types with S == T; for everything else this project's
 };
 
 // Causal scaled dot-product attention with grouped key-value heads (Ainslie et al., arXiv 2305.13245). Query
@@ -242,18 +260,18 @@ struct qkv_forward_args {
 // Blocks of keys that no query of a block sees are skipped. Tiled with an online softmax (FlashAttention,
 // arXiv 2205.14135; FlashAttention-2, 2307.08691), so the (T, S) scores are never stored. q, k and v may be
 // column ranges of one (B, T, 3C) tensor; k and v may be a key-value cache (S > T). Devices that multiply
-// 16-bit numbers round exp(score - max) to `type` before the product with v. With a table, q is first rotated
-// in place, to the bits of rope_forward at position S - T + t; k is rotated already. Errors, forward and
-// backward: STATUS_UNSUPPORTED for a head dimension D that the device has no kernel for; the message names
-// the largest one it has.
+// 16-bit numbers round exp(score - max) to `type` before the product with v. With rope.table, q and the last
+// T positions of k are first normalized and rotated, to the bits of rope_forward at position S - T + t; those
+// of a cache are rotated already. Errors, forward and backward: STATUS_UNSUPPORTED for a head dimension D
+// that the device has no kernel for; the message names the largest one it has.
 struct attention_forward_args {
     void *out;         // [w] (B, T, H * D) type, dense
     void *lse;         // [w] (B, H, T) fp32: log of the sum of exp of the scaled scores, or NULL
-    void *q;           // [r], with a table [rw]: (B, T, H * D) type
+    const void *q;     // [r] (B, T, H * D) type
     const void *k, *v; // [r] (B, S, K * D) type
-    const void *table; // [r] (P, D / 2, 2) fp32 of rope_forward, P >= S; or NULL
-    size_t q_stride, k_stride, v_stride;                   // between positions
-    size_t q_batch_stride, k_batch_stride, v_batch_stride; // between sequences; q's with a table T q_stride
+    size_t q_stride, k_stride, v_stride; // between positions
+    // Between sequences; with rope.table, those of q and k are T strides.
+    size_t q_batch_stride, k_batch_stride, v_batch_stride;
     // [r] (B, T), or NULL for zeros: the first of the S positions that each query sees, counted from the
     // start of k and v, cached ones included. At most the query's own, S - T + t, and never lower than the
     // one before it in its sequence.
@@ -261,25 +279,29 @@ struct attention_forward_args {
     int B, T, S, H, D; // the T queries are the last T of S positions; S >= T
     int K;             // key-value heads; H is a multiple
     int window;        // most positions that a query sees, its own included; 0: no limit
+    struct attention_rope rope;
+    enum attention_kernel kernel;
     enum dtype type;
 };
 
-// Gradients of attention_forward with S == T, from the lse that it saved. dq, dk and dv have the strides of
-// q, k and v. With a table, dq and dk are those of queries and keys before their rotation, to the bits of
-// rope_backward in place afterwards.
+// Gradients of attention_forward with S == T, from the lse and the rotated queries and keys that it saved.
+// dq, dk and dv have the strides of q, k and v. With rope.table, q and k are read only with norm, and dq and
+// dk are the gradients of q and k to the bits of rope_backward.
 struct attention_backward_args {
     void *dq, *dk, *dv;                  // [w] (B, T, H * D), (B, T, K * D), (B, T, K * D) type
     const void *dout;                    // [r] (B, T, H * D) type, dense
     const void *out;                     // [r] (B, T, H * D) type, dense: the output of attention_forward
     const void *lse;                     // [r] (B, H, T) fp32
-    const void *q, *k, *v;               // [r] as in attention_forward, q and k rotated
-    const void *table;                   // [r] as in attention_forward, or NULL
+    const void *q, *k, *v;               // [r] as in attention_forward
     size_t q_stride, k_stride, v_stride; // between positions of q and dq, ...
-    // Between their sequences; with a table, those of q and k are T strides.
+    // Between their sequences; with rope.table, those of q and k are T strides.
     size_t q_batch_stride, k_batch_stride, v_batch_stride;
     const int32_t *first; // [r] (B, T) as in attention_forward, or NULL
     int B, T, H, D;
-    int K, window; // as in attention_forward
+    int K, window;              // as in attention_forward
+    struct attention_rope rope; // with norm, q and k are ranges of one tensor: k is q + H * D; so are the
+                                // rotated ones, and their gradients
+    enum attention_kernel kernel;
     enum dtype type;
 };
 
@@ -289,9 +311,9 @@ struct attention_backward_args {
 //   keys[s,n,:] = k[b,:]; values[s,n,:] = v[b,:];
 //   out[b,h] = sum over j <= n of softmax_j(q[b,h] . keys[s,j,g] / sqrt(D)) values[s,j,g], g = h / (H / K),
 // from j = first[b] on, or with a window from n - window + 1 on where that is larger. Keys and values before
-// are not read. With a table, q and k are first normalized and rotated at position n, as by rope_forward, and
-// rounded to `type`. Determinism: a sequence's result does not depend on the other sequences, their number,
-// their lengths or what they see. Errors: STATUS_UNSUPPORTED as in attention_forward.
+// are not read. With rope.table, q and k are first normalized and rotated at position n, as by rope_forward,
+// and rounded to `type`. Determinism: a sequence's result does not depend on the other sequences, their
+// number, their lengths or what they see. Errors: STATUS_UNSUPPORTED as in attention_forward.
 struct attention_decode_args {
     void *out;                           // [w] (B, H * D) type, dense
     void *keys, *values;                 // [rw] (sequences, positions, K * D) type: the cache
@@ -299,17 +321,14 @@ struct attention_decode_args {
     const int32_t *sequences;            // [r] (B), all different
     const int32_t *lengths;              // [r] (B) positions in the cache before the call; 0: none
     const int32_t *first;                // [r] (B) of each sequence, at most its length; or NULL for zeros
-    const void *table;                   // [r] (P, D / 2, 2) fp32 of rope_forward, P > each length; or NULL
-    const void *q_weight, *k_weight;     // [r] (D) type, or NULL for ones; with norm
     size_t q_stride, k_stride, v_stride; // between sequences of q, k and v
     size_t cache_stride;                 // between positions of keys, and of values
     size_t cache_batch_stride;           // between sequences of keys, and of values
     // The sum of the positions that each sequence sees: `lengths` and `first` may be in a device's memory.
     size_t n_keys;
     int B, H, D;
-    int K, window; // as in attention_forward
-    bool norm;     // of q and k; with a table
-    float epsilon;
+    int K, window;              // as in attention_forward
+    struct attention_rope rope; // up to epsilon: what was rotated is not kept
     enum dtype type;
 };
 

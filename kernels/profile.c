@@ -354,7 +354,7 @@ static enum status watch(void *context, struct observed_call *call) {
 
 static enum status open_events(struct watched *watched) {
     watched->free = NONE;
-    if (!watched->device->timer_open)
+    if (!watched->device->gpu)
         return STATUS_OK;
     watched->pending = allocate(MOST_PENDING, sizeof *watched->pending);
     for (int i = MOST_PENDING - 1; i >= 0; i--) {

@@ -2,9 +2,11 @@
 #include "model/decoder.h"
 
 #include <stddef.h>
+#include <stdio.h>
 
 // ---- activations
 
+#define BLOCK_BUFFERS 15
 struct buffer_layout {
     const char *name;
     size_t member; // of struct block_buffers
@@ -49,30 +51,23 @@ static void list_buffers(const struct gpt_config *config, enum dtype type, size_
         out[i] = buffers[i];
 }
 
-enum status block_regions_add(struct region_table *table, struct device *device,
-                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned sets,
-                              bool for_backward, const char *label, struct block_regions *out) {
-    struct buffer_layout buffers[BLOCK_BUFFERS];
-    list_buffers(config, type, rows, buffers);
+enum status block_buffers_add(struct buffer_list *buffers, struct region_table *table,
+                              const struct block_memory *memory, unsigned sets, bool for_backward,
+                              const char *label, struct block_buffers *blocks, int n) {
+    struct buffer_layout layouts[BLOCK_BUFFERS];
+    list_buffers(memory->config, memory->type, memory->rows, layouts);
     for (int i = 0; i < BLOCK_BUFFERS; i++) {
-        const struct buffer_layout *buffer = &buffers[i];
-        if (!(sets & buffer->set))
+        const struct buffer_layout *layout = &layouts[i];
+        char name[64];
+        if (!(sets & layout->set) || layout->elements == 0 || (layout->only_backward && !for_backward))
             continue;
-        out->index[i] = -1;
-        if (buffer->elements > 0 && (for_backward || !buffer->only_backward))
-            TRY(region_add(table, REGION_ACTIVATIONS, device->place, buffer->type, buffer->elements,
-                           &out->index[i], "%s.%s", label, buffer->name));
+        snprintf(name, sizeof name, "%s.%s", label, layout->name);
+        TRY(buffer_add(buffers, table, REGION_ACTIVATIONS, memory->place, layout->type, layout->elements,
+                       (char *)blocks + layout->member, name));
+        for (int block = 1; block < n; block++)
+            buffer_share(buffers, (char *)&blocks[block] + layout->member);
     }
     return STATUS_OK;
-}
-
-void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
-                        struct block_buffers *out) {
-    static const struct gpt_config any = {0};
-    struct buffer_layout buffers[BLOCK_BUFFERS];
-    list_buffers(&any, DTYPE_F32, 0, buffers);
-    for (int i = 0; i < BLOCK_BUFFERS; i++)
-        *(void **)((char *)out + buffers[i].member) = buffer_find(table, regions->index[i]);
 }
 
 struct activation_widths activation_widths(const struct params *params) {

@@ -25,23 +25,20 @@ enum block_activations {
     BLOCK_ALL = BLOCK_ATTENTION | BLOCK_MLP | BLOCK_NORMS | BLOCK_ACTIVATED | BLOCK_MIXED
 };
 
-// Region indices of a block's activations.
-#define BLOCK_BUFFERS 15
-struct block_regions {
-    int index[BLOCK_BUFFERS];
-};
-
-// Adds the buffers of some of a block's activations to the table and writes their indices.
-//   rows          B T
-//   sets          of enum block_activations; the others' indices in `out` are left alone
-//   for_backward  false: buffers that only backward reads are left out (index -1, pointer NULL)
+// Adds buffers for some of a block's activations to the table and the list.
+//   sets          of enum block_activations; pointers of the others are left alone
+//   for_backward  false: buffers that only backward reads are left out
 //   label         their prefix in the plan
-enum status block_regions_add(struct region_table *table, struct device *device,
-                              const struct gpt_config *config, enum dtype type, size_t rows, unsigned sets,
-                              bool for_backward, const char *label, struct block_regions *out) MUST_CHECK;
-// Looks up the buffers in a bound table. table NULL: a dry run's buffers.
-void block_buffers_find(const struct block_regions *regions, const struct region_table *table,
-                        struct block_buffers *out);
+//   blocks        (n) that share them
+struct block_memory {
+    const struct gpt_config *config;
+    enum region_place place;
+    enum dtype type;
+    size_t rows; // B T
+};
+enum status block_buffers_add(struct buffer_list *buffers, struct region_table *table,
+                              const struct block_memory *memory, unsigned sets, bool for_backward,
+                              const char *label, struct block_buffers *blocks, int n) MUST_CHECK;
 
 // Elements per row (position) of gradients of activations; 0 where the family has none.
 struct activation_widths {

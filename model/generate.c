@@ -3,6 +3,7 @@
 #include "model/generate.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/alloc.h"
@@ -17,10 +18,7 @@ struct generator {
     int32_t end_of_text; // with mask_documents; -1: not set yet
     int32_t *pass_rows;  // (n_pass_rows) of a pass, one array after the other: see place_rows
     double *uniforms;    // (sequences) of a draw
-    int *cache_regions;  // (n_layer)
-    struct block_regions block_regions;
     struct block_buffers block;
-    int uniforms_region, drawn_region, pass_rows_region;
     void *device_uniforms, *drawn, *device_pass_rows;
 };
 
@@ -70,7 +68,7 @@ static enum status place_rows(const struct generator_pass *pass) {
     cache->sequence = pass->sequences[0];
     cache->length = generator->lengths[pass->sequences[0]];
     cache->sequences = cache->lengths = cache->host_lengths = cache->host_first = NULL;
-    generator->gpt.buffers.first = NULL;
+    generator->gpt.inputs.first = NULL;
     if (pass->T == 1) {
         cache->sequences = on_device;
         cache->lengths = on_device + B;
@@ -84,7 +82,7 @@ static enum status place_rows(const struct generator_pass *pass) {
     if (generator->options.mask_documents) {
         find_documents(pass, host + n);
         cache->host_first = host + n;
-        generator->gpt.buffers.first = on_device + n;
+        generator->gpt.inputs.first = on_device + n;
         n += B * (size_t)pass->T;
     }
     if (n == 0 || !pass->runner->stream)
@@ -107,7 +105,7 @@ static enum status sample(struct generator *generator, struct runner *runner, co
                           int n_drawable, int row, int n) {
     int stride = generator->gpt.params->config.vocab_size;
     RUN(runner, sample, .tokens = (int32_t *)generator->drawn + row,
-        .logits = (float *)generator->gpt.buffers.logits + (size_t)row * (size_t)stride,
+        .logits = (float *)generator->gpt.logits.data + (size_t)row * (size_t)stride,
         .uniforms = (double *)generator->device_uniforms + row, .N = n, .V = n_drawable,
         .logits_stride = stride, .temperature = sampling->temperature, .top_k = sampling->top_k,
         .top_p = sampling->top_p, .min_p = sampling->min_p, .type = DTYPE_F32);
@@ -119,16 +117,8 @@ static enum status sample(struct generator *generator, struct runner *runner, co
 // table NULL: a dry run's buffers.
 static enum status find_buffers(struct generator *generator, const struct region_table *table) {
     struct gpt *gpt = &generator->gpt;
-    for (int i = 0; i < gpt->params->config.n_layer; i++)
-        gpt->cache.blocks[i] = buffer_find(table, generator->cache_regions[i]);
-    block_buffers_find(&generator->block_regions, table, &generator->block);
+    buffers_find(&gpt->buffers, table);
     rope_table_find(&gpt->rope, table);
-    gpt->buffers.tokens = buffer_find(table, gpt->regions.tokens);
-    gpt->buffers.lnf.out = buffer_find(table, gpt->regions.lnf);
-    gpt->buffers.logits = buffer_find(table, gpt->regions.logits);
-    generator->device_uniforms = buffer_find(table, generator->uniforms_region);
-    generator->drawn = buffer_find(table, generator->drawn_region);
-    generator->device_pass_rows = buffer_find(table, generator->pass_rows_region);
     return activations_bind(&gpt->activations, table);
 }
 
@@ -179,24 +169,29 @@ static enum status add_regions(struct generator *generator, struct region_table 
     size_t sequences = (size_t)generator->options.sequences;
     size_t chunk = (size_t)longest_chunk(generator->options.positions);
     size_t rows = chunk > sequences ? chunk : sequences;
-    for (int i = 0; i < config->n_layer; i++)
-        TRY(region_add(table, REGION_ACTIVATIONS, place, type,
-                       sequences * positions * gpt_cache_width(config), &generator->cache_regions[i],
-                       "cache.%d", i));
+    const struct block_memory memory = {config, place, type, rows};
+    struct buffer_list *buffers = &gpt->buffers;
+    for (int i = 0; i < config->n_layer; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "cache.%d", i);
+        TRY(buffer_add(buffers, table, REGION_ACTIVATIONS, place, type,
+                       sequences * positions * gpt_cache_width(config), &gpt->cache.blocks[i], name));
+    }
     TRY(activations_init(&gpt->activations, gpt->device, table, config->n_layer, type, rows * C,
                          ACTIVATIONS_DISCARDED, gpt_mixes(config, config->n_layer - 1), "generate."));
-    TRY(block_regions_add(table, gpt->device, config, type, rows, BLOCK_ALL, false, "generate",
-                          &generator->block_regions));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &gpt->regions.tokens, "generate.tokens"));
-    TRY(region_add(table, REGION_ACTIVATIONS, place, type, sequences * C, &gpt->regions.lnf, "generate.lnf"));
-    TRY(region_add(table, REGION_LOGITS, place, DTYPE_F32, sequences * (size_t)config->vocab_size,
-                   &gpt->regions.logits, "generate.logits"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, sequences, &generator->uniforms_region,
+    TRY(block_buffers_add(buffers, table, &memory, BLOCK_ALL, false, "generate", &generator->block, 1));
+    TRY(buffer_add(buffers, table, REGION_DATA, place, DTYPE_I32, rows, &gpt->inputs.tokens,
+                   "generate.tokens"));
+    TRY(buffer_add(buffers, table, REGION_ACTIVATIONS, place, type, sequences * C, &gpt->lnf.out,
+                   "generate.lnf"));
+    TRY(buffer_add(buffers, table, REGION_LOGITS, place, DTYPE_F32, sequences * (size_t)config->vocab_size,
+                   &gpt->logits.data, "generate.logits"));
+    TRY(buffer_add(buffers, table, REGION_DATA, place, DTYPE_F64, sequences, &generator->device_uniforms,
                    "generate.uniforms"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, sequences, &generator->drawn_region,
+    TRY(buffer_add(buffers, table, REGION_DATA, place, DTYPE_I32, sequences, &generator->drawn,
                    "generate.drawn"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, n_pass_rows(&generator->options, chunk),
-                   &generator->pass_rows_region, "generate.rows"));
+    TRY(buffer_add(buffers, table, REGION_DATA, place, DTYPE_I32, n_pass_rows(&generator->options, chunk),
+                   &generator->device_pass_rows, "generate.rows"));
     TRY(rope_table_init(&gpt->rope, config, type, generator->options.positions, gpt->device, table,
                         "generate.rotary embedding"));
     return find_buffers(generator, NULL);
@@ -205,8 +200,8 @@ static enum status add_regions(struct generator *generator, struct region_table 
 static enum status add_workspace(struct generator *generator, struct region_table *table) {
     struct gpt *gpt = &generator->gpt;
     TRY(dry_run(generator, &gpt->workspace_bytes));
-    return region_add(table, REGION_WORKSPACE, gpt->device->place, DTYPE_U8, gpt->workspace_bytes,
-                      &gpt->regions.workspace, "generate.operations");
+    return buffer_add(&gpt->buffers, table, REGION_WORKSPACE, gpt->device->place, DTYPE_U8,
+                      gpt->workspace_bytes, &gpt->workspace, "generate.operations");
 }
 
 // Everything but the buffers.
@@ -215,20 +210,17 @@ static void generator_init(struct generator *generator, const struct params *par
     const int V = params->config.vocab_size;
     size_t n_layer = (size_t)params->config.n_layer, sequences = (size_t)options->sequences,
            chunk = (size_t)longest_chunk(options->positions);
-    *generator = (struct generator){.options = *options,
-                                    .end_of_text = -1,
-                                    .gpt = {.params = params,
-                                            .device = device,
-                                            .options = {.type = options->type},
-                                            .accumulation = DTYPE_F32,
-                                            .n_blocks = 1,
-                                            .logits_columns = V,
-                                            .logits_stride = V,
-                                            .logits_type = DTYPE_F32}};
+    *generator =
+        (struct generator){.options = *options,
+                           .end_of_text = -1,
+                           .gpt = {.params = params,
+                                   .device = device,
+                                   .options = {.type = options->type, .attention = options->attention},
+                                   .accumulation = DTYPE_F32,
+                                   .blocks = {.n = 1, .buffers = &generator->block},
+                                   .logits = {.columns = V, .stride = V, .type = DTYPE_F32}}};
     struct gpt_cache *cache = &generator->gpt.cache;
-    generator->gpt.blocks = &generator->block;
     cache->stride = (size_t)options->positions * gpt_cache_width(&params->config);
-    generator->cache_regions = allocate(n_layer, sizeof *generator->cache_regions);
     cache->blocks = allocate(n_layer, sizeof *cache->blocks);
     generator->lengths = allocate(sequences, sizeof *generator->lengths);
     generator->documents = allocate(sequences, sizeof *generator->documents);
@@ -237,8 +229,8 @@ static void generator_init(struct generator *generator, const struct params *par
 }
 
 static void generator_free(struct generator *generator) {
-    free(generator->cache_regions);
     free(generator->gpt.cache.blocks);
+    free(generator->gpt.buffers.list);
     activations_free(&generator->gpt.activations);
     free(generator->lengths);
     free(generator->documents);
@@ -298,7 +290,7 @@ enum status generator_bind(struct generator *generator, const struct region_tabl
                            struct stream *stream) {
     struct gpt *gpt = &generator->gpt;
     TRY(find_buffers(generator, table));
-    stream_use_workspace(stream, region_data(table, gpt->regions.workspace), gpt->workspace_bytes);
+    stream_use_workspace(stream, gpt->workspace, gpt->workspace_bytes);
     return rope_table_fill(&gpt->rope, gpt->device, stream);
 }
 
@@ -353,7 +345,7 @@ enum status generator_append(struct generator *generator, struct stream *stream,
         pass.n_tokens = n_now;
         // The rest of a chunk that was rounded up repeats earlier tokens. Its keys and values are overwritten
         // by the tokens that come there, before anything attends to them.
-        TRY(generator->gpt.device->copy(stream, generator->gpt.buffers.tokens, tokens,
+        TRY(generator->gpt.device->copy(stream, generator->gpt.inputs.tokens, tokens,
                                         (size_t)n_now * sizeof *tokens));
         TRY(run_pass(&pass, TRACE_PROMPT));
         extend(generator, sequence, tokens, n_now);
@@ -367,21 +359,21 @@ enum status generator_step(struct generator *generator, struct stream *stream, c
     const struct generator_pass pass = {generator, &runner, hooks, n, 1, sequences, tokens, n};
     for (int i = 0; i < n; i++)
         TRY(check_room(generator, sequences[i], 1));
-    TRY(generator->gpt.device->copy(stream, generator->gpt.buffers.tokens, tokens,
+    TRY(generator->gpt.device->copy(stream, generator->gpt.inputs.tokens, tokens,
                                     (size_t)n * sizeof *tokens));
     TRY(run_pass(&pass, TRACE_DECODING));
     for (int i = 0; i < n; i++)
         extend(generator, sequences[i], tokens + i, 1);
     if (!logits)
         return STATUS_OK;
-    TRY(generator->gpt.device->copy(stream, logits, generator->gpt.buffers.logits,
+    TRY(generator->gpt.device->copy(stream, logits, generator->gpt.logits.data,
                                     (size_t)n * (size_t)generator->gpt.params->config.vocab_size *
                                         sizeof *logits));
     return generator->gpt.device->synchronize(stream);
 }
 
 static float *logits_of(const struct generator *generator, int row) {
-    return (float *)generator->gpt.buffers.logits +
+    return (float *)generator->gpt.logits.data +
            (size_t)row * (size_t)generator->gpt.params->config.vocab_size;
 }
 

@@ -16,6 +16,7 @@ struct generator_options {
     // A token attends only to those of its own document, as in training (gpt_options). The token that begins
     // documents must then be set.
     bool mask_documents;
+    enum attention_kernel attention; // of prompts, where the device has a choice
 };
 // Adds its buffers to the table: the caches (sequences x n_layer x positions x 2 n_kv_head head_dim, compute
 // type), one row of logits per sequence, and one row of activations per token of a pass. STATUS_INVALID for

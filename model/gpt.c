@@ -16,6 +16,7 @@ struct model_pass {
     const float *loss_scale_from;      // of struct gpt_loss
     const struct gpt_scoring *scoring; // of gpt_score; else NULL
     struct dropout dropout;
+    enum attention_kernel attention;
 };
 
 static struct unit_pass unit_of(struct model_pass *pass, int unit, struct unit_view view) {
@@ -29,9 +30,9 @@ static struct unit_pass unit_of(struct model_pass *pass, int unit, struct unit_v
 static struct dropout dropout_of(const struct gpt *gpt) {
     return (struct dropout){.p = gpt->options.dropout,
                             .seed = gpt->options.dropout_seed,
-                            .sequences = gpt->buffers.sequences,
+                            .sequences = gpt->inputs.sequences,
                             .T = gpt->options.T,
-                            .gradient = gpt->buffers.ddropped};
+                            .gradient = gpt->gradients.ddropped};
 }
 
 static enum status begin(struct model_pass *pass, enum trace_kind kind) {
@@ -85,22 +86,23 @@ static struct block_pass block_of(struct model_pass *pass, int block, struct uni
                                .block = block,
                                .B = gpt->options.B,
                                .T = gpt->options.T,
-                               .buffers = &gpt->blocks[block % gpt->n_blocks],
+                               .buffers = &gpt->blocks.buffers[block % gpt->blocks.n],
                                .x = activations_at(&gpt->activations, block),
                                .out = activations_at(&gpt->activations, block + 1),
                                .embedding = activations_at(&gpt->activations, 0),
-                               .tokens = gpt->buffers.tokens,
-                               .first = gpt->buffers.first,
+                               .tokens = gpt->inputs.tokens,
+                               .first = gpt->inputs.first,
                                .rope = gpt->rope.data,
+                               .attention = pass->attention,
                                .cache = cache_of(gpt, block),
-                               .scratch = &gpt->buffers.scratch};
+                               .scratch = &gpt->gradients};
 }
 
 static enum status embed(struct model_pass *pass, struct unit_view view) {
     struct gpt *gpt = pass->gpt;
     const struct unit_pass u = unit_of(pass, 0, view);
     RUN(&pass->runner, embedding_forward, .out = activations_at(&gpt->activations, 0),
-        .wte = layer_weight(&u, PARAM_WTE), .wpe = layer_weight(&u, PARAM_WPE), .tokens = gpt->buffers.tokens,
+        .wte = layer_weight(&u, PARAM_WTE), .wpe = layer_weight(&u, PARAM_WPE), .tokens = gpt->inputs.tokens,
         .B = gpt->options.B, .T = gpt->options.T, .C = u.config->n_embd, .V = u.config->vocab_size,
         .position = gpt->cache.length, .positions = gpt->cache.lengths,
         .out_stride = (size_t)u.config->n_embd, .type = u.type);
@@ -151,8 +153,7 @@ static enum status head_acquire(struct model_pass *pass, enum gpt_pass direction
     TRY(acquire(pass, last, direction, &view));
     head->norm = head->matrix = unit_of(pass, last, view);
     head->tensor = PARAM_LM_HEAD;
-    TRY(norm(&head->norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, config->n_layer),
-             &gpt->buffers.lnf));
+    TRY(norm(&head->norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, config->n_layer), &gpt->lnf));
     if (config->untied)
         return STATUS_OK;
     TRY(acquire(pass, 0, direction, &view));
@@ -168,16 +169,16 @@ static enum status head_release_matrix(struct model_pass *pass, enum gpt_pass di
 
 // ---- lm_head and loss, a tile of rows at a time
 
-// Logits of rows [row, row + n), to buffers.logits. With padding, the product reads rows of the weight beyond
+// Logits of rows [row, row + n), to gpt->logits. With padding, the product reads rows of the weight beyond
 // the vocabulary: whatever follows it in memory (params_lm_head_columns).
 static enum status logits_tile(struct model_pass *pass, const struct head *head, int row, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     size_t offset = (size_t)row * (size_t)config->n_embd * dtype_size(gpt->options.type);
-    RUN(&pass->runner, linear_forward, .out = gpt->buffers.logits, .x = (char *)gpt->buffers.lnf.out + offset,
+    RUN(&pass->runner, linear_forward, .out = gpt->logits.data, .x = (char *)gpt->lnf.out + offset,
         .weight = layer_weight(&head->matrix, head->tensor), .N = n, .IC = config->n_embd,
-        .OC = gpt->logits_columns, .out_stride = gpt->logits_stride, .type = gpt->options.type,
-        .out_type = gpt->logits_type);
+        .OC = gpt->logits.columns, .out_stride = gpt->logits.stride, .type = gpt->options.type,
+        .out_type = gpt->logits.type);
     return STATUS_OK;
 }
 
@@ -186,9 +187,9 @@ static enum status cap_tile(struct model_pass *pass, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     if (config->soft_cap > 0)
-        RUN(&pass->runner, soft_cap, .out = gpt->buffers.logits, .x = gpt->buffers.logits, .N = n,
-            .V = config->vocab_size, .stride = gpt->logits_stride, .cap = (float)config->soft_cap,
-            .type = gpt->logits_type);
+        RUN(&pass->runner, soft_cap, .out = gpt->logits.data, .x = gpt->logits.data, .N = n,
+            .V = config->vocab_size, .stride = gpt->logits.stride, .cap = (float)config->soft_cap,
+            .type = gpt->logits.type);
     return STATUS_OK;
 }
 
@@ -197,29 +198,28 @@ static enum status losses_tile(struct model_pass *pass, int row, int n, float sc
     struct gpt *gpt = pass->gpt;
     int V = gpt->params->config.vocab_size;
     RUN(&pass->runner, cross_entropy,
-        .losses = (char *)gpt->buffers.losses + (size_t)row * dtype_size(gpt->accumulation),
-        .dlogits = dlogits, .logits = gpt->buffers.logits,
-        .targets = (const int32_t *)gpt->buffers.targets + row, .N = n, .V = V,
-        .n_zeros = gpt->logits_columns - V, .logits_stride = gpt->logits_stride,
-        .dlogits_stride = gpt->logits_stride, .scale = scale, .scale_from = pass->loss_scale_from,
+        .losses = (char *)gpt->losses.each + (size_t)row * dtype_size(gpt->accumulation), .dlogits = dlogits,
+        .logits = gpt->logits.data, .targets = (const int32_t *)gpt->inputs.targets + row, .N = n, .V = V,
+        .n_zeros = gpt->logits.columns - V, .logits_stride = gpt->logits.stride,
+        .dlogits_stride = gpt->logits.stride, .scale = scale, .scale_from = pass->loss_scale_from,
         .soft_cap = (float)gpt->params->config.soft_cap,
         .label_smoothing = dlogits ? gpt->options.label_smoothing : 0,
         .z_loss = dlogits ? gpt->options.z_loss : 0, .type = gpt->options.type,
-        .logits_type = gpt->logits_type);
+        .logits_type = gpt->logits.type);
     return STATUS_OK;
 }
 
 // Rows of the tile that begins at `row`. All tiles are equally long where possible, so that few shapes occur.
 static int tile_rows(const struct gpt *gpt, int row) {
     int left = gpt->options.B * gpt->options.T - row;
-    return left < gpt->logits_rows ? left : gpt->logits_rows;
+    return left < gpt->logits.rows ? left : gpt->logits.rows;
 }
 
 // ---- recomputation
 
 // What backward recomputes of a block: nothing of the last one, whose activations are still in the buffers.
 static unsigned recomputed_of(const struct gpt *gpt, int block) {
-    return block < gpt->params->config.n_layer - 1 ? gpt->recomputed : 0;
+    return block < gpt->params->config.n_layer - 1 ? gpt->blocks.recomputed : 0;
 }
 
 // ---- final norm, lm_head and loss, with their gradients
@@ -232,13 +232,13 @@ static enum status logits_tile_backward(struct model_pass *pass, const struct he
     enum dtype type = gpt->options.type;
     int C = gpt->params->config.n_embd;
     size_t offset = (size_t)row * (size_t)C * dtype_size(type);
-    RUN(&pass->runner, linear_backward, .dx = (char *)gpt->buffers.scratch.dbranch + offset,
-        .dout = gpt->buffers.dlogits, .weight = layer_weight(&head->matrix, head->tensor), .N = n, .IC = C,
-        .OC = gpt->logits_columns, .dout_stride = gpt->logits_stride, .type = type);
+    RUN(&pass->runner, linear_backward, .dx = (char *)gpt->gradients.dbranch + offset,
+        .dout = gpt->logits.gradient, .weight = layer_weight(&head->matrix, head->tensor), .N = n, .IC = C,
+        .OC = gpt->logits.columns, .dout_stride = gpt->logits.stride, .type = type);
     RUN(&pass->runner, linear_backward, .dweight = layer_gradient(&head->matrix, head->tensor),
-        .dout = gpt->buffers.dlogits, .x = (char *)gpt->buffers.lnf.out + offset, .N = n, .IC = C,
-        .OC = gpt->params->config.untied ? gpt->logits_columns : gpt->params->config.vocab_size,
-        .dout_stride = gpt->logits_stride, .beta_zero = head->matrix.view.beta_zero && row == 0,
+        .dout = gpt->logits.gradient, .x = (char *)gpt->lnf.out + offset, .N = n, .IC = C,
+        .OC = gpt->params->config.untied ? gpt->logits.columns : gpt->params->config.vocab_size,
+        .dout_stride = gpt->logits.stride, .beta_zero = head->matrix.view.beta_zero && row == 0,
         .type = type);
     return STATUS_OK;
 }
@@ -247,18 +247,18 @@ static enum status logits_tile_backward(struct model_pass *pass, const struct he
 static enum status head_forward_backward(struct model_pass *pass, float loss_scale) {
     struct gpt *gpt = pass->gpt;
     const int n_layer = gpt->params->config.n_layer, N = gpt->options.B * gpt->options.T;
-    const struct activation_gradients *d = &gpt->buffers.scratch;
+    const struct activation_gradients *d = &gpt->gradients;
     struct head head;
     TRY(head_acquire(pass, GPT_BACKWARD, &head));
     for (int row = 0; row < N; row += tile_rows(gpt, row)) {
         int n = tile_rows(gpt, row);
         TRY(logits_tile(pass, &head, row, n));
-        TRY(losses_tile(pass, row, n, loss_scale, gpt->buffers.dlogits));
+        TRY(losses_tile(pass, row, n, loss_scale, gpt->logits.gradient));
         TRY(logits_tile_backward(pass, &head, row, n));
     }
     TRY(head_release_matrix(pass, GPT_BACKWARD));
-    TRY(norm_backward(&head.norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, n_layer),
-                      &gpt->buffers.lnf, d->dbranch, NULL, d->dresidual, false));
+    TRY(norm_backward(&head.norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, n_layer), &gpt->lnf,
+                      d->dbranch, NULL, d->dresidual, false));
     TRY(ready(pass, n_layer + 1));
     return release(pass, n_layer + 1, GPT_BACKWARD);
 }
@@ -269,7 +269,7 @@ static enum status head_forward_backward(struct model_pass *pass, float loss_sca
 // a sum in the accumulation dtype, rounded once.
 static enum status add_dembedding(struct model_pass *pass) {
     const struct gpt *gpt = pass->gpt;
-    const struct activation_gradients *d = &gpt->buffers.scratch;
+    const struct activation_gradients *d = &gpt->gradients;
     const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T * (size_t)gpt->params->config.n_embd;
     if (!d->dembedding)
         return STATUS_OK;
@@ -284,13 +284,13 @@ static enum status add_dembedding(struct model_pass *pass) {
 static enum status embed_backward(struct model_pass *pass, struct unit_view view) {
     struct gpt *gpt = pass->gpt;
     const struct unit_pass u = unit_of(pass, 0, view);
-    void *dwte = layer_gradient(&u, PARAM_WTE), *dresidual = gpt->buffers.scratch.dresidual;
+    void *dwte = layer_gradient(&u, PARAM_WTE), *dresidual = gpt->gradients.dresidual;
     TRY(drop_backward(&u, 0, dresidual, dresidual));
     if (u.config->untied && view.beta_zero)
         RUN(&pass->runner, fill, .out = dwte, .n = layer_tensor(&u, PARAM_WTE)->elements,
             .type = gpt->accumulation);
     RUN(&pass->runner, embedding_backward, .dwte = dwte, .dwpe = layer_gradient(&u, PARAM_WPE),
-        .dout = dresidual, .tokens = gpt->buffers.tokens, .B = gpt->options.B, .T = gpt->options.T,
+        .dout = dresidual, .tokens = gpt->inputs.tokens, .B = gpt->options.B, .T = gpt->options.T,
         .C = u.config->n_embd, .V = u.config->vocab_size, .dout_stride = (size_t)u.config->n_embd,
         .P = u.config->n_positions, .beta_zero = view.beta_zero, .type = u.type);
     return STATUS_OK;
@@ -321,10 +321,10 @@ static enum status backward(struct model_pass *pass) {
 
 // For each position the start of its document: the last end-of-text up to it, or the start of its sequence.
 static void find_documents(const struct gpt *gpt, const int32_t *tokens, int32_t *first) {
-    assert(gpt->end_of_text >= 0);
+    assert(gpt->inputs.end_of_text >= 0);
     for (int b = 0; b < gpt->options.B; b++)
         for (int32_t t = 0, start = 0; t < gpt->options.T; t++, tokens++) {
-            start = *tokens == gpt->end_of_text ? t : start;
+            start = *tokens == gpt->inputs.end_of_text ? t : start;
             *first++ = start;
         }
 }
@@ -332,7 +332,7 @@ static void find_documents(const struct gpt *gpt, const int32_t *tokens, int32_t
 // The numbers of the sequences that begin at first_token.
 static enum status load_sequences(struct gpt *gpt, struct stream *stream, int slot, uint64_t first_token) {
     const size_t n = (size_t)gpt->options.B;
-    uint64_t *host = gpt->buffers.host_sequences, *to = gpt->buffers.sequences;
+    uint64_t *host = gpt->inputs.sequences_on_host, *to = gpt->inputs.sequences;
     if (!to)
         return STATUS_OK;
     uint64_t *numbers = host ? host + n * (size_t)slot : to;
@@ -348,11 +348,11 @@ static enum status load_sequences(struct gpt *gpt, struct stream *stream, int sl
 static enum status load_inputs(struct gpt *gpt, struct stream *stream, const int32_t *tokens,
                                const int32_t *targets, const uint64_t *first_token) {
     const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T, bytes = n * sizeof *tokens;
-    int32_t *staged = gpt->buffers.host_inputs, *first = gpt->buffers.first;
-    const int slot = (int)(gpt->n_loads++ % GPT_INPUT_SLOTS);
+    int32_t *staged = gpt->inputs.on_host, *first = gpt->inputs.first;
+    const int slot = (int)(gpt->inputs.n_loads++ % GPT_INPUT_SLOTS);
     if (staged) {
-        TRY(event_synchronize(&gpt->loaded[slot]));
-        staged += (first ? 3 : 2) * gpt->n_inputs * (size_t)slot; // n may be smaller: gpt_score
+        TRY(event_synchronize(&gpt->inputs.loaded[slot]));
+        staged += (first ? 3 : 2) * gpt->inputs.n_tokens * (size_t)slot; // n may be smaller: gpt_score
         memcpy(staged, tokens, bytes);
         if (targets)
             memcpy(staged + n, targets, bytes);
@@ -362,14 +362,14 @@ static enum status load_inputs(struct gpt *gpt, struct stream *stream, const int
         targets = targets ? staged + n : NULL;
     } else if (first)
         find_documents(gpt, tokens, first);
-    TRY(gpt->device->copy(stream, gpt->buffers.tokens, tokens, bytes));
+    TRY(gpt->device->copy(stream, gpt->inputs.tokens, tokens, bytes));
     if (targets)
-        TRY(gpt->device->copy(stream, gpt->buffers.targets, targets, bytes));
+        TRY(gpt->device->copy(stream, gpt->inputs.targets, targets, bytes));
     if (first && staged)
         TRY(gpt->device->copy(stream, first, staged + 2 * n, bytes));
     if (first_token)
         TRY(load_sequences(gpt, stream, slot, *first_token));
-    return event_record(&gpt->loaded[slot], stream);
+    return event_record(&gpt->inputs.loaded[slot], stream);
 }
 
 enum status gpt_load(struct gpt *gpt, struct stream *stream, const int32_t *tokens, const int32_t *targets,
@@ -391,10 +391,10 @@ static enum status run_training(struct model_pass *pass, float loss_scale) {
 // that is still to be read.
 static enum status copy_logits(struct model_pass *pass, float *to, int n) {
     struct gpt *gpt = pass->gpt;
-    enum dtype type = gpt->logits_type;
+    enum dtype type = gpt->logits.type;
     size_t V = (size_t)gpt->params->config.vocab_size, size = dtype_size(type);
     for (int i = 0; i < n; i++) {
-        const char *row = (const char *)gpt->buffers.logits + (size_t)i * (size_t)gpt->logits_stride * size;
+        const char *row = (const char *)gpt->logits.data + (size_t)i * (size_t)gpt->logits.stride * size;
         TRY(gpt->device->copy(pass->runner.stream, (char *)(to + (size_t)(i + 1) * V) - V * size, row,
                               V * size));
     }
@@ -418,27 +418,27 @@ static enum status predict(struct model_pass *pass, const struct head *head) {
     for (int first = 0; first < scoring->n_rows; first += GPT_PREDICTION_ROWS) {
         const int left = scoring->n_rows - first, n = left < GPT_PREDICTION_ROWS ? left : GPT_PREDICTION_ROWS;
         for (int i = 0; i < n && pass->runner.stream; i++)
-            TRY(gpt->device->copy(pass->runner.stream, (char *)gpt->buffers.scored + (size_t)i * row_bytes,
-                                  (char *)gpt->buffers.lnf.out + (size_t)scoring->rows[first + i] * row_bytes,
+            TRY(gpt->device->copy(pass->runner.stream, (char *)gpt->predictions.rows + (size_t)i * row_bytes,
+                                  (char *)gpt->lnf.out + (size_t)scoring->rows[first + i] * row_bytes,
                                   row_bytes));
         // Always all rows, so that the product has one shape. Those left over are of the batch before.
-        RUN(&pass->runner, linear_forward, .out = gpt->buffers.scored_logits, .x = gpt->buffers.scored,
+        RUN(&pass->runner, linear_forward, .out = gpt->predictions.logits, .x = gpt->predictions.rows,
             .weight = layer_weight(&head->matrix, head->tensor), .N = GPT_PREDICTION_ROWS, .IC = C,
-            .OC = gpt->logits_columns, .out_stride = gpt->logits_stride, .type = gpt->options.type,
+            .OC = gpt->logits.columns, .out_stride = gpt->logits.stride, .type = gpt->options.type,
             .out_type = gpt->accumulation);
-        RUN(&pass->runner, sample, .tokens = gpt->buffers.predictions, .logits = gpt->buffers.scored_logits,
+        RUN(&pass->runner, sample, .tokens = gpt->predictions.tokens, .logits = gpt->predictions.logits,
             .N = GPT_PREDICTION_ROWS, .V = gpt->params->config.vocab_size,
-            .logits_stride = gpt->logits_stride, .temperature = 0, .top_p = 1, .type = gpt->accumulation);
+            .logits_stride = gpt->logits.stride, .temperature = 0, .top_p = 1, .type = gpt->accumulation);
         if (!pass->runner.stream)
             continue;
-        TRY(gpt->device->copy(pass->runner.stream, scoring->predictions + first, gpt->buffers.predictions,
+        TRY(gpt->device->copy(pass->runner.stream, scoring->predictions + first, gpt->predictions.tokens,
                               (size_t)n * sizeof *scoring->predictions));
         TRY(gpt->device->synchronize(pass->runner.stream));
     }
     return STATUS_OK;
 }
 
-// Leaves the losses of a forward pass in buffers.losses. With host_logits, (B T, vocab_size) fp32: copies the
+// Leaves the losses of a forward pass in gpt->losses. With host_logits, (B T, vocab_size) fp32: copies the
 // logits there instead.
 static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     struct gpt *gpt = pass->gpt;
@@ -478,7 +478,8 @@ static enum status run_cached(struct model_pass *pass, enum trace_kind kind) {
 
 enum status gpt_run_cached(struct gpt *gpt, struct runner *runner, const struct unit_hooks *hooks,
                            enum trace_kind kind) {
-    struct model_pass pass = {.gpt = gpt, .runner = *runner, .hooks = hooks};
+    struct model_pass pass = {
+        .gpt = gpt, .runner = *runner, .hooks = hooks, .attention = gpt->options.attention};
     enum status status = run_cached(&pass, kind);
     *runner = pass.runner;
     return status;
@@ -486,7 +487,7 @@ enum status gpt_run_cached(struct gpt *gpt, struct runner *runner, const struct 
 
 static enum status sum_losses(struct model_pass *pass, double *sum, bool accumulate) {
     struct gpt *gpt = pass->gpt;
-    RUN(&pass->runner, sum, .out = sum, .x = gpt->buffers.losses,
+    RUN(&pass->runner, sum, .out = sum, .x = gpt->losses.each,
         .n = (size_t)gpt->options.B * (size_t)gpt->options.T, .accumulate = accumulate,
         .type = gpt->accumulation);
     return STATUS_OK;
@@ -495,22 +496,23 @@ static enum status sum_losses(struct model_pass *pass, double *sum, bool accumul
 // Brings the sum of the losses to the host, and the losses themselves if `losses` is not NULL.
 static enum status read_losses(struct gpt *gpt, struct stream *stream, double *sum, float *losses) {
     const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    const struct gpt_buffers *buffers = &gpt->buffers;
-    TRY(gpt->device->copy(stream, buffers->host_loss_sum, buffers->loss_sum, sizeof *sum));
+    const struct gpt_losses *from = &gpt->losses;
+    TRY(gpt->device->copy(stream, from->sum_on_host, from->sum, sizeof *sum));
     if (losses)
-        TRY(gpt->device->copy(stream, buffers->host_losses, buffers->losses,
-                              n * dtype_size(gpt->accumulation)));
+        TRY(gpt->device->copy(stream, from->each_on_host, from->each, n * dtype_size(gpt->accumulation)));
     TRY(gpt->device->synchronize(stream));
-    *sum = *buffers->host_loss_sum;
+    *sum = *from->sum_on_host;
     for (size_t i = 0; i < n && losses; i++)
-        losses[i] = gpt->accumulation == DTYPE_F64 ? (float)((const double *)buffers->host_losses)[i]
-                                                   : ((const float *)buffers->host_losses)[i];
+        losses[i] = gpt->accumulation == DTYPE_F64 ? (float)((const double *)from->each_on_host)[i]
+                                                   : ((const float *)from->each_on_host)[i];
     return STATUS_OK;
 }
 
 static struct model_pass pass_on(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks) {
-    return (struct model_pass){
-        .gpt = gpt, .runner = {.device = gpt->device, .stream = stream}, .hooks = hooks};
+    return (struct model_pass){.gpt = gpt,
+                               .runner = {.device = gpt->device, .stream = stream},
+                               .hooks = hooks,
+                               .attention = gpt->options.attention};
 }
 
 enum status gpt_train(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
@@ -526,7 +528,7 @@ enum status gpt_forward_backward(struct gpt *gpt, struct stream *stream, const s
                                  const int32_t *tokens, const int32_t *targets, float loss_scale,
                                  double *loss_sum) {
     TRY(gpt_load(gpt, stream, tokens, targets, 0));
-    TRY(gpt_train(gpt, stream, hooks, &(struct gpt_loss){.scale = loss_scale, .sum = gpt->buffers.loss_sum}));
+    TRY(gpt_train(gpt, stream, hooks, &(struct gpt_loss){.scale = loss_scale, .sum = gpt->losses.sum}));
     return read_losses(gpt, stream, loss_sum, NULL);
 }
 
@@ -535,7 +537,7 @@ enum status gpt_evaluate(struct gpt *gpt, struct stream *stream, const struct un
     struct model_pass pass = pass_on(gpt, stream, hooks);
     TRY(load_inputs(gpt, stream, tokens, targets, NULL));
     TRY(run_evaluation(&pass, NULL));
-    TRY(sum_losses(&pass, gpt->buffers.loss_sum, false));
+    TRY(sum_losses(&pass, gpt->losses.sum, false));
     return read_losses(gpt, stream, loss_sum, losses);
 }
 
@@ -551,42 +553,37 @@ int gpt_shapes(int B, int T, struct gpt_shape shapes[GPT_MOST_SHAPES]) {
     return n;
 }
 
-// The gpt in one of its shapes: the buffers hold B * T tokens, in whatever shape. Attention by this program's
-// own kernels, as cuDNN would take its time to plan each shape.
-struct reshaped {
-    int B, T;
-    enum attention_kernel attention;
-};
-
-static struct reshaped reshape(struct gpt *gpt, struct gpt_shape shape) {
-    const struct reshaped before = {gpt->options.B, gpt->options.T, gpt->device->attention};
-    gpt->options.B = shape.B;
-    gpt->options.T = shape.T;
-    gpt->device->attention = ATTENTION_FLASH;
-    return before;
+// A pass of scoring, with the gpt in one of its shapes: the buffers hold B * T tokens, in whatever shape.
+// Attention by this program's own kernels, as cuDNN would take its time to plan each shape.
+static struct gpt_shape begin_scoring(struct model_pass *pass, const struct gpt_scoring *scoring) {
+    struct gpt_options *options = &pass->gpt->options;
+    const struct gpt_shape whole = {options->B, options->T};
+    options->B = scoring->shape.B;
+    options->T = scoring->shape.T;
+    pass->scoring = scoring;
+    pass->attention = ATTENTION_FLASH;
+    return whole;
 }
 
-static void reshape_back(struct gpt *gpt, struct reshaped before) {
-    gpt->options.B = before.B;
-    gpt->options.T = before.T;
-    gpt->device->attention = before.attention;
+static void end_scoring(struct model_pass *pass, struct gpt_shape whole) {
+    pass->gpt->options.B = whole.B;
+    pass->gpt->options.T = whole.T;
 }
 
 enum status gpt_score(struct gpt *gpt, struct stream *stream, const struct unit_hooks *hooks,
                       const struct gpt_scoring *scoring) {
     assert(gpt->options.scoring);
     struct model_pass pass = pass_on(gpt, stream, hooks);
-    const struct reshaped before = reshape(gpt, scoring->shape);
+    const struct gpt_shape whole = begin_scoring(&pass, scoring);
     double sum;
-    pass.scoring = scoring;
     enum status status = load_inputs(gpt, stream, scoring->tokens, scoring->targets, NULL);
     if (status == STATUS_OK)
         status = run_evaluation(&pass, NULL);
     if (status == STATUS_OK)
-        status = sum_losses(&pass, gpt->buffers.loss_sum, false);
+        status = sum_losses(&pass, gpt->losses.sum, false);
     if (status == STATUS_OK)
         status = read_losses(gpt, stream, &sum, scoring->losses);
-    reshape_back(gpt, before);
+    end_scoring(&pass, whole);
     return status;
 }
 
@@ -599,17 +596,17 @@ enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit
 }
 
 // Every shape of gpt_score.
-static enum status dry_run_scoring(struct gpt *gpt, struct model_pass *pass) {
+static enum status dry_run_scoring(struct model_pass pass, size_t *workspace_bytes) {
     struct gpt_shape shapes[GPT_MOST_SHAPES];
-    const int n = gpt_shapes(gpt->options.B, gpt->options.T, shapes);
+    const int n = gpt_shapes(pass.gpt->options.B, pass.gpt->options.T, shapes);
     enum status status = STATUS_OK;
-    pass->scoring = &(struct gpt_scoring){.n_rows = 1};
     for (int i = 0; i < n && status == STATUS_OK; i++) {
-        const struct reshaped before = reshape(gpt, shapes[i]);
-        status = run_evaluation(pass, NULL);
-        reshape_back(gpt, before);
+        const struct gpt_scoring scoring = {.shape = shapes[i], .n_rows = 1};
+        const struct gpt_shape whole = begin_scoring(&pass, &scoring);
+        status = run_evaluation(&pass, NULL);
+        end_scoring(&pass, whole);
     }
-    pass->scoring = NULL;
+    *workspace_bytes = pass.runner.workspace_bytes;
     return status;
 }
 
@@ -621,7 +618,7 @@ enum status gpt_dry_run(struct gpt *gpt, size_t *workspace_bytes) {
     pass.runner.sized = &sized;
     TRY(run_evaluation(&pass, NULL));
     if (gpt->options.scoring)
-        TRY(dry_run_scoring(gpt, &pass));
+        TRY(dry_run_scoring(pass, &pass.runner.workspace_bytes));
     for (int further = 0; further < 2 && gpt->options.training; further++) {
         run.beta_zero = !further;
         pass.runner.work = &gpt->work[further];

@@ -8,7 +8,7 @@
 
 #include "base/region.h"
 #include "base/status.h"
-#include "kernels/device.h"
+#include "kernels/ops.h"
 #include "model/hooks.h"
 #include "model/params.h"
 #include "model/trace.h"
@@ -42,6 +42,7 @@ struct gpt_options {
     enum dtype type; // compute type
     int B, T;        // micro-batch size and sequence length
     enum gpt_recompute recompute;
+    enum attention_kernel attention; // where the device has a choice
     // Moves the inputs of all blocks but the last to host memory (model/activations.c). Needs
     // RECOMPUTE_BLOCK; no effect on a device whose memory is the host's. Changes no bit.
     bool offload_activations;

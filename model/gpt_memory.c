@@ -36,24 +36,33 @@ static unsigned recomputed_sets(const struct params *params, const struct gpt_op
 
 // One set of buffers that all blocks share, for what is recomputed, and each block's own for the rest.
 static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
-    const struct gpt_config *config = &gpt->params->config;
-    size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    unsigned recomputed = gpt->n_blocks > 1 ? gpt->recomputed : 0;
-    struct block_regions shared;
-    memset(&shared, 0xff, sizeof shared); // -1: left out
-    TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, recomputed, true, "block",
-                          &shared));
-    for (int i = 0; i < gpt->n_blocks; i++) {
+    const struct block_memory memory = {&gpt->params->config, gpt->device->place, gpt->options.type,
+                                        gpt->inputs.n_tokens};
+    const struct gpt_blocks *blocks = &gpt->blocks;
+    const unsigned shared = blocks->n > 1 ? blocks->recomputed : 0;
+    TRY(block_buffers_add(&gpt->buffers, table, &memory, shared, true, "block", blocks->buffers, blocks->n));
+    for (int i = 0; i < blocks->n; i++) {
         char label[24];
-        snprintf(label, sizeof label, gpt->n_blocks > 1 ? "block.%d" : "block", i);
-        gpt->block_regions[i] = shared;
-        unsigned own = BLOCK_ALL & ~recomputed;
-        if (gpt->n_blocks > 1 && !gpt_mixes(config, i))
+        snprintf(label, sizeof label, blocks->n > 1 ? "block.%d" : "block", i);
+        unsigned own = BLOCK_ALL & ~shared;
+        if (blocks->n > 1 && !gpt_mixes(memory.config, i))
             own &= ~(unsigned)BLOCK_MIXED;
-        TRY(block_regions_add(table, gpt->device, config, gpt->options.type, rows, own, gpt->options.training,
-                              label, &gpt->block_regions[i]));
+        TRY(block_buffers_add(&gpt->buffers, table, &memory, own, gpt->options.training, label,
+                              &blocks->buffers[i], 1));
     }
     return STATUS_OK;
+}
+
+// A buffer on the device; none for 0 elements.
+static enum status add(struct gpt *gpt, struct region_table *table, enum region_kind kind, enum dtype type,
+                       size_t elements, void *pointer, const char *name) {
+    return buffer_add(&gpt->buffers, table, kind, gpt->device->place, type, elements, pointer, name);
+}
+
+// One of data on the host.
+static enum status add_on_host(struct gpt *gpt, struct region_table *table, enum dtype type, size_t elements,
+                               void *pointer, const char *name) {
+    return buffer_add(&gpt->buffers, table, REGION_DATA, REGION_HOST, type, elements, pointer, name);
 }
 
 static enum activations_place activations_place_of(const struct gpt_options *options) {
@@ -64,77 +73,61 @@ static enum activations_place activations_place_of(const struct gpt_options *opt
 
 // Gradients of activations.
 static enum status add_gradients(struct gpt *gpt, struct region_table *table) {
-    const enum region_place place = gpt->device->place;
-    const size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    const size_t rows = gpt->inputs.n_tokens, C = (size_t)gpt->params->config.n_embd;
     const struct activation_widths widths = activation_widths(gpt->params);
-    struct gpt_regions *regions = &gpt->regions;
+    struct activation_gradients *gradients = &gpt->gradients;
     const struct {
         const char *name;
         size_t width;
-        int *region;
-    } buffers[] = {
-        {"dresidual", (size_t)gpt->params->config.n_embd, &regions->dresidual},
-        {"dbranch", widths.dbranch, &regions->dbranch},
-        {"dqkv", widths.dqkv, &regions->dqkv},
-        {"drotated", widths.drotated, &regions->drotated},
-        {"dfc", widths.dfc, &regions->dfc},
-        {"ddropped", gpt->options.dropout > 0 ? (size_t)gpt->params->config.n_embd : 0, &regions->ddropped}};
+        void *pointer;
+    } buffers[] = {{"dresidual", C, &gradients->dresidual},
+                   {"dbranch", widths.dbranch, &gradients->dbranch},
+                   {"dqkv", widths.dqkv, &gradients->dqkv},
+                   {"drotated", widths.drotated, &gradients->drotated},
+                   {"dfc", widths.dfc, &gradients->dfc},
+                   {"ddropped", gpt->options.dropout > 0 ? C : 0, &gradients->ddropped}};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        if (buffers[i].width > 0)
-            TRY(region_add(table, REGION_WORKSPACE, place, gpt->options.type, rows * buffers[i].width,
-                           buffers[i].region, "%s", buffers[i].name));
-    if (widths.dembedding > 0)
-        TRY(region_add(table, REGION_WORKSPACE, place, gpt->accumulation, rows * widths.dembedding,
-                       &regions->dembedding, "dembedding"));
-    return place == REGION_HOST || widths.dbiases == 0
-               ? STATUS_OK
-               : region_add(table, REGION_WORKSPACE, place, gpt->accumulation, widths.dbiases,
-                            &regions->dbiases, "dbiases");
+        TRY(add(gpt, table, REGION_WORKSPACE, gpt->options.type, rows * buffers[i].width, buffers[i].pointer,
+                buffers[i].name));
+    TRY(add(gpt, table, REGION_WORKSPACE, gpt->accumulation, rows * widths.dembedding, &gradients->dembedding,
+            "dembedding"));
+    return add(gpt, table, REGION_WORKSPACE, gpt->accumulation,
+               gpt->device->place == REGION_HOST ? 0 : widths.dbiases, &gradients->dbiases, "dbiases");
 }
 
 // The numbers of a pass's sequences.
 static enum status add_sequences(struct gpt *gpt, struct region_table *table) {
-    const enum region_place place = gpt->device->place;
-    const size_t bytes = (size_t)gpt->options.B * sizeof(uint64_t);
-    if (!(gpt->options.dropout > 0))
-        return STATUS_OK;
-    TRY(region_add(table, REGION_DATA, place, DTYPE_U8, bytes, &gpt->regions.sequences,
-                   "numbers of sequences"));
-    return place == REGION_HOST
-               ? STATUS_OK
-               : region_add(table, REGION_DATA, REGION_HOST, DTYPE_U8, GPT_INPUT_SLOTS * bytes,
-                            &gpt->regions.host_sequences, "numbers of sequences on host");
+    const size_t bytes = gpt->options.dropout > 0 ? (size_t)gpt->options.B * sizeof(uint64_t) : 0;
+    TRY(add(gpt, table, REGION_DATA, DTYPE_U8, bytes, &gpt->inputs.sequences, "numbers of sequences"));
+    return add_on_host(gpt, table, DTYPE_U8, gpt->device->place == REGION_HOST ? 0 : GPT_INPUT_SLOTS * bytes,
+                       &gpt->inputs.sequences_on_host, "numbers of sequences on host");
 }
 
 // What gpt_load fills, and the losses that come back.
 static enum status add_inputs(struct gpt *gpt, struct region_table *table) {
-    const enum region_place place = gpt->device->place;
-    const size_t rows = gpt->n_inputs;
-    struct gpt_regions *regions = &gpt->regions;
-    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->tokens, "tokens"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->targets, "targets"));
-    TRY(region_add(table, REGION_DATA, place, gpt->accumulation, rows, &regions->losses, "losses"));
-    TRY(region_add(table, REGION_DATA, REGION_HOST, gpt->accumulation, rows, &regions->host_losses,
-                   "losses on host"));
-    TRY(region_add(table, REGION_DATA, place, DTYPE_F64, 1, &regions->loss_sum, "sum of losses"));
-    TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, 1, &regions->host_loss_sum,
-                   "sum of losses on host"));
+    const size_t rows = gpt->inputs.n_tokens;
     const bool documents = gpt->options.mask_documents;
-    if (documents)
-        TRY(region_add(table, REGION_DATA, place, DTYPE_I32, rows, &regions->first, "document starts"));
-    if (place == REGION_DEVICE)
-        TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_I32,
-                       GPT_INPUT_SLOTS * (documents ? 3 : 2) * rows, &regions->host_inputs,
-                       documents ? "tokens, targets and document starts on host"
-                                 : "tokens and targets on host"));
+    struct gpt_inputs *inputs = &gpt->inputs;
+    struct gpt_losses *losses = &gpt->losses;
+    TRY(add(gpt, table, REGION_DATA, DTYPE_I32, rows, &inputs->tokens, "tokens"));
+    TRY(add(gpt, table, REGION_DATA, DTYPE_I32, rows, &inputs->targets, "targets"));
+    TRY(add(gpt, table, REGION_DATA, gpt->accumulation, rows, &losses->each, "losses"));
+    TRY(add_on_host(gpt, table, gpt->accumulation, rows, &losses->each_on_host, "losses on host"));
+    TRY(add(gpt, table, REGION_DATA, DTYPE_F64, 1, &losses->sum, "sum of losses"));
+    TRY(add_on_host(gpt, table, DTYPE_F64, 1, &losses->sum_on_host, "sum of losses on host"));
+    TRY(add(gpt, table, REGION_DATA, DTYPE_I32, documents ? rows : 0, &inputs->first, "document starts"));
+    if (gpt->device->place == REGION_DEVICE)
+        TRY(add_on_host(gpt, table, DTYPE_I32, GPT_INPUT_SLOTS * (documents ? 3 : 2) * rows, &inputs->on_host,
+                        documents ? "tokens, targets and document starts on host"
+                                  : "tokens and targets on host"));
     return add_sequences(gpt, table);
 }
 
 static enum status add_activations(struct gpt *gpt, struct region_table *table) {
-    enum region_place place = gpt->device->place;
     enum dtype type = gpt->options.type;
-    size_t rows = gpt->n_inputs, C = (size_t)gpt->params->config.n_embd;
-    struct gpt_regions *regions = &gpt->regions;
+    size_t rows = gpt->inputs.n_tokens, C = (size_t)gpt->params->config.n_embd;
+    struct gpt_logits *logits = &gpt->logits;
+    const size_t logits_elements = (size_t)logits->rows * (size_t)logits->stride;
     TRY(add_inputs(gpt, table));
     TRY(rope_table_init(&gpt->rope, &gpt->params->config, type, gpt->options.T, gpt->device, table,
                         "rotary embedding"));
@@ -142,64 +135,33 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
                          activations_place_of(&gpt->options),
                          gpt_mixes(&gpt->params->config, gpt->params->config.n_layer - 1), ""));
     TRY(add_blocks(gpt, table));
-    TRY(region_add(table, REGION_ACTIVATIONS, place, type, rows * C, &regions->lnf, "lnf"));
-    size_t logits = (size_t)gpt->logits_rows * (size_t)gpt->logits_stride;
-    TRY(region_add(table, REGION_LOGITS, place, gpt->logits_type, logits, &regions->logits, "logits"));
+    TRY(add(gpt, table, REGION_ACTIVATIONS, type, rows * C, &gpt->lnf.out, "lnf"));
+    TRY(add(gpt, table, REGION_LOGITS, logits->type, logits_elements, &logits->data, "logits"));
     if (!gpt->options.training)
         return STATUS_OK;
+    if (type == logits->type)
+        buffer_share(&gpt->buffers, &logits->gradient); // cross_entropy may overwrite its logits
     if (params_tensor(gpt->params, gpt->params->n_units - 1, PARAM_LNF_BIAS))
-        TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_mean,
-                       "lnf_mean"));
-    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->accumulation, rows, &regions->lnf_rstd,
-                   "lnf_rstd"));
-    if (type == gpt->logits_type)
-        regions->dlogits = regions->logits; // cross_entropy may overwrite its logits
-    else
-        TRY(region_add(table, REGION_LOGITS, place, type, logits, &regions->dlogits, "dlogits"));
+        TRY(add(gpt, table, REGION_ACTIVATIONS, gpt->accumulation, rows, &gpt->lnf.mean, "lnf_mean"));
+    TRY(add(gpt, table, REGION_ACTIVATIONS, gpt->accumulation, rows, &gpt->lnf.rstd, "lnf_rstd"));
+    if (type != logits->type)
+        TRY(add(gpt, table, REGION_LOGITS, type, logits_elements, &logits->gradient, "dlogits"));
     return add_gradients(gpt, table);
 }
 
 static enum status add_predictions(struct gpt *gpt, struct region_table *table) {
-    enum region_place place = gpt->device->place;
     const size_t n = GPT_PREDICTION_ROWS;
-    TRY(region_add(table, REGION_ACTIVATIONS, place, gpt->options.type,
-                   n * (size_t)gpt->params->config.n_embd, &gpt->regions.scored, "scored positions"));
-    TRY(region_add(table, REGION_LOGITS, place, gpt->accumulation, n * (size_t)gpt->logits_stride,
-                   &gpt->regions.scored_logits, "scored logits"));
-    return region_add(table, REGION_DATA, place, DTYPE_I32, n, &gpt->regions.predictions, "predictions");
+    struct gpt_predictions *predictions = &gpt->predictions;
+    TRY(add(gpt, table, REGION_ACTIVATIONS, gpt->options.type, n * (size_t)gpt->params->config.n_embd,
+            &predictions->rows, "scored positions"));
+    TRY(add(gpt, table, REGION_LOGITS, gpt->accumulation, n * (size_t)gpt->logits.stride,
+            &predictions->logits, "scored logits"));
+    return add(gpt, table, REGION_DATA, DTYPE_I32, n, &predictions->tokens, "predictions");
 }
 
 // table NULL: a dry run's buffers.
 static enum status find_buffers(struct gpt *gpt, const struct region_table *table) {
-    for (int i = 0; i < gpt->n_blocks; i++)
-        block_buffers_find(&gpt->block_regions[i], table, &gpt->blocks[i]);
-    const struct gpt_regions *regions = &gpt->regions;
-    gpt->buffers =
-        (struct gpt_buffers){.tokens = buffer_find(table, regions->tokens),
-                             .targets = buffer_find(table, regions->targets),
-                             .first = buffer_find(table, regions->first),
-                             .sequences = buffer_find(table, regions->sequences),
-                             .host_inputs = buffer_find(table, regions->host_inputs),
-                             .host_sequences = buffer_find(table, regions->host_sequences),
-                             .losses = buffer_find(table, regions->losses),
-                             .host_losses = buffer_find(table, regions->host_losses),
-                             .loss_sum = buffer_find(table, regions->loss_sum),
-                             .host_loss_sum = buffer_find(table, regions->host_loss_sum),
-                             .lnf = {buffer_find(table, regions->lnf), buffer_find(table, regions->lnf_mean),
-                                     buffer_find(table, regions->lnf_rstd)},
-                             .logits = buffer_find(table, regions->logits),
-                             .dlogits = buffer_find(table, regions->dlogits),
-                             .scored = buffer_find(table, regions->scored),
-                             .scored_logits = buffer_find(table, regions->scored_logits),
-                             .predictions = buffer_find(table, regions->predictions),
-                             .ddropped = buffer_find(table, regions->ddropped),
-                             .scratch = {.dresidual = buffer_find(table, regions->dresidual),
-                                         .dbranch = buffer_find(table, regions->dbranch),
-                                         .dqkv = buffer_find(table, regions->dqkv),
-                                         .drotated = buffer_find(table, regions->drotated),
-                                         .dfc = buffer_find(table, regions->dfc),
-                                         .dbiases = buffer_find(table, regions->dbiases),
-                                         .dembedding = buffer_find(table, regions->dembedding)}};
+    buffers_find(&gpt->buffers, table);
     rope_table_find(&gpt->rope, table);
     return activations_bind(&gpt->activations, table);
 }
@@ -207,8 +169,7 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
 // The workspace that the passes need, by a dry run of them.
 static enum status add_workspace(struct gpt *gpt, struct region_table *table) {
     TRY(gpt_dry_run(gpt, &gpt->workspace_bytes));
-    return region_add(table, REGION_WORKSPACE, gpt->device->place, DTYPE_U8, gpt->workspace_bytes,
-                      &gpt->regions.workspace, "operations");
+    return add(gpt, table, REGION_WORKSPACE, DTYPE_U8, gpt->workspace_bytes, &gpt->workspace, "operations");
 }
 
 static size_t round_up(size_t n, size_t multiple) {
@@ -225,7 +186,7 @@ static bool by_amx(const struct gpt *gpt) {
 // gradient of wte is summed tile by tile.
 static size_t most_logits_bytes(const struct gpt *gpt) {
     const struct gpt_config *config = &gpt->params->config;
-    size_t row_bytes = (size_t)gpt->logits_stride * dtype_size(gpt->logits_type);
+    size_t row_bytes = (size_t)gpt->logits.stride * dtype_size(gpt->logits.type);
     size_t token_bytes =
         16 * (size_t)config->n_embd * (size_t)config->n_layer * dtype_size(gpt->options.type);
     size_t kept = (size_t)gpt->options.B * (size_t)gpt->options.T * token_bytes,
@@ -240,7 +201,7 @@ static size_t most_logits_bytes(const struct gpt *gpt) {
 // As few tiles of rows as their largest size allows, all equally long but the last.
 static int choose_logits_rows(const struct gpt *gpt) {
     size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
-    size_t most = most_logits_bytes(gpt) / ((size_t)gpt->logits_stride * dtype_size(gpt->logits_type));
+    size_t most = most_logits_bytes(gpt) / ((size_t)gpt->logits.stride * dtype_size(gpt->logits.type));
     if (most < MINIMUM_LOGITS_ROWS)
         most = MINIMUM_LOGITS_ROWS;
     size_t n_tiles = (rows + most - 1) / most, tile = (rows + n_tiles - 1) / n_tiles;
@@ -254,10 +215,10 @@ static int choose_logits_rows(const struct gpt *gpt) {
 // 124M. On other CPUs a tile fits into caches, and fp32 logits cost nothing.
 static void choose_logits(struct gpt *gpt) {
     const bool is_narrow = gpt->device->place == REGION_DEVICE || by_amx(gpt);
-    gpt->logits_type = is_narrow ? gpt->options.type : gpt->accumulation;
-    gpt->logits_columns = params_lm_head_columns(gpt->params, gpt->device->place);
-    gpt->logits_stride = (int)round_up((size_t)gpt->logits_columns, LOGITS_ROW_ALIGNMENT);
-    gpt->logits_rows = choose_logits_rows(gpt);
+    gpt->logits.type = is_narrow ? gpt->options.type : gpt->accumulation;
+    gpt->logits.columns = params_lm_head_columns(gpt->params, gpt->device->place);
+    gpt->logits.stride = (int)round_up((size_t)gpt->logits.columns, LOGITS_ROW_ALIGNMENT);
+    gpt->logits.rows = choose_logits_rows(gpt);
 }
 
 static enum status check_options(const struct params *params, const struct gpt_options *options) {
@@ -276,16 +237,14 @@ static enum status check_options(const struct params *params, const struct gpt_o
 
 // Everything but the workspace, with a dry run's buffers.
 static enum status lay_out(struct gpt *gpt, struct region_table *table) {
-    gpt->n_inputs = (size_t)gpt->options.B * (size_t)gpt->options.T;
+    gpt->inputs.n_tokens = (size_t)gpt->options.B * (size_t)gpt->options.T;
     gpt->accumulation = accumulation_dtype(gpt->options.type);
-    gpt->end_of_text = -1;
-    gpt->recomputed = recomputed_sets(gpt->params, &gpt->options, gpt->device);
+    gpt->inputs.end_of_text = -1;
+    gpt->blocks.recomputed = recomputed_sets(gpt->params, &gpt->options, gpt->device);
     choose_logits(gpt);
-    gpt->n_blocks =
+    gpt->blocks.n =
         gpt->options.training && gpt->options.recompute != RECOMPUTE_BLOCK ? gpt->params->config.n_layer : 1;
-    memset(&gpt->regions, 0xff, sizeof gpt->regions); // -1: left out
-    gpt->block_regions = allocate((size_t)gpt->n_blocks, sizeof *gpt->block_regions);
-    gpt->blocks = allocate((size_t)gpt->n_blocks, sizeof *gpt->blocks);
+    gpt->blocks.buffers = allocate((size_t)gpt->blocks.n, sizeof *gpt->blocks.buffers);
     TRY(add_activations(gpt, table));
     if (gpt->options.scoring)
         TRY(add_predictions(gpt, table));
@@ -295,9 +254,9 @@ static enum status lay_out(struct gpt *gpt, struct region_table *table) {
 static void gpt_free(struct gpt *gpt) {
     activations_free(&gpt->activations);
     for (int slot = 0; slot < GPT_INPUT_SLOTS; slot++)
-        event_free(&gpt->loaded[slot]);
-    free(gpt->block_regions);
-    free(gpt->blocks);
+        event_free(&gpt->inputs.loaded[slot]);
+    free(gpt->blocks.buffers);
+    free(gpt->buffers.list);
 }
 
 enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
@@ -356,7 +315,7 @@ void gpt_delete(struct gpt *gpt) {
 }
 
 void gpt_set_end_of_text(struct gpt *gpt, int32_t end_of_text) {
-    gpt->end_of_text = end_of_text;
+    gpt->inputs.end_of_text = end_of_text;
 }
 
 const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further) {
@@ -365,9 +324,9 @@ const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further) {
 
 enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) {
     TRY(find_buffers(gpt, table));
-    stream_use_workspace(stream, region_data(table, gpt->regions.workspace), gpt->workspace_bytes);
+    stream_use_workspace(stream, gpt->workspace, gpt->workspace_bytes);
     TRY(rope_table_fill(&gpt->rope, gpt->device, stream));
-    for (int slot = 0; slot < GPT_INPUT_SLOTS && gpt->buffers.host_inputs; slot++)
-        TRY(event_init(&gpt->loaded[slot], gpt->device));
+    for (int slot = 0; slot < GPT_INPUT_SLOTS && gpt->inputs.on_host; slot++)
+        TRY(event_init(&gpt->inputs.loaded[slot], gpt->device));
     return STATUS_OK;
 }

@@ -87,9 +87,50 @@ struct gpt_cache {
     size_t stride; // elements from one sequence to the next
     int sequence;  // the first row's, and the positions that it holds before the pass
     int length;
-    // With T = 1, (B): in the device's memory, and `lengths` and `first` (as gpt_buffers.first, or NULL) in
+    // With T = 1, (B): in the device's memory, and `lengths` and `first` (as gpt_inputs.first, or NULL) in
     // the host's.
     const int32_t *sequences, *lengths, *host_lengths, *host_first;
+};
+
+// What a pass reads, as gpt_load and evaluations bring it.
+struct gpt_inputs {
+    int32_t end_of_text; // with mask_documents; -1: not set yet
+    void *tokens, *targets;
+    int32_t *first; // (B, T) the first position that each one attends to; NULL without mask_documents
+    // (GPT_INPUT_SLOTS, n, B, T) tokens, targets and `first`; NULL where the device reads the host's memory
+    int32_t *on_host;
+    // With dropout: (most sequences of a pass) their numbers in the run; GPT_INPUT_SLOTS times as many, or
+    // NULL where the device reads the host's memory.
+    uint64_t *sequences, *sequences_on_host;
+    struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
+    int64_t n_loads;
+    size_t n_tokens; // of a slot: B * T of gpt_new
+};
+
+// The blocks' activations.
+struct gpt_blocks {
+    int n; // with buffers of their own: n_layer or, with RECOMPUTE_BLOCK or without training, 1
+    struct block_buffers *buffers; // (n); block i uses buffers[i % n]
+    unsigned recomputed; // what backward recomputes, of all blocks but the last: sets of block_activations
+};
+
+// A tile of logits and its gradient.
+struct gpt_logits {
+    void *data, *gradient;
+    int rows, columns, stride; // columns: the vocabulary and its padding; stride: elements between rows
+    enum dtype type;
+};
+
+// Losses of the positions, (B, T), and their sum.
+struct gpt_losses {
+    void *each, *each_on_host;
+    double *sum, *sum_on_host;
+};
+
+// Of gpt_score: GPT_PREDICTION_ROWS rows of the final norm, their logits in the accumulation dtype, tokens.
+struct gpt_predictions {
+    void *rows, *logits;
+    int32_t *tokens;
 };
 
 struct gpt {
@@ -97,52 +138,26 @@ struct gpt {
     struct gpt_options options;
     struct device *device;
     enum dtype accumulation; // of losses, gradients, mean, rstd and lse: fp32, or double on the oracle
-    int32_t end_of_text;     // with mask_documents; -1: not set yet
-    unsigned recomputed; // what backward recomputes, of all blocks but the last: sets of block_activations
-    size_t workspace_bytes;
     struct gpt_work work[2]; // of training, by a dry run: [0] a step's first micro-batch, [1] a further one
-    // A tile of logits: rows, columns (the vocabulary and its padding), elements from one row to the next,
-    // and dtype.
-    int logits_rows, logits_columns, logits_stride;
-    enum dtype logits_type;
 
-    // Memory: region indices from gpt_new, pointers from gpt_bind.
+    // Memory: pointers from gpt_bind, but for what has a list of its own.
+    struct buffer_list buffers;
+    struct gpt_inputs inputs;
     struct activation_checkpoints activations;
-    int n_blocks; // blocks with buffers of their own: n_layer or, with RECOMPUTE_BLOCK or without training, 1
-    struct block_regions *block_regions; // (n_blocks)
-    struct block_buffers *blocks;        // (n_blocks); block i uses blocks[i % n_blocks]
-    struct gpt_regions {
-        int tokens, targets, first, sequences, host_inputs, host_sequences, losses, host_losses, loss_sum,
-            host_loss_sum, lnf, lnf_mean, lnf_rstd, logits, dlogits;
-        int dresidual, dbranch, dqkv, drotated, dfc, dbiases, ddropped, dembedding, workspace;
-        int scored, scored_logits, predictions; // with options.scoring
-    } regions;
-    struct gpt_buffers {
-        void *tokens, *targets, *losses, *host_losses;
-        int32_t *first; // (B, T) the first position that each one attends to; NULL without mask_documents
-        int32_t *host_inputs; // (GPT_INPUT_SLOTS, n, B, T) tokens, targets and `first`; NULL where the device
-                              // reads the host's memory
-        // With dropout: (most sequences of a pass) their numbers in the run; GPT_INPUT_SLOTS times as many,
-        // or NULL where the device reads the host's memory.
-        uint64_t *sequences, *host_sequences;
-        void *ddropped;                   // of struct dropout
-        double *loss_sum, *host_loss_sum; // (1)
-        struct norm_buffers lnf;
-        void *logits, *dlogits;
-        // (GPT_PREDICTION_ROWS, C) of lnf, (.., logits_stride) logits in the accumulation dtype, (..) tokens
-        void *scored, *scored_logits;
-        int32_t *predictions;
-        struct activation_gradients scratch;
-    } buffers;
+    struct gpt_blocks blocks;
+    struct norm_buffers lnf;
+    struct gpt_logits logits;
+    struct gpt_losses losses;
+    struct gpt_predictions predictions;
+    struct activation_gradients gradients;
     struct rope_table rope;
-    struct gpt_cache cache;               // of generation; blocks NULL: none
-    struct event loaded[GPT_INPUT_SLOTS]; // the device has copied the slot
-    int64_t n_loads;
-    size_t n_inputs; // tokens of a slot: B * T of gpt_new
+    struct gpt_cache cache; // of generation; blocks NULL: none
+    void *workspace;
+    size_t workspace_bytes;
 };
 
 // A pass with caches: TRACE_PROMPT, which ends with the last block, or TRACE_DECODING, which leaves the
-// logits of its B rows in buffers.logits. The runner may be one of a dry run.
+// logits of its B rows in logits. The runner may be one of a dry run.
 enum status gpt_run_cached(struct gpt *gpt, struct runner *runner, const struct unit_hooks *hooks,
                            enum trace_kind kind) MUST_CHECK;
 

@@ -221,7 +221,7 @@ enum status mix_backward(const struct block_pass *a) {
 
 // ---- attention
 
-// The queries, keys and values of a pass's rows, once they are rotated, and elements between rows.
+// The queries, keys and values of a pass's rows, and elements between rows.
 struct heads {
     void *q, *k, *v;
     size_t q_stride, k_stride, v_stride;
@@ -255,7 +255,7 @@ static struct heads projected(const struct block_pass *a) {
     return (struct heads){qkv, k, offset(k, KD, type), HD, 2 * KD, 2 * KD};
 }
 
-// Where attention reads them: with a buffer for what is rotated, queries and keys are there.
+// Where attention leaves them rotated: in a buffer of their own, or in place.
 static struct heads rotated(const struct block_pass *a) {
     struct heads heads = projected(a);
     if (a->buffers->rotated) {
@@ -266,66 +266,15 @@ static struct heads rotated(const struct block_pass *a) {
     return heads;
 }
 
-// A step of generation rotates where attention loads. GPT-2 does not rotate.
-static bool rotates(const struct block_pass *a) {
-    return a->rope && !(a->cache.keys_values && a->T == 1);
-}
-
-// The table for attention where it rotates the queries that it loads, and the gradients of queries and keys
-// that it stores; else NULL. Keys are loaded again for each tile of queries, so they are rotated once,
-// before.
-static const void *attention_table(const struct block_pass *a) {
-    const struct gpt_config *config = a->unit.config;
-    const bool rotated = rotates(a) && !config->qk_norm &&
-                         device_attention_rotates(a->unit.runner->device, a->unit.type, config->head_dim);
-    return rotated ? a->rope : NULL;
-}
-
-// Columns [column, column + n) of q, k and v from x, to `out`, of which the first are H query heads and K key
-// heads: those are normalized and rotated, to `turned`, where that is not left to attention.
-static enum status project(const struct block_pass *a, int column, int n, int H, int K, const void *x,
-                           void *out, void *turned, size_t turned_stride) {
-    const struct gpt_config *config = a->unit.config;
-    const struct linear_forward_args linear = linear_rows(&a->unit, PARAM_QKV_WEIGHT, column, n, x, out);
-    struct rope_forward_args rope = {.out = turned,
-                                     .rstd = a->buffers->qk_rstd,
-                                     .x = out,
-                                     .q_weight = layer_weight(&a->unit, PARAM_Q_NORM),
-                                     .k_weight = layer_weight(&a->unit, PARAM_K_NORM),
-                                     .table = a->rope,
-                                     .B = a->B,
-                                     .T = a->T,
-                                     .H = H,
-                                     .K = K,
-                                     .D = config->head_dim,
-                                     .x_stride = (size_t)n,
-                                     .out_stride = turned_stride,
-                                     .position = a->cache.length,
-                                     .positions = a->cache.lengths,
-                                     .norm = config->qk_norm,
-                                     .epsilon = (float)config->norm_eps,
-                                     .type = a->unit.type};
-    if (rotates(a) && !attention_table(a)) {
-        RUN(a->unit.runner, qkv_forward, .linear = linear, .rope = rope);
-        return STATUS_OK;
-    }
-    RUN_ARGS(a->unit.runner, linear_forward, linear);
-    if (attention_table(a) && K > 0) {
-        rope.x = rope.out = offset(out, (size_t)H * (size_t)config->head_dim, a->unit.type);
-        rope.H = 0;
-        RUN_ARGS(a->unit.runner, rope_forward, rope);
-    }
-    return STATUS_OK;
-}
-
 enum status project_qkv(const struct block_pass *a, const void *x) {
-    const struct heads heads = projected(a), to = rotated(a);
-    const int H = a->unit.config->n_head, K = a->unit.config->n_kv_head, HD = (int)query_width(a),
-              KD = (int)key_width(a);
+    const struct unit_pass *u = &a->unit;
+    const struct heads heads = projected(a);
+    const int HD = (int)query_width(a), KD = (int)key_width(a);
     if (!appends(a))
-        return project(a, 0, HD + 2 * KD, H, K, x, heads.q, to.q, to.q_stride);
-    TRY(project(a, 0, HD, H, 0, x, heads.q, to.q, to.q_stride));
-    return project(a, HD, 2 * KD, 0, K, x, heads.k, to.k, to.k_stride);
+        return linear(u, PARAM_QKV_WEIGHT, x, heads.q);
+    RUN_ARGS(u->runner, linear_forward, linear_rows(u, PARAM_QKV_WEIGHT, 0, HD, x, heads.q));
+    RUN_ARGS(u->runner, linear_forward, linear_rows(u, PARAM_QKV_WEIGHT, HD, 2 * KD, x, heads.k));
+    return STATUS_OK;
 }
 
 enum status add_value_embedding(const struct block_pass *a) {
@@ -354,32 +303,38 @@ enum status value_embedding_backward(const struct block_pass *a) {
     return STATUS_OK;
 }
 
-enum status rotate_backward(const struct block_pass *a) {
+static struct attention_rope rope_of(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
-    const struct activation_gradients *d = a->scratch;
-    size_t width = projected(a).q_stride;
-    if (attention_table(a))
-        return STATUS_OK;
-    RUN(a->unit.runner, rope_backward, .dx = d->dqkv, .dq_weight = layer_gradient(&a->unit, PARAM_Q_NORM),
-        .dk_weight = layer_gradient(&a->unit, PARAM_K_NORM), .dout = d->drotated ? d->drotated : d->dqkv,
-        .x = config->qk_norm ? a->buffers->qkv : NULL, .rstd = a->buffers->qk_rstd,
-        .q_weight = layer_weight(&a->unit, PARAM_Q_NORM), .k_weight = layer_weight(&a->unit, PARAM_K_NORM),
-        .table = a->rope, .B = a->B, .T = a->T, .H = config->n_head, .K = config->n_kv_head,
-        .D = config->head_dim, .dx_stride = width, .dout_stride = rotated(a).q_stride, .x_stride = width,
-        .norm = config->qk_norm, .beta_zero = a->unit.view.beta_zero, .type = a->unit.type);
-    return STATUS_OK;
+    const struct heads heads = rotated(a);
+    return (struct attention_rope){.table = a->rope,
+                                   .q_weight = layer_weight(&a->unit, PARAM_Q_NORM),
+                                   .k_weight = layer_weight(&a->unit, PARAM_K_NORM),
+                                   .norm = config->qk_norm,
+                                   .epsilon = (float)config->norm_eps,
+                                   .rotated_q = heads.q,
+                                   .rotated_k = heads.k,
+                                   .q_stride = heads.q_stride,
+                                   .k_stride = heads.k_stride,
+                                   .rstd = a->buffers->qk_rstd};
 }
 
-// Several positions of one sequence after those in its cache.
-static enum status attend_appended(const struct block_pass *a) {
+// Several positions: whole sequences, or those of one after the positions in its cache.
+static enum status attend_all(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
-    struct heads heads = projected(a);
-    void *keys = cached(a);
+    const struct heads heads = projected(a);
+    const size_t T = (size_t)a->T;
+    void *k = heads.k, *v = heads.v;
+    if (appends(a)) {
+        k = cached(a);
+        v = offset(k, key_width(a), a->unit.type);
+    }
     RUN(a->unit.runner, attention_forward, .out = a->buffers->attention, .lse = a->buffers->lse, .q = heads.q,
-        .k = keys, .v = offset(keys, key_width(a), a->unit.type), .table = attention_table(a),
-        .q_stride = heads.q_stride, .k_stride = heads.k_stride, .v_stride = heads.v_stride, .first = a->first,
-        .B = 1, .T = a->T, .S = a->cache.length + a->T, .H = config->n_head, .K = config->n_kv_head,
-        .D = config->head_dim, .window = gpt_window(config, a->block), .type = a->unit.type);
+        .k = k, .v = v, .q_stride = heads.q_stride, .k_stride = heads.k_stride, .v_stride = heads.v_stride,
+        .q_batch_stride = heads.q_stride * T, .k_batch_stride = heads.k_stride * T,
+        .v_batch_stride = heads.v_stride * T, .first = a->first, .B = a->B, .T = a->T,
+        .S = (appends(a) ? a->cache.length : 0) + a->T, .H = config->n_head, .K = config->n_kv_head,
+        .D = config->head_dim, .window = gpt_window(config, a->block), .rope = rope_of(a),
+        .kernel = a->attention, .type = a->unit.type);
     return STATUS_OK;
 }
 
@@ -387,50 +342,41 @@ static enum status attend_appended(const struct block_pass *a) {
 static enum status attend_step(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
     const struct block_cache *cache = &a->cache;
-    struct heads heads = projected(a);
+    const struct heads heads = projected(a);
     RUN(a->unit.runner, attention_decode, .out = a->buffers->attention, .keys = cache->keys_values,
         .values = offset(cache->keys_values, key_width(a), a->unit.type), .q = heads.q, .k = heads.k,
         .v = heads.v, .sequences = cache->sequences, .lengths = cache->lengths, .first = a->first,
-        .table = a->rope, .q_weight = layer_weight(&a->unit, PARAM_Q_NORM),
-        .k_weight = layer_weight(&a->unit, PARAM_K_NORM), .q_stride = heads.q_stride,
-        .k_stride = heads.k_stride, .v_stride = heads.v_stride, .cache_stride = gpt_cache_width(config),
-        .cache_batch_stride = cache->stride, .n_keys = cache->n_keys, .B = a->B, .H = config->n_head,
-        .K = config->n_kv_head, .D = config->head_dim, .window = gpt_window(config, a->block),
-        .norm = config->qk_norm, .epsilon = (float)config->norm_eps, .type = a->unit.type);
+        .q_stride = heads.q_stride, .k_stride = heads.k_stride, .v_stride = heads.v_stride,
+        .cache_stride = gpt_cache_width(config), .cache_batch_stride = cache->stride, .n_keys = cache->n_keys,
+        .B = a->B, .H = config->n_head, .K = config->n_kv_head, .D = config->head_dim,
+        .window = gpt_window(config, a->block), .rope = rope_of(a), .type = a->unit.type);
     return STATUS_OK;
 }
 
 enum status attend(const struct block_pass *a) {
-    const struct gpt_config *config = a->unit.config;
-    if (a->cache.keys_values)
-        return a->T > 1 ? attend_appended(a) : attend_step(a);
-    struct heads heads = rotated(a);
-    size_t T = (size_t)a->T;
-    RUN(a->unit.runner, attention_forward, .out = a->buffers->attention, .lse = a->buffers->lse, .q = heads.q,
-        .k = heads.k, .v = heads.v, .table = attention_table(a), .q_stride = heads.q_stride,
-        .q_batch_stride = heads.q_stride * T, .k_stride = heads.k_stride,
-        .k_batch_stride = heads.k_stride * T, .v_stride = heads.v_stride,
-        .v_batch_stride = heads.v_stride * T, .first = a->first, .B = a->B, .T = a->T, .S = a->T,
-        .H = config->n_head, .K = config->n_kv_head, .D = config->head_dim,
-        .window = gpt_window(config, a->block), .type = a->unit.type);
-    return STATUS_OK;
+    return a->cache.keys_values && a->T == 1 ? attend_step(a) : attend_all(a);
 }
 
-// The gradients have the strides of what they are the gradients of.
 enum status attend_backward(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
     const struct activation_gradients *d = a->scratch;
-    struct heads heads = rotated(a);
-    enum dtype type = a->unit.type;
-    size_t HD = query_width(a), KD = key_width(a), T = (size_t)a->T;
-    void *dq = d->drotated ? d->drotated : d->dqkv;
-    RUN(a->unit.runner, attention_backward, .dq = dq, .dk = offset(dq, HD, type),
+    const struct heads heads = projected(a);
+    const enum dtype type = a->unit.type;
+    const size_t HD = query_width(a), KD = key_width(a), T = (size_t)a->T;
+    struct attention_rope rope = rope_of(a);
+    rope.drotated_q = d->drotated ? d->drotated : d->dqkv;
+    rope.drotated_k = offset(rope.drotated_q, HD, type);
+    rope.dq_weight = layer_gradient(&a->unit, PARAM_Q_NORM);
+    rope.dk_weight = layer_gradient(&a->unit, PARAM_K_NORM);
+    rope.beta_zero = a->unit.view.beta_zero;
+    RUN(a->unit.runner, attention_backward, .dq = d->dqkv, .dk = offset(d->dqkv, HD, type),
         .dv = offset(d->dqkv, HD + KD, type), .dout = d->dbranch, .out = a->buffers->attention,
-        .lse = a->buffers->lse, .q = heads.q, .k = heads.k, .v = heads.v, .table = attention_table(a),
-        .q_stride = heads.q_stride, .q_batch_stride = heads.q_stride * T, .k_stride = heads.k_stride,
+        .lse = a->buffers->lse, .q = heads.q, .k = heads.k, .v = heads.v, .q_stride = heads.q_stride,
+        .q_batch_stride = heads.q_stride * T, .k_stride = heads.k_stride,
         .k_batch_stride = heads.k_stride * T, .v_stride = heads.v_stride,
         .v_batch_stride = heads.v_stride * T, .first = a->first, .B = a->B, .T = a->T, .H = config->n_head,
-        .K = config->n_kv_head, .D = config->head_dim, .window = gpt_window(config, a->block), .type = type);
+        .K = config->n_kv_head, .D = config->head_dim, .window = gpt_window(config, a->block), .rope = rope,
+        .kernel = a->attention, .type = type);
     return STATUS_OK;
 }
 

@@ -24,7 +24,7 @@ struct dropout {
     uint64_t seed;             // of the run
     const uint64_t *sequences; // (B) their numbers in the run, in the device's memory
     int T;
-    void *gradient; // (B, T, C): of what a branch adds, where its mask is applied
+    void *gradient; // ddropped of struct activation_gradients
 };
 
 // The gradients of a block's biases that wait in scratch to be added.
@@ -121,6 +121,7 @@ struct activation_gradients {
     void *drotated;   // (B, T, (H + K) D), with qk_norm
     void *dfc;        // (B, T, F or 2 F)
     void *dbiases;    // of a block's biases, or NULL where products add to what is there
+    void *ddropped;   // (B, T, C), with dropout: of what a branch adds, where its mask is applied
     void *dembedding; // (B, T, C) in the accumulation dtype: of the token embedding, where blocks mix it in
 };
 
@@ -149,7 +150,8 @@ struct block_pass {
     const void *embedding; // (B, T, C)
     const int32_t *tokens; // (B, T)
     const int32_t *first;  // (B, T) of attention_forward; with T = 1 and a cache of attention_decode; or NULL
-    const void *rope;      // the table of rope_forward, or NULL
+    const void *rope;      // the table of attention_rope, or NULL
+    enum attention_kernel attention;
     struct block_cache cache;
     // Backward: turns scratch->dresidual from the gradient of `out` into that of `x`.
     const struct activation_gradients *scratch;
@@ -163,22 +165,18 @@ enum status mix(const struct block_pass *a) MUST_CHECK;
 // From dresidual, the gradient of the mixed input, to that of x; adds to the embedding's.
 enum status mix_backward(const struct block_pass *a) MUST_CHECK;
 
-// The fused projection of queries, keys and values, from the norm's output x; queries and keys are rotated,
-// after the RMSNorm of each head where the config has it. Where device_attention_rotates, and without that
-// norm, attend rotates the queries, and attend_backward both gradients. With a cache and T > 1 keys and
-// values go directly to the cache; with T = 1 attend rotates.
+// The fused projection of queries, keys and values, from the norm's output x. With a cache and T > 1 keys and
+// values go directly to the cache.
 enum status project_qkv(const struct block_pass *a, const void *x) MUST_CHECK;
 // Adds the value embeddings of the pass's tokens to the values. No-op for a block without them.
 enum status add_value_embedding(const struct block_pass *a) MUST_CHECK;
 // Adds to their gradient that of the values, after attend_backward.
 enum status value_embedding_backward(const struct block_pass *a) MUST_CHECK;
-// Causal attention, to buffers->attention.
+// Causal attention, to buffers->attention, of queries and keys that are normalized where the config has it,
+// and rotated.
 enum status attend(const struct block_pass *a) MUST_CHECK;
 // From scratch->dbranch, the gradient of attention's output, to those of queries, keys and values.
 enum status attend_backward(const struct block_pass *a) MUST_CHECK;
-// From the gradients of rotated queries and keys to those before the rotation, and before its norm. No-op
-// where attend_backward has done so.
-enum status rotate_backward(const struct block_pass *a) MUST_CHECK;
 // Attention's output projection, added to block_input, to buffers->middle; and back, from dresidual to
 // dbranch.
 enum status attention_project(const struct block_pass *a) MUST_CHECK;

@@ -117,7 +117,6 @@ static enum status qkv_backward(const struct block_pass *a) {
     const struct block_buffers *kept = a->buffers;
     const struct activation_gradients *d = a->scratch;
     TRY(attend_backward(a));
-    TRY(rotate_backward(a));
     TRY(linear_input_backward(&a->unit, PARAM_QKV_WEIGHT, d->dqkv, d->dbranch));
     TRY(norm_backward(&a->unit, PARAM_LN1_WEIGHT, a->x, &kept->ln1, d->dbranch, d->dresidual, d->dresidual,
                       a->recomputes_norm));

@@ -85,7 +85,6 @@ static enum status qkv_backward(const struct block_pass *a) {
     const struct activation_gradients *d = a->scratch;
     TRY(attend_backward(a));
     TRY(value_embedding_backward(a));
-    TRY(rotate_backward(a));
     TRY(linear_input_backward(&a->unit, PARAM_QKV_WEIGHT, d->dqkv, d->dbranch));
     if (a->recomputes_norm)
         TRY(mix(a));

@@ -1,6 +1,9 @@
 #include "model/runner.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/alloc.h"
 
 // Whether the operation was sized before. Bytes of padding may differ between equal arguments: then it is
 // sized again.
@@ -40,6 +43,33 @@ void *buffer_find(const struct region_table *table, int index) {
     if (index < 0)
         return NULL;
     return table ? region_data(table, index) : DRY_RUN_BUFFER;
+}
+
+static void list_buffer(struct buffer_list *buffers, int region, void *pointer) {
+    buffers->list = reallocate(buffers->list, (size_t)buffers->n + 1, sizeof *buffers->list);
+    buffers->list[buffers->n++] = (struct listed_buffer){region, pointer};
+}
+
+enum status buffer_add(struct buffer_list *buffers, struct region_table *table, enum region_kind kind,
+                       enum region_place place, enum dtype type, size_t elements, void *pointer,
+                       const char *name) {
+    int region;
+    if (elements == 0)
+        return STATUS_OK;
+    TRY(region_add(table, kind, place, type, elements, &region, "%s", name));
+    list_buffer(buffers, region, pointer);
+    return STATUS_OK;
+}
+
+void buffer_share(struct buffer_list *buffers, void *pointer) {
+    list_buffer(buffers, buffers->list[buffers->n - 1].region, pointer);
+}
+
+void buffers_find(const struct buffer_list *buffers, const struct region_table *table) {
+    for (int i = 0; i < buffers->n; i++) {
+        void *found = buffer_find(table, buffers->list[i].region);
+        memcpy(buffers->list[i].pointer, &found, sizeof found); // a pointer of any type
+    }
 }
 
 // ---- the hooks of a dry run

@@ -60,6 +60,23 @@ struct unit_hooks dry_run_hooks(struct dry_run *run);
 // A region's memory: NULL for index -1, DRY_RUN_BUFFER when table is NULL.
 void *buffer_find(const struct region_table *table, int index);
 
+// Regions of the table, and the pointers that take their addresses once it is bound. Zero-initialize it.
+struct buffer_list {
+    struct listed_buffer {
+        int region;
+        void *pointer; // address of the pointer, which stays where it is
+    } * list;
+    int n;
+};
+// Adds a region to the table and lists it for `pointer`, the address of a pointer. No-op for 0 elements.
+enum status buffer_add(struct buffer_list *buffers, struct region_table *table, enum region_kind kind,
+                       enum region_place place, enum dtype type, size_t elements, void *pointer,
+                       const char *name) MUST_CHECK;
+// Another pointer to the last region.
+void buffer_share(struct buffer_list *buffers, void *pointer);
+// Sets all pointers. table NULL: a dry run's.
+void buffers_find(const struct buffer_list *buffers, const struct region_table *table);
+
 // Gives the stream this workspace unless it already has a larger one.
 static inline void stream_use_workspace(struct stream *stream, void *workspace, size_t bytes) {
     if (bytes > stream->workspace_bytes) {

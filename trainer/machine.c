@@ -202,8 +202,6 @@ enum status machine_choose_attention(struct run *run, const struct checkpoint *r
         status = decide_kernel(run, resumed, &mine);
     TRY(run_agree(run, status));
     TRY(comm_broadcast(run->comm, &run->attention, sizeof run->attention, 0));
-    run->machine.device->attention =
-        run->attention.kernel == CONFIG_ATTENTION_CUDNN ? ATTENTION_CUDNN : ATTENTION_FLASH;
     return run_agree(run, follow_kernel(run, resumed, &mine));
 }
 
@@ -252,8 +250,8 @@ static enum status answer_of(struct run *run, const struct checkpoint *resumed, 
     TRY(find_limits(run, available));
     TRY(may_use_cudnn(run, resumed, &by_cudnn));
     device = cuda_device_plan();
-    device->attention = by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH;
     planned.device = device;
+    planned.attention = by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH;
     limits[REGION_HOST] = available[REGION_HOST];
     limits[REGION_DEVICE] = micro_batch_limit(available[REGION_DEVICE]);
     enum status status = recorded > 0 ? micro_batch_fits(&planned, available, recorded, &keeps) : STATUS_OK;

@@ -29,10 +29,9 @@ enum status machine_choose_micro_batch(struct run *run, const struct checkpoint 
 void machine_describe_micro_batch(const struct run *run, const struct checkpoint *resumed,
                                   const struct micro_batch_decision *decision);
 
-// Decides how attention is computed (run->attention), for the run and for those that resume it, and sets it
-// on the device. Rank 0 chooses. What is asked for by name, or recorded by the resumed run, is done or
-// refused; the other ranks must have the same version of cuDNN. Called once the type is chosen, before the
-// memory is planned.
+// Decides how attention is computed (run->attention), for the run and for those that resume it. Rank 0
+// chooses. What is asked for by name, or recorded by the resumed run, is done or refused; the other ranks
+// must have the same version of cuDNN. Called once the type is chosen, before the memory is planned.
 enum status machine_choose_attention(struct run *run, const struct checkpoint *resumed) MUST_CHECK;
 
 // Measures the rate of matrix products that steps are compared with; with run.profile also the bandwidth.

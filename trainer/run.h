@@ -112,10 +112,12 @@ MUST_CHECK static inline enum status run_show_average(struct run *run, bool aver
 }
 // What decides this rank's memory, for plans.
 static inline struct engine_options run_engine_options(const struct run *run) {
+    const bool by_cudnn = run->attention.kernel == CONFIG_ATTENTION_CUDNN;
     return (struct engine_options){.config = run->config,
                                    .params = &run->params,
                                    .type = run->type,
                                    .device = run->machine.device,
+                                   .attention = by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH,
                                    .rank = run->comm->rank,
                                    .world = run->comm->world,
                                    .local_world = run->comm->local_world,

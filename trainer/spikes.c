@@ -322,9 +322,6 @@ static enum status look_at_operation(void *context, struct stream *stream, enum 
     case OP_linear_forward:
         TRY(look_at_linear(search, stream, args));
         break;
-    case OP_qkv_forward:
-        TRY(look_at_linear(search, stream, &((const struct qkv_forward_args *)args)->linear));
-        break;
     case OP_mix_forward:
         TRY(look_at_mix(search, stream, args));
         break;

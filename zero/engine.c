@@ -34,6 +34,7 @@ enum status engine_plan_model(struct engine *engine, const struct engine_options
                                       .B = (int)config->train.micro_batch_size,
                                       .T = (int)config->train.seq_len,
                                       .recompute = stage_recompute(config),
+                                      .attention = options->attention,
                                       .offload_activations =
                                           config->top.offload_activations == CONFIG_OFFLOAD_CPU,
                                       .mask_documents = config->data.mask_documents,
@@ -49,7 +50,8 @@ enum status engine_plan_model(struct engine *engine, const struct engine_options
                           &(struct generator_options){.type = options->type,
                                                       .positions = (int)config->train.seq_len,
                                                       .sequences = 1,
-                                                      .mask_documents = config->data.mask_documents},
+                                                      .mask_documents = config->data.mask_documents,
+                                                      .attention = options->attention},
                           options->device, table, &engine->generator));
     engine->noise_region = -1;
     if (config->train.noise_scale_every > 0)

@@ -25,6 +25,7 @@ struct engine_options {
     const struct params *params;
     enum dtype type; // compute type
     struct device *device;
+    enum attention_kernel attention;   // where the device has a choice
     int rank, world, local_world;      // local_world: ranks on this machine
     bool for_gpu;                      // comm_options.for_gpu
     bool by_nccl;                      // GPUs exchange by NCCL (comm_on_device), not through the host

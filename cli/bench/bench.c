@@ -48,6 +48,7 @@ struct bench {
     struct stream stream;
     int B, T;
     enum dtype type;
+    enum attention_kernel attention; // of the case
     struct region_memory memory;
     void *buffers[N_BUFFERS]; // (B T, 4 C) fp32 each, or a tile of fp32 logits where that is larger
     size_t buffer_bytes;
@@ -111,16 +112,22 @@ struct operation_case {
         return STATUS_OK;                                                                                    \
     } while (0)
 
+static struct attention_rope rope_in_place(const void *table, void *q, void *k, size_t stride) {
+    return (struct attention_rope){
+        .table = table, .rotated_q = q, .rotated_k = k, .q_stride = stride, .k_stride = stride};
+}
+
 // q, k and v in one tensor, of H query heads and K key-value heads. table: of angles, or NULL
 static enum status forward_of(struct bench *b, struct operation_cost *cost, int K, int window,
                               const void *table) {
     const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
     char *qkv = b->buffers[1];
     CALL(attention_forward, .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + C * size,
-         .v = qkv + (stride - (size_t)K * D) * size, .table = table, .q_stride = stride,
+         .v = qkv + (stride - (size_t)K * D) * size, .q_stride = stride,
          .q_batch_stride = stride * (size_t)b->T, .k_stride = stride, .k_batch_stride = stride * (size_t)b->T,
          .v_stride = stride, .v_batch_stride = stride * (size_t)b->T, .B = b->B, .T = b->T, .S = b->T, .H = H,
-         .K = K, .D = C / H, .window = window, .type = b->type);
+         .K = K, .D = C / H, .window = window, .rope = rope_in_place(table, qkv, qkv + C * size, stride),
+         .kernel = b->attention, .type = b->type);
 }
 
 static enum status backward_of(struct bench *b, struct operation_cost *cost, int K, int window,
@@ -128,11 +135,15 @@ static enum status backward_of(struct bench *b, struct operation_cost *cost, int
     const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
     const size_t k_at = C * size, v_at = (stride - (size_t)K * D) * size;
     char *qkv = b->buffers[1], *dqkv = b->buffers[2];
+    struct attention_rope rope = rope_in_place(table, qkv, qkv + k_at, stride);
+    rope.drotated_q = dqkv;
+    rope.drotated_k = dqkv + k_at;
     CALL(attention_backward, .dq = dqkv, .dk = dqkv + k_at, .dv = dqkv + v_at, .dout = b->buffers[4],
          .out = b->buffers[0], .lse = b->buffers[3], .q = qkv, .k = qkv + k_at, .v = qkv + v_at,
-         .table = table, .q_stride = stride, .q_batch_stride = stride * (size_t)b->T, .k_stride = stride,
+         .q_stride = stride, .q_batch_stride = stride * (size_t)b->T, .k_stride = stride,
          .k_batch_stride = stride * (size_t)b->T, .v_stride = stride, .v_batch_stride = stride * (size_t)b->T,
-         .B = b->B, .T = b->T, .H = H, .K = K, .D = C / H, .window = window, .type = b->type);
+         .B = b->B, .T = b->T, .H = H, .K = K, .D = C / H, .window = window, .rope = rope,
+         .kernel = b->attention, .type = b->type);
 }
 
 // One more position for each of B sequences that fill the cache. The tokens 0, 1, 2, ... T - 1 also serve as
@@ -220,7 +231,7 @@ static const struct operation_case cases[] = {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-// Sets the attention of the case's operations. *runs: whether the device has it for bench->type.
+// Sets the case's attention. *runs: whether the device has it for bench->type.
 static enum status begin_case(struct bench *bench, const struct operation_case *one, bool *runs) {
     const struct attention_shape shape = {
         .B = bench->B, .T = bench->T, .H = H, .K = H, .D = C / H, .type = bench->type};
@@ -228,7 +239,7 @@ static enum status begin_case(struct bench *bench, const struct operation_case *
     struct cudnn_support support = {.usable = one->attention == ATTENTION_FLASH};
     if (!support.usable && device->cudnn_support)
         TRY(device->cudnn_support(device, &shape, &support));
-    device->attention = one->attention;
+    bench->attention = one->attention;
     *runs = support.usable;
     return STATUS_OK;
 }

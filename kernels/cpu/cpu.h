@@ -53,10 +53,7 @@ struct amx_product_args {
     float *sums; // [rw] m and n rounded up to the grain; or two rows of blocks
     bool keeps_sums, add;
     const struct linear_epilogue_args *epilogue; // of all m x n; c and the sizes are not read. NULL: none
-    // Called when the epilogue of some rows has been applied. May be NULL.
-    void (*finish_rows)(const void *context, int64_t row, int64_t rows);
-    const void *context;
-    float *left;  // scratch of amx_product_left_bytes(k)
+    float *left;                                 // scratch of amx_product_left_bytes(k)
     float *right; // amx_product_right_bytes(k, n), written by amx_product_pack for any m
 };
 
@@ -70,19 +67,6 @@ struct cpu_isa {
                             int stride, bool beta_zero, enum dtype type);
     void (*linear_upcast)(const struct linear_upcast_args *args); // both run on the calling thread
     void (*linear_epilogue)(const struct linear_epilogue_args *args);
-    // linear_forward on at most CPU_SKINNY_ROWS rows. The bits of a row depend neither on the number of rows
-    // nor on the number of threads.
-    enum status (*skinny_gemm_forward)(struct stream *stream,
-                                       const struct linear_forward_args *args) MUST_CHECK;
-    size_t (*skinny_gemm_workspace)(const struct linear_forward_args *args);
-    // matrix_product with a strip, which counts as 1.
-    void (*symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
-    size_t (*symmetric_product_workspace)(const struct device *device,
-                                          const struct matrix_product_args *args);
-    // A part of rope_forward's call, with its bits, on the calling thread: some of the B T rows and of the H
-    // + K heads.
-    void (*rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
-                        struct parallel_span heads);
     // A product on AMX, on the calling thread: packs b, and multiplies by what was packed. NULL
     // where the instruction set has none.
     void (*amx_product_pack)(const struct amx_product_args *args);
@@ -90,7 +74,6 @@ struct cpu_isa {
     size_t (*amx_product_left_bytes)(int64_t k);
     size_t (*amx_product_right_bytes)(int64_t k, int64_t n);
 };
-#define CPU_SKINNY_ROWS 32
 
 struct cpu_device {
     struct device device; // first: a struct device * of this backend is one of these
@@ -116,20 +99,7 @@ typedef void cpu_span_function(const void *context, struct parallel_span span);
 void cpu_parallel(const struct device *device, size_t work_elements, size_t n, size_t grain,
                   cpu_span_function *function, const void *context);
 
-// ---- once for all instruction sets (matmul.c, common.c)
-
-enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
-enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
-enum status cpu_qkv_forward(struct stream *stream, const struct qkv_forward_args *args) MUST_CHECK;
-enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) MUST_CHECK;
-enum status cpu_linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
-                                         size_t *bytes) MUST_CHECK;
-enum status cpu_linear_backward_workspace(struct device *device, const struct linear_backward_args *args,
-                                          size_t *bytes) MUST_CHECK;
-enum status cpu_qkv_forward_workspace(struct device *device, const struct qkv_forward_args *args,
-                                      size_t *bytes) MUST_CHECK;
-enum status cpu_matrix_product_workspace(struct device *device, const struct matrix_product_args *args,
-                                         size_t *bytes) MUST_CHECK;
+// ---- once for all instruction sets (common.c; matmul.h)
 
 enum status cpu_sample(struct stream *stream, const struct sample_args *args) MUST_CHECK;
 size_t cpu_sample_workspace(const struct device *device, const struct sample_args *args);
@@ -165,9 +135,11 @@ size_t CPU_OP(rmsnorm_backward_workspace)(const struct device *device,
                                           const struct rmsnorm_backward_args *args);
 size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args);
 size_t CPU_OP(mix_backward_workspace)(const struct device *device, const struct mix_backward_args *args);
+// matrix_product of one matrix with a strip, which counts as 1.
 void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
 size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
                                            const struct matrix_product_args *args);
+// Part of rope_forward's call, with its bits, on the calling thread: some of the B T rows and H + K heads.
 void CPU_OP(rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
                          struct parallel_span heads);
 void CPU_OP(amx_product_pack)(const struct amx_product_args *args);
@@ -178,6 +150,8 @@ void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, 
                              int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);
 void CPU_OP(linear_epilogue)(const struct linear_epilogue_args *args);
+// linear_forward on at most CPU_SKINNY_ROWS rows. The bits of a row depend neither on the number of rows nor
+// on the number of threads.
 enum status CPU_OP(skinny_gemm_forward)(struct stream *stream,
                                         const struct linear_forward_args *args) MUST_CHECK;
 size_t CPU_OP(skinny_gemm_workspace)(const struct linear_forward_args *args);

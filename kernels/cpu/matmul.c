@@ -1,12 +1,12 @@
-// Matrix products of any size and type: linear layers, and matrix_product. The output is divided among the
-// threads, and each thread computes its rows and columns in tiles that fit in the cache. For each tile:
+// The output is divided among the threads, and each thread computes its rows and columns in tiles that fit in
+// the cache. For each tile:
 //   1. upcast the operands where needed, or copy those that oneDNN reads slowly
 //   2. multiply with oneDNN (onednn.h), with sums in fp32
-//   3. apply the epilogue: bias, residual, GELU, rounding, rotation of heads
-// Products of bf16 on AMX are our own (isa/matmul.c). So are those of few rows (isa/skinny_gemm.c), and
-// symmetric ones of which an element is computed at a time (isa/symmetric_product.c). How a product is
-// divided among the threads depends on its shape and the number of threads only.
-#include <assert.h>
+//   3. apply the epilogue: bias, residual, activation, rounding
+// A thread's product on AMX is isa/matmul.c's. How a product is divided among the threads depends on its
+// shape and the number of threads only.
+#include "kernels/cpu/matmul.h"
+
 #include <math.h>
 #include <stdatomic.h>
 
@@ -22,7 +22,7 @@ struct matmul_operand {
 // out (m, n) = epilogue(alpha a b), with a (m, k) and b (k, n) of `type`. struct linear_epilogue_args
 // explains the pointers; NULL leaves a term out, and beta is the residual's factor. weight_gradient: out is
 // fp32, there is no epilogue, and k counts the rows of a batch; with accumulate (beta = 1) the product is
-// added to out. rope: of the rows of out (qkv_forward), or NULL.
+// added to out.
 struct tiled_matmul {
     int64_t m, n, k;
     struct matmul_operand a, b;
@@ -35,8 +35,6 @@ struct tiled_matmul {
     bool weight_gradient, accumulate;
     bool is_cached;            // a and b were used recently, whatever their size
     enum dtype type, out_type; // out_type: type, or fp32
-    const struct rope_forward_args *rope;
-    int64_t row, column; // where a part's out begins in that of the whole
 };
 
 #define MATMUL_ALIGNMENT 256 // of scratch, in bytes
@@ -99,19 +97,6 @@ static struct linear_epilogue_args matmul_epilogue(const struct tiled_matmul *pa
         .type = part->type,
         .out_type = part->out_type,
     };
-}
-
-// Rotates the heads that end in these columns (tiled_matmul.rope), of one that began before them too: its
-// thread has computed all of it.
-static void matmul_rotate(const struct cpu_device *cpu, const struct tiled_matmul *part, int64_t row,
-                          int64_t rows, int64_t column, int64_t columns) {
-    const struct rope_forward_args *rope = part->rope;
-    const int64_t begin = part->column + column, end = begin + columns;
-    const size_t first_row = (size_t)(part->row + row);
-    const struct parallel_span heads = {(size_t)(begin / rope->D),
-                                        (size_t)matmul_least(end / rope->D, rope->H + rope->K)};
-    if (heads.begin < heads.end)
-        cpu->isa->rotate_part(rope, (struct parallel_span){first_row, first_row + (size_t)rows}, heads);
 }
 
 // ---- tile sizes
@@ -330,15 +315,13 @@ static void copy_operands(const struct walk *walk, struct place at, struct tile 
     }
 }
 
-// Of rows of a tile, from tile row `row` on.
-static void apply_epilogue(const struct walk *walk, struct place at, const struct tile *tile, int64_t row,
-                           int64_t rows) {
+static void apply_epilogue(const struct walk *walk, struct place at, const struct tile *tile) {
     const struct tiled_matmul *t = walk->matmul;
     const struct product_shape shape = shape_at(walk, at);
-    struct linear_epilogue_args epilogue = matmul_epilogue(t, at.m + row, at.n);
-    epilogue.c = tile->operands.c + row * shape.c_row;
+    struct linear_epilogue_args epilogue = matmul_epilogue(t, at.m, at.n);
+    epilogue.c = tile->operands.c;
     epilogue.c_stride = shape.c_row;
-    epilogue.rows = rows;
+    epilogue.rows = shape.m;
     epilogue.columns = shape.n;
     if (walk->direct) {
         epilogue.bias = epilogue.residual = NULL;
@@ -353,22 +336,6 @@ static bool needs_epilogue(const struct walk *walk) {
     return !walk->direct || t->activation != ACTIVATION_NONE;
 }
 
-// What is left to do once all terms of a tile are summed. With rotation some rows at a time, which stay in
-// the second-level cache. Fewer would be read again while their lines are still being fetched for the
-// epilogue's stores.
-#define ROTATED_ROWS 128
-static void finish(const struct walk *walk, struct place at, const struct tile *tile) {
-    const struct tiled_matmul *t = walk->matmul;
-    const int64_t m = matmul_least(walk->sizes.m, t->m - at.m), step = t->rope ? ROTATED_ROWS : m;
-    for (int64_t row = 0; row < m; row += step) {
-        const int64_t rows = matmul_least(step, m - row);
-        if (needs_epilogue(walk))
-            apply_epilogue(walk, at, tile, row, rows);
-        if (t->rope)
-            matmul_rotate(walk->cpu, t, at.m + row, rows, at.n, matmul_least(walk->sizes.n, t->n - at.n));
-    }
-}
-
 // ---- all tiles
 
 static enum status visit(struct walk *walk, struct place at) {
@@ -379,36 +346,26 @@ static enum status visit(struct walk *walk, struct place at) {
         return STATUS_OK;
     copy_operands(walk, at, &tile);
     TRY(product_run(walk->products, tile.product, &tile.operands, tile.workspace));
-    if (at.k + walk->sizes.k >= t->k)
-        finish(walk, at, &tile);
+    if (at.k + walk->sizes.k >= t->k && needs_epilogue(walk))
+        apply_epilogue(walk, at, &tile);
     return STATUS_OK;
 }
 
-static enum status visit_all(struct walk *walk) {
-    const struct tiled_matmul *t = walk->matmul;
+// Walks through the tiles of a thread's part of a product.
+//   bytes   a dry run, which raises it to the scratch that the thread needs; or NULL
+static enum status visit_all(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
+                             char *scratch, size_t *bytes) {
+    struct walk walk = walk_of(part, cpu, thread);
     struct place at;
-    for (at.n = 0; at.n < t->n; at.n += walk->sizes.n)
-        for (at.m = 0; at.m < t->m; at.m += walk->sizes.m)
-            for (at.k = 0; at.k < t->k; at.k += walk->sizes.k)
-                TRY(visit(walk, at));
-    return STATUS_OK;
-}
-
-// Raises *bytes to the scratch that the thread needs for a part of a product.
-static enum status matmul_tiles_size(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
-                                     size_t *bytes) {
-    struct walk walk = walk_of(part, cpu, thread);
-    walk.dry_run = true;
-    TRY(visit_all(&walk));
-    *bytes = walk.scratch_bytes > *bytes ? walk.scratch_bytes : *bytes;
-    return STATUS_OK;
-}
-
-static enum status matmul_tiles_run(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
-                                    char *scratch) {
-    struct walk walk = walk_of(part, cpu, thread);
     walk.scratch = scratch;
-    return visit_all(&walk);
+    walk.dry_run = bytes != NULL;
+    for (at.n = 0; at.n < part->n; at.n += walk.sizes.n)
+        for (at.m = 0; at.m < part->m; at.m += walk.sizes.m)
+            for (at.k = 0; at.k < part->k; at.k += walk.sizes.k)
+                TRY(visit(&walk, at));
+    if (bytes && walk.scratch_bytes > *bytes)
+        *bytes = walk.scratch_bytes;
+    return STATUS_OK;
 }
 
 // ---- a thread's product on AMX, in tiles
@@ -480,19 +437,6 @@ static struct amx_walk amx_walk_of(const struct cpu_device *cpu, const struct ti
     return walk;
 }
 
-// A tile whose rows are to be rotated.
-struct rotation {
-    const struct amx_walk *walk;
-    const struct place *at;
-    int64_t columns;
-};
-
-static void rotate_rows(const void *context, int64_t row, int64_t rows) {
-    const struct rotation *rotation = context;
-    matmul_rotate(rotation->walk->cpu, rotation->walk->matmul, rotation->at->m + row, rows, rotation->at->n,
-                  rotation->columns);
-}
-
 static void amx_visit(const struct amx_walk *walk, const struct place *at) {
     const struct tiled_matmul *t = walk->matmul;
     const struct tile_sizes *tiles = &walk->tiles;
@@ -500,7 +444,6 @@ static void amx_visit(const struct amx_walk *walk, const struct place *at) {
     const struct linear_epilogue_args epilogue = matmul_epilogue(t, at->m, at->n);
     const int64_t n = matmul_least(tiles->n, t->n - at->n), k = matmul_least(tiles->k, t->k - at->k);
     const bool finishes = at->k + k >= t->k, keeps_all = walk->kept * tiles->k >= t->k;
-    const struct rotation rotation = {walk, at, n};
     const struct amx_product_args args = {
         .a = matmul_element(t->a.data, t->type, at->m * t->a.row + at->k * t->a.column),
         .b = matmul_element(t->b.data, t->type, at->k * t->b.row + at->n * t->b.column),
@@ -515,8 +458,6 @@ static void amx_visit(const struct amx_walk *walk, const struct place *at) {
         .keeps_sums = !walk->sums_at_once,
         .add = at->k > 0,
         .epilogue = finishes ? &epilogue : NULL,
-        .finish_rows = finishes && t->rope ? rotate_rows : NULL,
-        .context = &rotation,
         .left = walk->left,
         .right = (float *)(void *)(walk->right +
                                    (keeps_all ? (size_t)(at->k / tiles->k) * walk->packed_bytes : 0)),
@@ -602,8 +543,6 @@ static struct tiled_matmul part_of(const struct tiled_matmul *t, int64_t row, in
     struct tiled_matmul part = *t;
     part.m = rows;
     part.n = columns;
-    part.row += row;
-    part.column += column;
     part.a.data = matmul_element(t->a.data, t->type, row * t->a.row);
     part.b.data = matmul_element(t->b.data, t->type, column * t->b.column);
     part.out = (void *)(uintptr_t)matmul_element(t->out, t->out_type, first);
@@ -614,19 +553,11 @@ static struct tiled_matmul part_of(const struct tiled_matmul *t, int64_t row, in
     return part;
 }
 
-// A thread rotates whole heads.
-static size_t column_grain(const struct tiled_matmul *t) {
-    size_t grain = THREAD_COLUMN_GRAIN;
-    while (t->rope && grain % (size_t)t->rope->D != 0)
-        grain += THREAD_COLUMN_GRAIN;
-    return grain;
-}
-
 // The product of one thread's cell; m or n is 0 when there are more threads than grains.
 static struct tiled_matmul thread_product(const struct tiled_matmul *t, struct grid grid, int thread) {
     const struct parallel_span rows = parallel_span_of((size_t)t->m, 1, thread / grid.columns, grid.rows);
     const struct parallel_span columns =
-        parallel_span_of((size_t)t->n, column_grain(t), thread % grid.columns, grid.columns);
+        parallel_span_of((size_t)t->n, THREAD_COLUMN_GRAIN, thread % grid.columns, grid.columns);
     return part_of(t, (int64_t)rows.begin, (int64_t)(rows.end - rows.begin), (int64_t)columns.begin,
                    (int64_t)(columns.end - columns.begin));
 }
@@ -645,24 +576,11 @@ static enum status tiled_matmul_workspace(struct device *device, const struct ti
         if (matmul_is_on_amx(cpu, &mine))
             matmul_amx_size(cpu, &mine, &of_thread);
         else
-            TRY(matmul_tiles_size(cpu, &mine, thread, &of_thread));
+            TRY(visit_all(cpu, &mine, thread, NULL, &of_thread));
     }
     of_thread *= (size_t)n_threads;
     *bytes = of_thread > *bytes ? of_thread : *bytes;
     return STATUS_OK;
-}
-
-// The most columns of a thread's cell.
-static size_t most_columns(const struct tiled_matmul *t, size_t grain, int n_cells) {
-    const size_t n_grains = ((size_t)t->n + grain - 1) / grain, cells = (size_t)n_cells;
-    return (n_grains + cells - 1) / cells * grain;
-}
-
-// False if a thread's share of a product with rotation, in whole heads, would be larger than without.
-static bool tiled_matmul_rotates_evenly(const struct device *device, const struct tiled_matmul *matmul) {
-    const int cells = grid_of(device, matmul).columns;
-    return most_columns(matmul, column_grain(matmul), cells) <=
-           most_columns(matmul, THREAD_COLUMN_GRAIN, cells);
 }
 
 struct run_call {
@@ -685,7 +603,7 @@ static void run_cell(const void *context, int thread, int n_threads) {
         matmul_amx_run(cpu, &mine, scratch);
         return;
     }
-    int status = (int)matmul_tiles_run(cpu, &mine, thread, scratch);
+    int status = (int)visit_all(cpu, &mine, thread, scratch, NULL);
     int worst = atomic_load(call->worst);
     while (status > worst && !atomic_compare_exchange_weak(call->worst, &worst, status))
         ;
@@ -731,52 +649,14 @@ static struct tiled_matmul forward_product(const struct linear_forward_args *arg
 
 enum status cpu_linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
                                          size_t *bytes) {
-    struct tiled_matmul product = forward_product(args);
+    const struct tiled_matmul product = forward_product(args);
     *bytes = 0;
-    if (args->N > CPU_SKINNY_ROWS)
-        return tiled_matmul_workspace(device, &product, bytes);
-    *bytes = cpu_isa_of(device)->skinny_gemm_workspace(args);
-    return STATUS_OK;
+    return tiled_matmul_workspace(device, &product, bytes);
 }
 
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) {
-    assert(!args->residual || (args->activation == ACTIVATION_NONE && args->out_stride == args->OC));
-    assert(args->activation == ACTIVATION_NONE || args->out_stride == args->OC);
-    assert(!args->pre_activation || (args->activation != ACTIVATION_NONE && args->out_type == args->type));
-    if (args->N <= CPU_SKINNY_ROWS)
-        return cpu_isa_of(stream->device)->skinny_gemm_forward(stream, args);
     struct tiled_matmul product = forward_product(args);
     return tiled_matmul_run(stream, &product);
-}
-
-static struct tiled_matmul qkv_product(const struct qkv_forward_args *args) {
-    struct tiled_matmul product = forward_product(&args->linear);
-    product.rope = &args->rope;
-    return product;
-}
-
-// Few rows are in the cache when all are computed.
-static bool rotates_tiles(const struct device *device, const struct tiled_matmul *product) {
-    return product->m > CPU_SKINNY_ROWS && tiled_matmul_rotates_evenly(device, product);
-}
-
-enum status cpu_qkv_forward_workspace(struct device *device, const struct qkv_forward_args *args,
-                                      size_t *bytes) {
-    const struct tiled_matmul product = qkv_product(args);
-    *bytes = 0;
-    return rotates_tiles(device, &product) ? tiled_matmul_workspace(device, &product, bytes)
-                                           : cpu_linear_forward_workspace(device, &args->linear, bytes);
-}
-
-enum status cpu_qkv_forward(struct stream *stream, const struct qkv_forward_args *args) {
-    assert(!args->linear.residual && args->linear.activation == ACTIVATION_NONE);
-    assert(args->linear.out_type == args->linear.type && args->linear.out == args->rope.x);
-    assert((size_t)args->linear.out_stride == args->rope.x_stride);
-    const struct tiled_matmul product = qkv_product(args);
-    if (rotates_tiles(stream->device, &product))
-        return tiled_matmul_run(stream, &product);
-    TRY(cpu_linear_forward(stream, &args->linear));
-    return stream->device->ops->rope_forward(stream, &args->rope);
 }
 
 static struct tiled_matmul dx_product(const struct linear_backward_args *args) {
@@ -864,27 +744,10 @@ enum status cpu_matrix_product_workspace(struct device *device, const struct mat
                                          size_t *bytes) {
     const struct tiled_matmul matmul = matrix_matmul(args);
     *bytes = 0;
-    if (args->strip > 0) {
-        *bytes = cpu_isa_of(device)->symmetric_product_workspace(device, args);
-        return STATUS_OK;
-    }
     return tiled_matmul_workspace(device, &matmul, bytes);
 }
 
-static enum status multiply_matrices(struct stream *stream, const struct matrix_product_args *args) {
-    const struct tiled_matmul matmul = matrix_matmul(args);
-    assert(args->strip == 0 || (args->x_transposed != args->y_transposed && args->rows == args->columns));
-    if (args->strip > 0) {
-        cpu_isa_of(stream->device)->symmetric_product(stream, args);
-        return STATUS_OK;
-    }
-    return tiled_matmul_run(stream, &matmul);
-}
-
 enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) {
-    for (int i = 0; i < args->n_matrices; i++) {
-        const struct matrix_product_args one = matrix_product_of(args, i);
-        TRY(multiply_matrices(stream, &one));
-    }
-    return STATUS_OK;
+    const struct tiled_matmul matmul = matrix_matmul(args);
+    return tiled_matmul_run(stream, &matmul);
 }

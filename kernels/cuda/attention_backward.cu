@@ -7,7 +7,6 @@
 // registers; a kernel for all three gradients would pass them through shared memory and keep the sums of dq
 // in global memory.
 #include "kernels/cuda/attention_tensor.cuh"
-#include "kernels/rotation.h"
 
 namespace {
 
@@ -110,14 +109,10 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mm
             }
 }
 
-// Blocks of queries_backward that a processor holds at least; 0: as ptxas decides. For these heads on sm_80,
-// whose shared memory holds three, it aims at four and spills.
-template <int WIDTH, bool BOUNDED>
-constexpr int QUERIES_BLOCKS = ATTENTION_ARCHITECTURE == 80 && WIDTH == 96 && BOUNDED ? 3 : 0;
-
 // In a tile of scores, rows are queries and columns are keys.
 template <class T, int WIDTH, bool BOUNDED>
-__global__ void __launch_bounds__(ATTENTION_THREADS, QUERIES_BLOCKS<WIDTH, BOUNDED>)
+__global__ void __launch_bounds__(ATTENTION_THREADS,
+                                  BOUNDED ? pinned_blocks(PINNED_QUERIES_BACKWARD, WIDTH) : 0)
     queries_backward(attention_backward_args args, float *delta, float scale, float log2_scale, bool packed) {
     using shape = backward_tiles<WIDTH>;
     constexpr int M = shape::M, STRIDE = shape::STRIDE, WARP_ROWS = shape::WARP_ROWS, ROWS = shape::ROWS;
@@ -176,9 +171,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, QUERIES_BLOCKS<WIDTH, BOUND
         add_rows<WIDTH, M, STEP>(dq, ds, tile.step(odd, 0));
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dq, scale);
-    if (args.table)
-        turn_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.table, first + own, args.T - first - own,
-                                    D, packed, -1.0f);
+    if (args.rope.table)
+        turn_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.rope.table, first + own,
+                                    args.T - first - own, D, packed, -1.0f);
     store_tile<WARP_ROWS, WIDTH>(
         strided_rows<T>(args.dq, args.q_batch_stride, args.q_stride, D, head, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
@@ -224,15 +219,10 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p
                 ds[m][n].x[i] = p[m][first + n].x[i] * (ds[m][n].x[i] - deltas[8 * n + i % 2]);
 }
 
-// Blocks of keys_backward that a processor holds at least; 0: as ptxas decides. For these heads on sm_100 it
-// aims at three and spills.
-template <int WIDTH, bool BOUNDED>
-constexpr int KEYS_BLOCKS = ATTENTION_ARCHITECTURE == 100 && WIDTH == 80 && BOUNDED ? 2 : 0;
-
 // In a tile of scores, rows are keys and columns are queries. The queries are those of all heads that read
 // the block's key-value head, one head after the other.
 template <class T, int WIDTH, bool BOUNDED>
-__global__ void __launch_bounds__(ATTENTION_THREADS, KEYS_BLOCKS<WIDTH, BOUNDED>)
+__global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PINNED_KEYS_BACKWARD, WIDTH) : 0)
     keys_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
                   bool packed) {
     using shape = backward_tiles<WIDTH>;
@@ -302,9 +292,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, KEYS_BLOCKS<WIDTH, BOUNDED>
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dk, scale);
     put_rows<WIDTH, M>(tile.own[1] + own * STRIDE, dv, 1);
-    if (args.table)
-        turn_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.table, first + own, args.T - first - own,
-                                    D, packed, -1.0f);
+    if (args.rope.table)
+        turn_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.rope.table, first + own,
+                                    args.T - first - own, D, packed, -1.0f);
     store_tile<WARP_ROWS, WIDTH>(
         strided_rows<T>(args.dk, args.k_batch_stride, args.k_stride, D, kv_head, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
@@ -313,24 +303,12 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, KEYS_BLOCKS<WIDTH, BOUNDED>
         tile.own[1] + own * STRIDE, D, packed);
 }
 
-} // namespace
-
 // ---- launching
 
-extern "C" enum status cuda_attention_backward(struct stream *stream,
-                                               const struct attention_backward_args *args) {
+// Of rotated queries and keys. With a table the kernels turn the gradients back.
+enum status launch(struct stream *stream, const struct attention_backward_args *args) {
     int D = args->D;
     bool by_cudnn;
-    if (args->table && !device_attention_rotates(stream->device, args->type, D)) {
-        struct attention_backward_args rotated = *args;
-        rotated.table = nullptr;
-        TRY(cuda_attention_backward(stream, &rotated));
-        for (int which = 0; which < 2; which++) {
-            const struct rope_backward_args rotation = rotation_of_gradients(args, which);
-            TRY(cuda_rope_backward(stream, &rotation));
-        }
-        return STATUS_OK;
-    }
     TRY(cuda_cudnn_backward(stream, args, &by_cudnn));
     if (by_cudnn)
         return STATUS_OK;
@@ -338,7 +316,7 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
     float *delta = static_cast<float *>(stream->workspace), scale = attention_scale(D);
     bool packed = is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv) &&
                   is_aligned(args->dout) && is_aligned(args->out) && is_aligned(args->q) &&
-                  is_aligned(args->k) && is_aligned(args->v) && is_aligned(args->table) &&
+                  is_aligned(args->k) && is_aligned(args->v) && is_aligned(args->rope.table) &&
                   attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
                   attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type) &&
                   attention_is_packed(D, args->v_stride, args->v_batch_stride, args->type);
@@ -366,4 +344,23 @@ extern "C" enum status cuda_attention_backward(struct stream *stream,
                           shared_bytes, *args, delta, scale, attention_log2_scale(D), packed);
         });
     });
+}
+
+} // namespace
+
+extern "C" enum status cuda_attention_backward(struct stream *stream,
+                                               const struct attention_backward_args *args) {
+    struct attention_backward_args rotated = attention_backward_of_rotated(args);
+    if (cuda_attention_rotates(&args->rope, args->kernel, args->type, args->D)) {
+        rotated.dq = args->dq;
+        rotated.dk = args->dk;
+        rotated.rope.table = args->rope.table;
+        return launch(stream, &rotated);
+    }
+    TRY(launch(stream, &rotated));
+    struct rope_backward_args calls[ATTENTION_ROPE_CALLS];
+    const int n_calls = attention_rope_backward(args, calls);
+    for (int i = 0; i < n_calls; i++)
+        TRY(cuda_rope_backward(stream, &calls[i]));
+    return STATUS_OK;
 }

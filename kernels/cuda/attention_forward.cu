@@ -3,7 +3,6 @@
 // values alternate: while the tile of one is multiplied, the next tile of the other is copied, so one tile of
 // each is enough. Scores and their softmax stay in registers, in base-2 logarithms.
 #include "kernels/cuda/attention_tensor.cuh"
-#include "kernels/rotation.h"
 
 namespace {
 
@@ -57,13 +56,9 @@ __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_
         }
 }
 
-// Blocks that a processor holds at least; 0: as ptxas decides. For these heads on sm_90 it decides for three,
-// though four need not spill.
-template <int WIDTH, bool BOUNDED>
-constexpr int FORWARD_BLOCKS = ATTENTION_ARCHITECTURE == 90 && WIDTH == 80 && BOUNDED ? 4 : 0;
-
 template <class T, int WIDTH, bool BOUNDED>
-__global__ void __launch_bounds__(ATTENTION_THREADS, FORWARD_BLOCKS<WIDTH, BOUNDED>)
+__global__ void __launch_bounds__(ATTENTION_THREADS,
+                                  BOUNDED ? pinned_blocks(PINNED_ATTENTION_FORWARD, WIDTH) : 0)
     forward(attention_forward_args args, float log2_scale, bool packed) {
     using shape = forward_tiles<WIDTH>;
     constexpr int STRIDE = TILE_STRIDE<WIDTH>, M = shape::M;
@@ -92,14 +87,14 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, FORWARD_BLOCKS<WIDTH, BOUND
         packed);
     load_tile<KEYS, WIDTH>(keys, key_rows(first_key), D, packed);
     cp_async_commit();
-    if (args.table) { // each warp's own rows; backward reads them
+    if (args.rope.table) { // each warp's own rows; backward reads them
         cp_async_wait<0>();
         __syncthreads();
-        turn_rows<WARP_QUERIES, WIDTH>(queries + own * STRIDE, args.table, cached + first + own,
+        turn_rows<WARP_QUERIES, WIDTH>(queries + own * STRIDE, args.rope.table, cached + first + own,
                                        args.T - first - own, D, packed, 1.0f);
-        store_tile<WARP_QUERIES, WIDTH>(
-            strided_rows<T>(args.q, args.q_batch_stride, args.q_stride, D, head, first + own, args.T),
-            queries + own * STRIDE, D, packed);
+        store_tile<WARP_QUERIES, WIDTH>(strided_rows<T>(args.rope.rotated_q, args.q_batch_stride,
+                                                        args.q_stride, D, head, first + own, args.T),
+                                        queries + own * STRIDE, D, packed);
     }
     mma_c out[M][WIDTH / 8] = {};
     online_softmax rows[M][2];
@@ -136,25 +131,40 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, FORWARD_BLOCKS<WIDTH, BOUND
                                     queries + own * STRIDE, D, packed);
 }
 
+// Rotates the keys, and the queries unless the kernel does. *out: the call that is left.
+enum status rotate(struct stream *stream, const struct attention_forward_args *args,
+                   struct attention_forward_args *out) {
+    struct rope_forward_args calls[ATTENTION_ROPE_CALLS];
+    int n_calls = 1;
+    *out = attention_of_rotated(args);
+    if (cuda_attention_rotates(&args->rope, args->kernel, args->type, args->D)) {
+        calls[0] = attention_rope_keys(args);
+        out->q = args->q;
+        out->rope = args->rope;
+    } else {
+        n_calls = attention_rope_forward(args, calls);
+    }
+    for (int i = 0; i < n_calls; i++)
+        TRY(cuda_rope_forward(stream, &calls[i]));
+    return STATUS_OK;
+}
+
 } // namespace
 
 extern "C" enum status cuda_attention_forward(struct stream *stream,
-                                              const struct attention_forward_args *args) {
-    int D = args->D;
+                                              const struct attention_forward_args *whole) {
+    int D = whole->D;
     bool by_cudnn;
-    if (args->table && !device_attention_rotates(stream->device, args->type, D)) {
-        struct attention_forward_args rotated = *args;
-        const struct rope_forward_args rotation = rotation_of_queries(args);
-        TRY(cuda_rope_forward(stream, &rotation));
-        rotated.table = nullptr;
-        return cuda_attention_forward(stream, &rotated);
-    }
+    struct attention_forward_args rotated;
+    const struct attention_forward_args *args = &rotated;
+    TRY(rotate(stream, whole, &rotated));
     TRY(cuda_cudnn_forward(stream, args, &by_cudnn));
     if (by_cudnn)
         return STATUS_OK;
     TRY(attention_check_width(D));
     bool packed = is_aligned(args->out) && is_aligned(args->q) && is_aligned(args->k) &&
-                  is_aligned(args->v) && is_aligned(args->table) &&
+                  is_aligned(args->v) &&
+                  (!args->rope.table || (is_aligned(args->rope.table) && is_aligned(args->rope.rotated_q))) &&
                   attention_is_packed(D, args->q_stride, args->q_batch_stride, args->type) &&
                   attention_is_packed(D, args->k_stride, args->k_batch_stride, args->type) &&
                   attention_is_packed(D, args->v_stride, args->v_batch_stride, args->type);

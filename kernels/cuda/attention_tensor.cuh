@@ -6,18 +6,12 @@
 #define ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/launch_bounds.cuh"
 #include "kernels/cuda/layers/rope.cuh"
 
 constexpr int ATTENTION_WARPS = 4;
 constexpr int ATTENTION_THREADS = ATTENTION_WARPS * WARP;
 constexpr float LN_2 = 0.693147181f;
-
-// What a kernel is compiled for, 10 times the compute capability; 0 in the host's code.
-#ifdef __CUDA_ARCH__
-constexpr int ATTENTION_ARCHITECTURE = __CUDA_ARCH__ / 10;
-#else
-constexpr int ATTENTION_ARCHITECTURE = 0;
-#endif
 
 // Scales the product of a query and a key to the base-2 logarithm of its softmax weight.
 static inline float attention_log2_scale(int D) {

@@ -66,7 +66,7 @@ enum status cuda_linear_backward_prepare(struct device *device,
 enum status matmuls_new(struct matmuls **out) MUST_CHECK; // for the current GPU
 void matmuls_delete(struct matmuls *matmuls);
 
-// Attention by cuDNN (cudnn/device.cu), where device->attention is ATTENTION_CUDNN.
+// Attention by cuDNN (cudnn/device.cu), of calls for ATTENTION_CUDNN.
 enum status cuda_cudnn_support(struct device *device, const struct attention_shape *shape,
                                struct cudnn_support *out) MUST_CHECK;
 // Raises *bytes to the workspace that cuDNN wants for the call.

@@ -233,8 +233,6 @@ enum status workspace_bytes(struct device *device, enum operation operation, con
     switch (operation) {
     case OP_linear_forward:
         return cuda_linear_forward_prepare(device, static_cast<const linear_forward_args *>(args));
-    case OP_qkv_forward:
-        return cuda_linear_forward_prepare(device, &static_cast<const qkv_forward_args *>(args)->linear);
     case OP_matrix_product:
         return cuda_matrix_product_prepare(device, static_cast<const matrix_product_args *>(args));
     case OP_attention_forward:
@@ -248,9 +246,8 @@ enum status workspace_bytes(struct device *device, enum operation operation, con
     }
 }
 
-// A plan of cuDNN counts as one, however many kernels it has.
 int launches(struct device *device, enum operation operation, const void *args) {
-    return cuda_cudnn_computes(device, operation, args) ? 1 : cuda_launches(operation, args);
+    return cuda_launches(operation, args, cuda_cudnn_computes(device, operation, args));
 }
 
 struct ops make_ops() {
@@ -264,6 +261,27 @@ struct ops make_ops() {
 }
 
 const struct ops cuda_ops = make_ops();
+
+// In the order of struct gpu_functions.
+const struct gpu_functions functions = {memory_available,
+                                        pin,
+                                        unpin,
+                                        stream_open,
+                                        stream_close,
+                                        event_open,
+                                        event_close,
+                                        event_record_on,
+                                        event_wait_on,
+                                        event_synchronize_on,
+                                        graph_begin_on,
+                                        graph_end_on,
+                                        graph_launch_on,
+                                        graph_close,
+                                        event_query_of,
+                                        enter,
+                                        identify,
+                                        timer_open,
+                                        timer_seconds};
 
 // ---- opening
 
@@ -316,7 +334,7 @@ enum status open_gpu(cuda_device *cuda) {
             "use device=cpu",
             properties.name, properties.major, properties.minor);
     cuda->device.capability = capability;
-    cuda->device.rotating_attention = CUDA_ATTENTION_TENSOR_WIDTH;
+    cuda->device.tensor_core_heads = CUDA_ATTENTION_TENSOR_WIDTH;
     cuda->properties.n_processors = properties.multiProcessorCount;
     cuda->properties.max_product_workspace = cuda_max_product_workspace(properties.major);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
@@ -354,25 +372,7 @@ extern "C" enum status cuda_device_open(int index, struct device **out) {
     device->copy = copy;
     device->synchronize = synchronize;
     device->close = close_device;
-    device->memory_available = memory_available;
-    device->pin = pin;
-    device->unpin = unpin;
-    device->stream_open = stream_open;
-    device->stream_close = stream_close;
-    device->event_open = event_open;
-    device->event_close = event_close;
-    device->event_record = event_record_on;
-    device->event_wait = event_wait_on;
-    device->event_synchronize = event_synchronize_on;
-    device->graph_begin = graph_begin_on;
-    device->graph_end = graph_end_on;
-    device->graph_launch = graph_launch_on;
-    device->graph_close = graph_close;
-    device->event_query = event_query_of;
-    device->enter = enter;
-    device->identify = identify;
-    device->timer_open = timer_open;
-    device->timer_seconds = timer_seconds;
+    device->gpu = &functions;
     device->cudnn_support = cuda_cudnn_support;
     enum status status = open_gpu(cuda);
     if (status != STATUS_OK) {

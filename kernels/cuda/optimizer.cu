@@ -4,6 +4,7 @@
 // and a CPU with FMA gives the same bits (a shard may be updated on either). Templates exist for each rule
 // and moment type; the types of gradients and parameters are chosen at run time, uniformly over all threads.
 #define MOMENT_FUNCTION __host__ __device__ static inline
+#include "kernels/cuda/launch_bounds.cuh"
 #include "kernels/cuda/span.cuh"
 #define UPDATE_FUNCTION __host__ __device__ static inline
 #include "kernels/update.h"
@@ -292,18 +293,11 @@ __device__ void step_tile_blocks(const call &call, size_t begin, size_t end, siz
 
 constexpr int TILE_WIDTH = widest_access<float>(); // elements per access
 
-// Blocks of step_spans that a processor holds at least; 0: as ptxas decides. On sm_120 it aims at six of
-// schedule-free AdamW and spills.
-template <class Rule> constexpr int spans_blocks() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 1200
-    return Rule::rule == OPTIMIZER_SCHEDULE_FREE ? 5 : 0;
-#else
-    return 0;
-#endif
-}
+template <class Rule> constexpr bool IS_SCHEDULE_FREE = Rule::rule == OPTIMIZER_SCHEDULE_FREE;
 
 template <class Rule, class M>
-__global__ void __launch_bounds__(BLOCK_THREADS, spans_blocks<Rule>())
+__global__ void __launch_bounds__(BLOCK_THREADS,
+                                  IS_SCHEDULE_FREE<Rule> ? pinned_blocks(PINNED_SCHEDULE_FREE, 0) : 0)
     step_spans(const optimizer_spans_args args) {
     if (args.result->skipped)
         return;

@@ -129,8 +129,14 @@ static size_t linear_bytes(struct linear_scratch scratch) {
 
 // ---- all
 
-static size_t attention_backward_bytes(const struct attention_backward_args *args) {
-    return (size_t)args->B * (size_t)args->T * (size_t)args->H * sizeof(float); // delta
+// The rotations back follow the kernels that need delta.
+static size_t attention_backward_bytes(const struct cuda_properties *properties,
+                                       const struct attention_backward_args *args) {
+    struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
+    size_t bytes = (size_t)args->B * (size_t)args->T * (size_t)args->H * sizeof(float); // delta
+    for (int i = attention_rope_backward(args, rotations) - 1; i >= 0; i--)
+        bytes = larger(bytes, rope_backward_bytes(properties, &rotations[i]));
+    return bytes;
 }
 
 // A strip needs no more than the whole.
@@ -159,15 +165,12 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
         return (size_t)cuda_mix_blocks(args) * CUDA_MIX_SUMS_BYTES;
     case OP_linear_forward:
         return linear_bytes(linear_forward_scratch(properties, args));
-    case OP_qkv_forward:
-        return linear_bytes(
-            linear_forward_scratch(properties, &((const struct qkv_forward_args *)args)->linear));
     case OP_linear_backward:
         return linear_bytes(linear_backward_scratch(properties, args));
     case OP_matrix_product:
         return matrix_product_bytes(properties, args);
     case OP_attention_backward:
-        return attention_backward_bytes(args);
+        return attention_backward_bytes(properties, args);
     case OP_sample:
         return sample_bytes(args);
     default:
@@ -207,22 +210,28 @@ static int matrix_product_launches(const struct matrix_product_args *args) {
     return (int)(2 * strips - 1);
 }
 
-// With a table, on CUDA cores first the rotation of queries.
+// Attention's kernels that rotate leave the keys to a launch before.
 static int attention_forward_launches(const struct attention_forward_args *args) {
-    return 1 + (args->table && cuda_attends_on_cores(args->type, args->D));
+    struct rope_forward_args rotations[ATTENTION_ROPE_CALLS];
+    const bool rotates = cuda_attention_rotates(&args->rope, args->kernel, args->type, args->D);
+    return 1 + (rotates ? 1 : attention_rope_forward(args, rotations));
 }
 
-// dq; dk and dv. On CUDA cores first dout's product with out, and with a table, last two rotations.
-static int attention_backward_launches(const struct attention_backward_args *args) {
-    return cuda_attends_on_cores(args->type, args->D) ? 3 + 2 * (args->table != NULL) : 2;
+// dq; dk and dv. On CUDA cores first dout's product with out. By cuDNN a plan counts as one launch, however
+// many kernels it has.
+static int attention_backward_launches(const struct attention_backward_args *args, bool by_cudnn) {
+    struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
+    const bool rotates = cuda_attention_rotates(&args->rope, args->kernel, args->type, args->D);
+    return (by_cudnn                                     ? 1
+            : cuda_attends_on_cores(args->type, args->D) ? 3
+                                                         : 2) +
+           (rotates ? 0 : attention_rope_backward(args, rotations));
 }
 
-int cuda_launches(enum operation operation, const void *args) {
+int cuda_launches(enum operation operation, const void *args, bool by_cudnn) {
     switch (operation) {
     case OP_linear_forward:
         return linear_forward_launches(args);
-    case OP_qkv_forward:
-        return linear_forward_launches(&((const struct qkv_forward_args *)args)->linear) + 1;
     case OP_linear_backward:
         return linear_backward_launches(args);
     case OP_matrix_normalize:
@@ -232,7 +241,7 @@ int cuda_launches(enum operation operation, const void *args) {
     case OP_attention_forward:
         return attention_forward_launches(args);
     case OP_attention_backward:
-        return attention_backward_launches(args);
+        return attention_backward_launches(args, by_cudnn);
     case OP_embedding_backward:
         return 2; // the tokens that occur, with dwpe; dwte
     default:
@@ -264,19 +273,17 @@ OPERATIONS(REFUSED_OPERATION)
 static enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
                                    size_t *bytes) {
     struct cudnn_problem problem;
+    (void)device;
     *bytes = cuda_workspace_bytes(&largest_gpu, operation, args);
-    if (device->attention == ATTENTION_CUDNN &&
-        ((operation == OP_attention_forward && cudnn_forward_problem(args, &problem)) ||
-         (operation == OP_attention_backward && cudnn_backward_problem(args, &problem))) &&
-        cudnn_assumed_workspace(&problem) > *bytes)
-        *bytes = cudnn_assumed_workspace(&problem);
+    if (cudnn_problem_of(operation, args, &problem))
+        *bytes = larger(*bytes, cudnn_assumed_workspace(&problem));
     return STATUS_OK;
 }
 
 // Those of flash: more than cuDNN's, as the workspace is at least either's.
 static int launches(struct device *device, enum operation operation, const void *args) {
     (void)device;
-    return cuda_launches(operation, args);
+    return cuda_launches(operation, args, false);
 }
 
 #define PLAN_ENTRY(name) .name = refuse_##name,
@@ -315,8 +322,7 @@ struct device *cuda_device_plan(void) {
                               .place = REGION_DEVICE,
                               .n_threads = 1,
                               .capability = 90, // where attention=auto takes cuDNN
-                              .rotating_attention = CUDA_ATTENTION_TENSOR_WIDTH,
-                              .attention = ATTENTION_CUDNN, // takes the larger workspace
+                              .tensor_core_heads = CUDA_ATTENTION_TENSOR_WIDTH,
                               .memory_new = refuse_memory,
                               .memory_delete = delete_memory,
                               .copy = refuse_copy,

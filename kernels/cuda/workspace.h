@@ -4,7 +4,7 @@
 #ifndef ZERO_KERNELS_CUDA_WORKSPACE_H
 #define ZERO_KERNELS_CUDA_WORKSPACE_H
 
-#include "kernels/ops.h"
+#include "kernels/attention.h"
 
 #define CUDA_WARP                32
 #define CUDA_WORKSPACE_ALIGNMENT 256 // bytes, of each buffer in a call's scratch
@@ -28,6 +28,14 @@ size_t cuda_product_workspace(const struct cuda_properties *properties, int64_t 
 // Whether attention's kernels for CUDA cores take heads of D elements.
 static inline bool cuda_attends_on_cores(enum dtype type, int D) {
     return type == DTYPE_F32 || D > CUDA_ATTENTION_TENSOR_WIDTH;
+}
+
+// Whether attention's kernels for tensor cores rotate the queries that they load, and back the gradients of
+// queries and keys that they store. Keys are loaded again for each tile of queries, so they are rotated once,
+// before.
+static inline bool cuda_attention_rotates(const struct attention_rope *rope, enum attention_kernel kernel,
+                                          enum dtype type, int D) {
+    return rope->table && !rope->norm && kernel == ATTENTION_FLASH && !cuda_attends_on_cores(type, D);
 }
 
 // embedding_backward: each of CUDA_TOKEN_OWNERS blocks finds out where its tokens occur, those that are equal
@@ -91,8 +99,8 @@ struct linear_scratch linear_backward_scratch(const struct cuda_properties *prop
 // sample: bytes per token that is sorted.
 #define CUDA_CANDIDATE_BYTES 8
 
-// What ops->launches reports where cuDNN does not compute the operation.
-int cuda_launches(enum operation operation, const void *args);
+// What ops->launches reports.
+int cuda_launches(enum operation operation, const void *args, bool by_cudnn);
 
 // The bytes that ops->workspace_bytes reports for a call (0 for operations without scratch).
 size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum operation operation,

@@ -58,7 +58,7 @@ struct calls {
     attention_forward_args forward = {};
     attention_backward_args backward = {};
 
-    calls(enum dtype type, size_t offset, size_t workspace) {
+    calls(enum dtype type, size_t offset, size_t workspace, enum attention_kernel kernel = ATTENTION_CUDNN) {
         const size_t size = dtype_size(type);
         require(stream_init(&stream, gpu));
         require(gpu->memory_new(gpu, bytes, "the test", &memory));
@@ -79,6 +79,7 @@ struct calls {
         forward.T = forward.S = backward.T = T;
         forward.H = forward.K = backward.H = backward.K = H;
         forward.D = backward.D = D;
+        forward.kernel = backward.kernel = kernel;
         forward.type = backward.type = type;
         backward.q = forward.q;
         backward.k = forward.k;
@@ -116,8 +117,7 @@ void test_which_calls_are_cudnns(void **) {
     require(gpu->cudnn_support(gpu, &shape, &support));
     assert_true(support.usable);
     assert_string_equal(support.version, "9.19.0");
-    assert_int_equal(calls(DTYPE_BF16, 0, enough).by_cudnn(), 0); // not chosen yet
-    gpu->attention = ATTENTION_CUDNN;
+    assert_int_equal(calls(DTYPE_BF16, 0, enough, ATTENTION_FLASH).by_cudnn(), 0);
     assert_int_equal(calls(DTYPE_BF16, 0, enough).by_cudnn(), 2);
     assert_int_equal(calls(DTYPE_F16, 0, enough).by_cudnn(), 2);
     assert_int_equal(calls(DTYPE_BF16, 16, enough).by_cudnn(), 2);
@@ -135,23 +135,19 @@ void test_which_calls_are_cudnns(void **) {
     cached.forward.T = T - 1;
     cached.forward.q_batch_stride -= 3 * C;
     assert_int_equal(cached.by_cudnn(), 1);
-    gpu->attention = ATTENTION_FLASH;
 }
 
 void test_workspace(void **) {
-    calls c(DTYPE_BF16, 0, enough);
+    calls c(DTYPE_BF16, 0, enough, ATTENTION_FLASH);
     size_t flash, both;
     require(gpu->ops->workspace_bytes(gpu, OP_attention_backward, &c.backward, &flash));
-    gpu->attention = ATTENTION_CUDNN;
+    c.backward.kernel = ATTENTION_CUDNN;
     require(gpu->ops->workspace_bytes(gpu, OP_attention_backward, &c.backward, &both));
-    gpu->attention = ATTENTION_FLASH;
     assert_int_equal(flash, sizeof(float) * B * T * H);
     // delta, padded, and (B, H, T, T) of 16 bits with T padded to 128 and 64, and counters
     assert_int_equal(both, 768 + size_t(2) * B * H * 128 * 64 + 256);
     c.backward.K = 1; // and the gradients of k and v of each query head
-    gpu->attention = ATTENTION_CUDNN;
     require(gpu->ops->workspace_bytes(gpu, OP_attention_backward, &c.backward, &both));
-    gpu->attention = ATTENTION_FLASH;
     assert_int_equal(both, 768 + size_t(2) * B * H * (128 * 64 + 2 * T * D) + 256);
 }
 

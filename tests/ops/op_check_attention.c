@@ -242,11 +242,16 @@ static bool is_called(const struct op_bench *bench, size_t i, enum shape_call ca
     return !op_is_short(bench) || (i + call) % n_types == (size_t)type % n_types;
 }
 
+static enum attention_kernel kernel_of(const struct op_bench *bench) {
+    return bench->by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH;
+}
+
 //   document   length of documents (give_documents); 0: none
 static void forward_call(struct op_bench *bench, enum dtype type, const struct shape *s, bool with_lse,
                          int gap, int document) {
     struct attention_forward_args args = {
         .B = s->B, .T = s->T, .S = s->S, .H = s->H, .K = s->K, .D = s->D, .window = s->window, .type = type};
+    args.kernel = kernel_of(bench);
     const int C = s->H * s->D, KC = s->K * s->D;
     args.q_stride = (size_t)(C + 2 * gap);
     args.q_batch_stride = args.q_stride * (size_t)s->T + (size_t)gap;
@@ -385,6 +390,7 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
     const size_t K = (size_t)s->K, between = (size_t)gap;
     struct attention_backward_args args = {
         .B = s->B, .T = s->T, .H = s->H, .K = s->K, .D = s->D, .window = s->window, .type = type};
+    args.kernel = kernel_of(bench);
     args.q_stride = C + between;
     args.q_batch_stride = args.q_stride * T + between;
     args.k_stride = K * D + 2 * between;

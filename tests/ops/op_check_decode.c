@@ -77,7 +77,7 @@ static void rotate_head(const struct attention_decode_args *args, const struct d
                                  .weight = weight ? weight->given : NULL,
                                  .table = t->table->given + (size_t)length * D,
                                  .D = D};
-    op_allow_rotated(&head, args->norm, rotated->x, rotated->allowed);
+    op_allow_rotated(&head, args->rope.norm, rotated->x, rotated->allowed);
     for (size_t d = 0; d < D; d++) {
         const double rounding =
             fmax(dtype_epsilon(args->type) * fabs(rotated->x[d]), dtype_smallest(args->type)) / 2;
@@ -114,12 +114,13 @@ static void allow_head(const struct attention_decode_args *args, const struct de
 static void add_rotation(struct op_call *call, struct attention_decode_args *args, enum rotation rotation,
                          int positions, struct decode_tensors *t) {
     const size_t D = (size_t)args->D;
-    args->norm = rotation >= NORM;
-    args->epsilon = (float)ROPE_EPSILON;
-    t->table = op_add_tensor(call, "table", &args->table, DTYPE_F32, OP_READ, op_span((size_t)positions * D));
+    args->rope.norm = rotation >= NORM;
+    args->rope.epsilon = (float)ROPE_EPSILON;
+    t->table =
+        op_add_tensor(call, "table", &args->rope.table, DTYPE_F32, OP_READ, op_span((size_t)positions * D));
     if (rotation == NORM_WITH_WEIGHTS) {
-        t->q_weight = op_add_tensor(call, "q_weight", &args->q_weight, args->type, OP_READ, op_span(D));
-        t->k_weight = op_add_tensor(call, "k_weight", &args->k_weight, args->type, OP_READ, op_span(D));
+        t->q_weight = op_add_tensor(call, "q_weight", &args->rope.q_weight, args->type, OP_READ, op_span(D));
+        t->k_weight = op_add_tensor(call, "k_weight", &args->rope.k_weight, args->type, OP_READ, op_span(D));
     }
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul.h"
 #include "tests/ops/op_case.h"
 #include "tests/ops/op_check_optimizer.h"
 #include "tests/support/expect.h"

@@ -119,10 +119,8 @@ static void check_by_cudnn(enum operation operation, void (*check)(struct op_ben
         .device = op_device_or_skip("cuda", 1), .reference = op_device_or_skip("ref", 1), .by_cudnn = true};
     struct cudnn_support support;
     EXPECT_OK(bench.device->cudnn_support(bench.device, &shape, &support));
-    if (support.usable) {
-        bench.device->attention = ATTENTION_CUDNN;
+    if (support.usable)
         check(&bench);
-    }
     device_close(bench.device);
     device_close(bench.reference);
     if (!support.usable) {

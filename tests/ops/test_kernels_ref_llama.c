@@ -83,67 +83,69 @@ static void test_rope(void **state) {
     check_rope(true, true);
 }
 
-// ---- the projection of queries, keys and values, rotated, and attention
+// ---- attention with RoPE, with and without normalization: q, k and v are ranges of one tensor, and what is
+// rotated is in another one
 
-enum { QC = 4, QROWS = RB * RT, QHEADS = (RH + RK) * RD, QWIDTH = QHEADS + RK * RD };
+enum { ROWS = RB * RT, WIDTH = (RH + 2 * RK) * RD, ROTATED = (RH + RK) * RD };
 
-struct qkv_case {
-    double *x, *weight, *bias, *table, *qkv, *out, *lse, *dout;
+struct attention_case {
+    double *qkv, *q_weight, *k_weight, *table, *rotated, *rstd, *out, *lse, *dout;
+    bool norm;
 };
 
-#define QKV_ATTENDED(c)                                                                                      \
-    .q = (c)->qkv, .k = (c)->qkv + RH * RD, .v = (c)->qkv + QHEADS, .q_stride = QWIDTH, .k_stride = QWIDTH,  \
-    .v_stride = QWIDTH, .q_batch_stride = RT * QWIDTH, .k_batch_stride = RT * QWIDTH,                        \
-    .v_batch_stride = RT * QWIDTH, .B = RB, .T = RT, .H = RH, .K = RK, .D = RD, .type = DTYPE_F64
-
-static double qkv_loss(void *context) {
-    struct qkv_case *c = context;
-    RUN(qkv_forward,
-        .linear = {.out = c->qkv,
-                   .x = c->x,
-                   .weight = c->weight,
-                   .bias = c->bias,
-                   .N = QROWS,
-                   .IC = QC,
-                   .OC = QWIDTH,
-                   .out_stride = QWIDTH,
-                   .type = DTYPE_F64,
-                   .out_type = DTYPE_F64},
-        .rope = {.out = c->qkv,
-                 .x = c->qkv,
-                 .table = c->table,
-                 .B = RB,
-                 .T = RT,
-                 .H = RH,
-                 .K = RK,
-                 .D = RD,
-                 .x_stride = QWIDTH,
-                 .out_stride = QWIDTH,
-                 .type = DTYPE_F64});
-    RUN(attention_forward, .out = c->out, .lse = c->lse, .S = RT, QKV_ATTENDED(c));
-    return weighted_sum(c->out, c->dout, QROWS * RH * RD);
+static struct attention_rope rope_of(const struct attention_case *c) {
+    return (struct attention_rope){.table = c->table,
+                                   .q_weight = c->q_weight,
+                                   .k_weight = c->k_weight,
+                                   .norm = c->norm,
+                                   .epsilon = 1e-2f,
+                                   .rotated_q = c->rotated,
+                                   .rotated_k = c->rotated + RH * RD,
+                                   .q_stride = ROTATED,
+                                   .k_stride = ROTATED,
+                                   .rstd = c->rstd};
 }
 
-static void test_qkv(void **state) {
+#define ATTENDED(c)                                                                                          \
+    .q = (c)->qkv, .k = (c)->qkv + RH * RD, .v = (c)->qkv + ROTATED, .q_stride = WIDTH, .k_stride = WIDTH,   \
+    .v_stride = WIDTH, .q_batch_stride = RT * WIDTH, .k_batch_stride = RT * WIDTH,                           \
+    .v_batch_stride = RT * WIDTH, .B = RB, .T = RT, .H = RH, .K = RK, .D = RD, .type = DTYPE_F64
+
+static double attention_loss(void *context) {
+    struct attention_case *c = context;
+    RUN(attention_forward, .out = c->out, .lse = c->lse, .S = RT, .rope = rope_of(c), ATTENDED(c));
+    return weighted_sum(c->out, c->dout, ROWS * RH * RD);
+}
+
+static void check_attention(bool norm) {
+    struct attention_case c = {tensor(46, ROWS * WIDTH),     norm ? tensor(47, RD) : NULL,
+                               norm ? tensor(48, RD) : NULL, tensor(49, RT * RD),
+                               zeros(ROWS * ROTATED),        zeros(RHEADS),
+                               zeros(ROWS * RH * RD),        zeros(RB * RH * RT),
+                               tensor(50, ROWS * RH * RD),   norm};
+    double *dqkv = zeros(ROWS * WIDTH), *drotated = zeros(ROWS * ROTATED), dq[RD], dk[RD];
+    attention_loss(&c); // for what it saves
+    struct attention_rope rope = rope_of(&c);
+    rope.drotated_q = drotated;
+    rope.drotated_k = drotated + RH * RD;
+    rope.dq_weight = norm ? dq : NULL;
+    rope.dk_weight = norm ? dk : NULL;
+    rope.beta_zero = true;
+    RUN(attention_backward, .dq = dqkv, .dk = dqkv + RH * RD, .dv = dqkv + ROTATED, .dout = c.dout,
+        .out = c.out, .lse = c.lse, .rope = rope, ATTENDED(&c));
+    expect_gradient("dqkv", c.qkv, dqkv, ROWS * WIDTH, attention_loss, &c);
+    if (norm) {
+        expect_gradient("dq_weight", c.q_weight, dq, RD, attention_loss, &c);
+        expect_gradient("dk_weight", c.k_weight, dk, RD, attention_loss, &c);
+    }
+    free(c.qkv), free(c.q_weight), free(c.k_weight), free(c.table), free(c.rotated), free(c.rstd);
+    free(c.out), free(c.lse), free(c.dout), free(dqkv), free(drotated);
+}
+
+static void test_attention_with_rope(void **state) {
     (void)state;
-    struct qkv_case c = {tensor(46, QROWS * QC), tensor(47, QWIDTH * QC),    tensor(48, QWIDTH),
-                         tensor(49, RT * RD),    zeros(QROWS * QWIDTH),      zeros(QROWS * RH * RD),
-                         zeros(RB * RH * RT),    tensor(50, QROWS * RH * RD)};
-    double *dqkv = zeros(QROWS * QWIDTH), *dx = zeros(QROWS * QC), *dweight = zeros(QWIDTH * QC),
-           *dbias = zeros(QWIDTH);
-    qkv_loss(&c); // for out and lse
-    RUN(attention_backward, .dq = dqkv, .dk = dqkv + RH * RD, .dv = dqkv + QHEADS, .dout = c.dout,
-        .out = c.out, .lse = c.lse, QKV_ATTENDED(&c));
-    RUN(rope_backward, .dx = dqkv, .dout = dqkv, .table = c.table, .B = RB, .T = RT, .H = RH, .K = RK,
-        .D = RD, .dx_stride = QWIDTH, .dout_stride = QWIDTH, .type = DTYPE_F64);
-    RUN(linear_backward, .dx = dx, .dweight = dweight, .dbias = dbias, .dout = dqkv, .x = c.x,
-        .weight = c.weight, .N = QROWS, .IC = QC, .OC = QWIDTH, .dout_stride = QWIDTH, .beta_zero = true,
-        .type = DTYPE_F64);
-    expect_gradient("dx", c.x, dx, QROWS * QC, qkv_loss, &c);
-    expect_gradient("dweight", c.weight, dweight, QWIDTH * QC, qkv_loss, &c);
-    expect_gradient("dbias", c.bias, dbias, QWIDTH, qkv_loss, &c);
-    free(c.x), free(c.weight), free(c.bias), free(c.table), free(c.qkv), free(c.out), free(c.lse);
-    free(c.dout), free(dqkv), free(dx), free(dweight), free(dbias);
+    check_attention(false);
+    check_attention(true);
 }
 
 // ---- squared ReLU and SwiGLU
@@ -203,9 +205,12 @@ static void test_every_gradient_is_checked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_qkv),     cmocka_unit_test(test_relu_squared),
-        cmocka_unit_test(test_swiglu),  cmocka_unit_test(test_every_gradient_is_checked),
+        cmocka_unit_test(test_rmsnorm),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_attention_with_rope),
+        cmocka_unit_test(test_relu_squared),
+        cmocka_unit_test(test_swiglu),
+        cmocka_unit_test(test_every_gradient_is_checked),
     };
     return cmocka_run_group_tests_name("ref gradients of Llama", tests, open_device, close_device);
 }

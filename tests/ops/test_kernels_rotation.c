@@ -1,6 +1,6 @@
-// Attention with a table of angles, on each device: the same bits as rope_forward before attention_forward,
-// and as rope_backward after attention_backward, which have checks of their own. Nothing between rows is
-// written.
+// Attention with RoPE, on each device: the same bits as rope_forward before attention_forward, and as
+// rope_backward after attention_backward, which have checks of their own. What is rotated takes the place of
+// q and k, and nothing between rows is written.
 #include <stdlib.h>
 
 #include "base/rng.h"
@@ -101,6 +101,8 @@ static void fill(const struct tensors *t, const struct shape *s, enum dtype type
         ((int32_t *)(void *)(t->data + t->begin[FIRST]))[row] = row % s->T / s->document * s->document;
 }
 
+static enum attention_kernel by; // of the calls
+
 // Runs an operation with a workspace of its own, in as many launches as announced (by this project's
 // kernels). Blocks.
 #define RUN_ALONE(device, name, args)                                                                        \
@@ -112,7 +114,7 @@ static void fill(const struct tensors *t, const struct shape *s, enum dtype type
         EXPECT_OK((device)->memory_new((device), stream.workspace_bytes, "tests", &stream.workspace));       \
         EXPECT_OK((device)->ops->name(&stream, (args)));                                                     \
         EXPECT_OK((device)->synchronize(&stream));                                                           \
-        if ((device)->ops->launches && (device)->attention == ATTENTION_FLASH)                               \
+        if ((device)->ops->launches && by == ATTENTION_FLASH)                                                \
             assert_int_equal(device_launches(device) - before,                                               \
                              (device)->ops->launches((device), OP_##name, (args)));                          \
         (device)->memory_delete((device), stream.workspace, stream.workspace_bytes);                         \
@@ -136,34 +138,50 @@ static void turn_back(struct device *device, const struct tensors *t, const stru
     RUN_ALONE(device, rope_backward, &args);
 }
 
+// The new positions of q or k, rotated in place.
+static void turn(struct device *device, const struct tensors *t, const struct shape *s, enum dtype type,
+                 char *memory, enum tensor which) {
+    const size_t cached = which == K ? (size_t)(s->S - s->T) * t->stride[K] * dtype_size(type) : 0;
+    void *x = memory + t->begin[which] + cached;
+    const struct rope_forward_args args = {.out = x,
+                                           .x = x,
+                                           .table = memory + t->begin[TABLE],
+                                           .B = s->B,
+                                           .T = s->T,
+                                           .H = which == Q ? s->H : s->K,
+                                           .D = s->D,
+                                           .x_stride = t->stride[which],
+                                           .out_stride = t->stride[which],
+                                           .position = s->S - s->T,
+                                           .type = type};
+    RUN_ALONE(device, rope_forward, &args);
+}
+
 // Forward, and backward where nothing is cached. fused: by attention with a table.
 static void attend(struct device *device, const struct tensors *t, const struct shape *s, enum dtype type,
                    char *memory, bool fused) {
 #define AT(tensor) ((void *)(memory + t->begin[tensor]))
+    const struct attention_rope rope = {.table = fused ? AT(TABLE) : NULL,
+                                        .rotated_q = AT(Q),
+                                        .rotated_k = (char *)AT(K) +
+                                                     (size_t)(s->S - s->T) * t->stride[K] * dtype_size(type),
+                                        .q_stride = t->stride[Q],
+                                        .k_stride = t->stride[K],
+                                        .drotated_q = AT(DQ),
+                                        .drotated_k = AT(DK)};
 #define SHARED                                                                                               \
-    .q = AT(Q), .k = AT(K), .v = AT(V), .table = fused ? AT(TABLE) : NULL, .q_stride = t->stride[Q],         \
+    .q = AT(Q), .k = AT(K), .v = AT(V), .rope = rope, .kernel = by, .q_stride = t->stride[Q],                \
     .k_stride = t->stride[K], .v_stride = t->stride[V], .q_batch_stride = (size_t)s->T * t->stride[Q],       \
     .k_batch_stride = (size_t)s->S * t->stride[K], .v_batch_stride = (size_t)s->S * t->stride[V],            \
     .first = s->document > 0 ? AT(FIRST) : NULL, .B = s->B, .T = s->T, .H = s->H, .D = s->D, .K = s->K,      \
     .window = s->window, .type = type
-    const struct rope_forward_args rotate = {.out = AT(Q),
-                                             .x = AT(Q),
-                                             .table = AT(TABLE),
-                                             .B = s->B,
-                                             .T = s->T,
-                                             .H = s->H,
-                                             .D = s->D,
-                                             .x_stride = t->stride[Q],
-                                             .out_stride = t->stride[Q],
-                                             .position = s->S - s->T,
-                                             .type = type};
     const struct attention_forward_args forward = {.out = AT(OUT), .lse = AT(LSE), .S = s->S, SHARED};
     const struct attention_backward_args backward = {
         .dq = AT(DQ), .dk = AT(DK), .dv = AT(DV), .dout = AT(DOUT), .out = AT(OUT), .lse = AT(LSE), SHARED};
 #undef SHARED
 #undef AT
-    if (!fused)
-        RUN_ALONE(device, rope_forward, &rotate);
+    for (int which = Q; which <= K && !fused; which++)
+        turn(device, t, s, type, memory, (enum tensor)which);
     RUN_ALONE(device, attention_forward, &forward);
     if (s->S != s->T)
         return;
@@ -204,9 +222,9 @@ static void compare(struct device *device, const struct shape *s, enum dtype typ
             device->name, dtype_name(type), s->B, s->T, s->S, s->H, s->K, s->D, s->window, s->document,
             s->gap, s->shift, names[i]);
     }
-    // What is compared is not nothing: queries have turned, and not the keys.
+    // What is compared is not nothing: queries and keys have turned.
     assert_true(memcmp(t.data + t.begin[Q], results[0] + t.begin[Q], t.begin[K] - t.begin[Q]) != 0);
-    assert_memory_equal(t.data + t.begin[K], results[0] + t.begin[K], t.begin[V] - t.begin[K]);
+    assert_true(memcmp(t.data + t.begin[K], results[0] + t.begin[K], t.begin[V] - t.begin[K]) != 0);
     for (int i = 0; i < 2; i++)
         free(results[i]);
     free(t.data);
@@ -232,6 +250,7 @@ static void compare_all(struct device *device) {
 }
 
 static void check(void **state) {
+    by = ATTENTION_FLASH;
     compare_all(op_device_or_skip(*state, 2));
 }
 
@@ -243,7 +262,7 @@ static void check_cudnn(void **state) {
     struct device *device = op_device_or_skip("cuda", 1);
     struct cudnn_support support;
     EXPECT_OK(device->cudnn_support(device, &shape, &support));
-    device->attention = ATTENTION_CUDNN;
+    by = ATTENTION_CUDNN;
     if (support.usable) {
         compare_all(device);
         return;
@@ -253,21 +272,31 @@ static void check_cudnn(void **state) {
     skip();
 }
 
-// Where attention rotates: its own kernels for tensor cores.
+// Where attention's kernels rotate, their launches are fewer than with passes of their own.
 static void test_where_attention_rotates(void **state) {
     (void)state;
-    struct device *device;
-    device = cuda_device_plan();
-    device->attention = ATTENTION_FLASH;
-    assert_true(device_attention_rotates(device, DTYPE_BF16, 128));
-    assert_true(device_attention_rotates(device, DTYPE_F16, 64));
-    assert_false(device_attention_rotates(device, DTYPE_BF16, 130));
-    assert_false(device_attention_rotates(device, DTYPE_F32, 64));
-    device->attention = ATTENTION_CUDNN;
-    assert_false(device_attention_rotates(device, DTYPE_BF16, 64));
-    device_close(device);
-    EXPECT_OK(cpu_device_open("portable", 1, &device));
-    assert_false(device_attention_rotates(device, DTYPE_BF16, 64));
+    static const struct {
+        enum attention_kernel kernel;
+        enum dtype type;
+        int D, launches; // of forward: the kernel, and a rotation of the keys, or of queries and keys each
+    } cases[] = {{ATTENTION_FLASH, DTYPE_BF16, 128, 2},
+                 {ATTENTION_FLASH, DTYPE_F16, 64, 2},
+                 {ATTENTION_FLASH, DTYPE_BF16, 130, 3},
+                 {ATTENTION_FLASH, DTYPE_F32, 64, 3},
+                 {ATTENTION_CUDNN, DTYPE_BF16, 64, 3}};
+    struct device *device = cuda_device_plan();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct attention_forward_args args = {.B = 1,
+                                                    .T = 8,
+                                                    .S = 8,
+                                                    .H = 1,
+                                                    .K = 1,
+                                                    .D = cases[i].D,
+                                                    .rope = {.table = &args},
+                                                    .kernel = cases[i].kernel,
+                                                    .type = cases[i].type};
+        assert_int_equal(device->ops->launches(device, OP_attention_forward, &args), cases[i].launches);
+    }
     device_close(device);
 }
 

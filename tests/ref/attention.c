@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/rotation.h"
+#include "kernels/attention.h"
 #include "tests/ref/ref.h"
 
 static double dot(const void *a, size_t at_a, const void *b, size_t at_b, size_t n, enum dtype type) {
@@ -54,11 +54,11 @@ static double query_forward(const struct query *a, double *scores, double *sum) 
     return lse;
 }
 
-enum status ref_attention_forward(struct stream *stream, const struct attention_forward_args *a) {
-    if (a->table) {
-        const struct rope_forward_args rotation = rotation_of_queries(a);
-        TRY(ref_rope_forward(stream, &rotation));
-    }
+enum status ref_attention_forward(struct stream *stream, const struct attention_forward_args *args) {
+    struct rope_forward_args rotations[ATTENTION_ROPE_CALLS];
+    for (int i = 0, n = attention_rope_forward(args, rotations); i < n; i++)
+        TRY(ref_rope_forward(stream, &rotations[i]));
+    const struct attention_forward_args rotated = attention_of_rotated(args), *a = &rotated;
     size_t T = (size_t)a->T, H = (size_t)a->H, D = (size_t)a->D, group = H / (size_t)a->K;
     size_t own = (size_t)a->S - T; // position of the first query
     double *sum = malloc((D + (size_t)a->S) * sizeof *sum);
@@ -97,9 +97,9 @@ static enum status rotate_rows(struct stream *stream, struct attention_decode_ar
         return FAIL(STATUS_FAILED, "out of memory for rotated queries and keys");
     struct rope_forward_args q = {.out = rows,
                                   .x = a->q,
-                                  .q_weight = a->q_weight,
-                                  .k_weight = a->k_weight,
-                                  .table = a->table,
+                                  .q_weight = a->rope.q_weight,
+                                  .k_weight = a->rope.k_weight,
+                                  .table = a->rope.table,
                                   .B = a->B,
                                   .T = 1,
                                   .H = a->H,
@@ -107,8 +107,8 @@ static enum status rotate_rows(struct stream *stream, struct attention_decode_ar
                                   .x_stride = a->q_stride,
                                   .out_stride = queries,
                                   .positions = a->lengths,
-                                  .norm = a->norm,
-                                  .epsilon = a->epsilon,
+                                  .norm = a->rope.norm,
+                                  .epsilon = a->rope.epsilon,
                                   .type = a->type};
     struct rope_forward_args k = q;
     k.out = rows + (size_t)a->B * queries * dtype_size(a->type);
@@ -165,7 +165,7 @@ static enum status decode(const struct attention_decode_args *a) {
 enum status ref_attention_decode(struct stream *stream, const struct attention_decode_args *args) {
     struct attention_decode_args a = *args;
     void *rotated = NULL;
-    enum status status = a.table ? rotate_rows(stream, &a, &rotated) : STATUS_OK;
+    enum status status = a.rope.table ? rotate_rows(stream, &a, &rotated) : STATUS_OK;
     if (status == STATUS_OK)
         status = decode(&a);
     free(rotated);
@@ -207,7 +207,8 @@ static void store_head(void *to, enum dtype type, size_t at, size_t stride, cons
             ref_store(to, type, at + t * stride + d, sums[t * D + d]);
 }
 
-enum status ref_attention_backward(struct stream *stream, const struct attention_backward_args *a) {
+enum status ref_attention_backward(struct stream *stream, const struct attention_backward_args *args) {
+    const struct attention_backward_args rotated = attention_backward_of_rotated(args), *a = &rotated;
     size_t T = (size_t)a->T, D = (size_t)a->D, group = (size_t)(a->H / a->K);
     for (size_t b = 0; b < (size_t)a->B; b++)
         for (size_t g = 0; g < (size_t)a->K; g++) {
@@ -224,9 +225,8 @@ enum status ref_attention_backward(struct stream *stream, const struct attention
             store_head(a->dv, a->type, b * a->v_batch_stride + g * D, a->v_stride, sums.dv, T, D);
             free(memory);
         }
-    for (int which = 0; which < 2 && a->table; which++) {
-        const struct rope_backward_args rotation = rotation_of_gradients(a, which);
-        TRY(ref_rope_backward(stream, &rotation));
-    }
+    struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
+    for (int i = 0, n = attention_rope_backward(args, rotations); i < n; i++)
+        TRY(ref_rope_backward(stream, &rotations[i]));
     return STATUS_OK;
 }

@@ -58,11 +58,6 @@ enum status ref_rope_forward(struct stream *stream, const struct rope_forward_ar
     return STATUS_OK;
 }
 
-enum status ref_qkv_forward(struct stream *stream, const struct qkv_forward_args *a) {
-    TRY(ref_linear_forward(stream, &a->linear));
-    return ref_rope_forward(stream, &a->rope);
-}
-
 // Where a head begins in backward's tensors.
 struct head {
     size_t dx, dout, x, rstd, position;

@@ -148,7 +148,7 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     if (positions > 0)
         assert_ok(generator_new(&model->params,
                                 &(struct generator_options){options->type, positions, WHOLE_MODEL_SEQUENCES,
-                                                            options->mask_documents},
+                                                            options->mask_documents, options->attention},
                                 device, table, &model->generator));
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
         for (int p = 0; p < N_REGION_PLACES; p++)

@@ -18,7 +18,7 @@
 // Wider heads on any GPU: flash multiplies them on ordinary cores, at most at 50 of 755 TFLOP/s (the same
 // page).
 static bool cudnn_is_faster(const struct device *device, int head_dim) {
-    return head_dim > device->rotating_attention || (head_dim >= 64 && device->capability == 90);
+    return head_dim > device->tensor_core_heads || (head_dim >= 64 && device->capability == 90);
 }
 
 static enum status find_support(struct device *device, const struct config *config,
@@ -81,7 +81,7 @@ enum status attention_choose(struct device *device, const struct config *config,
 }
 
 enum status attention_plan(struct device *device, const struct config *config, const struct gpt_config *model,
-                           enum dtype type, const char **name) {
+                           enum dtype type, enum attention_kernel *out, const char **name) {
     struct attention_choice choice;
     TRY(attention_choose(device, config, model, type, CONFIG_ATTENTION_AUTO, &choice));
     const bool by_cudnn = choice.kernel == CONFIG_ATTENTION_CUDNN;
@@ -89,7 +89,7 @@ enum status attention_plan(struct device *device, const struct config *config, c
         return FAIL(STATUS_UNSUPPORTED,
                     "%s: attention is cudnn, and cuDNN cannot be used: %s; set attention=auto",
                     config->source, choice.cudnn.reason);
-    device->attention = by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH;
+    *out = by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH;
     *name = config_attention_name(!by_cudnn               ? CONFIG_ATTENTION_FLASH
                                   : device->cudnn_support ? CONFIG_ATTENTION_CUDNN
                                                           : config->top.attention);

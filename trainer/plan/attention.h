@@ -3,7 +3,7 @@
 #ifndef ZERO_TRAINER_PLAN_ATTENTION_H
 #define ZERO_TRAINER_PLAN_ATTENTION_H
 
-#include "kernels/device.h"
+#include "kernels/ops.h"
 #include "model/params.h"
 #include "options/config.h"
 
@@ -20,9 +20,9 @@ enum status attention_choose(struct device *device, const struct config *config,
                              const struct gpt_config *model, enum dtype type, enum config_attention recorded,
                              struct attention_choice *out) MUST_CHECK;
 
-// Sets device->attention for plans of a new run, and names it: "flash", "cudnn", or "auto" for a planned GPU
+// Chooses for plans of a new run, and names the choice: "flash", "cudnn", or "auto" for a planned GPU
 // where the run may take cuDNN; there the workspace has room for it.
 enum status attention_plan(struct device *device, const struct config *config, const struct gpt_config *model,
-                           enum dtype type, const char **name) MUST_CHECK;
+                           enum dtype type, enum attention_kernel *out, const char **name) MUST_CHECK;
 
 #endif

@@ -123,12 +123,11 @@ static struct config config_of(const struct ladder *ladder, setting taken) {
 static enum status plan_setting(const struct ladder *ladder, setting taken, struct fit_proposal *out) {
     const struct config config = config_of(ladder, taken);
     struct engine_options options = ladder->request->plan;
-    const enum attention_kernel attention = options.device->attention;
     enum status status = STATUS_OK;
     *out = (struct fit_proposal){.overrides = NULL};
     options.config = &config;
     if (config.top.attention == CONFIG_ATTENTION_FLASH)
-        options.device->attention = ATTENTION_FLASH;
+        options.attention = ATTENTION_FLASH;
     for (int i = 0; i < ladder->n_ranks && status == STATUS_OK; i++) {
         struct plan plan;
         options.rank = ladder->ranks[i];
@@ -138,7 +137,6 @@ static enum status plan_setting(const struct ladder *ladder, setting taken, stru
                 out->taken[place] = plan.taken[place];
         out->flops = step_work_count(&plan.work[0]) * (double)config.train.gradient_accumulation_steps;
     }
-    options.device->attention = attention;
     if (status != STATUS_INVALID && status != STATUS_UNSUPPORTED)
         return status;
     out->taken[REGION_HOST] = out->taken[REGION_DEVICE] = SIZE_MAX;
@@ -316,10 +314,8 @@ enum status fit_advise(const struct engine_options *run, const struct fit_machin
     char bytes[32];
     if (place == REGION_DEVICE) // the GPU would measure the GEMMs of every setting
         device = cuda_device_plan();
-    if (device) {
-        device->attention = run->device->attention;
+    if (device)
         request.plan.device = device;
-    }
     const enum status status = fit_find(&request, &fit);
     if (fit.n_proposals > 0)
         text_add(out, "; it would fit (%s per rank) with %s",

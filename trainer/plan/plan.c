@@ -89,7 +89,6 @@ double step_work_count(const struct gpt_work *model) {
         switch (model->rows[i].operation) {
         case OP_linear_forward:
         case OP_linear_backward:
-        case OP_qkv_forward:
         case OP_attention_forward:
         case OP_attention_backward:
             flops += model->rows[i].cost.flops;

@@ -10,9 +10,9 @@
 #include <math.h>
 #include <stdatomic.h>
 
+#include "kernels/attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
-#include "kernels/rotation.h"
 
 // Block size of queries and of keys: a multiple of TILE_ROWS and of VF_WIDTH, and even.
 #define BLOCK 96
@@ -96,7 +96,13 @@ static size_t packed_floats(const struct backward_plan *plan) {
 size_t CPU_OP(attention_backward_workspace)(const struct device *device,
                                             const struct attention_backward_args *args) {
     struct backward_plan plan = plan_backward(device, args);
-    return (packed_floats(&plan) + (size_t)plan.n_threads * plan.scratch_floats) * sizeof(float);
+    struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
+    size_t bytes = (packed_floats(&plan) + (size_t)plan.n_threads * plan.scratch_floats) * sizeof(float);
+    for (int i = attention_rope_backward(args, rotations) - 1; i >= 0; i--) { // they follow it
+        const size_t own = CPU_OP(rope_backward_workspace)(device, &rotations[i]);
+        bytes = own > bytes ? own : bytes;
+    }
+    return bytes;
 }
 
 // slot: of n_heads_packed; head: of all sequences.
@@ -566,9 +572,10 @@ static void blocks_part(const void *context, int part, int n_parts) {
 }
 
 enum status CPU_OP(attention_backward)(struct stream *stream, const struct attention_backward_args *args) {
+    const struct attention_backward_args rotated = attention_backward_of_rotated(args);
     atomic_size_t next = 0;
     const struct backward_call call = {stream,
-                                       args,
+                                       &rotated,
                                        plan_backward(stream->device, args),
                                        (size_t)args->B * (size_t)args->K,
                                        (size_t)args->B * (size_t)args->H,
@@ -579,9 +586,9 @@ enum status CPU_OP(attention_backward)(struct stream *stream, const struct atten
         parallel_run(call.plan.n_threads, pack_part, &call);
         parallel_run(call.plan.n_threads, blocks_part, &call);
     }
-    for (int which = 0; which < 2 && args->table; which++) {
-        const struct rope_backward_args rotation = rotation_of_gradients(args, which);
-        TRY(CPU_OP(rope_backward)(stream, &rotation));
-    }
+    struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
+    const int n_rotations = attention_rope_backward(args, rotations);
+    for (int i = 0; i < n_rotations; i++)
+        TRY(CPU_OP(rope_backward)(stream, &rotations[i]));
     return STATUS_OK;
 }

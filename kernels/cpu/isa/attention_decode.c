@@ -28,7 +28,7 @@ static struct scratch scratch_at(float *memory, const struct attention_decode_ar
 
 static size_t scratch_floats(const struct attention_decode_args *args, int n_heads) {
     const size_t queries = (size_t)n_heads * (size_t)args->D; // at most floats
-    return CPU_OP(single_query_floats)(n_heads, args->D) + (args->table ? round_up_to(queries, 16) : 0);
+    return CPU_OP(single_query_floats)(n_heads, args->D) + (args->rope.table ? round_up_to(queries, 16) : 0);
 }
 
 static struct decode_call plan_decode(const struct device *device, const struct attention_decode_args *args,
@@ -54,14 +54,14 @@ static void rotate(const struct attention_decode_args *args, size_t b, const voi
     const struct rope_forward_args rope = {.out = out,
                                            .x = (const char *)x + x_at * size,
                                            .q_weight = weight,
-                                           .table = args->table,
+                                           .table = args->rope.table,
                                            .B = 1,
                                            .T = 1,
                                            .H = n_heads,
                                            .D = args->D,
                                            .position = args->lengths[b],
-                                           .norm = args->norm,
-                                           .epsilon = args->epsilon,
+                                           .norm = args->rope.norm,
+                                           .epsilon = args->rope.epsilon,
                                            .type = args->type};
     const struct parallel_span row = {0, 1}, heads = {0, (size_t)n_heads};
     CPU_OP(rotate_part)(&rope, row, heads);
@@ -73,8 +73,8 @@ static void append(const struct attention_decode_args *args, size_t b, size_t g)
     const size_t to = (size_t)args->sequences[b] * args->cache_batch_stride +
                       (size_t)args->lengths[b] * args->cache_stride + at;
     char *key = (char *)args->keys + to * size;
-    if (args->table)
-        rotate(args, b, args->k, b * args->k_stride + at, args->k_weight, 1, key);
+    if (args->rope.table)
+        rotate(args, b, args->k, b * args->k_stride + at, args->rope.k_weight, 1, key);
     else
         memcpy(key, (const char *)args->k + (b * args->k_stride + at) * size, bytes);
     memcpy((char *)args->values + to * size, (const char *)args->v + (b * args->v_stride + at) * size, bytes);
@@ -101,8 +101,8 @@ static void decode_heads(const struct decode_call *call, size_t b, size_t g, str
                                      first_in_window(args->first ? args->first[b] : 0, args->window, end - 1),
                                  .end = end,
                                  .D = args->D};
-    if (args->table) {
-        rotate(args, b, args->q, query.q_at, args->q_weight, query.n_heads, scratch->queries);
+    if (args->rope.table) {
+        rotate(args, b, args->q, query.q_at, args->rope.q_weight, query.n_heads, scratch->queries);
         query.q = scratch->queries;
         query.q_at = 0;
     }

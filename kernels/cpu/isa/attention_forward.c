@@ -7,10 +7,10 @@
 #include <math.h>
 #include <stdatomic.h>
 
+#include "kernels/attention.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/single_query.h"
-#include "kernels/rotation.h"
 
 // A block of keys and values stays in the first cache levels while the queries of a block pass over it. Each
 // block loads and stores a tile of the output once more; products of pairs, which are faster than that and
@@ -393,12 +393,13 @@ static void query_blocks_part(const void *context, int part, int n_parts) {
 }
 
 enum status CPU_OP(attention_forward)(struct stream *stream, const struct attention_forward_args *args) {
-    if (args->table) {
-        const struct rope_forward_args rotation = rotation_of_queries(args);
-        TRY(CPU_OP(rope_forward)(stream, &rotation));
-    }
+    struct rope_forward_args rotations[ATTENTION_ROPE_CALLS];
+    const int n_rotations = attention_rope_forward(args, rotations);
+    for (int i = 0; i < n_rotations; i++)
+        TRY(CPU_OP(rope_forward)(stream, &rotations[i]));
+    const struct attention_forward_args rotated = attention_of_rotated(args);
     atomic_size_t next = 0;
-    const struct forward_call call = {stream, args, plan_forward(stream->device, args),
+    const struct forward_call call = {stream, &rotated, plan_forward(stream->device, args),
                                       (size_t)args->B * (size_t)args->K, &next};
     if (args->T <= FEW_QUERIES) {
         parallel_run(call.plan.n_threads, single_queries_part, &call);

@@ -291,9 +291,8 @@ void CPU_OP(amx_product_pack)(const struct amx_product_args *args) {
 // The block that was multiplied last, of which `done` rows are finished.
 struct finish {
     struct linear_epilogue_args epilogue;
-    int64_t row, done;
-    bool is_linear;  // no activation: two vectors are rounded at once
-    bool ends_panel; // no block of its rows follows
+    int64_t done;
+    bool is_linear; // no activation: two vectors are rounded at once
 };
 
 static const void *bf16_at(const void *tensor, int64_t index) {
@@ -305,7 +304,7 @@ static struct finish finish_of(const struct amx_product_args *args, const float 
     const struct linear_epilogue_args *all = args->epilogue;
     const int64_t row = (int64_t)panel * PANEL, column = (int64_t)i * PANEL,
                   first = row * all->out_stride + column;
-    struct finish finish = {.epilogue = *all, .row = row, .ends_panel = i + 1 == panels_of(args->n)};
+    struct finish finish = {.epilogue = *all};
     struct linear_epilogue_args *epilogue = &finish.epilogue;
     epilogue->c = sums;
     epilogue->c_stride = PANEL;
@@ -342,10 +341,8 @@ VF_INLINE void finish_rows(struct finish *finish, int64_t n) {
     }
 }
 
-static void end_finish(const struct amx_product_args *args, struct finish *finish) {
+static void end_finish(struct finish *finish) {
     finish_rows(finish, PANEL);
-    if (finish->ends_panel && args->finish_rows)
-        args->finish_rows(args->context, finish->row, finish->epilogue.rows);
     *finish = (struct finish){0};
 }
 
@@ -415,7 +412,7 @@ static void run_panel(const struct amx_product_args *args, size_t panel, struct 
             beside->piece = left_piece_at(args, panel + 1, word, depth, i, columns);
             multiply_block(block, left_panel(args, panel) + word, row,
                            args->right + (i * words + word) * PANEL, depth, args->add || word > 0, beside);
-            end_finish(args, &beside->finish);
+            end_finish(&beside->finish);
             if (args->epilogue && word + depth == words)
                 beside->finish = finish_of(args, block, panel, i);
         }
@@ -428,7 +425,7 @@ void CPU_OP(amx_product_run)(const struct amx_product_args *args) {
     amx_begin();
     for (size_t panel = 0; panel < panels_of(args->m); panel++)
         run_panel(args, panel, &beside);
-    end_finish(args, &beside.finish);
+    end_finish(&beside.finish);
     amx_end();
 }
 

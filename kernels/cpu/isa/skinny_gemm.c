@@ -4,6 +4,7 @@
 // order that depends on IC only. A row's result does not depend on the other rows, their number or the number
 // of threads.
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/simd.h"
 
 // Weight rows per tile. With one or two inputs the product is bandwidth-bound, so rows are streamed one at a

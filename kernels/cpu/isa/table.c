@@ -1,23 +1,35 @@
-// The table of operations of one instruction set. Matrix products are oneDNN's, which selects instructions
-// itself (but for those on AMX), and sampling, sums in order and the scalars of an update gain
-// nothing from vectors: those entries forward to matmul.c and common.c.
+// The table of operations of one instruction set. Most matrix products are compiled once (matmul.h says
+// which: oneDNN selects instructions itself), as are sampling, sums in order and the scalars of an update,
+// which gain nothing from vectors (common.c).
+#include <assert.h>
+
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/matmul.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/matrix.h"
 
 enum status CPU_OP(linear_forward)(struct stream *stream, const struct linear_forward_args *args) {
-    return cpu_linear_forward(stream, args);
+    assert(!args->residual || (args->activation == ACTIVATION_NONE && args->out_stride == args->OC));
+    assert(args->activation == ACTIVATION_NONE || args->out_stride == args->OC);
+    assert(!args->pre_activation || (args->activation != ACTIVATION_NONE && args->out_type == args->type));
+    return args->N <= CPU_SKINNY_ROWS ? CPU_OP(skinny_gemm_forward)(stream, args)
+                                      : cpu_linear_forward(stream, args);
 }
 
 enum status CPU_OP(linear_backward)(struct stream *stream, const struct linear_backward_args *args) {
     return cpu_linear_backward(stream, args);
 }
 
-enum status CPU_OP(qkv_forward)(struct stream *stream, const struct qkv_forward_args *args) {
-    return cpu_qkv_forward(stream, args);
-}
-
 enum status CPU_OP(matrix_product)(struct stream *stream, const struct matrix_product_args *args) {
-    return cpu_matrix_product(stream, args);
+    assert(args->strip == 0 || (args->x_transposed != args->y_transposed && args->rows == args->columns));
+    for (int i = 0; i < args->n_matrices; i++) {
+        const struct matrix_product_args one = matrix_product_of(args, i);
+        if (args->strip > 0)
+            CPU_OP(symmetric_product)(stream, &one);
+        else
+            TRY(cpu_matrix_product(stream, &one));
+    }
+    return STATUS_OK;
 }
 
 enum status CPU_OP(sample)(struct stream *stream, const struct sample_args *args) {
@@ -36,18 +48,32 @@ enum status CPU_OP(update_decide)(struct stream *stream, const struct update_dec
     return cpu_update_decide(stream, args);
 }
 
+static enum status linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
+                                            size_t *bytes) {
+    if (args->N > CPU_SKINNY_ROWS)
+        return cpu_linear_forward_workspace(device, args, bytes);
+    *bytes = CPU_OP(skinny_gemm_workspace)(args);
+    return STATUS_OK;
+}
+
+static enum status matrix_product_workspace(struct device *device, const struct matrix_product_args *args,
+                                            size_t *bytes) {
+    if (args->strip == 0)
+        return cpu_matrix_product_workspace(device, args, bytes);
+    *bytes = CPU_OP(symmetric_product_workspace)(device, args);
+    return STATUS_OK;
+}
+
 static enum status workspace_bytes(struct device *device, enum operation operation, const void *args,
                                    size_t *bytes) {
     *bytes = 0;
     switch (operation) {
     case OP_linear_forward:
-        return cpu_linear_forward_workspace(device, args, bytes);
+        return linear_forward_workspace(device, args, bytes);
     case OP_linear_backward:
         return cpu_linear_backward_workspace(device, args, bytes);
-    case OP_qkv_forward:
-        return cpu_qkv_forward_workspace(device, args, bytes);
     case OP_matrix_product:
-        return cpu_matrix_product_workspace(device, args, bytes);
+        return matrix_product_workspace(device, args, bytes);
     case OP_layernorm_backward:
         *bytes = CPU_OP(layernorm_backward_workspace)(device, args);
         return STATUS_OK;
@@ -90,11 +116,6 @@ const struct cpu_isa CPU_OP(isa) = {
     .add_column_sums = CPU_OP(add_column_sums),
     .linear_upcast = CPU_OP(linear_upcast),
     .linear_epilogue = CPU_OP(linear_epilogue),
-    .skinny_gemm_forward = CPU_OP(skinny_gemm_forward),
-    .skinny_gemm_workspace = CPU_OP(skinny_gemm_workspace),
-    .symmetric_product = CPU_OP(symmetric_product),
-    .symmetric_product_workspace = CPU_OP(symmetric_product_workspace),
-    .rotate_part = CPU_OP(rotate_part),
 #if VF_AMX
     .amx_product_pack = CPU_OP(amx_product_pack),
     .amx_product_run = CPU_OP(amx_product_run),

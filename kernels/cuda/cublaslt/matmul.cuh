@@ -1,4 +1,25 @@
-// Matrix products by cuBLASLt. A plan is found once per problem and kept as long as the device.
+// Matrix products by cuBLASLt: 16-bit factors on tensor cores, fp32 ones without TF32, and sums in fp32. What
+// else takes part, by the arguments of the call (of a list the first row that fits):
+//
+//   linear_forward
+//     squared ReLU with pre_activation       a product into pre_activation, then relu_squared_forward
+//     GELU with an fp32 result, squared      sums in fp32, some rows at a time, then linear.cu's epilogue
+//     ReLU, unaligned bias or pre_activation
+//     the rest: bias, residual, GELU         one product, with cuBLASLt's epilogue; where cuBLASLt does not
+//                                            offer that, as in the row before
+//   linear_backward
+//     dx, with GELU in 16 bits               a product with DGELU
+//     dx, with another activation            a product, then gelu_backward or relu_squared_backward
+//     dx without one, dweight                a product
+//     dbias with dweight                     by dweight's product (BGRADB), and add_partial_sums where it is
+//                                            added to what is there
+//     dbias alone, or unaligned              column_sums, add_partial_sums
+//   matrix_product
+//     in strips (symmetric)                  a product for each strip, mirrored by matrix.cu
+//     the rest                               a product for the whole batch, or for each matrix where one
+//                                            would change bits
+//
+// A plan is found once per problem and kept as long as the device.
 // The terms are cuBLASLt's (column-major, D = alpha op(A) op(B) + beta C, then an epilogue); linear.cu and
 // matrix_product.cu map row-major tensors to them. matmul.cu explains how an algorithm is chosen, and why the
 // choice changes no bit.

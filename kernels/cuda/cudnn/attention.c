@@ -64,17 +64,25 @@ static bool is_possible(const struct cudnn_problem *problem) {
         .kind = (kind_of_call)                                                                               \
     }
 
-bool cudnn_forward_problem(const struct attention_forward_args *args, struct cudnn_problem *problem) {
+bool cudnn_forward_problem(const struct attention_forward_args *whole, struct cudnn_problem *problem) {
+    const struct attention_forward_args rotated = attention_of_rotated(whole), *args = &rotated;
     *problem = PROBLEM_OF(args, args->lse ? CUDNN_FORWARD_LSE : CUDNN_FORWARD);
-    return is_possible(problem) && !args->first && args->S == args->T && is_aligned(args->out) &&
-           is_aligned(args->q) && is_aligned(args->k) && is_aligned(args->v) && is_aligned(args->lse);
+    return args->kernel == ATTENTION_CUDNN && is_possible(problem) && !args->first && args->S == args->T &&
+           is_aligned(args->out) && is_aligned(args->q) && is_aligned(args->k) && is_aligned(args->v) &&
+           is_aligned(args->lse);
 }
 
-bool cudnn_backward_problem(const struct attention_backward_args *args, struct cudnn_problem *problem) {
+bool cudnn_backward_problem(const struct attention_backward_args *whole, struct cudnn_problem *problem) {
+    const struct attention_backward_args rotated = attention_backward_of_rotated(whole), *args = &rotated;
     *problem = PROBLEM_OF(args, CUDNN_BACKWARD);
-    return is_possible(problem) && !args->first && is_aligned(args->q) && is_aligned(args->k) &&
-           is_aligned(args->v) && is_aligned(args->out) && is_aligned(args->lse) && is_aligned(args->dout) &&
-           is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv);
+    return args->kernel == ATTENTION_CUDNN && is_possible(problem) && !args->first && is_aligned(args->q) &&
+           is_aligned(args->k) && is_aligned(args->v) && is_aligned(args->out) && is_aligned(args->lse) &&
+           is_aligned(args->dout) && is_aligned(args->dq) && is_aligned(args->dk) && is_aligned(args->dv);
+}
+
+bool cudnn_problem_of(enum operation operation, const void *args, struct cudnn_problem *problem) {
+    return (operation == OP_attention_forward && cudnn_forward_problem(args, problem)) ||
+           (operation == OP_attention_backward && cudnn_backward_problem(args, problem));
 }
 
 // ---- tensors

@@ -5,8 +5,8 @@
 #define ZERO_KERNELS_CUDA_CUDNN_ATTENTION_H
 
 #include "base/dtype.h"
+#include "kernels/attention.h"
 #include "kernels/cuda/cudnn/graph.h"
-#include "kernels/ops.h"
 
 // Elements between the positions, and between the sequences, of a tensor.
 struct cudnn_strides {
@@ -34,10 +34,13 @@ struct cudnn_attention {
     int32_t window;
 };
 
-// The problem of a call. Returns false for calls that cuDNN never gets: fp32, documents, T != S, T == 1,
-// tensors or rows that are not aligned to 16 bytes (NULL pointers are: workspace_bytes passes them).
+// The problem of a call, of its rotated queries and keys. Returns false for calls that cuDNN never gets:
+// those not for ATTENTION_CUDNN, fp32, documents, T != S, T == 1, tensors or rows that are not aligned to 16
+// bytes (NULL pointers are: workspace_bytes passes them).
 bool cudnn_forward_problem(const struct attention_forward_args *args, struct cudnn_problem *problem);
 bool cudnn_backward_problem(const struct attention_backward_args *args, struct cudnn_problem *problem);
+// The same for a call of any operation.
+bool cudnn_problem_of(enum operation operation, const void *args, struct cudnn_problem *problem);
 
 // What ./train plan assumes where there is no library to ask: at least what cuDNN 9 wants, which for the
 // backward pass is (B, H, T, T) of 16 bits with T rounded up to its tiles, and with K < H the gradients of k

@@ -51,26 +51,23 @@ cudnn_plan *find_plan(cudnns *all, const cudnn_problem &problem) {
     return plan;
 }
 
-cudnns *chosen(const struct device *device) {
-    cudnns *all = cuda_of(device)->cudnns;
-    return device->attention == ATTENTION_CUDNN && all && all->loaded ? all : nullptr;
+bool is_loaded(const struct device *device) {
+    const cudnns *all = cuda_of(device)->cudnns;
+    return all && all->loaded;
 }
 
 // The plan of a call of any operation; NULL where cuDNN does not compute it.
 const cudnn_plan *find_supported(struct device *device, enum operation operation, const void *args) {
     cudnn_problem problem;
-    cudnns *all = chosen(device);
-    bool possible = (operation == OP_attention_forward &&
-                     cudnn_forward_problem(static_cast<const attention_forward_args *>(args), &problem)) ||
-                    (operation == OP_attention_backward &&
-                     cudnn_backward_problem(static_cast<const attention_backward_args *>(args), &problem));
-    const cudnn_plan *plan = all && possible ? find_plan(all, problem) : nullptr;
-    return plan && plan->attention.supported ? plan : nullptr;
+    if (!is_loaded(device) || !cudnn_problem_of(operation, args, &problem))
+        return nullptr;
+    const cudnn_plan *plan = find_plan(cuda_of(device)->cudnns, problem);
+    return plan->attention.supported ? plan : nullptr;
 }
 
 // The plan of a call that cuDNN computes, ready to execute; NULL where the call is flash's.
 cudnn_plan *find_issuable(struct stream *stream, const cudnn_problem &problem) {
-    cudnn_plan *plan = find_plan(chosen(stream->device), problem);
+    cudnn_plan *plan = find_plan(cuda_of(stream->device)->cudnns, problem);
     return plan->attention.supported && plan->attention.workspace_bytes <= stream->workspace_bytes ? plan
                                                                                                    : nullptr;
 }
@@ -103,6 +100,7 @@ void shape_problems(const struct attention_shape *shape, cudnn_problem (&problem
     forward.K = backward.K = shape->K;
     forward.window = backward.window = shape->window;
     forward.D = backward.D = shape->D;
+    forward.kernel = backward.kernel = ATTENTION_CUDNN;
     forward.type = backward.type = shape->type;
     *possible =
         cudnn_forward_problem(&forward, &problems[0]) && cudnn_backward_problem(&backward, &problems[1]);
@@ -167,7 +165,7 @@ extern "C" enum status cuda_cudnn_forward(struct stream *stream, const struct at
                                           bool *issued) {
     cudnn_problem problem;
     cudnn_plan *plan = nullptr;
-    if (chosen(stream->device) && cudnn_forward_problem(args, &problem))
+    if (is_loaded(stream->device) && cudnn_forward_problem(args, &problem))
         plan = find_issuable(stream, problem);
     *issued = plan != nullptr;
     if (!plan)
@@ -181,7 +179,7 @@ extern "C" enum status cuda_cudnn_backward(struct stream *stream, const struct a
                                            bool *issued) {
     cudnn_problem problem;
     cudnn_plan *plan = nullptr;
-    if (chosen(stream->device) && cudnn_backward_problem(args, &problem))
+    if (is_loaded(stream->device) && cudnn_backward_problem(args, &problem))
         plan = find_issuable(stream, problem);
     *issued = plan != nullptr;
     if (!plan)

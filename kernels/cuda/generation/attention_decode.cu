@@ -152,16 +152,16 @@ template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
                                            int n_queries) {
         const head_lanes of(access.lane_bits, args.D / 2);
         const int n_groups = THREADS >> access.lane_bits;
-        const float *table = static_cast<const float *>(args.table);
+        const float *table = static_cast<const float *>(args.rope.table);
         // All groups take as many turns. Head -1 is the key.
         for (int first = -1; first < n_queries; first += n_groups) {
             const int head = first + static_cast<int>(of.group), query = min(head, n_queries - 1);
             const bool exists = head < n_queries;
             head_part<PAIRS> x =
                 load_head<PAIRS>(head < 0 ? from_key : from_queries + query * args.D, of, exists);
-            if (args.norm)
-                normalize(x, static_cast<const T *>(head < 0 ? args.k_weight : args.q_weight), args.epsilon,
-                          of);
+            if (args.rope.norm)
+                normalize(x, static_cast<const T *>(head < 0 ? args.rope.k_weight : args.rope.q_weight),
+                          args.rope.epsilon, of);
             // In each turn, from the cache: kept over all, they would not fit in registers on every GPU.
             const head_part<PAIRS> angles = load_angles<PAIRS>(table, static_cast<unsigned>(position), of);
             if (exists)
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(THREADS)
     const T *new_key = static_cast<const T *>(args.k) + b * args.k_stride + column;
     const T *new_value = static_cast<const T *>(args.v) + b * args.v_stride + column;
     const T *new_queries = static_cast<const T *>(args.q) + b * args.q_stride + q_column;
-    if (!args.table)
+    if (!args.rope.table)
         added.copy(new_key, new_queries, n_queries, D);
     else if (access.packed_pairs)
         added.template rotate<pack<T>::size>(args, access, length, new_key, new_queries, n_queries);
@@ -274,8 +274,8 @@ extern "C" enum status cuda_attention_decode(struct stream *stream,
                   attention_is_packed(D, args->cache_stride, args->cache_batch_stride, args->type);
     return with_type(args->type, [=](auto zero) {
         using T = decltype(zero);
-        const bool packed_pairs = packed && D / 2 % pack<T>::size == 0 && is_aligned(args->table) &&
-                                  is_aligned(args->q_weight) && is_aligned(args->k_weight);
+        const bool packed_pairs = packed && D / 2 % pack<T>::size == 0 && is_aligned(args->rope.table) &&
+                                  is_aligned(args->rope.q_weight) && is_aligned(args->rope.k_weight);
         const row_access access = {packed, packed_pairs,
                                    rope_lane_bits(D / 2, packed_pairs ? pack<T>::size : 1)};
         return with_width(D, [=](auto width) {

@@ -253,11 +253,6 @@ extern "C" enum status cuda_rope_forward(struct stream *stream, const struct rop
     });
 }
 
-extern "C" enum status cuda_qkv_forward(struct stream *stream, const struct qkv_forward_args *args) {
-    TRY(cuda_linear_forward(stream, &args->linear));
-    return cuda_rope_forward(stream, &args->rope);
-}
-
 extern "C" enum status cuda_rope_backward(struct stream *stream, const struct rope_backward_args *args) {
     TRY(check_heads(args));
     return with_type(args->type, [&](auto zero) {

@@ -241,9 +241,11 @@ static int launches_expected(int n_layer, bool further) {
 }
 
 static void check_launches(struct device *device, const struct gpt_config *config, enum dtype type,
-                           enum gpt_recompute recompute, bool further, int expected) {
+                           enum gpt_recompute recompute, bool further, enum attention_kernel attention,
+                           int expected) {
     struct gpt_options options = options_of(type, recompute, false);
     struct whole_model model;
+    options.attention = attention;
     whole_model_init(&model, config, device, &options, 0);
     whole_model_perturb(&model);
     struct unit_hooks hooks = {.context = &model,
@@ -269,10 +271,11 @@ static void test_launches_are_those_planned(void **state) {
         for (int further = 0; further < 2; further++)
             for (size_t i = 0; i < 2; i++)
                 check_launches(device, &deep_config, (enum dtype)type, recomputed[i], further,
+                               ATTENTION_FLASH,
                                type == DTYPE_F32 ? 0 : launches_expected(deep_config.n_layer, further));
-    check_launches(device, &llama_config, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, true, 0);
-    check_launches(device, &modern_config, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, false, 0);
-    check_launches(device, &modern_config, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, true, 0);
+    check_launches(device, &llama_config, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, true, ATTENTION_FLASH, 0);
+    check_launches(device, &modern_config, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, false, ATTENTION_FLASH, 0);
+    check_launches(device, &modern_config, DTYPE_BF16, RECOMPUTE_ELEMENTWISE, true, ATTENTION_FLASH, 0);
     device_close(device);
 }
 
@@ -291,8 +294,7 @@ static void test_launches_with_cudnn(void **state) {
     struct cudnn_support support;
     assert_ok(device->cudnn_support(device, &shape, &support));
     if (support.usable) {
-        device->attention = ATTENTION_CUDNN;
-        check_launches(device, &deep_config, options.type, options.recompute, true,
+        check_launches(device, &deep_config, options.type, options.recompute, true, ATTENTION_CUDNN,
                        launches_expected(n_layer, true) - n_layer);
     } else {
         print_message("skipped: cuDNN: %s\n", support.reason);
@@ -502,7 +504,7 @@ static void check_padding(struct device *device, const struct gpt_config *config
     // Two products of lm_head and, of a matrix of its own, a third.
     assert_int_equal(products_with(padded.gpt, OP_linear_forward, 2048), 1);
     assert_int_equal(products_with(padded.gpt, OP_linear_backward, 2048), config->untied ? 2 : 1);
-    plain.gpt->logits_columns = MANY_TOKENS;
+    plain.gpt->logits.columns = MANY_TOKENS;
     whole_model_perturb(&padded);
     whole_model_perturb(&plain);
     fill_beyond(&padded);

@@ -1,5 +1,6 @@
 // Models whose attention rotates queries as it loads them, and gradients as it stores them, on a GPU: no bit
-// differs from those that rotate in passes of their own, with one launch per block more. Runs on the
+// differs from those that rotate in passes of their own, with one launch per block more. These are for cuDNN,
+// whose library is not loaded here, so that the same kernels multiply. Runs on the
 // simulated GPU of tests/cudasim or on a real one; skipped without either.
 #include "tests/support/small_models.h"
 #include "tests/support/whole_model.h"
@@ -21,9 +22,15 @@ struct results {
 
 // A step, the logits of a sequence in one pass, and those of a prompt, more of it and single positions.
 static struct results results_of(struct device *device, const struct gpt_config *config, enum dtype type,
-                                 enum gpt_recompute recompute, bool documents) {
-    const struct gpt_options options = {
-        .type = type, .B = 2, .T = T, .recompute = recompute, .training = true, .mask_documents = documents};
+                                 enum gpt_recompute recompute, bool documents,
+                                 enum attention_kernel attention) {
+    const struct gpt_options options = {.type = type,
+                                        .B = 2,
+                                        .T = T,
+                                        .recompute = recompute,
+                                        .attention = attention,
+                                        .mask_documents = documents,
+                                        .training = true};
     const int sequence = 0;
     struct results results = {0};
     struct whole_model model;
@@ -51,11 +58,8 @@ static struct results results_of(struct device *device, const struct gpt_config 
 
 static void compare(struct device *device, const struct gpt_config *config, enum dtype type,
                     enum gpt_recompute recompute, bool documents) {
-    const int widest = device->rotating_attention;
-    struct results in_attention = results_of(device, config, type, recompute, documents);
-    device->rotating_attention = 0;
-    struct results apart = results_of(device, config, type, recompute, documents);
-    device->rotating_attention = widest;
+    struct results in_attention = results_of(device, config, type, recompute, documents, ATTENTION_FLASH);
+    struct results apart = results_of(device, config, type, recompute, documents, ATTENTION_CUDNN);
     assert_same_step(&in_attention.step, &apart.step);
     assert_memory_equal(in_attention.full, apart.full, sizeof apart.full);
     assert_memory_equal(in_attention.cached, apart.cached, sizeof apart.cached);
@@ -68,7 +72,7 @@ static void compare(struct device *device, const struct gpt_config *config, enum
 static void test_rotation_in_attention_changes_no_bit(void **state) {
     (void)state;
     struct device *device = device_for_test("cuda");
-    assert_true(device->rotating_attention >= 128);
+    assert_true(device->tensor_core_heads >= 128);
     for (int type = 0; type < N_COMPUTE_DTYPES; type++)
         for (int documents = 0; documents < 2; documents++) {
             compare(device, &llama, (enum dtype)type, RECOMPUTE_NONE, documents);

@@ -191,7 +191,8 @@ static void test_context_is_bounded(void **state) {
     for (size_t i = 0; i < sizeof bad_positions / sizeof *bad_positions; i++) {
         struct region_table table;
         region_table_init(&table);
-        const struct generator_options options = {DTYPE_F32, bad_positions[i], i > 2 ? 0 : 1, false};
+        const struct generator_options options = {DTYPE_F32, .positions = bad_positions[i],
+                                                  .sequences = i > 2 ? 0 : 1};
         assert_int_equal(generator_new(&model.params, &options, device, &table, &none), STATUS_INVALID);
         assert_null(none);
         status_clear();

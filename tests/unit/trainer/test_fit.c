@@ -45,6 +45,7 @@ static void fixture_init(struct fit_fixture *fixture, bool gpu, int world, const
                                                      .params = &fixture->params,
                                                      .type = DTYPE_BF16,
                                                      .device = fixture->device,
+                                                     .attention = ATTENTION_CUDNN,
                                                      .world = world,
                                                      .local_world = world},
                                             .given = &fixture->config,

@@ -39,6 +39,7 @@ static void fixture_init(struct fixture *fixture, int world, const char *train) 
                                                .params = &fixture->params,
                                                .type = DTYPE_BF16,
                                                .device = fixture->device,
+                                               .attention = ATTENTION_CUDNN,
                                                .world = world,
                                                .local_world = world};
 }

@@ -1,0 +1,39 @@
+// Matrix products of the CPU backend: which code computes which. The first row that fits counts.
+//
+//   operation, shape                          type   instruction set           by
+//   linear_forward, N <= CPU_SKINNY_ROWS      bf16   avx512_bf16               isa/skinny_gemm.c, pairs of
+//   bf16
+//                                             any    any                       the same, upcast to fp32
+//   matrix_product in strips (symmetric)      bf16   avx512_bf16               isa/symmetric_product.c, pairs
+//                                             any    any                       the same, upcast to fp32
+//   every other product                       bf16   amx                       isa/matmul.c, AMX's tiles
+//                                             fp32   any                       oneDNN (onednn.c)
+//                                             bf16   where device->fast_bf16   oneDNN, in bf16
+//                                             fp16   where oneDNN has it       oneDNN, in fp16
+//                                             bf16,  any                       oneDNN in fp32, of tiles that
+//                                             fp16                             isa/matmul.c upcasts
+//
+// Sums are fp32 in all of them. matmul.c divides every other product among the threads and into tiles, and
+// isa/matmul.c applies the epilogue, unless oneDNN can: of fp32 without an activation, and of weight
+// gradients.
+#ifndef ZERO_KERNELS_CPU_MATMUL_H
+#define ZERO_KERNELS_CPU_MATMUL_H
+
+#include "kernels/ops.h"
+
+#define CPU_SKINNY_ROWS 32
+
+// linear_forward of more rows than CPU_SKINNY_ROWS, linear_backward, and matrix_product of one matrix without
+// a strip.
+enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
+enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
+enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) MUST_CHECK;
+// Raise *bytes, from 0, to the workspace of a call.
+enum status cpu_linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
+                                         size_t *bytes) MUST_CHECK;
+enum status cpu_linear_backward_workspace(struct device *device, const struct linear_backward_args *args,
+                                          size_t *bytes) MUST_CHECK;
+enum status cpu_matrix_product_workspace(struct device *device, const struct matrix_product_args *args,
+                                         size_t *bytes) MUST_CHECK;
+
+#endif
