@@ -17,7 +17,7 @@
 #include "base/output.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "cli/text_model.h"
+#include "cli/model_flags.h"
 #include "data/text/input.h"
 #include "data/text/json_line.h"
 #include "data/text/sources.h"
@@ -25,7 +25,7 @@
 #include "infer/session.h"
 #include "infer/text_json.h"
 
-static struct session_options model = {.device = "auto"};
+static struct session_options model = {.device = "auto", .needs_tokenizer = true};
 static const char *prompt = NULL, *prompts_path = NULL, *field = NULL, *in_prefix = "", *in_suffix = "";
 static int64_t n_tokens = 128, n_samples = 1, batch = 16, top_k = 0, seed = 1, n_logprobs = -1;
 static double temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
@@ -605,11 +605,11 @@ static struct generator_options choose_options(const struct session *session, in
 static enum status generate(struct session *session, struct prompts *prompts) {
     struct generator *generator = NULL;
     int longest;
-    TRY(text_model_open(session, &model));
+    TRY(session_open(session, &model));
     TRY(encode_prompts(prompts, session, &longest));
     warn_of_long_prompts(session, prompts->n, longest);
     const struct generator_options options = choose_options(session, prompts->n, longest);
-    enum status status = text_model_load(session, &options, &generator);
+    enum status status = session_load_generator(session, &options, &generator);
     if (status == STATUS_OK)
         status = run_session(session, generator, &options, prompts);
     generator_delete(generator);

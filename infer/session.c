@@ -12,6 +12,8 @@ enum status session_open(struct session *session, const struct session_options *
     TRY(weights_bind(&session->weights, &session->params));
     TRY(weights_load_tokenizer(&session->weights, options->tokenizer, &session->tokenizer,
                                &session->identity));
+    if (options->needs_tokenizer && !session->tokenizer)
+        return FAIL(STATUS_INVALID, "%s has no tokenizer; give one with --tokenizer FILE", options->path);
     if (options->threads > 0)
         parallel_set_threads((int)options->threads);
     TRY(device_open(options->device, (int)options->threads, 0, &session->device));
@@ -66,6 +68,16 @@ enum status session_load(struct session *session) {
     for (int unit = 0; unit < session->params.n_units; unit++)
         TRY(load_unit(session, unit, region_data(table, chunk), region_data(table, staged)));
     weights_close(&session->weights);
+    return STATUS_OK;
+}
+
+enum status session_load_generator(struct session *session, const struct generator_options *options,
+                                   struct generator **generator) {
+    TRY(generator_new(&session->params, options, session->device, &session->memory.table, generator));
+    TRY(session_load(session));
+    TRY(generator_bind(*generator, &session->memory.table, &session->stream));
+    if (session->masks_documents)
+        generator_set_end_of_text(*generator, tokenizer_document_start(session->tokenizer));
     return STATUS_OK;
 }
 

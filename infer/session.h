@@ -6,7 +6,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "infer/weights.h"
 #include "kernels/region_memory.h"
-#include "model/gpt.h"
+#include "model/generate.h"
 #include "model/unsharded.h"
 
 struct session {
@@ -31,6 +31,7 @@ struct session_options {
     int64_t threads;       // like run.threads
     const char *tokenizer; // "" or NULL: the one that belongs to the weights. Another is refused
     const char *weights;   // "average", "latest" or NULL, as for weights_choose
+    bool needs_tokenizer;  // STATUS_INVALID without one
 };
 
 // Usage: session_open; add regions to session->memory.table (gpt_new, generator_new); session_load; bind them
@@ -38,6 +39,10 @@ struct session_options {
 // allocates the table's memory and reads the weights. session_close may follow a failure of either.
 enum status session_open(struct session *session, const struct session_options *options) MUST_CHECK;
 enum status session_load(struct session *session) MUST_CHECK;
+// For a model that writes text: adds a generator, loads the weights and binds it. The caller deletes it, also
+// after a failure.
+enum status session_load_generator(struct session *session, const struct generator_options *options,
+                                   struct generator **generator) MUST_CHECK;
 // Tells a gpt of such a model which token begins a document. STATUS_INVALID: there is no tokenizer.
 enum status session_mask_documents(const struct session *session, struct gpt *gpt) MUST_CHECK;
 void session_close(struct session *session);

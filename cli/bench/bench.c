@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/parallel.h"
 #include "cli/commands.h"
-#include "cli/text_model.h"
+#include "cli/model_flags.h"
 #include "kernels/cost.h"
 #include "kernels/ops.h"
 #include "kernels/region_memory.h"

@@ -20,10 +20,10 @@
 #include "base/signals.h"
 #include "base/utf8.h"
 #include "cli/commands.h"
+#include "cli/model_flags.h"
 #include "cli/serve/access.h"
 #include "cli/serve/http.h"
 #include "cli/serve/request.h"
-#include "cli/text_model.h"
 #include "infer/session.h"
 #include "infer/text_json.h"
 
@@ -34,7 +34,7 @@ EMBEDDED_FILE(cli_serve_page_html);
 #define IDLE_SECONDS  0.2
 #define SEND_SECONDS  2.0 // at the end, for answers that are complete
 
-static struct session_options model = {.device = "auto"};
+static struct session_options model = {.device = "auto", .needs_tokenizer = true};
 static struct access rules = {.host = "127.0.0.1"};
 static const char *model_name = NULL;
 static int64_t port = 8000, slots = 32, longest = 0, max_tokens = 0, max_texts = 128, max_queue = 256;
@@ -796,7 +796,7 @@ static void name_model(struct server *server) {
 
 static enum status load_model(struct server *server) {
     struct session *session = &server->session;
-    TRY(text_model_open(session, &model));
+    TRY(session_open(session, &model));
     int n_positions = session->params.config.n_positions;
     if (longest > n_positions)
         return FAIL(STATUS_INVALID, "train serve: --context is %lld, the model has %d positions",
@@ -805,7 +805,7 @@ static enum status load_model(struct server *server) {
                                                            .positions = longest ? (int)longest : n_positions,
                                                            .sequences = (int)slots,
                                                            .mask_documents = session->masks_documents};
-    TRY(text_model_load(session, &server->generator_options, &server->generator));
+    TRY(session_load_generator(session, &server->generator_options, &server->generator));
     server->batch_options = (struct batch_options){.generator = server->generator,
                                                    .stream = &session->stream,
                                                    .hooks = &session->hooks,

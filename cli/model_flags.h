@@ -1,12 +1,10 @@
-// What the commands share that run a trained model: the flags that name and place it, and its loading.
-#ifndef ZERO_CLI_TEXT_MODEL_H
-#define ZERO_CLI_TEXT_MODEL_H
+// Flags of the commands that run a trained model: rows of a table of flags (base/args.h) that name and place
+// it, for the members of a struct session_options.
+#ifndef ZERO_CLI_MODEL_FLAGS_H
+#define ZERO_CLI_MODEL_FLAGS_H
 
 #include "base/args.h"
-#include "infer/session.h"
-#include "model/generate.h"
 
-// Rows of a table of flags, for the members of a struct session_options.
 #define TOKENIZER_FLAG(tokenizer)                                                                            \
     { "--tokenizer", ARG_STRING, &(tokenizer), 0, 0, TOKENIZER_HELP }
 #define WEIGHTS_FLAG(weights)                                                                                \
@@ -19,11 +17,5 @@
 #define TOKENIZER_HELP "the tokenizer, where the model comes without one"
 #define WEIGHTS_HELP   "average or latest, of a checkpoint that has both (default: average)"
 #define THREADS_HELP   "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"
-
-// Opens a model that writes text. STATUS_INVALID: also where it has no tokenizer.
-enum status text_model_open(struct session *session, const struct session_options *options) MUST_CHECK;
-// Loads its weights into a generator, which the caller deletes, also after a failure.
-enum status text_model_load(struct session *session, const struct generator_options *options,
-                            struct generator **generator) MUST_CHECK;
 
 #endif
