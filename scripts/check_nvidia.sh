@@ -29,7 +29,7 @@ done
 
 if [ -e build/nvidia/lib/libcudnn.so.9 ]; then
   $CC -shared -fPIC -Wl,-soname,libcuda.so.1 -o "$work/libcuda.so.1" tests/nvidia/driver.c
-  $CC "${flags[@]}" -O1 -o "$work/judge_cudnn" tests/nvidia/judge_cudnn.c kernels/cuda/cudnn/*.c base/status.c -lm -ldl -lpthread
+  $CC "${flags[@]}" -O1 -o "$work/judge_cudnn" tests/nvidia/judge_cudnn.c kernels/cuda/cudnn/*.c kernels/attention.c base/status.c -lm -ldl -lpthread
   libraries=$(dirname "$(readlink -f build/nvidia/lib/libcudnn.so.9)")
   LD_LIBRARY_PATH=$work:$libraries:/usr/local/cuda/lib64 "$work/judge_cudnn" "$libraries/libcudnn.so.9"
 fi
