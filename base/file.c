@@ -122,7 +122,6 @@ int file_read_at(int descriptor, uint64_t offset, size_t bytes, void *out) {
     return 0;
 }
 
-// Reads until end of file, because pipes and files in /proc report no size.
 size_t file_read_start(const char *path, size_t bytes, void *out) {
     int descriptor;
     if (file_open_regular(path, O_RDONLY, &descriptor) != STATUS_OK) {
@@ -134,6 +133,7 @@ size_t file_read_start(const char *path, size_t bytes, void *out) {
     return n > 0 ? (size_t)n : 0;
 }
 
+// Reads until end of file, because pipes and files in /proc report no size.
 static enum status read_all(int descriptor, const char *path, size_t expected, size_t max_bytes, char **data,
                             size_t *bytes) {
     size_t capacity = expected + 1 > 4096 ? expected + 1 : 4096, length = 0;

@@ -46,7 +46,7 @@ void *buffer_find(const struct region_table *table, int index) {
 }
 
 static void list_buffer(struct buffer_list *buffers, int region, void *pointer) {
-    buffers->list = reallocate(buffers->list, (size_t)buffers->n + 1, sizeof *buffers->list);
+    RESERVE(buffers->list, buffers->n + 1, buffers->capacity);
     buffers->list[buffers->n++] = (struct listed_buffer){region, pointer};
 }
 

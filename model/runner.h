@@ -66,7 +66,7 @@ struct buffer_list {
         int region;
         void *pointer; // address of the pointer, which stays where it is
     } * list;
-    int n;
+    int n, capacity;
 };
 // Adds a region to the table and lists it for `pointer`, the address of a pointer. No-op for 0 elements.
 enum status buffer_add(struct buffer_list *buffers, struct region_table *table, enum region_kind kind,

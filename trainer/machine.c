@@ -131,13 +131,6 @@ static enum status choose_kernel(struct run *run, const struct checkpoint *resum
                             resumed ? resumed->attention.kernel : CONFIG_ATTENTION_AUTO, out);
 }
 
-static enum status may_use_cudnn(struct run *run, const struct checkpoint *resumed, bool *out) {
-    struct attention_choice choice;
-    TRY(choose_kernel(run, resumed, &choice));
-    *out = choice.kernel == CONFIG_ATTENTION_CUDNN;
-    return STATUS_OK;
-}
-
 static enum status refuse_kernel(const struct run *run, const struct checkpoint *resumed,
                                  const char *reason) {
     const char *source = run->config->source;
@@ -246,12 +239,13 @@ static enum status answer_of(struct run *run, const struct checkpoint *resumed, 
     struct device *device;
     uint64_t available[N_REGION_PLACES], limits[N_REGION_PLACES];
     const int64_t recorded = recorded_size(run, resumed);
-    bool keeps = false, by_cudnn;
+    struct attention_choice attention;
+    bool keeps = false;
     TRY(find_limits(run, available));
-    TRY(may_use_cudnn(run, resumed, &by_cudnn));
+    TRY(choose_kernel(run, resumed, &attention));
     device = cuda_device_plan();
     planned.device = device;
-    planned.attention = by_cudnn ? ATTENTION_CUDNN : ATTENTION_FLASH;
+    planned.attention = attention.kernel == CONFIG_ATTENTION_CUDNN ? ATTENTION_CUDNN : ATTENTION_FLASH;
     limits[REGION_HOST] = available[REGION_HOST];
     limits[REGION_DEVICE] = micro_batch_limit(available[REGION_DEVICE]);
     enum status status = recorded > 0 ? micro_batch_fits(&planned, available, recorded, &keeps) : STATUS_OK;
