@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Ends at once: an exit handler could allocate, and so could the log, which opens files.
+// Calls _exit without logging: exit handlers and the log could allocate again.
 static void *checked(void *memory, size_t n, size_t size) {
     if (memory)
         return memory;

@@ -1,15 +1,15 @@
-// Allocation that does not fail: tables, names, texts. Linux grants such memory and ends the process later
-// when it is not there, so a caller could not do anything about it. Where the system refuses all the same
-// (ulimit -v, a size that a broken file claims), these print one line with the bytes and end the process with
-// exit code 1. Buffers that grow with the model or the data are arenas (base/memory.h), which fail as other
-// things do. Any thread may call; free() frees.
+// Allocation that never returns NULL, for tables, names and texts. Linux overcommits: it grants such memory
+// and kills the process later when none is left, so callers cannot handle the failure anyway. If the system
+// does refuse (ulimit -v, a size claimed by a broken file), these functions print one line with the number of
+// bytes and exit with code 1. Buffers that grow with the model or the data are arenas (base/memory.h), which
+// return a status. Thread-safe. Free with free().
 #ifndef ZERO_BASE_ALLOC_H
 #define ZERO_BASE_ALLOC_H
 
 #include <stddef.h>
 
 void *allocate(size_t n, size_t size);                 // n x size bytes, zeroed; never NULL, also for 0 bytes
-void *reallocate(void *memory, size_t n, size_t size); // as realloc: what is new is not zeroed
+void *reallocate(void *memory, size_t n, size_t size); // like realloc: new bytes are not zeroed
 char *copy_string(const char *string);                 // NULL for NULL
 char *copy_bytes(const void *bytes, size_t n);         // with a NUL added
 

@@ -44,7 +44,7 @@ static enum status parse_bytes(const char *command, const struct arg *arg, const
     uint64_t bytes;
     char low[32], high[32];
     if (!text_read_bytes(text, &bytes))
-        return FAIL(STATUS_INVALID, "train %s: %s is \"%s\", expected a size, as in 24G, 512MiB or 80GB",
+        return FAIL(STATUS_INVALID, "train %s: %s is \"%s\", expected a size, such as 24G, 512MiB or 80GB",
                     command, arg->name, text);
     if ((double)bytes < arg->minimum || (double)bytes > arg->maximum)
         return FAIL(STATUS_INVALID, "train %s: %s is %s, expected from %s to %s", command, arg->name, text,

@@ -12,7 +12,7 @@
 enum arg_type { ARG_FLAG, ARG_INTEGER, ARG_NUMBER, ARG_BYTES, ARG_STRING, ARG_STRINGS };
 
 #define ARG_MOST_STRINGS 16
-struct arg_strings { // of a flag that may be given several times
+struct arg_strings { // the values of a flag that may be given several times
     const char *strings[ARG_MOST_STRINGS];
     int n;
 };

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// Declares a file: the array embedded_NAME has its bytes, with a NUL after the last one, which
-// embedded_NAME_bytes does not count.
+// Declares a file: the array embedded_NAME holds its bytes and a final NUL. embedded_NAME_bytes is its size
+// without the NUL.
 #define EMBEDDED_FILE(name)                                                                                  \
     extern const char embedded_##name[];                                                                     \
     extern const uint64_t embedded_##name##_bytes

@@ -1,5 +1,5 @@
-// Files by POSIX calls. Input that is absent or unreadable is STATUS_INVALID (the user named it); a failed
-// write is STATUS_FAILED (the environment).
+// Files, through POSIX calls. Absent or unreadable input is STATUS_INVALID, because the user named it; a
+// failed write is STATUS_FAILED, because the environment caused it.
 #include "base/file.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static enum status refuse_kind(const char *path, mode_t mode) {
 }
 
 // O_NONBLOCK, because opening a FIFO would block until its other end is opened. No effect on regular files.
-// Messages name `shown`: a temporary file is shown as the file that it is to become, which the user knows.
+// Messages name `shown`: for a temporary file the final file, which the user knows.
 static enum status open_shown(const char *path, const char *shown, int flags, int *descriptor) {
     const bool reads = (flags & O_ACCMODE) == O_RDONLY;
     struct stat info;
@@ -194,7 +194,8 @@ enum status file_read(const char *path, size_t max_bytes, char **data, size_t *b
 // ---- waiting for the disk
 
 static pthread_mutex_t disk_lock = PTHREAD_MUTEX_INITIALIZER;
-static char disk_path[1024]; // a copy: the caller's may be freed before the mark ends. "": no call is marked
+static char disk_path[1024]; // a copy, because the caller may free its path before the mark ends. "": no call
+                             // is marked
 static double disk_since_s;
 
 bool file_disk_begin(const char *path) {
@@ -234,8 +235,8 @@ enum status file_check_replaced(const char *path) {
     return refuse_kind(path, info.st_mode);
 }
 
-// The file that a link leads to, as rename(2) would replace the link itself: /dev/stdout, for one. A new
-// string.
+// Resolves symbolic links such as /dev/stdout, because rename(2) would replace the link itself. The caller
+// frees the string.
 static char *follow_links(const char *path) {
     struct stat info;
     char *target = lstat(path, &info) == 0 && S_ISLNK(info.st_mode) ? realpath(path, NULL) : NULL;
@@ -247,7 +248,7 @@ enum status file_writer_open(struct file_writer *writer, const char *path) {
     writer->temporary_path = file_path("%s.tmp-%ld", writer->path, (long)getpid());
     enum status status = file_check_replaced(path);
     if (status == STATUS_OK) {
-        unlink(writer->temporary_path); // of a process that was killed, or somebody's link
+        unlink(writer->temporary_path); // left by a killed process, or another user's link
         status = open_stream(writer->temporary_path, path, "wb", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW,
                              &writer->stream);
     }
@@ -285,7 +286,7 @@ enum status file_commit(struct file_writer *writer) {
     enum status status =
         writer->error ? FAIL(STATUS_FAILED, "cannot write %s: %s", writer->path, strerror(writer->error))
                       : STATUS_OK;
-    if (status == STATUS_OK) { // file_discard has nothing left to remove
+    if (status == STATUS_OK) { // nothing is left for file_discard to remove
         free(writer->temporary_path);
         writer->temporary_path = NULL;
     }
@@ -321,7 +322,7 @@ char *file_path(const char *format, ...) {
 
 // ---- locks
 
-// 0 or errno. Tries again for a moment, as file_is_locked holds the lock for an instant.
+// Returns 0 or errno. Retries for a moment, because file_is_locked holds the lock for an instant.
 static int lock_exclusively(int descriptor) {
     const struct timespec nap = {.tv_nsec = 10000000};
     for (int tries = 0; flock(descriptor, LOCK_EX | LOCK_NB) != 0; tries++) {
@@ -334,14 +335,14 @@ static int lock_exclusively(int descriptor) {
 
 enum status file_lock(const char *path, int *descriptor) {
     enum status opened = file_open_regular(path, O_RDWR | O_CREAT, descriptor);
-    if (opened != STATUS_OK) // cannot create the lock file: the user named an unsuitable folder
+    if (opened != STATUS_OK) // cannot create the lock file, because the user named an unsuitable folder
         return STATUS_INVALID;
     char owner[32] = {0};
     const int error = lock_exclusively(*descriptor);
     const ssize_t n = pread(*descriptor, owner, sizeof owner - 1, 0);
     if (error == 0 && n > 0 && strspn(owner, "0123456789\n") < (size_t)n) {
         file_unlock(descriptor);
-        return FAIL(STATUS_INVALID, "%s is a file of another program, expected none of that name", path);
+        return FAIL(STATUS_INVALID, "%s exists and is not a lock file of this program; move it away", path);
     }
     if (error != 0) {
         file_unlock(descriptor);

@@ -15,8 +15,8 @@
 #define NOT_READ "it is not read here"
 #define PACKED   "./train tokenize reads texts packed like this; to unpack it: "
 
-// In advice, {file} is the path of the file, {folder} that of its folder, {class} transformers' class of the
-// model there.
+// In `advice`, {file} stands for the file's path, {folder} for its folder's path, and {class} for the
+// transformers class of the model in that folder.
 static const struct {
     const char *is, *advice; // "VERB NOUN"
 } kinds[N_FILE_KINDS] = {
@@ -45,10 +45,10 @@ static const struct {
                              NOT_READ ": use {folder}/hellaswag_val.jsonl, which llm.c made it from"},
     [FILE_KIND_PYTORCH] =
         {"holds PyTorch's pickled weights",
-         "they can run code when they are read and are not read here. Convert them once: python3 -c 'from "
+         "reading them can run code, so they are not read here. Convert them once: python3 -c 'from "
          "transformers import {class}; {class}.from_pretrained(\"{folder}\")"
          ".save_pretrained(\"NEW\")', then use the folder NEW"},
-    [FILE_KIND_PICKLE] = {"is a Python pickle", "it can run code when it is read and is not read here"},
+    [FILE_KIND_PICKLE] = {"is a Python pickle", "reading it can run code, so it is not read here"},
     [FILE_KIND_NPY] =
         {"is a NumPy array (.npy)",
          "for token ids: python3 -c 'import numpy; "
@@ -106,7 +106,7 @@ static const struct {
     {PREFIX("ARROW1"), FILE_KIND_ARROW},
     {PREFIX("FEA1"), FILE_KIND_ARROW},
     {PREFIX("\xff\xff\xff\xff"),
-     FILE_KIND_ARROW}, // a stream, as Hugging Face's datasets keep; no id of any width
+     FILE_KIND_ARROW}, // a stream, as written by Hugging Face's datasets; cannot begin a list of token ids
     {PREFIX("\x89PNG\r\n\x1a\n"), FILE_KIND_PICTURE},
     {PREFIX("\xff\xd8\xff"), FILE_KIND_PICTURE}, // JPEG
     {PREFIX("GIF8"), FILE_KIND_PICTURE},
@@ -123,8 +123,8 @@ static const struct {
     {PREFIX("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9"), FILE_KIND_PYTORCH}, // torch.save before version 1.6
 };
 
-// A text may begin with the letters of a signature, but does not go on as files of that kind do. A PDF file
-// may be text as far as its start tells.
+// Text may begin with the letters of a signature, so for these kinds text is excluded. A PDF is the
+// exception: its start may be all text.
 static bool has_prefix(const char *start, size_t n, int i) {
     const size_t length = prefixes[i].n;
     return n >= length && memcmp(start, prefixes[i].bytes, length) == 0 &&
@@ -145,9 +145,9 @@ static enum file_kind kind_of_zip(const char *start, size_t n) {
                                                                 : FILE_KIND_ZIP;
 }
 
-// Protocol 2 to 5. The next opcodes tell a pickle from token ids of 2 bytes, which may start in the same way:
-// an empty dict, list or tuple with its memo, a mark or a global; from protocol 4 on a frame, whose length
-// has high bytes of zero.
+// Recognizes pickle protocols 2 to 5. Token ids of 2 bytes may start in the same way, so the next opcodes are
+// checked too. They must be an empty dict, list or tuple with its memo, a mark, or a global; from protocol 4
+// on, a frame whose length has zeros in its high bytes.
 static bool is_pickle(const char *start, size_t n) {
     if (n < 5 || (unsigned char)start[0] != 0x80 || start[1] < 2 || start[1] > 5)
         return false;
@@ -156,7 +156,7 @@ static bool is_pickle(const char *start, size_t n) {
     return n >= 11 && (unsigned char)start[2] == 0x95 && memcmp(start + 7, "\0\0\0\0", 4) == 0;
 }
 
-// The length of the header in 8 bytes, at most 100 MB, then JSON.
+// Safetensors: 8 bytes with the length of the header, at most 100 MB, then JSON.
 static bool is_safetensors(const char *start, size_t n) {
     uint64_t header = 0;
     if (n < 10)
@@ -183,13 +183,14 @@ static bool is_utf_16(const char *start, size_t n) {
     return true;
 }
 
-// A tar archive of POSIX or GNU, after the first file's name, mode, size and time.
+// POSIX and GNU tar archives have a signature after the first file's name, mode, size and time.
 static bool is_tar(const char *start, size_t n) {
     return n >= 262 && memcmp(start + 257, "ustar", 5) == 0;
 }
 
-// Characters beyond ASCII, all valid but for one that is cut at the end, and no zero byte: token ids and
-// packed data are not so by chance, whatever control characters there are.
+// UTF-8 with non-ASCII characters: all are valid, except that the last may be incomplete, and there is no
+// zero byte. Token ids and compressed data do not pass this test by chance, so control characters are
+// allowed.
 static bool is_utf_8(const char *start, size_t n) {
     const size_t valid = utf8_valid_bytes(start, n);
     bool has_high = false;
@@ -198,8 +199,8 @@ static bool is_utf_8(const char *start, size_t n) {
     return has_high && n - valid < 4 && !memchr(start, 0, valid);
 }
 
-// Text of an 8-bit encoding, and UTF-8 with damage, have hardly a control character; of packed data and of
-// ids an eighth are some.
+// Text in an 8-bit encoding, or damaged UTF-8, has almost no control characters. In compressed data and token
+// ids, about one byte in eight is a control character.
 static bool is_8_bit_text(const char *start, size_t n) {
     size_t n_control = 0;
     for (size_t i = 0; i < n; i++) {
@@ -247,7 +248,8 @@ const char *file_kind_name(enum file_kind kind) {
     return verb_end + 1;
 }
 
-// Adds the class that config.json names. Another class than the weights' makes a model of random weights.
+// Adds the model class that config.json names. With another class than that of the weights, transformers
+// would create a model with random weights.
 static void add_class(struct text *out, const char *folder) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
     char *path = file_path("%s/config.json", folder);

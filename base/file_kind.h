@@ -1,5 +1,5 @@
-// The kinds of files that users bring, recognized by their contents: one table for all commands and options.
-// A file of another kind than the expected one is then refused by name, with what to do.
+// The kinds of files that users pass, recognized by their contents: one table for all commands and options.
+// The message that refuses an unexpected kind names the kind and says what to do with such a file.
 #ifndef ZERO_BASE_FILE_KIND_H
 #define ZERO_BASE_FILE_KIND_H
 
@@ -10,12 +10,12 @@
 #include "base/status.h"
 
 enum file_kind {
-    FILE_KIND_UNKNOWN, // binary, or empty
-    FILE_KIND_SHARD,   // of this program, or of llm.c's GPT-2 or Llama 3
+    FILE_KIND_UNKNOWN, // binary or empty
+    FILE_KIND_SHARD,   // token ids of this program, or of llm.c for GPT-2 or Llama 3
     FILE_KIND_SAFETENSORS,
-    FILE_KIND_TEXT,        // UTF-8, as far as the start tells: also JSON and tokenizers
+    FILE_KIND_TEXT,        // UTF-8 in its first bytes; includes JSON and tokenizers
     FILE_KIND_TEXT_8_BIT,  // Latin-1 and the like; few control characters
-    FILE_KIND_TEXT_UTF_16, // or token ids of 2 bytes that are small: no start of a file tells them apart
+    FILE_KIND_TEXT_UTF_16, // or small 2-byte token ids, which look the same
     FILE_KIND_LLMC_MODEL,
     FILE_KIND_LLMC_LLAMA_MODEL,
     FILE_KIND_LLMC_TOKENIZER,
@@ -41,22 +41,22 @@ enum file_kind {
     N_FILE_KINDS
 };
 
-#define FILE_KIND_START_BYTES 4096 // of a file's start, to recognize it
+#define FILE_KIND_START_BYTES 4096 // from the start of a file, enough to recognize it
 
-// The kind of a file from its first n bytes: all of it, or at least FILE_KIND_START_BYTES.
+// The kind of a file, given its first n bytes: the whole file, or at least FILE_KIND_START_BYTES.
 enum file_kind file_kind_of(const char *start, size_t n);
 // The same for a regular file. FILE_KIND_UNKNOWN when it cannot be read; records no failure.
 enum file_kind file_kind_of_path(const char *path);
-// Whether it is text, in UTF-8 or another encoding.
+// Whether the kind is text, in UTF-8 or another encoding.
 bool file_kind_is_text(enum file_kind kind);
 
-// What a file of this kind is, as a noun: "PyTorch's pickled weights".
+// A noun for files of this kind: "PyTorch's pickled weights".
 const char *file_kind_name(enum file_kind kind);
-// What to do with a file of this kind, with its path and folder filled in; "" when there is nothing to say. A
-// new string.
+// Advice on what to do with a file of this kind, with its path and folder filled in; "" if there is none. The
+// caller frees the string.
 char *file_kind_advice(enum file_kind kind, const char *path);
 // STATUS_INVALID: "PATH is a model of llm.c, expected EXPECTED; ADVICE".
-//   more   "" or what else is known of the file: " (12 bytes)"
+//   more   "" or further facts about the file: " (12 bytes)"
 enum status file_kind_refuse(enum file_kind kind, const char *path, const char *more,
                              const char *expected) MUST_CHECK;
 

@@ -1,4 +1,4 @@
-// Folders, globs and lists of paths: the second half of base/file.h.
+// Folders, globs and lists of paths, declared in base/file.h.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -75,7 +75,7 @@ void file_remove_made(const char *path, size_t first_missing) {
 
 // Returns 0 or errno. Writes a byte too, because a full disk still accepts empty files.
 static int try_file(const char *path) {
-    unlink(path); // of a process that was killed
+    unlink(path); // left by a killed process
     int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (descriptor < 0)
         return errno;

@@ -1,5 +1,5 @@
-// The head of a file, which has no length of its own, is read in pieces that grow until it is whole; keys
-// and tensors then point into it. The machine is little-endian, as the format.
+// The head of a file does not state its length, so growing prefixes of the file are read until it is whole.
+// Keys and tensors then point into it. Assumes a little-endian machine, like the format.
 #include "base/gguf.h"
 
 #include <errno.h>
@@ -19,13 +19,13 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "GGUF files are read i
 
 #define FIRST_PIECE   ((uint64_t)1 << 20) // bytes
 #define LARGEST_HEAD  ((uint64_t)1 << 30)
-#define LEAST_KEY     13 // bytes: the length of a name, a type, a value
-#define LEAST_TENSOR  24 // bytes: the length of a name, its dimensions, type and offset
-#define MOST_PER_BYTE 32 // elements; no type has more
+#define LEAST_KEY     13 // bytes of the smallest key: the length of its name, its type, its value
+#define LEAST_TENSOR  24 // bytes of the smallest tensor: the length of its name, dimensions, type, offset
+#define MOST_PER_BYTE 32 // elements per byte; no type has more
 
 // ---- types
 
-// ggml's, by their numbers: elements and bytes of a block.
+// ggml's types by their numbers: elements and bytes per block.
 static const struct {
     const char *name;
     unsigned elements, bytes;
@@ -54,12 +54,13 @@ uint64_t gguf_type_bytes(uint32_t type, uint64_t n) {
 static const uint8_t key_bytes[N_GGUF_KEY_TYPES] = {
     [GGUF_KEY_U8] = 1,  [GGUF_KEY_I8] = 1,  [GGUF_KEY_U16] = 2, [GGUF_KEY_I16] = 2,
     [GGUF_KEY_U32] = 4, [GGUF_KEY_I32] = 4, [GGUF_KEY_F32] = 4, [GGUF_KEY_BOOL] = 1,
-    [GGUF_KEY_U64] = 8, [GGUF_KEY_I64] = 8, [GGUF_KEY_F64] = 8, // strings and arrays have lengths
+    [GGUF_KEY_U64] = 8, [GGUF_KEY_I64] = 8, [GGUF_KEY_F64] = 8, // strings and arrays state their lengths
 };
 
 // ---- the head, piece by piece
 
-// What of the file is in memory. `is_short`: something went beyond it, so that more must be read.
+// A reader of the prefix of the file that is in memory. `is_short`: a read went beyond the prefix, so more of
+// the file is needed.
 struct cursor {
     const char *at, *end;
     bool is_short;
@@ -102,7 +103,7 @@ static void take_strings(struct cursor *cursor, uint64_t n) {
         (void)take_string(cursor);
 }
 
-// How much of a name a message shows.
+// The number of bytes of a name that a message shows.
 static int shown(struct gguf_string name) {
     return name.n < 60 ? (int)name.n : 60;
 }
@@ -180,7 +181,8 @@ static enum status check_start(const struct gguf_file *file, struct cursor *curs
                 version > 0xffff ? ", big-endian" : "");
 }
 
-// Reads keys and tensors as far as the cursor goes. Counts cannot exceed what the bytes of the file hold.
+// Parses keys and tensors up to the cursor's end. Counts are checked against the file's size, which bounds
+// the allocations.
 static enum status parse(struct gguf_file *file, struct cursor *cursor) {
     TRY(check_start(file, cursor));
     const uint64_t n_tensors = take_u64(cursor), n_keys = take_u64(cursor);
@@ -224,15 +226,15 @@ static enum status read_at(const struct gguf_file *file, uint64_t offset, size_t
     return error ? FAIL(STATUS_FAILED, "cannot read %s: %s", file->path, strerror(error)) : STATUS_OK;
 }
 
-//   head_bytes   [out] up to the end of the descriptions of tensors
+//   head_bytes   [out] up to the end of the tensor descriptions
 static enum status read_head(struct gguf_file *file, uint64_t *head_bytes) {
     for (uint64_t piece = FIRST_PIECE;; piece *= 4) {
         const uint64_t n = piece < file->bytes ? piece : file->bytes;
         struct cursor cursor = {0};
         if (n > LARGEST_HEAD)
             return FAIL(STATUS_INVALID,
-                        "%s: its keys and descriptions of tensors have more than %" PRIu64 " bytes",
-                        file->path, LARGEST_HEAD);
+                        "%s: its keys and tensor descriptions have more than %" PRIu64 " bytes", file->path,
+                        LARGEST_HEAD);
         file->head = allocate((size_t)n, 1);
         TRY(read_at(file, 0, (size_t)n, file->head));
         cursor = (struct cursor){file->head, file->head + n, false};
@@ -242,8 +244,8 @@ static enum status read_head(struct gguf_file *file, uint64_t *head_bytes) {
             return STATUS_OK;
         forget(file);
         if (n == file->bytes)
-            return FAIL(STATUS_INVALID,
-                        "%s ends within its keys and descriptions of tensors: it was cut short", file->path);
+            return FAIL(STATUS_INVALID, "%s ends within its keys and tensor descriptions: it was cut short",
+                        file->path);
     }
 }
 
@@ -270,7 +272,7 @@ static enum status check_names(const struct gguf_file *file, const char *what, i
     qsort(names, (size_t)n, sizeof *names, compare_strings);
     for (int i = 1; i < n && status == STATUS_OK; i++)
         if (compare_strings(&names[i - 1], &names[i]) == 0)
-            status = FAIL(STATUS_INVALID, "%s: the %s \"%.*s\" is there twice", file->path, what,
+            status = FAIL(STATUS_INVALID, "%s: the %s \"%.*s\" appears twice", file->path, what,
                           shown(names[i]), names[i].bytes);
     free(names);
     return status;
@@ -324,7 +326,7 @@ enum status gguf_open(struct gguf_file *file, const char *path) {
 
 void gguf_close(struct gguf_file *file) {
     forget(file);
-    if (file->path && file->descriptor >= 0) // a zero-initialized one has no file
+    if (file->path && file->descriptor >= 0) // a zero-initialized struct has no open file
         close(file->descriptor);
     free(file->path);
     *file = (struct gguf_file){.descriptor = -1};
@@ -353,8 +355,8 @@ static enum status refuse_type(const struct gguf_file *file, const char *name, c
                 name, expected);
 }
 
-// The integer of any of the integer types, or element i of an array of them; false where it has another, or
-// does not fit.
+// Reads a key's integer, of any integer type, or element i of an array of integers. Returns false if the type
+// is another, or the value does not fit.
 static bool read_integer(const struct gguf_key *key, uint64_t i, int64_t *value) {
     uint64_t bits = 0;
     const size_t bytes = key_bytes[key->element_type];
@@ -389,7 +391,7 @@ enum status gguf_get_integer(const struct gguf_file *file, const char *name, int
         return STATUS_OK;
     if (!read_integer(key, 0, &read))
         return refuse_type(file, name, "an integer");
-    for (uint64_t i = 1; i < key->n; i++) { // of each layer
+    for (uint64_t i = 1; i < key->n; i++) { // one value per layer
         int64_t other = read;
         if (!read_integer(key, i, &other) || other != read)
             return FAIL(STATUS_INVALID,
@@ -458,7 +460,7 @@ enum status gguf_get_array(const struct gguf_file *file, const char *name, enum 
                : refuse_type(file, name, "a list");
 }
 
-// Whether the value is 0, false, empty, or a list of these.
+// Whether the value is 0, false, empty, or a list of such values.
 static bool is_zero(const struct gguf_key *key) {
     const char *at = key->data;
     while (at < key->end && *at == 0)

@@ -1,6 +1,6 @@
 // GGUF files (ggml, llama.cpp): a header, key-value pairs, descriptions of tensors, then their data.
-// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Versions 2 and 3, little-endian. Nothing of a
-// file is used before it is checked against the file's size. Written by base/gguf.h.
+// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Versions 2 and 3, little-endian. Every size and
+// offset in a file is checked against the file's size before use.
 #ifndef ZERO_BASE_GGUF_H
 #define ZERO_BASE_GGUF_H
 
@@ -14,7 +14,7 @@
 
 #define GGUF_MAGIC     "GGUF"
 #define GGUF_VERSION   3
-#define GGUF_ALIGNMENT 32 // of data, unless the key general.alignment says otherwise
+#define GGUF_ALIGNMENT 32 // of tensor data, unless the key general.alignment gives another
 #define GGUF_MOST_DIMS 4
 
 // Types of values in key-value pairs.
@@ -35,11 +35,11 @@ enum gguf_key_type {
     N_GGUF_KEY_TYPES
 };
 
-// Types of tensors, by ggml's numbers; there are more of them.
+// The tensor types used here, with ggml's numbers. ggml has more.
 enum gguf_type { GGUF_F32 = 0, GGUF_F16 = 1, GGUF_Q8_0 = 8, GGUF_BF16 = 30 };
-// "F32", "Q4_K"; of a number that is unknown "type 77".
+// "F32", "Q4_K"; "type 77" for an unknown number.
 const char *gguf_type_name(uint32_t type, char buffer[16]);
-// Bytes of n elements. 0: the type is unknown, or n is not a multiple of its blocks' elements.
+// Bytes of n elements. 0: the type is unknown, or n is not a multiple of its block size.
 uint64_t gguf_type_bytes(uint32_t type, uint64_t n);
 
 // Bytes within the file's head, not NUL-terminated.
@@ -53,9 +53,9 @@ int gguf_string_compare(struct gguf_string a, struct gguf_string b); // bytewise
 struct gguf_key {
     struct gguf_string name;
     enum gguf_key_type type;
-    enum gguf_key_type element_type; // of an array; else `type`
-    uint64_t n;                      // elements of an array; else 1
-    const char *data, *end;          // of the elements
+    enum gguf_key_type element_type; // of an array's elements; else `type`
+    uint64_t n;                      // number of an array's elements; else 1
+    const char *data, *end;          // the elements' bytes
 };
 
 struct gguf_tensor {
@@ -64,7 +64,7 @@ struct gguf_tensor {
     int n_dims;
     int64_t shape[GGUF_MOST_DIMS]; // outermost first
     uint64_t elements;
-    uint64_t offset, bytes; // of the data, in the file; bytes 0: of a type that is unknown
+    uint64_t offset, bytes; // of the data, in the file; bytes 0: unknown type
 };
 
 struct gguf_file {
@@ -79,15 +79,16 @@ struct gguf_file {
 };
 
 // STATUS_INVALID names the file and what is wrong: not a GGUF file, another version or byte order, cut short,
-// a key or tensor twice, data beyond the file's end or at an unaligned place, an overflowing shape.
+// a duplicate key or tensor, data beyond the file's end or at an unaligned offset, an overflowing shape.
 enum status gguf_open(struct gguf_file *file, const char *path) MUST_CHECK;
 void gguf_close(struct gguf_file *file);
 
 // The key of this name, or NULL.
 const struct gguf_key *gguf_find(const struct gguf_file *file, const char *name);
-// The value of a key; where the file does not have it, *value stays and *found, which may be NULL, is false.
-// STATUS_INVALID names the key: its value has another type (any integer type does, also for numbers, and for
-// an integer a list that repeats it for each layer), or is outside [least, most].
+// Read the value of a key. If the file does not have the key, *value is unchanged and *found (may be NULL) is
+// false. Any integer type is accepted for integers and for numbers. An integer may also be a list that
+// repeats the same value for each layer.
+// STATUS_INVALID, with the key's name: the value has another type, or is outside [least, most].
 enum status gguf_get_integer(const struct gguf_file *file, const char *name, int64_t least, int64_t most,
                              int64_t *value, bool *found) MUST_CHECK;
 enum status gguf_get_number(const struct gguf_file *file, const char *name, double *value,
@@ -96,14 +97,14 @@ enum status gguf_get_bool(const struct gguf_file *file, const char *name, bool *
                           bool *found) MUST_CHECK;
 enum status gguf_get_string(const struct gguf_file *file, const char *name, struct gguf_string *value,
                             bool *found) MUST_CHECK;
-// The key of an array with elements of this type; NULL where the file does not have it. STATUS_INVALID: it is
-// something else.
+// Finds the key of an array with elements of this type; *key is NULL if the file does not have it.
+// STATUS_INVALID: the key's value is something else.
 enum status gguf_get_array(const struct gguf_file *file, const char *name, enum gguf_key_type element_type,
                            const struct gguf_key **key) MUST_CHECK;
-// Warns, once for each file, of keys that begin with the prefix, are not 0, false or empty, and whose rest is
-// not among the words of `known`.
+// Warns, once per file, of unknown keys: those that begin with `prefix` and whose rest is not among the words
+// of `known`. Keys whose value is 0, false or empty are ignored.
 void gguf_warn_of_unknown(const struct gguf_file *file, const char *prefix, const char *known);
-// Elements of an array of strings, in order: *at begins at key->data, and is advanced.
+// Returns the next element of an array of strings and advances *at, which starts at key->data.
 struct gguf_string gguf_next_string(const char **at);
 // Element i of an array of i32 or f32.
 int32_t gguf_i32_at(const struct gguf_key *key, uint64_t i);
@@ -111,17 +112,16 @@ float gguf_f32_at(const struct gguf_key *key, uint64_t i);
 
 // The tensor of this name, or NULL.
 const struct gguf_tensor *gguf_find_tensor(const struct gguf_file *file, const char *name);
-// Reads bytes [first, first + n) of a tensor's data. STATUS_FAILED: the file was cut since it was opened, or
-// cannot be read.
+// Reads bytes [first, first + n) of a tensor's data. STATUS_FAILED: the file was truncated since it was
+// opened, or cannot be read.
 enum status gguf_read(const struct gguf_file *file, const struct gguf_tensor *tensor, uint64_t first,
                       size_t n, void *out) MUST_CHECK;
 
 // ---- writing
 
-// Writes GGUF files, version 3 (base/gguf.h): the data of each tensor is aligned to GGUF_ALIGNMENT bytes.
+// Writes GGUF files, version 3. The data of each tensor is aligned to GGUF_ALIGNMENT bytes.
 
-// Key-value pairs, in the order in which they were added. Zero-initialize; an allocation that fails is
-// reported by gguf_write.
+// Key-value pairs, in the order in which they were added. Zero-initialize.
 struct gguf_keys {
     struct text bytes;
     uint64_t n;
@@ -131,7 +131,7 @@ void gguf_add_u32(struct gguf_keys *keys, const char *key, uint32_t value);
 void gguf_add_f32(struct gguf_keys *keys, const char *key, float value);
 void gguf_add_bool(struct gguf_keys *keys, const char *key, bool value);
 void gguf_add_string(struct gguf_keys *keys, const char *key, const char *value);
-// An array: its elements follow, as many as announced.
+// An array: call gguf_begin_*, then gguf_put_* exactly n times.
 void gguf_begin_strings(struct gguf_keys *keys, const char *key, uint64_t n);
 void gguf_put_string(struct gguf_keys *keys, const char *bytes, size_t n);
 void gguf_begin_i32s(struct gguf_keys *keys, const char *key, uint64_t n);
@@ -139,8 +139,9 @@ void gguf_put_i32(struct gguf_keys *keys, int32_t value);
 void gguf_begin_f32s(struct gguf_keys *keys, const char *key, uint64_t n);
 void gguf_put_f32(struct gguf_keys *keys, float value);
 
-// Writes the file. Of a tensor, name, type and shape are read; `write` writes its data, as many bytes as they
-// make. The file appears under its name only when it is complete.
+// Writes the file, atomically: it appears under its name only when it is complete.
+//   tensors   name, type and shape of each are used
+//   write     called per tensor; writes its data, exactly gguf_type_bytes of them
 enum status gguf_write(const char *path, const struct gguf_keys *keys, const struct gguf_tensor *tensors,
                        int n_tensors,
                        enum status (*write)(void *context, int tensor, struct file_writer *writer),

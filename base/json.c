@@ -27,23 +27,23 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-// ---- what is wrong
+// ---- syntax errors
 
 static bool starts_word(char c) {
     return isalpha((unsigned char)c) || (unsigned char)c >= 0x80 || c == '_' || c == '\'';
 }
 
-// The last byte before `p` that is no space; NUL if there is none.
+// The last non-space byte before `p`; NUL if there is none.
 static char before(const char *text, const char *p) {
     while (p > text && is_space(p[-1]))
         p--;
     return p > text ? p[-1] : '\0';
 }
 
-// What is probably wrong where the parser gave up. Moves `at` to the mistake.
+// Describes the likely mistake near the place where the parser gave up. Moves `at` to the mistake.
 static const char *find_mistake(const char *text, const char *end, const char **at) {
     const char *p = *at;
-    // cJSON points behind the first byte of something that should be a key.
+    // Where a key is expected, cJSON points behind the first byte of what it found.
     if (p > text && (starts_word(p[-1]) || strchr("/#,}", p[-1]))) {
         const char last = before(text, p - 1);
         p -= last == ',' || (last == '{' && p[-1] != '}');
@@ -115,8 +115,8 @@ void json_blank_extensions(char *text, size_t length) {
 
 // ---- places
 
-// Counts the keys before `item`, itself included, in the order of the text. Returns whether `item` was
-// reached.
+// Adds to *n the number of keys up to `item`, itself included, in the order of the text. Returns whether
+// `item` was reached.
 static bool count_keys(const cJSON *node, const cJSON *item, size_t *n) {
     *n += node->string != NULL;
     if (node == item)
@@ -153,7 +153,7 @@ static int by_key(const void *a, const void *b) {
     return strcmp((*(const cJSON *const *)a)->string, (*(const cJSON *const *)b)->string);
 }
 
-// What json_parse checks once it is a tree.
+// A parsed text and its tree, for the checks of json_parse.
 struct parsed {
     const char *text;
     size_t length;

@@ -14,8 +14,9 @@ enum status json_parse(const char *text, size_t length, const char *source, cJSO
 // Line, from 1, of an item's key in the text that `root` was parsed from. 0: the item has no key, or is not
 // below `root`.
 size_t json_line(const char *text, size_t length, const cJSON *root, const cJSON *item);
-// STATUS_INVALID, with line, column and what is probably wrong, where cJSON gave up at `at`. For a text that
-// is itself a line of a file, `line` is its number; else 1.
+// Fails with STATUS_INVALID; the message has line, column and the likely mistake.
+//   at     where cJSON gave up
+//   line   number of the text's first line in its file: above 1 if the text is a single line of a file
 enum status json_syntax_error(const char *text, size_t length, const char *at, const char *source,
                               uint64_t line);
 // Overwrites with blanks what Hjson allows beyond JSON: comments (//, # and /* */) and commas before a
@@ -34,9 +35,9 @@ enum status json_get_array(const cJSON *object, const char *key, const char *sou
 enum status json_get_object(const cJSON *object, const char *key, const char *source,
                             const cJSON **out) MUST_CHECK;
 
-// Warns, once for each file, of an object's members that are not null and not among the words of `known`:
-// what a reader does not know it may read as something else. An object of another type, or NULL, has none.
-//   source   of the object, for the message
+// Warns, once per file, of an object's members that are not among the words of `known` and not null: ignoring
+// them may misread the file. Does nothing if `object` is NULL or not an object.
+//   source   names the object in the message
 void json_warn_of_unknown(const cJSON *object, const char *known, const char *source);
 
 // Appends `string` as a JSON string: quoted and escaped.

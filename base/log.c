@@ -18,10 +18,10 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static enum log_level shown = LOG_INFO;
 static FILE *log_file;
-static char held[8192]; // the first lines from before log_file was opened; of more, the file lacks the rest
+static char held[8192]; // lines from before log_file was opened; lines that do not fit are not in the file
 static size_t held_length;
-static bool live;          // the progress line is on the terminal
-static size_t live_length; // of it, in columns
+static bool live;          // the terminal shows the progress line
+static size_t live_length; // of the progress line, in columns
 
 void log_set_level(enum log_level level) {
     shown = level;
@@ -33,7 +33,7 @@ static void erase_live(void) {
     live = false;
 }
 
-// To the file, or to what it will begin with.
+// Writes to the log file; before it is open, to `held`.
 static void write_line(const char *prefix, const char *message) {
     char line[STATUS_MESSAGE_BYTES + 64], stamp[32];
     time_t now = time(NULL);
@@ -55,10 +55,10 @@ static void add_message(enum log_level level, const char *prefix, const char *fo
     pthread_mutex_lock(&lock);
     if (level <= shown) {
         erase_live();
-        struct text visible = {0}; // messages quote files, and samples are what a model wrote
+        struct text visible = {0}; // without control characters, which quoted files and samples may have
         if (isatty(STDERR_FILENO))
             utf8_add_visible(&visible, message, strlen(message), NULL);
-        fprintf(stderr, "%s%s\n", prefix, visible.data ? visible.data : message); // at once: lines stay whole
+        fprintf(stderr, "%s%s\n", prefix, visible.data ? visible.data : message); // one call: whole lines
         text_free(&visible);
     }
     write_line(prefix, message);
@@ -78,7 +78,7 @@ LOG_FUNCTION(log_info, LOG_INFO, "")
 LOG_FUNCTION(log_debug, LOG_DEBUG, "")
 
 void log_warning_once(const char *format, ...) {
-    static uint64_t logged[64]; // hashes; when it is full, messages are repeated
+    static uint64_t logged[64]; // hashes; once it is full, further messages are logged every time
     static int n;
     char message[STATUS_MESSAGE_BYTES];
     uint64_t hash = 14695981039346656037u; // FNV-1a

@@ -29,7 +29,7 @@ static uint64_t number_in(const char *path, const char *key, uint64_t otherwise)
     return found;
 }
 
-// What is left below a group's limit. Page cache counts as free, because the kernel can drop it.
+// The bytes left below a control group's limit. Page cache counts as free, because the kernel can drop it.
 static uint64_t left_in_group(const char *group, const char *limit_name, const char *usage_name) {
     char path[LONGEST_PATH + 64];
     snprintf(path, sizeof path, "%s/%s", group, limit_name);
@@ -44,8 +44,8 @@ static uint64_t left_in_group(const char *group, const char *limit_name, const c
     return limit > used ? limit - used : 0;
 }
 
-// This process's group, from a line such as "0::/user.slice/job" (mark "0::") or "9:memory:/job" (":memory:")
-// in /proc/self/cgroup.
+// This process's control group, from a line such as "0::/user.slice/job" (mark "0::") or "9:memory:/job"
+// (":memory:") in /proc/self/cgroup.
 static void own_group(const char *proc, const char *mark, char *group, size_t size) {
     char path[LONGEST_PATH], line[LONGEST_PATH];
     snprintf(path, sizeof path, "%s/self/cgroup", proc);
@@ -65,7 +65,7 @@ static uint64_t smaller(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-// The least that is left in the process's own group or in any around it, up to the root.
+// The smallest number of bytes left in the process's own control group or any of its ancestors.
 static uint64_t left_in_groups(const char *proc, const char *groups, const char *mark, const char *limit_name,
                                const char *usage_name) {
     char path[LONGEST_PATH], group[LONGEST_PATH];
@@ -141,8 +141,8 @@ enum status arena_init(struct arena *arena, size_t bytes, const char *purpose) {
             "%s: the system refused %s of memory; ./train plan CONFIG.json --fit finds settings that need "
             "less, and ulimit -v shows the limit of a process",
             purpose, wanted);
-    // Unmap what precedes the first huge page boundary and what follows the last page needed. The rest that
-    // does not fill a huge page has small ones, so that no more memory is used than was planned.
+    // Unmap the memory before the first huge-page boundary and after the last page needed. The end of the
+    // arena that does not fill a huge page uses small pages, so that no more memory is used than planned.
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t before = -(uintptr_t)base & (HUGE_PAGE_BYTES - 1);
     size_t kept = (bytes + page - 1) / page * page;

@@ -9,11 +9,11 @@
 
 #include "base/status.h"
 
-// Each is UINT64_MAX when there is no limit, or the system does not report it.
+// Each returns UINT64_MAX if there is no limit, or the system does not report it.
 uint64_t memory_available_bytes(void);
-uint64_t memory_available_to_each(int n_processes); // of as many on this machine, with the same limits
+uint64_t memory_available_to_each(int n_processes); // per process, for n on this machine
 uint64_t memory_available_on_machine(void);         // shared by all processes of the machine or control group
-uint64_t memory_address_space_left(void);           // of this process, below the limit of ulimit -v
+uint64_t memory_address_space_left(void);           // for this process, below the limit of ulimit -v
 // For tests: reads from these folders instead of /proc and /sys/fs/cgroup.
 uint64_t memory_available_in(const char *proc, const char *groups);
 
@@ -28,7 +28,7 @@ struct arena {
     size_t mapped_bytes;
 };
 
-// Maps `bytes` of zeroed memory; 0 maps nothing. STATUS_FAILED when they exceed the available memory, or the
+// Maps `bytes` of zeroed memory; 0 maps nothing. STATUS_FAILED: `bytes` exceeds the available memory, or the
 // system refuses. The message starts with `purpose` ("activations").
 enum status arena_init(struct arena *arena, size_t bytes, const char *purpose) MUST_CHECK;
 void arena_free(struct arena *arena);

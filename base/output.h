@@ -1,6 +1,6 @@
 // Standard output with error checking: a program that could not write all its output exits with a failure.
-// What models and files may contain is printed by these functions, which show it to a terminal without its
-// control characters (utf8_add_visible). Files and pipes get all bytes as they are.
+// Print text from models and files with these functions: on a terminal they replace control characters
+// (utf8_add_visible). Files and pipes get all bytes unchanged.
 #ifndef ZERO_BASE_OUTPUT_H
 #define ZERO_BASE_OUTPUT_H
 
@@ -18,10 +18,10 @@ enum status output_close(void) MUST_CHECK;
 enum status output_flush(void) MUST_CHECK;
 // Writes and flushes, for text that is streamed as it is generated. STATUS_STOPPED when the pipe is closed.
 enum status output_write(const char *bytes, size_t n_bytes) MUST_CHECK;
-// Prints a text, and frees it.
+// Prints a text and frees it.
 void output_text(struct text *text);
 void output_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// To any stream. False: it failed.
+// Writes to any stream. Returns false if the write failed.
 bool output_to(FILE *stream, const char *bytes, size_t n_bytes);
 
 #endif

@@ -1,7 +1,7 @@
-// Each worker has a ticket, which the caller raises to give it a part, and two answers: `taken` follows the
-// ticket when the worker, or the caller in its place, has taken the part, and `done` when the worker has
-// finished it. All three only count up, so a worker that wakes late finds that its part was taken, and goes
-// back to waiting.
+// Each worker has three counters. The caller increments `ticket` to offer the worker a part. The worker, or
+// the caller in its place, sets `taken` to the ticket to take the part. The worker increments `done` when it
+// has finished a part. Counters only grow, so a worker that wakes late sees that its part was taken and waits
+// again.
 #include "base/parallel.h"
 
 #include <linux/futex.h>
@@ -21,7 +21,7 @@
 #define CACHE_LINE      64
 #define LONGEST_SPIN_S  200e-6 // an idle machine's waits are shorter
 #define SHORTEST_SPIN_S 2e-6   // about what going to sleep and being woken costs
-#define SPINS_PER_LOOK  8      // pauses between two looks at the clock
+#define SPINS_PER_LOOK  8      // pauses between two readings of the clock
 
 // A word that one thread waits for and another changes.
 struct signal_word {
@@ -33,29 +33,29 @@ struct team;
 struct worker {
     _Alignas(CACHE_LINE) struct signal_word ticket; // written by the caller
     atomic_uint taken;
-    unsigned n_taken; // parts that the worker, not the caller, has taken: what `done` will be; of the caller
+    unsigned n_taken; // parts taken by the worker, not by the caller: the final value of `done`. Caller only
     _Alignas(CACHE_LINE) struct signal_word done; // written by the worker
     struct team *team;
     pthread_t thread;
     int part;
 };
 
-// The workers of one calling thread, and what they run now.
+// The workers of one calling thread, and the function that they run now.
 struct team {
     parallel_function *function;
     const void *context;
     int n_parts;
     struct worker **workers; // (n_workers); worker i runs part i + 1
     int n_workers;
-    bool refused; // the system did not create a thread: no more are tried
+    bool refused; // the system refused to create a thread; do not try again
     atomic_bool stopping;
 };
 
 static atomic_int default_threads; // 0: not set
 static _Thread_local struct team team;
-static _Thread_local bool inside;                    // a part: what it divides runs on its thread alone
+static _Thread_local bool inside; // true within a part: nested parallel_run calls run on this thread alone
 static _Thread_local double spin_s = LONGEST_SPIN_S; // of the next wait
-static pthread_key_t ending; // whose destructor stops the workers of a thread that ends
+static pthread_key_t ending; // its destructor stops the workers of a calling thread that ends
 static pthread_once_t key_made = PTHREAD_ONCE_INIT;
 
 // ---- waiting
@@ -64,8 +64,8 @@ static bool has_changed(const struct signal_word *word, unsigned from) {
     return atomic_load_explicit(&word->value, memory_order_acquire) != from;
 }
 
-// Spins until the value differs from `from`, for at most spin_s after the first look at the clock, which it
-// puts in *began (0: it ended before). Returns whether the value differs.
+// Spins until the value differs from `from`, for at most spin_s. Returns whether the value differs.
+//   began   [out] the first reading of the clock, from which spin_s counts; 0: the value changed before
 static bool spin_while(const struct signal_word *word, unsigned from, double *began) {
     for (*began = 0;;) {
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
@@ -90,8 +90,8 @@ static void sleep_while(struct signal_word *word, unsigned from) {
     }
 }
 
-// Waits until the value differs from `from`. Spinning pays if the wait is short; so a short wait, spun or
-// slept through, lets the next one spin longer, and a long one halves it.
+// Waits until the value differs from `from`. Spinning pays only if the wait is short. So a short wait,
+// spinning or asleep, lengthens the next spin, and a long wait halves it.
 static void wait_while(struct signal_word *word, unsigned from) {
     double began;
     bool is_short = spin_while(word, from, &began);
@@ -103,7 +103,7 @@ static void wait_while(struct signal_word *word, unsigned from) {
     spin_s = next > LONGEST_SPIN_S ? LONGEST_SPIN_S : next < SHORTEST_SPIN_S ? SHORTEST_SPIN_S : next;
 }
 
-// Adds one, and wakes the thread that waits for it.
+// Increments the value and wakes the thread that waits for it.
 static void change(struct signal_word *word) {
     atomic_fetch_add(&word->value, 1);
     if (atomic_load(&word->sleeping) && atomic_exchange(&word->sleeping, 0))
@@ -112,7 +112,7 @@ static void change(struct signal_word *word) {
 
 // ---- workers
 
-// Takes the part of a ticket. False if the other one, caller or worker, has taken it.
+// Takes the part of a ticket. Returns false if the other side (caller or worker) has taken it.
 static bool take(struct worker *worker, unsigned ticket) {
     unsigned before = ticket - 1;
     return atomic_compare_exchange_strong(&worker->taken, &before, ticket);
@@ -150,7 +150,7 @@ static void make_key(void) {
     pthread_key_create(&ending, stop_workers);
 }
 
-// A handler must not run on a thread that computes (base/signals.c says why).
+// Workers block signals, because a handler must not run on a compute thread (see base/signals.c).
 static bool start(struct worker *worker) {
     sigset_t blocked, before;
     sigfillset(&blocked);
@@ -190,7 +190,7 @@ static void need_workers(int n) {
 
 // ---- running
 
-// Waits for the worker's part, or takes it, where it may. Returns whether it took it.
+// Waits until the worker has finished its part, or takes the part if may_take. Returns whether it took it.
 static bool finish_or_take(struct worker *worker, bool may_take) {
     if (may_take && take(worker, atomic_load_explicit(&worker->ticket.value, memory_order_relaxed)))
         return true;

@@ -1,10 +1,10 @@
 // Threads that work together: parallel_run divides a piece of work into parts, one per thread, and returns
-// when all parts are done, as an OpenMP parallel region does. It differs from OpenMP where a machine is
-// shared:
+// when all parts are done, as an OpenMP parallel region does. It differs from OpenMP on machines shared with
+// other processes:
 // - A thread that waits spins briefly, then sleeps, so that its core is free for others. How long it spins
-//   follows from how its last waits went.
-// - Where a thread has not started its part, because other processes keep its core busy, the caller runs that
-//   part too.
+//   adapts to the length of its last waits.
+// - If a thread has not started its part when the caller is done, because other processes keep its core busy,
+//   the caller runs that part too.
 //
 // A part is one number: what it computes, and in which order, must follow from (part, n_parts) only, never
 // from the thread that runs it. Parts must not wait for each other.
@@ -16,18 +16,18 @@
 typedef void parallel_function(const void *context, int part, int n_parts);
 
 // Calls function(context, part, n_parts) once for each part in [0, n_parts), and returns when all have
-// returned. What they wrote is visible to the caller. The calling thread runs part 0 and those that no other
-// thread has started; each calling thread has workers of its own, created when first needed (if the system
-// refuses one, the caller runs its parts). Within a part, parallel_run runs on the calling thread alone.
-// Workers block all signals but those of errors (SIGSEGV, SIGBUS, SIGFPE, SIGILL).
+// returned. What they wrote is visible to the caller. The calling thread runs part 0 and the parts that no
+// other thread has started. Each calling thread has its own workers, created when first needed; if the system
+// refuses to create one, the caller runs its parts. Within a part, parallel_run runs on the calling thread
+// alone. Workers block all signals except those for errors (SIGSEGV, SIGBUS, SIGFPE, SIGILL).
 void parallel_run(int n_parts, parallel_function *function, const void *context);
 
-// The same with part i on worker i, always: for what belongs to a thread, as its CPU affinity. Parts whose
-// thread the system refused are left out.
+// Like parallel_run, but part i always runs on worker i, for per-thread settings such as CPU affinity. Parts
+// whose thread could not be created are skipped.
 void parallel_run_on_each(int n_threads, parallel_function *function, const void *context);
 
-// The number of threads for work that has no device: what parallel_set_threads said last, before that
-// processors_threads(processors_usable()). Warns of more threads than processors.
+// The number of threads for work without a device: the last value given to parallel_set_threads, or else
+// processors_threads(processors_usable()). Warns if there are more threads than processors.
 int parallel_threads(void);
 void parallel_set_threads(int n);
 

@@ -1,4 +1,4 @@
-// CPUs from Linux's affinity mask and control groups; caches from hwloc's topology.
+// CPUs from Linux's affinity mask and control groups; caches and memory nodes from hwloc's topology.
 #include "base/processors.h"
 
 #include <hwloc.h>
@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 
-// At least 1, and not more than a limit above 0.
+// Clamps to at least 1 and at most `limit`; a limit of 0 is none.
 static int within(int processors, int limit) {
     processors = limit > 0 && limit < processors ? limit : processors;
     return processors < 1 ? 1 : processors;
@@ -33,7 +33,7 @@ static int quota_processors(void) {
 
 void processors_get_mask(struct processors_mask *mask) {
     cpu_set_t allowed;
-    // Unknown with more CPUs than a cpu_set_t holds.
+    // The call fails on machines with more CPUs than a cpu_set_t holds.
     const bool is_known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
     const long online = sysconf(_SC_NPROCESSORS_ONLN);
     *mask = (struct processors_mask){0};
@@ -82,8 +82,8 @@ void processors_warn_of_ranks(int n_ranks, int n_threads, int n) {
             n_ranks, n_threads, n_threads == 1 ? "" : "s", n, n == 1 ? "" : "s");
 }
 
-// OMP_NUM_THREADS, which many launchers and users set for all their programs; of a list ("4,2"), the first. 0
-// when it is not set. Anything else is ignored, with a warning.
+// The value of OMP_NUM_THREADS, which many launchers and users set for all programs. The first of a list
+// ("4,2"); 0 if it is not set. Invalid values are ignored with a warning.
 static int requested_threads(void) {
     enum { MOST_THREADS = 4096 };
     static atomic_flag warned = ATOMIC_FLAG_INIT;

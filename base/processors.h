@@ -9,18 +9,18 @@
 
 #include "base/status.h"
 
-// In this process's affinity mask, within the quota; at least 1.
+// The number of CPUs in this process's affinity mask, limited by the quota; at least 1.
 int processors_usable(void);
 // An affinity mask, a bit per CPU.
 struct processors_mask {
     uint64_t words[16];
 };
 void processors_get_mask(struct processors_mask *mask);
-// How processes of one machine divide its CPUs: one that k of the masks have counts 1/k for each of them.
-// Within the quota, which they share.
+// The CPUs for each process of one machine, within the quota that they share. A CPU that is in k of the masks
+// counts 1/k for each of the k processes.
 //   masks     (n) of all of the processes
 //   together  [out] CPUs that any of them may use; at least 1
-// Returns those of process `index`; at least 1.
+// Returns the number of CPUs for process `index`; at least 1.
 int processors_divide(const struct processors_mask *masks, int n, int index, int *together);
 // Threads for a process that has n processors: OMP_NUM_THREADS if set, else n; at least 1.
 int processors_threads(int n);
@@ -31,8 +31,8 @@ void processors_warn_of_ranks(int n_ranks, int n_threads, int n);
 // Total size of the machine's last-level caches in bytes; 0 when unknown.
 size_t processors_cache_bytes(void);
 
-// To be called between two looks at a word that another thread writes: leaves the core's units to that thread
-// where they share it.
+// Call this between two polls of a word that another thread writes: it frees the core's execution units for a
+// thread on the same core.
 static inline void processor_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

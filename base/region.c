@@ -1,4 +1,5 @@
-// Only rows, no buffers: sizes are summed as regions are added, so a plan needs memory for the table alone.
+// The table holds rows, not buffers. Sizes are summed as regions are added, so a plan needs memory for the
+// table only.
 #include "base/region.h"
 
 #include <stdarg.h>
@@ -55,7 +56,7 @@ void region_table_bind(struct region_table *table, enum region_kind kind, enum r
     for (int i = 0; i < table->n_regions; i++) {
         struct region *region = &table->regions[i];
         if (region->kind == kind && region->place == place && !region->external)
-            region->data = base ? (char *)base + region->offset : NULL; // an empty kind has no arena
+            region->data = base ? (char *)base + region->offset : NULL; // a kind without bytes has no arena
     }
 }
 

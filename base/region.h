@@ -16,7 +16,7 @@
     X(REGION_GRADS, "grads")                 /* gradients, fp32 */                                           \
     X(REGION_MASTER, "master")               /* fp32 weights, where the compute type is narrower */          \
     X(REGION_MOMENTS, "moments")             /* optimizer state */                                           \
-    X(REGION_AVERAGE, "average")             /* of the weights: train.ema */                                 \
+    X(REGION_AVERAGE, "average")             /* average of the weights: train.ema */                         \
     X(REGION_COMMUNICATION, "communication") /* gathered units, gradients to reduce, exchange buffers */     \
     X(REGION_ACTIVATIONS, "activations")     /* saved by forward for backward */                             \
     X(REGION_LOGITS, "logits")               /* lm_head and loss, one tile of rows at a time */              \
@@ -31,7 +31,7 @@ enum region_place { REGION_HOST, REGION_DEVICE, N_REGION_PLACES };
 
 #define REGION_ALIGNMENT 256 // bytes; each region starts at a multiple of it
 
-// n, up to a multiple of REGION_ALIGNMENT.
+// n, rounded up to a multiple of REGION_ALIGNMENT.
 static inline size_t region_padded(size_t n) {
     return (n + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT * REGION_ALIGNMENT;
 }
@@ -73,7 +73,7 @@ void region_table_bind(struct region_table *table, enum region_kind kind, enum r
 
 const char *region_kind_name(enum region_kind kind);
 void *region_data(const struct region_table *table, int index); // NULL before binding
-// Total bytes of the regions of a kind and place; of a kind; of a place; of all.
+// Total bytes of all regions, or of those with this kind, place, or both.
 size_t region_bytes(const struct region_table *table, enum region_kind kind, enum region_place place);
 size_t region_kind_bytes(const struct region_table *table, enum region_kind kind);
 size_t region_place_bytes(const struct region_table *table, enum region_place place);

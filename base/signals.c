@@ -1,5 +1,6 @@
-// The handler sets a flag, posts a semaphore, or writes a prepared line and calls _exit: all
-// async-signal-safe. It runs on a thread of its own, which answers the first signal outside of the handler.
+// The handler sets a flag, posts a semaphore, or writes a prepared line and calls _exit; all are
+// async-signal-safe. It runs on a dedicated thread, which calls the callback of the first signal outside the
+// handler.
 //
 // Compute threads must not be interrupted by a signal. The kernel puts a handler's frame below the red zone
 // of the interrupted stack (128 bytes, System V ABI). oneDNN's generated GEMM code (2.6: sgemm) keeps data
@@ -19,13 +20,13 @@
 
 enum { FAREWELL_BYTES = 1024 };
 
-// Signals that arrive so soon after the first are the same request: timeout(1) signals the process and then
-// its group, and a closing session sends several.
+// Signals that arrive within this time of the first belong to the same request: timeout(1) signals the
+// process and then its group, and a closing session sends several.
 #define SAME_REQUEST_NS 500000000
 
 static atomic_int requested;           // the signal that requested a stop; 0: none
-static atomic_int agreed;              // among ranks; 0: not yet
-static atomic_llong requested_time_ns; // when it came, CLOCK_MONOTONIC
+static atomic_int agreed;              // the signal that the ranks agreed on; 0: none yet
+static atomic_llong requested_time_ns; // when the first signal arrived, CLOCK_MONOTONIC
 static sem_t arrived;                  // posted by the first signal
 static pthread_mutex_t answer_lock = PTHREAD_MUTEX_INITIALIZER;
 static void (*answer)(void *context, int signal);
@@ -103,7 +104,7 @@ void signals_catch(void) {
     if (pthread_create(&thread, NULL, wait_for_signals, &caught) == 0)
         pthread_detach(thread);
     else
-        pthread_sigmask(SIG_UNBLOCK, &caught, NULL); // a run that can be stopped is worth the risk
+        pthread_sigmask(SIG_UNBLOCK, &caught, NULL); // no thread: handlers then run on any thread
 }
 
 bool signals_stop_requested(void) {
@@ -128,7 +129,7 @@ void signals_on_stop(void (*say)(void *context, int signal), void *context) {
 
 void signals_set_farewell(const char *line) {
     int other = 1 - atomic_load(&farewell);
-    if (*line) // over the progress line, where there is one
+    if (*line) // overwrites the progress line, if there is one
         snprintf(farewells[other], FAREWELL_BYTES, "%s%.1000s\n", log_is_terminal() ? "\r\033[K" : "", line);
     else
         farewells[other][0] = '\0';

@@ -11,13 +11,13 @@ extern "C" {
 // Ordered by severity: ranks agree on the worst status by an all-reduce with max.
 enum status {
     STATUS_OK = 0,
-    STATUS_STOPPED,     // stopped by a signal (exit code 128 + signal), or as nobody reads the output (0)
+    STATUS_STOPPED,     // stopped by a signal (exit code 128 + signal), or because the output pipe closed (0)
     STATUS_INVALID,     // wrong input: configuration, arguments or input files (exit code 2)
     STATUS_UNSUPPORTED, // this machine or this build cannot do what was requested (exit code 2)
     STATUS_FAILED,      // the environment failed: I/O, memory or a library (exit code 1)
 };
 
-#define STATUS_MESSAGE_BYTES 8192 // the longest message, with its NUL; longer ones are cut
+#define STATUS_MESSAGE_BYTES 8192 // the longest message, with its NUL; longer ones are truncated
 
 #define MUST_CHECK __attribute__((warn_unused_result))
 

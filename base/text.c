@@ -24,7 +24,7 @@ static void text_reserve(struct text *text, size_t more) {
 
 void text_add_bytes(struct text *text, const void *bytes, size_t length) {
     text_reserve(text, length);
-    if (length > 0) // bytes may be NULL then
+    if (length > 0) // bytes may be NULL if length is 0
         memcpy(text->data + text->length, bytes, length);
     text->length += length;
     text->data[text->length] = '\0';
@@ -77,7 +77,7 @@ void text_add_folded(struct text *text, const char *line, size_t columns, const 
     text_add(text, "%s", line + begin);
 }
 
-// Levenshtein distance, one row of the table at a time. Names longer than the row get a large distance.
+// Computes one row of the table at a time. Names longer than the row get a large distance.
 int text_distance(const char *a, const char *b) {
     enum { LONGEST = 127 };
     int row[LONGEST + 1];
@@ -118,7 +118,7 @@ const char *text_nearest(const char *name, const char *const *names, int n) {
     return nearest;
 }
 
-// In the largest of N_UNITS units in which the value is 1 or more as it is printed: 999,960 is 1.00M.
+// Formats in the largest unit in which the printed value is at least 1: 999,960 becomes 1.00M.
 enum { N_UNITS = 6 };
 static const char *format_scaled(char *buffer, size_t size, double value, double base,
                                  const char *const units[N_UNITS]) {
@@ -134,7 +134,7 @@ const char *text_bytes(char *buffer, size_t size, double bytes) {
     return format_scaled(buffer, size, bytes, 1024, units);
 }
 
-// The unit's factor: 1 without a unit, 0 for an unknown one.
+// The bytes of a unit: 1 for "", 0 for an unknown unit.
 static double bytes_of_unit(const char *unit) {
     static const char letters[] = "KMGT";
     if (!*unit || strcasecmp(unit, "B") == 0)
@@ -217,7 +217,7 @@ const char *text_double(char *buffer, double value) {
     return buffer;
 }
 
-// Bytes of the UTF-8 character that starts with this byte; 0 if none does.
+// The length of the UTF-8 character that starts with this byte; 0 if no character does.
 static size_t character_bytes(unsigned char first) {
     return first < 0x80                    ? 1
            : first >= 0xC2 && first < 0xE0 ? 2

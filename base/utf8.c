@@ -34,8 +34,8 @@ size_t utf8_character_bytes(const char *text, size_t n) {
     return 1;
 }
 
-// Also what ends a line elsewhere than in a terminal, or makes text run backwards: U+2028 to U+202E and
-// U+2066 to U+2069.
+// Counts as control characters also line separators and bidirectional controls, which reorder text: U+2028 to
+// U+202E and U+2066 to U+2069.
 static bool is_control(const char *character) {
     const unsigned char first = (unsigned char)character[0];
     if (first == 0xE2 && (memcmp(character, "\xe2\x80", 2) == 0 || memcmp(character, "\xe2\x81", 2) == 0)) {
@@ -62,8 +62,8 @@ void utf8_add_visible(struct text *out, const char *bytes, size_t n, const char 
 
 // ---- normalization
 
-// A character is inert if it stays as it is in form C whatever stands beside it. What is between two inert
-// characters, with the first of them, is normalized on its own.
+// A character is inert if form C never changes it, whatever its neighbors are. Text from one inert character
+// to the next can therefore be normalized on its own.
 #define N_CODE_POINTS 0x110000
 
 static uint8_t active[N_CODE_POINTS / 8]; // a bit per code point: not inert
@@ -77,8 +77,9 @@ static bool is_active(utf8proc_int32_t c) {
     return active[c / 8] >> c % 8 & 1;
 }
 
-// Characters with a canonical decomposition. Those that form C restores are inert themselves, but what
-// follows the first in their decomposition may compose, and the first may take it up.
+// Marks the characters that c's canonical decomposition makes active: all but the first of the decomposition,
+// because they may compose with the character before them. c itself is active only if form C does not restore
+// it.
 static void prepare_decomposable(utf8proc_int32_t c) {
     utf8proc_int32_t parts[32];
     utf8proc_uint8_t source[4], *composed = NULL;
@@ -96,7 +97,7 @@ static void prepare_decomposable(utf8proc_int32_t c) {
 static void prepare(void) {
     for (utf8proc_int32_t c = 0x80; c < N_CODE_POINTS; c++) {
         const utf8proc_property_t *property = utf8proc_get_property(c);
-        const bool is_hangul = c >= 0xAC00 && c <= 0xD7A3; // composed by rule; their parts are set below
+        const bool is_hangul = c >= 0xAC00 && c <= 0xD7A3; // composed by rule; their components are set below
         if (property->combining_class != 0)
             set_active(c);
         if (property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0 && !is_hangul)
@@ -106,7 +107,7 @@ static void prepare(void) {
         set_active(c);
 }
 
-// The length and activity of the character at `text`; a byte that is not valid UTF-8 is inert.
+// The length of the character at `text`, and whether it is active. An invalid byte is inert.
 static size_t next_character(const char *text, size_t n, bool *is_active_one) {
     utf8proc_int32_t c;
     *is_active_one = false;
@@ -120,8 +121,8 @@ static size_t next_character(const char *text, size_t n, bool *is_active_one) {
     return (size_t)length;
 }
 
-// The first character from `at` on that is active; n if none is. before: [out] the start of the one before
-// it.
+// The first active character from `at` on; n if none is.
+//   before   [out] the start of the character before it
 static size_t find_active(const char *text, size_t n, size_t at, size_t *before) {
     *before = at;
     while (at < n) {

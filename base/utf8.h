@@ -1,5 +1,5 @@
-// UTF-8: validity, and Unicode's normalization form C (composed; Unicode Standard Annex 15), for tokenizers
-// that ask for it.
+// UTF-8: validity, display on terminals, and Unicode's normalization form C (composed; Unicode Standard Annex
+// 15), which some tokenizers require.
 #ifndef ZERO_BASE_UTF8_H
 #define ZERO_BASE_UTF8_H
 
@@ -9,22 +9,23 @@
 #include "base/status.h"
 #include "base/text.h"
 
-// The number of bytes before the first one that is not valid UTF-8; n when all are. A character that is cut
-// at the end is not valid.
+// The length of the longest prefix that is valid UTF-8; n if all of it is. An incomplete last character is
+// not valid.
 size_t utf8_valid_bytes(const char *text, size_t n);
 
-// The bytes of the first character of n > 0; 1 where it is not valid UTF-8.
+// The length in bytes of the first character; 1 if it is not valid UTF-8. n must be above 0.
 size_t utf8_character_bytes(const char *text, size_t n);
 
-// Appends text of files that anything may have written, so that a terminal takes no orders from it: control
-// characters but tabs and newlines (C0, DEL, C1), and bytes that are not valid UTF-8, become `instead`, or
-// \xNN for each of their bytes where that is NULL.
+// Appends untrusted text in a form that is safe to print: a terminal must not run escape sequences from a
+// file. Control characters (C0, DEL, C1; not tabs and newlines) and invalid UTF-8 are replaced.
+//   instead   the replacement; NULL: \xNN for each byte
 void utf8_add_visible(struct text *out, const char *bytes, size_t n, const char *instead);
 
-// Whether the text may not be in form C. Most text is answered at the speed of memory; false is certain.
+// A fast test of whether the text may need normalization. False: it is certainly in form C already. True: it
+// may not be.
 bool utf8_may_normalize(const char *text, size_t n);
-// Sets `out` to the text in form C. Bytes that are not valid UTF-8 stay as they are, and nothing composes
-// over them. Only the places that may change are worked on.
+// Sets `out` to the text in form C. Invalid UTF-8 is copied unchanged, and characters on its two sides do not
+// compose. Only the places that may change are processed.
 enum status utf8_normalize(const char *text, size_t n, struct text *out) MUST_CHECK;
 
 #endif

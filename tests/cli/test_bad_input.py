@@ -205,7 +205,7 @@ class Overwriting(CommandCase):
         run.mkdir()
         for name, content in ('metrics.jsonl', '{"mine": 1}\n'), ('lock', 'left, right\n'):
             (run / name).write_text(content)
-            self.refuses(config, says=[f'{run}/{name}', 'not the metrics of a run' if name == 'metrics.jsonl' else 'another program'])
+            self.refuses(config, says=[f'{run}/{name}', 'not the metrics of a run' if name == 'metrics.jsonl' else 'not a lock file of this program'])
             self.assertEqual((run / name).read_text(), content)
             (run / name).unlink()
         self.run_train(config)

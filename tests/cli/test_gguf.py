@@ -141,7 +141,7 @@ class Refusals(GGUFCase):
         self.refuse(self.change(shape, self.type_of(b'blk.1.attn_k.weight', (48, 16), 12)), ['blk.1.attn_k.weight'])
         self.refuse(self.change(shape, self.type_of(b'blk.1.attn_k.weight', (48, 16), 24)), ['is I8, expected F32', 'llama-quantize'])
         self.refuse(self.change(shape, self.type_of(b'blk.9.attn_k.weight', (48, 16), 0)), ['"blk.1.attn_k.weight" is missing'])
-        self.refuse(self.change(shape, self.type_of(b'blk.0.attn_k.weight', (48, 16), 0)), ['"blk.0.attn_k.weight" is there twice'])
+        self.refuse(self.change(shape, self.type_of(b'blk.0.attn_k.weight', (48, 16), 0)), ['"blk.0.attn_k.weight" appears twice'])
 
     def test_tokenizers(self):
         """A file without a tokenizer, and one of another kind: it is named, and the weights alone are exported."""

@@ -101,7 +101,7 @@ static void test_sizes(void **state) {
     static const char *const bad[] = {"",      "G",    "-1",  "+1",   " 1",   "1X",    "24 GG",
                                       "1GiBs", "0x10", "nan", "1e99", "many", "1e400", "24,5G"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        EXPECT_FAILURE(STATUS_INVALID, PARSE("--memory", bad[i]), "--memory", "expected a size, as in 24G");
+        EXPECT_FAILURE(STATUS_INVALID, PARSE("--memory", bad[i]), "--memory", "expected a size, such as 24G");
     EXPECT_FAILURE(STATUS_INVALID, PARSE("--memory", "0"), "--memory", "from 1 B");
     EXPECT_FAILURE(STATUS_INVALID, PARSE("--memory", "2T"), "--memory", "1.00 TiB");
 }

@@ -348,7 +348,8 @@ static void test_links_of_others(void **state) {
     assert_true(readlink(in_folder("link"), name, sizeof name) == 4);
     assert_true(readlink(in_folder("broken"), name, sizeof name) < 0);
     EXPECT_FAILURE(STATUS_INVALID, file_writer_open(&writer, folder), folder, "is a folder");
-    EXPECT_FAILURE(STATUS_INVALID, file_lock(in_folder("theirs"), &descriptor), "/theirs", "another program");
+    EXPECT_FAILURE(STATUS_INVALID, file_lock(in_folder("theirs"), &descriptor), "/theirs",
+                   "not a lock file of this program");
     assert_int_equal(descriptor, -1);
     expect_content(in_folder("theirs"), "theirs");
     assert_int_equal(entries(folder), 4);
