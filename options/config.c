@@ -1,4 +1,4 @@
-// Reads a configuration from JSON and overrides, by the table of options that is generated from schema.def.
+// Reads a configuration from JSON and overrides, using the table of options generated from schema.def.
 #include "options/config.h"
 
 #include <limits.h>
@@ -39,7 +39,7 @@ struct reader {
     size_t length;
     const cJSON *root;
     struct faults faults;
-    bool faulty[MAX_OPTIONS]; // options with a value that was refused
+    bool faulty[MAX_OPTIONS]; // options whose value was refused
 };
 
 static enum status set_option(struct reader *reader, const char *source, const char *full_name,
@@ -69,7 +69,7 @@ static bool is_section(const char *name) {
 static enum status read_section(struct reader *reader, const char *name, const cJSON *section) {
     const cJSON *item;
     char place[PATH_MAX + 32], found[96];
-    if (cJSON_IsBool(section)) // as {"fp16": true} for another trainer
+    if (cJSON_IsBool(section)) // {"fp16": true} is written for another trainer
         return faults_take(&reader->faults,
                            unknown_option(place_of(reader, section, place, sizeof place), name, section));
     if (!cJSON_IsObject(section))
@@ -103,9 +103,8 @@ static enum status name_for_command_line(const char *source, const char *name) {
     text_add(&nested, "...");
     while (--depth > 0)
         text_add(&nested, "}");
-    enum status status =
-        FAIL(STATUS_INVALID, "%s: \"%s\" is the form for the command line; in a file write %s", source, name,
-             nested.data);
+    enum status status = FAIL(STATUS_INVALID, "%s: \"%s\" is the command-line form; in a file write %s",
+                              source, name, nested.data);
     text_free(&nested);
     return status;
 }
@@ -135,8 +134,8 @@ static enum status read_tree(struct reader *reader) {
 
 // ---- overrides
 
-// Fails for an argument that is no override: a flag of another program, such as -b or --max-iters=5, or
-// anything.
+// Fails for an argument that is not an override: a flag of another program, such as -b or --max-iters=5, or
+// anything else.
 static enum status no_override(const char *argument) {
     const char *flag = argument + strspn(argument, "-"), *value = strchr(argument, '=');
     char name[128];
@@ -148,8 +147,8 @@ static enum status no_override(const char *argument) {
                     name, value ? value : "=VALUE");
     if (flag > argument + 1 || (flag > argument && foreign_find(name)))
         return unknown_option("command line", name, NULL);
-    return FAIL(STATUS_INVALID, "\"%s\" is not an override, expected section.key=value, as optimizer.lr=1e-3",
-                argument);
+    return FAIL(STATUS_INVALID,
+                "\"%s\" is not an override, expected section.key=value, such as optimizer.lr=1e-3", argument);
 }
 
 // Applies "section.key=value". The value is JSON if it parses as JSON, else a bare word.
@@ -181,7 +180,7 @@ static enum status read_override(struct reader *reader, const char *override) {
 static enum status read_overrides(struct reader *reader, int n_overrides, char **overrides) {
     for (int i = 0; i < n_overrides; i++) {
         TRY(faults_take(&reader->faults, read_override(reader, overrides[i])));
-        // The value after a flag is no further fault.
+        // Do not report the value that follows a flag as another fault.
         if (overrides[i][0] == '-' && !strchr(overrides[i], '=') && i + 1 < n_overrides &&
             overrides[i + 1][0] != '-' && !strchr(overrides[i + 1], '='))
             i++;
@@ -206,7 +205,7 @@ static void set_defaults(struct config *config, const char *source) {
 #include "options/schema.def"
 }
 
-// Whether two or more of the names outside all sections are DeepSpeed's.
+// Whether at least two top-level names are DeepSpeed's.
 static bool looks_like_deepspeed(const cJSON *root) {
     int n = 0;
     const cJSON *item;
@@ -216,8 +215,8 @@ static bool looks_like_deepspeed(const cJSON *root) {
     return n >= 2;
 }
 
-// Whether the program printed the file, as a run's config.json. A printed file has all options: those that
-// are newer than it are a few.
+// Whether the program printed the file, such as a run's config.json. A printed file has all options, except a
+// few that are newer than the file.
 static bool is_printed(const struct config *config) {
     int n = 0;
     for (int i = 0; i < n_options; i++)
@@ -284,7 +283,7 @@ void config_free(struct config *config) {
 
 void config_log_dropped(const struct config *config) {
     if (config->dropped.length)
-        log_info("%s: dropped options that are not there any more: %s", config->source, config->dropped.data);
+        log_info("%s: dropped options that no longer exist: %s", config->source, config->dropped.data);
     if (config->replaced.length)
         log_info("%s: dropped options that have no effect in this run: %s", config->source,
                  config->replaced.data);

@@ -1,6 +1,6 @@
 // The configuration of a run: read from a JSON file and command-line overrides, checked, and printed. The
-// struct and everything else about an option are generated from schema.def. config.c reads, rules.c derives
-// and checks, print.c prints.
+// struct and all tables of options are generated from schema.def. config.c reads, rules.c derives and checks,
+// print.c prints.
 #ifndef ZERO_OPTIONS_CONFIG_H
 #define ZERO_OPTIONS_CONFIG_H
 
@@ -25,7 +25,7 @@
 #include "options/schema.def"
 
 // One member per option, in a struct per section: config.model.n_layer. A CHOICE is the enum of its set. A
-// STRING is never NULL, and owned by the config. PATHS and SOURCES are lists as written, before globbing.
+// STRING is never NULL; the config owns it. PATHS and SOURCES hold the patterns as written, before globbing.
 #define CONFIG_AUTO (-1) // an AUTO_INTEGER that is "auto"
 struct config_pair {
     double value[2];
@@ -38,18 +38,18 @@ struct config_integers {
 #define CONFIG_MAX_SOURCES 256
 struct config_source {
     struct file_list files; // at least one path or glob
-    double weight;          // 0: none given, in all sources of the list
+    double weight;          // 0: none given; then no source of the list has one
 };
 struct config_sources {
     struct config_source *list;
-    int n; // 0: nothing named. A path, or a list of paths, is one source without a weight
+    int n; // 0: no sources given. A path, or a list of paths, is one source without a weight
 };
 #define CONFIG_MAX_GROUPS 64
 struct config_group {
-    char **patterns; // (n_patterns) of tensors' names, as for fnmatch; at least one
+    char **patterns; // (n_patterns) patterns of tensor names, as for fnmatch; at least one
     int n_patterns;
     bool has_lr, has_weight_decay;
-    double lr, weight_decay; // where they are given
+    double lr, weight_decay; // valid if has_lr, has_weight_decay
     bool by_adamw, is_frozen;
 };
 struct config_groups {
@@ -58,7 +58,7 @@ struct config_groups {
 };
 #define CONFIG_SCHEDULE_MOST 32
 struct config_stage {
-    int64_t step, value; // from `step` steps done on
+    int64_t step, value; // `value` applies once `step` steps are done
 };
 struct config_stages {
     int n;                                            // 0: none
@@ -83,44 +83,48 @@ struct config {
     }                                                                                                        \
     name;
 #include "options/schema.def"
-    // Set by config_resolve: neither micro_batch_size nor gradient_accumulation_steps is a number, so both
-    // are as a CPU takes them, and a GPU's memory plan chooses others (trainer/plan/micro_batch.h).
+    // Set by config_resolve: neither micro_batch_size nor gradient_accumulation_steps was given as a number.
+    // Both then hold the values for a CPU; on a GPU the memory plan replaces them
+    // (trainer/plan/micro_batch.h).
     bool micro_batch_is_open;
-    // Set by config_resolve: train.train_batch_size was "auto". It is then the batch that the run begins
-    // with.
+    // Set by config_resolve: train.train_batch_size was "auto". The option then holds the run's initial batch
+    // size.
     bool batch_is_auto;
-    // Set by config_resolve: the greatest common divisor of a rank's sequences of a step, over all batch
-    // sizes of the run; with batch_is_auto such that a step has several micro-batches. Micro-batches divide
-    // it.
+    // Set by config_resolve: the greatest common divisor of the sequences per rank and step, over all batch
+    // sizes of the run. The micro-batch size must divide it. With batch_is_auto it is small enough that a
+    // step has several micro-batches.
     int64_t rank_sequences;
     bool *given; // (number of options) whether the file or an override sets it
-    // (number of options) whether an override sets it, or leaves what the file sets without effect.
+    // (number of options) whether an override sets it, or makes the file's value have no effect.
     bool *overridden;
     char *source; // path of the file, for messages
-    // Options that were read at the default that they had, and are not there any more; with commas.
+    // Removed options that the file sets to their old defaults, which is allowed; separated by commas.
     struct text dropped;
-    // What the file sets for a value that an override replaced, and why it has no effect now; with commas.
+    // Options of the file that lost their effect because of an override, with the reason; separated by
+    // commas.
     struct text replaced;
 };
 
 // Reads the file, then applies the overrides in order: "section.key=value", where the value is JSON or a bare
-// word. The last of several for one option wins, so that options can be appended to a saved command. Options
-// that are not given get their defaults, which may depend on model.family; nothing else is derived. What the
-// file sets for a value that an override replaces, such as optimizer.betas with optimizer.type=sgd, is reset.
-// Free with config_free, also after a failure. STATUS_INVALID: unknown section or key (the message suggests
-// the nearest), wrong type, out of bounds, not one of the choices, or a duplicate key in the file.
+// word. If an option is overridden several times, the last override wins, so that options can be appended to
+// a saved command. Options that are not given get their defaults, which may depend on model.family; nothing
+// else is derived. If an override makes options of the file have no effect (optimizer.betas with
+// optimizer.type=sgd), these are reset.
+// Free with config_free, also after a failure.
+// STATUS_INVALID: unknown section or key (the message suggests the nearest), wrong type, out of bounds, not
+// one of the choices, or a duplicate key in the file.
 enum status config_read(struct config *config, const char *path, int n_overrides,
                         char **overrides) MUST_CHECK;
 // Reads a configuration from JSON text, such as the one in a checkpoint's manifest. `source` names it in
 // messages.
 enum status config_parse(struct config *config, const char *json, size_t length,
                          const char *source) MUST_CHECK;
-// Sets one option from a JSON value, as config_read does for a key of a file. `source` begins the message.
+// Sets one option from a JSON value, as config_read does for a key of a file. Messages begin with `source`.
 struct cJSON;
 enum status config_set(struct config *config, const char *source, const char *full_name,
                        const struct cJSON *value) MUST_CHECK;
 void config_free(struct config *config);
-// Logs config->dropped and config->replaced, each in a line if it names any.
+// Logs config->dropped and config->replaced, one line each, unless empty.
 void config_log_dropped(const struct config *config);
 void config_sources_free(struct config_sources *sources);
 void config_groups_free(struct config_groups *groups);
@@ -129,12 +133,12 @@ void config_groups_free(struct config_groups *groups);
 // exists.
 bool config_given(const struct config *config, const char *name);
 
-// Derives run.dir, if it is left open: runs/NAME for configs/NAME.json. config_resolve does so too; this is
-// for callers that look into the run's folder before.
+// Derives run.dir, if it is empty: runs/NAME for configs/NAME.json. config_resolve does so too; this is for
+// callers that read the run's folder before they resolve the config.
 void config_derive_run_folder(struct config *config);
 
-// Derives the values left open (batch sizes, seq_len, run.dir), then checks the rules between options: batch
-// sizes that disagree, n_embd % n_head, seq_len above n_positions, and so on.
+// Derives the options that were not given (batch sizes, seq_len, run.dir), then checks the rules between
+// options: consistent batch sizes, n_embd divisible by n_head, seq_len at most n_positions, and so on.
 //   world   number of ranks
 // STATUS_INVALID: a rule is broken; the message names the options and what to change.
 enum status config_resolve(struct config *config, int world) MUST_CHECK;
@@ -146,45 +150,46 @@ void config_print_given(const struct config *config, struct text *out);
 // Appends the overrides that turn `before` into `now`, quoted for a shell: "section.key=value ...".
 void config_print_overrides(const struct config *before, const struct config *now, struct text *out);
 // Appends the options page: Markdown, one table per section. `./train options` prints it, and
-// configs/OPTIONS.md is a copy of it.
+// configs/OPTIONS.md is its output.
 void config_print_options(struct text *out);
 
-// An option's name and the words of its values, for completion: of a choice and of a switch, else none.
+// An option's name and its possible values, for shell completion. Only CHOICE and BOOL options list values.
 struct option_words {
     const char *name;
     const char *const *values; // (n)
     int n;
 };
-// Those of option i = 0, 1, ...; false when there are no more.
+// The words of option i = 0, 1, ...; returns false if there is no option i.
 bool config_option_words(int i, struct option_words *words);
 
-// The compute type that precision.compute names. Returns false, and leaves *type alone, when it is auto.
+// The compute type that precision.compute names. Returns false, and leaves *type unchanged, if it is "auto".
 bool config_compute_type(const struct config *config, enum dtype *type);
 
-// Sets train.micro_batch_size, which must divide the rank's sequences of a step, and with it
-// gradient_accumulation_steps. The batch stays. Of a resolved config.
+// Sets train.micro_batch_size, which must divide config_rank_sequences, and gradient_accumulation_steps so
+// that the batch size stays the same. The config must be resolved.
 void config_set_micro_batch(struct config *config, int64_t size);
-// The batch of a run whose train_batch_size is "auto" and which resumes another: it begins with the batch of
-// that one, where micro-batches and ranks divide it. Else nothing changes. Of a resolved config.
+// For a resumed run whose train_batch_size is "auto": continues with the batch size of the earlier run
+// `before`, if the micro-batch size x `world` divides it. Otherwise changes nothing. The config must be
+// resolved.
 void config_resume_batch(struct config *config, const struct config *before, int world);
-// Appends train.batch_size_schedule or train.max_batch_size where one is set: "batch size: 64 sequences, 128
-// after step 1000". Of a resolved config.
+// Appends a description of train.batch_size_schedule or train.max_batch_size, if one is set: "batch size: 64
+// sequences, 128 after step 1000". The config must be resolved.
 void config_print_schedule(const struct config *config, struct text *out);
-// A rank's sequences of a step, which micro-batches divide; with train.batch_size_schedule the greatest
-// common divisor of those of all batch sizes, and with batch_is_auto of a part of them.
+// The number of sequences that the micro-batch size must divide: those per rank and step, or
+// config->rank_sequences if the batch size changes during the run.
 int64_t config_rank_sequences(const struct config *config);
 // The largest divisor of `sequences` that is at most `most`, or 1.
 int64_t config_largest_divisor(int64_t sequences, int64_t most);
 
-// The value after `step` steps; `base` before the first stage.
+// The schedule's value after `step` steps; `base` before its first stage.
 int64_t config_stages_at(const struct config_stages *schedule, int64_t base, int64_t step);
-// The length of the schedule in steps: scheduler.decay_steps, or train.max_steps where that is 0.
+// The length of the learning rate schedule in steps: scheduler.decay_steps, or train.max_steps if that is 0.
 int64_t config_decay_steps(const struct config *config);
 
-// Whether losses are scaled: fp16.loss_scaling, with auto resolved by precision.compute.
+// Whether losses are scaled: fp16.loss_scaling, where "auto" depends on precision.compute.
 bool config_scales_losses(const struct config *config);
 
-// STATUS_INVALID: comm.backend is nccl, and the device that was chosen is the CPU.
+// STATUS_INVALID: comm.backend is nccl, but the chosen device is the CPU.
 enum status config_check_backend(const struct config *config, bool on_gpu) MUST_CHECK;
 
 // Checks what only training needs: data.train names token shards.
@@ -194,24 +199,24 @@ enum status config_require_training(const struct config *config) MUST_CHECK;
 // STATUS_INVALID: the message names the first option that differs.
 enum status config_check_same(const struct config *mine, const struct config *of_rank_0) MUST_CHECK;
 
-// What a run decided where its options are "auto".
+// What a run decided for its options that are "auto".
 struct config_decided {
     enum dtype compute;              // precision.compute
-    enum config_attention attention; // AUTO: nothing, as the run was on the CPU
+    enum config_attention attention; // AUTO: undecided, because the run was on the CPU
 };
 
 // Checks a resumed run's config: FIXED options must be equal, RAISE options must not be smaller. NAMED and
-// RAISE options that checkpoint.resume_with lists may differ. A size of the model that one of the two leaves
-// at 0 is not compared: the checkpoint's model is.
+// RAISE options that checkpoint.resume_with lists may differ. A model size that is 0 (the family's default)
+// in one config is not compared here; checkpoint_check_model compares the resolved sizes.
 //   before    config of the checkpoint
-//   decided   what the run of the checkpoint decided
+//   decided   what the checkpoint's run decided for "auto"
 //   changed   called for each difference that checkpoint.resume_with allows, with both values as JSON
-// STATUS_INVALID: the message lists every option that must not change, and the ways out.
+// STATUS_INVALID: an option changed that must not. The message lists all such options, and what to do.
 typedef enum status config_changed(void *context, const char *option, const char *was, const char *is);
 enum status config_check_resume(const struct config *before, const struct config_decided *decided,
                                 const struct config *now, config_changed *changed, void *context) MUST_CHECK;
 
-// The presets of models in configs, embedded at build time, so that the program does not need the files.
+// The model presets of configs/, embedded at build time, so that the program does not need the files.
 struct preset {
     const char *path; // "configs/gpt2-xl.json"
     const char *json; // the content of the file

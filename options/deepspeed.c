@@ -1,5 +1,5 @@
-// The translation of a DeepSpeed file: a walk over the rows of foreign.def, each of which takes a key and
-// says what it becomes, then over the keys that are left, by the rows for unknown names and by our own names.
+// The translation of a DeepSpeed file. First, each `struct row` takes one key of the file and translates it.
+// Then the keys that are left are looked up in foreign.def and among this program's own names.
 #include "options/deepspeed.h"
 
 #include <math.h>
@@ -21,16 +21,16 @@ struct translator {
     struct deepspeed_translation *out;
     const char *source; // the file's path, for messages
     const cJSON *root;  // the file
-    cJSON *rest;        // a copy of it, without the keys that are answered
-    cJSON *taken;       // a list of these, which owns them
-    const char *path;   // the key that is read
+    cJSON *rest;        // a copy of the file, without the keys answered so far
+    cJSON *taken;       // the keys answered so far
+    const char *path;   // the key that is being read
     const cJSON *value; // NULL: the file does not give it
     bool has_auto;      // some value is "auto": transformers' Trainer fills it in
-    // DeepSpeed's words for the optimizer, or "other", and the schedule; "" where the file names none.
+    // DeepSpeed's names of the optimizer (or "other") and of the schedule; "" if the file names none.
     const char *types[2];
     int mode, mode_of_parameters; // the last of `modes` that is on; -1: none
     bool has_auto_mode, half;     // half: torch_autocast's type is fp16
-    struct file_list names;       // of DeepSpeed's options and sections
+    struct file_list names;       // the names of DeepSpeed's options and sections
     struct faults faults;         // why the file is refused, after all of it is read
     enum status status;           // the first failure; later calls do nothing
 };
@@ -40,10 +40,10 @@ struct row {
     const char *theirs;
     void (*convert)(struct translator *t, const struct row *row);
     const char *ours;
-    const char *otherwise; // the path that is read where the file does not give `theirs`, or NULL
-    const char *missing;   // JSON: DeepSpeed's default; NULL: our option is left alone
-    const char *argument;  // the Trainer's, which "auto" stands for
-    const char *automatic; // JSON: its default; NULL: our option is left alone
+    const char *otherwise; // the path to read if the file does not have `theirs`, or NULL
+    const char *missing;   // JSON: DeepSpeed's default; NULL: do not set our option
+    const char *argument;  // the Trainer's argument that "auto" stands for
+    const char *automatic; // JSON: the argument's default; NULL: do not set our option
     const char *sentence;
     const char *when; // only for these optimizers or schedules; NULL: always
 };
@@ -66,7 +66,7 @@ static bool is_word_of(const char *words, const char *text) {
     return false;
 }
 
-// What pydantic, which reads most of DeepSpeed's sections, takes for true or false.
+// Whether pydantic, which reads most of DeepSpeed's sections, accepts the value as true.
 static bool is_true(const cJSON *value) {
     return cJSON_IsTrue(value) || (cJSON_IsNumber(value) && value->valuedouble == 1) ||
            (cJSON_IsString(value) && is_word_of("true 1 on yes t y", value->valuestring));
@@ -77,7 +77,7 @@ static bool is_false(const cJSON *value) {
            (cJSON_IsString(value) && is_word_of("false 0 off no f n", value->valuestring));
 }
 
-// As Python's `if value` has it, which decides about an optimizer's parameters.
+// Whether Python's `if value` holds: DeepSpeed tests the optimizer's parameters this way.
 static bool is_truthy(const cJSON *value) {
     return cJSON_IsNumber(value)   ? value->valuedouble != 0
            : cJSON_IsString(value) ? *value->valuestring != '\0'
@@ -102,7 +102,7 @@ static bool has_auto(const cJSON *node) {
     return found;
 }
 
-// The item at a path, "fp16.enabled"; NULL if it is not there.
+// The item at a path, "fp16.enabled"; NULL if there is none.
 static cJSON *find(const cJSON *root, const char *path, cJSON **parent) {
     cJSON *item = (cJSON *)(uintptr_t)root;
     for (const char *part = path; item; part += strcspn(part, ".") + 1) {
@@ -121,7 +121,8 @@ static const cJSON *peek(const struct translator *t, const char *path) {
     return find(t->root, path, &parent);
 }
 
-// Goes to a key, and takes it from the rest. Returns its value; NULL if it is not there.
+// Makes `path` the current key and removes it from `rest`. Returns its value; NULL if the file does not have
+// it.
 static const cJSON *take(struct translator *t, const char *path) {
     cJSON *parent, *item = find(t->rest, path, &parent);
     if (item)
@@ -162,8 +163,8 @@ static void refuse(struct translator *t, const char *why) {
         t->status = faults_take(&t->faults, FAIL(STATUS_INVALID, "%s: %s", t->source, why));
 }
 
-// Says why the option does not take the value, by the recorded message "PATH: OURS is ..., expected ...", and
-// what applies instead: a value that another key gave, or the default.
+// Adds a line on a value that our option does not accept: why, from the recorded message "PATH: OURS is ...,
+// expected ...", and what applies instead (a value from another key, or the default).
 static void say_left_out(struct translator *t, const struct option *option) {
     const char *name = option_full_name(option), *why = status_message() + strlen(t->path) + 2;
     const bool given = t->out->config.given[option - options];
@@ -178,8 +179,8 @@ static void say_left_out(struct translator *t, const struct option *option) {
     text_free(&now);
 }
 
-// The value that pydantic reads where DeepSpeed's option has the type of ours: 1 or "true" for true, "2" for
-// 2. A new item; NULL: it is the value itself, or none.
+// Converts a value as pydantic does for an option of this type: 1 or "true" to true, "2" to 2. Returns a new
+// item; NULL if no conversion applies.
 static cJSON *coerce(const char *path, const struct option *option, const cJSON *value) {
     const bool in_zero = strncmp(path, "zero_optimization.", 18) == 0;
     if (!in_zero && strncmp(path, "fp16.", 5) != 0)
@@ -188,7 +189,7 @@ static cJSON *coerce(const char *path, const struct option *option, const cJSON 
         return is_true(value) || is_false(value) ? cJSON_CreateBool(is_true(value)) : NULL;
     if (option->type != OPTION_INTEGER && option->type != OPTION_NUMBER)
         return NULL;
-    if (cJSON_IsBool(value)) // which the section fp16 refuses
+    if (cJSON_IsBool(value)) // the section fp16 refuses it
         return in_zero ? cJSON_CreateNumber(cJSON_IsTrue(value)) : NULL;
     double number;
     char rest;
@@ -196,7 +197,7 @@ static cJSON *coerce(const char *path, const struct option *option, const cJSON 
     return text && sscanf(text, "%lf %c", &number, &rest) == 1 ? cJSON_CreateNumber(number) : NULL;
 }
 
-// Sets one of our options, and adds a line that says so, with `why` behind it, or "".
+// Sets one of our options, and adds a line that reports it, followed by `why` (may be "").
 static void set(struct translator *t, enum deepspeed_kind kind, const char *ours, const cJSON *value,
                 const char *why) {
     struct config *config = &t->out->config;
@@ -217,7 +218,7 @@ static void set(struct translator *t, enum deepspeed_kind kind, const char *ours
     }
 }
 
-// The same with our value as JSON, or a bare word.
+// Like set, with our value as JSON text or a bare word.
 static void set_text(struct translator *t, enum deepspeed_kind kind, const char *ours, const char *text,
                      const char *why) {
     cJSON *parsed = cJSON_ParseWithOpts(text, NULL, true),
@@ -228,13 +229,13 @@ static void set_text(struct translator *t, enum deepspeed_kind kind, const char 
 
 // ---- conversions
 
-// A value is set as it is; "auto" sets the Trainer's default, and a missing key DeepSpeed's.
+// Sets the value unchanged. "auto" sets the Trainer's default, a missing key DeepSpeed's.
 static void value_of(struct translator *t, const struct row *row) {
     const cJSON *other = row->otherwise ? peek(t, row->otherwise) : NULL;
     char why[160];
     if ((!t->value || cJSON_IsNull(t->value)) && other) {
         take(t, row->otherwise);
-        t->value = other; // also where another option has taken it
+        t->value = other; // even if another option already took it
     }
     snprintf(why, sizeof why, "the Trainer's %s; %s", row->argument,
              row->automatic ? "its default is written: set yours" : "set yours");
@@ -252,7 +253,7 @@ static void value_of(struct translator *t, const struct row *row) {
         say(t, CHOSEN, "set %s", row->ours);
 }
 
-// What is always so here, whatever the file has: `missing`, a list of words, is the same.
+// For a behavior that is fixed in this program. `missing` lists the file's values that mean the same.
 static void fixed(struct translator *t, const struct row *row) {
     const char *text = cJSON_GetStringValue(t->value);
     const bool same =
@@ -261,18 +262,19 @@ static void fixed(struct translator *t, const struct row *row) {
         say(t, cJSON_IsNull(t->value) ? OFF : same ? NEEDLESS : ALTERING, "%s", row->sentence);
 }
 
-// What only chooses how others are read.
+// For a key that only determines how other keys are read.
 static void read_elsewhere(struct translator *t, const struct row *row) {
     if (t->value)
         say(t, TRANSLATED, "%s", row->sentence);
 }
 
-// A size that the Trainer derives from the model's hidden size.
+// For a size that the Trainer derives from the model's hidden size.
 static void sized(struct translator *t, const struct row *row) {
     struct text now = {0};
     option_print(option_find(row->ours), &t->out->config, &now);
     if (is_auto(t->value))
-        say(t, NEEDLESS, "sized by the hidden size there; here the default, %s, is good for any", now.data);
+        say(t, NEEDLESS, "DeepSpeed derives it from the hidden size; here the default, %s, suits any size",
+            now.data);
     else if (cJSON_IsNull(t->value))
         say(t, OFF, "not set");
     else if (t->value)
@@ -280,14 +282,15 @@ static void sized(struct translator *t, const struct row *row) {
     text_free(&now);
 }
 
-// A batch size that the file gives; 0: none, or one that is not valid.
+// The batch size that the file gives; 0: none, or an invalid one.
 static double batch_size(const struct translator *t, const char *theirs, const char *ours) {
     const cJSON *value = peek(t, theirs);
     const double size = cJSON_IsNumber(value) ? value->valuedouble : 0;
     return size >= 1 && size <= option_find(ours)->maximum && size == floor(size) ? size : 0;
 }
 
-// One of the three: train_batch_size = micro-batch x accumulation x ranks must hold at some number of ranks.
+// For one of the three batch sizes. train_batch_size = micro-batch x accumulation x ranks must hold for some
+// number of ranks.
 static void batch(struct translator *t, const struct row *row) {
     const double whole = batch_size(t, "train_batch_size", "train.train_batch_size"),
                  micro = batch_size(t, "train_micro_batch_size_per_gpu", "train.micro_batch_size"),
@@ -314,7 +317,7 @@ static void batch(struct translator *t, const struct row *row) {
              strcmp(row->theirs, "gradient_accumulation_steps") == 0)
         say(t, TRANSLATED, "derived from the others and the number of ranks: %.0f on %.0f rank%s",
             accumulation, ranks, ranks == 1 ? "" : "s");
-    else if (is_number && t->value->valuedouble == 0) // which would mean "derive it" here
+    else if (is_number && t->value->valuedouble == 0) // 0 would mean "derive it" here
         say(t, ALTERING, "left out: DeepSpeed expects at least 1; %s is derived from the others", row->ours);
     else if (is_auto(t->value) && (is_whole || whole > 0))
         say(t, TRANSLATED, "derived from the others and the number of ranks");
@@ -340,7 +343,7 @@ static const struct type *find_type(const char *option, const cJSON *value) {
     return NULL;
 }
 
-// A type that is not there, or not given.
+// For a type that this program does not have, or that the file does not give.
 static void no_such_type(struct translator *t, const struct row *row, const char *ours) {
     char why[256], choices[160];
     snprintf(why, sizeof why, "%s%schoose one of %s", t->value ? row->sentence : "", t->value ? "; " : "",
@@ -348,7 +351,8 @@ static void no_such_type(struct translator *t, const struct row *row, const char
     set_text(t, ALTERING, row->ours, ours, why);
 }
 
-// A section that the file does not have: the Trainer decides, which fills in "auto". Returns whether it does.
+// For a section that the file does not have: if the Trainer fills in "auto" values, it decides. Returns
+// whether it does.
 static bool by_trainer(struct translator *t, const char *section) {
     static const char *const initial[][3] = {
 #define TRAINER(section, ours, initial) {section, ours, initial},
@@ -389,7 +393,7 @@ static void muon_scale(struct translator *t, const struct row *row) {
     set_text(t, TRANSLATED, row->ours, row->missing, "DeepSpeed's scale");
 }
 
-// The rate of what Muon leaves to AdamW. 0 stands for optimizer.lr here.
+// The learning rate of the tensors that AdamW updates with Muon. Here 0 means optimizer.lr.
 static void adam_rate(struct translator *t, const struct row *row) {
     struct row read = *row;
     read.sentence = NULL;
@@ -399,14 +403,14 @@ static void adam_rate(struct translator *t, const struct row *row) {
         say(t, ALTERING, "%s", row->sentence);
 }
 
-// With ZeRO, DeepSpeed's Muon clips what it has orthogonalized.
+// With ZeRO, DeepSpeed's Muon clips after orthogonalization.
 static void muon_clipping(struct translator *t, const struct row *row) {
     t->value = peek(t, t->path);
     if (t->out->config.zero_optimization.stage > 0 && !(t->value && is_false(t->value)))
         say(t, ALTERING, "%s", row->sentence);
 }
 
-// PyTorch's AdamW has another default than DeepSpeed's own.
+// The default differs between PyTorch's AdamW and DeepSpeed's own.
 static void weight_decay(struct translator *t, const struct row *row) {
     const bool is_torch = is_truthy(peek(t, "optimizer.params.torch_adam")) &&
                           t->out->config.optimizer.type == CONFIG_OPTIMIZER_ADAMW;
@@ -447,7 +451,7 @@ static void schedule(struct translator *t, const struct row *row) {
     }
 }
 
-// The schedule's peak is the learning rate, whatever the optimizer's was.
+// The schedule's peak is the learning rate; it replaces that of the optimizer.
 static void peak(struct translator *t, const struct row *row) {
     const bool replaces = config_given(&t->out->config, row->ours),
                is_muon = strcmp(t->types[0], "Muon") == 0;
@@ -468,8 +472,9 @@ static void peak(struct translator *t, const struct row *row) {
         set_text(t, TRANSLATED, "optimizer.adamw_lr", rate, "the schedule's rate is that of all tensors");
 }
 
-// DeepSpeed's schedules start at step -1, whose rate is warm-up's first, as that of step 0 is: the end of the
-// warm-up, and with it the decay, is two steps late. WarmupCosineLR's decay begins with its second step.
+// The number of steps by which DeepSpeed's schedule lags ours. DeepSpeed counts steps from -1, and both -1
+// and 0 have the first rate of the warm-up. So the warm-up ends two steps late, and the decay begins two
+// steps late. WarmupCosineLR skips the first step of its decay.
 static int lateness(const struct translator *t) {
     return strcmp(t->types[1], "WarmupCosineLR") == 0 ? 1 : 2;
 }
@@ -509,7 +514,7 @@ static void warmup_type(struct translator *t, const struct row *unused) {
         say(t, TRANSLATED, "there is no warm-up");
 }
 
-// Where warm-up starts. WarmupDecayLR decays to it too: `ours`.
+// The rate at which the warm-up starts. WarmupDecayLR also decays to it: `ours`.
 static void warmup_low(struct translator *t, const struct row *row) {
     const double low = cJSON_IsNumber(t->value) ? t->value->valuedouble : 0, lr = t->out->config.optimizer.lr;
     const bool ends_above_0 = low > 0 && lr > 0;
@@ -528,7 +533,7 @@ static void warmup_low(struct translator *t, const struct row *row) {
 
 static const struct mode {
     const char *section, *word; // of precision.compute
-    bool of_products;           // and not of the parameters
+    bool of_products;           // the type applies to matrix products, not to parameters
 } modes[] = {{"bf16", "bf16", false},
              {"bfloat16", "bf16", false},
              {"fp16", "fp16", false},
@@ -567,8 +572,8 @@ static void answer_mode(struct translator *t, int i) {
             mode->section);
     else if (value && !is_false(value) && !cJSON_IsNull(value))
         say(t, ALTERING, "%s",
-            whole ? "taken for off; DeepSpeed expects {\"enabled\": true}"
-                  : "neither true nor false: taken for false");
+            whole ? "treated as off; DeepSpeed expects {\"enabled\": true}"
+                  : "neither true nor false: treated as false");
     else if (whole)
         say(t, OFF, cJSON_IsNull(value) ? "not set" : "off");
     if (!is_auto(value) && take(t, mode->section))
@@ -598,10 +603,10 @@ static void precision(struct translator *t, const struct row *row) {
         set_text(t, TRANSLATED, "precision.compute", "fp32", "neither is on");
 }
 
-// As DeepSpeed's, the type is that of the parameters where the file gives none.
+// If the file gives no type, it is that of the parameters, as in DeepSpeed.
 static void communication_type(struct translator *t, const struct row *row) {
     const char *text = cJSON_GetStringValue(t->value);
-    if (text && is_word_of("bf16 bfp16 bfloat16", text)) // or in capitals
+    if (text && is_word_of("bf16 bfp16 bfloat16", text)) // also in capitals
         set_text(t, TRANSLATED, row->ours, "bf16", "");
     else if (is_text(t->value, "fp16") || is_text(t->value, "fp32"))
         set_text(t, TRANSLATED, row->ours, text[2] == '1' ? "fp16" : "fp32", "");
@@ -626,8 +631,8 @@ static void stage(struct translator *t, const struct row *row) {
         set_text(t, TRANSLATED, row->ours, cJSON_IsTrue(take(t, "zero_optimization")) ? "1" : "0", "");
 }
 
-// The device of offload_optimizer or offload_param, also in an old form (two words of it); returns whether it
-// is the host.
+// Reads the device of offload_optimizer or offload_param, or one of two old forms. Returns whether it is the
+// host.
 static bool offload_device(struct translator *t, const char *path, const char *old, const char *older) {
     const char *const forms[] = {old, older};
     bool on = false;
@@ -699,7 +704,7 @@ static bool is_wanted(const struct translator *t, const struct row *row) {
     return !row->when || is_word_of(row->when, t->types[0]) || is_word_of(row->when, t->types[1]);
 }
 
-// ---- DeepSpeed's names: those of foreign.def, and those that our options share
+// ---- DeepSpeed's names: those in foreign.def, and those that equal our options' names
 
 // Our option of the same name and meaning, such as zero_optimization.stage; NULL if there is none.
 static const struct option *same_option(const char *path) {
@@ -708,7 +713,7 @@ static const struct option *same_option(const char *path) {
     return shared ? option_find(path) : NULL;
 }
 
-// Adds a name and the sections around it.
+// Adds a name and the names of the sections that contain it.
 static void add_name(struct translator *t, const char *path, size_t length) {
     char *name = copy_bytes(path, length);
     for (char *end = name + length; end; end = strrchr(name, '.')) {
@@ -743,7 +748,8 @@ static const char *last_component(const char *path) {
     return dot ? dot + 1 : path;
 }
 
-// The name nearest to the path by its last component: in the same section, or in any. NULL if none is.
+// The name whose last component is nearest to that of `path`: in the same section, or in any. NULL if none is
+// near.
 static const char *nearest_name(const struct translator *t, const char *path, bool in_section) {
     const size_t prefix = (size_t)(last_component(path) - path);
     const char **keys = allocate((size_t)t->names.n_paths, sizeof *keys), *found = NULL;
@@ -760,8 +766,8 @@ static const char *nearest_name(const struct translator *t, const char *path, bo
     return found;
 }
 
-// Whether a file is a configuration of this program: it has a key that only this program has, and none
-// outside all sections that only DeepSpeed has.
+// Whether a file is a configuration of this program: it has a key that only this program has, and no
+// top-level key that only DeepSpeed has.
 //   is_theirs   [out] whether a key is DeepSpeed's
 static bool is_ours(const struct translator *t, const cJSON *root, bool *is_theirs) {
     int n_own = 0, n_only_theirs = 0;
@@ -774,7 +780,7 @@ static bool is_ours(const struct translator *t, const cJSON *root, bool *is_thei
         n_only_theirs += theirs && !ours;
         n_own += ours && !theirs;
         if (theirs && cJSON_IsObject(item))
-            cJSON_ArrayForEach(member, item) { // optimizer.lr, or our word for a schedule
+            cJSON_ArrayForEach(member, item) { // optimizer.lr, or one of our schedule names
                 char path[LONGEST_NAME];
                 snprintf(path, sizeof path, "%s.%s", name, member->string);
                 n_own += option_find(path) && !same_option(path) &&
@@ -788,7 +794,7 @@ static bool is_ours(const struct translator *t, const cJSON *root, bool *is_thei
 
 // ---- the keys that are left
 
-// row: of the key, or of a section around it
+// Answers for the current key. row: the row of the key, or of a section that contains it.
 static void answer_row(struct translator *t, const struct foreign *row) {
     const char *word = row->ours ? strchr(row->ours, '=') : NULL;
     char ours[LONGEST_NAME] = "";
@@ -809,7 +815,7 @@ static void answer_row(struct translator *t, const struct foreign *row) {
         say(t, OFF, "off");
     else if (word)
         set_text(t, TRANSLATED, ours, word + 1, "");
-    else if (*row->note) // not the same thing
+    else if (*row->note) // our option differs from theirs
         say(t, NEEDLESS, "here it is %s (%s)", row->ours, row->note);
     else
         set(t, TRANSLATED, ours, t->value, "");
@@ -839,7 +845,7 @@ static void answer_unknown(struct translator *t) {
                : "");
 }
 
-// Whether a name that has no row of its own, in a section that has one, is probably misspelled.
+// Whether a name without its own row, in a section that has one, is probably misspelled.
 static bool is_misspelled(const struct translator *t, const struct foreign *row) {
     char section[LONGEST_NAME];
     const size_t prefix = (size_t)(last_component(t->path) - t->path);
@@ -848,7 +854,7 @@ static bool is_misspelled(const struct translator *t, const struct foreign *row)
     return nearest && strcmp(nearest, t->path) != 0;
 }
 
-// Answers for a key, or for the members of a section. cJSON limits the nesting.
+// Answers for a key, or for all members of a section. cJSON's nesting limit bounds the recursion.
 static void answer_key(struct translator *t, const char *path, const cJSON *value) {
     const struct foreign same = {FOREIGN_OURS, "", "", path, ""},
                          *row = same_option(path) ? &same : foreign_find_deepspeed(path);
@@ -872,7 +878,7 @@ static void answer_key(struct translator *t, const char *path, const cJSON *valu
 
 // ---- the whole file
 
-// The file's key of the option is switched off there, or without effect in both programs.
+// Leaves out an option whose key is switched off in the file, or has no effect in either program.
 static void leave_out(struct translator *t, const struct option *option, const char *why) {
     struct text *off = &t->out->answers[OFF].lines;
     char arrow[LONGEST_NAME + 8], *at;
@@ -899,8 +905,8 @@ static void leave_out_unused(struct translator *t) {
             leave_out(t, &options[i], why.data);
 }
 
-// The rules between options, for one rank. The printed options are the given ones, so deriving others changes
-// none. The message begins with the file's path.
+// Checks the rules between options, for one rank. Only given options are printed, so the values derived here
+// do not appear. The message begins with the file's path.
 static void check_rules(struct translator *t) {
     const enum status status = config_resolve(&t->out->config, 1);
     if (status == STATUS_INVALID) {

@@ -1,5 +1,5 @@
-// Names that are no option or section here: the tables of other trainers' names and of what is gone, their
-// lookups, and what is said about such a name, or a misspelled one.
+// Names that are not an option or section: tables of other trainers' names and of removed names, lookups in
+// them, and the messages for such names and for misspelled ones.
 #include "options/foreign.h"
 
 #include <stdio.h>
@@ -20,8 +20,8 @@ bool foreign_is_deepspeed(const struct foreign *row) {
     return strstr(row->program, "DeepSpeed") != NULL;
 }
 
-// Whether one of the row's names equals `name`, or begins it and ends in *. last: compare only the names'
-// last components.
+// Whether one of the row's names equals `name`, or ends in * and is a prefix of it.
+//   last   compare with the last components of the row's names only
 static bool has_name(const struct foreign *row, const char *name, size_t length, bool last) {
     for (const char *p = row->names; *p;) {
         size_t size = strcspn(p, " ");
@@ -45,7 +45,7 @@ static const struct foreign *find(const char *name, size_t length, bool last, bo
     return NULL;
 }
 
-// The row of the whole name, else that of the innermost section around it.
+// The row of the whole name, else of the innermost section that contains it and has a row.
 static const struct foreign *find_with_sections(const char *name, bool deepspeed) {
     for (size_t length = strlen(name); length > 0;) {
         const struct foreign *row = find(name, length, false, deepspeed);
@@ -61,11 +61,12 @@ static const struct foreign *find_with_sections(const char *name, bool deepspeed
 const struct foreign *foreign_find(const char *full_name) {
     char name[256];
     snprintf(name, sizeof name, "%s", full_name);
-    for (char *p = name + 1; name[0] && *p; p++) // learning-rate; llm.c's flags begin with their dash
+    for (char *p = name + 1; name[0] && *p; p++) // learning-rate; but not the leading dash of llm.c's flags
         *p = *p == '-' ? '_' : *p;
     const struct foreign *row = find_with_sections(name, false);
     const char *dot = strrchr(name, '.'), *own = dot ? dot + 1 : name;
-    const bool says_little = strcmp(own, "enabled") == 0 || strcmp(own, "name") == 0; // without its section
+    // These are too common to look up without their section.
+    const bool says_little = strcmp(own, "enabled") == 0 || strcmp(own, "name") == 0;
     return row || says_little ? row : find(own, strlen(own), true, false);
 }
 
@@ -80,7 +81,8 @@ static bool is_off(const cJSON *value) {
            cJSON_IsFalse(cJSON_GetObjectItemCaseSensitive(value, "enabled"));
 }
 
-// The advice for a feature that is off, where our option has the value `value`, such as bf16, if it is on.
+// Adds the advice for a feature that is switched off. If it were on, our option would be `value`, such as
+// bf16.
 static void add_advice_off(const struct foreign *row, const char *value, struct text *out) {
     char ours[128];
     snprintf(ours, sizeof ours, "%.*s", (int)(value - row->ours) - 1, row->ours);
@@ -93,17 +95,18 @@ static void add_advice_off(const struct foreign *row, const char *value, struct 
                  row->ours);
 }
 
-// Appends the advice, without a full stop: "here it is optimizer.lr", "there is no dropout; leave it out". Of
-// a feature that the value switches off, a row that switches an option on does not answer; a word that was
-// ours is answered too.
+// Appends the advice, without a full stop: "here it is optimizer.lr", "there is no dropout; leave it out". If
+// the value switches the feature off, the advice is not to switch our option on. Removed values of our
+// options get advice too.
 static void add_advice(const struct foreign *row, const cJSON *value, struct text *out) {
     const bool off = is_off(value);
     const char *equals = row->kind == FOREIGN_OURS ? strchr(row->ours, '=') : NULL,
                *word = row->kind == FOREIGN_OURS ? cJSON_GetStringValue(value) : NULL,
                *instead = word ? gone_word(row->ours, word) : NULL;
     if (instead)
-        text_add(out, "here it is %s, where %s is not there any more; %s", row->ours, word, instead);
-    else if (equals && off && strncmp(row->note, "for ", 4) != 0) // a note may say for which value the row is
+        text_add(out, "here it is %s, where %s was removed; %s", row->ours, word, instead);
+    else if (equals && off &&
+             strncmp(row->note, "for ", 4) != 0) // a note "for ..." says for which value the row is
         add_advice_off(row, equals + 1, out);
     else if (row->kind == FOREIGN_OURS)
         text_add(out, *row->note ? "here it is %s (%s)" : "here it is %s", row->ours, row->note);
@@ -111,7 +114,7 @@ static void add_advice(const struct foreign *row, const cJSON *value, struct tex
         text_add(out, "%s; leave it out", row->note);
 }
 
-// Appends the row's programs: "nanoGPT, Hugging Face or Megatron". Each has one of the row's names.
+// Appends the row's programs, each of which uses one of the row's names: "nanoGPT, Hugging Face or Megatron".
 static void add_programs(const struct foreign *row, struct text *out) {
     const char *last = strrchr(row->program, ',');
     if (last)
@@ -120,7 +123,7 @@ static void add_programs(const struct foreign *row, struct text *out) {
         text_add(out, "%s", row->program);
 }
 
-// ---- what is gone
+// ---- removed names
 
 const struct gone gones[] = {
 #define GONE(name, initial, instead)     {GONE_OPTION, name, initial, instead},
@@ -137,7 +140,7 @@ const struct gone *gone_option(const char *full_name) {
     return NULL;
 }
 
-// The option that is gone whose name in its section is `key`, or NULL.
+// The removed option whose name within its section is `key`, or NULL.
 static const struct gone *gone_option_called(const char *key) {
     for (int i = 0; i < n_gones; i++)
         if (gones[i].kind == GONE_OPTION && strcmp(strrchr(gones[i].name, '.') + 1, key) == 0)
@@ -166,13 +169,13 @@ const char *gone_word(const char *full_name, const char *word) {
     for (int i = 0; i < n_gones; i++)
         if (gones[i].kind == GONE_VALUES && strcmp(gones[i].name, full_name) == 0)
             for (const char *p = gones[i].was; *p; p += strcspn(p, " "), p += *p == ' ')
-                if (strcspn(p, " ") == length && strncasecmp(p, word, length) == 0) // SOAP, as papers have it
+                if (strcspn(p, " ") == length && strncasecmp(p, word, length) == 0) // also SOAP, in capitals
                     return gones[i].instead;
     return NULL;
 }
 
-// Whether an argument is the words, or a flag of it and its value: "--to llmc" is --to=llmc, or --to and then
-// `next`, which may be NULL.
+// Whether an argument equals `words`, or is a flag with its value: "--to llmc" matches --to=llmc, and --to
+// followed by `next` (may be NULL).
 static bool is_words(const char *words, const char *argument, const char *next) {
     const size_t n = strcspn(argument, "=");
     if (strncmp(words, argument, n) != 0)
@@ -192,16 +195,16 @@ enum status gone_command(int n_args, char *const *args) {
             continue;
         for (int k = second ? 1 : 0; k < last; k++)
             if (!second || is_words(second, args[k], k + 1 < n_args ? args[k + 1] : NULL))
-                return FAIL(STATUS_INVALID, "train %s is not there any more; %s", name, gones[i].instead);
+                return FAIL(STATUS_INVALID, "train %s was removed; %s", name, gones[i].instead);
     }
     return STATUS_OK;
 }
 
 // ---- messages for unknown names
 
-// Keys of ours that mean something else in another trainer, by the last component of the option.
+// Our keys (last components) that have another meaning in another trainer.
 static const struct {
-    const char *option, *meant; // what to ask instead of "did you mean OPTION"
+    const char *option, *meant; // asked instead of "did you mean OPTION"
 } namesakes[] = {
     {"train.eval_steps", "train.eval_every, the steps between evaluations (Hugging Face's eval_steps), or "
                          "train.eval_steps, the length of an evaluation in batches"},
@@ -212,7 +215,7 @@ static const struct {
      "train.gradient_accumulation_steps, the micro-batches of each rank (nanoGPT counts those of all ranks)"},
 };
 
-// Fails with what is known about another trainer's name.
+// Fails with the row's advice for another trainer's name.
 static enum status foreign_name(const char *source, const char *what, const char *name, const cJSON *value,
                                 const struct foreign *row) {
     struct text advice = {0};
@@ -260,7 +263,7 @@ static enum status misplaced(const char *source, const char *full_name, const st
                 is_top ? "" : option->section, own);
 }
 
-// Fails for a section that has a value. fp16=true: other trainers have a switch of that name.
+// Fails for a section that is set like an option. fp16=true: other trainers have a switch of that name.
 static enum status section_as_option(const char *source, const char *name, const cJSON *value) {
     char enabled[160];
     snprintf(enabled, sizeof enabled, "%s.enabled", name);
@@ -271,7 +274,7 @@ static enum status section_as_option(const char *source, const char *name, const
                 option_full_name(option_first_of(name)));
 }
 
-// Fails for a name that goes on behind an option's: "optimizer.groups.lr", "optimizer.groups[0].lr".
+// Fails for a name that continues after an option's name: "optimizer.groups.lr", "optimizer.groups[0].lr".
 static enum status inside_option(const char *source, const char *full_name, const struct option *option) {
     const char *own = option_full_name(option);
     if (option->type != OPTION_GROUPS)
@@ -298,7 +301,7 @@ static bool is_in(const struct option *option, const char *section, size_t lengt
     return strlen(option->section) == length && memcmp(option->section, section, length) == 0;
 }
 
-// Whether the name begins or ends with the words of the key: rope_type has "type".
+// Whether the name begins or ends with the word `key`: rope_type ends with "type".
 static bool has_words(const char *name, const char *key) {
     const size_t n = strlen(name), length = strlen(key);
     return length > 0 && n > length &&
@@ -306,7 +309,7 @@ static bool has_words(const char *name, const char *key) {
             (strcmp(name + n - length, key) == 0 && name[n - length - 1] == '_'));
 }
 
-// The only option of the section whose name has the key's words; NULL when there is none, or several.
+// The only option of the section whose name begins or ends with `key`; NULL if there is none, or several.
 static const struct option *option_with_words(const char *key, const char *section, size_t section_length) {
     const struct option *found = NULL;
     for (int i = 0; i < n_options; i++)
@@ -318,7 +321,7 @@ static const struct option *option_with_words(const char *key, const char *secti
     return found;
 }
 
-// The option that the key names with its section: ema_decay is train.ema.decay.
+// The option whose section and name the key joins: ema_decay is train.ema.decay.
 static const struct option *option_joined(const char *key) {
     for (int s = 0; s < section_count(); s++) {
         const char *own = section_own_name(s), *section = section_name(s);
@@ -361,11 +364,11 @@ static const char *nearest_section(const char *name) {
     return text_nearest(name, names, n);
 }
 
-// Fails for an option that is gone.
+// Fails for a removed option.
 static enum status gone_name(const char *source, const struct gone *row, const cJSON *value) {
     char *text = value && !cJSON_IsString(value) ? cJSON_PrintUnformatted(value) : NULL;
     const char *shown = text ? text : cJSON_GetStringValue(value);
-    enum status status = FAIL(STATUS_INVALID, "%s: %s%s%.60s is not there any more; %s", source, row->name,
+    enum status status = FAIL(STATUS_INVALID, "%s: %s%s%.60s was removed; %s", source, row->name,
                               shown ? "=" : "", shown ? shown : "", row->instead);
     cJSON_free(text);
     return status;

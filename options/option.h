@@ -22,12 +22,12 @@ enum option_resume { FREE, RAISE, NAMED, FIXED };
 
 struct option {
     const char *section;          // "model", "zero_optimization.offload_param"; "top" outside all sections
-    const char *name, *qualified; // "n_layer", "model.n_layer"; of device: "device", "top.device"
+    const char *name, *qualified; // "n_layer", "model.n_layer"; for device: "device", "top.device"
     enum option_type type;
     size_t offset; // in struct config
     double minimum, maximum;
     const char *initial;        // the default as written in schema.def; NULL for a CHOICE
-    const char *const *choices; // (n_choices) words of a CHOICE, by the values of its enum
+    const char *const *choices; // (n_choices) words of a CHOICE, indexed by its enum
     int n_choices, chosen;      // the default is choices[chosen]
     enum option_resume resume;
     const char *help;
@@ -43,7 +43,7 @@ const char *section_name(int i);     // "zero_optimization", "zero_optimization.
 const char *section_own_name(int i); // the last component: "offload_param"
 const char *section_help(int i);
 bool section_is_top(const char *name);
-// Whether a section, other than "top", has the name of this length.
+// Whether there is a section, other than "top", with this name of `length` bytes.
 bool section_exists(const char *name, size_t length);
 
 // The name that users write: "model.n_layer", "device".
@@ -54,10 +54,10 @@ void *option_value(const struct option *option, const struct config *config);
 // Whether the file or an override sets the option.
 bool option_given(const char *full_name, const struct config *config);
 const struct option *option_first_of(const char *section);
-// Sets the default of schema.def.
+// Sets the option to its default in schema.def.
 void option_reset(const struct option *option, struct config *config);
 bool option_is_default(const struct option *option, const struct config *config);
-// Formats a value or a bound without an exponent where possible: 1000000, not 1e+06. buffer: 32 bytes.
+// Formats a value or a bound, if possible without an exponent: 1000000, not 1e+06. buffer: 32 bytes.
 const char *option_number(char *buffer, double value);
 // The word that a CHOICE is set to.
 const char *option_word(const struct option *option, const struct config *config);
@@ -65,11 +65,11 @@ const char *option_word(const struct option *option, const struct config *config
 const char *option_choices(const struct option *option, char *buffer, size_t size);
 // Sets a CHOICE to choices[i].
 void option_choose(const struct option *option, struct config *config, int i);
-// Reads the option's value from JSON. `source` begins the message. STATUS_INVALID names the option, and the
-// element of a list; what the option holds then is for config_free only.
+// Reads the option's value from JSON. Messages begin with `source`. STATUS_INVALID: the message names the
+// option, and the element if it is a list; the option's value is then valid for config_free only.
 enum status option_read(const struct option *option, const char *source, const struct cJSON *value,
                         struct config *config) MUST_CHECK;
-// What a JSON value is, for messages: "the string \"a\"", "a list". Returns buffer.
+// Describes a JSON value for messages: "the string \"a\"", "a list". Returns buffer.
 const char *option_what_is(const struct cJSON *value, char *buffer, size_t size);
 // Appends the option's value as JSON.
 void option_print(const struct option *option, const struct config *config, struct text *out);

@@ -1,4 +1,4 @@
-// Prints a configuration: as JSON, as overrides for a command line, and the options page.
+// Prints a configuration as JSON or as overrides for a command line; prints the options page.
 #include <stdio.h>
 #include <string.h>
 
@@ -6,14 +6,14 @@
 
 // ---- JSON
 
-// Whether a section is `name` or inside it; all are inside "top".
+// Whether a section is `name` or one of its subsections. All sections count as inside "top".
 static bool is_within(const char *section, const char *name) {
     const size_t length = strlen(name);
     return section_is_top(name) ||
            (strncmp(section, name, length) == 0 && (section[length] == '.' || section[length] == '\0'));
 }
 
-// Whether there is an option to print in a section and its subsections. given: only given ones are printed.
+// Whether a section or its subsections have an option to print. given: print only options that are given.
 static bool has_options(const struct config *config, const char *section, bool given) {
     for (int i = 0; i < n_options; i++)
         if ((!given || config->given[i]) && is_within(options[i].section, section))
@@ -129,7 +129,7 @@ void config_print_options(struct text *out) {
         "Generated from `options/schema.def` by `./train options`.\n\n"
         "- A configuration is one JSON object with an object per section. Every option has a default.\n"
         "- `./train CONFIG.json section.key=value` overrides an option. The value is JSON; a bare word is a "
-        "string. The last of several for one option wins; in a file a repeated key is an error.\n"
+        "string. The last override of an option wins; in a file a repeated key is an error.\n"
         "- An option that has no effect with the values of others, such as `optimizer.betas` with "
         "`optimizer.type=sgd`, is refused, unless it has its default. Where an override replaced the value "
         "that the file sets it for, it is dropped, and the log says so.\n"

@@ -1,5 +1,5 @@
-// Comparing configs: those of several ranks, which must be the same, and that of a resumed run with what the
-// run began with.
+// Compares configs: those of several ranks, which must be equal, and a resumed run's config with that of the
+// checkpoint.
 #include <string.h>
 
 #include "base/dtype.h"
@@ -29,8 +29,8 @@ enum status config_check_same(const struct config *mine, const struct config *of
 
 // ---- resuming
 
-// Whether one of two values is the 0 that stands for a default of the model's family. Checkpoints record the
-// sizes that it resolves to, and these are compared with the model's (checkpoint_check_model).
+// Whether one of the two values is 0, which stands for a default of the model's family. Checkpoints record
+// the resolved sizes; checkpoint_check_model compares those with the model's.
 static bool is_open_size(const struct option *option, const struct config *before, const struct config *now) {
     return strncmp(option->section, "model", 5) == 0 &&
            (option->type == OPTION_INTEGER || option->type == OPTION_NUMBER) &&
@@ -38,8 +38,8 @@ static bool is_open_size(const struct option *option, const struct config *befor
            (option_is_default(option, before) || option_is_default(option, now));
 }
 
-// "auto" equals the value it resolves to. A resumed run keeps what it decided, so "auto" now resolves to
-// that.
+// Whether two values mean the same: "auto" equals the value that the checkpoint's run decided, because a
+// resumed run keeps that decision.
 static bool means_the_same(const struct option *option, const struct config *before,
                            const struct config_decided *decided, const struct config *now) {
     enum dtype named;
@@ -59,11 +59,11 @@ static bool resumes_with(const struct config *config, const char *option) {
     return text_has_word(config->checkpoint.resume_with, option, strlen(option));
 }
 
-// The differences of a resumed run's config that are refused.
+// The refused changes of a resumed run's config.
 struct refused {
     struct text list;     // a line each
-    struct text nameable; // those that checkpoint.resume_with could allow, with commas
-    struct text named;    // differences that it allows already, with commas
+    struct text nameable; // options that checkpoint.resume_with could allow, separated by commas
+    struct text named;    // options that it already allows, separated by commas
 };
 
 static void add_name(struct text *names, const struct option *option) {

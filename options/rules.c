@@ -1,4 +1,5 @@
-// Derives values that are left open, and checks the rules between options. Several faults make one message.
+// Derives values that are left open, and checks the rules between options. Several faults are reported in one
+// message.
 #include "options/rules.h"
 
 #include <stdlib.h>
@@ -9,11 +10,12 @@
 #include "options/option.h"
 #include "options/unused.h"
 
-// ---- faults. The recorded failure is one per process (base/status.h): each is taken from there and cleared.
+// ---- faults. base/status.h records one failure per process, so each fault's message is taken from there and
+// cleared.
 
 enum {
     MOST_FAULTS = 100,
-    MOST_BYTES = STATUS_MESSAGE_BYTES - 1024 // of the list: introduction, advice and path fit too
+    MOST_BYTES = STATUS_MESSAGE_BYTES - 1024 // of the list; leaves room for introduction, advice and path
 };
 
 struct faults faults_begin(void) {
@@ -30,7 +32,7 @@ enum status faults_take(struct faults *faults, enum status status) {
     return faults->full ? STATUS_INVALID : STATUS_OK;
 }
 
-// Cuts the list at the end of a line; returns the number of lines that stay.
+// Truncates the list at the end of a line; returns the number of lines kept.
 static int shorten(struct text *list) {
     int n = 1;
     size_t end = MOST_BYTES;
@@ -68,7 +70,7 @@ void config_derive_run_folder(struct config *config) {
         return;
     const char *slash = strrchr(config->source, '/'), *name = slash ? slash + 1 : config->source;
     const size_t length = strlen(name), ending = text_ends_with(name, ".json") && length > 5 ? 5 : 0;
-    free(config->run.dir); // cut only ".json": gpt3-2.7b.json gives gpt3-2.7b
+    free(config->run.dir); // remove only ".json": gpt3-2.7b.json gives gpt3-2.7b
     config->run.dir = file_path("runs/%.*s", (int)(length - ending), name);
 }
 
@@ -95,7 +97,8 @@ static enum status batch_disagrees(const struct config *config, int world) {
         world == 1 ? "" : "s", micro * accumulation * world);
 }
 
-// given: the value of `name`, the one factor that is set; 0 when neither factor is.
+// Fails because train_batch_size is not a multiple of the other factors.
+//   name, given   the one factor that is set, and its value; 0: neither is set
 static enum status batch_does_not_divide(const struct config *config, int world, const char *name,
                                          int64_t given) {
     const bool scheduled = config->train.batch_size_schedule.n > 0;
@@ -142,7 +145,7 @@ int64_t config_stages_at(const struct config_stages *schedule, int64_t base, int
     return value;
 }
 
-// What a CPU takes where only train_batch_size is set: more gains no speed there.
+// The largest micro-batch on a CPU if only train_batch_size is set. More gains no speed there.
 #define CPU_SEQUENCES   4
 #define CPU_AUTO_TOKENS 4096
 
@@ -163,7 +166,8 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-// What micro-batches divide: the greatest common divisor of a rank's sequences, over the run's batch sizes.
+// The number that the micro-batch size must divide: the greatest common divisor of the sequences per rank and
+// step, over all batch sizes of the run.
 static int64_t divisor_of_batches(const struct config *config, int world) {
     const struct config_stages *schedule = &config->train.batch_size_schedule;
     int64_t divisor = config->train.train_batch_size;
@@ -205,8 +209,8 @@ static enum status auto_needs(const struct config *config, const char *why, cons
                 what);
 }
 
-// From here on the config is one with a train_batch_size, which grows. With min_batch_size alone,
-// micro-batches are left open; without it, they decide on the batch.
+// Replaces "auto" by the initial train_batch_size, which then grows. If min_batch_size is given, the
+// micro-batch size may be left open; otherwise the initial batch size follows from the micro-batch size.
 static enum status begin_auto_batch(struct config *config, int world) {
     int64_t *micro = &config->train.micro_batch_size, *least = &config->train.min_batch_size;
     const int64_t accumulation = config->train.gradient_accumulation_steps;
@@ -231,7 +235,7 @@ static enum status begin_auto_batch(struct config *config, int world) {
     return STATUS_OK;
 }
 
-// The noise scale compares micro-batches with the step.
+// The noise scale compares micro-batches with the whole step, so a step needs several.
 static enum status check_auto_batch(const struct config *config) {
     const long long batch = (long long)config->train.train_batch_size;
     if (!config->batch_is_auto)
@@ -251,7 +255,7 @@ static enum status check_auto_batch(const struct config *config) {
     return STATUS_OK;
 }
 
-// The same without "auto": some step must have more than one micro-batch.
+// The same check without "auto": some step must have several micro-batches.
 static enum status check_noise_scale(const struct config *config) {
     const struct config_stages *schedule = &config->train.batch_size_schedule;
     int64_t largest = config->train.train_batch_size;
@@ -320,7 +324,8 @@ static enum status derive_batch_sizes(struct config *config, int world) {
     return STATUS_OK;
 }
 
-// Derived values obey the bounds of their options, so that a printed config can be read again.
+// Checks that derived values are within the bounds of their options, so that a printed config can be read
+// again.
 static enum status check_derived(const struct config *config) {
     static const char *const names[] = {"train.micro_batch_size", "train.gradient_accumulation_steps",
                                         "train.train_batch_size"};
@@ -334,8 +339,8 @@ static enum status check_derived(const struct config *config) {
     return STATUS_OK;
 }
 
-// Derives those of micro_batch_size, gradient_accumulation_steps and train_batch_size that are left open, and
-// checks that they agree, with each other and with train.batch_size_schedule.
+// Derives the missing ones of micro_batch_size, gradient_accumulation_steps and train_batch_size. Checks that
+// they are consistent with each other and with train.batch_size_schedule.
 static enum status derive_batches(struct config *config, int world) {
     TRY(begin_auto_batch(config, world));
     TRY(derive_batch_sizes(config, world));
@@ -385,7 +390,7 @@ static enum status check_heads(const struct config *c) {
                 (long long)c->model.n_embd, (long long)c->model.n_head);
 }
 
-// RoPE rotates pairs.
+// RoPE rotates pairs of channels, so a head's width must be even.
 static enum status check_rotation(const struct config *c) {
     const long long width = c->model.head_dim ? c->model.head_dim : c->model.n_embd / c->model.n_head;
     const double factor = c->model.partial_rotary_factor;
@@ -474,7 +479,7 @@ static enum status check_max_batch(const struct config *c) {
     return STATUS_OK;
 }
 
-// A tokenizer that is not given may come with the shards of data.train; the trainer checks that.
+// If no tokenizer is given, the shards of data.train may name one; the trainer checks that.
 static enum status check_samples(const struct config *c) {
     bool comes_with_data = c->data.train.n > 0 && !option_given("data.tokenizer", c);
     if (c->train.sample_every == 0 || c->data.tokenizer[0] || comes_with_data)
@@ -493,7 +498,7 @@ static enum status check_documents(const struct config *c) {
                 c->source);
 }
 
-// As in DeepSpeed, whose partial optimizer offload keeps whole parameters on the device.
+// As in DeepSpeed, where partial optimizer offload keeps all parameters on the device.
 static enum status check_offload_param(const struct config *c) {
     if (c->zero_optimization.offload_param.device == CONFIG_OFFLOAD_NONE)
         return STATUS_OK;
@@ -508,7 +513,8 @@ static enum status check_offload_param(const struct config *c) {
         c->zero_optimization.offload_optimizer.ratio);
 }
 
-// Matrices are gathered and multiplied by devices; none is split between a device and the host.
+// Muon gathers and multiplies whole matrices on the device, so no matrix can be split between a device and
+// the host.
 static enum status check_matrices(const struct config *c) {
     if (c->optimizer.type != CONFIG_OPTIMIZER_MUON)
         return STATUS_OK;
@@ -526,7 +532,7 @@ static enum status check_matrices(const struct config *c) {
     return STATUS_OK;
 }
 
-// A group's rate follows the schedule of optimizer.lr; only muon leaves tensors to adamw.
+// A group's rate follows the schedule of optimizer.lr. Only with muon does adamw update some of the tensors.
 static enum status check_groups(const struct config *c) {
     for (int i = 0; i < c->optimizer.groups.n; i++) {
         const struct config_group *group = &c->optimizer.groups.list[i];
@@ -546,7 +552,8 @@ static enum status check_groups(const struct config *c) {
     return STATUS_OK;
 }
 
-// z is a copy of the weights, so it is kept in fp32. An average of the average would be of no use.
+// Schedule-free's z is a copy of the weights, so it must be fp32. train.ema is refused, because the weights
+// are averaged already.
 static enum status check_schedule_free(const struct config *c) {
     if (c->optimizer.type != CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW)
         return STATUS_OK;
@@ -585,7 +592,7 @@ static enum status check_resume_with(const struct config *c) {
                 "%s: checkpoint.resume_with lists %s, which cannot change in a run; start a new run from its "
                 "weights with model.init_from=RUN and another run.dir",
                 c->source, name);
-        if (option || gone_option(name)) // of a run that changed what is gone
+        if (option || gone_option(name)) // a removed option in the resume_with of an old run
             continue;
         if (section_exists(name, strlen(name)))
             return FAIL(STATUS_INVALID,
@@ -606,8 +613,8 @@ static enum status check_resume_with(const struct config *c) {
 enum { MOST_OF_RULE = 7 };
 static const struct {
     enum status (*check)(const struct config *);
-    bool from_files;                   // what it checks may come from model.init_from, or from the data
-    const char *options[MOST_OF_RULE]; // that it reads
+    bool from_files;                   // checked values may come from model.init_from or from the data
+    const char *options[MOST_OF_RULE]; // options that the rule reads
 } rules[] = {
     {check_heads, true, {"model.n_embd", "model.n_head", "model.n_kv_head", "model.head_dim"}},
     {check_rotation, true, {"model.n_embd", "model.n_head", "model.head_dim", "model.partial_rotary_factor"}},
@@ -637,7 +644,7 @@ static const struct {
 enum { N_RULES = sizeof rules / sizeof *rules };
 
 enum status rules_check_rest(const struct config *config, const bool *faulty, struct faults *faults) {
-    const bool has_files = faulty && option_given("model.init_from", config); // which are not read yet
+    const bool has_files = faulty && option_given("model.init_from", config); // its files are not read yet
     for (int i = 0; i < N_RULES; i++) {
         bool skip = rules[i].from_files && has_files;
         for (int k = 0; faulty && k < MOST_OF_RULE && rules[i].options[k]; k++)
@@ -651,7 +658,7 @@ enum status rules_check_rest(const struct config *config, const bool *faulty, st
     return STATUS_OK;
 }
 
-// With train.max_minutes, the steps are as many as fit, unless the user limits them.
+// With train.max_minutes, the run does as many steps as fit, unless the user limits them.
 static void derive_max_steps(struct config *config) {
     if (config->train.max_minutes > 0 && !option_given("train.max_steps", config))
         config->train.max_steps = (int64_t)option_find("train.max_steps")->maximum;

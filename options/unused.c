@@ -3,10 +3,10 @@
 #include <string.h>
 
 struct dependence {
-    const char *options;         // with blanks between. They have an effect
-    const char *choice, *values; // with these words of the choice; after "!", with all but these
-    const char *rest;            // values of theirs that ask for nothing; NULL: the default
-    const char *decides;         // what decides the choice where that is left open, or NULL
+    const char *options;         // separated by blanks; they have an effect only
+    const char *choice, *values; // with these values of `choice`; after "!", with all but these
+    const char *rest;            // values of the options that request nothing; NULL: the default
+    const char *decides;         // what decides the choice if it is left open, or NULL
     const char *why;             // NULL: a common clause
 };
 
@@ -67,7 +67,7 @@ static const struct dependence dependences[] = {
 };
 enum { N_DEPENDENCES = sizeof dependences / sizeof *dependences };
 
-// The next row that names the option; of NULL the first. NULL: there is none.
+// The next row that names the option, or the first if `row` is NULL. Returns NULL if there is none.
 static const struct dependence *next_row(const struct dependence *row, const struct option *option) {
     const char *name = option_full_name(option);
     for (row = row ? row + 1 : dependences; row < dependences + N_DEPENDENCES; row++)
@@ -76,7 +76,7 @@ static const struct dependence *next_row(const struct dependence *row, const str
     return NULL;
 }
 
-// ---- choices that others decide
+// ---- choices that follow from other options
 
 void unused_derive_choices(struct config *config) {
     if (config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW &&
@@ -92,7 +92,7 @@ bool config_scales_losses(const struct config *config) {
     return config->fp16.loss_scaling == CONFIG_LOSS_SCALING_ON;
 }
 
-// The value as words of the table, without quotes. Loss scaling is resolved.
+// Appends the value as a word of the table, without quotes. Loss scaling's "auto" is resolved.
 static void add_value(const struct option *option, const struct config *config, struct text *out) {
     if (option == option_find("fp16.loss_scaling"))
         text_add(out, "%s", config_scales_losses(config) ? "on" : "off");
@@ -124,7 +124,7 @@ static bool is_unused(const struct dependence *row, const struct option *option,
            !(row->rest ? has_value(row->rest, option, config) : option_is_default(option, config));
 }
 
-// Whether one of the values that the row reads was refused.
+// Whether the value of an option that the row reads was refused.
 static bool is_faulty(const struct dependence *row, const struct option *option, const bool *faulty) {
     return faulty[option - options] || faulty[option_find(row->choice) - options] ||
            (row->decides && faulty[option_find(row->decides) - options]);
@@ -132,13 +132,13 @@ static bool is_faulty(const struct dependence *row, const struct option *option,
 
 // ---- refused
 
-// "llama", "llama or modern", "linear, llama3 or yarn".
+// Joins words: "llama", "llama or modern", "linear, llama3 or yarn".
 static void add_words(const char *words, struct text *out) {
     for (const char *c = words; *c; c++)
         text_add(out, *c == ' ' ? (strchr(c + 1, ' ') ? ", " : " or ") : "%c", *c);
 }
 
-// Why the option has no effect, after "... but CHOICE is VALUE, ".
+// Appends why the option has no effect, to follow "... but CHOICE is VALUE, ".
 static void add_why(const struct dependence *row, const struct option *option, const struct config *config,
                     struct text *out) {
     if (row->why) {
@@ -158,7 +158,8 @@ static void add_why(const struct dependence *row, const struct option *option, c
     }
 }
 
-// "optimizer.type=sgd", "model.family=llama or modern"; of all but some values none is named.
+// Appends the setting that gives the option an effect: "optimizer.type=sgd", "model.family=llama or modern".
+// Appends nothing if all but some values do.
 static void add_way(const struct dependence *row, const struct config *config, struct text *out) {
     const bool is_empty = has_value("0 []", option_find(row->choice), config);
     if (row->values[0] == '!') {
@@ -171,7 +172,8 @@ static void add_way(const struct dependence *row, const struct config *config, s
 
 static enum status refuse(const struct dependence *row, const struct option *option,
                           const struct config *config) {
-    const char *shown = strcmp(row->choice, ROPE_TYPE) == 0 ? "rope_type" : row->choice; // in its section
+    // The name of the choice within its section.
+    const char *shown = strcmp(row->choice, ROPE_TYPE) == 0 ? "rope_type" : row->choice;
     struct text message = {0};
     text_add(&message, "%s: %s is ", config->source, option_full_name(option));
     option_print(option, config, &message);
@@ -192,7 +194,7 @@ static enum status refuse(const struct dependence *row, const struct option *opt
 
 enum status unused_check(const struct option *option, const struct config *config, const bool *faulty) {
     for (const struct dependence *row = NULL; (row = next_row(row, option));) {
-        // An average that is switched off by name keeps its decay.
+        // train.ema.type=none, if given, keeps the decay.
         const bool is_off = strcmp(row->choice, "train.ema.type") == 0 && option_given(row->choice, config);
         if (!is_off && !(faulty && is_faulty(row, option, faulty)) && is_unused(row, option, config))
             return refuse(row, option, config);
@@ -202,7 +204,7 @@ enum status unused_check(const struct option *option, const struct config *confi
 
 // ---- dropped
 
-// The option counts as decided by the command line, so that what depends on it is dropped too.
+// Marks the option as overridden, so that options that depend on it are dropped too.
 static void reset(const struct dependence *row, const struct option *option, struct config *config,
                   struct text *why) {
     text_add(why, "%s is ", row->choice);
@@ -225,7 +227,7 @@ static void drop(const struct option *option, struct config *config, const bool 
             !(is_printed || is_replaced(row, config)))
             continue;
         if ((is_printed || row->rest) && !is_unused(row, option, config))
-            continue; // else a default that the user wrote goes too
+            continue; // otherwise a default that the user wrote would be reset too
         text_add(&config->replaced, "%s%s=", config->replaced.length ? ", " : "", option_full_name(option));
         option_print(option, config, &config->replaced);
         text_add(&config->replaced, " (");
@@ -236,7 +238,7 @@ static void drop(const struct option *option, struct config *config, const bool 
 
 void unused_drop(struct config *config, const bool *faulty, bool is_printed) {
     unused_derive_choices(config);
-    for (int i = 0; i < n_options; i++) // a choice comes before what depends on it
+    for (int i = 0; i < n_options; i++) // in this order, choices precede options that depend on them
         drop(&options[i], config, faulty, is_printed);
 }
 

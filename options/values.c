@@ -12,11 +12,11 @@
 
 #define PLACE_BYTES (PATH_MAX + 160)
 
-// What is read: an option, or an element of one.
+// The place that is being read: an option, or an element of one.
 struct reading {
     const struct option *option;
     const char *source; // "c.json:3", "override"
-    int index;          // of the element; -1: the value itself
+    int index;          // index of the element; -1: the value itself
 };
 
 const char *option_number(char *buffer, double value) {
@@ -60,7 +60,7 @@ static enum status wrong(const struct reading *reading, const char *key, const c
 
 // ---- numbers and words
 
-// A number within the bounds of `option`, which are those of the value or of a member of it.
+// Reads a number within the bounds of `option`, which apply to the value or to a member of it.
 static enum status read_number(const struct reading *reading, const char *key, const struct option *option,
                                const cJSON *value, double *out) {
     const bool whole = option->type == OPTION_INTEGER || option->type == OPTION_AUTO_INTEGER ||
@@ -98,7 +98,7 @@ static enum status read_choice(const struct reading *reading, const cJSON *value
     const char *instead = word ? gone_word(option_full_name(option), word) : NULL;
     place_of(reading, "", place);
     if (instead)
-        return FAIL(STATUS_INVALID, "%s=%s is not there any more; %s", place, word, instead);
+        return FAIL(STATUS_INVALID, "%s=%s was removed; %s", place, word, instead);
     const char *nearest = cJSON_IsString(value) ? unknown_word(option, value->valuestring) : NULL;
     return FAIL(STATUS_INVALID, "%s is %s, expected one of %s%s%s%s", place,
                 option_what_is(value, found, sizeof found), option_choices(option, list, sizeof list),
@@ -153,7 +153,7 @@ static enum status read_integers(const struct reading *reading, const cJSON *val
 
 // ---- files, as paths or as a mixture of sources
 
-// Bounds of a weight: their sums stay finite, and their quotients above 0.
+// Bounds of a weight: sums of weights stay finite, and quotients above 0.
 #define SMALLEST_WEIGHT 1e-30
 #define LARGEST_WEIGHT  1e30
 #define SOURCE_EXAMPLE  "as {\"path\": \"a/*.bin\", \"weight\": 0.7}"
@@ -212,7 +212,7 @@ static enum status read_source(const struct reading *reading, const cJSON *objec
     return STATUS_OK;
 }
 
-// Weights are given in all sources or in none: what a source without one would get is anyone's guess.
+// Either all sources have weights or none, because a missing weight among others would be ambiguous.
 static enum status check_weights(struct reading *reading, const struct config_sources *sources) {
     int with = -1, without = -1;
     char place[PLACE_BYTES];
@@ -328,7 +328,7 @@ static enum status read_key(const struct reading *reading, const cJSON *item, st
                                             {"name", "match"},    {"requires_grad", "freeze"},
                                             {"frozen", "freeze"}, {"learning_rate", "lr"}};
     const char *nearest = text_nearest(item->string, keys, sizeof keys / sizeof *keys);
-    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) // PyTorch's, and near ones
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) // PyTorch's names, and similar ones
         if (strcmp(item->string, theirs[i][0]) == 0)
             nearest = theirs[i][1];
     return FAIL(STATUS_INVALID,
@@ -460,7 +460,7 @@ static void print_source(const struct config_source *source, struct text *out) {
 }
 
 static void print_sources(const struct config_sources *sources, struct text *out) {
-    if (sources->n <= 1) { // whose weight has no effect
+    if (sources->n <= 1) { // the weight of a single source has no effect
         const struct file_list none = {0};
         print_list(sources->n ? &sources->list[0].files : &none, out);
         return;

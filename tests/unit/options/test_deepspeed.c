@@ -168,7 +168,7 @@ static void test_stage_3_with_auto(void **state) {
     expect_line(&out, REPLACED, "  zero_optimization.offload_optimizer.device \"nvme\" -> ");
     expect_line(&out, NEEDLESS, "  zero_optimization.zero_hpz_partition_size 8: there is no second shard");
     expect_line(&out, NEEDLESS,
-                "  zero_optimization.reduce_bucket_size \"auto\": sized by the hidden size there");
+                "  zero_optimization.reduce_bucket_size \"auto\": DeepSpeed derives it from the hidden size");
     expect_line(&out, NEEDLESS, "  aio: ");
     expect_line(&out, NEEDLESS, "  wandb: ");
     expect_line(&out, OFF, "  elasticity: ");

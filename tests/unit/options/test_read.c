@@ -319,12 +319,12 @@ static void test_gone(void **state) {
     EXPECT_OK(config_resolve(&config, 1));
     config_free(&config);
     EXPECT_FAILURE(STATUS_INVALID, parse_only("{\n\"train\": {\n\"seq_len_schedule\": [[0, 64]]}}"),
-                   "c.json:3: train.seq_len_schedule=[[0,64]] is not there any more; all steps");
+                   "c.json:3: train.seq_len_schedule=[[0,64]] was removed; all steps");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("train.seq_len_schedule=x", "train.on_spike=rewind"),
-                   "override: train.seq_len_schedule=x is not there any more; ",
-                   "override: train.on_spike=rewind is not there any more; skip leaves");
+                   "override: train.seq_len_schedule=x was removed; ",
+                   "override: train.on_spike=rewind was removed; skip leaves");
     EXPECT_FAILURE(STATUS_INVALID, OVERRIDE("--train.seq_len_schedule"),
-                   "command line: train.seq_len_schedule is not there any more; ");
+                   "command line: train.seq_len_schedule was removed; ");
 }
 
 // An option that is gone: its old default is dropped from a file, and any other value is refused.
