@@ -9,7 +9,7 @@ static bool is_one_tensor(const void *q, size_t q_stride, const void *k, size_t 
 
 // ---- forward
 
-// The new positions of k.
+// The new positions of k: the last T.
 static const void *new_keys(const struct attention_forward_args *args) {
     const size_t cached = (size_t)(args->S - args->T) * args->k_stride;
     return (const char *)args->k + cached * dtype_size(args->type);
@@ -71,7 +71,7 @@ struct attention_forward_args attention_of_rotated(const struct attention_forwar
     rotated.q = rope->rotated_q;
     rotated.q_stride = rope->q_stride;
     rotated.q_batch_stride = (size_t)args->T * rope->q_stride;
-    if (args->S == args->T) { // else they are in the cache
+    if (args->S == args->T) { // otherwise they were rotated in place, in the cache
         rotated.k = rope->rotated_k;
         rotated.k_stride = rope->k_stride;
         rotated.k_batch_stride = (size_t)args->T * rope->k_stride;

@@ -1,6 +1,6 @@
-// Attention's RoPE (struct attention_rope) as calls of its own, rope_forward before attention and
-// rope_backward after it: for devices and shapes whose attention kernels do not rotate what they load and
-// store.
+// RoPE as operations around attention: rope_forward before attention_forward, rope_backward after
+// attention_backward. For devices and shapes whose attention kernels cannot rotate queries and keys as they
+// load and store them.
 #ifndef ZERO_KERNELS_ATTENTION_H
 #define ZERO_KERNELS_ATTENTION_H
 
@@ -8,17 +8,17 @@
 
 #define ATTENTION_ROPE_CALLS 2
 
-// The calls before attention_forward: one where queries and keys are ranges of one tensor, else one for each.
-// Returns how many; 0 without a table.
+// The rope_forward calls to make before attention_forward: one call if queries and keys are ranges of one
+// tensor, otherwise one for each. Returns the number of calls; 0 without a table.
 int attention_rope_forward(const struct attention_forward_args *args,
                            struct rope_forward_args calls[ATTENTION_ROPE_CALLS]);
-// That of the keys alone.
+// The rope_forward call for the keys alone.
 struct rope_forward_args attention_rope_keys(const struct attention_forward_args *args);
-// The calls after attention_backward, in the same way.
+// The rope_backward calls to make after attention_backward: again one or two. Returns the number of calls.
 int attention_rope_backward(const struct attention_backward_args *args,
                             struct rope_backward_args calls[ATTENTION_ROPE_CALLS]);
 
-// What is left of attention beside these calls: that of rotated queries and keys, without a table.
+// The attention_forward call to make between them: on rotated queries and keys, without a table.
 struct attention_forward_args attention_of_rotated(const struct attention_forward_args *args);
 struct attention_backward_args attention_backward_of_rotated(const struct attention_backward_args *args);
 

@@ -10,7 +10,7 @@ static double size_of(enum dtype type) {
     return (double)dtype_size(type);
 }
 
-// Of the accumulation dtype: fp32, or double where everything is.
+// Bytes per element of the accumulation dtype: fp32, or double if the type is double.
 static double wide_size(enum dtype type) {
     return type == DTYPE_F64 ? 8 : 4;
 }
@@ -100,22 +100,23 @@ static struct operation_cost rope_backward_work(const struct rope_backward_args 
     return (struct operation_cost){.bytes = tensors * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
 }
 
-// Pairs of a query and a key that it attends to: the queries are the last T of S positions, and each sees at
-// most `window` (0: all before it).
+// Number of (query, key) pairs that attention computes. The queries are the last T of S positions; each sees
+// at most `window` positions (0: no limit).
 static double causal_pairs(double T, double S, int window) {
     double own = S - T, pairs = T * own + T * (T + 1) / 2;
     if (window <= 0 || window >= S)
         return pairs;
-    // Query t would see own + t + 1 positions, and misses those beyond the window.
+    // Query t sees own + t + 1 positions without a window; those beyond the window are dropped.
     double first = own + 1 > window ? 0 : window - own; // the first query that misses any
     double misses = T - first, least = own + first + 1 - window;
     return pairs - misses * (least + least + misses - 1) / 2;
 }
 
-// Two products: q k^T, and the probabilities times v. Where a GPU's kernels rotate, rotated queries are also
-// written, and a pass reads and writes the keys; where a pass rotates both, it moves more bytes than this.
-// Documents (`first`) are not looked at: their starts may be in a device's memory, a plan does not know them,
-// and utilization stays comparable. So with them this is an upper bound.
+// FLOPs: two products, q k^T and the probabilities times v.
+// Bytes: a GPU's fused RoPE also writes the rotated queries, and another pass reads and writes the keys. A
+// separate RoPE pass over both moves more bytes than counted here.
+// Documents (`first`) are ignored, so with them this is an upper bound: their starts may be in device memory,
+// a plan does not know them, and utilization stays comparable.
 static struct operation_cost attention_forward_work(const struct attention_forward_args *a) {
     const double pairs = (double)a->B * a->H * causal_pairs(a->T, a->S, a->window);
     const double queries = (double)a->T * a->H, keys = (double)a->S * a->K;
@@ -135,8 +136,8 @@ static struct operation_cost attention_backward_work(const struct attention_back
                                    .bytes = tensors * a->B * a->T * (a->H + a->K) * a->D * size_of(a->type)};
 }
 
-// The keys and values that it reads and writes, and q, k, v and out. Exact with windows and documents: n_keys
-// has both.
+// Counts the cached keys and values that are read and written, and q, k, v and out. Exact with windows and
+// documents: n_keys accounts for both.
 static struct operation_cost attention_decode_work(const struct attention_decode_args *a) {
     double keys = (double)a->n_keys, rows = (keys + a->B) * a->K + (double)a->B * a->H;
     return (struct operation_cost){.flops = 4 * keys * a->H * a->D,
@@ -184,7 +185,7 @@ static struct operation_cost optimizer_step_work(const struct optimizer_step_arg
 }
 
 static struct operation_cost optimizer_spans_work(const struct optimizer_spans_args *a) {
-    // cost looks at which pointers are NULL, and dereferences none
+    // Costs depend on which pointers are NULL, and dereference none.
     static char there;
     const struct optimizer_step_args step = {
         .rule = a->rule,

@@ -1,8 +1,9 @@
-// FLOPs and bytes of an operation's call, from its arguments; benchmarks and profiles share them. FLOPs are
-// those of matrix products, with a multiply and an add counting as two; operations without products have
-// none. Of a symmetric product they are those of the elements that are computed. Bytes count each
-// large tensor once, [rw] and [+] tensors twice. Tensors with one value per row or column (mean, rstd, lse,
-// biases, tokens) are left out.
+// FLOPs and bytes of one call of an operation, computed from its arguments. Benchmarks and profiles share
+// them.
+//   FLOPs   those of matrix products only; a multiply and an add count as two. For a symmetric product, only
+//     the elements that are computed count.
+//   Bytes   each large tensor once, [rw] and [+] tensors twice. Tensors with one value per row or column
+//     (mean, rstd, lse, biases, tokens) are left out.
 #ifndef ZERO_KERNELS_COST_H
 #define ZERO_KERNELS_COST_H
 
@@ -14,7 +15,7 @@ struct operation_cost {
 // args: the operation's argument struct. Only sizes, types and which pointers are NULL are read.
 struct operation_cost cost_of_operation(enum operation operation, const void *args);
 
-// Input and output columns of a linear layer, which identify the layers of a model; {0, 0} for other
+// Input and output columns of a linear layer, to tell the layers of a model apart; {0, 0} for other
 // operations.
 struct linear_shape {
     int in, out;
@@ -27,8 +28,9 @@ struct device_peak {
 };
 enum cost_limit { COST_LIMIT_NONE, COST_LIMIT_GEMM, COST_LIMIT_BANDWIDTH };
 const char *cost_limit_name(enum cost_limit limit); // "", "GEMM", "bandwidth"
-// The roofline (Williams et al., CACM 52(4), 2009): the least time in seconds for the work if computing and
-// moving data overlap. *which: the one that takes longer. 0 and COST_LIMIT_NONE for no work.
+// The roofline model (Williams et al., CACM 52(4), 2009): the least time in seconds for the work, if
+// computing and moving data overlap.
+//   which   [out] the rate that limits it; COST_LIMIT_NONE, and a time of 0, if there is no work
 double cost_least_seconds(const struct operation_cost *work, const struct device_peak *limits,
                           enum cost_limit *which);
 

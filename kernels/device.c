@@ -1,5 +1,5 @@
-// Code shared by all devices: the optional functions of struct device. Backends use it, so it knows none of
-// them.
+// Code shared by all devices: wrappers for the functions that a device may lack. Backends use this file, so
+// it knows no backend.
 #include "kernels/device.h"
 
 #include "kernels/ops.h"
@@ -16,7 +16,7 @@ void device_close(struct device *device) {
         device->close(device);
 }
 
-// ---- functions that a device on the host leaves NULL
+// ---- functions that the CPU leaves NULL
 
 enum status device_memory_available(struct device *device, size_t *bytes) {
     *bytes = 0;

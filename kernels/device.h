@@ -49,14 +49,14 @@ struct attention_shape {
     enum dtype type;
 };
 
-// Whether cuDNN computes a shape, forward and backward, with the same bits in every run.
+// Whether cuDNN computes attention of a shape, forward and backward, with the same bits in every run.
 struct cudnn_support {
     bool usable;
-    char version[32]; // of the library, "9.19.0"; "" when there is none
+    char version[32]; // version of the library, "9.19.0"; "" if there is none
     char reason[400]; // why it is not usable
 };
 
-// Memory, streams, events and graphs of a GPU: what a device has beyond struct device's own functions.
+// GPU memory, streams, events and graphs: functions that only GPU backends implement.
 struct gpu_functions {
     enum status (*memory_available)(struct device *device, size_t *bytes);
     enum status (*pin)(struct device *device, void *memory, size_t bytes);
@@ -81,23 +81,23 @@ struct gpu_functions {
 
 struct device {
     const char *name;      // "cpu", "cuda", "ref"
-    char arithmetic[112];  // what rounds its results: instruction set or GPU, and library
+    char arithmetic[112];  // what determines the rounding: instruction set or GPU, and library
     char description[160]; // for messages: arithmetic, threads, memory
     const struct ops *ops;
     enum region_place place; // where its memory is: REGION_HOST for the CPU
     int n_threads;           // host threads that its operations use
-    int n_devices;           // of its kind on this machine; more ranks than these share them. 0: the CPU
+    int n_devices;           // devices of this kind on the machine; further ranks share them. 0: the CPU
     int capability;          // a GPU's compute capability, 90 for 9.0; 0: a CPU
-    bool has_amx;            // a CPU's (AMX): bf16 products are many times as fast as other work
-    // A CPU's: bf16 products, by vector instructions or AMX, are at least as fast as fp32's. Decided by the
-    // processor model or by the instruction set requested, never by timing: ranks that decided differently
-    // would compute different bits.
+    bool has_amx;            // CPU with AMX: bf16 products are many times faster than other work
+    // CPU only: bf16 products, by vector instructions or AMX, are at least as fast as fp32 products. Decided
+    // by the processor model or by the instruction set requested, never by timing: ranks that decided
+    // differently would compute different bits.
     bool fast_bf16;
-    int tensor_core_heads; // the widest heads that ATTENTION_FLASH multiplies on tensor cores; 0: none
-    // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit factors with
+    int tensor_core_heads; // widest heads for which ATTENTION_FLASH uses tensor cores; 0: none
+    // Dense peak of matrix products by compute type, in FLOP/s, as the vendor states it: 16-bit inputs with
     // fp32 sums, and fp32 without TF32. 0: not known (the CPU, and GPUs that gpu_dense_peak does not list).
     double dense_peak[N_COMPUTE_DTYPES];
-    int symmetric_strips[N_DTYPES]; // the best strip of matrix_product, by type; 0: none
+    int symmetric_strips[N_DTYPES]; // fastest matrix_product_args.strip by type; 0: none
     // Allocates zeroed memory, aligned to at least REGION_ALIGNMENT. *out is NULL when bytes == 0. `purpose`
     // names the allocation in error messages.
     enum status (*memory_new)(struct device *device, size_t bytes, const char *purpose, void **out);
@@ -109,25 +109,25 @@ struct device {
     // Blocks until all work issued to the stream is done, and reports its errors.
     enum status (*synchronize)(struct stream *stream);
     void (*close)(struct device *device);
-    // Of ATTENTION_CUDNN; NULL on devices without that choice. Loads the library when first called; failures
-    // of the library are an answer, not an error.
+    // Whether ATTENTION_CUDNN computes a shape; NULL on devices without that choice. Loads the library on the
+    // first call. A missing or failing library is an answer in *support, not an error.
     enum status (*cudnn_support)(struct device *device, const struct attention_shape *shape,
                                  struct cudnn_support *out);
     struct watched *watched; // set while kernels/profile.h times this device's operations, otherwise NULL
-    // Kernels, products of a library and fills issued so far (read with device_launches); 0 where operations
-    // are synchronous.
+    // Kernels, library products and fills issued so far; read it with device_launches. 0 where operations are
+    // synchronous.
     uint64_t n_launches;
-    struct observed *observed; // set while kernels/observe.h wraps its functions, otherwise NULL
-    // NULL where the memory is the host's and operations are synchronous, and on a GPU for planning only.
-    // Called through the functions below, which handle that.
+    struct observed *observed; // set while kernels/observe.h wraps the device's functions, otherwise NULL
+    // NULL on the CPU, whose operations are synchronous, and on a GPU opened for planning only. Call them
+    // through the functions below, which handle NULL.
     const struct gpu_functions *gpu;
 };
 
 // Opens a device. Close it with device_close.
 //   name       "cpu", "cuda", or "auto": the GPU if this build and machine have one, otherwise the CPU
 //   n_threads  threads of the CPU backend; 0: one per core that the process may use
-//   index      which GPU, modulo their number: ranks pass their number within the machine. With "cpu": which
-//              processors, where threads are bound to NUMA nodes
+//   index        which GPU, modulo the number of GPUs: ranks pass their number within the machine. For the
+//     CPU: which processors to use, where threads are bound to NUMA nodes
 // Errors: STATUS_UNSUPPORTED when this build or machine lacks the device.
 enum status device_open(const char *name, int n_threads, int index, struct device **out) MUST_CHECK;
 void device_close(struct device *device);
@@ -137,17 +137,16 @@ static inline uint64_t device_launches(const struct device *device) {
     return __atomic_load_n(&device->n_launches, __ATOMIC_RELAXED);
 }
 
-// Free memory of the device in bytes; 0 where its memory is the host's.
+// Free memory of the device in bytes; 0 for the CPU.
 enum status device_memory_available(struct device *device, size_t *bytes) MUST_CHECK;
 // Page-locks host memory, so that copies use DMA and run asynchronously. No-op when bytes == 0 or where the
 // device's memory is the host's.
 enum status device_pin(struct device *device, void *memory, size_t bytes) MUST_CHECK;
 void device_unpin(struct device *device, void *memory); // call before freeing the memory; NULL is a no-op
 
-// For libraries that use the calling thread's current GPU: makes it the device's. No-op on the CPU.
+// Makes the device the calling thread's current GPU, for libraries that use that. No-op on the CPU.
 enum status device_enter(struct device *device) MUST_CHECK;
-// Which GPU of the machine it is, in words: its PCI address, "0000:65:00.0". "" where the memory is the
-// host's.
+// The GPU's PCI address, "0000:65:00.0"; "" for the CPU.
 enum status device_identity(struct device *device, char out[DEVICE_IDENTITY_BYTES]) MUST_CHECK;
 
 enum status stream_init(struct stream *stream, struct device *device) MUST_CHECK; // no workspace yet
@@ -172,30 +171,31 @@ enum status event_query(const struct event *event, bool *happened) MUST_CHECK;
 enum status event_seconds(const struct event *from, const struct event *to, double *seconds) MUST_CHECK;
 
 // Graphs, on devices that have them. Between graph_begin and graph_end, operations and copies that this
-// thread issues to `stream` are recorded and do not run; other streams take part by event_record and
-// event_wait, to and from the stream. Each launch does the same with the same memory. In between, nothing may
-// wait for the device, copy from or to pageable memory, allocate, or wait for an event recorded before; if
-// something does, or another operation cannot be captured, graph_end fails. It must be called even after a
-// failure.
+// thread issues to `stream` are recorded instead of run. Other streams join by event_wait on an event of
+// `stream`, and `stream` waits for theirs before graph_end. Each launch repeats the recorded work on the same
+// memory.
+// While recording, do not wait for the device, copy from or to pageable memory, allocate, or wait for an
+// event recorded earlier. graph_end fails if anything did, or if an operation could not be captured. Call
+// graph_end even after a failure.
 bool device_has_graphs(const struct device *device);
 enum status graph_begin(struct stream *stream) MUST_CHECK;
 enum status graph_end(struct stream *stream, struct graph *graph) MUST_CHECK;
 enum status graph_launch(struct graph *graph, struct stream *stream) MUST_CHECK;
 void graph_free(struct graph *graph); // its launches must be done; no-op for a zeroed graph
 
-// The dense peak of a GPU, which utilization (MFU) refers to: FLOP/s of matrix products at the vendor's
-// figures, without sparsity: bf16 and fp16 factors with fp32 sums on tensor cores, fp32 on the other cores.
-// 0: a GPU that is not listed, or a slice of one (MIG).
+// The dense peak of a GPU, to which model FLOPs utilization (MFU) refers: the vendor's FLOP/s of matrix
+// products without sparsity. bf16 and fp16: on tensor cores with fp32 sums; fp32: on the other cores. 0: the
+// GPU is not listed, or is a MIG slice.
 //   name         as cudaGetDeviceProperties gives it
 //   capability   compute capability, 90 for 9.0
 double gpu_dense_peak(const char *name, int capability, enum dtype type);
-// The CPU backend with a given instruction set: "amx", "avx512_bf16", "avx512", "avx2", "portable", or NULL
-// for the best one. amx multiplies bf16 in tile registers. avx512_bf16, whose attention multiplies bf16
-// without upcasting, is the best only on processors where that is fast. Errors: STATUS_UNSUPPORTED when this
-// processor lacks the instruction set.
+// Opens the CPU backend with a given instruction set: "amx", "avx512_bf16", "avx512", "avx2", "portable", or
+// NULL for the best one. amx multiplies bf16 in tile registers. The attention of avx512_bf16 multiplies bf16
+// without upcasting; NULL selects it only on processors where that is fast.
+// Errors: STATUS_UNSUPPORTED when this processor lacks the instruction set.
 enum status cpu_device_open(const char *instruction_set, int n_threads, struct device **out) MUST_CHECK;
-// Binds the threads of the CPU backend to NUMA nodes: consecutive threads to one node, and those of device
-// `index` after those of the devices before it. Memory is then local to the thread that first touches it.
+// Binds the threads of the CPU backend to NUMA nodes. Consecutive threads share a node; the threads of device
+// `index` follow those of the devices before it. Memory is then local to the thread that first touches it.
 // No-op on a machine with one node.
 enum status cpu_device_bind_threads(struct device *device, int index) MUST_CHECK;
 // Errors: STATUS_UNSUPPORTED when there is no GPU, no driver, or no CUDA in this build; the message says
@@ -203,22 +203,22 @@ enum status cpu_device_bind_threads(struct device *device, int index) MUST_CHECK
 enum status cuda_device_open(int index, struct device **out) MUST_CHECK;
 // Whether cuda_device_open finds a driver and a GPU. Records no failure.
 bool cuda_device_present(void);
-// A GPU for `./train plan`: needs neither a GPU nor CUDA in this build. It answers ops->workspace_bytes by
-// the CUDA backend's own formulas and refuses everything else. Scratch that grows with the GPU is sized for
-// the largest, and that of ATTENTION_CUDNN as if the library were there.
+// A GPU for `./train plan`: needs neither a GPU nor CUDA in this build. It answers ops->workspace_bytes with
+// the CUDA backend's own formulas and refuses everything else. Scratch that depends on the GPU is sized for
+// the largest GPU; that of ATTENTION_CUDNN as if cuDNN were installed.
 struct device *cuda_device_plan(void);
 
-// How the CUDA backend was built and which libraries it finds, without a GPU. Each writes text to `buffer`
-// and returns it. Compute capabilities that the kernels were compiled for: "8.0 9.0", or "none: built without
-// CUDA".
+// The three functions below report how the CUDA backend was built and which libraries it finds, without a
+// GPU. Each writes text to `buffer` and returns it.
+// The compute capabilities that the kernels were compiled for: "8.0 9.0", or "none: built without CUDA".
 const char *cuda_device_architectures(char *buffer, size_t size);
 // The version of cuBLASLt: "12.8.4", or "not found".
 const char *cuda_device_cublas(char *buffer, size_t size);
 // The version of cuDNN: "9.19.0", or why it cannot be used: "no: libcudnn.so.9 was not found (...)".
 const char *cuda_device_cudnn(char *buffer, size_t size);
 
-// Fills memory with random numbers in [-1, 1), in stream order. Rates are measured on them: a GPU multiplies
-// zeros faster than anything else, because that takes less power.
+// Fills memory with random numbers in [-1, 1), in stream order. Rates are measured on random numbers because
+// a GPU multiplies zeros faster than anything else: zeros take less power.
 //   type   one of the compute types
 enum status device_fill_random(struct stream *stream, void *memory, size_t bytes, enum dtype type) MUST_CHECK;
 
@@ -228,7 +228,7 @@ struct gemm_memory {
     struct arena matrices, workspace; // overwritten
 };
 // Measures the FLOP/s of linear_forward on random (rows, n_embd) x (n_embd, 4 n_embd), repeated for about
-// `seconds` and at least a few times. On the CPU, rows are limited so that those few repetitions fit into the
+// `seconds` and at least 12 times. On the CPU, rows are limited so that the minimum fits into the
 // time.
 //   memory   NULL: allocates it, and frees it again. STATUS_FAILED if it is too small
 struct gemm_rate {
@@ -238,9 +238,9 @@ struct gemm_rate {
 enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd, enum dtype type,
                                      double seconds, const struct gemm_memory *memory,
                                      struct gemm_rate *rate) MUST_CHECK;
-// Measures memory bandwidth: bytes/s of a += k b (two reads and a write), the best of a few passes over
-// arrays several times the size of the caches, at most an eighth of the available memory. Takes a fraction of
-// a second.
+// Measures memory bandwidth in bytes/s: the best of a few passes of a += k b (two reads and a write). The
+// arrays are several times the size of the caches and take at most an eighth of the available memory. Takes a
+// fraction of a second.
 enum status device_measure_bandwidth(struct device *device, double *bytes_per_s) MUST_CHECK;
 // The compute dtype for precision "auto": bf16 on a GPU, and on a CPU with fast_bf16; else fp32.
 // Never fp16: its range needs loss scaling, so it has to be requested.

@@ -1,4 +1,5 @@
-// Opens a device by name. Apart from device.c because it knows every backend, and each backend uses device.c.
+// Opens a device by name. Not in device.c, because this file knows every backend, and every backend uses
+// device.c.
 #include <string.h>
 
 #include "kernels/device.h"

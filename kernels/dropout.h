@@ -1,6 +1,6 @@
-// The mask of dropout (kernels/ops.h: dropout_forward), shared by all backends. Valid in C and C++, and in
-// CUDA kernels. A row has a key of 64 bits, by the finalizer of SplitMix64 (Steele et al., OOPSLA 2014); an
-// element's 32 bits are a hash of its column and the row's key.
+// The dropout mask (kernels/ops.h: dropout_forward), shared by all backends. Valid in C, C++ and CUDA
+// kernels. Each row has a 64-bit key, from the finalizer of SplitMix64 (Steele et al., OOPSLA 2014). The 32
+// bits of an element are a hash of its column and the row's key.
 #ifndef ZERO_KERNELS_DROPOUT_H
 #define ZERO_KERNELS_DROPOUT_H
 
@@ -23,8 +23,8 @@ DROPOUT_FUNCTION uint64_t dropout_row(uint64_t key, uint64_t sequence, uint32_t 
     return dropout_mixed(dropout_mixed(key ^ dropout_mixed(sequence)) + position);
 }
 
-// The hash of an element, in `x`: its column first. A macro, as x may be a vector of columns too. Constants
-// of Wellons' "hash prospector".
+// The hash of an element. x: its column on entry, the hash on exit. A macro, since x may also be a vector of
+// columns. The constants are from Wellons' "hash prospector".
 #define DROPOUT_HASH(x, row)                                                                                 \
     do {                                                                                                     \
         (x) = (x)*0x9e3779b9u + (uint32_t)(row);                                                             \

@@ -1,5 +1,5 @@
-// What backends share of products of matrices (kernels/ops.h: matrix_normalize, matrix_product): the
-// arguments of one matrix of a batch, for devices that work on one at a time, and the strips of symmetric
+// Shared by the backends' batched matrix operations (kernels/ops.h: matrix_normalize, matrix_product): the
+// arguments of one matrix of a batch, for devices that process one at a time, and the strips of symmetric
 // products.
 #ifndef ZERO_KERNELS_MATRIX_H
 #define ZERO_KERNELS_MATRIX_H
@@ -32,13 +32,13 @@ static inline struct matrix_product_args matrix_product_of(const struct matrix_p
 
 // ---- symmetric products
 
-// Products that are known to be symmetric are computed in strips. A strip is
-// some columns of the matrix, from their first diagonal element down; what is below its diagonal block is
-// mirrored. With n equal strips (n - 1) / 2n of the product is saved.
+// Products that are known to be symmetric are computed in strips. A strip is a range of columns, from the
+// first diagonal element down. What lies below its diagonal block is copied, transposed, to the upper
+// triangle. n equal strips save (n - 1) / 2n of the product.
 
-#define SYMMETRIC_GRAIN 16 // columns of strips that are wider
+#define SYMMETRIC_GRAIN 16 // strips at least this wide are a multiple of it
 
-// Columns of all strips but the last of a (side, side) matrix: nearly equal ones, about `strip` (see
+// Columns of every strip but the last of a (side, side) matrix: nearly equal widths of about `strip` (see
 // matrix_product_args.strip).
 static inline int64_t symmetric_columns(int64_t side, int64_t strip) {
     if (strip <= 0 || side <= strip)
@@ -48,7 +48,7 @@ static inline int64_t symmetric_columns(int64_t side, int64_t strip) {
     return (columns + grain - 1) / grain * grain;
 }
 
-// Elements that are computed.
+// Elements of a symmetric (side, side) product that are computed rather than mirrored.
 static inline double symmetric_elements(int64_t side, int64_t strip) {
     const int64_t columns = symmetric_columns(side, strip);
     double elements = 0;
@@ -57,14 +57,14 @@ static inline double symmetric_elements(int64_t side, int64_t strip) {
     return elements;
 }
 
-// What mirrors a part of a matrix: out = x^T, to the bit. They are parts of one matrix and do not overlap.
+// Mirrors a block of a matrix: out = x^T, to the bit. Both are blocks of the same matrix and do not overlap.
 struct mirror_args {
     void *out;     // [w] (columns, rows) type
     const void *x; // [r] (rows, columns) type
     int rows, columns;
     size_t stride;   // between rows of both
     int n_matrices;  // a batch
-    size_t distance; // between matrices, of both
+    size_t distance; // between consecutive matrices of the batch, for both
     enum dtype type;
 };
 

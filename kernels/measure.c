@@ -1,4 +1,4 @@
-// Measures the rates of a device: matrix products, the peak for utilization; and memory bandwidth.
+// Measures a device: the FLOP/s of matrix products, which utilization refers to, and memory bandwidth.
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,9 +13,9 @@
 
 #define MEASURED_CPU_RATE 200e9 // FLOP/s, an estimate that sizes the product to the available time
 #define MEASURED_TOGETHER 1e-3  // seconds of GPU work per timing, long enough to hide launch overhead
-#define MOST_N_EMBD       4096 // wider products have the same rate, and matrices that may not fit into memory
-#define MEASURED_WIDENING 4    // n_embd -> 4 n_embd, the first layer of an MLP
-#define MEASURED_RUNS     12   // at least; the best one is least disturbed by other processes
+#define MOST_N_EMBD       4096  // wider products have the same rate, but may not fit into memory
+#define MEASURED_WIDENING 4     // n_embd to 4 n_embd, as in the first layer of an MLP
+#define MEASURED_RUNS     12    // minimum; the fastest one is least disturbed by other processes
 #define MOST_TOGETHER     1024
 #define LEAST_ROWS        64
 
@@ -60,11 +60,11 @@ struct measured_product {
     void *x, *weight, *out;
     struct stream stream;
     int n_together; // products per timing
-    bool is_lent;   // the memory
+    bool is_lent;   // the memory is the caller's
 };
 
 static void measured_product_free(struct device *device, struct measured_product *product) {
-    stream_drain(&product->stream); // after a failure, copies may still be on their way
+    stream_drain(&product->stream); // after a failure, copies may still be in flight
     if (!product->is_lent) {
         device->memory_delete(device, product->x, product->x_bytes);
         device->memory_delete(device, product->weight, product->weight_bytes);
@@ -74,7 +74,7 @@ static void measured_product_free(struct device *device, struct measured_product
     stream_free(&product->stream);
 }
 
-// Takes memory from what is lent, or allocates it.
+// Takes memory from the arena that the caller lent, or allocates it.
 static enum status take(struct device *device, const struct measured_product *product, struct arena *lent,
                         size_t bytes, void **out) {
     if (!product->is_lent)
@@ -134,7 +134,7 @@ static enum status run_product(struct device *device, struct measured_product *p
 static enum status choose_together(struct device *device, struct measured_product *product) {
     double seconds;
     product->n_together = 1;
-    TRY(run_product(device, product, &seconds)); // warm-up: builds what is cached
+    TRY(run_product(device, product, &seconds)); // warm-up: fills caches
     while (device->place == REGION_DEVICE && product->n_together < MOST_TOGETHER) {
         TRY(run_product(device, product, &seconds));
         if (seconds * product->n_together >= MEASURED_TOGETHER)
@@ -162,7 +162,7 @@ static enum status time_products(struct device *device, struct measured_product 
     return STATUS_OK;
 }
 
-// On the CPU, as many rows as fit into the time, and enough to fill the GEMM kernel.
+// On the CPU: as many rows as fit into the time, but enough to fill the GEMM kernel.
 static int measured_rows(const struct device *device, int rows, int n_embd, double seconds) {
     double flop_per_row = 2.0 * n_embd * MEASURED_WIDENING * n_embd;
     double fitting = MEASURED_CPU_RATE * seconds / MEASURED_RUNS / flop_per_row;
@@ -187,7 +187,7 @@ enum status device_measure_gemm_rate(struct device *device, int rows, int n_embd
 
 // ---- memory
 
-#define MEASURED_CACHES       4 // times the caches, which then retain almost nothing between passes
+#define MEASURED_CACHES       4 // size of the arrays in caches, which then keep little between passes
 #define LEAST_MEASURED        ((size_t)64 << 20)
 #define MOST_MEASURED         ((size_t)2 << 30)
 #define MEASURED_ON_DEVICE    ((size_t)1 << 30) // ten times the cache of any GPU

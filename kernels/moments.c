@@ -1,4 +1,4 @@
-// Spans of moments, a block at a time.
+// Encodes and decodes spans of moments, one block at a time.
 #include "kernels/moments.h"
 
 void moments_load(enum dtype type, enum moment moment, const void *state, const float *scales, size_t n,
@@ -10,7 +10,7 @@ void moments_load(enum dtype type, enum moment moment, const void *state, const 
                                          : ((const float *)state)[i];
 }
 
-// key: NULL to round to nearest.
+// key: NULL rounds to nearest.
 static void store_block(enum moment moment, const float *values, size_t n, const uint32_t *key,
                         uint64_t first, uint8_t *codes, float *scale) {
     uint32_t largest = 0;

@@ -68,9 +68,8 @@ MOMENT_FUNCTION uint32_t moment_noise_key(int64_t step) {
     return moment_mix((uint32_t)step + moment_mix((uint32_t)((uint64_t)step >> 32) + 0x85ebca6bu));
 }
 
-// 32 bits of noise for one element at one step. In bf16 the lower half is for m and the upper for v. Elements
-// 2^32 apart get the same noise. The key is well mixed, so one round of xor, shift and multiply
-// is enough here.
+// 32 bits of noise for one element at one step. In bf16, m uses the lower half and v the upper half. Elements
+// 2^32 apart get the same noise. One round of xor, shift and multiply is enough, since the key is well mixed.
 MOMENT_FUNCTION uint32_t moment_noise(uint32_t key, uint64_t element) {
     uint32_t x = (uint32_t)element * MOMENT_STRIDE + key;
     return (x ^ x >> 17) * MOMENT_MULTIPLIER;
@@ -100,7 +99,7 @@ MOMENT_FUNCTION uint16_t moment_to_bf16(float value, enum moment moment, uint32_
 
 // ---- int8
 
-// The bits of value / scale as a float, cut to the upper 12; MOMENT_CODE_ZERO is what code 0 has there.
+// Codes are the upper 12 bits of value / scale as a float. Code 0 corresponds to MOMENT_CODE_ZERO.
 #define MOMENT_CODE_SHIFT 20
 #define MOMENT_CODE_ZERO(moment)                                                                             \
     ((0x3f800000u >> MOMENT_CODE_SHIFT) - ((moment) == FIRST_MOMENT ? 127u : 255u))
@@ -109,8 +108,8 @@ MOMENT_FUNCTION uint16_t moment_to_bf16(float value, enum moment moment, uint32_
 #define MOMENT_LEAST_SCALE 0x1p-110f
 
 // The noise for a code: at least 8 and at most 2^20 - 8, so that a value one or two roundings away from a
-// code's own value still gets that code. Of two elements MOMENT_PAIR apart, one's m uses the half that the
-// other's v uses, so that a pair needs one hash.
+// code's own value still gets that code. Two elements MOMENT_PAIR apart share one hash: m of one element and
+// v of the other use the same half of it.
 #define MOMENT_PAIR 16
 MOMENT_FUNCTION uint32_t moment_code_noise(enum moment moment, uint32_t key, uint64_t element) {
     uint32_t noise = moment_noise(key, element & ~(uint64_t)MOMENT_PAIR);

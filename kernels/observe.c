@@ -1,4 +1,5 @@
-// The device's functions are replaced by ones that go through the observers to the originals.
+// Replaces the device's functions with wrappers that call the observers, the last of which calls the
+// original.
 #include "kernels/observe.h"
 
 #include <stdio.h>
@@ -16,7 +17,7 @@ struct observed {
     const struct ops *ops; // the device's own functions
     enum status (*copy)(struct stream *stream, void *to, const void *from, size_t bytes);
     enum status (*synchronize)(struct stream *stream);
-    struct ops observed_ops; // that it has meanwhile
+    struct ops observed_ops; // the device's functions while it is observed
     struct observer *outermost;
 };
 
@@ -109,7 +110,7 @@ void observe_end(struct device *device, observe_function *function) {
 
 // ---- run.debug_sync
 
-// An operation of several kernels may notice the failure of its first one itself.
+// An operation of several kernels may itself report the failure of its first kernel.
 static enum status wait_after(void *context, struct observed_call *call) {
     (void)context;
     char message[STATUS_MESSAGE_BYTES];

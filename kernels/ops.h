@@ -1,6 +1,6 @@
 // The catalogue of operations. Each takes a stream and one argument struct and returns a status. The list
-// OPERATIONS generates the argument tables, the backend's struct and the prototypes, so a backend that lacks
-// an operation does not link.
+// OPERATIONS generates the argument tables, the backend's struct and the prototypes. A backend that lacks an
+// operation does not link.
 //
 // Marks on the fields:
 //   [r] read   [w] written   [rw] read and written   [+] added to (gradients accumulate)
@@ -11,8 +11,8 @@
 //     become infinity; they are never clamped to the largest number.
 //   - The accumulation dtype is fp32: mean and rstd of norms, lse of attention, losses, gradients of
 //     parameters, master weights and optimizer states.
-//   - DTYPE_F64 (tests/ref only): every floating-point tensor of the call is double, those of the
-//     accumulation dtype included.
+//   - DTYPE_F64 (tests/ref only): every floating-point tensor of the call is double, including those of the
+//     accumulation dtype.
 // Layout: tensors are row-major and dense unless a stride says otherwise; strides are in elements. Pointers
 // are aligned to the element only. Inputs and outputs must not overlap unless the field says so.
 // Determinism: the same call on the same device with the same number of threads gives the same bits.
@@ -85,15 +85,15 @@
 //       g += weight_decay master; m = beta1 m + g (m = g on the first step); master -= lr m
 //   Lion (Chen et al., arXiv 2302.06675), with sign(0) = 0
 //       master -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay master); m = beta2 m + (1 - beta2) g
-//   Muon (Jordan 2024), the part that is elementwise: Nesterov momentum beta1
-//       m = beta1 m + (1 - beta1) g; param = beta1 m + (1 - beta1) g, rounded to `type`: the direction that
-//       is then orthogonalized (zero/optimizer/rules/newton_schulz.h). master is neither read nor written
+//   Muon (Jordan 2024), its elementwise part: Nesterov momentum beta1
+//       m = beta1 m + (1 - beta1) g; param = beta1 m + (1 - beta1) g, rounded to `type`. That is the
+//       direction, which zero/optimizer/rules/newton_schulz.h then orthogonalizes. master is neither read nor
+//       written
 //   Schedule-free AdamW (Defazio et al., arXiv 2405.15682), as facebookresearch/schedule_free computes it:
-//   master holds y, at which gradients are taken, m holds z, and x, the average, follows from both (lerp)
-//       z = y on the first step; v = beta2 v + (1 - beta2) g^2; vhat = v / (1 - beta2^step); d = g /
-//       (sqrt(vhat)
-//       + epsilon) + weight_decay y; with the weight c of the step's z in x:
-//       y += c (z - y) + lr (beta1 (1 - c) - 1) d; z -= lr d
+//   master holds y, where gradients are taken; m holds z; the average x follows from both (lerp)
+//       z = y on the first step; v = beta2 v + (1 - beta2) g^2; vhat = v / (1 - beta2^step);
+//       d = g / (sqrt(vhat) + epsilon) + weight_decay y;
+//       with c, the weight of this step's z in x: y += c (z - y) + lr (beta1 (1 - c) - 1) d; z -= lr d
 // Determinism: an element's update depends on the element (in int8, on its MOMENT_BLOCK block), its number
 // and the arguments only. Splitting a span over several calls changes no bit. CPUs with fused multiply-add
 // and GPUs agree to the bit, except for the payload of a NaN.
@@ -133,8 +133,8 @@ struct optimizer_step_args {
                                             // int8. `type` DTYPE_F64 makes all double (ref)
 };
 
-// What an elementwise update computes with, apart from the elements: the constants of one step, computed by
-// the host in double (kernels/update.h) and rounded to float.
+// The constants of one elementwise update, apart from the elements: computed by the host in double
+// (kernels/update.h) and rounded to float.
 // Moments are updated as m += (1 - beta) (g - m) with 1 - beta rounded to float. Rounding beta itself to
 // float would change the small 1 - beta by far more than one rounding.
 struct optimizer_constants {
@@ -149,77 +149,78 @@ struct optimizer_constants {
     uint32_t noise_key;
 };
 
-// An update as the host plans it, which may be before it knows how the update before it ended.
-#define OPTIMIZER_GROUPS 16 // most groups of tensors with constants of their own
+// The plan of one update. The host may make it before the result of the previous update is known.
+#define OPTIMIZER_GROUPS 16 // most optimizer groups, each with its own constants
 struct update_plan {
     int64_t step; // of the update, from 1
     double lr, loss_scale;
     float loss_factor; // loss_scale / (tokens of the step): cross_entropy's scale
-    int32_t is_ahead;  // the update before is not known to be done: skipped if that was
-    struct optimizer_constants constants[OPTIMIZER_GROUPS]; // of each group of tensors
-    double most_loss_sum, most_norm; // above them the step is skipped as a spike; 0: no limit
-    float average_weight; // with which the update enters the average of the weights (lerp; schedule-free
-                          // AdamW's c); 0: it does not
+    int32_t is_ahead;  // planned before the previous result was known: skipped if the previous update was
+    struct optimizer_constants constants[OPTIMIZER_GROUPS]; // one per optimizer group
+    double most_loss_sum, most_norm; // limits; a step above one is skipped as a spike. 0: no limit
+    float average_weight; // weight of this update in the average of the weights (lerp; schedule-free
+                          // AdamW's c); 0: not averaged
 };
-// How it ended.
+// The result of an update.
 enum update_ending {
     UPDATE_DONE,
-    UPDATE_NOT_FINITE, // the losses or the gradients are not
-    UPDATE_SPIKE       // finite, and above a limit of the plan
+    UPDATE_NOT_FINITE, // the loss or the gradients are not finite
+    UPDATE_SPIKE       // the loss or the gradient norm exceeds a limit of the plan
 };
 struct update_result {
     double loss_sum;  // over all ranks
     double norm;      // of the gradients, divided by loss_scale
     float grad_scale; // clipping coefficient / loss_scale
-    int32_t skipped;  // enum update_ending; not UPDATE_DONE: no state changes
+    int32_t skipped;  // enum update_ending; unless UPDATE_DONE, no state changes
 };
 
-// Decides on an update once the losses and the squares of the gradients are summed: it is skipped unless both
-// sums are finite and neither is above the plan's limit; and, if the plan is ahead, where the update before
-// was skipped. With norm = sqrt(squares) / loss_scale: grad_scale = min(1, max_norm / (norm + 1e-6)) /
-// loss_scale (as torch.nn.utils.clip_grad_norm_).
-// Determinism: in double, ranks added along a binary tree, ((0 + 1) + (2 + 3)) + ...; equal bits on all
-// devices.
+// Decides whether an update happens, once the losses and the squares of the gradients are summed. It is
+// skipped if a sum is not finite or exceeds the plan's limit, or if the plan is ahead and the previous update
+// was skipped.
+// With norm = sqrt(squares) / loss_scale: grad_scale = min(1, max_norm / (norm + 1e-6)) / loss_scale (as
+// torch.nn.utils.clip_grad_norm_).
+// Determinism: sums are double; ranks are added along a binary tree, ((0 + 1) + (2 + 3)) + ...; equal bits on
+// all devices.
 struct update_decide_args {
-    struct update_result *result;   // [rw] of the update before, if the plan is ahead
+    struct update_result *result;   // [rw] on entry the previous update's, read if the plan is ahead
     const struct update_plan *plan; // [r]
-    const double *sums;             // [r] (ranks, 2) of each rank: losses, squares of the scaled gradients
+    const double *sums; // [r] (ranks, 2) per rank: sum of losses, sum of squares of the scaled gradients
     int ranks;
     double max_norm; // 0: no clipping
 };
 
-// optimizer_step on many spans, with the numbers of a plan and a result in the device's memory. The same bits
-// as one optimizer_step per span. Nothing happens if the update is skipped.
-#define OPTIMIZER_TILE 8192 // elements; spans are divided in tiles, the last of which may be shorter
+// optimizer_step on many spans, with the plan and the result in device memory. The bits are those of one
+// optimizer_step per span. Does nothing if the update is skipped.
+#define OPTIMIZER_TILE 8192 // elements; the last tile of a span may be shorter
 struct optimizer_span {
     struct optimizer_state state;
-    void *param; // as in optimizer_step_args, as are the next three
+    void *param; // this and the next three as in optimizer_step_args
     const void *grad;
     size_t n;
     uint64_t first;
-    uint64_t first_tile;           // tiles of the spans before it
-    double lr_scale, weight_decay; // of its group; the learning rate is plan->lr * lr_scale
-    int32_t group;                 // plan->constants[group] follow from them
+    uint64_t first_tile;           // number of tiles in the spans before this one
+    double lr_scale, weight_decay; // of the optimizer group; the learning rate is plan->lr * lr_scale
+    int32_t group;                 // plan->constants[group] are computed from the above
 };
 struct optimizer_spans_args {
     enum optimizer_rule rule;
-    const struct optimizer_span *spans; // [r] (n_spans) in the device's memory
+    const struct optimizer_span *spans; // [r] (n_spans) in device memory
     int n_spans;
-    int n_moments; // the spans have m (1), or m and v (2)
+    int n_moments; // 1: the spans have m; 2: m and v
     bool has_param;
-    size_t n, n_tiles;                  // of all spans
+    size_t n, n_tiles;                  // totals over all spans
     const struct update_plan *plan;     // [r]
     const struct update_result *result; // [r]
     double beta1, beta2, epsilon;
     enum dtype type, grad_type, state_type;
 };
 
-// matrix_normalize, matrix_product and matrix_add_diagonal work on a batch: n_matrices (at least 1) of one
-// shape, in each buffer a distance apart, in elements, at least a matrix. A matrix's bits are those that it
-// has alone, a batch of 1. matrix.h has its arguments.
+// matrix_normalize, matrix_product and matrix_add_diagonal process a batch: n_matrices (at least 1) of one
+// shape. In each buffer, consecutive matrices are a distance apart, in elements, of at least one matrix. A
+// matrix's bits do not depend on the rest of the batch. matrix.h derives the arguments of one matrix.
 
-// out = x / max(norm, epsilon), for each matrix by its Frobenius norm.
-// Determinism: partial holds what sum_squares gives, added in order, in double.
+// out = x / max(norm, epsilon), where norm is the matrix's Frobenius norm.
+// Determinism: partial holds the results of sum_squares, which are added in order, in double.
 struct matrix_normalize_args {
     void *out;       // [w] (n) type each; may be x itself
     const void *x;   // [r] (n) type each
@@ -231,20 +232,20 @@ struct matrix_normalize_args {
     enum dtype type;
 };
 
-// out = alpha x y + beta addend, where x, or y, may be stored transposed. Products are summed in fp32, to
-// which the rest is added before rounding.
-// strip: out is known to be symmetric, and is computed in strips of about so many columns (matrix.h), with
-// 1 (and on a CPU any) an element at a time. device->symmetric_strips have what serves a device best. 0: all
-// of it is computed.
+// out = alpha x y + beta addend. x or y may be stored transposed. Products are summed in fp32; the addend is
+// added before rounding.
+//   strip   > 0: out is known to be symmetric and is computed in strips of about this many columns
+//     (matrix.h). 1 computes single elements, as does any strip on a CPU. device->symmetric_strips has the
+//     fastest. 0: the whole product is computed
 struct matrix_product_args {
     void *out;          // [w] (rows, columns) type
     const void *x;      // [r] (rows, inner) type; x_transposed: (inner, rows)
     const void *y;      // [r] (inner, columns) type; y_transposed: (columns, inner); may be x itself
-    const void *addend; // [r] (rows, columns) type, or NULL; symmetric where out is; may be x or y
+    const void *addend; // [r] (rows, columns) type, or NULL; symmetric if out is; may be x or y
     int rows, columns, inner;
     int n_matrices;
     size_t out_distance, x_distance, y_distance, addend_distance;
-    bool x_transposed, y_transposed; // with a strip one of them
+    bool x_transposed, y_transposed; // with a strip, exactly one is true
     int strip;
     double alpha, beta;
     enum dtype type;
@@ -260,8 +261,8 @@ struct matrix_add_diagonal_args {
     enum dtype type;
 };
 
-// master -= lr scale update + decay master, with lr and decay of plan->constants[group]; param = master,
-// rounded to `type`. Nothing happens if the update is skipped.
+// master -= lr scale update + decay master, with lr and decay of plan->constants[group]; then param = master,
+// rounded to `type`. Does nothing if the update is skipped.
 struct muon_step_args {
     void *param;        // [w] (n) type, or NULL when master is the parameter (fp32 compute)
     void *master;       // [rw] (n) fp32
@@ -284,12 +285,11 @@ struct sum_args {
     enum dtype type; // fp32 or F64
 };
 
-// Sums of squares for the global gradient norm: partial[i] is that of x[i * SUM_SQUARES_BLOCK ...], in
-// double.
-// Determinism: bits depend neither on threads, shards nor the device. Element k of a block is added to
-// partial sum k mod SUM_SQUARES_LANES in order of k; those are then folded by halves, the upper onto the
-// lower. The square of a number of any type is exact
-// in double.
+// Sums of squares for the global gradient norm: partial[i] is the sum over the block x[i * SUM_SQUARES_BLOCK
+// ...], in double. The square of a number of any type is exact in double.
+// Determinism: bits depend neither on threads, shards nor the device. Element k of a block is added to lane
+// sum k mod SUM_SQUARES_LANES, in order of k. The lane sums are then folded by halves, the upper onto the
+// lower.
 #define SUM_SQUARES_BLOCK 65536
 #define SUM_SQUARES_LANES 1024
 static inline size_t sum_squares_partials(size_t n) {
@@ -318,17 +318,17 @@ struct cast_args {
     enum dtype type, out_type; // fp32, bf16 or fp16, in any combination
 };
 
-// out[i] = x[i] + weight (y[i] - x[i]), rounded to out_type; y[i] itself where weight is 1. Averages of
-// weights (train.ema), and the weights for evaluation of schedule-free AdamW. Determinism: CPUs with fused
-// multiply-add and GPUs agree to the bit, except for the payload of a NaN.
+// out[i] = x[i] + weight (y[i] - x[i]), rounded to out_type; y[i] itself where weight is 1. Computes averages
+// of weights (train.ema) and the evaluation weights of schedule-free AdamW.
+// Determinism: CPUs with fused multiply-add and GPUs agree to the bit, except for the payload of a NaN.
 struct lerp_args {
     void *out;     // [w] (n) out_type; may be x, or y, where out_type is fp32
     const void *x; // [r] (n) fp32
     const void *y; // [r] (n) fp32
     size_t n;
-    float weight;                   // where plan is NULL
-    const struct update_plan *plan; // [r] NULL, or weight is plan->average_weight, and nothing happens where
-                                    // that is 0 or the update is skipped
+    float weight;                       // read if plan is NULL
+    const struct update_plan *plan;     // [r] or NULL. If set, weight is plan->average_weight, and nothing
+                                        // happens if it is 0 or the update is skipped
     const struct update_result *result; // [r] with plan
     enum dtype type, out_type;          // type: fp32 (DTYPE_F64 in ref makes x and y double)
 };
@@ -342,7 +342,7 @@ struct add_args {
     enum dtype type; // of y: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
 };
 
-// spans[s].out[i] += x[(the spans before it) + i] in fp32: adds several small gradients in one operation.
+// spans[s].out[i] += x[offset of span s + i] in fp32: adds several small gradients in one operation.
 #define ADD_SPANS_MOST 4
 struct add_span {
     void *out; // [+] (n) fp32
@@ -351,7 +351,7 @@ struct add_span {
 struct add_spans_args {
     const struct add_span *spans; // [r] (n_spans) in host memory, read during the call
     int n_spans;                  // 1 .. ADD_SPANS_MOST
-    const void *x;                // [r] fp32, of all spans one after another
+    const void *x;                // [r] fp32, all spans, one after another
     enum dtype type;              // fp32 (or F64 in ref)
 };
 
@@ -361,9 +361,9 @@ struct add_spans_args {
 #define SUM_TREE_MOST 65535
 struct sum_tree_args {
     void *out; // [w] (n) fp32, or [+] with accumulate: out + the sum
-    // [r] (count) pointers in host memory, read during the call: to (n) type, of ranks 0, 1, ... On a GPU all
-    // but x[rank] are evenly spaced, so that a kernel takes any number of them. x[rank] may be out where type
-    // is fp32 and not accumulate.
+    // [r] (count) pointers in host memory, read during the call: x[r] is rank r's (n) type. On a GPU, all but
+    // x[rank] must be evenly spaced, so that one kernel serves any count. x[rank] may be out if type is fp32
+    // and accumulate is false.
     const void *const *x;
     size_t n;
     int count, rank; // count 2 .. SUM_TREE_MOST, 0 <= rank < count
@@ -371,19 +371,21 @@ struct sum_tree_args {
     enum dtype type; // of x: fp32, bf16 or fp16 (DTYPE_F64 in ref makes all double)
 };
 
-// Draws tokens[n] from softmax(logits[n,:] / temperature), restricted to the top_k most likely tokens and,
-// among those, to the smallest set whose probability reaches top_p, at least one token (nucleus sampling,
-// Holtzman et al., arXiv 1904.09751), and to tokens at least min_p times as probable as the most likely one
-// (arXiv 2407.01082). Tokens are ranked by likelihood, ties by the lower token. Temperature 0 takes the first
-// of that order.
+// Draws tokens[n] from softmax(logits[n,:] / temperature), restricted to:
+//   top_k   the top_k most likely tokens
+//   top_p   among those, the smallest set whose probability reaches top_p, at least one token (nucleus
+//     sampling, Holtzman et al., arXiv 1904.09751)
+//   min_p   tokens at least min_p times as probable as the most likely one (arXiv 2407.01082)
+// Tokens are ranked by likelihood; the lower token wins a tie. Temperature 0 takes the first token of that
+// order.
 // Determinism: every device draws the same token. A token's weight is exp((logit - maximum of the row) /
 // temperature), computed in double and truncated to whole units of SAMPLE_WEIGHT_UNIT, so that sums of
 // weights are exact in any order.
 //   - The drawn token is the first whose cumulative weight exceeds uniform * total, rounded down and less
 //     than total. The cumulative sum runs in order of likelihood with top_k or top_p, otherwise in order of
 //     the tokens.
-//   - top_p is reached at top_p * total, rounded up. min_p keeps the weights from min_p / SAMPLE_WEIGHT_UNIT
-//     on, rounded up.
+//   - top_p is reached at top_p * total, rounded up. min_p keeps weights of at least min_p /
+//     SAMPLE_WEIGHT_UNIT, rounded up.
 #define SAMPLE_WEIGHT_UNIT 0x1p-40
 struct sample_args {
     int32_t *tokens;        // [w] (N)
@@ -398,9 +400,9 @@ struct sample_args {
     enum dtype type; // fp32 (or F64 in ref)
 };
 
-// A backend: one function per operation, and workspace_bytes, which gives the size of the workspace that a
-// call needs. It reads only sizes, types, strides and which pointers are NULL; the others are not
-// dereferenced.
+// A backend: one function per operation, and workspace_bytes, which returns the size of the workspace that a
+// call needs. workspace_bytes reads only sizes, types, strides and which pointers are NULL; it dereferences
+// none.
 #define OPERATION_ENUM(name) OP_##name,
 enum operation { OPERATIONS(OPERATION_ENUM) N_OPERATIONS };
 #undef OPERATION_ENUM
@@ -411,8 +413,8 @@ struct ops {
     OPERATIONS(OPERATION_POINTER)
     enum status (*workspace_bytes)(struct device *device, enum operation operation, const void *args,
                                    size_t *bytes) MUST_CHECK;
-    // NULL on devices without launches. What a call of a model's pass issues to a GPU: kernels, products of
-    // a library, fills. Reads what workspace_bytes reads, and assumes every fusion that the backend asks for.
+    // Kernels, library products and fills that one call issues to a GPU. NULL on devices without launches.
+    // Reads what workspace_bytes reads, and assumes every fusion that the backend asks for.
     int (*launches)(struct device *device, enum operation operation, const void *args);
 };
 #undef OPERATION_POINTER

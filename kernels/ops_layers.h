@@ -9,18 +9,18 @@
 
 #include "base/dtype.h"
 
-// Token and position embeddings: out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]. Without wpe: the
-// token's alone. With `accumulate` out[b,t,:] + wte[tokens[b,t],:], as value embeddings are added.
+// Token and position embeddings: out[b,t,:] = wte[tokens[b,t],:] + wpe[position + t,:]. Without wpe, the
+// token embedding only. With `accumulate`, out[b,t,:] + wte[tokens[b,t],:], as for value embeddings.
 struct embedding_forward_args {
     void *out;             // [w] (B, T, C) type, rows out_stride apart; with accumulate [rw]
     const void *wte;       // [r] (V, C) type
     const void *wpe;       // [r] (P, C) type, P >= position + T; or NULL
     const int32_t *tokens; // [r] (B, T), each in [0, V)
     int B, T, C, V;
-    size_t out_stride;        // >= C
-    bool accumulate;          // not with wpe
-    int position;             // of t = 0: 0 in training, the length of the key-value cache in generation
-    const int32_t *positions; // [r] (B), or NULL: `position` of each sequence, where they differ
+    size_t out_stride; // >= C
+    bool accumulate;   // not with wpe
+    int position;      // position of t = 0: 0 in training, the length of the key-value cache in generation
+    const int32_t *positions; // [r] (B), or NULL: the `position` of each sequence, if they differ
     enum dtype type;
 };
 
@@ -51,9 +51,9 @@ struct layernorm_forward_args {
     enum dtype type;
 };
 
-// dx = dresidual + (the gradient of layernorm_forward's x). dresidual is the residual stream's gradient,
-// which bypasses the normalization; adding it here saves a separate add. With `out`, what layernorm_forward
-// wrote is computed again, to the bit, from the x that is read anyway.
+// dx = dresidual + (the gradient of layernorm_forward's x). dresidual is the gradient that bypasses the
+// normalization on the residual stream; adding it here saves a separate operation. With `out`, the output of
+// layernorm_forward is recomputed from x, to the bit.
 struct layernorm_backward_args {
     void *dx;                // [w] (N, C) type; may be dresidual itself, not dout
     void *dweight, *dbias;   // [+] (C) fp32
@@ -84,7 +84,7 @@ struct rmsnorm_forward_args {
 // dx = dresidual + (the gradient of rmsnorm_forward's x), as layernorm_backward.
 struct rmsnorm_backward_args {
     void *dx;              // [w] (N, C) type; may be dresidual itself, not dout
-    void *dweight;         // [+] (C) fp32; NULL where weight is
+    void *dweight;         // [+] (C) fp32; NULL if weight is
     const void *dout;      // [r] (N, C) type
     const void *dresidual; // [r] (N, C) type, or NULL for zero
     const void *x;         // [r] (N, C) type
@@ -98,9 +98,9 @@ struct rmsnorm_backward_args {
 
 enum activation { ACTIVATION_NONE, ACTIVATION_GELU, ACTIVATION_RELU_SQUARED };
 
-// out = x weight^T + bias, then the activation or + residual. Products are summed in fp32.
-// With pre_activation, the activation is applied to the rounded value stored there, so that gelu_forward (or
-// relu_squared_forward) on pre_activation reproduces out to the bit. Exception: on a GPU where cuBLASLt
+// out = x weight^T + bias, followed by the activation or + residual. Products are summed in fp32.
+// With pre_activation, the activation is applied to the rounded value stored there. gelu_forward (or
+// relu_squared_forward) of pre_activation then reproduces out to the bit, except on a GPU where cuBLASLt
 // computes both in its epilogue.
 struct linear_forward_args {
     void *out;            // [w] (N, OC) out_type, rows out_stride apart
@@ -117,8 +117,8 @@ struct linear_forward_args {
 };
 
 // dx = dout weight; dweight += dout^T x; dbias += column sums of dout. An output that is NULL is not
-// computed. With pre_activation, x is f(pre_activation) and dx is the gradient of pre_activation instead: dx
-// = (dout weight) f'(pre_activation), where the product may be rounded to `type` first.
+// computed. With pre_activation, x is f(pre_activation), and dx is the gradient of pre_activation: dx = (dout
+// weight) f'(pre_activation). The product may be rounded to `type` before the multiplication.
 struct linear_backward_args {
     void *dx;                   // [w] (N, IC) type, or NULL
     void *dweight;              // [+] (OC, IC) fp32, or NULL; [w] with beta_zero
@@ -127,11 +127,11 @@ struct linear_backward_args {
     const void *x;              // [r] (N, IC) type; read for dweight
     const void *weight;         // [r] (OC, IC) type; read for dx
     const void *pre_activation; // [r] (N, IC) type; read for dx, or NULL
-    enum activation activation; // f; read where pre_activation is
+    enum activation activation; // f; read with pre_activation
     int N, IC, OC;
     int dout_stride;   // >= OC
     bool beta_zero;    // the contents of dweight and dbias are not read (the GEMM's beta is 0, otherwise 1)
-    bool writes_dbias; // those of dbias are not
+    bool writes_dbias; // the contents of dbias are not read
     enum dtype type;
 };
 
@@ -170,15 +170,16 @@ struct relu_squared_backward_args {
     enum dtype type;
 };
 
-// The gated unit of SwiGLU (Shazeer, arXiv 2002.05202): out = silu(gate) up, silu(z) = z / (1 + exp(-z)).
+// The gated linear unit SwiGLU (Shazeer, arXiv 2002.05202): out = silu(gate) up, silu(z) = z / (1 + exp(-z)).
 struct swiglu_forward_args {
     void *out;     // [w] (N, F) type
-    const void *x; // [r] (N, 2 F) type: of each row F elements of gate, then F of up
+    const void *x; // [r] (N, 2 F) type: each row: F elements of gate, then F of up
     int N, F;
     enum dtype type;
 };
 
-// With `out`, what swiglu_forward wrote is computed again, to the bit, from the x that is read anyway.
+// The gradient of swiglu_forward's x. With `out`, the output of swiglu_forward is recomputed from x, to the
+// bit.
 struct swiglu_backward_args {
     void *dx;         // [w] (N, 2 F) type
     const void *dout; // [r] (N, F) type
@@ -190,12 +191,13 @@ struct swiglu_backward_args {
 
 // Rotary position embedding (Su et al., arXiv 2104.09864) of queries and keys, after an optional RMS
 // normalization of each head (qk-norm). Row (b, t) of x has H query heads, then K key heads, of D elements
-// each; either may be absent. With y = x, or x rstd weight with `norm`, and (c, s) = table[p, i, :] at
-// position p = position + t:
-//   out[i] = c y[i] - s y[i + D / 2], out[i + D / 2] = c y[i + D / 2] + s y[i]   for i < D / 2
-// ("rotate half"). The table decides on base, scaling and partial rotation: pairs with c = 1 and s = 0 stay.
-// Errors, forward and backward: STATUS_UNSUPPORTED for a D that the device has no kernel for, or for more
-// heads B T (H + K) than it counts; the message names the most it takes.
+// each; either may be absent. y is x, or x rstd weight with `norm`. With (c, s) = table[p, i, :] at position
+// p = position + t:
+//   out[i] = c y[i] - s y[i + D / 2], out[i + D / 2] = c y[i + D / 2] + s y[i]   for i < D / 2 ("rotate
+//   half")
+// The table determines base, scaling and partial rotation: pairs with c = 1 and s = 0 are left as they are.
+// Errors, forward and backward: STATUS_UNSUPPORTED if the device has no kernel for D, or if there are more
+// heads B T (H + K) than it can count; the message names the maximum.
 struct rope_forward_args {
     void *out;     // [w] (B, T, (H + K) D) type, rows out_stride apart; may be x itself
     void *rstd;    // [w] (B, T, H + K) fp32, or NULL without norm or when no backward follows
@@ -204,19 +206,19 @@ struct rope_forward_args {
     const void *table;               // [r] (P, D / 2, 2) fp32, P >= position + T
     int B, T, H, K, D;
     size_t x_stride, out_stride;
-    int position;             // of t = 0
-    const int32_t *positions; // [r] (B), or NULL: `position` of each sequence, where they differ
+    int position;             // position of t = 0
+    const int32_t *positions; // [r] (B), or NULL: the `position` of each sequence, if they differ
     bool norm;
     float epsilon;
     enum dtype type;
 };
 
-// The gradient of rope_forward's x, for position 0 at t = 0.
+// The gradient of rope_forward's x, where t = 0 is at position 0.
 struct rope_backward_args {
     void *dx;                    // [w] (B, T, (H + K) D) type, rows dx_stride apart; may be dout itself
-    void *dq_weight, *dk_weight; // [+] (D) fp32, NULL where the weights are
+    void *dq_weight, *dk_weight; // [+] (D) fp32, NULL if the weights are
     const void *dout;            // [r] (B, T, (H + K) D) type, rows dout_stride apart
-    const void *x;               // [r] with norm: rope_forward's, rows x_stride apart; else NULL
+    const void *x;               // [r] with norm: the x of rope_forward, rows x_stride apart; else NULL
     const void *rstd;            // [r] with norm: (B, T, H + K) fp32
     const void *q_weight, *k_weight, *table; // as in rope_forward
     int B, T, H, K, D;
@@ -227,57 +229,61 @@ struct rope_backward_args {
 };
 
 // Rotary position embedding of attention's queries and keys, after an optional RMS normalization of each
-// head: what rope_forward computes, of the T positions of the call. A device decides whether its attention
-// kernels do that, or calls before and after them (kernels/attention.h). table NULL: neither happens,
-// attention multiplies q and k as they are, and reads nothing else of this.
+// head: rope_forward of the call's T positions. Each device decides whether its attention kernels fuse it, or
+// call rope_forward and rope_backward (kernels/attention.h). If table is NULL, q and k are multiplied as they
+// are, and no other field is read.
 struct attention_rope {
-    const void *table;               // [r] (P, D / 2, 2) fp32, P at least the positions attended to; or NULL
+    const void *table;               // [r] (P, D / 2, 2) fp32, P >= S; or NULL
     const void *q_weight, *k_weight; // [r] (D) type, or NULL for ones; with norm
     bool norm;
     float epsilon;
-    // What attention multiplies, (B, T, H * D) and (B, T, K * D) type, sequences T strides apart: [w] in
-    // forward, [r] in backward. They may be q and the last T positions of k; with S > T, rotated_k must.
+    // The queries and keys that attention multiplies: (B, T, H * D) and (B, T, K * D) type, consecutive
+    // sequences T positions apart. [w] in forward, [r] in backward. They may be q and the last T positions of
+    // k; with S > T, rotated_k must be those.
     void *rotated_q, *rotated_k;
-    size_t q_stride, k_stride; // between their positions; without norm those of q and k
+    size_t q_stride, k_stride; // between their positions; without norm the strides of q and k
     void *rstd;                // with norm: (B, T, H + K) fp32, or NULL when no backward follows
-    // Of backward.
-    void *drotated_q, *drotated_k; // [w] scratch for their gradients, strides as theirs; may be dq and dk
-    void *dq_weight, *dk_weight;   // [+] (D) fp32, NULL where the weights are
+    // For backward only.
+    void *drotated_q, *drotated_k; // [w] scratch for their gradients, with their strides; may be dq and dk
+    void *dq_weight, *dk_weight;   // [+] (D) fp32, NULL if the weights are
     bool beta_zero;                // the contents of dq_weight and dk_weight are not read
 };
 
-// Which kernels compute attention, where a device has a choice. They give the same numbers up to rounding.
+// Which kernels compute attention, on a device with a choice. Results agree up to rounding.
 enum attention_kernel {
-    ATTENTION_FLASH, // this project's
-    ATTENTION_CUDNN, // cuDNN's, for 16-bit types with S == T; for everything else this project's
+    ATTENTION_FLASH, // this project's kernels
+    ATTENTION_CUDNN, // cuDNN's for 16-bit types with S == T, otherwise this project's
 };
 
 // Causal scaled dot-product attention with grouped key-value heads (Ainslie et al., arXiv 2305.13245). Query
-// head h reads columns [h * D, (h + 1) * D) of a row of q, and those of head g = h / (H / K) of k and v:
-// out[b,i,h] = sum over j of softmax_j(q[b,i,h] . k[b,j,g] / sqrt(D)) v[b,j,g], for j from the lowest
-// position that the query sees to its own, S - T + i. The lowest is the larger of first[b,i], which keeps
-// positions of one document from attending to others before it, and of S - T + i - window + 1 with a window.
-// Blocks of keys that no query of a block sees are skipped. Tiled with an online softmax (FlashAttention,
-// arXiv 2205.14135; FlashAttention-2, 2307.08691), so the (T, S) scores are never stored. q, k and v may be
-// column ranges of one (B, T, 3C) tensor; k and v may be a key-value cache (S > T). Devices that multiply
-// 16-bit numbers round exp(score - max) to `type` before the product with v. With rope.table, q and the last
-// T positions of k are first normalized and rotated, to the bits of rope_forward at position S - T + t; those
-// of a cache are rotated already. Errors, forward and backward: STATUS_UNSUPPORTED for a head dimension D
-// that the device has no kernel for; the message names the largest one it has.
+// head h reads columns [h * D, (h + 1) * D) of a row of q, and the columns of head g = h / (H / K) in rows of
+// k and v:
+//   out[b,i,h] = sum over j of softmax_j(q[b,i,h] . k[b,j,g] / sqrt(D)) v[b,j,g]
+// for j from the lowest position that the query sees up to its own, S - T + i. The lowest is first[b,i] (the
+// start of the query's document) or, with a window, S - T + i - window + 1, whichever is larger. Blocks of
+// keys that no query of a block sees are skipped.
+// Tiled with an online softmax (FlashAttention, arXiv 2205.14135; FlashAttention-2, 2307.08691), so the (T,
+// S) scores are never stored. q, k and v may be column ranges of one (B, T, 3C) tensor; k and v may be a
+// key-value cache (S > T). Devices that multiply 16-bit numbers round exp(score - max) to `type` before the
+// product with v.
+// With rope.table, q and the last T positions of k are first normalized and rotated, to the bits of
+// rope_forward at position S - T + t. Keys in a cache are already rotated.
+// Errors, forward and backward: STATUS_UNSUPPORTED if the device has no kernel for the head dimension D; the
+// message names the largest one it has.
 struct attention_forward_args {
     void *out;         // [w] (B, T, H * D) type, dense
     void *lse;         // [w] (B, H, T) fp32: log of the sum of exp of the scaled scores, or NULL
     const void *q;     // [r] (B, T, H * D) type
     const void *k, *v; // [r] (B, S, K * D) type
     size_t q_stride, k_stride, v_stride; // between positions
-    // Between sequences; with rope.table, those of q and k are T strides.
+    // Between sequences; with rope.table, those of q and k are T position strides.
     size_t q_batch_stride, k_batch_stride, v_batch_stride;
-    // [r] (B, T), or NULL for zeros: the first of the S positions that each query sees, counted from the
-    // start of k and v, cached ones included. At most the query's own, S - T + t, and never lower than the
-    // one before it in its sequence.
+    // [r] (B, T), or NULL for zeros: the first position that each query sees, as an index into the S
+    // positions of k and v, cached ones included. At most the query's own index, S - T + t. Must not decrease
+    // within a sequence.
     const int32_t *first;
-    int B, T, S, H, D; // the T queries are the last T of S positions; S >= T
-    int K;             // key-value heads; H is a multiple
+    int B, T, S, H, D; // queries are the last T of the S positions; S >= T
+    int K;             // key-value heads; H is a multiple of K
     int window;        // most positions that a query sees, its own included; 0: no limit
     struct attention_rope rope;
     enum attention_kernel kernel;
@@ -285,8 +291,8 @@ struct attention_forward_args {
 };
 
 // Gradients of attention_forward with S == T, from the lse and the rotated queries and keys that it saved.
-// dq, dk and dv have the strides of q, k and v. With rope.table, q and k are read only with norm, and dq and
-// dk are the gradients of q and k to the bits of rope_backward.
+// dq, dk and dv have the strides of q, k and v. With rope.table, dq and dk are the gradients of the unrotated
+// q and k, to the bits of rope_backward; q and k are then read only with norm.
 struct attention_backward_args {
     void *dq, *dk, *dv;                  // [w] (B, T, H * D), (B, T, K * D), (B, T, K * D) type
     const void *dout;                    // [r] (B, T, H * D) type, dense
@@ -294,46 +300,48 @@ struct attention_backward_args {
     const void *lse;                     // [r] (B, H, T) fp32
     const void *q, *k, *v;               // [r] as in attention_forward
     size_t q_stride, k_stride, v_stride; // between positions of q and dq, ...
-    // Between their sequences; with rope.table, those of q and k are T strides.
+    // Between sequences of q and dq, ...; with rope.table, those of q and k are T position strides.
     size_t q_batch_stride, k_batch_stride, v_batch_stride;
     const int32_t *first; // [r] (B, T) as in attention_forward, or NULL
     int B, T, H, D;
     int K, window;              // as in attention_forward
-    struct attention_rope rope; // with norm, q and k are ranges of one tensor: k is q + H * D; so are the
-                                // rotated ones, and their gradients
+    struct attention_rope rope; // with norm, q and k must be ranges of one tensor: k is q + H * D. Likewise
+                                // the rotated queries and keys, and their gradients
     enum attention_kernel kernel;
     enum dtype type;
 };
 
-// Attention of one new position per sequence, for sequences of different lengths in a key-value cache: writes
+// Attention of one new position per sequence, for sequences of different lengths in a key-value cache. Writes
 // the position's key and value to the cache, then attends to all positions of the sequence up to it. With s =
 // sequences[b] and n = lengths[b]:
 //   keys[s,n,:] = k[b,:]; values[s,n,:] = v[b,:];
 //   out[b,h] = sum over j <= n of softmax_j(q[b,h] . keys[s,j,g] / sqrt(D)) values[s,j,g], g = h / (H / K),
-// from j = first[b] on, or with a window from n - window + 1 on where that is larger. Keys and values before
+// for j from first[b] on, or with a window from n - window + 1 on if that is larger. Earlier keys and values
 // are not read. With rope.table, q and k are first normalized and rotated at position n, as by rope_forward,
-// and rounded to `type`. Determinism: a sequence's result does not depend on the other sequences, their
-// number, their lengths or what they see. Errors: STATUS_UNSUPPORTED as in attention_forward.
+// and rounded to `type`.
+// Determinism: a sequence's result does not depend on the other sequences, their number or their lengths.
+// Errors: STATUS_UNSUPPORTED as in attention_forward.
 struct attention_decode_args {
-    void *out;                           // [w] (B, H * D) type, dense
-    void *keys, *values;                 // [rw] (sequences, positions, K * D) type: the cache
-    const void *q, *k, *v;               // [r] (B, H * D), (B, K * D), (B, K * D) type
-    const int32_t *sequences;            // [r] (B), all different
-    const int32_t *lengths;              // [r] (B) positions in the cache before the call; 0: none
-    const int32_t *first;                // [r] (B) of each sequence, at most its length; or NULL for zeros
+    void *out;                // [w] (B, H * D) type, dense
+    void *keys, *values;      // [rw] (sequences, positions, K * D) type: the cache
+    const void *q, *k, *v;    // [r] (B, H * D), (B, K * D), (B, K * D) type
+    const int32_t *sequences; // [r] (B), all different
+    const int32_t *lengths;   // [r] (B) positions in the cache before the call, may be 0
+    const int32_t *first;     // [r] (B) first position that each sequence sees, <= its length; NULL: zeros
     size_t q_stride, k_stride, v_stride; // between sequences of q, k and v
     size_t cache_stride;                 // between positions of keys, and of values
     size_t cache_batch_stride;           // between sequences of keys, and of values
-    // The sum of the positions that each sequence sees: `lengths` and `first` may be in a device's memory.
+    // The sum over sequences of the positions that they see. Given here because `lengths` and `first` may be
+    // in device memory.
     size_t n_keys;
     int B, H, D;
     int K, window;              // as in attention_forward
-    struct attention_rope rope; // up to epsilon: what was rotated is not kept
+    struct attention_rope rope; // fields up to epsilon only: rotated queries and keys are not kept
     enum dtype type;
 };
 
-// A weighted sum of two tensors: out = x_weight[0] x + y_weight[0] y. The skips of modded-nanogpt, where a
-// block's input is mixed with the embedding.
+// A weighted sum of two tensors: out = x_weight[0] x + y_weight[0] y. Used by modded-nanogpt, which mixes a
+// block's input with the token embedding.
 struct mix_forward_args {
     void *out;                       // [w] (n) type; may be x itself
     const void *x, *y;               // [r] (n) type
@@ -342,9 +350,10 @@ struct mix_forward_args {
     enum dtype type;
 };
 
-// dx = x_weight[0] dout; dy += y_weight[0] dout; dx_weight[0] += sum of dout x, dy_weight[0] that of dout y.
-// Determinism: the two sums do not depend on the number of threads or processors. Each MIX_BLOCK elements are
-// summed by themselves, and the blocks' sums are added in double, in an order that depends on n only.
+// dx = x_weight[0] dout; dy += y_weight[0] dout; dx_weight[0] += sum of dout x; dy_weight[0] += sum of dout
+// y.
+// Determinism: the two sums do not depend on the number of threads or processors. Each block of MIX_BLOCK
+// elements is summed separately; the blocks' sums are added in double, in an order that depends on n only.
 #define MIX_BLOCK 4096
 struct mix_backward_args {
     void *dx;                        // [w] (n) type; may be dout itself
@@ -358,18 +367,19 @@ struct mix_backward_args {
     enum dtype type;
 };
 
-// Dropout (Srivastava et al., JMLR 2014): out = residual + x mask / (1 - p), where an element of the mask is
-// 0 with probability p, else 1. Determinism: the mask of a row depends on `key`, the number of its sequence
-// and its position in it, and an element's on its column (kernels/dropout.h); not on the device, the batch,
-// ranks or micro-batches. So backward repeats forward's mask, and stages and ranks see the same one.
+// Dropout (Srivastava et al., JMLR 2014): out = residual + x mask / (1 - p). An element of the mask is 0 with
+// probability p, otherwise 1.
+// Determinism: an element's mask depends on `key`, the number of its sequence, its position in the sequence
+// and its column (kernels/dropout.h), but not on the device, the batch, ranks or micro-batches. So backward
+// repeats forward's mask, and all stages and ranks use the same mask.
 struct dropout_forward_args {
     void *out;                 // [w] (N, C) type; may be x or residual
     const void *x;             // [r] (N, C) type
     const void *residual;      // [r] (N, C) type, or NULL for zero
-    const uint64_t *sequences; // [r] (ceil(N / rows_per_sequence)) the number of each sequence in the run
+    const uint64_t *sequences; // [r] (ceil(N / rows_per_sequence)) number of each sequence in the run
     int N, C;
     int rows_per_sequence; // row n is position n % rows_per_sequence of sequence n / rows_per_sequence
-    uint64_t key;          // of the seed and the place in the model
+    uint64_t key;          // derived from the seed and the place in the model
     float p;               // in [0, 1)
     enum dtype type;
 };
@@ -385,7 +395,7 @@ struct dropout_backward_args {
     enum dtype type;
 };
 
-// out = cap tanh(x / cap): logits as cross_entropy sees them with soft_cap, for generation.
+// out = cap tanh(x / cap): applies soft_cap to logits, as cross_entropy does, for generation.
 struct soft_cap_args {
     void *out;     // [w] (N, V) type, rows `stride` apart; may be x itself
     const void *x; // [r] (N, V) type, rows `stride` apart

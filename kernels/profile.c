@@ -1,6 +1,6 @@
-// Spans of host threads are kept on one stack per thread until they end. An operation on a stream waits in
-// its stream's queue, between two events of the device, until those are known to have happened. Finished
-// spans are recorded under one lock, a few hundred times per step.
+// Time spans of a host thread are on that thread's stack until they end. An operation on a stream waits in
+// its stream's queue, between two device events, until both are known to have happened. Finished spans are
+// recorded under one lock, a few hundred times per step.
 #include "kernels/profile.h"
 
 #include <assert.h>
@@ -18,12 +18,12 @@
 
 struct open_span {
     struct profile_label label;
-    double begin, inside; // inside: seconds spent in nested spans
+    double begin, inside; // inside: seconds in nested spans
 };
 struct profile_thread {
     struct profile_place place;
-    const char *scope;      // NULL: in none
-    struct pending *scoped; // on a GPU, its operation; NULL: not timed
+    const char *scope;      // NULL: no scope is open
+    struct pending *scoped; // on a GPU, the operation that times the scope; NULL: not timed
     struct operation_cost scope_work;
     struct open_span stack[PROFILE_MOST_DEPTH];
     int depth;
@@ -39,7 +39,7 @@ struct pending {
 struct profile_lane {
     void *queue; // stream.queue, which identifies the stream
     struct watched *watched;
-    int first, last; // of its pending operations
+    int first, last; // of the stream's pending operations
 };
 
 struct watched {
@@ -131,7 +131,7 @@ static void record(struct profile *profile, const struct profile_event *event, d
     pthread_mutex_unlock(&profile->lock);
 }
 
-// A label where the calling thread is.
+// A copy of the label, with the calling thread's current place filled in.
 static struct profile_label label_here(struct profile *profile, const struct profile_label *label) {
     const struct profile_thread *thread = own_thread(profile);
     struct profile_label here = *label;
@@ -198,7 +198,8 @@ static struct profile_lane *lane_of(struct watched *watched, const struct stream
     return lane;
 }
 
-// Records a lane's pending operations, all of which have happened, and returns their events to the free list.
+// Records a stream's pending operations, all of which have happened, and returns their events to the free
+// list.
 static enum status drain(struct profile_lane *lane) {
     struct watched *watched = lane->watched;
     struct profile *profile = watched->profile;
@@ -245,7 +246,7 @@ static void leave_out(struct profile *profile) {
     pthread_mutex_unlock(&profile->lock);
 }
 
-// *out: NULL when all events are in use by other streams; the timeline counts the operation as left out.
+//   out   [out] NULL when other streams use all events; the timeline then counts the operation as left out
 static enum status begin_on_stream(struct watched *watched, struct stream *stream,
                                    const struct profile_label *label, struct pending **out) {
     struct profile_lane *lane = lane_of(watched, stream);

@@ -1,9 +1,9 @@
-// A profile: where time goes. Watching a device (profile_watch) times each of its operations; other code is
-// bracketed by profile_begin and profile_end. Spans of time nest, on one track per host thread and one per
-// stream. A span's own time is its length minus that of the spans inside it, so that own times add up to the
-// total. Synchronous operations are timed by the host's clock; those on a stream by the device's events,
-// which are read when the host waits for the stream. An unwatched device uses its own table of operations, at
-// no extra cost.
+// A profile: where time goes. profile_watch times each operation of a device; profile_begin and profile_end
+// bracket other code. Time spans nest, on one track per host thread and one per stream. A span's own time
+// excludes the spans inside it, so own times add up to the total.
+// Synchronous operations are timed by the host's clock. Operations on a stream are timed by device events,
+// which are read when the host waits for the stream. An unwatched device calls its own table of operations
+// directly, at no extra cost.
 //
 // All memory is allocated before the first step. The timeline (events) is bounded and counts the events that
 // did not fit. Figures per row and step (samples) are kept for most_steps steps.
@@ -17,7 +17,7 @@
 #include "kernels/device.h"
 
 // OPERATION: an operation of a device. SPAN: other work. FRAME: a container, such as a unit of the model; its
-// own time is not attributed to anything.
+// own time is attributed to nothing.
 enum profile_kind { PROFILE_OPERATION, PROFILE_SPAN, PROFILE_FRAME };
 
 // What the calling thread is working on. The numbers are defined by the caller; -1 means none.
@@ -29,11 +29,11 @@ struct profile_label {
     const char *name; // a string literal or other static storage
     enum profile_kind kind;
     struct profile_place place;
-    struct linear_shape shape; // of linear layers; of none inside a scope
+    struct linear_shape shape; // of a linear layer; none inside a scope
     const char *scope;         // see profile_scope_begin; NULL: none
 };
 
-// One span of the timeline.
+// One time span of the timeline.
 struct profile_event {
     struct profile_label label;
     int track;
@@ -41,19 +41,19 @@ struct profile_event {
     struct operation_cost work;
 };
 
-// All spans with the same name, phase, shape, scope and track. Frames have no rows.
+// All time spans with the same name, phase, shape, scope and track. Frames have no rows.
 struct profile_row {
     struct profile_label label; // with unit -1
     int track;
 };
-struct profile_sample { // of one row in one step
+struct profile_sample { // one row in one step
     int64_t calls;
     double seconds; // own time
     struct operation_cost work;
 };
 struct profile_step {
     double begin, end;
-    int64_t launches; // on the device of the step's stream: kernels, products of a library, fills
+    int64_t launches; // on the device of the step's stream: kernels, library products, fills
 };
 
 // A host thread, or a stream of a device.
@@ -82,18 +82,18 @@ struct profile {
     int n_steps;                      // completed
     bool in_step;                     // inside a step, whose number is n_steps
     const struct device *step_device; // of the step's stream; NULL without one
-    int account;                      // the track whose own times add up to a step's
+    int account;                      // the track whose own times add up to the step time
     struct profile_track tracks[PROFILE_MOST_TRACKS];
     int n_tracks;
 
     // Private.
     uint64_t number; // unique within the process
     pthread_mutex_t lock;
-    struct profile_thread *threads; // (PROFILE_MOST_TRACKS) of the tracks that are threads
-    struct profile_lane *lanes;     // (PROFILE_MOST_TRACKS), of those that are streams
+    struct profile_thread *threads; // (PROFILE_MOST_TRACKS) for tracks of threads
+    struct profile_lane *lanes;     // (PROFILE_MOST_TRACKS), for tracks of streams
     struct watched *watched[PROFILE_MOST_DEVICES];
     int n_watched;
-    struct event base; // the start of the step on the device; base_s: the host's clock then
+    struct event base; // start of the step on the device; base_s: the same moment on the host's clock
     double base_s;
 };
 
@@ -117,18 +117,19 @@ void profile_unwatch(struct profile *profile);
 // named after the device.
 void profile_name_thread(struct profile *profile, const char *name);
 void profile_set_place(struct profile *profile, struct profile_place place);
-// Between these, names what the device's operations compute, where that is one thing to the user however many
-// operations it takes: "newton_schulz". On a GPU it is one operation of `stream`, and what the thread issues
-// meanwhile, to this and other streams of the device, is not timed: it must be done where the scope ends, and
-// nothing may wait for the stream. Elsewhere its operations are timed one by one. `scope` is a string
-// literal. No-ops when the device is not watched.
+// Between these two calls, the device's operations are reported under the name `scope`: one thing to the
+// user, however many operations it takes, such as "newton_schulz".
+//   scope   a string literal
+// On a GPU, the scope is timed as a single operation of `stream`. Whatever the thread issues meanwhile, to
+// this and other streams of the device, is not timed. It must be finished where the scope ends, and nothing
+// may wait for the stream. Elsewhere, operations are timed one by one. No-ops when the device is not watched.
 enum status profile_scope_begin(struct stream *stream, const char *scope) MUST_CHECK;
 enum status profile_scope_end(struct stream *stream) MUST_CHECK;
 // Spans must be ended in the reverse order of their beginning.
 void profile_begin(struct profile *profile, enum profile_kind kind, const char *name);
 void profile_end(struct profile *profile, struct operation_cost work);
 
-// A step of the calling thread, whose work goes to `stream` (NULL: to no device). Spans inside it are
+// A step of the calling thread, whose work goes to `stream` (NULL: no device). Time spans inside it are
 // attributed to the step; those between steps appear in the timeline only. profile_step_end waits for all
 // streams. At most most_steps steps.
 enum status profile_step_begin(struct profile *profile, struct stream *stream) MUST_CHECK;

@@ -1,4 +1,4 @@
-// Host regions live in arenas, pinned where a device with memory of its own copies to and from them.
+// Host regions live in arenas. Arenas that a GPU copies to or from are page-locked.
 #include "kernels/region_memory.h"
 
 #include "base/memory.h"
@@ -22,8 +22,8 @@ struct arena region_memory_arena(const struct region_memory *memory, enum region
                           .bytes = memory->table.arena_bytes[kind][place]};
 }
 
-// Checks the total of all kinds up front: pages count as used only once they are touched, so checking kind by
-// kind would not notice.
+// Checks the total of all kinds up front. Checking one kind at a time would not notice a shortage, since
+// pages count as used only once they are touched.
 static enum status check_host_memory(const struct region_memory *memory) {
     uint64_t wanted = region_memory_bytes(memory, REGION_HOST), available = memory_available_bytes();
     char needed[32], there[32];

@@ -13,7 +13,7 @@ struct region_memory {
     struct region_table table;
     void *on_device[N_REGION_KINDS]; // one allocation per kind; NULL where it is empty
     struct arena on_host[N_REGION_KINDS];
-    void *pinned[N_REGION_KINDS]; // the arenas' memory that was page-locked, for region_memory_free
+    void *pinned[N_REGION_KINDS]; // page-locked memory of the arenas, to be unpinned by region_memory_free
     size_t device_measured;       // decrease of the device's free memory during region_memory_allocate
     size_t taken[N_REGION_KINDS]; // bytes of the regions, without padding between them
 };
@@ -23,8 +23,8 @@ struct region_memory {
 void region_memory_init(struct region_memory *memory, struct device *device);
 // Bytes that region_memory_allocate will allocate at a place, padding included.
 size_t region_memory_bytes(const struct region_memory *memory, enum region_place place);
-// The memory of all regions of a kind and place, once it is allocated; mapped_bytes 0. No data: there are
-// none.
+// The memory of all regions of one kind and place, after region_memory_allocate. Empty if there are none;
+// mapped_bytes is 0.
 struct arena region_memory_arena(const struct region_memory *memory, enum region_kind kind,
                                  enum region_place place);
 // Allocates zeroed memory for all regions and binds them, so that region_data finds them. Errors:

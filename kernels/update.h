@@ -1,6 +1,6 @@
-// What backends share of an update, so that they agree to the bit: its scalar part (kernels/ops.h:
-// update_decide), the division of optimizer_spans, and the constants of an optimizer step. Valid in C and
-// C++, and in CUDA kernels.
+// The part of an optimizer update that all backends share, so that they agree to the bit: the decision
+// whether to update (kernels/ops.h: update_decide), the division of optimizer_spans into single spans, and
+// the constants of a step. Valid in C, C++ and CUDA kernels.
 #ifndef ZERO_KERNELS_UPDATE_H
 #define ZERO_KERNELS_UPDATE_H
 
@@ -15,8 +15,8 @@
 
 #define UPDATE_MOST_DEPTH 32 // of the tree over ranks
 
-// The sum of values[0], values[2], ..., one of each rank, along the tree (zero/comm/sum_tree.h). `partial`
-// holds the sums of complete subtrees, each smaller than the one before.
+// Sums values[0], values[2], ..., one per rank, along the tree of zero/comm/sum_tree.h. `partial` holds the
+// sums of complete subtrees, each smaller than the one before.
 UPDATE_FUNCTION double update_sum_ranks(const double *values, int ranks) {
     double partial[UPDATE_MOST_DEPTH] = {0};
     int depth = 0;
@@ -33,7 +33,7 @@ UPDATE_FUNCTION double update_sum_ranks(const double *values, int ranks) {
     return partial[0];
 }
 
-// True if finite figures of a step are above a limit of its plan.
+// True if the loss or the norm, both finite, exceeds a limit of the plan.
 UPDATE_FUNCTION bool update_is_spike(const struct update_plan *plan, double loss_sum, double norm) {
     return (plan->most_loss_sum > 0 && loss_sum > plan->most_loss_sum) ||
            (plan->most_norm > 0 && norm > plan->most_norm);
@@ -47,7 +47,7 @@ UPDATE_FUNCTION struct update_result update_decision(const struct update_decide_
     const double bound = result.norm + 1e-6;
     const double clipping = args->max_norm > 0 && args->max_norm < bound ? args->max_norm / bound : 1;
     result.grad_scale = (float)(clipping / args->plan->loss_scale);
-    // x - x is NaN for infinities and NaN.
+    // x - x is 0 for finite x, NaN otherwise.
     if (args->plan->is_ahead && args->result->skipped)
         result.skipped = args->result->skipped;
     else if (result.loss_sum - result.loss_sum != 0 || result.norm - result.norm != 0)
@@ -58,7 +58,7 @@ UPDATE_FUNCTION struct update_result update_decision(const struct update_decide_
     return result;
 }
 
-// The optimizer_step of one span, for backends that update span by span.
+// The optimizer_step arguments of span i, for backends that update one span at a time.
 static inline struct optimizer_step_args optimizer_span_step(const struct optimizer_spans_args *args, int i) {
     const struct optimizer_span *span = &args->spans[i];
     struct optimizer_step_args step;
@@ -84,8 +84,8 @@ static inline struct optimizer_step_args optimizer_span_step(const struct optimi
 
 // ---- constants
 
-// Of an optimizer step: what does not depend on the element. Computed once per call, in double, and rounded
-// to float.
+// The constants of an optimizer step, which do not depend on the element. Computed once per call, in double,
+// and rounded to float.
 static inline struct optimizer_constants optimizer_constants_of(const struct optimizer_step_args *args) {
     double step = (double)args->step;
     struct optimizer_constants constants;

@@ -11,8 +11,8 @@
 #define CUBIC              0.044715f
 #define LOG2_E             1.4426950408889634f
 
-// sigmoid(u) and its factors, given u log2 e. With e = exp(-|u|) and q = 1 / (1 + e), the sigmoid is q or e q
-// by the sign of u, and its derivative is e q^2: no cancellation, no overflow.
+// sigmoid(u) and its terms, given u log2 e. With e = exp(-|u|) and q = 1 / (1 + e), the sigmoid is q or e q,
+// depending on the sign of u. Its derivative is e q^2. Neither cancels or overflows.
 struct logistic_terms {
     vf e, q, sigmoid;
 };
@@ -62,7 +62,7 @@ VF_INLINE vf vf_relu_squared_derivative(vf x) {
     return 2.0f * vf_max(vf_zero(), x);
 }
 
-// Of a fused epilogue. The activation is uniform over a call, so the branches are predicted.
+// The activation of a fused epilogue. It is the same for a whole call, so the branches are predicted.
 VF_INLINE vf vf_activate(enum activation activation, vf x) {
     return activation == ACTIVATION_GELU           ? vf_gelu(x)
            : activation == ACTIVATION_RELU_SQUARED ? vf_relu_squared(x)
@@ -75,7 +75,7 @@ VF_INLINE vf vf_activation_derivative(enum activation activation, vf x) {
                                                    : vf_set1(1.0f);
 }
 
-// tanh(x) within 3 ulp: near 0 by Cephes's polynomial, elsewhere (1 - e) / (1 + e) with e = exp(-2 |x|).
+// tanh(x) within 3 ulp. Near 0, Cephes's polynomial; elsewhere (1 - e) / (1 + e) with e = exp(-2 |x|).
 VF_INLINE vf vf_tanh(vf x) {
     vf square = x * x, negative = vf_negative(x);
     vf p = vf_set1(-5.70498872745e-3f);
@@ -89,7 +89,7 @@ VF_INLINE vf vf_tanh(vf x) {
     return vf_select(negative > vf_set1(-0.625f), near, vf_select_by_sign(x, -far, far));
 }
 
-// Of a vector of logits: tanh(logit / cap), and the capped logit; without a cap, 0 and the logit.
+// For a vector of logits: tanh(logit / cap) and the capped logit. Without a cap, 0 and the logit.
 struct capped {
     vf tanh, logit;
 };

@@ -1,5 +1,5 @@
-// What all instruction sets share: the division of work among threads; sums in order, an update's scalars and
-// spans; and sampling.
+// Code shared by all instruction sets: the division of work among threads, sums in order, the scalar part of
+// an update and its spans, and sampling.
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -90,7 +90,7 @@ size_t cpu_sample_workspace(const struct device *device, const struct sample_arg
     return scratch_bytes(args) * (size_t)(args->N > 1 ? threads_of(device, args) : 1);
 }
 
-// Maps the float's bits such that keys ascend as logits descend; -0 and +0 map to the same key.
+// Maps a float's bits to keys that ascend as logits descend; -0 and +0 get the same key.
 static uint32_t key_of(float logit) {
     uint32_t bits;
     logit += 0.0f;
@@ -125,8 +125,8 @@ static int32_t likeliest(const float *logits, int V) {
     return best;
 }
 
-// The first index of n at which the cumulative weight exceeds the threshold; *sum: the cumulative weight up
-// to and including it.
+// The first index below n at which the cumulative weight exceeds the threshold. *sum is the cumulative weight
+// up to and including that index.
 static int place_of(const uint64_t *weights, int n, uint64_t threshold, uint64_t *sum) {
     *sum = 0;
     for (int i = 0; i < n; i++) {
@@ -159,7 +159,7 @@ static void weigh_part(const void *context, int part, int n_parts) {
     atomic_fetch_add(call->total, sum);
 }
 
-// Sets the first n weights below min_p of the largest to 0; returns the sum of the others.
+// Zeroes those of the first n weights that are below min_p times the largest. Returns the sum of the others.
 static uint64_t drop_unlikely(uint64_t *weights, int n, double min_p) {
     uint64_t least = (uint64_t)ceil(min_p / SAMPLE_WEIGHT_UNIT), total = 0;
     for (int i = 0; i < n; i++) {
@@ -169,8 +169,8 @@ static uint64_t drop_unlikely(uint64_t *weights, int n, double min_p) {
     return total;
 }
 
-// Computes the weights of the n most likely tokens, or of all. Returns their sum, which is exact in any
-// order.
+// Computes the weights of the n most likely tokens, or of all tokens in their own order. Returns their sum,
+// which is exact in any order.
 static uint64_t weigh(const struct sample_args *args, const float *logits, int n, double largest,
                       struct row_scratch *scratch, int n_threads) {
     atomic_uint_least64_t total = 0;

@@ -12,7 +12,7 @@
 
 struct product_cache;
 
-// Upcasts a tile of a linear layer's operand: to = from, in fp32.
+// Upcasts a tile of an operand of a linear layer to fp32.
 struct linear_upcast_args {
     const void *from; // [r] type, rows from_stride apart
     float *to;        // [w] rows to_stride apart
@@ -21,16 +21,16 @@ struct linear_upcast_args {
 };
 
 // The epilogue of a linear layer's GEMM on one tile c (rows, columns) in fp32, in one pass. All pointers but
-// c and out may be NULL; those terms are left out.
+// c and out may be NULL; their terms are then left out.
 //   v = alpha c + bias + beta residual
-//   with an activation f and no activation_input: v is stored to pre_activation, if that is not NULL, and
-//     v = f(the stored, rounded v)
+//   with an activation f and no activation_input: v is stored to pre_activation, if that is not NULL; then v
+//   = f(v), with v as rounded there
 //   with activation_input: v = v f'(activation_input)
-//   out = v, or with accumulate out + v
+//   out = v, or out + v with accumulate
 struct linear_epilogue_args {
     const float *c; // [r] rows c_stride apart; may be pre_activation or out where those are fp32
     float alpha, beta;
-    void *out;                    // [w] out_type, rows out_stride apart, as are those of the next three
+    void *out;                    // [w] out_type, rows out_stride apart, likewise the next three
     void *pre_activation;         // [w] type
     const void *residual;         // [r] type
     const void *activation_input; // [r] type
@@ -41,10 +41,10 @@ struct linear_epilogue_args {
     enum dtype type, out_type; // out_type: type, or fp32
 };
 
-// A product of bf16 on AMX: sums = a b, or sums + a b with `add`, of a (m, k) and b (k, n), whose
-// strides are in elements, one of each operand's 1. The sums are dense blocks of AMX_PRODUCT_GRAIN rows and
-// columns, one row of blocks after another, past m and n too; with keeps_sums false two rows of blocks are
-// used in turn, and last only until the epilogue.
+// A bf16 product on AMX: sums = a b, or sums + a b with `add`, for a (m, k) and b (k, n). Strides are in
+// elements; one stride of each operand is 1. The sums are dense blocks of AMX_PRODUCT_GRAIN rows and columns,
+// one row of blocks after another, and extend past m and n. If keeps_sums is false, only two rows of blocks
+// are used, alternately, and each lasts until its epilogue is done.
 #define AMX_PRODUCT_GRAIN 32
 struct amx_product_args {
     const void *a, *b; // [r]
@@ -52,23 +52,23 @@ struct amx_product_args {
     int64_t m, n, k;
     float *sums; // [rw] m and n rounded up to the grain; or two rows of blocks
     bool keeps_sums, add;
-    const struct linear_epilogue_args *epilogue; // of all m x n; c and the sizes are not read. NULL: none
+    const struct linear_epilogue_args *epilogue; // for all m x n; c and the sizes are not read. NULL: none
     float *left;                                 // scratch of amx_product_left_bytes(k)
     float *right; // amx_product_right_bytes(k, n), written by amx_product_pack for any m
 };
 
-// The table of operations of one instruction set, and helpers for linear.c compiled for it.
+// The table of operations of one instruction set, and helpers for kernels/cpu/matmul.c compiled for it.
 struct cpu_isa {
     const char *name;
     struct ops ops;
-    // sums[c] += the sum over rows of x[row, c], in an order that depends on the shape only. With beta_zero
-    // the contents of sums are not read.
+    // sums[c] += the sum over rows of x[row, c], added in an order that depends on the shape only. With
+    // beta_zero the contents of sums are not read.
     void (*add_column_sums)(struct stream *stream, float *sums, const void *x, int n_rows, int n_columns,
                             int stride, bool beta_zero, enum dtype type);
     void (*linear_upcast)(const struct linear_upcast_args *args); // both run on the calling thread
     void (*linear_epilogue)(const struct linear_epilogue_args *args);
-    // A product on AMX, on the calling thread: packs b, and multiplies by what was packed. NULL
-    // where the instruction set has none.
+    // An AMX product on the calling thread: pack packs b, run multiplies by the packed b. NULL if the
+    // instruction set lacks AMX.
     void (*amx_product_pack)(const struct amx_product_args *args);
     void (*amx_product_run)(const struct amx_product_args *args);
     size_t (*amx_product_left_bytes)(int64_t k);
@@ -76,7 +76,7 @@ struct cpu_isa {
 };
 
 struct cpu_device {
-    struct device device; // first: a struct device * of this backend is one of these
+    struct device device; // must be first: a struct device * of this backend points to a struct cpu_device
     const struct cpu_isa *isa;
     struct product_cache **products; // (n_threads)
 };
@@ -87,19 +87,20 @@ static inline const struct cpu_isa *cpu_isa_of(const struct device *device) {
 
 // ---- division among threads
 
-// The number of threads, and so of parts, for a call: one below about 10^4 elements, which do not repay
-// waking the others, otherwise all of the device's.
+// The number of threads for a call. One below about 10^4 elements, too few to repay waking other threads;
+// otherwise all of the device's.
 static inline int cpu_threads(const struct device *device, size_t work_elements) {
     return work_elements < 16384 ? 1 : device->n_threads;
 }
 
-// Runs function(context, span) on cpu_threads(device, work_elements) threads (base/parallel.h), each with its
-// span of [0, n), in multiples of `grain`. The spans depend on (n, grain, number of threads) only.
+// Runs function(context, span) on cpu_threads(device, work_elements) threads (base/parallel.h). Each thread
+// gets a span of [0, n), in multiples of `grain`. The spans depend on n, grain and the number of threads
+// only.
 typedef void cpu_span_function(const void *context, struct parallel_span span);
 void cpu_parallel(const struct device *device, size_t work_elements, size_t n, size_t grain,
                   cpu_span_function *function, const void *context);
 
-// ---- once for all instruction sets (common.c; matmul.h)
+// ---- compiled once (common.c; matmul.h)
 
 enum status cpu_sample(struct stream *stream, const struct sample_args *args) MUST_CHECK;
 size_t cpu_sample_workspace(const struct device *device, const struct sample_args *args);
@@ -109,9 +110,9 @@ enum status cpu_update_decide(struct stream *stream, const struct update_decide_
 
 extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_avx512_bf16_isa, cpu_amx_isa;
 
-// ---- once per instruction set
+// ---- compiled once per instruction set
 
-// CPU_OP(gelu_forward) is cpu_avx512_gelu_forward, and so on.
+// CPU_OP(gelu_forward) expands to cpu_avx512_gelu_forward, and so on.
 #ifdef ISA
 #    define CPU_PASTE_NAMES(isa, name)    cpu_##isa##_##name
 #    define CPU_PASTE_EXPANDED(isa, name) CPU_PASTE_NAMES(isa, name)
@@ -121,7 +122,7 @@ extern const struct cpu_isa cpu_portable_isa, cpu_avx2_isa, cpu_avx512_isa, cpu_
 OPERATIONS(CPU_OPERATION_PROTOTYPE)
 #    undef CPU_OPERATION_PROTOTYPE
 
-// Scratch that a call needs from the stream's workspace, in bytes.
+// Bytes of scratch that a call needs from the stream's workspace.
 size_t CPU_OP(attention_forward_workspace)(const struct device *device,
                                            const struct attention_forward_args *args);
 size_t CPU_OP(attention_decode_workspace)(const struct device *device,
@@ -135,11 +136,12 @@ size_t CPU_OP(rmsnorm_backward_workspace)(const struct device *device,
                                           const struct rmsnorm_backward_args *args);
 size_t CPU_OP(rope_backward_workspace)(const struct device *device, const struct rope_backward_args *args);
 size_t CPU_OP(mix_backward_workspace)(const struct device *device, const struct mix_backward_args *args);
-// matrix_product of one matrix with a strip, which counts as 1.
+// matrix_product with a strip, for one matrix. The width of the strip does not matter here; it counts as 1.
 void CPU_OP(symmetric_product)(struct stream *stream, const struct matrix_product_args *args);
 size_t CPU_OP(symmetric_product_workspace)(const struct device *device,
                                            const struct matrix_product_args *args);
-// Part of rope_forward's call, with its bits, on the calling thread: some of the B T rows and H + K heads.
+// rope_forward of some of the B T rows and H + K heads, on the calling thread. The bits are those of the
+// whole call.
 void CPU_OP(rotate_part)(const struct rope_forward_args *args, struct parallel_span rows,
                          struct parallel_span heads);
 void CPU_OP(amx_product_pack)(const struct amx_product_args *args);
@@ -150,8 +152,8 @@ void CPU_OP(add_column_sums)(struct stream *stream, float *sums, const void *x, 
                              int stride, bool beta_zero, enum dtype type);
 void CPU_OP(linear_upcast)(const struct linear_upcast_args *args);
 void CPU_OP(linear_epilogue)(const struct linear_epilogue_args *args);
-// linear_forward on at most CPU_SKINNY_ROWS rows. The bits of a row depend neither on the number of rows nor
-// on the number of threads.
+// linear_forward of at most CPU_SKINNY_ROWS rows. A row's bits depend neither on the number of rows nor on
+// the number of threads.
 enum status CPU_OP(skinny_gemm_forward)(struct stream *stream,
                                         const struct linear_forward_args *args) MUST_CHECK;
 size_t CPU_OP(skinny_gemm_workspace)(const struct linear_forward_args *args);

@@ -24,7 +24,7 @@
 
 // ---- instruction sets
 
-// Best first. The Makefile defines HAVE_ISA_* for those that it compiled.
+// Best first. The Makefile defines HAVE_ISA_* for the instruction sets that it compiled.
 static const struct cpu_isa *const instruction_sets[] = {
 #ifdef HAVE_ISA_amx
     &cpu_amx_isa,
@@ -43,13 +43,13 @@ static const struct cpu_isa *const instruction_sets[] = {
 #define N_INSTRUCTION_SETS (sizeof instruction_sets / sizeof *instruction_sets)
 
 #if defined(__x86_64__)
-// F16C (fp16 conversions). Not every compiler's __builtin_cpu_supports knows it.
+// True if the processor has F16C (fp16 conversions). Not every compiler's __builtin_cpu_supports knows F16C.
 static bool processor_has_f16c(void) {
     unsigned eax, ebx, ecx, edx;
     return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
 }
 
-// Linux gives a process AMX's large state only when it asks for it.
+// True if the processor has AMX and Linux grants its tile registers, which a process must request.
 static bool has_amx(void) {
     enum { LEAF_FEATURES = 7, EDX_AMX_BF16 = 1 << 22, EDX_AMX_TILE = 1 << 24 };
     enum { REQUEST_STATE = 0x1023, STATE_TILE_DATA = 18 }; // asm/prctl.h
@@ -80,11 +80,11 @@ static bool multiplies_bf16(const char *name) {
     return strcmp(name, "avx512_bf16") == 0;
 }
 
-// True if vector instructions multiply bf16 at least as fast as fp32: on AMD (twice as fast) and on the first
-// Intel processors with AVX512-BF16. Later Intel processors, recognizable by AVX512-FP16, leave bf16 to their
-// AMX; their vector instruction takes four times as long (measured: 0.25 of the multiply-adds of
-// fp32). Decided by the processor model rather than by timing, since ranks and runs that decided differently
-// would compute different bits.
+// True if vector instructions multiply bf16 at least as fast as fp32. That holds on AMD (twice as fast) and
+// on the first Intel processors with AVX512-BF16. On later Intel processors, recognizable by AVX512-FP16, the
+// vector instruction takes four times as long (measured: 0.25 of the multiply-adds of fp32); AMX replaces it.
+// Decided by the processor model, not by timing: ranks and runs that decided differently would compute
+// different bits.
 static bool processor_has_fast_bf16(void) {
 #if defined(__x86_64__)
     enum { LEAF_FEATURES = 7, EDX_AVX512_FP16 = 1 << 23 };
@@ -96,8 +96,8 @@ static bool processor_has_fast_bf16(void) {
 #endif
 }
 
-// Returns NULL when `name` is not available. With name NULL: the best one, with bf16 products only where they
-// are fast; never NULL, as portable runs everywhere.
+// Returns NULL if `name` is not available. If name is NULL: the best one, with bf16 products only if they are
+// fast. That is never NULL, as portable runs everywhere.
 static const struct cpu_isa *choose_instruction_set(const char *name, bool fast_bf16_products) {
     for (size_t i = 0; i < N_INSTRUCTION_SETS; i++) {
         const struct cpu_isa *isa = instruction_sets[i];
@@ -110,7 +110,7 @@ static const struct cpu_isa *choose_instruction_set(const char *name, bool fast_
 
 // ---- memory, copies, waiting
 
-// In front of each allocation, for memory_delete; padded to keep the alignment.
+// Precedes each allocation, for memory_delete. Padded to keep the alignment.
 union allocation_header {
     struct arena arena;
     char padding[REGION_ALIGNMENT];
@@ -204,10 +204,10 @@ static enum status open_products(struct cpu_device *cpu) {
     return STATUS_OK;
 }
 
-// oneDNN allocates a buffer of some MiB for each product that sums over the rows of both operands. In the
-// heap such buffers leave holes that the next one does not fit into, 14 MiB per thread that no plan counts
-// (measured at widths of 1024 to 4096). Mapped on their own, they are gone after the product, which takes 100
-// times as long.
+// Makes malloc map large buffers separately. For each product that sums over the rows of both operands,
+// oneDNN allocates a buffer of some MiB. In the heap such buffers fragment memory: 14 MiB per thread that no
+// plan counts (measured at widths of 1024 to 4096). A mapped buffer is returned to the system after the
+// product; mapping takes a hundredth of the product's time.
 static void map_buffers(void) {
 #ifdef M_MMAP_THRESHOLD
     mallopt(M_MMAP_THRESHOLD, 1 << 20);
@@ -233,7 +233,7 @@ enum status cpu_device_open(const char *instruction_set, int n_threads, struct d
         .n_threads = n_threads > 0 ? n_threads : parallel_threads(),
         .has_amx = on_amx,
         .fast_bf16 = fast_bf16_products || onednn_has_amx(),
-        // On AMX symmetric products in strips save FLOPs, and no time (benchmarks/cpu.md).
+        // On AMX, computing symmetric products in strips saves FLOPs but no time (benchmarks/cpu.md).
         .symmetric_strips = {[DTYPE_F32] = 1, [DTYPE_BF16] = on_amx ? 0 : 1, [DTYPE_F16] = 1},
         .memory_new = memory_new,
         .memory_delete = memory_delete,

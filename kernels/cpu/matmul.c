@@ -1,10 +1,10 @@
-// The output is divided among the threads, and each thread computes its rows and columns in tiles that fit in
-// the cache. For each tile:
+// Matrix products in three levels: the output is divided among the threads, and each thread computes its rows
+// and columns in tiles that fit in the cache. For each tile:
 //   1. upcast the operands where needed, or copy those that oneDNN reads slowly
 //   2. multiply with oneDNN (onednn.h), with sums in fp32
 //   3. apply the epilogue: bias, residual, activation, rounding
-// A thread's product on AMX is isa/matmul.c's. How a product is divided among the threads depends on its
-// shape and the number of threads only.
+// On AMX, isa/matmul.c computes a thread's product instead. The division among threads depends on the
+// product's shape and the number of threads only.
 #include "kernels/cpu/matmul.h"
 
 #include <math.h>
@@ -20,9 +20,9 @@ struct matmul_operand {
 };
 
 // out (m, n) = epilogue(alpha a b), with a (m, k) and b (k, n) of `type`. struct linear_epilogue_args
-// explains the pointers; NULL leaves a term out, and beta is the residual's factor. weight_gradient: out is
-// fp32, there is no epilogue, and k counts the rows of a batch; with accumulate (beta = 1) the product is
-// added to out.
+// explains the pointers; a NULL pointer leaves its term out, and beta is the residual's factor.
+//   weight_gradient   out is fp32, there is no epilogue, and k counts the rows of a batch. With accumulate
+//     (beta = 1) the product is added to out
 struct tiled_matmul {
     int64_t m, n, k;
     struct matmul_operand a, b;
@@ -31,7 +31,7 @@ struct tiled_matmul {
     void *pre_activation;
     const void *residual, *activation_input, *bias;
     float alpha, beta;
-    enum activation activation; // of out, or with activation_input its derivative
+    enum activation activation; // applied to out; with activation_input, its derivative
     bool weight_gradient, accumulate;
     bool is_cached;            // a and b were used recently, whatever their size
     enum dtype type, out_type; // out_type: type, or fp32
@@ -48,7 +48,7 @@ static inline const void *matmul_element(const void *tensor, enum dtype type, in
 }
 
 // The size that divides n into the fewest equal tiles of at most `most`, rounded up to a multiple of grain. 0
-// for n = 0.
+// if n is 0.
 static inline int64_t matmul_tile_size(int64_t n, int64_t most, int64_t grain) {
     int64_t n_tiles = n > most ? (n + most - 1) / most : 1, mine = (n + n_tiles - 1) / n_tiles;
     return (mine + grain - 1) / grain * grain;
@@ -66,20 +66,20 @@ struct place {
     int64_t m, n, k; // of a tile's first element
 };
 
-// The largest tile, in rows, columns and terms of the sum. A tile of b is upcast once for many rows of a, and
-// the epilogue finds the tile's product in the cache.
+// The largest tile: rows, columns and terms of the sum. Such a tile of b is upcast once for many rows of a,
+// and the epilogue finds the tile's product in the cache.
 #define TILE_ROWS         512
 #define TILE_COLUMNS      3072
 #define TILE_TERMS        4096
 #define TILE_B_ELEMENTS   ((int64_t)8 << 20)
 #define TILE_COLUMN_GRAIN 64
-// Weight gradients have as many rows as the weight, and sum over the rows of the batch.
+// Limits for weight gradients, which have as many rows as the weight and sum over the rows of the batch.
 #define ACCUMULATED_ROWS  3072
 #define ACCUMULATED_TERMS 1024
 
-// ---- what follows a product
+// ---- epilogues
 
-// The epilogue of a product's part, from (row, column) on; its c and sizes are left to the caller.
+// The epilogue from element (row, column) of a product on. The caller sets its c and sizes.
 static struct linear_epilogue_args matmul_epilogue(const struct tiled_matmul *part, int64_t row,
                                                    int64_t column) {
     const int64_t first = row * part->out_stride + column;
@@ -107,7 +107,8 @@ static struct tile_sizes tile_sizes_of(const struct tiled_matmul *t, bool direct
         sizes.m = matmul_tile_size(t->m, ACCUMULATED_ROWS, TILE_COLUMN_GRAIN);
         sizes.k = matmul_tile_size(t->k, ACCUMULATED_TERMS, 1);
     } else {
-        // fp32 needs no scratch where oneDNN applies the epilogue, which must see all terms at once.
+        // fp32 needs no scratch if oneDNN applies the epilogue, but then the product must see all terms at
+        // once.
         const bool whole = direct && t->type == DTYPE_F32;
         sizes.m = whole ? t->m : matmul_tile_size(t->m, TILE_ROWS, 1);
         sizes.k = whole ? t->k : matmul_tile_size(t->k, TILE_TERMS, TILE_COLUMN_GRAIN);
@@ -146,22 +147,22 @@ struct walk {
     struct cpu_device *cpu;
     struct product_cache *products;
     struct tile_sizes sizes;
-    enum dtype product_type;    // of the operands that oneDNN multiplies: the matmul's, or fp32
+    enum dtype product_type;    // of the operands that oneDNN multiplies: type of the matmul, or fp32
     struct matmul_operand a, b; // their strides
-    bool copies_a, copies_b;    // into scratch: upcast, or with rows at a better distance
+    bool copies_a, copies_b;    // into scratch: upcast, or with a better row stride
     bool direct;   // oneDNN writes to out or pre_activation and applies the epilogue except activations
     bool dry_run;  // only sizes the scratch
     char *scratch; // NULL in a dry run
     size_t scratch_bytes; // the most that a tile has used
 };
 
-// 16-bit operands are upcast where fp32 products are faster. That changes no product and no precision of a
-// sum.
+// False if 16-bit operands must be upcast because fp32 products are faster. Upcasting changes neither the
+// products nor the precision of a sum.
 static bool multiplies_16_bit(const struct cpu_device *cpu, enum dtype type) {
     return type == DTYPE_F16 || cpu->device.fast_bf16;
 }
 
-// The strides of an operand's tile (rows, columns) after copying; the contiguous dimension stays the same.
+// The strides of a tile (rows, columns) of an operand after copying; the contiguous dimension stays the same.
 static struct matmul_operand copy_strides(const struct matmul_operand *operand, int64_t rows,
                                           int64_t columns) {
     if (operand->column == 1)
@@ -234,8 +235,8 @@ static struct product_shape shape_at(const struct walk *walk, struct place at) {
     return shape;
 }
 
-// The oneDNN product of a tile. Switches to fp32 for all further tiles if oneDNN lacks the type on this
-// processor.
+// The oneDNN product of a tile. If oneDNN lacks the type on this processor, switches to fp32 for this and all
+// further tiles.
 static enum status find_product(struct walk *walk, struct place at, struct product **out) {
     struct product_shape shape = shape_at(walk, at);
     TRY(product_find(walk->products, &shape, out));
@@ -281,7 +282,7 @@ static enum status tile_at(struct walk *walk, struct place at, struct tile *out)
     return STATUS_OK;
 }
 
-// Copies a tile (rows, columns) with strides `from` into one with strides `to`, in fp32.
+// Copies a tile (rows, columns) from strides `from` to strides `to`, in fp32.
 static void copy_operand(const struct walk *walk, const struct matmul_operand *from, const void *tile,
                          int64_t rows, int64_t columns, const struct matmul_operand *to, float *to_fp32) {
     bool by_rows = from->column == 1;
@@ -297,7 +298,8 @@ static void copy_operand(const struct walk *walk, const struct matmul_operand *f
     walk->cpu->isa->linear_upcast(&args);
 }
 
-// Tiles that differ in columns only share a; those that differ in rows only share b: their copies are kept.
+// Copies the operands that changed. Tiles that differ only in columns share a, those that differ only in rows
+// share b.
 static void copy_operands(const struct walk *walk, struct place at, struct tile *tile) {
     const struct tiled_matmul *t = walk->matmul;
     const bool one_k = walk->sizes.k >= t->k, one_m = walk->sizes.m >= t->m;
@@ -330,7 +332,7 @@ static void apply_epilogue(const struct walk *walk, struct place at, const struc
     walk->cpu->isa->linear_epilogue(&epilogue);
 }
 
-// True if part of the epilogue is left to linear_epilogue.
+// True if linear_epilogue must apply part of the epilogue.
 static bool needs_epilogue(const struct walk *walk) {
     const struct tiled_matmul *t = walk->matmul;
     return !walk->direct || t->activation != ACTIVATION_NONE;
@@ -351,8 +353,8 @@ static enum status visit(struct walk *walk, struct place at) {
     return STATUS_OK;
 }
 
-// Walks through the tiles of a thread's part of a product.
-//   bytes   a dry run, which raises it to the scratch that the thread needs; or NULL
+// Walks through the tiles of one thread's product.
+//   bytes   for a dry run: raised to the scratch that the thread needs. NULL: computes
 static enum status visit_all(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
                              char *scratch, size_t *bytes) {
     struct walk walk = walk_of(part, cpu, thread);
@@ -368,21 +370,22 @@ static enum status visit_all(struct cpu_device *cpu, const struct tiled_matmul *
     return STATUS_OK;
 }
 
-// ---- a thread's product on AMX, in tiles
+// ---- one thread's product on AMX, in tiles
 
-// A product of at most ALL_TERMS terms is summed at once, for B_ELEMENTS of b that stay in the second-level
-// cache. Others in tiles of TERMS, whose sums stay there, or nearly: more of them, so that b is read less
-// often, are worth more than a little room. So are products whose terms are in different rows of a, each in a
-// page of its own. Measured with products of 592 to 4096 rows.
+// Tile sizes on AMX. A product of at most ALL_TERMS terms is summed at once, with tiles of B_ELEMENTS of b
+// that stay in the second-level cache. Longer sums are split into tiles of TERMS, as are products whose terms
+// are in different rows of a, each in a page of its own. Then the sums stay in the cache, or nearly: larger
+// tiles of sums read b less often, which is worth exceeding the cache a little. Measured with products of 592
+// to 4096 rows.
 #define ALL_TERMS  1024
 #define B_ELEMENTS ((int64_t)512 << 10)
 #define TERMS      256
 #define COLUMNS    768
 #define SUMS       ((int64_t)512 << 10)
-// Packed tiles of b are kept for the next rows, up to this many elements.
+// Packed tiles of b are kept for the next rows if all of them have at most this many elements.
 #define KEPT_ELEMENTS ((int64_t)4 << 20)
 
-// The rows that `most` elements fill, in whole grains.
+// The number of rows that `most` elements fill, in whole grains.
 static int64_t rows_of(int64_t most, int64_t columns) {
     const int64_t rows = most / (columns > 0 ? columns : 1) / AMX_PRODUCT_GRAIN * AMX_PRODUCT_GRAIN;
     return rows > AMX_PRODUCT_GRAIN ? rows : AMX_PRODUCT_GRAIN;
@@ -403,19 +406,19 @@ static struct tile_sizes tiles_of(const struct tiled_matmul *t) {
     return tiles;
 }
 
-// A thread's walk through its tiles, and its scratch.
+// The state of a thread's walk through its tiles, with its scratch.
 struct amx_walk {
     const struct tiled_matmul *matmul;
     const struct cpu_device *cpu;
     struct tile_sizes tiles;
-    bool sums_at_once;   // all terms
-    int64_t kept;        // packed tiles of b
-    size_t packed_bytes; // of one of them
+    bool sums_at_once;   // all terms of the sums are in one tile
+    int64_t kept;        // packed tiles of b that are kept
+    size_t packed_bytes; // of one packed tile
     float *left, *sums;
     char *right;
 };
 
-// Divides scratch, or with NULL only counts. Returns the bytes in *used.
+// Divides `scratch` among the walk's buffers; with NULL it only counts. *used: the bytes.
 static struct amx_walk amx_walk_of(const struct cpu_device *cpu, const struct tiled_matmul *matmul,
                                    char *scratch, size_t *used) {
     struct amx_walk walk = {.matmul = matmul, .cpu = cpu, .tiles = tiles_of(matmul)};
@@ -467,7 +470,7 @@ static void amx_visit(const struct amx_walk *walk, const struct place *at) {
     isa->amx_product_run(&args);
 }
 
-// True if the device's instruction set has AMX, and the product is for it.
+// True if the device's instruction set has AMX and the product is suited to it.
 static bool matmul_is_on_amx(const struct cpu_device *cpu, const struct tiled_matmul *part) {
     return part->type == DTYPE_BF16 && cpu->isa->amx_product_run;
 }
@@ -494,20 +497,20 @@ static int threads_of(const struct device *device, const struct tiled_matmul *ma
     return cpu_threads(device, (size_t)(matmul->m * matmul->n));
 }
 
-// Each thread computes one cell of a grid of rows and columns. That is 10 to 25% faster than oneDNN's own
-// threads, which share packed operands (measured with two threads, 256 and 1024 rows of 768 and 3072
+// The output is divided into a grid of rectangles, one per thread. That is 10 to 25% faster than oneDNN's own
+// threading, which shares packed operands (measured with two threads, 256 and 1024 rows of 768 and 3072
 // elements).
 struct grid {
     int rows, columns;
 };
 
-// A thread reads its rows of a and its columns of b. Weights too large for the caches come from memory, while
-// activations were used recently: reading uncached weights costs 8 times as much as reading activations.
-// Otherwise dividing by rows is best, since the thread that reads a row has often produced it. (In a weight
-// gradient the rows are the weight's.)
+// Relative costs of reading, to choose the grid. A thread reads its rows of a and its columns of b. Weights
+// too large for the caches come from memory, while activations were used recently: reading uncached weights
+// costs 8 times as much as reading activations. Otherwise it is best to divide by rows, since the thread that
+// reads a row has often produced it. (In a weight gradient the rows are the weight's.)
 #define WEIGHTS_COST        8
 #define CACHED_WEIGHTS      ((int64_t)1 << 18)
-#define PACKED_COST         2 // AMX: columns of b are packed before products, and rows of a beside them
+#define PACKED_COST         2 // AMX: columns of b are packed before products, rows of a during them
 #define THREAD_COLUMN_GRAIN 16
 
 static int cost_of_weights(const struct device *device, const struct tiled_matmul *t) {
@@ -536,7 +539,7 @@ static struct grid grid_of(const struct device *device, const struct tiled_matmu
     return best;
 }
 
-// The product of some rows and columns of `out`, from (row, column) on.
+// The product restricted to a range of rows and columns of `out`.
 static struct tiled_matmul part_of(const struct tiled_matmul *t, int64_t row, int64_t rows, int64_t column,
                                    int64_t columns) {
     const int64_t first = row * t->out_stride + column;
@@ -553,7 +556,7 @@ static struct tiled_matmul part_of(const struct tiled_matmul *t, int64_t row, in
     return part;
 }
 
-// The product of one thread's cell; m or n is 0 when there are more threads than grains.
+// The product of one thread's rectangle; m or n is 0 if there are more threads than grains.
 static struct tiled_matmul thread_product(const struct tiled_matmul *t, struct grid grid, int thread) {
     const struct parallel_span rows = parallel_span_of((size_t)t->m, 1, thread / grid.columns, grid.rows);
     const struct parallel_span columns =
@@ -616,7 +619,7 @@ static enum status tiled_matmul_run(struct stream *stream, const struct tiled_ma
         .stream = stream,
         .matmul = matmul,
         .grid = grid_of(stream->device, matmul),
-        // At least what tiled_matmul_workspace asked for: the workspace serves other operations too.
+        // May exceed what tiled_matmul_workspace asked for: the workspace serves other operations too.
         .workspace_of_part =
             stream->workspace_bytes / (size_t)n_threads / MATMUL_ALIGNMENT * MATMUL_ALIGNMENT,
         .worst = &worst,

@@ -1,20 +1,20 @@
-// Matrix products of the CPU backend: which code computes which. The first row that fits counts.
+// Matrix products of the CPU backend. The table shows which code computes which product; the first matching
+// row applies.
 //
 //   operation, shape                          type   instruction set           by
-//   linear_forward, N <= CPU_SKINNY_ROWS      bf16   avx512_bf16               isa/skinny_gemm.c, pairs of
-//   bf16
+//   linear_forward, N <= CPU_SKINNY_ROWS      bf16   avx512_bf16               isa/skinny_gemm.c, pairs
 //                                             any    any                       the same, upcast to fp32
 //   matrix_product in strips (symmetric)      bf16   avx512_bf16               isa/symmetric_product.c, pairs
 //                                             any    any                       the same, upcast to fp32
-//   every other product                       bf16   amx                       isa/matmul.c, AMX's tiles
+//   every other product                       bf16   amx                       isa/matmul.c, in AMX tiles
 //                                             fp32   any                       oneDNN (onednn.c)
 //                                             bf16   where device->fast_bf16   oneDNN, in bf16
 //                                             fp16   where oneDNN has it       oneDNN, in fp16
-//                                             bf16,  any                       oneDNN in fp32, of tiles that
+//                                             bf16,  any                       oneDNN in fp32, on tiles that
 //                                             fp16                             isa/matmul.c upcasts
 //
-// Sums are fp32 in all of them. matmul.c divides every other product among the threads and into tiles, and
-// isa/matmul.c applies the epilogue, unless oneDNN can: of fp32 without an activation, and of weight
+// Sums are fp32 throughout. matmul.c divides every other product among the threads and into tiles.
+// isa/matmul.c applies the epilogue, except where oneDNN can: fp32 without an activation, and weight
 // gradients.
 #ifndef ZERO_KERNELS_CPU_MATMUL_H
 #define ZERO_KERNELS_CPU_MATMUL_H
@@ -23,12 +23,12 @@
 
 #define CPU_SKINNY_ROWS 32
 
-// linear_forward of more rows than CPU_SKINNY_ROWS, linear_backward, and matrix_product of one matrix without
+// linear_forward of more than CPU_SKINNY_ROWS rows, linear_backward, and matrix_product of one matrix without
 // a strip.
 enum status cpu_linear_forward(struct stream *stream, const struct linear_forward_args *args) MUST_CHECK;
 enum status cpu_linear_backward(struct stream *stream, const struct linear_backward_args *args) MUST_CHECK;
 enum status cpu_matrix_product(struct stream *stream, const struct matrix_product_args *args) MUST_CHECK;
-// Raise *bytes, from 0, to the workspace of a call.
+// Each raises *bytes, from 0, to the workspace that a call needs.
 enum status cpu_linear_forward_workspace(struct device *device, const struct linear_forward_args *args,
                                          size_t *bytes) MUST_CHECK;
 enum status cpu_linear_backward_workspace(struct device *device, const struct linear_backward_args *args,

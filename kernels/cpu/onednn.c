@@ -15,7 +15,7 @@
 // 2.x passes memory descriptors by value and builds
 // primitive descriptors in two steps; 3.x has opaque handles and one step. Other calls are the same in both.
 
-// True if the name of the implementation behind a primitive descriptor starts with `start` ("gemm", "brg").
+// True if the name of the primitive descriptor's implementation starts with `start` ("gemm", "brg").
 static inline bool dnnl_is_named(const_dnnl_primitive_desc_t description, const char *start) {
     const char *name = NULL;
     dnnl_status_t status = dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name);
@@ -65,7 +65,7 @@ static inline dnnl_status_t dnnl_post_op_with_sum(dnnl_post_ops_t post_ops) {
 typedef const dnnl_memory_desc_t *dnnl_layout_view;
 
 struct dnnl_layout {
-    dnnl_memory_desc_t value; // of no dimensions: no tensor
+    dnnl_memory_desc_t value; // no dimensions: no tensor
 };
 
 static inline dnnl_layout_view dnnl_layout_get(const struct dnnl_layout *layout) {
@@ -141,7 +141,7 @@ static bool uses(dnnl_cpu_isa_t isa) {
     return (dnnl_get_effective_cpu_isa() & isa) == isa;
 }
 
-// Of those that round differently.
+// The instruction set that oneDNN uses, among those that round differently.
 static const char *instruction_set(void) {
     return uses(dnnl_cpu_isa_avx512_core_amx)    ? ", AMX"
            : uses(dnnl_cpu_isa_avx512_core_bf16) ? ", AVX-512 with bf16"
@@ -216,7 +216,7 @@ void product_cache_delete(struct product_cache *cache) {
     free(cache);
 }
 
-// Returns the previous number of threads.
+// Sets oneDNN to one thread. Returns the previous number of threads.
 static int use_one_thread(void) {
     int n = omp_get_max_threads();
     omp_set_num_threads(1);
@@ -257,7 +257,7 @@ static dnnl_status_t layouts_init(struct layouts *layouts, const struct product_
 static dnnl_status_t attributes_set(dnnl_primitive_attr_t attributes, dnnl_post_ops_t post_ops,
                                     const struct product_shape *shape, const struct layouts *layouts) {
     dnnl_status_t error = dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
-    // Overrides the environment's default: fp32 products must not be rounded to bf16 or tf32.
+    // Overrides the environment's default, so that fp32 products are not rounded to bf16 or tf32.
     if (error == dnnl_success)
         error = dnnl_primitive_attr_set_fpmath_mode(attributes, dnnl_fpmath_mode_strict);
     if (error == dnnl_success && shape->epilogue == PRODUCT_RESIDUAL)
@@ -306,7 +306,7 @@ static dnnl_status_t product_build(struct product *product, const struct product
     if (error == dnnl_success)
         error = dnnl_matmul_new(&description, cache->engine, &layouts.of[TENSOR_A], &layouts.of[TENSOR_B],
                                 &layouts.of[TENSOR_BIAS], &layouts.of[TENSOR_C], attributes);
-    // oneDNN's reference implementation is plain loops; upcasting and multiplying in fp32 is hundreds of
+    // oneDNN's reference implementation is plain loops. Upcasting and multiplying in fp32 is hundreds of
     // times faster.
     if (error == dnnl_success && product->shape.type != DTYPE_F32 && dnnl_is_named(description, "ref"))
         error = dnnl_unimplemented;

@@ -1,6 +1,6 @@
-// Matrix products by oneDNN on the calling thread: c = epilogue(a b + bias). The primitives of each shape are
+// Matrix products by oneDNN on the calling thread: c = epilogue(a b + bias). The primitive of each shape is
 // built once and cached. Sums are fp32, and fp32 operands are never rounded to a type with fewer bits. Used
-// only by matmul.c, which splits large products into these.
+// only by matmul.c, which splits large products into smaller ones.
 #ifndef ZERO_KERNELS_CPU_ONEDNN_H
 #define ZERO_KERNELS_CPU_ONEDNN_H
 
@@ -51,20 +51,22 @@ size_t product_workspace_bytes(const struct product *product);
 enum status product_run(struct product_cache *cache, struct product *product,
                         const struct product_operands *operands, void *workspace) MUST_CHECK;
 
-// A row stride for n fp32 elements. Padding avoids multiples of 4 KiB, which map rows to the same few cache
-// sets.
+// The row stride to use for n fp32 elements. It avoids multiples of 4 KiB, which map all rows to the same few
+// cache sets.
 static inline int64_t product_row(int64_t n) {
     return (n + 15) / 16 * 16 + 16;
 }
 
-// True if an fp32 product with n columns is slow where the rows of an operand, over which it sums, are
-// `stride` elements apart. Multiples of 2 KiB share few cache sets; oneDNN reads such operands in place
-// without AVX-512 and with few columns, and takes 1.4 to 2.4 times as long. Other strides give the same bits.
+// True if an fp32 product with n columns is slow because an operand's rows, over which it sums, are `stride`
+// elements apart. Strides that are multiples of 2 KiB share few cache sets. Without AVX-512 and with few
+// columns, oneDNN reads such operands in place, which takes 1.4 to 2.4 times as long. Other strides give the
+// same bits.
 bool product_is_slow_at(int64_t stride, int64_t n);
 
 // True if oneDNN multiplies bf16 on AMX.
 bool onednn_has_amx(void);
-// "oneDNN 2.6.3, AVX2": what rounds the products. ONEDNN_MAX_CPU_ISA may limit the instruction set.
+// "oneDNN 2.6.3, AVX2": the library and the instruction set, which determine the rounding of products.
+// ONEDNN_MAX_CPU_ISA may limit the instruction set.
 const char *product_library(char *buffer, size_t size);
 
 #endif

@@ -1,10 +1,10 @@
 // SIMD vectors of floats for kernels/cpu/isa, whose files are compiled once per instruction set. A `vf` holds
-// VF_WIDTH floats. + - * / and unary minus work on it, also with a float on one side.
+// VF_WIDTH floats. The operators + - * / and unary minus work on it, also with a float on one side.
 // - AVX-512 and AVX2 builds use intrinsics where they matter; all other builds use GCC's vector extensions
 //   (gcc and clang, any machine).
 // - bf16 and fp16 are upcast on load and rounded to nearest even on store. bf16 uses integer arithmetic, so
-//   that no instruction set needs bf16 instructions. fp16 uses the conversions of AVX2 and AVX-512 machines,
-//   elsewhere integer arithmetic.
+//   no instruction set needs bf16 instructions. fp16 uses the conversion instructions of AVX2 and AVX-512
+//   machines, integer arithmetic elsewhere.
 // - Nothing relies on floating-point contraction: fused operations are explicit.
 #ifndef ZERO_KERNELS_CPU_SIMD_H
 #define ZERO_KERNELS_CPU_SIMD_H
@@ -31,8 +31,8 @@
 
 #define VF_INLINE static inline __attribute__((always_inline, unused))
 
-// A loop of a small constant number of iterations that must be unrolled fully, so that the arrays it indexes
-// live in registers. Always with braces.
+// A loop with a small constant number of iterations that must be unrolled fully, so that the arrays it
+// indexes are kept in registers. Always write braces.
 #ifdef __clang__
 #    define FLAT_LOOP(i, n) _Pragma("clang loop unroll(full)") for (int i = 0; i < (n); i++)
 #else
@@ -80,12 +80,12 @@ VF_INLINE vi vi_iota(void) {
     return lanes;
 }
 
-// Per lane, mask ? yes : no. The lanes of mask are all ones or all zeros, as a comparison of two vf returns.
+// Per lane, mask ? yes : no. The lanes of mask are all ones or all zeros, as comparing two vf returns.
 VF_INLINE vf vf_select(vi mask, vf yes, vf no) {
     return (vf)((mask & (vi)yes) | (~mask & (vi)no));
 }
 
-// Per lane, by the sign of x (that of -0 and NaN too): below ? yes : no
+// Per lane: yes if the sign bit of x is set, otherwise no. Also for -0 and NaN.
 VF_INLINE vf vf_select_by_sign(vf x, vf yes, vf no) {
 #if defined(VF_AVX512)
     return _mm512_mask_mov_ps(no, _mm512_movepi32_mask((__m512i)x), yes);
@@ -156,7 +156,7 @@ VF_INLINE vf vf_sqrt(vf x) {
 #endif
 }
 
-// The first n lanes of x, the remaining ones of `other`. Any n, also below 0 or above VF_WIDTH.
+// The first n lanes of x, and the remaining lanes of `other`. n may be below 0 or above VF_WIDTH.
 VF_INLINE vf vf_first(vf x, int n, vf other) {
 #if defined(VF_AVX512)
     return _mm512_mask_mov_ps(other, _mm512_cmpgt_epi32_mask((__m512i)vi_set1(n), (__m512i)vi_iota()), x);
@@ -165,7 +165,7 @@ VF_INLINE vf vf_first(vf x, int n, vf other) {
 #endif
 }
 
-// Reductions over the lanes by halves: the upper half onto the lower until one lane is left.
+// Reductions over the lanes, by halves: the upper half is folded onto the lower until one lane is left.
 VF_INLINE float vf_reduce_add(vf x) {
 #if defined(VF_AVX512) || defined(VF_AVX2)
 #    if defined(VF_AVX512)
@@ -197,10 +197,10 @@ VF_INLINE float vf_reduce_max(vf x) {
 #endif
 }
 
-// e^x within 2 ulp. Infinity above 88.73; NaN stays NaN; 0 where the result would be subnormal (below -87.34,
-// including -inf), since processors take a hundred times as long over subnormals and masked scores would
-// produce many. Method: x = n ln 2 + r with |r| <= ln 2 / 2; e^r by the minimax polynomial of degree 6
-// (relative error 2^-26 with rounded coefficients); times 2^n.
+// e^x within 2 ulp. Infinity above 88.73; NaN stays NaN. Below -87.34 (and for -inf) the result is 0 rather
+// than subnormal: subnormals take processors a hundred times as long, and masked scores would produce many.
+// Method: x = n ln 2 + r with |r| <= ln 2 / 2; e^r by the minimax polynomial of degree 6 (relative error
+// 2^-26 with rounded coefficients); times 2^n.
 VF_INLINE vf vf_exp(vf x) {
     const vf lowest = vf_set1(-87.33654f);
     vf clamped = vf_min(vf_set1(89.0f), x);
@@ -222,7 +222,7 @@ VF_INLINE vf vf_exp(vf x) {
 #if defined(VF_AVX512)
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ), p, n);
 #else
-    // In two factors, as 2^n itself may exceed the range of a float.
+    // Multiplies by 2^n in two factors, since 2^n itself may exceed the range of a float.
     vi exponent = (vi)shifted - (vi)shift;
     vi half = exponent >> 1, rest = exponent - half;
     return vf_select(x < lowest, vf_zero(), p * (vf)((half + 127) << 23) * (vf)((rest + 127) << 23));
@@ -353,7 +353,7 @@ VF_INLINE vf vf_load_part(const float *from, int n) {
 #endif
 }
 
-// The first and the second numbers of n pairs.
+// Deinterleaves n pairs: their first numbers and their second numbers.
 VF_INLINE void vf_load_pairs(const float *from, int n, vf *first, vf *second) {
     const int n_low = 2 * n < VF_WIDTH ? 2 * n : VF_WIDTH;
     const vf low = vf_load_part(from, n_low),
@@ -362,7 +362,7 @@ VF_INLINE void vf_load_pairs(const float *from, int n, vf *first, vf *second) {
     const __m512i even = (__m512i)(vi_iota() * 2);
     *first = _mm512_permutex2var_ps(low, even, high);
     *second = _mm512_permutex2var_ps(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high);
-#elif defined(VF_AVX2) // within halves, whose quarters then change places
+#elif defined(VF_AVX2) // deinterleaves within 128-bit halves, then reorders the 64-bit quarters
     const __m256 even = _mm256_shuffle_ps(low, high, 0x88), odd = _mm256_shuffle_ps(low, high, 0xdd);
     *first = (vf)_mm256_permute4x64_pd((__m256d)even, 0xd8);
     *second = (vf)_mm256_permute4x64_pd((__m256d)odd, 0xd8);
@@ -413,7 +413,7 @@ VF_INLINE vf vf_upcast_bf16(vh half) {
 // Round to nearest even; NaN stays a quiet NaN.
 VF_INLINE vh vf_downcast_bf16(vf x) {
 #if defined(VF_AVX512) && defined(__AVX512BF16__)
-    // One instruction instead of nine, except that it takes subnormal numbers for 0.
+    // One instruction instead of nine, but it treats subnormal numbers as 0.
     enum { SUBNORMAL = 0x20 };
     if (__builtin_expect(_mm512_fpclass_ps_mask(x, SUBNORMAL) == 0, 1))
         return (vh)_mm512_cvtneps_pbh(x);
@@ -502,8 +502,8 @@ VF_INLINE void vh_store_part(uint16_t *to, vh half, int n) {
 
 // ---- memory, by type
 
-// Elements [index, index + VF_WIDTH) of a tensor, or the first n of those. `type` is a constant (DTYPE_F32,
-// DTYPE_BF16 or DTYPE_F16) after inlining; see VF_DISPATCH.
+// Elements [index, index + VF_WIDTH) of a tensor, or the first n of them. After inlining, `type` is a
+// constant: DTYPE_F32, DTYPE_BF16 or DTYPE_F16 (see VF_DISPATCH).
 
 VF_INLINE vf vf_get(enum dtype type, const void *tensor, size_t index) {
     if (type == DTYPE_F32)
@@ -553,8 +553,8 @@ VF_INLINE void *vf_offset(enum dtype type, const void *tensor, size_t index) {
 }
 
 // for (VF_LOOP(i, lanes, n)) visits [0, n) in steps of VF_WIDTH; `lanes` is the number of elements left, at
-// most VF_WIDTH. For loops that are not hot. Hot loops write the body as a VF_INLINE function and call it
-// separately for the tail.
+// most VF_WIDTH. Use it for loops that are not hot. A hot loop has its body in a VF_INLINE function, which is
+// called separately for the tail.
 #define VF_LOOP(i, lanes, n)                                                                                 \
     size_t i = 0, lanes = (n) < VF_WIDTH ? (n) : VF_WIDTH;                                                   \
     i < (n);                                                                                                 \
@@ -562,7 +562,7 @@ VF_INLINE void *vf_offset(enum dtype type, const void *tensor, size_t index) {
 
 // ---- pairs of bf16: a vu of VF_WIDTH pairs, the first number of each in the lower half
 
-// Where the processor multiplies pairs (VF_PAIRS), subnormal numbers count as 0.
+// Instructions that multiply pairs (VF_PAIRS) treat subnormal numbers as 0.
 
 #if defined(VF_AVX512) && defined(__AVX512BF16__)
 #    define VF_PAIRS 1
@@ -570,15 +570,15 @@ VF_INLINE void *vf_offset(enum dtype type, const void *tensor, size_t index) {
 #    define VF_PAIRS 0
 #endif
 
-// AMX multiplies pairs (isa/amx.h). Processors that have it multiply vectors of pairs at a
-// quarter of fp32's rate.
+// AMX multiplies pairs in tiles (isa/amx.h). Processors with AMX multiply vectors of pairs at a quarter of
+// fp32's rate.
 #if VF_PAIRS && (defined(__AMX_BF16__) || defined(__AMXBF16__)) // gcc's name, and clang 14's
 #    define VF_AMX 1
 #else
 #    define VF_AMX 0
 #endif
 
-// True if numbers of this type are multiplied in pairs: by tiles.h, and by vectors.
+// True if numbers of this type are multiplied in pairs, in tiles.h and in vector code.
 VF_INLINE bool multiplies_pairs(enum dtype type) {
     return VF_PAIRS && type == DTYPE_BF16;
 }
@@ -596,7 +596,7 @@ VF_INLINE vf vf_add_pair_products(vu a, vu b, vf sum) {
 #endif
 }
 
-// Pairs of neighbours in the order a, b: the memory layout of a and b stored as bf16.
+// Pairs of adjacent numbers, a before b: the memory layout of a and b stored as bf16.
 VF_INLINE vu vu_from_neighbours(vf a, vf b) {
 #if VF_PAIRS
     return (vu)_mm512_cvtne2ps_pbh(b, a);
@@ -609,7 +609,7 @@ VF_INLINE vu vu_from_neighbours(vf a, vf b) {
 }
 
 #if VF_PAIRS
-// Pairs of number i of the lower half and number i of the upper.
+// Pairs of number i of the lower half with number i of the upper half.
 VF_INLINE vu vu_interleave_halves(__m512i halves) {
     const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23,
                                            7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -617,7 +617,7 @@ VF_INLINE vu vu_interleave_halves(__m512i halves) {
 }
 #endif
 
-// Pairs of lane i of a and lane i of b.
+// Pairs of lane i of a with lane i of b.
 VF_INLINE vu vu_from_two(vf a, vf b) {
 #if VF_PAIRS
     return vu_interleave_halves((__m512i)_mm512_cvtne2ps_pbh(b, a));
@@ -636,7 +636,7 @@ VF_INLINE vu vu_from_pairs(vh first, vh second) {
 #endif
 }
 
-// The pairs of n numbers, n at most 2 VF_WIDTH; zeros past them.
+// Loads n numbers, at most 2 VF_WIDTH, as pairs; the rest are zeros.
 VF_INLINE vu vu_load_pairs(const uint16_t *from, int n) {
     vu pairs = {0};
     if (n == 2 * VF_WIDTH) {
@@ -673,7 +673,7 @@ VF_INLINE vu vu_load_pairs(const uint16_t *from, int n) {
         }
 #endif
 
-// Transposes VF_WIDTH vectors. Each pass interleaves the first half of the rows with the second, which
+// Transposes VF_WIDTH vectors. Each pass interleaves the first half of the rows with the second half, which
 // rotates the bits of (row, lane) by one.
 VF_INLINE void transpose_vectors(vf rows[VF_WIDTH]) {
     for (int pass = 1; pass < VF_WIDTH; pass *= 2) {
@@ -691,9 +691,8 @@ VF_INLINE void transpose_vectors(vf rows[VF_WIDTH]) {
 
 // ---- bytes
 
-// 8- and 16-bit integers for the vectors of kernels/cpu/simd.h. Bytes are loaded as a vu. Four vu of small
-// numbers are packed together, through two vectors of 16-bit numbers (vw), on which half as many instructions
-// do the rest.
+// 8- and 16-bit integers for the vectors of this file. Bytes are loaded as a vu. Four vu of small numbers are
+// packed into two vectors of 16-bit numbers (vw), so that the remaining steps take half as many instructions.
 
 typedef uint16_t vw __attribute__((vector_size(VF_WIDTH * 4)));
 
@@ -755,7 +754,7 @@ VF_INLINE uint32_t vu_reduce_max(vu x) {
 #endif
 }
 
-// Packs two vu of numbers below 2^15. The result is not in their order; vw_store_bytes restores it.
+// Packs two vu of numbers below 2^15. The order changes; vw_store_bytes restores it.
 VF_INLINE vw vw_pack(vu a, vu b) {
 #if defined(VF_AVX512)
     return (vw)_mm512_packus_epi32((__m512i)a, (__m512i)b);
@@ -793,7 +792,7 @@ VF_INLINE vw vw_set1(uint16_t x) {
     return x + (vw){0};
 }
 
-// Saturating: a - b, or 0 where that would be negative.
+// Saturating subtraction: a - b, or 0 if that would be negative.
 VF_INLINE vw vw_subtract(vw a, vw b) {
 #if defined(VF_AVX512)
     return (vw)_mm512_subs_epu16((__m512i)a, (__m512i)b);

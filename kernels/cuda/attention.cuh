@@ -1,10 +1,10 @@
-// Shared by attention's kernels: the rows a block works on, loading them into tiles, the online softmax, and
-// the entry points of the kernels for CUDA cores (attention_cores.cu). attention_forward.cu and
-// attention_backward.cu choose between those and their own kernels, for tensor cores.
+// Shared by attention's kernels: the rows that a block processes, loading them into tiles, the online
+// softmax, and the entry points of the CUDA-core kernels (attention_cores.cu). attention_forward.cu and
+// attention_backward.cu have the tensor-core kernels, and choose between the two.
 //
-// Grids are (tiles, H, B): blocks of one head run close together in time and find its keys and values in the
-// cache. Tiles count down from the last, whose rows see (forward) the most keys, so the smallest blocks run
-// last.
+// Grids are (tiles, H, B). Blocks of one head run close together in time and find its keys and values in the
+// cache. Tiles count down from the last one, whose rows see the most keys in forward, so the smallest blocks
+// run last.
 #ifndef ZERO_KERNELS_CUDA_ATTENTION_CUH
 #define ZERO_KERNELS_CUDA_ATTENTION_CUH
 
@@ -12,21 +12,22 @@
 
 #include "kernels/cuda/common.cuh"
 
-// The widest heads, in elements, of the kernels for tensor cores and of those for CUDA cores.
+// The widest heads, in elements, of the tensor-core kernels and of the CUDA-core kernels.
 constexpr int ATTENTION_TENSOR_WIDTH = CUDA_ATTENTION_TENSOR_WIDTH;
 constexpr int ATTENTION_WIDTH = 256;
 
 // ---- rows
 
-// Rows of one head of a tensor, from some position on: n rows of D elements, `stride` elements apart.
+// Rows of one head of a tensor, from a position on: n rows of D elements, `stride` elements apart.
 template <class T> struct attention_rows {
     T *x;
     size_t stride;
     int n;
 };
 
-// The rows of a head, in the block's sequence, of q, k, v or their gradients, from `position` on, of
-// n_positions. Pointer is void * or const void *.
+// The rows of a head of q, k, v or one of their gradients, in the block's sequence.
+//   position      of the first row; n_positions: positions in the sequence
+//   Pointer       void * or const void *
 template <class T, class Pointer>
 __device__ inline attention_rows<T> strided_rows(Pointer tensor, size_t batch_stride, size_t stride, int D,
                                                  int head, int position, int n_positions) {
@@ -35,7 +36,7 @@ __device__ inline attention_rows<T> strided_rows(Pointer tensor, size_t batch_st
             stride, n_positions - position};
 }
 
-// The same for out or dout: (B, T, H * D), dense.
+// The rows of a head of out or dout: (B, T, H * D), dense.
 template <class T, class Pointer>
 __device__ inline attention_rows<T> dense_rows(Pointer tensor, int H, int D, int head, int position,
                                                int T_positions) {
@@ -43,12 +44,12 @@ __device__ inline attention_rows<T> dense_rows(Pointer tensor, int H, int D, int
     return strided_rows<T>(tensor, T_positions * stride, stride, D, head, position, T_positions);
 }
 
-// Offset of a head of the block's sequence in lse and delta: (B, H, T).
+// Offset in lse and delta, (B, H, T), of a head of the block's sequence.
 __device__ inline size_t head_offset(int H, int head, int T_positions) {
     return (static_cast<size_t>(blockIdx.z) * H + head) * T_positions;
 }
 
-// The block's head: a query head, or in kernels whose rows are keys a key-value head.
+// The block's head: a query head or, in kernels whose rows are keys, a key-value head.
 __device__ inline int own_head() {
     return static_cast<int>(blockIdx.y);
 }
@@ -59,24 +60,27 @@ __device__ inline int tile_counted_down() {
 
 // ---- documents and windows (`first` and `window` in kernels/ops_layers.h)
 
-// Stands for minus infinity in scores of keys before the first that a query sees. A row may see only such
-// keys in its first tiles: its shift then stays finite, and the first key that it does see scales what was
-// summed by 0. A power of two, so that its product with the scale is exact and minus the shift exactly 0.
+// Replaces minus infinity in scores of keys before the first one that a query sees. A row may see only such
+// keys in its first tiles. Its shift then stays finite, and the first key that the row does see scales the
+// earlier sums by 0. A power of two, so that the product with the scale is exact and subtracting the shift
+// gives exactly 0.
 constexpr float HIDDEN_SCORE = -0x1p100f;
 
-// The first key that each query of the block's sequence sees. Kernels in which all see key 0 are compiled
-// apart: they keep their registers.
+// The first key that each query of the block's sequence sees. Kernels in which all queries see key 0 are
+// compiled separately, since they need fewer registers.
 template <bool BOUNDED> struct first_keys {
-    const int32_t *first;  // of the sequence's documents, or NULL
-    int n_queries, missed; // missed: with a window, keys before a query's number less this are not seen
+    const int32_t *first;  // first position of each query's document, or NULL
+    int n_queries, missed; // with a window, query i sees no key before i - missed
 
-    // Args: of attention_forward or _backward. cached: keys before the first query's own.
+    //   Args     attention_forward's or attention_backward's
+    //   cached   number of keys before the first query's own key
     template <class Args>
     __device__ __forceinline__ first_keys(const Args &args, int cached)
         : first(BOUNDED && args.first ? args.first + static_cast<size_t>(blockIdx.z) * args.T : nullptr),
           n_queries(args.T), missed(args.window > 0 ? args.window - 1 - cached : INT_MAX) {}
 
-    // Of a query, or of the last one where that is past the end. Ascends with the query.
+    // The first key that a query sees; queries past the end count as the last one. Does not decrease from
+    // query to query.
     __device__ __forceinline__ int of(int query) const {
         if (!BOUNDED)
             return 0;
@@ -85,12 +89,12 @@ template <bool BOUNDED> struct first_keys {
         return first ? max(first[query], key) : key;
     }
 
-    // The first of the keys that any query from this one on sees, rounded down to a tile.
+    // The first key that this query or a later one sees, rounded down to a tile.
     __device__ __forceinline__ int tile_of(int query, int tile) const {
         return BOUNDED ? of(query) / tile * tile : 0;
     }
 
-    // Whether one of the queries up to this one does not see all keys from `key` on.
+    // True if some query up to last_query does not see all keys from `key` on.
     __device__ __forceinline__ bool hide(int last_query, int key) const {
         return BOUNDED && of(last_query) > key;
     }
@@ -98,7 +102,7 @@ template <bool BOUNDED> struct first_keys {
 
 template <bool BOUNDED> struct with_bound { static constexpr bool value = BOUNDED; };
 
-// Calls f(with_bound<whether some query may not see key 0>()). S: keys of a sequence.
+// Calls f(with_bound<whether some query may not see key 0>()). S: keys per sequence.
 template <class Args, class F> enum status with_or_without_bound(const Args *args, int S, F f) {
     return args->first || (args->window > 0 && args->window < S) ? f(with_bound<true>())
                                                                  : f(with_bound<false>());
@@ -106,10 +110,10 @@ template <class Args, class F> enum status with_or_without_bound(const Args *arg
 
 // ---- tiles: ROWS x WIDTH elements in shared memory, rows STRIDE elements apart
 
-// How copy_to_tile moves elements; what is not valid becomes 0. UNROLL: of its loop over packs.
-// Asynchronously, in the tensor's own type. The caller commits and waits (ptx.cuh: cp_async_16).
+// How copy_to_tile moves elements; elements that are not valid become 0. UNROLL: of copy_to_tile's loop.
+// Asynchronous, in the tensor's own type. The caller commits and waits (ptx.cuh: cp_async_16).
 struct copy_async {
-    static constexpr int UNROLL = 64; // fully
+    static constexpr int UNROLL = 64; // full unrolling
     template <class T> static __device__ __forceinline__ void copy_pack(T *to, const T *from, bool valid) {
         cp_async_16(to, from, valid);
     }
@@ -118,7 +122,7 @@ struct copy_async {
     }
 };
 
-// At once, upcast to float.
+// Synchronous, upcast to float.
 struct copy_upcast {
     static constexpr int UNROLL = 2;
     template <class T>
@@ -134,15 +138,15 @@ struct copy_upcast {
     }
 };
 
-// Copies columns [column, column + WIDTH) of a head's rows to a tile, by THREADS threads; zeros past the last
-// row and past column D. `packed`: 16-byte accesses are possible in the tensor; without it, every copy is
-// synchronous. Either way the tile must be free when the call begins, and a barrier must follow before other
-// threads read it.
+// Copies columns [column, column + WIDTH) of a head's rows to a tile, with THREADS threads. Rows past the
+// last one and columns past D become zeros.
+//   packed   16-byte accesses are possible in the tensor; otherwise every copy is synchronous
+// The tile must be free when the call begins, and a barrier must follow before other threads read it.
 template <class Copy, int ROWS, int WIDTH, int STRIDE, int THREADS, class To, class T>
 __device__ __forceinline__ void copy_to_tile(To *tile, const attention_rows<const T> &from, int column, int D,
                                              bool packed) {
     constexpr int PACKS = WIDTH / pack<T>::size; // per row
-    constexpr int STEP = THREADS / PACKS;        // rows at a time; the threads left over do nothing
+    constexpr int STEP = THREADS / PACKS;        // rows at a time; leftover threads do nothing
     int thread = static_cast<int>(threadIdx.x);
     if (packed) {
         int row = thread / PACKS, at = thread % PACKS * pack<T>::size;
@@ -167,15 +171,15 @@ __device__ __forceinline__ void copy_to_tile(To *tile, const attention_rows<cons
 
 // ---- online softmax (FlashAttention-2, arXiv 2307.08691)
 
-// Of one row: the highest scaled score so far, and this thread's part of the sum of exp(score - shift).
+// One row's state: the highest scaled score so far, and this thread's share of the sum of exp(score - shift).
 struct online_softmax {
     float shift, sum;
 };
 
-// Takes N more scores of a row from each of the LANES neighbouring threads that share it. `score(i)` is a
-// reference to the thread's i-th; it becomes exponential(score * scale - shift). Returns the factor by which
-// sums under the previous shift must be multiplied. Every row must see a finite score in its first tile,
-// so that the shift is finite from then on.
+// Adds N more scores of a row from each of the LANES adjacent threads that share the row. `score(i)` is a
+// reference to the thread's score i, which becomes exponential(score * scale - shift). Returns the factor by
+// which to multiply sums taken under the previous shift. Every row must see a finite score in its first tile,
+// so that the shift stays finite.
 template <int N, int LANES, class Scores, class Exponential>
 __device__ __forceinline__ float add_scores(online_softmax &row, Scores score, float scale,
                                             Exponential exponential) {
@@ -209,13 +213,13 @@ static inline float attention_scale(int D) {
     return static_cast<float>(1 / sqrt(static_cast<double>(D)));
 }
 
-// Whether rows of D elements with these strides can be read and written 16 bytes at a time.
+// True if rows of D elements with these strides can be accessed 16 bytes at a time.
 static inline bool attention_is_packed(int D, size_t stride, size_t batch_stride, enum dtype type) {
     size_t pack = 16 / dtype_size(type);
     return D % pack == 0 && stride % pack == 0 && batch_stride % pack == 0;
 }
 
-// The contracts of cuda_attention_forward and _backward, on CUDA cores.
+// attention_forward and attention_backward (kernels/ops_layers.h) on CUDA cores.
 //   packed   16-byte accesses are possible in every tensor
 //   delta    (B, H, T) fp32: the dot product of each row of dout with its row of out
 enum status attention_forward_on_cores(struct stream *stream, const struct attention_forward_args *args,

@@ -1,18 +1,18 @@
 // Attention, backward (kernels/ops.h: attention_backward), in bf16 and fp16 on tensor cores
 // (FlashAttention-2, arXiv 2307.08691, without its atomic additions). Two kernels:
-// - dq: one block per tile of queries; first delta, the dot product of each row of dout with its row of out
+// - dq: one block per tile of queries. Computes delta first, the dot product of each row of dout with its row
+//   of out
 // - dk and dv: one block per tile of keys
-// Each computes the scores, so there are seven products instead of five. In exchange each block
-// owns the rows it sums, so the order of summation is fixed. p and ds pass from one product to the next in
-// registers; a kernel for all three gradients would pass them through shared memory and keep the sums of dq
-// in global memory.
+// Both compute the scores, so there are seven products instead of five. In exchange each block owns the rows
+// it sums, so the order of summation is fixed. p and ds pass from one product to the next in registers. A
+// single kernel would pass them through shared memory and keep the sums of dq in global memory.
 #include "kernels/cuda/attention_tensor.cuh"
 
 namespace {
 
 // A block keeps its own rows (of q and dout, or of k and v) and loops over the two other tensors, STEP rows
-// at a time, double-buffered: the next STEP rows are copied while these are multiplied. M: fragments of 16
-// own rows per warp; sums of wide heads leave registers for one only.
+// at a time. Double-buffered: the next STEP rows are copied while the current ones are multiplied. M:
+// fragments of 16 own rows per warp. For wide heads it is 1, as the sums need more registers.
 constexpr int STEP = 32;
 
 template <int WIDTH> struct backward_tiles {
@@ -21,7 +21,7 @@ template <int WIDTH> struct backward_tiles {
     static constexpr int SHARED_ELEMENTS = (2 * ROWS + 4 * STEP) * STRIDE;
 };
 
-// The tiles in shared memory: of the block's own rows, and of the other tensors' rows.
+// The tiles in shared memory: the block's own rows, and rows of the other tensors.
 template <class T, int WIDTH> struct tiles {
     T *own[2], *others;
 
@@ -31,7 +31,7 @@ template <class T, int WIDTH> struct tiles {
         return {{start, start + OWN}, start + 2 * OWN};
     }
 
-    // The tile of the other tensor `which` (0 or 1), in an even or odd step.
+    // The tile of the other tensor `which` (0 or 1) in an even or odd step.
     __device__ T *step(int odd, int which) const {
         return others + (2 * odd + which) * STEP * backward_tiles<WIDTH>::STRIDE;
     }
@@ -43,8 +43,8 @@ constexpr int DELTA_LANES = 8; // threads per row
 constexpr int DELTA_THREADS = 256;
 
 // The dot product of a row of dout with its row of out, D elements each from `at` on. All DELTA_LANES threads
-// of a row call it and get it; all threads of a warp must call it, with `valid` false for a row that does not
-// exist.
+// of a row call it and receive the result. All threads of a warp must call it; `valid` is false for a row
+// that does not exist.
 template <class T>
 __device__ inline float row_delta(const attention_backward_args &args, size_t at, bool valid, bool packed) {
     const int lane = static_cast<int>(threadIdx.x) % DELTA_LANES, D = args.D;
@@ -62,7 +62,7 @@ __device__ inline float row_delta(const attention_backward_args &args, size_t at
     return lanes_sum<DELTA_LANES>(sum);
 }
 
-// For the kernels on cores. Those on tensor cores compute delta where they need it first.
+// delta for the CUDA-core kernels. The tensor-core kernels compute delta themselves.
 template <class T>
 __global__ void __launch_bounds__(DELTA_THREADS)
     deltas(float *delta, attention_backward_args args, bool packed) {
@@ -75,8 +75,8 @@ __global__ void __launch_bounds__(DELTA_THREADS)
         delta[(b * H + h) * T_positions + t] = sum;
 }
 
-// Of the n rows from position `first` on, of the block's head and sequence: by one warp, which may read them
-// afterwards.
+// delta of n rows from position `first` on, for the block's head and sequence. Called by one warp, which may
+// read the results afterwards.
 template <class T>
 __device__ inline void put_deltas(float *delta, const attention_backward_args &args, int first, int n,
                                   bool packed) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][STEP / 8], const mm
             }
 }
 
-// In a tile of scores, rows are queries and columns are keys.
+// Rows of a score tile are queries, columns are keys.
 template <class T, int WIDTH, bool BOUNDED>
 __global__ void __launch_bounds__(ATTENTION_THREADS,
                                   BOUNDED ? pinned_blocks(PINNED_QUERIES_BACKWARD, WIDTH) : 0)
@@ -172,8 +172,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
     }
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dq, scale);
     if (args.rope.table)
-        turn_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.rope.table, first + own,
-                                    args.T - first - own, D, packed, -1.0f);
+        rotate_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.rope.table, first + own,
+                                      args.T - first - own, D, packed, -1.0f);
     store_tile<WARP_ROWS, WIDTH>(
         strided_rows<T>(args.dq, args.q_batch_stride, args.q_stride, D, head, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
 
 // ---- dk and dv
 
-// Of a head's STEP queries from `query` on, lse (as base-2 logarithms) and then delta: the calling thread's
-// one of these 2 STEP values.
+// lse (as base-2 logarithms) and then delta of a head's STEP queries from `query` on. Returns the calling
+// thread's one of these 2 STEP values.
 __device__ __forceinline__ float lse_or_delta(const attention_backward_args &args, const float *delta,
                                               int head, int query) {
     int thread = static_cast<int>(threadIdx.x), row = query + thread % STEP;
@@ -192,7 +192,7 @@ __device__ __forceinline__ float lse_or_delta(const attention_backward_args &arg
     return thread < STEP ? static_cast<const float *>(args.lse)[at] * LOG2_E : delta[at];
 }
 
-// Scores become p = 2^(scaled score - lse). lse: of the queries from the thread's first column on.
+// Scores become p = 2^(scaled score - lse). lse: for the queries from the thread's first column on.
 template <int M>
 __device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][STEP / 8], float log2_scale,
                                               const float *lse) {
@@ -206,7 +206,7 @@ __device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][STEP / 8], floa
                     exp2_approximate(fmaf(scores[m][n].x[i], log2_scale, -lse[8 * n + i % 2]));
 }
 
-// ds holds dp^T of 16 queries, whose fragments in p begin at `first`. It becomes p (dp - delta).
+// ds holds dp^T of 16 queries, whose fragments in p begin at `first`. ds becomes p (dp - delta).
 template <int M>
 __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p)[M][STEP / 8], int first,
                                               const float *deltas) {
@@ -219,15 +219,15 @@ __device__ __forceinline__ void differentiate(mma_c (&ds)[M][2], const mma_c (&p
                 ds[m][n].x[i] = p[m][first + n].x[i] * (ds[m][n].x[i] - deltas[8 * n + i % 2]);
 }
 
-// In a tile of scores, rows are keys and columns are queries. The queries are those of all heads that read
-// the block's key-value head, one head after the other.
+// Rows of a score tile are keys, columns are queries: those of all heads that read the block's key-value
+// head, one head after another.
 template <class T, int WIDTH, bool BOUNDED>
 __global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PINNED_KEYS_BACKWARD, WIDTH) : 0)
     keys_backward(attention_backward_args args, const float *delta, float scale, float log2_scale,
                   bool packed) {
     using shape = backward_tiles<WIDTH>;
     constexpr int M = shape::M, STRIDE = shape::STRIDE, WARP_ROWS = shape::WARP_ROWS, ROWS = shape::ROWS;
-    __shared__ float lse_and_delta[2][2 * STEP]; // of the even and the odd step
+    __shared__ float lse_and_delta[2][2 * STEP]; // for even and odd steps
     const auto tile = tiles<T, WIDTH>::in_shared_memory();
     int thread = static_cast<int>(threadIdx.x), D = args.D, first = static_cast<int>(blockIdx.x) * ROWS;
     int own = thread / WARP * WARP_ROWS; // the warp's first row in the tile
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PIN
     if (thread < 2 * STEP)
         lse_and_delta[0][thread] = lse_or_delta(args, delta, kv_head * group, first);
     mma_c dk[M][WIDTH / 8] = {}, dv[M][WIDTH / 8] = {};
-    // Later queries see none of the block's keys once one does not see the last of them.
+    // Once a query does not see the block's last key, later queries see none of the block's keys.
     auto is_seen = [&](int query) { return query < args.T && !starts.hide(query, first + ROWS - 1); };
     for (int head = kv_head * group, query = first, odd = 0; head < end_head; odd ^= 1) {
         cp_async_wait<0>();
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PIN
         if (more)
             load_step(next_head, next_query, odd ^ 1);
         float next = more ? lse_or_delta(args, delta, next_head, next_query) : 0;
-        int n_hidden = first + own - query; // queries of the step before the warp's first key
+        int n_hidden = first + own - query; // queries of this step that precede the warp's first key
         if (n_hidden < STEP && first + own < args.T && !starts.hide(query, first + own + WARP_ROWS - 1)) {
             const float *lse = lse_and_delta[odd] + fragment_column(), *deltas = lse + STEP;
             mma_c p[M][STEP / 8];
@@ -293,8 +293,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PIN
     put_rows<WIDTH, M>(tile.own[0] + own * STRIDE, dk, scale);
     put_rows<WIDTH, M>(tile.own[1] + own * STRIDE, dv, 1);
     if (args.rope.table)
-        turn_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.rope.table, first + own,
-                                    args.T - first - own, D, packed, -1.0f);
+        rotate_rows<WARP_ROWS, WIDTH>(tile.own[0] + own * STRIDE, args.rope.table, first + own,
+                                      args.T - first - own, D, packed, -1.0f);
     store_tile<WARP_ROWS, WIDTH>(
         strided_rows<T>(args.dk, args.k_batch_stride, args.k_stride, D, kv_head, first + own, args.T),
         tile.own[0] + own * STRIDE, D, packed);
@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, BOUNDED ? pinned_blocks(PIN
 
 // ---- launching
 
-// Of rotated queries and keys. With a table the kernels turn the gradients back.
+// q and k are rotated already. With a table, the kernels rotate the gradients back.
 enum status launch(struct stream *stream, const struct attention_backward_args *args) {
     int D = args->D;
     bool by_cudnn;

@@ -1,25 +1,26 @@
-// Attention on CUDA cores, forward and backward: fp32 in true fp32, and heads of any type that are too wide
-// for the tensor-core kernels. A block multiplies tiles of 64 queries and 64 keys in float and walks the
+// Attention on CUDA cores, forward and backward: fp32 without TF32, and heads of any type that are too wide
+// for the tensor-core kernels. A block multiplies tiles of 64 queries and 64 keys in float. It walks the
 // head's width in tiles of columns, so every width up to ATTENTION_WIDTH fits in shared memory. Backward
-// computes dq in one kernel and dk, dv in another; each block owns the rows it sums, so no sum depends on the
+// computes dq in one kernel and dk, dv in another. Each block owns the rows it sums, so no sum depends on the
 // order of blocks.
 //
-// Loading tiles and the online softmax are those of attention.cuh. The products are not: here a thread
-// multiplies floats from shared memory, there (attention_tensor.cuh) a warp multiplies fragments by mma.
+// attention.cuh loads the tiles and has the online softmax. The products differ from those of
+// attention_tensor.cuh: here a thread multiplies floats from shared memory, there a warp multiplies fragments
+// by mma.
 #include "kernels/cuda/attention.cuh"
 
 namespace {
 
-// 16 x 16 threads. Of a tile of scores, thread (y, x) owns the rows y + 16 r and the columns x + 16 c. With
-// rows DEPTH + 4 floats apart in shared memory, its 16-byte reads then hit different banks.
+// 16 x 16 threads. In a tile of scores, thread (y, x) owns the rows y + 16 r and the columns x + 16 c. Rows
+// in shared memory are DEPTH + 4 floats apart, so that its 16-byte reads hit different banks.
 constexpr int TILE = 64;
 constexpr int SIDE = 16;
 constexpr int THREADS = SIDE * SIDE;
 constexpr int OWN = TILE / SIDE;
 
-constexpr int DEPTH = 32; // columns of the head in shared memory at a time, for scores
+constexpr int DEPTH = 32; // for scores: columns of the head in shared memory at a time
 constexpr int DEPTH_STRIDE = DEPTH + 4;
-constexpr int GROUP = 64; // the same, for sums of rows
+constexpr int GROUP = 64; // for sums of rows: columns of the head in shared memory at a time
 constexpr int WEIGHTS_STRIDE = TILE + 4;
 
 struct alignas(16) shared_tiles {
@@ -32,12 +33,12 @@ struct alignas(16) shared_tiles {
     float weights[TILE * WEIGHTS_STRIDE];
 };
 
-// A thread's own scores of a tile.
+// The scores of a tile that this thread owns.
 struct scores {
     float x[OWN][OWN];
 };
 
-// A thread's own elements of TILE rows of a head: columns 64 g + 4 x ... + 3.
+// The elements of TILE rows of a head that this thread owns: columns 64 g + 4 x ... + 3.
 template <int GROUPS> struct row_sums { float x[OWN][GROUPS][4]; };
 
 __device__ inline int own_row(int r) {
@@ -52,7 +53,7 @@ __device__ inline float4 load_four(const float *from) {
     return *reinterpret_cast<const float4 *>(from);
 }
 
-// Copies TILE rows to shared memory, their columns from `column` on.
+// Copies COLUMNS columns, from `column` on, of TILE rows to shared memory.
 template <int COLUMNS, int STRIDE, class T>
 __device__ void load_tile(float *tile, const attention_rows<const T> &from, int column, int D, bool packed) {
     copy_to_tile<copy_upcast, TILE, COLUMNS, STRIDE, THREADS>(tile, from, column, D, packed);
@@ -88,7 +89,7 @@ __device__ scores multiply_rows(shared_tiles &shared, const attention_rows<const
     return sums;
 }
 
-// Adds the product of shared.weights and the n rows in shared.rows to the columns of group g.
+// Adds the product of shared.weights and the n rows in shared.rows to columns 64 g ... 64 g + 63.
 template <int GROUPS>
 __device__ inline void add_group(const shared_tiles &shared, row_sums<GROUPS> &sums, int g, int n, int D) {
     int column = static_cast<int>(threadIdx.x) % SIDE * 4;
@@ -115,7 +116,7 @@ __device__ inline void add_group(const shared_tiles &shared, row_sums<GROUPS> &s
     }
 }
 
-// sums[row] += weights[row][j] * rows[j], over j.
+// sums[row] += the sum over j of weights[row][j] * rows[j].
 template <int GROUPS, class T>
 __device__ void add_rows(shared_tiles &shared, row_sums<GROUPS> &sums, const scores &weights,
                          const attention_rows<const T> &rows, int D, bool packed) {
@@ -163,8 +164,8 @@ __device__ void store_rows(const attention_rows<T> &to, const row_sums<GROUPS> &
 // ---- forward
 
 // Scores become weights, exp(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Row r
-// of the thread sees the tile's columns [n_hidden[r], n_visible[r]), which may be none. The SIDE threads that
-// share a row are neighbours in a warp.
+// of the thread sees the tile's columns [n_hidden[r], n_visible[r]), possibly none. The SIDE threads that
+// share a row are adjacent in a warp.
 template <bool BOUNDED, int GROUPS>
 __device__ void apply_softmax(scores &tile, online_softmax (&rows)[OWN], row_sums<GROUPS> &out, float scale,
                               const int (&n_hidden)[OWN], const int (&n_visible)[OWN]) {
@@ -235,7 +236,7 @@ __device__ inline bool is_visible(const first_keys<BOUNDED> &starts, int query, 
     return key <= query && (!BOUNDED || key >= starts.of(query));
 }
 
-// lse or delta of a head's rows from `first` on, and its value in a row (0 past the last).
+// lse or delta of a head's rows from `first` on, and the value of one row (0 past the last).
 __device__ inline attention_rows<const float> row_values(const void *values, int H, int head, int T_positions,
                                                          int first) {
     return {static_cast<const float *>(values) + head_offset(H, head, T_positions) + first, 1,
@@ -278,8 +279,9 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
                D, packed);
 }
 
-// Here tiles are transposed: rows are keys, columns are queries, of one head after the other of those that
-// read the block's key-value head. group: there are so many; a parameter, as it then takes no register.
+// dk and dv. Tiles are transposed: rows are keys; columns are queries of all heads that read the block's
+// key-value head, one head after another.
+//   group   the number of these heads; a parameter, since it then takes no register
 template <class T, int GROUPS, bool BOUNDED>
 __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     keys_backward(attention_backward_args args, const float *delta, int group, float scale, bool packed) {
@@ -289,7 +291,7 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
     const first_keys<BOUNDED> starts(args, 0);
     row_sums<GROUPS> dk = {}, dv = {};
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++)
-        // Later queries see none of the block's keys once one does not see the last of them.
+        // Once a query does not see the block's last key, later queries see none of the block's keys.
         for (int query = first; query < n && !starts.hide(query, first + TILE - 1); query += TILE) {
             attention_rows<const T> k =
                 strided_rows<const T>(args.k, args.k_batch_stride, args.k_stride, D, kv_head, first, n);
@@ -321,8 +323,8 @@ __global__ void __launch_bounds__(THREADS, GROUPS == 1 ? 2 : 1)
 
 template <int GROUPS> struct head_groups { static constexpr int value = GROUPS; };
 
-// Calls f(T(), head_groups<GROUPS>()) for the narrowest kernel that supports the heads. Of 16-bit types only
-// wide heads come here.
+// Calls f(T(), head_groups<GROUPS>()) for the narrowest kernel that supports the heads. 16-bit types get here
+// with wide heads only.
 template <class F> enum status with_type_and_groups(enum dtype type, int D, F f) {
     switch (type) {
     case DTYPE_BF16:
@@ -336,8 +338,8 @@ template <class F> enum status with_type_and_groups(enum dtype type, int D, F f)
     }
 }
 
-// As with_or_without_bound. The kernels of 16-bit types have one variant: it suits both, and the other would
-// want more registers than there are.
+// Like with_or_without_bound, but the kernels of 16-bit types have a single variant for both: a second one
+// would need more registers than there are.
 template <class T, class Args, class F> enum status with_bound_of(const Args *args, int S, F f) {
     if constexpr (sizeof(T) < sizeof(float))
         return f(with_bound<true>());

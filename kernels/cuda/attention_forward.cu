@@ -1,6 +1,6 @@
-// Attention, forward (kernels/ops.h: attention_forward): flash attention (arXiv 2205.14135; 2307.08691) in
+// Attention, forward (kernels/ops.h: attention_forward): FlashAttention (arXiv 2205.14135; 2307.08691) in
 // bf16 and fp16 on tensor cores. A block keeps its queries and loops over tiles of keys and values. Keys and
-// values alternate: while the tile of one is multiplied, the next tile of the other is copied, so one tile of
+// values alternate: while a tile of one is multiplied, the next tile of the other is copied, so one tile of
 // each is enough. Scores and their softmax stay in registers, in base-2 logarithms.
 #include "kernels/cuda/attention_tensor.cuh"
 
@@ -8,7 +8,8 @@ namespace {
 
 constexpr int KEYS = 64;
 
-// The tiles of a block: M fragments of 16 queries per warp. Sums of wide heads leave registers for one only.
+// Tile sizes of a block. M: fragments of 16 queries per warp. For wide heads it is 1, as the sums need more
+// registers.
 template <int WIDTH> struct forward_tiles {
     static constexpr int M = WIDTH > 64 ? 1 : 2, WARP_QUERIES = 16 * M;
     static constexpr int QUERIES = ATTENTION_WARPS * WARP_QUERIES;
@@ -16,7 +17,7 @@ template <int WIDTH> struct forward_tiles {
 };
 
 // Scores become weights, 2^(scaled score - shift), and `out`, summed under a lower shift, is rescaled. Every
-// row sees the first key, or one of HIDDEN_SCORE, so its shift is finite from the first tile on.
+// row sees the first key, or a key with HIDDEN_SCORE, so its shift is finite from the first tile on.
 template <int WIDTH, int M>
 __device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][KEYS / 8], online_softmax (&rows)[M][2],
                                               mma_c (&out)[M][WIDTH / 8], float log2_scale) {
@@ -35,7 +36,7 @@ __device__ __forceinline__ void apply_softmax(mma_c (&scores)[M][KEYS / 8], onli
         }
 }
 
-// Divides the sums of the warp's rows, from position `first` on, and writes their lse.
+// Divides the sums of the warp's rows, from position `first` on, by the totals, and writes their lse.
 template <int WIDTH, int M>
 __device__ __forceinline__ void finish(mma_c (&out)[M][WIDTH / 8], const online_softmax (&rows)[M][2],
                                        const attention_forward_args &args, int first) {
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
     T *queries = dynamic_shared<T>(), *keys = queries + QUERIES * STRIDE, *values = keys + KEYS * STRIDE;
     int D = args.D, first = tile_counted_down() * QUERIES;
     int own = static_cast<int>(threadIdx.x) / WARP * WARP_QUERIES; // the warp's first row in the tile
-    // The number of keys that the last row of the block, and of the warp, sees.
+    // The number of keys that the last row of the block sees, and that the last row of the warp sees.
     int cached = args.S - args.T;
     const first_keys<BOUNDED> starts(args, cached);
     const int first_key = starts.tile_of(first, KEYS), first_own_key = starts.of(first + own);
@@ -87,11 +88,11 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
         packed);
     load_tile<KEYS, WIDTH>(keys, key_rows(first_key), D, packed);
     cp_async_commit();
-    if (args.rope.table) { // each warp's own rows; backward reads them
+    if (args.rope.table) { // each warp writes its own rotated rows, for backward
         cp_async_wait<0>();
         __syncthreads();
-        turn_rows<WARP_QUERIES, WIDTH>(queries + own * STRIDE, args.rope.table, cached + first + own,
-                                       args.T - first - own, D, packed, 1.0f);
+        rotate_rows<WARP_QUERIES, WIDTH>(queries + own * STRIDE, args.rope.table, cached + first + own,
+                                         args.T - first - own, D, packed, 1.0f);
         store_tile<WARP_QUERIES, WIDTH>(strided_rows<T>(args.rope.rotated_q, args.q_batch_stride,
                                                         args.q_stride, D, head, first + own, args.T),
                                         queries + own * STRIDE, D, packed);
@@ -131,7 +132,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS,
                                     queries + own * STRIDE, D, packed);
 }
 
-// Rotates the keys, and the queries unless the kernel does. *out: the call that is left.
+// Rotates the keys and, unless the kernel does, the queries.
+//   out   [out] the attention_forward call that remains
 enum status rotate(struct stream *stream, const struct attention_forward_args *args,
                    struct attention_forward_args *out) {
     struct rope_forward_args calls[ATTENTION_ROPE_CALLS];

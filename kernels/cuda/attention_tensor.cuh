@@ -1,7 +1,7 @@
 // Shared by attention's tensor-core kernels, forward and backward: tiles of rows in shared memory, and the
-// products of a warp. A warp owns 16 M rows, M fragments of mma's A, so each fragment of B that it loads is
-// used M times. The result of one product, rounded to 16 bits, is the A of the next: attention weights stay
-// in registers.
+// products of a warp. A warp owns 16 M rows, as M fragments of mma's A, so each fragment of B that it loads
+// is used M times. The result of one product, rounded to 16 bits, is the A of the next, so attention weights
+// stay in registers.
 #ifndef ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
 #define ZERO_KERNELS_CUDA_ATTENTION_TENSOR_CUH
 
@@ -13,13 +13,13 @@ constexpr int ATTENTION_WARPS = 4;
 constexpr int ATTENTION_THREADS = ATTENTION_WARPS * WARP;
 constexpr float LN_2 = 0.693147181f;
 
-// Scales the product of a query and a key to the base-2 logarithm of its softmax weight.
+// The factor that turns the product of a query and a key into the base-2 logarithm of the softmax weight.
 static inline float attention_log2_scale(int D) {
     return static_cast<float>(1.4426950408889634 / sqrt(static_cast<double>(D)));
 }
 
-// Elements between rows in shared memory: an odd multiple of 16 bytes, so that the eight rows of a matrix
-// that ldmatrix loads are in different banks.
+// Elements between rows in shared memory: an odd multiple of 16 bytes. The eight rows of a matrix that
+// ldmatrix loads are then in different banks.
 template <int WIDTH> constexpr int TILE_STRIDE = WIDTH + 8;
 
 // ---- tiles: ROWS x WIDTH elements, stride TILE_STRIDE<WIDTH>
@@ -54,13 +54,14 @@ __device__ __forceinline__ void store_tile(const attention_rows<T> &to, const T 
 
 // ---- rotation (kernels/ops_layers.h: rope_forward)
 
-// Turns the pairs of n rows, of D elements each and at positions from `position` on, in a tile of ROWS rows;
-// with `sign` -1 back. By a warp, PAIRS at a time. Each lane loads the angles of GROUP times as many
-// together: they come from far, and the compiler must not load them before a store to the tile.
+// Rotates the pairs of n rows in a tile of ROWS rows; `sign` -1 rotates back. Rows have D elements and
+// positions from `position` on. Executed by one warp, PAIRS pairs at a time. Each lane first loads the angles
+// of GROUP times as many pairs, to overlap their latency: the compiler cannot move such loads before a store
+// to the tile.
 template <int PAIRS, int GROUP, int ROWS, int WIDTH, class T>
-__device__ __forceinline__ void turn_pairs_of_rows(T *tile, const float *table, int position, int n, int D,
-                                                   float sign) {
-    constexpr int PARTS = WIDTH / 2 / PAIRS; // of a row
+__device__ __forceinline__ void rotate_pairs_of_rows(T *tile, const float *table, int position, int n, int D,
+                                                     float sign) {
+    constexpr int PARTS = WIDTH / 2 / PAIRS; // iterations per row
     const int lane = static_cast<int>(threadIdx.x) % WARP, half_width = D / 2;
     // Calls f(row, first pair) unless one of them does not exist.
     const auto with_part = [=](int i, auto f) {
@@ -82,24 +83,24 @@ __device__ __forceinline__ void turn_pairs_of_rows(T *tile, const float *table, 
             with_part(begin + k * WARP, [&](int row, int pair) {
                 T *const at = tile + row * TILE_STRIDE<WIDTH> + pair;
                 floats<PAIRS> low = load<PAIRS>(at), high = load<PAIRS>(at + half_width);
-                turn_pairs(low, high, cosines[k], sines[k], sign);
+                rotate_pairs(low, high, cosines[k], sines[k], sign);
                 store(at, low);
                 store(at + half_width, high);
             });
     }
 }
 
-// The same, four pairs at a time where rows are packed. The calling warp must have written the rows, or a
-// barrier must have followed; it may read them afterwards.
+// Rotates as above, four pairs at a time where rows are packed. The calling warp must have written the rows
+// itself, or a barrier must have followed. It may read the rows afterwards.
 template <int ROWS, int WIDTH, class T>
-__device__ __forceinline__ void turn_rows(T *tile, const void *table, int position, int n, int D, bool packed,
-                                          float sign) {
-    constexpr int GROUP = WIDTH == 80 ? 2 : 4; // of these heads, four would spill on sm_90
+__device__ __forceinline__ void rotate_rows(T *tile, const void *table, int position, int n, int D,
+                                            bool packed, float sign) {
+    constexpr int GROUP = WIDTH == 80 ? 2 : 4; // at this width, 4 would spill on sm_90
     const auto *angles = static_cast<const float *>(table);
     if (packed)
-        turn_pairs_of_rows<4, GROUP, ROWS, WIDTH>(tile, angles, position, n, D, sign);
+        rotate_pairs_of_rows<4, GROUP, ROWS, WIDTH>(tile, angles, position, n, D, sign);
     else
-        turn_pairs_of_rows<1, 1, ROWS, WIDTH>(tile, angles, position, n, D, sign);
+        rotate_pairs_of_rows<1, 1, ROWS, WIDTH>(tile, angles, position, n, D, sign);
     __syncwarp();
 }
 
@@ -110,7 +111,7 @@ template <int WIDTH, class T> __device__ __forceinline__ void load_a(mma_a &a, c
     ldmatrix_x4(a.x, tile + lane % 16 * TILE_STRIDE<WIDTH> + lane / 16 * 8);
 }
 
-// Two neighbouring fragments of B, 16 x 16, whose columns are the tile's rows.
+// Two adjacent fragments of B, 16 x 16, whose columns are the tile's rows.
 template <int WIDTH, class T> __device__ __forceinline__ void load_b_of_rows(mma_b (&b)[2], const T *tile) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     uint32_t x[4];
@@ -119,7 +120,7 @@ template <int WIDTH, class T> __device__ __forceinline__ void load_b_of_rows(mma
     b[1] = {{x[2], x[3]}};
 }
 
-// The same, whose rows are the tile's rows.
+// Two adjacent fragments of B, 16 x 16, whose rows are the tile's rows.
 template <int WIDTH, class T> __device__ __forceinline__ void load_b(mma_b (&b)[2], const T *tile) {
     int lane = static_cast<int>(threadIdx.x) % WARP;
     uint32_t x[4];
@@ -130,8 +131,7 @@ template <int WIDTH, class T> __device__ __forceinline__ void load_b(mma_b (&b)[
 
 // ---- products of a warp
 
-// Of each 16 x 8 fragment of results a thread holds two rows (h = 0, 1), and two neighbouring columns in
-// each.
+// In each 16 x 8 fragment of results, a thread holds two rows (h = 0, 1) and two adjacent columns of each.
 __device__ __forceinline__ int fragment_row(int h) {
     return static_cast<int>(threadIdx.x) % WARP / 4 + 8 * h;
 }
@@ -168,8 +168,8 @@ __device__ __forceinline__ void multiply_rows(mma_c (&c)[M][N / 8], const T *a, 
     }
 }
 
-// Causal masks of a warp's scores. mask_after: row r sees the columns below n_visible + r; mask_before: those
-// from n_hidden + r on.
+// Causal masks of a warp's scores. With mask_after, row r sees the columns below n_visible + r. With
+// mask_before, row r sees the columns from n_hidden + r on.
 template <int M, int TILES>
 __device__ __forceinline__ void mask_after(mma_c (&scores)[M][TILES], int n_visible) {
 #pragma unroll
@@ -194,8 +194,8 @@ __device__ __forceinline__ void mask_before(mma_c (&scores)[M][TILES], int n_hid
                     scores[m][n].x[i] = -INFINITY;
 }
 
-// Documents and windows. Rows are queries from `query` on and columns are keys from `key` on: the keys before
-// the first that a query sees become `hidden`.
+// Masks for documents and windows. Rows are queries from `query` on, columns are keys from `key` on. Scores
+// of keys before the first one that a query sees become `hidden`.
 template <bool BOUNDED, int M, int TILES>
 __device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const first_keys<BOUNDED> &starts,
                                           int query, int key, float hidden) {
@@ -213,7 +213,7 @@ __device__ __forceinline__ void hide_keys(mma_c (&scores)[M][TILES], const first
         }
 }
 
-// The same where rows are keys and columns are queries.
+// The same masks for tiles whose rows are keys and columns are queries.
 template <bool BOUNDED, int M, int TILES>
 __device__ __forceinline__ void hide_from_queries(mma_c (&scores)[M][TILES],
                                                   const first_keys<BOUNDED> &starts, int query, int key,
@@ -246,7 +246,7 @@ template <> __device__ __forceinline__ uint32_t pair<half>(float low, float high
     return bits;
 }
 
-// sums[row] += weights[row][j] * b[j], over the N rows of b. The weights are rounded to T.
+// sums[row] += the sum over the N rows of b of weights[row][j] * b[j]. The weights are rounded to T.
 template <int WIDTH, int M, int N, class T>
 __device__ __forceinline__ void add_rows(mma_c (&sums)[M][WIDTH / 8], const mma_c (&weights)[M][N / 8],
                                          const T *b) {
@@ -274,7 +274,7 @@ __device__ __forceinline__ void add_rows(mma_c (&sums)[M][WIDTH / 8], const mma_
 
 template <class T> struct alignas(2 * sizeof(T)) two { T x[2]; };
 
-// Writes a warp's sums times `factor`, rounded to T, to its rows of a tile, which no other warp accesses.
+// Writes a warp's sums, times `factor` and rounded to T, to the warp's own rows of a tile.
 template <int WIDTH, int M, class T>
 __device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH / 8], float factor) {
     __syncwarp(); // the warp has finished reading the tile
@@ -292,7 +292,8 @@ __device__ __forceinline__ void put_rows(T *tile, const mma_c (&sums)[M][WIDTH /
     __syncwarp();
 }
 
-// The threads that share a row, and the sum over them: neighbours first, unlike lanes_sum.
+// The number of threads that share a row, and the sum over them. Adjacent threads are added first, unlike in
+// lanes_sum.
 constexpr int FRAGMENT_ROW_LANES = 4;
 __device__ __forceinline__ float fragment_row_sum(float x) {
     x += __shfl_xor_sync(0xffffffff, x, 1);

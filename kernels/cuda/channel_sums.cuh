@@ -1,12 +1,12 @@
-// Sums by channel over all rows, for the gradients of norms' weights: within a block, and over the blocks of
+// Per-channel sums over all rows, for the gradients of norm weights: within a block, then over the blocks of
 // a kernel. The blocks that finish last add the blocks' sums, in an order that depends on the sizes only.
 #ifndef ZERO_KERNELS_CUDA_CHANNEL_SUMS_CUH
 #define ZERO_KERNELS_CUDA_CHANNEL_SUMS_CUH
 
 #include "kernels/cuda/span.cuh"
 
-// Sums by channel are stored in planes of four floats per thread, so that a warp's 16-byte accesses use every
-// bank of shared memory once.
+// Per-channel sums are stored in planes of four floats per thread, so that a warp's 16-byte accesses use
+// every bank of shared memory once.
 template <int WIDTH> struct planes {
     static constexpr int plane = WIDTH < 4 ? WIDTH : 4;
     static constexpr int count = WIDTH / plane;
@@ -33,11 +33,11 @@ template <int WIDTH> struct planes {
     }
 };
 
-// Takes a ticket of `n`. Returns to all threads of the block whether it was the last one: then what the other
-// n - 1 blocks wrote before is visible to __ldcg, and the ticket is zero again.
+// Increments the counter `ticket`. Returns to all threads of the block whether this block is the last of n.
+// If so, the earlier writes of the other n - 1 blocks are visible to __ldcg, and the counter is zero again.
 __device__ inline bool is_last_of(unsigned *ticket, int n) {
     __shared__ bool last;
-    __threadfence(); // this thread's writes, before the ticket
+    __threadfence(); // publishes this thread's writes before the increment
     __syncthreads();
     if (threadIdx.x == 0 && threadIdx.y == 0) {
         last = atomicAdd(ticket, 1u) + 1 == static_cast<unsigned>(n);
@@ -49,7 +49,7 @@ __device__ inline bool is_last_of(unsigned *ticket, int n) {
     return last;
 }
 
-// Element i of the sums of `n` blocks that are `step` floats apart, in order.
+// Element i of the sums of `n` blocks, which are `step` floats apart, added in order.
 __device__ inline float sum_of_blocks(const float *partial, size_t step, int n, int i) {
     float sum = __ldcg(partial + i);
     for (int block = 1; block < n; block++)
@@ -57,14 +57,14 @@ __device__ inline float sum_of_blocks(const float *partial, size_t step, int n, 
     return sum;
 }
 
-// Where the sums over all rows go. A pointer may be NULL: those sums are not wanted.
+// Where the sums over all rows go. A NULL pointer means that those sums are not wanted.
 template <int SUMS> struct channel_gradients {
     float *of[SUMS]; // (C) each
     bool beta_zero;
-    unsigned *tickets; // one for each group of blocks, then one for the groups
+    unsigned *tickets; // counters: one per NORM_GROUP blocks, then one for those counters
 };
 
-// Adds the sums of all blocks to the gradients. Called by every thread of every block, after its block's own
+// Adds the sums of all blocks to the gradients. Every thread of every block calls this, after the block's own
 // sums, (SUMS, C) in planes, are in partial[blockIdx.x].
 template <int WIDTH, int SUMS>
 __device__ inline void add_partial_sums(float *partial, const channel_gradients<SUMS> &to, int C) {

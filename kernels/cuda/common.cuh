@@ -1,7 +1,7 @@
-// Internal to the CUDA backend and included by each of its .cu files: its device, kernel launches, element
+// Internals of the CUDA backend, included by each of its .cu files: its device, kernel launches, element
 // types, choosing a template by dtype, 16-byte accesses, and sums over a warp or block in a fixed order.
-// Relies on the CUDA runtime only (or on tests/cudasim in its place), and on kernels/cuda/ptx.cuh for
-// instructions that have no C++ name.
+// Depends on the CUDA runtime only (or tests/cudasim in its place), and on kernels/cuda/ptx.cuh for
+// instructions without a C++ name.
 #ifndef ZERO_KERNELS_CUDA_COMMON_CUH
 #define ZERO_KERNELS_CUDA_COMMON_CUH
 
@@ -32,11 +32,11 @@ extern "C" {
 extern "C" {
 struct matmuls;      // matmul.cuh: cuBLASLt and the plans of products
 struct cudnns;       // cudnn/device.cu: cuDNN and the plans of attention
-struct cuda_tickets; // common.cuh: the tickets of each open stream
+struct cuda_tickets; // common.cuh: the ticket counters of each open stream
 
 struct cuda_device {
-    struct device device; // first: this backend's struct device * points to a cuda_device
-    int index;            // of the GPU
+    struct device device; // must be first: this backend's struct device * points to a cuda_device
+    int index;            // number of the GPU
     struct cuda_properties properties;
     struct matmuls *matmuls;
     struct cuda_tickets *tickets;
@@ -48,14 +48,14 @@ struct cuda_device {
 OPERATIONS(CUDA_PROTOTYPE)
 #undef CUDA_PROTOTYPE
 
-// sum_squares of n_matrices of n elements, `distance` apart.
+// sum_squares of each of n_matrices matrices of n elements, `distance` apart.
 //   partial   [w] (n_matrices, ceil(n / SUM_SQUARES_BLOCK))
 enum status cuda_sum_squares_of(struct stream *stream, double *partial, const void *x, size_t n,
                                 int n_matrices, size_t distance, enum dtype type) MUST_CHECK;
 enum status cuda_mirror(struct stream *stream, const struct mirror_args *args) MUST_CHECK;
 
-// Plan (and, for large products, measure) the matrix products of a call. ops->workspace_bytes calls them, so
-// plans exist before the first step.
+// Plan (and for large products measure) the matrix products of a call. Called by ops->workspace_bytes, so
+// that plans exist before the first step.
 enum status cuda_matrix_product_prepare(struct device *device,
                                         const struct matrix_product_args *args) MUST_CHECK;
 enum status cuda_linear_forward_prepare(struct device *device,
@@ -66,15 +66,15 @@ enum status cuda_linear_backward_prepare(struct device *device,
 enum status matmuls_new(struct matmuls **out) MUST_CHECK; // for the current GPU
 void matmuls_delete(struct matmuls *matmuls);
 
-// Attention by cuDNN (cudnn/device.cu), of calls for ATTENTION_CUDNN.
+// Attention by cuDNN (cudnn/device.cu), for calls with ATTENTION_CUDNN.
 enum status cuda_cudnn_support(struct device *device, const struct attention_shape *shape,
                                struct cudnn_support *out) MUST_CHECK;
-// Raises *bytes to the workspace that cuDNN wants for the call.
+// Raises *bytes to the workspace that cuDNN needs for the call.
 void cuda_cudnn_workspace(struct device *device, enum operation operation, const void *args, size_t *bytes);
-// Whether cuDNN computes the call, in a workspace of that size.
+// True if cuDNN computes the call in the workspace that it is given.
 bool cuda_cudnn_computes(struct device *device, enum operation operation, const void *args);
-// Issues the call to cuDNN, or leaves *issued false where it is flash's: another attention, a shape that
-// cuDNN does not compute, or more workspace than the stream has.
+// Issues the call to cuDNN. *issued is false if this project's kernels must compute it: not ATTENTION_CUDNN,
+// a shape that cuDNN does not compute, or more workspace than the stream has.
 enum status cuda_cudnn_forward(struct stream *stream, const struct attention_forward_args *args,
                                bool *issued) MUST_CHECK;
 enum status cuda_cudnn_backward(struct stream *stream, const struct attention_backward_args *args,
@@ -135,12 +135,12 @@ static inline enum status check_grid(const char *name, dim3 grid) {
                 name, grid.x, grid.y, grid.z, MOST_GRID_X, MOST_GRID_Y, MOST_GRID_Z);
 }
 
-// Counts a launch that was issued (device_launches). Streams are used by several threads.
+// Counts a launch (device_launches). Atomic, since several threads use streams.
 static inline void count_launch(const struct stream *stream) {
     __atomic_fetch_add(&stream->device->n_launches, 1, __ATOMIC_RELAXED);
 }
 
-constexpr size_t DEFAULT_SHARED_BYTES = 48 << 10; // a launch with more must opt in
+constexpr size_t DEFAULT_SHARED_BYTES = 48 << 10; // a launch that needs more must opt in
 
 template <class... Parameters, class... Arguments>
 enum status launch(const char *name, const struct stream *stream, void (*kernel)(Parameters...), dim3 grid,
@@ -162,18 +162,18 @@ enum status launch(const char *name, const struct stream *stream, void (*kernel)
     return STATUS_OK;
 }
 
-// LAUNCH(stream, kernel, grid, block, shared_bytes, arguments...) launches a kernel and gives a status. A
-// template with several arguments must be in parentheses.
+// LAUNCH(stream, kernel, grid, block, shared_bytes, arguments...) launches a kernel and returns a status. Put
+// a template with several arguments in parentheses.
 #define LAUNCH(stream, kernel, ...) launch(#kernel, stream, kernel, __VA_ARGS__)
 
 static inline int ceil_divide(size_t n, size_t by) {
     return static_cast<int>((n + by - 1) / by);
 }
 
-// ---- tickets
+// ---- ticket counters
 
-// The CUDA_TICKETS tickets of each stream that stream_init opened: zero before each kernel that uses them,
-// which leaves them so. device.cu adds and removes them with the stream.
+// The CUDA_TICKETS counters of each stream that stream_init opened. They are zero before each kernel that
+// uses them, and the kernel leaves them zero. device.cu adds and removes them with the stream.
 struct cuda_tickets {
     struct entry {
         void *queue;
@@ -243,14 +243,15 @@ template <class T> __device__ inline void store_pack(T *to, const pack<T> &value
     *reinterpret_cast<pack<T> *>(to) = value;
 }
 
-// Whether a pointer is aligned for packs (NULL is).
+// True if a pointer is aligned for packs, or NULL.
 static inline bool is_aligned(const void *pointer) {
     return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
 // ---- sums, in an order fixed by the number of threads
 
-// The sum or maximum over groups of LANES neighbouring lanes (a power of two), to each lane of the group.
+// The sum or maximum over groups of LANES adjacent lanes (a power of two), returned to each lane of the
+// group.
 template <int LANES, class S> __device__ inline S lanes_sum(S x) {
     for (int distance = LANES / 2; distance > 0; distance /= 2)
         x += __shfl_xor_sync(0xffffffff, x, distance);
@@ -271,8 +272,8 @@ __device__ inline float warp_max(float x) {
     return lanes_max<WARP>(x);
 }
 
-// The sum over the block's THREADS (a multiple of 32, one dimension), to every thread. `scratch` is shared
-// memory, one element per warp; it may be reused when the call returns.
+// The sum over the block's THREADS threads (a multiple of 32, one dimension), returned to every thread.
+// `scratch` is shared memory, one element per warp; it may be reused when the call returns.
 template <int THREADS, class S> __device__ inline S block_sum(S x, S *scratch) {
     constexpr int n_warps = THREADS / WARP;
     x = warp_sum(x);

@@ -12,10 +12,10 @@ extern "C" {
 
 namespace {
 
-// Narrower products have too few tiles for the processors, and lose what is saved.
+// Narrower strips have too few tiles to fill the multiprocessors, which costs more than they save.
 constexpr int SYMMETRIC_STRIP = 2048;
 
-// Compute capability 8.0: kernels use mma.sync on bf16, and cp.async.
+// Compute capability 8.0: kernels use bf16 mma.sync and cp.async.
 constexpr int LOWEST_CAPABILITY = 80;
 
 // ---- memory
@@ -50,7 +50,7 @@ enum status memory_new(struct device *device, size_t bytes, const char *purpose,
 void memory_delete(struct device *device, void *memory, size_t bytes) {
     (void)bytes;
     if (memory && cuda_enter(device) == STATUS_OK)
-        (void)cudaFree(memory); // a failure here has no remedy; an earlier one was reported
+        (void)cudaFree(memory); // a failure here cannot be handled; earlier failures were reported
 }
 
 enum status memory_available(struct device *device, size_t *bytes) {
@@ -111,7 +111,7 @@ void tickets_remove(struct cuda_tickets *tickets, void *queue) {
 void stream_close(struct device *device, void *queue) {
     if (cuda_enter(device) != STATUS_OK)
         return;
-    (void)cudaStreamSynchronize(static_cast<cudaStream_t>(queue)); // its tickets may be in use, or cleared
+    (void)cudaStreamSynchronize(static_cast<cudaStream_t>(queue)); // its ticket counters may still be in use
     tickets_remove(cuda_of(device)->tickets, queue);
     (void)cudaStreamDestroy(static_cast<cudaStream_t>(queue));
 }
@@ -191,7 +191,7 @@ enum status identify(struct device *device, char out[DEVICE_IDENTITY_BYTES]) {
 
 // ---- graphs
 
-// Thread-local: other threads, which communicate, may allocate and wait meanwhile.
+// Thread-local mode: other threads, which communicate, may allocate and wait during the capture.
 enum status graph_begin_on(struct stream *stream) {
     TRY(cuda_enter(stream->device));
     TRY_CUDA(cudaStreamBeginCapture(queue_of(stream), cudaStreamCaptureModeThreadLocal));

@@ -1,5 +1,5 @@
-// Operations on flat spans: fill, cast, lerp, add, sums along a tree and in order, and sums of squares by
-// block. All are bandwidth-bound, except for sums in order.
+// Operations on flat spans: fill, cast, lerp, add, sums along a tree, sums in order, and sums of squares by
+// block. All but the sums in order are bandwidth-bound.
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -27,7 +27,7 @@ template <class To, class From> struct cast_step {
     }
 };
 
-// Every operation is an intrinsic, so that the bits are those of a CPU.
+// Every operation is an intrinsic, so that the bits equal those of a CPU.
 template <class T> struct lerp_step {
     T *out;
     const float *x, *y;
@@ -59,8 +59,8 @@ template <class T> struct add_step {
     }
 };
 
-// The spans' places in x, with all of them in registers: first[s] is SIZE_MAX from n_spans on. An access lies
-// in one span, since the places of all are multiples of its width.
+// The spans' offsets in x, all kept in registers: first[s] is SIZE_MAX from n_spans on. An access never
+// crosses spans, since all offsets are multiples of its width.
 struct add_spans_step {
     float *out[ADD_SPANS_MOST];
     size_t first[ADD_SPANS_MOST];
@@ -81,9 +81,9 @@ struct add_spans_step {
 
 // ---- sums along a tree
 
-// The partial sums of complete subtrees, as the bits of a binary counter (kernels/cpu/isa/elementwise.c has
-// the same): bit k of the number of ranks so far is set where partial[k] holds a sum. All indices are
-// constants once the loops are unrolled, so LEVELS * WIDTH sums stay in registers; LEVELS > log2(count).
+// Partial sums of complete subtrees, organized as a binary counter (as in kernels/cpu/isa/elementwise.c):
+// partial[k] holds a sum if bit k of the number of ranks so far is set. All indices are constants once the
+// loops are unrolled, so LEVELS * WIDTH sums stay in registers; LEVELS > log2(count).
 template <class T, int LEVELS> struct sum_tree_step {
     float *out;
     const T *x, *own;
@@ -131,7 +131,7 @@ template <class T, int LEVELS> struct sum_tree_step {
 
 template <class T, int LEVELS>
 enum status sum_tree_of(struct stream *stream, const struct sum_tree_args *args, bool aligned) {
-    const int first = args->rank == 0, second = args->rank <= 1 ? 2 : 1; // of the evenly spaced ones
+    const int first = args->rank == 0, second = args->rank <= 1 ? 2 : 1; // among the evenly spaced inputs
     const T *x = static_cast<const T *>(args->x[first]);
     const sum_tree_step<T, LEVELS> step = {
         static_cast<float *>(args->out),
@@ -149,8 +149,8 @@ enum status sum_tree_of(struct stream *stream, const struct sum_tree_args *args,
 constexpr int SUM_THREADS = 256;
 constexpr int SUM_TILE = 2048;
 
-// All threads load a tile, and one adds it: the order of the sum is strict (kernels/ops.h), so its latency is
-// that of the additions, about 5 ns each on a data-center GPU.
+// All threads load a tile, and one thread adds it. The order of the sum is strict (kernels/ops.h), so the
+// latency is that of the additions, about 5 ns each on a data-center GPU.
 template <class T>
 __global__ void __launch_bounds__(SUM_THREADS)
     sum_in_order(double *out, const T *x, size_t n, bool accumulate) {
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
     double sum = accumulate ? *out : 0;
     for (size_t begin = 0; begin < n; begin += SUM_TILE) {
         int length = static_cast<int>(n - begin < SUM_TILE ? n - begin : SUM_TILE);
-        __syncthreads(); // the tile before was added
+        __syncthreads(); // the previous tile was added
         for (int i = static_cast<int>(threadIdx.x); i < length; i += SUM_THREADS)
             tile[i] = static_cast<double>(x[begin + i]);
         __syncthreads();
@@ -279,7 +279,7 @@ extern "C" enum status cuda_sum_tree(struct stream *stream, const struct sum_tre
         aligned = aligned && is_aligned(args->x[rank]);
     return with_type(args->type, [&](auto zero) {
         using T = decltype(zero);
-        if (args->count < 1 << 3) // the GPUs of one machine, or fewer
+        if (args->count < 1 << 3) // up to the GPUs of one machine
             return sum_tree_of<T, 3>(stream, args, aligned);
         if (args->count < 1 << 7)
             return sum_tree_of<T, 7>(stream, args, aligned);

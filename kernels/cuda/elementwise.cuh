@@ -1,5 +1,5 @@
-// Functions of elements that several kernels apply: activations and their derivatives, in float. GELU in
-// its tanh form is written with the logistic function, as in kernels/cpu/activations.h: 0.5 (1 + tanh(u)) =
+// Elementwise functions shared by several kernels: activations and their derivatives, in float. GELU in its
+// tanh form is written with the logistic function, as in kernels/cpu/activations.h: 0.5 (1 + tanh(u)) =
 // sigmoid(2 u).
 #ifndef ZERO_KERNELS_CUDA_ELEMENTWISE_CUH
 #define ZERO_KERNELS_CUDA_ELEMENTWISE_CUH
@@ -14,8 +14,8 @@ __device__ inline float gelu(float x) {
     return __fdividef(x, 1.0f + expf(-u));
 }
 
-// s = sigmoid(u) and s (1 - s). With e = exp(-|u|) and q = 1 / (1 + e), s is q or e q by the sign of u, and
-// s (1 - s) is e q^2: nothing cancels, nothing overflows.
+// s = sigmoid(u) and s (1 - s). With e = exp(-|u|) and q = 1 / (1 + e), s is q or e q, depending on the sign
+// of u, and s (1 - s) is e q^2. Neither cancels or overflows.
 struct logistic_terms {
     float sigmoid, slope;
 };
@@ -66,8 +66,8 @@ __device__ inline float activation_derivative(enum activation activation, float 
                                                    : 1.0f;
 }
 
-// tanh(x) without branches, to 7 units of 2^-24: near 0 the polynomial of kernels/cpu/activations.h,
-// elsewhere by the exponential.
+// tanh(x) without branches, with an error of at most 7 units of 2^-24. Near 0, the polynomial of
+// kernels/cpu/activations.h; elsewhere the exponential.
 __device__ inline float tanh_select(float x) {
     float square = x * x;
     float p = fmaf(-5.70498872745e-3f, square, 2.06390887954e-2f);
@@ -75,7 +75,7 @@ __device__ inline float tanh_select(float x) {
     p = fmaf(p, square, 1.33314422036e-1f);
     p = fmaf(p, square, -3.33332819422e-1f);
     float near = fmaf(p * square, x, x);
-    float e = exp2_approximate(x * (2 * LOG2_E)); // 0 or infinite far out: -1 or 1
+    float e = exp2_approximate(x * (2 * LOG2_E)); // 0 or infinity for large |x|, which gives -1 or 1
     float far = fmaf(-2.0f, reciprocal_approximate(1.0f + e), 1.0f);
     return fabsf(x) < 0.625f ? near : far;
 }

@@ -1,8 +1,8 @@
-// Token and position embeddings. Backward sums each row of dwte in order of (b, t), without atomics on
-// floats. The tokens are counted first, so rows of tokens that do not occur cost nothing. Each counting block
-// owns a part of the vocabulary, and reads all tokens for those it owns: it clears its own counts, so that no
-// fill must come before. Then a block takes a token that occurs, searches the batch between its first and
-// last place, and adds the rows of dout it finds, in order.
+// Token and position embeddings. Backward sums each row of dwte in order of (b, t), without floating-point
+// atomics. The occurrences of tokens are counted first, so rows of absent tokens cost nothing. Each counting
+// block owns a share of the vocabulary and reads all tokens of the batch. It clears its own counts, so no
+// fill is needed before. Then a block takes a token that occurs, searches the batch between its first and
+// last occurrence, and adds the matching rows of dout, in order.
 #include "kernels/cuda/span.cuh"
 
 namespace {
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int FORWARD_THREADS = 256;
 
-// One warp per row. positions: of each sequence's first row, or NULL where all begin at `position`.
+// One warp per row. positions: of each sequence's first row, or NULL if all begin at `position`.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(FORWARD_THREADS)
     embedding_forward(T *out, size_t out_stride, bool accumulate, const T *wte, const T *wpe,
@@ -42,24 +42,24 @@ __global__ void __launch_bounds__(FORWARD_THREADS)
 
 // ---- backward: which tokens occur
 
-// For each token of the vocabulary. `from_end` counts places from the end of the batch, so that the first
-// place is found by a maximum too.
+// Per token of the vocabulary. `from_end` counts places (indices in the batch) from the end, so that the
+// first place, too, is found by a maximum.
 struct alignas(16) occurrence { // read by one load
     int count;
-    int from_end; // N - the first place
+    int from_end; // N minus the first place
     int last;     // the last place
-    int counted;  // the place that was counted last
+    int counted;  // the place that was counted most recently
 };
 static_assert(sizeof(occurrence) == CUDA_OCCURRENCE_BYTES, "the size that plans use");
 
-// The workspace: for each owner the number of its distinct tokens, those tokens in any order, and the
-// occurrence of every token that it owns. For each place, the one of the same token that was counted before.
+// The workspace. For each owner: the number of distinct tokens, those tokens in any order, and the occurrence
+// of every token that it owns. For each place: the previously counted place of the same token.
 struct occurrences {
     int *n_tokens;               // (OWNERS)
     int *tokens;                 // (OWNERS, owned)
     struct occurrence *of_token; // (OWNERS, owned)
-    int *counted_before;         // (N); anything for the first that was counted
-    int owned;                   // the most tokens of an owner
+    int *counted_before;         // (N); undefined for the place counted first
+    int owned;                   // the most tokens that an owner has
 };
 constexpr int OWNERS = CUDA_TOKEN_OWNERS;
 
@@ -70,7 +70,7 @@ __device__ inline struct occurrence *occurrence_of(const occurrences &found, int
 
 constexpr int COUNT_THREADS = 256;
 
-// By one block, for the tokens that `owner` owns.
+// Counts the tokens that `owner` owns. Called by one block.
 __device__ inline void count_owned(const occurrences &found, int owner, const int32_t *tokens, int N) {
     size_t first = static_cast<size_t>(owner) * static_cast<size_t>(found.owned);
     for (int i = static_cast<int>(threadIdx.x); i < found.owned; i += COUNT_THREADS)
@@ -97,11 +97,11 @@ __device__ inline void count_owned(const occurrences &found, int owner, const in
 constexpr int ROW_THREADS = 128;
 constexpr int SCANNED = 4 * ROW_THREADS; // tokens that a block searches at a time
 constexpr int IN_FLIGHT = 16;            // rows of dout loaded before the first is added
-// Following a chain, which one thread does, takes a quarter of the time per place that a search takes per
+// One thread follows a chain. A place of the chain takes a quarter of the time in which a block searches
 // SCANNED tokens.
 constexpr int CHAINED = 4;
 
-// Writes the places of `token` in [begin, begin + SCANNED) to `places`, in order. Returns their number, in
+// Writes the places of `token` in [begin, begin + SCANNED) to `places`, in order. Returns their number to
 // every thread.
 __device__ int find_places(int *places, int *warp_counts, const int32_t *tokens, int begin, int end,
                            int token) {
@@ -135,7 +135,7 @@ __device__ int find_places(int *places, int *warp_counts, const int32_t *tokens,
     return total;
 }
 
-// Whether to follow the chain of a token rather than to search. A thread sorts one place.
+// Whether to follow the chain of a token rather than search the batch. Each thread then sorts one place.
 __device__ inline bool is_short(const struct occurrence &occurrence, int first) {
     int searches = (occurrence.last - first) / SCANNED + 1;
     return occurrence.count <= ROW_THREADS && occurrence.count <= CHAINED * searches;
@@ -164,7 +164,7 @@ __device__ int follow_chain(int *places, const occurrences &found, const struct 
     return n;
 }
 
-// sum += the rows of dout at these places, in order.
+// sum += the rows of dout at the given places, in order.
 template <int WIDTH, class T>
 __device__ inline void add_rows(floats<WIDTH> &sum, const T *dout, size_t dout_stride, const int *places,
                                 int n) {
@@ -179,8 +179,8 @@ __device__ inline void add_rows(floats<WIDTH> &sum, const T *dout, size_t dout_s
     }
 }
 
-// blockIdx.y: a tile of ROW_THREADS * WIDTH channels. blockIdx.x modulo OWNERS: an owner, over whose tokens
-// its blocks stride.
+// blockIdx.y selects a tile of ROW_THREADS * WIDTH channels. blockIdx.x modulo OWNERS selects an owner, whose
+// tokens are divided among its blocks.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(ROW_THREADS)
     add_token_rows(float *dwte, const occurrences found, const T *dout, size_t dout_stride,
@@ -217,8 +217,8 @@ template <class T> struct position_rows_step {
     float *dwpe;
     const T *dout;
     int B;
-    size_t C, batch;                // elements of a row, and of one sequence
-    size_t dout_stride, dout_batch; // from one row of dout to the next, and from one sequence to the next
+    size_t C, batch;                // elements per row, and per sequence
+    size_t dout_stride, dout_batch; // of dout, between rows and between sequences
     bool beta_zero;
 
     template <int WIDTH> __device__ void at(size_t i) const {
@@ -236,8 +236,8 @@ template <class T> struct position_rows_step {
     }
 };
 
-// The first OWNERS blocks count the tokens, the others walk over the n elements of dwpe: two things that only
-// share a launch.
+// The first OWNERS blocks count the tokens; the others compute the n elements of dwpe. The two tasks are
+// unrelated and share a launch only.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(COUNT_THREADS)
     count_tokens(const occurrences found, const int32_t *tokens, int N, const position_rows_step<T> positions,

@@ -1,11 +1,11 @@
-// Kernels whose blocks per processor are pinned on one architecture, where ptxas decides badly by itself.
-// Each row is the second argument of __launch_bounds__: the blocks that a processor holds at least. What
-// ptxas makes of all kernels is in RESOURCES.md (scripts/cuda_resources.py); a row whose reason has gone goes
-// too.
+// Kernels whose blocks per multiprocessor are pinned on one architecture, where ptxas chooses badly. Each row
+// gives the second argument of __launch_bounds__: the minimum number of resident blocks per multiprocessor.
+// RESOURCES.md (scripts/cuda_resources.py) lists what ptxas makes of all kernels. Delete a row once its
+// reason is gone.
 #ifndef ZERO_KERNELS_CUDA_LAUNCH_BOUNDS_CUH
 #define ZERO_KERNELS_CUDA_LAUNCH_BOUNDS_CUH
 
-// What is compiled for: 10 times the compute capability; 0 in the host's code.
+// The architecture being compiled: 10 times the compute capability; 0 in host code.
 #ifdef __CUDA_ARCH__
 constexpr int ARCHITECTURE = __CUDA_ARCH__ / 10;
 #else
@@ -13,21 +13,21 @@ constexpr int ARCHITECTURE = 0;
 #endif
 
 enum pinned_kernel {
-    PINNED_ATTENTION_FORWARD, // of attention_forward.cu, with windows or documents
-    PINNED_QUERIES_BACKWARD,  // of attention_backward.cu, likewise
-    PINNED_KEYS_BACKWARD,     // likewise
-    PINNED_SCHEDULE_FREE,     // step_spans of schedule-free AdamW, in optimizer.cu
+    PINNED_ATTENTION_FORWARD, // attention_forward.cu, with windows or documents
+    PINNED_QUERIES_BACKWARD,  // attention_backward.cu, dq, likewise
+    PINNED_KEYS_BACKWARD,     // attention_backward.cu, dk and dv, likewise
+    PINNED_SCHEDULE_FREE,     // optimizer.cu: step_spans of schedule-free AdamW
 };
 
-// The bound of a kernel; 0: ptxas decides.
-//   width   of its heads; 0: it has none
+// The bound of a kernel; 0 lets ptxas decide.
+//   width   of the kernel's attention heads; 0 for other kernels
 constexpr int pinned_blocks(enum pinned_kernel kernel, int width) {
     constexpr struct {
         enum pinned_kernel kernel;
         int architecture, width, blocks;
     } rows[] = {
-        {PINNED_ATTENTION_FORWARD, 90, 80, 4}, // ptxas decides for three, though four need not spill
-        {PINNED_QUERIES_BACKWARD, 80, 96, 3},  // shared memory holds three; ptxas aims at four and spills
+        {PINNED_ATTENTION_FORWARD, 90, 80, 4}, // ptxas chooses three, though four fit without spilling
+        {PINNED_QUERIES_BACKWARD, 80, 96, 3},  // shared memory allows three; ptxas aims at four and spills
         {PINNED_KEYS_BACKWARD, 100, 80, 2},    // ptxas aims at three and spills
         {PINNED_SCHEDULE_FREE, 120, 0, 5},     // ptxas aims at six and spills
     };

@@ -1,8 +1,9 @@
 // Layer normalization. Forward reads each row from memory once and keeps it in shared memory, where it
-// computes the mean and variance in two passes (not as E[x^2] - E[x]^2, which cancels). Backward keeps a row
-// in registers where its threads have one access each, and reads it twice where they have more; it sums the
-// gradients of weight and bias over its block's rows in shared memory and writes them to the workspace once
-// per block. The blocks that finish last add the blocks' sums, in an order that depends on the sizes only.
+// computes the mean and variance in two passes (not as E[x^2] - E[x]^2, which cancels).
+// Backward keeps a row in registers if its threads have one access each, and reads it twice if they have
+// more. It sums the gradients of weight and bias over its block's rows in shared memory, and writes them to
+// the workspace once per block. The blocks that finish last add the blocks' sums, in an order that depends on
+// the sizes only.
 #include "kernels/cuda/channel_sums.cuh"
 #include "kernels/cuda/layers/norm.cuh"
 
@@ -83,7 +84,7 @@ enum status launch_forward(struct stream *stream, const struct layernorm_forward
 // ---- backward
 
 template <class T> struct backward_tensors {
-    T *dx, *out; // out: or NULL
+    T *dx, *out; // out may be NULL
     const T *dout, *dresidual, *x, *weight, *bias;
     const float *mean, *rstd;
 };
@@ -95,7 +96,7 @@ template <class T, int WIDTH>
 __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
     layernorm_backward(float *all_partial, const backward_tensors<T> tensors, const channel_gradients<2> to,
                        int N, int C, bool staged) {
-    __shared__ float dots[2][NORM_BACKWARD_THREADS / WARP][2]; // of one row, and of the next
+    __shared__ float dots[2][NORM_BACKWARD_THREADS / WARP][2]; // for one row and the next
     int row_threads = static_cast<int>(blockDim.x), n_rows = static_cast<int>(blockDim.y);
     int first = static_cast<int>(threadIdx.x) * WIDTH, step = row_threads * WIDTH;
     int row_warps = row_threads / WARP, first_warp = static_cast<int>(threadIdx.y) * row_warps;
@@ -114,8 +115,8 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
         bool exists = row < N;
         size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
         float mean = exists ? tensors.mean[row] : 0.0f, rstd = exists ? tensors.rstd[row] : 0.0f;
-        float sum = 0.0f, normal_sum = 0.0f; // of g = dout weight, of g times the normalised x
-        // Of the last access: all of the row's where its threads have one each.
+        float sum = 0.0f, normal_sum = 0.0f; // sums of g = dout weight, and of g times the normalized x
+        // The values of the last access: the whole row, if its threads have one access each.
         floats<WIDTH> x = {}, dout = {}, weight = {};
         for (int c = first; exists && c < C; c += step) {
             x = load<WIDTH>(tensors.x + begin + c);
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
                 dweight_terms.x[k] = dout.x[k] * normal;
             }
             store(tensors.dx + begin + c, dx);
-            if (tensors.out) { // with the operations of layernorm_forward
+            if (tensors.out) { // the same operations as layernorm_forward
                 floats<WIDTH> out, bias = load<WIDTH>(tensors.bias + c);
                 for (int k = 0; k < WIDTH; k++)
                     out.x[k] = fmaf((x.x[k] - mean) * rstd, weight.x[k], bias.x[k]);

@@ -1,12 +1,12 @@
-// Operations on matrices that are no layer's: normalization of a batch, sums with a diagonal, and the
-// mirrored part of a symmetric matrix. All are bandwidth-bound. Products are cublaslt/matrix_product.cu's.
+// Matrix operations outside of layers: normalization of a batch, adding to the diagonal, and mirroring a
+// block of a symmetric matrix. All are bandwidth-bound. Products are in cublaslt/matrix_product.cu.
 #include "kernels/cuda/span.cuh"
 
 namespace {
 
 // ---- the diagonal
 
-// blockIdx.y is the matrix.
+// blockIdx.y selects the matrix.
 constexpr int DIAGONAL_THREADS = 256;
 template <class T>
 __global__ void __launch_bounds__(DIAGONAL_THREADS) add_diagonal(T *x, int n, size_t distance, float value) {
@@ -31,7 +31,8 @@ template <class T> struct scale_step {
     }
 };
 
-// Each thread block adds the partial sums of its matrix, blockIdx.y, by itself: one of its threads, in order.
+// blockIdx.y selects the matrix. Each thread block adds the partial sums of its matrix for itself: one thread
+// does, in order.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(SPAN_THREADS)
     normalize(T *out, const T *x, const double *partial, size_t n, size_t out_distance, size_t x_distance,
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(SPAN_THREADS)
     partial += blockIdx.y * static_cast<size_t>(n_partial);
     for (int first = 0; first < n_partial; first += SPAN_THREADS) {
         const int length = n_partial - first < SPAN_THREADS ? n_partial - first : SPAN_THREADS;
-        __syncthreads(); // the tile before was added
+        __syncthreads(); // the previous tile was added
         if (thread < length)
             tile[thread] = partial[first + thread];
         __syncthreads();
@@ -59,8 +60,8 @@ __global__ void __launch_bounds__(SPAN_THREADS)
                 static_cast<size_t>(gridDim.x) * SPAN_THREADS, n);
 }
 
-// As many blocks as run at a time, divided among the matrices: each adds the sums again.
-constexpr int BLOCKS_AT_A_TIME = 8; // on a multiprocessor
+// As many blocks as can run at a time, divided among the matrices, since each block repeats the sums.
+constexpr int BLOCKS_AT_A_TIME = 8; // per multiprocessor
 int blocks_of_matrix(const struct stream *stream, size_t n, int width, int n_matrices) {
     const int most = ceil_divide(static_cast<size_t>(BLOCKS_AT_A_TIME * processors_of(stream)),
                                  static_cast<size_t>(n_matrices)),
@@ -68,16 +69,16 @@ int blocks_of_matrix(const struct stream *stream, size_t n, int width, int n_mat
     return blocks < most ? blocks : most;
 }
 
-// ---- mirrored parts
+// ---- mirrored blocks
 
-// What is mirrored. blockIdx.y is the matrix, and blockIdx.x a tile of x, along its rows.
+// A mirroring. blockIdx.y selects the matrix, blockIdx.x a tile of x, along its rows.
 template <class T> struct mirrored {
     T *out;
     const T *x;
     int rows, columns;
     size_t stride, distance;
 
-    // A tile's first row and column, of SIDE x SIDE elements.
+    // A tile's first row and column; tiles have SIDE x SIDE elements.
     template <int SIDE> __device__ int2 tile() const {
         const int across = (columns + SIDE - 1) / SIDE, block = static_cast<int>(blockIdx.x);
         return {block / across * SIDE, block % across * SIDE};
@@ -90,8 +91,8 @@ template <class T> struct mirrored {
     }
 };
 
-// A thread block transposes a tile, so that reads and writes are along rows. The padding spreads a column of
-// the tile over the banks of shared memory.
+// A thread block transposes a tile in shared memory, so that both reads and writes are along rows. The
+// padding spreads a column of the tile over the banks.
 constexpr int NARROW_TILE = 32, NARROW_ROWS = 8; // rows at a time
 template <class T>
 __global__ void __launch_bounds__(NARROW_TILE *NARROW_ROWS) mirror_narrow(const mirrored<T> of) {
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(NARROW_TILE *NARROW_ROWS) mirror_narrow(const 
             *of.to(at.y + i, at.x + lane) = tile[lane][i];
 }
 
-// A word of a transposed tile, as 32 bits: elements (row, column) and, of 16 bits, (row + 1, column).
+// A 32-bit word of a transposed tile: element (row, column) and, with 16-bit types, (row + 1, column).
 template <size_t SIZE, int ROW_WORDS>
 __device__ inline uint32_t word_of_column(const uint32_t (*tile)[ROW_WORDS], int row, int column) {
     if (SIZE == 4)
@@ -117,7 +118,7 @@ __device__ inline uint32_t word_of_column(const uint32_t (*tile)[ROW_WORDS], int
     return column % 2 ? first >> 16 | (second & 0xffff0000) : (first & 0xffff) | second << 16;
 }
 
-// The same where all rows of both matrices are whole accesses of 16 bytes.
+// Wide tiles, for matrices whose rows all consist of whole 16-byte accesses.
 constexpr int WIDE_TILE = 64, WIDE_THREADS = 256;
 template <class T> __global__ void __launch_bounds__(WIDE_THREADS) mirror_wide(const mirrored<T> of) {
     constexpr int WORD = 4 / sizeof(T), WIDTH = 4 * WORD, LANES = WIDE_TILE / WIDTH,

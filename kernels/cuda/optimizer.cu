@@ -1,8 +1,9 @@
 // An optimizer step in one pass: reads each element's state once, unscales the gradient, updates the state in
 // float, and rounds the parameter to its type. The arithmetic is that of kernels/cpu/isa/optimizer.c,
-// rounding by rounding. Every operation is an intrinsic, so the compiler fuses only what is written as fused,
-// and a CPU with FMA gives the same bits (a shard may be updated on either). Templates exist for each rule
-// and moment type; the types of gradients and parameters are chosen at run time, uniformly over all threads.
+// rounding by rounding. Every operation is an intrinsic, so the compiler fuses only what is written as fused.
+// A CPU with FMA therefore gives the same bits (a shard may be updated on either).
+// Templates exist for each rule and moment type. The types of gradients and parameters are chosen at run
+// time, uniformly over all threads.
 #define MOMENT_FUNCTION __host__ __device__ static inline
 #include "kernels/cuda/launch_bounds.cuh"
 #include "kernels/cuda/span.cuh"
@@ -18,8 +19,8 @@ template <enum optimizer_rule RULE, int MOMENTS> struct rule_of {
 
 // The arguments of every kernel in this file.
 struct call {
-    // The same arrays, in two sets of pointers: with one, the compiler keeps the addresses of loads for the
-    // stores, which takes up to 8 registers more and spills (sm_80).
+    // The same arrays, in two sets of pointers. With one set, the compiler keeps the addresses of loads for
+    // the stores, which takes up to 8 more registers and spills (sm_80).
     struct optimizer_state from, to;
     void *param;
     const void *grad;
@@ -33,7 +34,7 @@ struct call {
 
 // ---- arithmetic
 
-// Whether the step writes a direction in the place of the parameter, and not the master weight.
+// Whether the step writes a direction to param and leaves the master weights alone.
 template <class Rule> constexpr bool makes_direction = Rule::rule == OPTIMIZER_MUON;
 
 // Returns the new weight (or the direction) from the old one and the unscaled gradient g; updates m and v.
@@ -61,7 +62,7 @@ template <class Rule> __device__ float update(const call &call, float g, float w
     }
     if (Rule::rule == OPTIMIZER_LION) {
         float mixed = __fmaf_rn(towards, c.take1, m);
-        float direction = mixed > 0 ? c.lr : mixed < 0 ? -c.lr : mixed; // NaN stays
+        float direction = mixed > 0 ? c.lr : mixed < 0 ? -c.lr : mixed; // NaN stays NaN
         m = __fmaf_rn(towards, c.take2, m);
         return __fsub_rn(weight, __fmaf_rn(weight, c.decay, direction));
     }
@@ -134,12 +135,12 @@ template <class Rule, class M> struct span_step {
 };
 
 // ---- int8 moments
-// A warp updates MOMENT_BLOCK of them, and holds the new ones until their scale is known.
+// A warp updates MOMENT_BLOCK elements, and keeps the new moments until their scale is known.
 
 constexpr int LANE_ELEMENTS = MOMENT_BLOCK / WARP;
 
-// The elements of a lane: contiguous within an access of WIDTH, accesses a warp apart. Elements past the end
-// of the span are skipped and count as zeros.
+// The elements of a lane: contiguous within an access of WIDTH elements, and accesses are a warp apart.
+// Elements past the end of the span are skipped and count as zeros.
 template <int WIDTH> struct lane_elements {
     static constexpr int accesses = LANE_ELEMENTS / WIDTH;
     size_t begin, n;
@@ -251,7 +252,7 @@ enum status step(const struct stream *stream, const struct optimizer_step_args *
 
 // ---- many spans in one launch
 
-// The span that a tile belongs to: the last one whose first tile is not beyond it.
+// The span that contains a tile: the last one whose first tile is not after it.
 __device__ const struct optimizer_span &span_of(const struct optimizer_span *spans, int n, uint64_t tile) {
     int low = 0, high = n - 1;
     while (low < high) {
@@ -272,7 +273,7 @@ __device__ inline bool all_aligned(const struct optimizer_span &span) {
     return bits % 16 == 0;
 }
 
-// Elements [begin, end) of a span whose moments are fp32 or bf16, by the threads of a block.
+// Updates elements [begin, end) of a span with fp32 or bf16 moments, with the threads of a block.
 template <class Rule, class M, int WIDTH>
 __device__ void step_tile(const span_step<Rule, M> &step, size_t begin, size_t end) {
     size_t whole = begin + (end - begin) / WIDTH * WIDTH;
@@ -282,7 +283,7 @@ __device__ void step_tile(const span_step<Rule, M> &step, size_t begin, size_t e
         step.template at<1>(i);
 }
 
-// Blocks of int8 moments, by the warps of a block of threads.
+// Updates blocks of int8 moments, with the warps of a thread block.
 template <class Rule, int WIDTH>
 __device__ void step_tile_blocks(const call &call, size_t begin, size_t end, size_t n) {
     static_assert(OPTIMIZER_TILE % MOMENT_BLOCK == 0, "no block of moments is split");
@@ -343,7 +344,7 @@ enum status launch_spans(const struct stream *stream, const struct optimizer_spa
     return launch("optimizer_spans", stream, kernel, blocks, BLOCK_THREADS, 0, *args);
 }
 
-// ---- the weights of a tensor whose direction was orthogonalized
+// ---- Muon: weights updated with the orthogonalized direction
 
 template <class U> struct muon_span {
     void *param;
@@ -375,7 +376,7 @@ __global__ void __launch_bounds__(SPAN_THREADS) muon_step(const muon_step_args a
                 static_cast<size_t>(gridDim.x) * SPAN_THREADS, args.n);
 }
 
-// ---- the scalars of an update: work of one thread that the host would otherwise wait for
+// ---- the scalar part of an update, on one thread, so that the host need not wait for it
 
 __global__ void decide_update(const update_decide_args args) {
     *args.result = update_decision(&args);

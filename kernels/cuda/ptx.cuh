@@ -1,8 +1,8 @@
 // Instructions without a CUDA C++ name: tensor-core products, the loads that feed them, asynchronous copies
-// from global to shared memory, and stores that stay whole. The only file with inline PTX (sm_80 and later).
-// tests/cudasim/include/kernels/cuda/ptx.cuh gives the simulator the same functions. Lane layouts and rules
-// are those of NVIDIA's "Parallel Thread Execution ISA": mma.m16n8k16 with floating point type, ldmatrix,
-// cp.async.
+// from global to shared memory, and stores that are never split. The only file with inline PTX (sm_80 and
+// later). tests/cudasim/include/kernels/cuda/ptx.cuh implements the same functions for the simulator. Lane
+// layouts and rules are from NVIDIA's "Parallel Thread Execution ISA": mma.m16n8k16 with floating point type,
+// ldmatrix, cp.async.
 //
 // All 32 lanes of a warp execute mma and ldmatrix together (.sync.aligned): never call them in a branch that
 // some lanes do not take, or after some lanes have returned.
@@ -62,9 +62,9 @@ __device__ __forceinline__ uint32_t shared_address(const void *shared) {
 //         those of matrix 1, and so on
 //   r[i]  [out] elements 2 (lane % 4) and 2 (lane % 4) + 1 of row lane / 4 of matrix i; in the transposed
 //         form, of column lane / 4
-// A, row-major: with rows 0-7 and rows 8-15 of columns 0-7, then both of columns 8-15 as the four matrices, r
-// is a fragment of A. B: two matrices, rows 0-7 and 8-15, are one fragment; use the plain form where the
-// elements of a column are contiguous, the transposed form where those of a row are.
+// For A, row-major: pass rows 0-7 and rows 8-15 of columns 0-7, then both for columns 8-15, as the four
+// matrices; r is a fragment of A. For B: two matrices, rows 0-7 and rows 8-15, are one fragment. Use the
+// plain form if the elements of a column are contiguous, the transposed form if those of a row are.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -90,18 +90,18 @@ __device__ __forceinline__ void cp_async_16(void *shared, const void *global, bo
                  : "memory");
 }
 
-// Makes one group of the copies that this thread started since its last commit; the group may be empty.
+// Commits the copies that this thread started since its last commit as one group, which may be empty.
 __device__ __forceinline__ void cp_async_commit() {
     asm volatile("cp.async.commit_group;" : : : "memory");
 }
 
-// Waits until at most the N youngest groups of this thread are still in flight.
+// Waits until at most N groups of this thread, the most recent ones, are still in flight.
 template <int N> __device__ __forceinline__ void cp_async_wait() {
     static_assert(N >= 0, "a number of groups");
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
-// Stores 16 bytes in one access, which the compiler cannot split; `to`, of any memory, is aligned to them.
+// Stores 16 bytes in one access that the compiler cannot split. `to` may be any memory, aligned to 16 bytes.
 __device__ __forceinline__ void store_words(void *to, uint4 words) {
     asm volatile("st.v4.u32 [%0], {%1, %2, %3, %4};"
                  :

@@ -23,7 +23,7 @@ template <int WIDTH, class T> __device__ inline floats<WIDTH> load(const T *from
     return value;
 }
 
-// The same for a type known only at run time.
+// load for a type known only at run time.
 template <int WIDTH> __device__ inline floats<WIDTH> load_as(enum dtype type, const void *from, size_t i) {
     if (type == DTYPE_BF16)
         return load<WIDTH>(static_cast<const bf16 *>(from) + i);
@@ -43,8 +43,8 @@ template <int WIDTH, class T> __device__ inline void store(T *to, const floats<W
     *reinterpret_cast<elements<T, WIDTH> *>(to) = rounded<T>(value);
 }
 
-// The same, in one access whatever the compiler thinks of it. It splits some stores of 16-bit elements, where
-// a branch or other stores are near: eight of two bytes, which took twice the time of a whole one on an H200.
+// A store in one access that the compiler cannot split. It splits some stores of 16-bit elements near a
+// branch or other stores: eight stores of two bytes took twice the time of one whole store on an H200.
 template <int WIDTH, class T> __device__ inline void store_whole(T *to, const floats<WIDTH> &value) {
     if constexpr (WIDTH * sizeof(T) == sizeof(uint4)) {
         const elements<T, WIDTH> stored = rounded<T>(value);
@@ -65,9 +65,9 @@ template <class... T> constexpr int widest_access() {
 }
 
 constexpr int SPAN_THREADS = 256;
-constexpr int SPAN_BLOCKS_PER_PROCESSOR = 32; // four times what fits, so that all processors end together
+constexpr int SPAN_BLOCKS_PER_PROCESSOR = 32; // four times what fits, so that all processors finish together
 
-// One thread's part of [0, n): `first` is its number among `stride` threads.
+// One thread's elements of [0, n). `first` is its number among `stride` threads.
 template <int WIDTH, class Step>
 __device__ inline void walk(const Step &step, size_t first, size_t stride, size_t n) {
     for (size_t i = first; i < n / WIDTH; i += stride)
@@ -89,8 +89,9 @@ static inline int span_blocks(const struct stream *stream, size_t n, int width) 
     return blocks < most ? blocks : most;
 }
 
-// Applies `step` to [0, n), WIDTH elements at a time where `aligned`: all its pointers are aligned to 16
-// bytes. `name` names the launch in errors.
+// Applies `step` to [0, n).
+//   aligned   all its pointers are aligned to 16 bytes; then WIDTH elements at a time
+//   name      names the launch in errors
 template <int WIDTH, class Step>
 enum status over_span(const char *name, const struct stream *stream, const Step &step, size_t n,
                       bool aligned) {

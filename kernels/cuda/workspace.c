@@ -1,4 +1,4 @@
-// Formulas only: nothing here depends on whether there is a GPU.
+// Workspace and launch formulas. Nothing here depends on whether there is a GPU.
 #include "kernels/cuda/workspace.h"
 
 #include <stdlib.h>
@@ -58,7 +58,7 @@ struct norm_division norm_backward_divide(const struct cuda_properties *properti
     return shape;
 }
 
-// Which width a call uses depends on alignment, so this takes the larger of both.
+// Alignment decides which width a call uses, so this returns the larger size.
 static size_t norm_backward_bytes(const struct cuda_properties *properties, int N, int C, int n_sums,
                                   enum dtype type) {
     int packed = 16 / (int)dtype_size(type);
@@ -79,7 +79,7 @@ static size_t rmsnorm_backward_bytes(const struct cuda_properties *properties,
 
 int cuda_rope_backward_blocks(const struct cuda_properties *properties,
                               const struct rope_backward_args *args) {
-    const size_t heads_per_block = CUDA_ROPE_THREADS / CUDA_WARP; // at least
+    const size_t heads_per_block = CUDA_ROPE_THREADS / CUDA_WARP; // minimum
     size_t heads = (size_t)args->B * (size_t)args->T * (size_t)(args->H + args->K);
     return (int)smaller(divided(heads, heads_per_block),
                         smaller((size_t)CUDA_ROPE_BLOCKS * (size_t)properties->n_processors,
@@ -96,7 +96,7 @@ static size_t rope_backward_bytes(const struct cuda_properties *properties,
 // ---- linear
 
 int linear_rows_at_a_time(const struct linear_forward_args *args) {
-    const size_t sums_bytes = 4 << 20; // of sums that one epilogue kernel processes
+    const size_t sums_bytes = 4 << 20; // sums that one epilogue kernel processes
     size_t rows = sums_bytes / (sizeof(float) * (size_t)args->OC);
     if (linear_sums_in_out(args) || rows >= (size_t)args->N)
         return args->N;
@@ -129,7 +129,7 @@ static size_t linear_bytes(struct linear_scratch scratch) {
 
 // ---- all
 
-// The rotations back follow the kernels that need delta.
+// Rotating the gradients back reuses the memory of delta, whose readers have finished by then.
 static size_t attention_backward_bytes(const struct cuda_properties *properties,
                                        const struct attention_backward_args *args) {
     struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
@@ -139,13 +139,13 @@ static size_t attention_backward_bytes(const struct cuda_properties *properties,
     return bytes;
 }
 
-// A strip needs no more than the whole.
+// A product in strips needs no more workspace than the whole product.
 static size_t matrix_product_bytes(const struct cuda_properties *properties,
                                    const struct matrix_product_args *args) {
     return cuda_product_workspace(properties, args->columns, args->rows);
 }
 
-// Two halves: each pass of the sort reads one and writes the other.
+// Two buffers: each pass of the sort reads one and writes the other.
 static size_t sample_bytes(const struct sample_args *args) {
     return 2 * (size_t)args->N * (size_t)args->V * CUDA_CANDIDATE_BYTES;
 }
@@ -180,7 +180,7 @@ size_t cuda_workspace_bytes(const struct cuda_properties *properties, enum opera
 
 // ---- launches
 
-// GELU is fused with 16-bit results only, squared ReLU never; all other epilogues are.
+// GELU is fused with 16-bit results only, squared ReLU never. All other epilogues are fused.
 static bool activation_fuses(enum activation activation, enum dtype result) {
     return activation == ACTIVATION_NONE || (activation == ACTIVATION_GELU && result != DTYPE_F32);
 }
@@ -189,36 +189,35 @@ static int linear_forward_launches(const struct linear_forward_args *args) {
     if (activation_fuses(args->activation, args->out_type))
         return 1;
     if (args->activation == ACTIVATION_RELU_SQUARED && args->pre_activation)
-        return 2;                           // the product into pre_activation, squared ReLU
-    int rows = linear_rows_at_a_time(args); // a product and an epilogue each
+        return 2;                           // the product into pre_activation, then squared ReLU
+    int rows = linear_rows_at_a_time(args); // one product and one epilogue for each
     return 2 * ((args->N + rows - 1) / rows);
 }
 
-// A bias gradient comes with the product for the weight, which writes it; a further kernel adds it to what is
-// there.
-// Without that product, two kernels sum the columns.
+// A product for dweight also computes the bias gradient, but overwrites it; another kernel adds it to earlier
+// gradients. Without that product, two kernels sum the columns.
 static int linear_backward_launches(const struct linear_backward_args *args) {
     int dx = args->dx ? 1 + (args->pre_activation && !activation_fuses(args->activation, args->type)) : 0;
     int dbias = !args->dbias ? 0 : !args->dweight ? 2 : !args->beta_zero && !args->writes_dbias;
     return dx + (args->dweight ? 1 : 0) + dbias;
 }
 
-// Strips, of which all but the last are mirrored; without them one.
+// One launch per strip and one mirroring for all strips but the last. Without strips, one launch.
 static int matrix_product_launches(const struct matrix_product_args *args) {
     const int64_t columns = symmetric_columns(args->columns, args->strip),
                   strips = (args->columns + columns - 1) / columns;
     return (int)(2 * strips - 1);
 }
 
-// Attention's kernels that rotate leave the keys to a launch before.
+// When attention's kernels rotate the queries, a launch before them rotates the keys.
 static int attention_forward_launches(const struct attention_forward_args *args) {
     struct rope_forward_args rotations[ATTENTION_ROPE_CALLS];
     const bool rotates = cuda_attention_rotates(&args->rope, args->kernel, args->type, args->D);
     return 1 + (rotates ? 1 : attention_rope_forward(args, rotations));
 }
 
-// dq; dk and dv. On CUDA cores first dout's product with out. By cuDNN a plan counts as one launch, however
-// many kernels it has.
+// One launch for dq, one for dk and dv. On CUDA cores, delta (dout times out) takes one more, before them. A
+// cuDNN plan counts as one launch, however many kernels it has.
 static int attention_backward_launches(const struct attention_backward_args *args, bool by_cudnn) {
     struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
     const bool rotates = cuda_attention_rotates(&args->rope, args->kernel, args->type, args->D);
@@ -235,7 +234,7 @@ int cuda_launches(enum operation operation, const void *args, bool by_cudnn) {
     case OP_linear_backward:
         return linear_backward_launches(args);
     case OP_matrix_normalize:
-        return 2; // sums of squares; quotients
+        return 2; // sums of squares, then the division
     case OP_matrix_product:
         return matrix_product_launches(args);
     case OP_attention_forward:
@@ -243,18 +242,18 @@ int cuda_launches(enum operation operation, const void *args, bool by_cudnn) {
     case OP_attention_backward:
         return attention_backward_launches(args, by_cudnn);
     case OP_embedding_backward:
-        return 2; // the tokens that occur, with dwpe; dwte
+        return 2; // counting tokens together with dwpe, then dwte
     default:
         return 1;
     }
 }
 
-// ---- a device for planning that needs no GPU, driver, runtime or CUDA in the build: it answers by the
+// ---- a device for planning that needs no GPU, driver, runtime or CUDA in the build: it answers with the
 // formulas above, and refuses everything else
 
-// The largest values of any GPU so far, so that scratch which grows with the GPU is never planned too small.
+// The largest values of any GPU so far, so that scratch that depends on the GPU is never planned too small.
 static const struct cuda_properties largest_gpu = {
-    .n_processors = 192, // of NVIDIA's whole GB202; an H200 has 132
+    .n_processors = 192, // NVIDIA's full GB202; an H200 has 132
     .max_product_workspace = (size_t)32 << 20,
 };
 
@@ -280,7 +279,8 @@ static enum status workspace_bytes(struct device *device, enum operation operati
     return STATUS_OK;
 }
 
-// Those of flash: more than cuDNN's, as the workspace is at least either's.
+// The launches of this project's attention kernels, which exceed cuDNN's. (The planned workspace, too, is the
+// larger of both.)
 static int launches(struct device *device, enum operation operation, const void *args) {
     (void)device;
     return cuda_launches(operation, args, false);
@@ -321,7 +321,7 @@ struct device *cuda_device_plan(void) {
                               .ops = &plan_ops,
                               .place = REGION_DEVICE,
                               .n_threads = 1,
-                              .capability = 90, // where attention=auto takes cuDNN
+                              .capability = 90, // for which attention=auto chooses cuDNN
                               .tensor_core_heads = CUDA_ATTENTION_TENSOR_WIDTH,
                               .memory_new = refuse_memory,
                               .memory_delete = delete_memory,

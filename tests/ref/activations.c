@@ -1,6 +1,6 @@
-// Activations. GELU in its tanh form: with u = sqrt(2 / pi) (x + 0.044715 x^3), (1 + tanh u) / 2 is the
-// logistic function s of 2 u, which keeps its digits where 1 + tanh u cancels: gelu(x) = x s and gelu'(x) = s
-// + x s (1 - s) 2 du/dx.
+// Activations. With u = sqrt(2 / pi) (x + 0.044715 x^3), GELU in its tanh form uses (1 + tanh u) / 2 = s, the
+// logistic function of 2 u, which stays accurate where 1 + tanh u cancels: gelu(x) = x s and gelu'(x) = s + x
+// s (1 - s) 2 du/dx.
 #include <math.h>
 
 #include "tests/ref/ref.h"

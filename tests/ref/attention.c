@@ -15,17 +15,17 @@ static double dot(const void *a, size_t at_a, const void *b, size_t at_b, size_t
     return sum;
 }
 
-// The first position that query t of a sequence sees. own: its own position among the keys.
+// The first position that query t of a sequence sees. own: the query's own position among the keys.
 static size_t first_seen(const int32_t *first, int window, size_t T, size_t b, size_t t, size_t own) {
     size_t of_document = first ? (size_t)first[b * T + t] : 0;
     size_t of_window = window > 0 && own >= (size_t)window ? own - (size_t)window + 1 : 0;
     return of_document > of_window ? of_document : of_window;
 }
 
-// One query of a head and what it sees: positions [first, end) of k and v.
+// One query of a head, and the positions [first, end) of k and v that it sees.
 struct query {
     const void *q, *k, *v;
-    size_t q_at, k_at, v_at, k_stride, v_stride, first, end; // *_at: the head's first element
+    size_t q_at, k_at, v_at, k_stride, v_stride, first, end; // *_at: index of the head's first element
     size_t D;
     enum dtype type;
 };
@@ -34,7 +34,7 @@ static double score(const struct query *a, size_t s) {
     return 1 / sqrt((double)a->D) * dot(a->q, a->q_at, a->k, a->k_at + s * a->k_stride, a->D, a->type);
 }
 
-// Sets `sum` to the weighted sum of v, and returns lse. scores: room for those of positions below a->end.
+// Sets `sum` to the weighted sum of v, and returns lse. scores: scratch for a->end numbers.
 static double query_forward(const struct query *a, double *scores, double *sum) {
     double highest = -HUGE_VAL, total = 0;
     for (size_t s = a->first; s < a->end; s++) {
@@ -89,7 +89,7 @@ enum status ref_attention_forward(struct stream *stream, const struct attention_
     return STATUS_OK;
 }
 
-// The arguments with q and k rotated, in new memory that the caller frees: `rotated`.
+// Replaces q and k by rotated copies in new memory, *rotated, which the caller frees.
 static enum status rotate_rows(struct stream *stream, struct attention_decode_args *a, void **rotated) {
     const size_t queries = (size_t)a->H * (size_t)a->D, keys = (size_t)a->K * (size_t)a->D;
     char *rows = *rotated = malloc((size_t)a->B * (queries + keys) * dtype_size(a->type));
@@ -172,7 +172,7 @@ enum status ref_attention_decode(struct stream *stream, const struct attention_d
     return status;
 }
 
-// Adds one query head's part to the sums of its key-value head, in double, (T, D) each.
+// Adds one query head's contribution to the sums of its key-value head, in double, (T, D) each.
 struct head_gradients {
     double *dq, *dk, *dv;
 };

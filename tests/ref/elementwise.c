@@ -64,7 +64,7 @@ enum status ref_add_spans(struct stream *stream, const struct add_spans_args *a)
     return STATUS_OK;
 }
 
-// The sum of n ranks from `first` on: the left half has the largest power of two below n.
+// The sum of n ranks from `first` on. The left half has the largest power of two below n.
 static double tree(const struct sum_tree_args *a, size_t i, int first, int n, enum dtype sums) {
     int left = 1;
     if (n == 1)

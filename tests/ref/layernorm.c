@@ -16,7 +16,7 @@ enum status ref_layernorm_forward(struct stream *stream, const struct layernorm_
             variance += deviation * deviation / (double)C;
         }
         double rstd = 1 / sqrt(variance + (double)a->epsilon);
-        if (ref_wide(a->type) == DTYPE_F32) { // as stored, from which backward computes `out` again
+        if (ref_wide(a->type) == DTYPE_F32) { // rounded as stored, since backward recomputes `out` from these
             mean = (double)(float)mean;
             rstd = (double)(float)rstd;
         }

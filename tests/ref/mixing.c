@@ -31,7 +31,7 @@ enum status ref_mix_backward(struct stream *stream, const struct mix_backward_ar
     return STATUS_OK;
 }
 
-// What an element is multiplied by: 0, or 1 / (1 - p).
+// The factor of an element: 0, or 1 / (1 - p).
 static double factor(const struct dropout_backward_args *a, size_t n, size_t c) {
     size_t rows = (size_t)a->rows_per_sequence;
     uint64_t row = dropout_row(a->key, a->sequences[n / rows], (uint32_t)(n % rows));

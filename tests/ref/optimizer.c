@@ -1,5 +1,6 @@
-// Optimizer steps, element by element in double, and the decision whether to take one; formulas in
-// kernels/ops.h. Moments are handled a block at a time, since in int8 they share a scale.
+// Optimizer steps, element by element in double, and the decision whether to take one; formulas are in
+// kernels/ops.h. Moments are processed a block at a time, since the elements of a block share a scale in
+// int8.
 #include <math.h>
 
 #include "kernels/matrix.h"
@@ -39,9 +40,8 @@ static double sign(double x) {
     return x > 0 ? 1 : x < 0 ? -1 : x; // zero and NaN
 }
 
-// Returns the new weight (Muon: the direction), from the old one and the unscaled gradient, and updates
-// m and v. correction: 1 -
-// beta^step for both betas.
+// Returns the new weight (Muon: the direction) from the old one and the unscaled gradient, and updates m and
+// v. correction: 1 - beta^step for both betas.
 static double step(const struct optimizer_step_args *a, const double correction[2], double g, double weight,
                    double *m, double *v) {
     if (a->rule == OPTIMIZER_ADAM || a->rule == OPTIMIZER_SGD)
@@ -130,7 +130,7 @@ enum status ref_matrix_normalize(struct stream *stream, const struct matrix_norm
     return STATUS_OK;
 }
 
-// All of it, also where it is symmetric.
+// Computes every element, even of a symmetric product.
 static void multiply_one(const struct matrix_product_args *a) {
     const size_t rows = (size_t)a->rows, columns = (size_t)a->columns, inner = (size_t)a->inner,
                  x_row = a->x_transposed ? 1 : inner, x_column = a->x_transposed ? rows : 1,

@@ -1,5 +1,6 @@
 // The oracle: each operation as plain loops in double, to be read beside its contract in kernels/ops.h.
-// Values are read from the tensors' types and rounded to them one by one; with DTYPE_F64 nothing is rounded.
+// Values are converted from the tensors' types and rounded back to them one by one; with DTYPE_F64 nothing is
+// rounded.
 #ifndef ZERO_TESTS_REF_REF_H
 #define ZERO_TESTS_REF_REF_H
 

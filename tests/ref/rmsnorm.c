@@ -18,7 +18,7 @@ enum status ref_rmsnorm_forward(struct stream *stream, const struct rmsnorm_forw
             squares += x * x / (double)C;
         }
         double rstd = 1 / sqrt(squares + (double)a->epsilon);
-        if (ref_wide(a->type) == DTYPE_F32) // as stored, from which backward computes `out` again
+        if (ref_wide(a->type) == DTYPE_F32) // rounded as stored, since backward recomputes `out` from it
             rstd = (double)(float)rstd;
         for (size_t c = 0; c < C; c++)
             ref_store(a->out, a->type, n * C + c,

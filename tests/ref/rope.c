@@ -1,10 +1,11 @@
-// Rotary position embedding after an optional RMS normalization of each head. Backward turns the gradient
-// back by the same angles; then, with g = (that) weight and xhat = x rstd, dx = rstd (g - xhat mean(g xhat)).
+// Rotary position embedding after an optional RMS normalization of each head. Backward rotates the gradient
+// back by the same angles. Then, with g = (rotated gradient) weight and xhat = x rstd, dx = rstd (g - xhat
+// mean(g xhat)).
 #include <math.h>
 
 #include "tests/ref/ref.h"
 
-// Of a position and a pair: *c and *s.
+// The cosine *c and sine *s of a pair's angle at a position.
 static void angle_at(const void *table, enum dtype type, size_t position, size_t D, size_t i, double *c,
                      double *s) {
     size_t at = (position * (D / 2) + i) * 2;
@@ -28,7 +29,7 @@ static double rstd_of(const struct rope_forward_args *a, size_t at) {
         squares += x * x / a->D;
     }
     double rstd = 1 / sqrt(squares + (double)a->epsilon);
-    return ref_wide(a->type) == DTYPE_F32 ? (double)(float)rstd : rstd; // as stored
+    return ref_wide(a->type) == DTYPE_F32 ? (double)(float)rstd : rstd; // rounded as stored
 }
 
 enum status ref_rope_forward(struct stream *stream, const struct rope_forward_args *a) {
@@ -58,7 +59,7 @@ enum status ref_rope_forward(struct stream *stream, const struct rope_forward_ar
     return STATUS_OK;
 }
 
-// Where a head begins in backward's tensors.
+// A head: where it begins in the tensors of backward.
 struct head {
     size_t dx, dout, x, rstd, position;
     const void *weight;
@@ -77,7 +78,7 @@ static struct head head_at(const struct rope_backward_args *a, size_t row, size_
                          .dweight = is_query ? a->dq_weight : a->dk_weight};
 }
 
-// Elements i and i + D / 2 of dout, turned back: the gradient of the normalized head.
+// Elements i and i + D / 2 of dout, rotated back: the gradient of the normalized head.
 static void turned_back(const struct rope_backward_args *a, const struct head *head, size_t i, double g[2]) {
     size_t D = (size_t)a->D;
     double c, s, low = ref_load(a->dout, a->type, head->dout + i);
@@ -87,7 +88,8 @@ static void turned_back(const struct rope_backward_args *a, const struct head *h
     g[1] = c * high - s * low;
 }
 
-// One head's normalization. dx may be dout: both elements of a pair are read before either is written.
+// Backward of one head's normalization. dx may be dout: both elements of a pair are read before either is
+// written.
 static void norm_backward(const struct rope_backward_args *a, const struct head *head) {
     size_t D = (size_t)a->D;
     double rstd = ref_load(a->rstd, ref_wide(a->type), head->rstd), mean = 0, g[2];

@@ -5,11 +5,11 @@
 
 struct row {
     const struct sample_args *args;
-    size_t begin; // index of its first logit
+    size_t begin; // index of the row's first logit
     double largest;
     bool by_likelihood; // the cumulative sum runs in order of likelihood
     int kept;           // tokens that remain after top_k and top_p
-    uint64_t least;     // weights below count as 0: min_p
+    uint64_t least;     // smaller weights count as 0 (min_p)
 };
 
 static double logit(const struct row *row, int token) {
@@ -26,7 +26,7 @@ static bool likelier(const struct row *row, int a, int b) {
     return logit(row, a) > logit(row, b) || (logit(row, a) == logit(row, b) && a < b);
 }
 
-// The token after `last` in the row's order; -1 as input starts the walk, as output ends it.
+// The token after `last` in the row's order. Pass -1 to start; returns -1 at the end.
 static int next(const struct row *row, int last) {
     int best = -1;
     if (!row->by_likelihood)
@@ -37,8 +37,8 @@ static int next(const struct row *row, int last) {
     return best;
 }
 
-// Adds up the weights of the kept tokens until the sum exceeds the threshold. Returns the token where it
-// does, and its place.
+// Adds the weights of the kept tokens until the sum exceeds the threshold. Returns the token at which it
+// does, and that token's index in *place.
 static int walk_row(const struct row *row, uint64_t threshold, int *place, uint64_t *sum) {
     int token = next(row, -1);
     *sum = 0;

@@ -75,9 +75,9 @@ enum status CPU_OP(relu_squared_backward)(struct stream *stream,
 
 // ---- SwiGLU
 
-// The columns of one row that a span of the (N, F) elements covers, from element `at` of the span on.
+// The columns of one row within a span of the (N, F) elements, from element `at` of the span on.
 struct gated_row {
-    size_t gate, up, out; // indices of the first element: of x, of x, of out
+    size_t gate, up, out; // indices of the first element in x, in x, and in out
     size_t n;
 };
 
@@ -87,8 +87,8 @@ VF_INLINE struct gated_row gated_row_at(size_t at, size_t end, size_t F) {
     return (struct gated_row){row * 2 * F + column, row * 2 * F + F + column, at, left};
 }
 
-// Rows begin in pages of their own, to which hardware prefetching does not follow: fetches the same columns
-// of the next row, which is row_elements away.
+// Prefetches the same columns of the next row, which is row_elements away. Each row begins in another page,
+// and hardware prefetching does not cross pages.
 VF_INLINE void prefetch_next_row(enum dtype type, const void *tensor, size_t index, size_t row_elements) {
     __builtin_prefetch(vf_offset(type, tensor, index + row_elements), 0, 2);
 }
@@ -135,7 +135,7 @@ VF_INLINE void swiglu_backward_step(enum dtype type, const struct swiglu_backwar
     vf up = vf_get_part(type, args->x, row.up + i, lanes);
     vf dout = vf_get_part(type, args->dout, row.out + i, lanes);
     struct silu_terms silu = vf_silu(gate);
-    if (args->out) // as swiglu_step computes it
+    if (args->out) // the same arithmetic as swiglu_step
         vf_put_part(type, args->out, row.out + i, silu.value * up, lanes);
     vf_put_part(type, args->dx, row.gate + i, dout * up * silu.derivative, lanes);
     vf_put_part(type, args->dx, row.up + i, dout * silu.value, lanes);

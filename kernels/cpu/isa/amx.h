@@ -1,6 +1,6 @@
-// Hides AMX: products of pairs of bf16 in tile registers of 16 rows of 16 words (tiles.h). Operands have
-// their layout already: a left one is rows of pairs along the inner dimension, a right one has the pairs of
-// all columns in each row. Sums are fp32, and subnormal numbers count as 0.
+// Wraps AMX: products of pairs of bf16 in tile registers of 16 rows of 16 words (tiles.h). Operands must be
+// packed. A left operand has rows of pairs along the inner dimension; each row of a right operand has the
+// pairs of all columns. Sums are fp32; subnormal numbers count as 0.
 #ifndef ZERO_KERNELS_CPU_ISA_AMX_H
 #define ZERO_KERNELS_CPU_ISA_AMX_H
 
@@ -13,10 +13,10 @@
 #if VF_AMX
 
 #    define AMX_ROWS      16
-#    define AMX_ROW_BYTES (AMX_ROWS * sizeof(float)) // of a row
+#    define AMX_ROW_BYTES (AMX_ROWS * sizeof(float)) // bytes per row
 
-// A thread's tile registers must be configured before products, and released after them: other libraries
-// (oneDNN) configure them too, and the system saves those in use at each context switch.
+// amx_begin configures a thread's tile registers and must precede products; amx_end releases them afterwards.
+// Other libraries (oneDNN) configure them too, and the system saves registers in use at each context switch.
 VF_INLINE void amx_begin(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -27,7 +27,7 @@ VF_INLINE void amx_begin(void) {
         config.row_bytes[i] = AMX_ROW_BYTES;
         config.rows[i] = AMX_ROWS;
     }
-    // gcc's intrinsic tells the compiler of the first 8 bytes that it reads.
+    // gcc's intrinsic declares only the first 8 bytes that it reads.
     __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
 }
@@ -36,12 +36,13 @@ VF_INLINE void amx_end(void) {
     _tile_release();
 }
 
-// Intrinsics that load a tile do not tell the compiler that they read memory.
+// A compiler barrier: intrinsics that load a tile do not declare that they read memory, so the compiler could
+// move earlier stores past them.
 VF_INLINE void finish_stores(void) {
     __asm__ volatile("" ::: "memory");
 }
 
-// Sums of up to 4 vectors of columns: in tile registers 0 to 3. The others hold operands.
+// Starts the sums of up to 4 vectors of columns, in tile registers 0 to 3. The other registers hold operands.
 VF_INLINE void begin_sums(const int n_vectors, const float *c, size_t c_row, bool add) {
     const size_t stride = c_row * sizeof *c;
     if (!add) {
@@ -91,8 +92,8 @@ VF_INLINE void store_sums(const int n_vectors, float *c, size_t c_row) {
         _tile_stored(3, c + 3 * VF_WIDTH, stride);
 }
 
-// AMX_ROWS rows of a left operand, `depth` words of each; zeros follow them. Transposed: from `depth` rows
-// of AMX_ROWS words.
+// Gathers AMX_ROWS rows of a left operand, `depth` words each, padded with zeros. Transposed: from `depth`
+// rows of AMX_ROWS words.
 VF_INLINE void gather_left(const bool transposed, float *to, const float *a, size_t a_row, int depth) {
     vf rows[AMX_ROWS];
     FLAT_LOOP(i, AMX_ROWS) {
@@ -107,8 +108,9 @@ VF_INLINE void gather_left(const bool transposed, float *to, const float *a, siz
     }
 }
 
-// c[m, n] = (add ? c[m, n] : 0) + the sum over words k of a(m, k) * b[k, n], as multiply_tile in tiles.h, for
-// AMX_ROWS rows. Of words that no whole tile register holds, what is past them is not read: it may be NaN.
+// c[m, n] = (add ? c[m, n] : 0) + the sum over words k of a(m, k) * b[k, n] for AMX_ROWS rows, as
+// multiply_tile in tiles.h. A last, partial tile register is loaded without the words past the end, which may
+// be NaN.
 VF_INLINE void amx_multiply(const bool transposed, const int n_vectors, float *c, size_t c_row,
                             const float *a, size_t a_row, const float *b, size_t b_row, int depth, bool add) {
     float left[AMX_ROWS * VF_WIDTH], right[AMX_ROWS * 4 * VF_WIDTH];

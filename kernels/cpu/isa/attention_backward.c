@@ -1,12 +1,13 @@
 // Causal attention, backward (kernels/ops.h: attention_backward). The probabilities of one block of queries
-// and one block of keys are recomputed from the saved lse; then small products (see attention.h) give
+// and one block of keys are recomputed from the saved lse. Small products (tiles.h) then give
 //   dv += p^T dout,  ds = p * (dout v^T - delta),  dk += ds^T q,  dq += ds k,  with delta = row sums of dout
 //   * out.
-// A group is a key-value head and its query heads; dk and dv are sums over these. Keys and values are packed
-// once per group. Each thread takes whole groups. With fewer groups than threads, blocks of dk and dv and
-// blocks of dq are separate tasks: scores are computed twice (seven products instead of five), but no sum
-// over threads is needed. Determinism: both ways and any number of threads give the same bits, as every sum
-// runs over query heads, and for each over blocks, in ascending order.
+// A group is a key-value head with its query heads; dk and dv are sums over the group. Keys and values are
+// packed once per group. Each thread takes whole groups. With fewer groups than threads, blocks of dk and dv
+// and blocks of dq become separate tasks. That computes scores twice (seven products instead of five) but
+// needs no sum over threads.
+// Determinism: both ways and any number of threads give the same bits. Every sum runs over query heads in
+// ascending order and, for each head, over blocks in ascending order.
 #include <math.h>
 #include <stdatomic.h>
 
@@ -29,37 +30,37 @@ struct packed_queries {
     const float *lse;            // (T)
     const int32_t *first;        // (T) the first position of each query's document, or NULL
     int window;
-    size_t index, out_index; // of the head's first element in q, and in out
+    size_t index, out_index; // index of the head's first element in q and in out
 };
 
-// A key-value head, packed likewise.
+// A key-value head, packed in the same way.
 struct packed_keys {
     float *k_right;               // right operand: (words of blocks * BLOCK, padded D)
     float *k_columns, *v_columns; // right operands, transposed, one block after another (words of D, BLOCK)
-    size_t k_index, v_index;      // of the head's first element in k, and in v
+    size_t k_index, v_index;      // index of the head's first element in k and in v
 };
 
-// probabilities and dscores first hold float scores, then words of p and of ds. Float words replace them in
-// place. Pairs of two queries replace the first query's (left operands, transposed); dq needs pairs of two
-// keys, which are stored separately in dscores_left.
+// probabilities and dscores first hold float scores, then words of p and of ds. Float words replace the
+// scores in place. With bf16, pairs of two queries replace the first query's scores (left operands,
+// transposed). dq needs pairs of two keys, which are stored in dscores_left.
 struct block_scratch {
     float *probabilities; // (BLOCK queries, BLOCK keys)
     float *dscores;       // (BLOCK queries, BLOCK keys)
     float *dscores_left;  // (BLOCK queries, words of BLOCK keys); == dscores with float words
-    float *gradients;     // of blocks of keys: dk (BLOCK, padded D) and dv (BLOCK, padded D) of each
+    float *gradients;     // per block of keys: dk (BLOCK, padded D), then dv (BLOCK, padded D)
 };
 
 struct backward_plan {
     int n_threads;
     bool whole_groups;
-    bool pairs; // see attention.h
-    int group;  // query heads of a key-value head
+    bool pairs; // see tiles.h
+    int group;  // query heads per key-value head
     int n_blocks, padded_D;
     float score_scale; // log2 e / sqrt(D)
     size_t queries_floats, keys_floats;
     size_t n_heads_packed, n_groups_packed; // one per thread, or all
-    int n_gradient_blocks; // in a thread's scratch: with whole groups, the sums of all blocks grow head by
-                           // head
+    int n_gradient_blocks; // blocks of dk and dv in a thread's scratch: all of them if it computes whole
+                           // groups, adding one query head after another
     size_t scratch_floats;
 };
 
@@ -98,14 +99,16 @@ size_t CPU_OP(attention_backward_workspace)(const struct device *device,
     struct backward_plan plan = plan_backward(device, args);
     struct rope_backward_args rotations[ATTENTION_ROPE_CALLS];
     size_t bytes = (packed_floats(&plan) + (size_t)plan.n_threads * plan.scratch_floats) * sizeof(float);
-    for (int i = attention_rope_backward(args, rotations) - 1; i >= 0; i--) { // they follow it
+    // rope_backward runs after attention.
+    for (int i = attention_rope_backward(args, rotations) - 1; i >= 0; i--) {
         const size_t own = CPU_OP(rope_backward_workspace)(device, &rotations[i]);
         bytes = own > bytes ? own : bytes;
     }
     return bytes;
 }
 
-// slot: of n_heads_packed; head: of all sequences.
+//   slot   packed head, below n_heads_packed
+//   head   query head, numbered over all sequences
 static struct packed_queries packed_queries_at(const struct stream *stream, const struct backward_plan *plan,
                                                const struct attention_backward_args *args, size_t slot,
                                                size_t head) {
@@ -133,7 +136,8 @@ static struct packed_queries packed_queries_at(const struct stream *stream, cons
     return packed;
 }
 
-// slot: of n_groups_packed; group: of all sequences.
+//   slot    packed key-value head, below n_groups_packed
+//   group   key-value head, numbered over all sequences
 static struct packed_keys packed_keys_at(const struct stream *stream, const struct backward_plan *plan,
                                          const struct attention_backward_args *args, size_t slot,
                                          size_t group) {
@@ -162,7 +166,7 @@ static struct block_scratch scratch_at(const struct stream *stream, const struct
     return scratch;
 }
 
-// dk of block j of keys; its dv follows.
+// dk of key block j; its dv follows.
 static float *gradients_at(const struct backward_plan *plan, struct block_scratch scratch, int j) {
     size_t slot = (size_t)(j % plan->n_gradient_blocks);
     return scratch.gradients + slot * BLOCK * 2 * (size_t)plan->padded_D;
@@ -198,7 +202,7 @@ VF_INLINE float row_product(const enum dtype type, const void *a, const void *b,
     return vf_reduce_add(sum);
 }
 
-// Packs one block of a query head, computes its delta, and clears its dq.
+// Packs one block of a query head, computes the block's delta, and clears its dq.
 VF_INLINE void pack_queries(const enum dtype type, const struct attention_backward_args *args,
                             const struct backward_plan *plan, struct packed_queries to, int block) {
     int D = args->D, padded_D = plan->padded_D, n = rows_of_block(args, block);
@@ -231,16 +235,16 @@ VF_INLINE void pack_keys(const enum dtype type, const struct attention_backward_
     pack_transposed(type, to.v_columns + columns, BLOCK, args->v, v_index, args->v_stride, n, D);
 }
 
-// One query's row during soften_tile. It sees keys [n_hidden, n_visible) of the block, which may be none.
+// One query's row in softmax_tile. The query sees keys [n_hidden, n_visible) of the block, possibly none.
 struct query_row {
     float *scores, *dscores;
     vf lse, delta; // lse: negated and multiplied by log2 e
     int n_hidden, n_visible;
 };
 
-// One vector of one row: p = 2^(score - lse), and ds = p * (dp - delta), where dscores holds dp = dout v^T.
-// Zeros for keys that the query does not see.
-VF_INLINE void soften(const bool masked, struct query_row row, int v, vf scale, vf *p, vf *ds) {
+// One vector of one row: p = 2^(score - lse) and ds = p * (dp - delta), where dscores holds dp = dout v^T.
+// Keys that the query does not see get zeros.
+VF_INLINE void softmax_vector(const bool masked, struct query_row row, int v, vf scale, vf *p, vf *ds) {
     *p = vf_exp2(vf_fma(vf_load(row.scores + v * VF_WIDTH), scale, row.lse));
     *ds = *p * (vf_load(row.dscores + v * VF_WIDTH) - row.delta);
     if (masked && row.n_visible < (v + 1) * VF_WIDTH) {
@@ -253,22 +257,23 @@ VF_INLINE void soften(const bool masked, struct query_row row, int v, vf scale, 
     }
 }
 
-VF_INLINE void soften_row(const bool masked, struct query_row row, int n_vectors, vf scale) {
+VF_INLINE void softmax_row(const bool masked, struct query_row row, int n_vectors, vf scale) {
     for (int v = 0; v < n_vectors; v++) {
         vf p, ds;
-        soften(masked, row, v, scale, &p, &ds);
+        softmax_vector(masked, row, v, scale, &p, &ds);
         vf_store(row.scores + v * VF_WIDTH, p);
         vf_store(row.dscores + v * VF_WIDTH, ds);
     }
 }
 
-// Two rows. Their pairs replace the first row; those of ds are also stored to `left`.
-VF_INLINE void soften_two_rows(const bool masked, const struct query_row rows[2], float *left, int n_vectors,
-                               vf scale) {
+// `softmax_vector` for two rows. Their pairs replace the first row; the pairs of ds are also stored to
+// `left`.
+VF_INLINE void softmax_two_rows(const bool masked, const struct query_row rows[2], float *left, int n_vectors,
+                                vf scale) {
     for (int v = 0; v < n_vectors; v++) {
         vf p[2], ds[2];
         for (int i = 0; i < 2; i++)
-            soften(masked, rows[i], v, scale, &p[i], &ds[i]);
+            softmax_vector(masked, rows[i], v, scale, &p[i], &ds[i]);
         vf_store(rows[0].scores + v * VF_WIDTH, (vf)vu_from_two(p[0], p[1]));
         vf_store(rows[0].dscores + v * VF_WIDTH, (vf)vu_from_two(ds[0], ds[1]));
         vu rounded = vu_from_neighbours(ds[0], ds[1]);
@@ -282,24 +287,26 @@ static int first_seen(struct packed_queries head, int t) {
     return first_in_window(head.first ? head.first[t] : 0, head.window, t);
 }
 
-// Keys of block j that the query at position t does not see, from the start of the block; at most 0: none.
+// The number of keys at the start of block j that the query at position t does not see; 0 or negative: it
+// sees all.
 static int hidden_keys(struct packed_queries head, int t, int j) {
     return first_seen(head, t) - j * BLOCK;
 }
 
-// Whether a query of block i sees a key of block j <= i. The first query sees the most.
+// True if any query of block i sees a key of block j <= i. It suffices to test the first query, which sees
+// the most.
 static bool sees_block(struct packed_queries head, int i, int j) {
     return hidden_keys(head, i * BLOCK, j) < BLOCK;
 }
 
-// Columns of a block of keys that products and softmax work on.
+// The columns of a block of keys that products and softmax process.
 struct tile_columns {
     int begin, end; // whole vectors
 };
 
-// The columns of block j that are computed for rows row .. row + TILE_ROWS of query block i: without those
-// that no row sees, to whole vectors, before the first query's and, on the diagonal, after the last query's.
-// Empty if none sees any.
+// The columns of key block j to compute for rows row .. row + TILE_ROWS of query block i. Leaves out whole
+// vectors that no row sees: those before the first query's keys and, on the diagonal, those after the last
+// query's. Empty if no row sees any key.
 static struct tile_columns columns_of_tile(struct packed_queries head, int i, int j, int row) {
     int hidden = hidden_keys(head, i * BLOCK + row, j);
     return (struct tile_columns){
@@ -308,11 +315,12 @@ static struct tile_columns columns_of_tile(struct packed_queries head, int i, in
     };
 }
 
-// Rows row .. row + TILE_ROWS of query block i, as far as they exist, against columns of key block j.
-//   masked   some of them do not see all of these
-VF_INLINE void soften_tile(const bool pairs, const bool masked, const struct backward_plan *plan,
-                           struct packed_queries head, struct block_scratch scratch, int i, int j, int n,
-                           int row, struct tile_columns columns) {
+// Turns scores into p and ds: rows row .. row + TILE_ROWS of query block i, as far as they exist, against
+// columns of key block j.
+//   masked   some rows do not see all of the columns
+VF_INLINE void softmax_tile(const bool pairs, const bool masked, const struct backward_plan *plan,
+                            struct packed_queries head, struct block_scratch scratch, int i, int j, int n,
+                            int row, struct tile_columns columns) {
     vf scale = vf_set1(plan->score_scale);
     int n_vectors = (columns.end - columns.begin) / VF_WIDTH;
     for (int t = row; t < row + TILE_ROWS && t < n; t += pairs ? 2 : 1) {
@@ -329,18 +337,18 @@ VF_INLINE void soften_tile(const bool pairs, const bool masked, const struct bac
                                                     : BLOCK};
         }
         if (!pairs)
-            soften_row(masked, rows[0], n_vectors, scale);
+            softmax_row(masked, rows[0], n_vectors, scale);
         else if (masked || t + 1 == n)
-            soften_two_rows(true, rows, scratch.dscores_left + (t * BLOCK + columns.begin) / 2, n_vectors,
-                            scale);
+            softmax_two_rows(true, rows, scratch.dscores_left + (t * BLOCK + columns.begin) / 2, n_vectors,
+                             scale);
         else
-            soften_two_rows(false, rows, scratch.dscores_left + (t * BLOCK + columns.begin) / 2, n_vectors,
-                            scale);
+            softmax_two_rows(false, rows, scratch.dscores_left + (t * BLOCK + columns.begin) / 2, n_vectors,
+                             scale);
     }
 }
 
-// Products with p and ds read whole tiles of TILE_ROWS columns: the columns of such a tile before `begin`,
-// where those computed for rows row .. row + TILE_ROWS start, become zeros.
+// Products with p and ds read whole tiles of TILE_ROWS columns. Clears the columns of such a tile before
+// `begin`, the first column computed for rows row .. row + TILE_ROWS.
 static void clear_columns_before(struct block_scratch scratch, int row, int begin) {
     size_t bytes = (size_t)(begin % TILE_ROWS) * sizeof(float);
     for (int t = row; t < row + TILE_ROWS && bytes > 0; t++) {
@@ -363,24 +371,24 @@ static void make_scores(const struct attention_backward_args *args, const struct
         const struct tile_columns columns = columns_of_tile(head, i, j, row);
         const int n_vectors = (columns.end - columns.begin) / VF_WIDTH, at = row * BLOCK + columns.begin;
         if (n_vectors <= 0)
-            break; // later queries do not see more of the block
+            break; // later queries see no more of the block
         multiply_rows(pairs, scratch.probabilities + at, BLOCK, q + row * padded_D, (size_t)padded_D,
                       k + columns.begin, BLOCK, n_vectors, depth, false);
         multiply_rows(pairs, scratch.dscores + at, BLOCK, dout + row * padded_D, (size_t)padded_D,
                       v + columns.begin, BLOCK, n_vectors, depth, false);
         const int last = i * BLOCK + (row + TILE_ROWS < n ? row + TILE_ROWS : n) - 1;
         if (i == j || hidden_keys(head, last, j) > 0)
-            soften_tile(pairs, true, plan, head, scratch, i, j, n, row, columns);
+            softmax_tile(pairs, true, plan, head, scratch, i, j, n, row, columns);
         else if (pairs)
-            soften_tile(true, false, plan, head, scratch, i, j, n, row, all);
+            softmax_tile(true, false, plan, head, scratch, i, j, n, row, all);
         else
-            soften_tile(false, false, plan, head, scratch, i, j, n, row, all);
+            softmax_tile(false, false, plan, head, scratch, i, j, n, row, all);
         clear_columns_before(scratch, row, columns.begin);
     }
 }
 
-// dk or dv of one block of keys += (ds or p)^T times (q or dout) of query block i: of the queries from the
-// first that may see a key (on the diagonal, the key's own) to the last that sees one of its tile.
+// dk or dv of one block of keys += (ds or p)^T times (q or dout) of query block i. Sums over queries from the
+// first that may see a key of the tile (on the diagonal, the key's own) to the last that does.
 static void add_key_gradient(const struct attention_backward_args *args, const struct backward_plan *plan,
                              struct packed_queries head, float *gradient, const float *weights,
                              const float *right, int i, int j) {
@@ -442,7 +450,7 @@ static void clear_key_gradients(const struct backward_plan *plan, float *dk) {
     memset(dk, 0, BLOCK * 2 * (size_t)plan->padded_D * sizeof *dk); // dv follows it
 }
 
-// Adds what a query head contributes to dk and dv of key block j; with with_dq also to its every dq.
+// Adds a query head's contribution to dk and dv of key block j. with_dq: also to all of its dq.
 static void add_head(const struct attention_backward_args *args, const struct backward_plan *plan,
                      struct packed_queries head, struct packed_keys keys, struct block_scratch scratch,
                      float *dk, int j, bool with_dq) {
@@ -456,7 +464,7 @@ static void add_head(const struct attention_backward_args *args, const struct ba
     }
 }
 
-// A whole group, with the packed heads of `slot`.
+// dq, dk and dv of a whole group, in the packed heads of `slot`.
 VF_INLINE void backward_group(const enum dtype type, const struct stream *stream,
                               const struct attention_backward_args *args, const struct backward_plan *plan,
                               size_t slot, size_t group, struct block_scratch scratch) {
@@ -481,7 +489,7 @@ VF_INLINE void backward_group(const enum dtype type, const struct stream *stream
     }
 }
 
-// dk and dv of block j, where all heads are packed.
+// dk and dv of key block j, after all heads have been packed.
 VF_INLINE void backward_key_block(const enum dtype type, const struct stream *stream,
                                   const struct attention_backward_args *args,
                                   const struct backward_plan *plan, size_t group,
@@ -494,7 +502,7 @@ VF_INLINE void backward_key_block(const enum dtype type, const struct stream *st
     store_key_gradients(type, args, plan, keys, scratch.gradients, j);
 }
 
-// dq of block i, where all heads are packed.
+// dq of query block i, after all heads have been packed.
 VF_INLINE void backward_query_block(const enum dtype type, const struct stream *stream,
                                     const struct attention_backward_args *args,
                                     const struct backward_plan *plan, size_t head_index,
@@ -516,7 +524,7 @@ struct backward_call {
     const struct attention_backward_args *args;
     struct backward_plan plan;
     size_t n_groups, n_heads; // of all sequences
-    atomic_size_t *next;      // task
+    atomic_size_t *next;      // next task to take
 };
 
 static void groups_part(const void *context, int part, int n_parts) {
@@ -530,7 +538,7 @@ static void groups_part(const void *context, int part, int n_parts) {
     amx_end();
 }
 
-// Blocks of all query heads, then of all key-value heads.
+// Packs blocks of all query heads, then of all key-value heads.
 static void pack_part(const void *context, int part, int n_parts) {
     const struct backward_call *call = context;
     const struct backward_plan *plan = &call->plan;
@@ -549,8 +557,8 @@ static void pack_part(const void *context, int part, int n_parts) {
     }
 }
 
-// Largest tasks first, so that the threads finish together: the first keys are seen by the most queries, and
-// by those of a whole group; the last queries see the most keys.
+// Largest tasks first, so that the threads finish together. The first keys are seen by the most queries, and
+// are summed over a whole group. The last queries see the most keys.
 static void blocks_part(const void *context, int part, int n_parts) {
     (void)n_parts;
     const struct backward_call *call = context;

@@ -9,15 +9,15 @@
 struct decode_call {
     const struct stream *stream;
     const struct attention_decode_args *args;
-    int group, n_parts;    // query heads that share a key-value head; tasks that they are divided into
-    size_t scratch_floats; // of a thread: struct scratch
-    atomic_size_t *next;   // task
+    int group, n_parts;    // query heads per key-value head; tasks per key-value head
+    size_t scratch_floats; // per thread, for struct scratch
+    atomic_size_t *next;   // next task to take
 };
 
-// A thread's scratch. Only the first is there without rotation.
+// A thread's scratch. Without rotation it has `attention` only.
 struct scratch {
     float *attention; // of attend_single_query
-    void *queries;    // rotated: (heads of a part, D) type
+    void *queries;    // rotated queries: (heads of a task, D) type
 };
 
 static struct scratch scratch_at(float *memory, const struct attention_decode_args *args, int n_heads) {
@@ -47,7 +47,7 @@ size_t CPU_OP(attention_decode_workspace)(const struct device *device,
     return (size_t)n_threads * call.scratch_floats * sizeof(float);
 }
 
-// Normalizes and rotates the new row of some heads that follow each other.
+// Normalizes and rotates the new rows of consecutive heads.
 static void rotate(const struct attention_decode_args *args, size_t b, const void *x, size_t x_at,
                    const void *weight, int n_heads, void *out) {
     const size_t size = dtype_size(args->type);
@@ -109,7 +109,7 @@ static void decode_heads(const struct decode_call *call, size_t b, size_t g, str
     CPU_OP(attend_single_query)(&query, args->type, scratch->attention);
 }
 
-// Long and short sequences, as they come.
+// Threads take one task at a time, since sequences differ in length.
 static void decode_part(const void *context, int part, int n_threads) {
     (void)n_threads;
     const struct decode_call *call = context;
@@ -131,7 +131,8 @@ enum status CPU_OP(attention_decode)(struct stream *stream, const struct attenti
     struct decode_call call = plan_decode(stream->device, args, &n_threads);
     call.stream = stream;
     call.next = &next;
-    // Tasks that share a key-value head all read its new position. There are few such heads then.
+    // Tasks that share a key-value head all read its new position, so it is appended up front. There are few
+    // such heads.
     for (size_t i = 0; call.n_parts > 1 && i < (size_t)args->B * (size_t)args->K; i++)
         append(args, i / (size_t)args->K, i % (size_t)args->K);
     parallel_run(n_threads, decode_part, &call);

@@ -1,9 +1,9 @@
-// Causal attention, forward (kernels/ops.h: attention_forward), with an online softmax: a block of queries
-// visits one block of keys after another and keeps each row's maximum and running sum, so that a whole row of
-// scores is never stored. Keys and values are packed once per key-value head, for all query heads of its
-// group; attention.h has the arithmetic. Softmax uses powers of two, with log2 e folded into the scale of the
-// scores. A few queries against a key-value cache skip the packing and read keys and values in place
-// (single_query.h).
+// Causal attention, forward (kernels/ops.h: attention_forward), with an online softmax. A block of queries
+// visits one block of keys after another and keeps each row's maximum and running sum, so a whole row of
+// scores is never stored.
+// Keys and values are packed once per key-value head, for all its query heads (tiles.h has the products).
+// Softmax uses powers of two, with log2 e folded into the scale of the scores. Few queries against a
+// key-value cache skip the packing and read keys and values in place (single_query.h).
 #include <math.h>
 #include <stdatomic.h>
 
@@ -12,19 +12,19 @@
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/isa/single_query.h"
 
-// A block of keys and values stays in the first cache levels while the queries of a block pass over it. Each
-// block loads and stores a tile of the output once more; products of pairs, which are faster than that and
-// read half as much, repay longer blocks.
+// A block of keys and values should stay in the first cache levels while the queries of a block pass over it.
+// On the other hand, each block loads and stores a tile of the output once more. Products of pairs are faster
+// than that and read half as much, so longer blocks pay off.
 #define QUERY_BLOCK     (16 * TILE_ROWS)
 #define KEY_BLOCK       64
 #define PAIRS_KEY_BLOCK 192
 #define FEW_QUERIES     4
-#define MAXIMUM_SLACK   11.0f // exponent of 2; sums stay far from overflow
+#define MAXIMUM_SLACK   11.0f // exponent of 2, small enough that sums stay far from overflow
 
 #define LOG2_E 1.4426950408889634
 #define LN_2   0.6931471805599453
 
-// One key-value head's keys, one block after another, each (words of D, key_block); and its values, (words of
+// One packed key-value head. Keys: one block after another, (words of D, key_block) each. Values: (words of
 // S, padded D).
 struct packed_keys {
     float *keys, *values;
@@ -39,16 +39,15 @@ struct query_scratch {
     float *scores;  // (TILE_ROWS, key_block)
 };
 
-// How a call is divided. Each thread takes whole groups (a key-value head and its query heads) where those
-// divide evenly enough. Otherwise all key-value heads are packed first, and the threads share the blocks of
-// queries.
+// How a call is divided. Each thread takes whole groups (a key-value head and its query heads) if they divide
+// evenly enough. Otherwise all key-value heads are packed first, and the threads share the blocks of queries.
 struct forward_plan {
     int n_threads;
     bool whole_groups;
-    bool pairs;    // see attention.h
-    int group;     // query heads of a key-value head
-    int n_parts;   // few queries: tasks that a group is divided into
-    int key_block; // keys in a block
+    bool pairs;    // see tiles.h
+    int group;     // query heads per key-value head
+    int n_parts;   // with few queries: tasks per group
+    int key_block; // keys per block
     int n_key_blocks, n_query_blocks;
     int padded_D;
     float score_scale;                  // log2 e / sqrt(D)
@@ -114,7 +113,8 @@ static float *part_scratch(const struct stream *stream, const struct forward_pla
            (size_t)part * plan->scratch_floats;
 }
 
-// The first position that query t of sequence b sees. Queries past the last one pad a tile.
+// The first position that query t of sequence b sees. Queries past the last one, which pad a tile, get the
+// last one's.
 static int first_seen(const struct attention_forward_args *args, size_t b, int t) {
     int at = t < args->T ? t : args->T - 1, own = args->S - args->T + at;
     return first_in_window(args->first ? args->first[b * (size_t)args->T + (size_t)at] : 0, args->window,
@@ -142,7 +142,8 @@ VF_INLINE void pack_key_block(const enum dtype type, const struct attention_forw
                args->D);
 }
 
-// The vectors of a row of scores that its query sees whole: those before and after are masked, lane by lane.
+// The vectors of a row of scores that its query sees entirely. Vectors before and after are masked lane by
+// lane.
 struct open_vectors {
     int begin, end;
 };
@@ -154,8 +155,8 @@ VF_INLINE struct open_vectors open_vectors_of(const bool masked, int n_vectors, 
                                  n_visible > 0 ? n_visible / VF_WIDTH : 0};
 }
 
-// The largest of one row's unscaled scores, for keys [n_hidden, n_visible); minus infinity if there are none.
-// Scores of other keys become minus infinity.
+// Returns the maximum of one row's unscaled scores over keys [n_hidden, n_visible); minus infinity if there
+// are none. Sets the scores of other keys to minus infinity.
 VF_INLINE float mask_row(const bool masked, float *scores, int n_vectors, int n_hidden, int n_visible) {
     const struct open_vectors open = open_vectors_of(masked, n_vectors, n_hidden, n_visible);
     vf top = vf_set1(-INFINITY);
@@ -172,11 +173,11 @@ VF_INLINE float mask_row(const bool masked, float *scores, int n_vectors, int n_
 }
 
 // Turns one row's unscaled scores, whose maximum is `top`, into 2^(score - maximum); with pairs, into half
-// the space. The previous blocks' maximum is kept as long as it is at most MAXIMUM_SLACK too low: then
-// nothing is rescaled, and thanks to branch prediction nothing waits for this block's maximum. Otherwise the
-// row's sums are rescaled to the new maximum.
-VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
-                          float *scores, int n_vectors, float top, float *maximum, float *sum, float *out) {
+// the space. The maximum of previous blocks is kept if it is at most MAXIMUM_SLACK too low. Then nothing is
+// rescaled and, thanks to branch prediction, nothing waits for this block's maximum. Otherwise the row's sums
+// are rescaled to the new maximum.
+VF_INLINE void softmax_row(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
+                           float *scores, int n_vectors, float top, float *maximum, float *sum, float *out) {
     const vf scale = vf_set1(plan->score_scale);
     const float new_maximum = top * plan->score_scale;
     if (first) {
@@ -189,7 +190,7 @@ VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const
         for (int d = 0; d < plan->padded_D; d += VF_WIDTH)
             vf_store(out + d, vf_load(out + d) * shrink);
     }
-    // A row that has seen no key yet has only scores of minus infinity, whose power is 0 for any reference.
+    // A row that has seen no key yet has only scores of minus infinity, which become 0 with any reference.
     vf total = vf_load(sum), reference = vf_set1(masked && *maximum == -INFINITY ? 0.0f : -*maximum);
     for (int v = 0; v < n_vectors; v += pairs ? 2 : 1) {
         vf p = vf_exp2(vf_fma(vf_load(scores + v * VF_WIDTH), scale, reference));
@@ -207,24 +208,25 @@ VF_INLINE void soften_row(const bool pairs, const bool masked, bool first, const
     vf_store(sum, total);
 }
 
-// The maxima of all rows come first, so that no row waits for its own.
-VF_INLINE void soften_tile(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
-                           struct query_scratch scratch, int row, int n_vectors, const int *n_hidden,
-                           int n_visible) {
+// Computes the maxima of all rows first, so that no row waits for its own.
+VF_INLINE void softmax_tile(const bool pairs, const bool masked, bool first, const struct forward_plan *plan,
+                            struct query_scratch scratch, int row, int n_vectors, const int *n_hidden,
+                            int n_visible) {
     float tops[TILE_ROWS];
     for (int i = 0; i < TILE_ROWS; i++)
         tops[i] = mask_row(masked, scratch.scores + i * plan->key_block, n_vectors,
                            n_hidden ? n_hidden[i] : 0, n_visible + i);
     for (int i = 0; i < TILE_ROWS; i++)
-        soften_row(pairs, masked, first, plan, scratch.scores + i * plan->key_block, n_vectors, tops[i],
-                   scratch.maxima + row + i, scratch.sums + (row + i) * VF_WIDTH,
-                   scratch.out + (row + i) * plan->padded_D);
+        softmax_row(pairs, masked, first, plan, scratch.scores + i * plan->key_block, n_vectors, tops[i],
+                    scratch.maxima + row + i, scratch.sums + (row + i) * VF_WIDTH,
+                    scratch.out + (row + i) * plan->padded_D);
 }
 
-// TILE_ROWS queries from `row` of the block, against one block of keys (`first`: the first one). The first
-// query sees n_visible of the keys (possibly 0 or negative), each further query one more.
-//   n_hidden   (TILE_ROWS) or NULL: how many of these, from the start of the block, each query does not see,
-//              the first query the fewest. Whole vectors that none sees are skipped.
+// Attends from TILE_ROWS queries, from `row` of the block on, to one block of keys (`first`: the first
+// block). The first query sees n_visible of the keys (possibly 0 or negative); each further query sees one
+// more.
+//   n_hidden   (TILE_ROWS) or NULL: how many keys at the start of the block each query does not see, in
+//     ascending order. Whole vectors that no query sees are skipped.
 static void attend_tile(const struct forward_plan *plan, struct query_scratch scratch, int D, int row,
                         const float *keys, const float *values, int *n_hidden, int n_visible, bool first) {
     bool pairs = VF_PAIRS && plan->pairs;
@@ -243,21 +245,22 @@ static void attend_tile(const struct forward_plan *plan, struct query_scratch sc
     multiply_rows(pairs, scratch.scores, (size_t)key_block, scratch.queries + row * padded_D,
                   (size_t)padded_D, keys, (size_t)key_block, n_vectors, words_of(pairs, D), false);
     if (n_visible < key_block || n_hidden)
-        soften_tile(pairs, true, first, plan, scratch, row, n_vectors, n_hidden, n_visible);
+        softmax_tile(pairs, true, first, plan, scratch, row, n_vectors, n_hidden, n_visible);
     else if (pairs)
-        soften_tile(true, false, first, plan, scratch, row, PAIRS_KEY_BLOCK / VF_WIDTH, NULL, 0);
+        softmax_tile(true, false, first, plan, scratch, row, PAIRS_KEY_BLOCK / VF_WIDTH, NULL, 0);
     else
-        soften_tile(false, false, first, plan, scratch, row, KEY_BLOCK / VF_WIDTH, NULL, 0);
+        softmax_tile(false, false, first, plan, scratch, row, KEY_BLOCK / VF_WIDTH, NULL, 0);
     multiply_rows(pairs, scratch.out + row * padded_D, (size_t)padded_D, scratch.scores, (size_t)key_block,
                   values, (size_t)padded_D, padded_D / VF_WIDTH, words_of(pairs, depth), !first);
 }
 
-// Of the keys from `key` on, those that each query of a tile does not see: NULL if all see the first one.
+// Counts the keys from `key` on that each query of a tile does not see. NULL if all queries see the key at
+// `key`.
 static int *count_hidden(const struct attention_forward_args *args, size_t b, int query, int key,
                          int n_hidden[TILE_ROWS]) {
     for (int i = 0; i < TILE_ROWS; i++)
         n_hidden[i] = first_seen(args, b, query + i) - key;
-    return n_hidden[TILE_ROWS - 1] > 0 ? n_hidden : NULL; // of the last query the most
+    return n_hidden[TILE_ROWS - 1] > 0 ? n_hidden : NULL; // the last query has the most
 }
 
 VF_INLINE void attend_query_block(const enum dtype type, const struct attention_forward_args *args,
@@ -304,7 +307,7 @@ struct forward_call {
     const struct attention_forward_args *args;
     struct forward_plan plan;
     size_t n_groups;     // key-value heads of all sequences
-    atomic_size_t *next; // task
+    atomic_size_t *next; // next task to take
 };
 
 static void groups_part(const void *context, int part, int n_parts) {
@@ -374,7 +377,7 @@ static void pack_part(const void *context, int part, int n_parts) {
     }
 }
 
-// The last blocks of queries see the most keys. Largest first, so that the threads finish together.
+// Largest tasks first, so that the threads finish together: the last blocks of queries see the most keys.
 static void query_blocks_part(const void *context, int part, int n_parts) {
     (void)n_parts;
     const struct forward_call *call = context;

@@ -1,16 +1,16 @@
-// Sums by channel over the rows that threads share, on two levels: blocks of rows into a thread's total, and
-// the totals in thread order. Rounding errors grow slowly, and the order is fixed. For the gradients of
-// norms' weights. A thread's memory has its totals first, then the sums of the current block, each
-// channel_sums_padded(channels) floats.
+// Per-channel sums over rows that are divided among threads, for the gradients of norm weights. Two levels
+// keep rounding errors small: blocks of rows are added to a thread's totals, and the totals are added in
+// thread order. The order is fixed. A thread's memory holds its totals, then the sums of its current block,
+// channel_sums_padded(channels) floats each.
 #ifndef ZERO_KERNELS_CPU_ISA_CHANNEL_SUMS_H
 #define ZERO_KERNELS_CPU_ISA_CHANNEL_SUMS_H
 
 #include "base/parallel.h"
 #include "kernels/cpu/simd.h"
 
-#define CHANNEL_SUMS_ROWS 64 // per block
+#define CHANNEL_SUMS_ROWS 64 // rows per block
 
-// Whole cache lines, with room for the last whole vector.
+// Floats per array: whole cache lines, with room for the last whole vector.
 VF_INLINE size_t channel_sums_padded(size_t channels) {
     return (channels + 63) / 64 * 64;
 }
@@ -23,7 +23,7 @@ VF_INLINE void channel_sums_flush(float *total, float *block, size_t n) {
     }
 }
 
-// Adds the threads' totals, `stride` floats apart, to channels of the gradient.
+// Adds the threads' totals, which are `stride` floats apart, to the gradient.
 VF_INLINE void channel_sums_add(float *gradient, bool beta_zero, const float *totals, size_t stride,
                                 int n_threads, struct parallel_span channels) {
     for (size_t c = channels.begin; c < channels.end; c++) {

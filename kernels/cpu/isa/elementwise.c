@@ -1,5 +1,5 @@
-// Operations on flat spans, and the column sums of linear_backward. All are bound by memory bandwidth, and
-// all sum in an order that does not depend on the number of threads.
+// Operations on flat spans, and the column sums of linear_backward. All are bound by memory bandwidth. The
+// order of sums does not depend on the number of threads.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/matrix.h"
@@ -8,8 +8,8 @@
 
 // ---- sum_squares
 
-// Prefetches two rows of lanes ahead, a group of lanes at a time, into the second-level cache (the first is
-// full of sums and rows). That reaches the speed of a plain read; hardware prefetching alone reaches two
+// Prefetches two rows of lanes ahead into the second-level cache, a few lanes at a time (sums and rows fill
+// the first-level cache). That reaches the speed of a plain read; hardware prefetching alone reaches two
 // thirds of it.
 #define ROWS        2
 #define GROUP_LANES 64
@@ -120,7 +120,7 @@ VF_INLINE void add_diagonal(enum dtype type, const struct matrix_add_diagonal_ar
         }
 }
 
-// By one thread: a few elements.
+// Runs on one thread, as there are few elements.
 enum status CPU_OP(matrix_add_diagonal)(struct stream *stream, const struct matrix_add_diagonal_args *args) {
     (void)stream;
     VF_DISPATCH(args->type, add_diagonal, args);
@@ -251,12 +251,12 @@ enum status CPU_OP(add_spans)(struct stream *stream, const struct add_spans_args
 
 // ---- sums along a tree
 
-#define TREE_LEVELS 16  // of the binary number SUM_TREE_MOST
+#define TREE_LEVELS 16  // bits of SUM_TREE_MOST
 #define TREE_BLOCK  512 // elements whose partial sums stay in the cache
 
-// Partial sums of complete subtrees, as the bits of a binary counter: after r ranks, bit k of r is set where
-// held[k] is the sum of 2^k consecutive ranks. The last rank is added to all that are held, from the smallest
-// on, and only then is `out` written, which may be a contribution.
+// Partial sums of complete subtrees, organized as a binary counter. After r ranks, held[k] is the sum of 2^k
+// consecutive ranks if bit k of r is set. The last rank is added to all held sums, smallest subtree first.
+// Only then is `out` written, since it may be one of the inputs.
 static void sum_tree_block(const struct sum_tree_args *args, size_t at, size_t n) {
     float sums[TREE_LEVELS + 1][TREE_BLOCK];
     const float *held[TREE_LEVELS];
@@ -297,7 +297,7 @@ enum status CPU_OP(sum_tree)(struct stream *stream, const struct sum_tree_args *
     return STATUS_OK;
 }
 
-// ---- column sums: the bias's gradient
+// ---- column sums: the gradient of the bias
 
 #define TILE_ROWS    64 // rows that stay in the cache while their columns are summed
 #define TILE_VECTORS 4  // vectors of columns that are summed at a time

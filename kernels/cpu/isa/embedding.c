@@ -1,10 +1,10 @@
-// Token and position embeddings. Forward divides the rows among threads. Backward divides the channels: each
-// thread adds to its own columns of every row in order of (b, t), so the bits do not depend on the number of
-// threads, without atomics.
+// Token and position embeddings. Forward divides the rows among threads; backward divides the channels. Each
+// thread adds to its own columns of every row, in order of (b, t). So the bits do not depend on the number of
+// threads, and no atomics are needed.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 
-#define CHANNEL_GRAIN 16 // a cache line of fp32: threads never share one
+#define CHANNEL_GRAIN 16 // a cache line of fp32, so that threads never share one
 
 VF_INLINE void forward_step(enum dtype type, const struct embedding_forward_args *args, size_t token,
                             size_t position, size_t row, size_t i, int lanes) {

@@ -1,5 +1,5 @@
-// Layer normalization, a row at a time. Statistics take two passes over a row, the second from the cache;
-// never E[x^2] - E[x]^2, which cancels.
+// Layer normalization, one row at a time. Mean and variance take two passes over a row, the second from the
+// cache. E[x^2] - E[x]^2 is not used because it cancels.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
@@ -95,7 +95,7 @@ VF_INLINE void write_dx(enum dtype type, const struct layernorm_backward_args *a
     vf dx = vf_fnma(x, vf_set1(dot_mean[1]), dnormal - dot_mean[0]);
     vf residual = args->dresidual ? vf_get_part(type, args->dresidual, row + i, lanes) : vf_zero();
     vf_put_part(type, args->dx, row + i, vf_fma(dx, vf_set1(rstd), residual), lanes);
-    if (args->out) { // as `normalise` computes it
+    if (args->out) { // the same arithmetic as `normalise`
         vf weight = vf_get_part(type, args->weight, i, lanes), bias = vf_get_part(type, args->bias, i, lanes);
         vf_put_part(type, args->out, row + i, vf_fma(x, weight, bias), lanes);
     }
@@ -122,7 +122,7 @@ VF_INLINE void backward_row(enum dtype type, const struct layernorm_backward_arg
         write_dx(type, args, block, row, i, (int)(C - i), mean, rstd, dot_mean);
 }
 
-// The workspace of each thread: its totals of dweight and dbias, then those of the current block.
+// A thread's workspace holds its totals of dweight and dbias, then the sums of the current block.
 VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_args *args,
                              struct parallel_span rows, float *workspace) {
     size_t padded = channel_sums_padded((size_t)args->C);

@@ -1,14 +1,15 @@
-// What matrix products do on vectors, for kernels/cpu/matmul.c: before and after oneDNN's, while a tile is in
-// the cache, upcasting of operands that are multiplied in fp32, and the epilogue (bias, residual, an
-// activation or its gradient, rounding); and whole products on AMX.
+// Vector code of matrix products, for kernels/cpu/matmul.c. Around a oneDNN product, while a tile is in the
+// cache: upcasting of operands that are multiplied in fp32, and the epilogue (bias, residual, an activation
+// or its gradient, rounding). On AMX: whole products.
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/tiles.h"
 
-// ---- the epilogue, a row at a time (struct linear_epilogue_args)
+// ---- the epilogue, one row at a time (struct linear_epilogue_args)
 
-// Elements [i, i + lanes) of a row, before the activation. `row`: index of its first element in out and in
-// the tensors with its stride. Explicit FMAs, so that the bits are the same wherever this is inlined.
+// Elements [i, i + lanes) of a row, before the activation. Explicit FMAs make the bits the same wherever this
+// is inlined.
+//   row   index of the row's first element in out and in the tensors with its stride
 VF_INLINE vf epilogue_sum(enum dtype type, const struct linear_epilogue_args *args, const float *c,
                           size_t row, size_t i, int lanes) {
     vf v = vf_get_part(DTYPE_F32, c, i, lanes) * args->alpha;
@@ -83,33 +84,32 @@ void CPU_OP(linear_epilogue)(const struct linear_epilogue_args *args) {
 
 #if VF_AMX
 
-// Large products of bf16 on AMX, on one thread (struct amx_product_args). oneDNN 2.6 multiplies the shapes of
-// linear layers at a fifth of AMX's rate, and this at a third (benchmarks/cpu.md).
-// - 2 x 2 tile registers hold the sums of a block of PANEL x PANEL; panels of both operands are packed for
-//   them.
-// - Of a left panel at most PANEL_WORDS are multiplied at a time, which stay in the first-level cache while
-//   right panels come from the second.
-// - Each element is one chain of additions in the order of the inner dimension. So its bits depend neither on
-//   the sizes of tiles nor on which thread computes it.
-// - AMX is busy for longer than it takes to issue their instructions, but few of these are issued
-//   ahead: vector instructions between them cost little if they are spread evenly, and all that they take if
-//   not. So the next left panel is packed, and the epilogue of the block before applied, in small steps
-//   beside the products.
+// Large bf16 products on AMX, on one thread (struct amx_product_args). On the shapes of linear layers, oneDNN
+// 2.6 reaches a fifth of AMX's rate, and this code a third (benchmarks/cpu.md).
+// - 2 x 2 tile registers hold the sums of a PANEL x PANEL block. Both operands are packed into panels.
+// - At most PANEL_WORDS of a left panel are multiplied at a time. They stay in the first-level cache while
+//   right panels come from the second-level cache.
+// - Each element is one chain of additions in the order of the inner dimension. Its bits depend neither on
+//   tile sizes nor on which thread computes it.
+// - An AMX instruction runs for longer than it takes to issue, but few are issued ahead. Vector instructions
+//   between them cost little if they are spread evenly, and their full time if not. So the next left panel is
+//   packed, and the epilogue of the previous block applied, in small steps between the products.
 
 #    define PANEL_WORDS 128
-#    define LINE_FLOATS 16 // of a cache line
+#    define LINE_FLOATS 16 // floats per cache line
 
-// ---- operands, packed into panels: PANEL rows of the left one, PANEL columns of the right one, in pairs of
-// bf16 along the inner dimension (amx.h). A word is a pair.
+// ---- operands, packed into panels: PANEL rows of the left operand, PANEL columns of the right one. A word
+// is a pair of bf16, adjacent along the inner dimension (amx.h).
 
 #    define PANEL AMX_PRODUCT_GRAIN
 
-// Words of a packed row of `n` numbers: whole tile registers, with zeros past n.
+// Words in a packed row of `n` numbers: whole tile registers, with zeros past n.
 static inline size_t padded_words(int64_t n) {
     return round_up_to((size_t)words_of(true, (int)n), AMX_ROWS);
 }
 
-// Rows of the left operand are one register further apart, as multiples of 4 KiB share few cache sets.
+// Words between rows of the left operand: one register more than needed, as multiples of 4 KiB share few
+// cache sets.
 static inline size_t left_row(int64_t k) {
     return padded_words(k) + AMX_ROWS;
 }
@@ -118,7 +118,7 @@ static inline size_t panels_of(int64_t n) {
     return ((size_t)n + PANEL - 1) / PANEL;
 }
 
-// Rows or columns in a panel.
+// Rows or columns that panel number `panel` has.
 static inline int part_of_panel(int64_t n, size_t panel) {
     const int64_t left = n - (int64_t)panel * PANEL;
     return left < PANEL ? (int)left : PANEL;
@@ -128,7 +128,8 @@ static inline int lanes_at(int64_t column, int64_t n) {
     return n - column < VF_WIDTH ? (int)(n > column ? n - column : 0) : VF_WIDTH;
 }
 
-// Pairs of rows 2 word and 2 word + 1 of a (k, columns) operand, `lanes` columns of them; zeros past either.
+// Pairs from rows 2 word and 2 word + 1 of a (k, columns) operand, for `lanes` columns; zeros past either
+// end.
 VF_INLINE vf pair_rows(const uint16_t *from, int64_t stride, int64_t word, int64_t k, int lanes) {
     const vh none = {0};
     const uint16_t *first = from + 2 * word * stride;
@@ -136,11 +137,11 @@ VF_INLINE vf pair_rows(const uint16_t *from, int64_t stride, int64_t word, int64
                              2 * word + 1 < k ? vh_load_part(first + stride, lanes) : none);
 }
 
-// ---- the right operand, all at once
+// ---- packing the right operand, all at once
 
-#    define ROWS_AHEAD 8 // that are prefetched
+#    define ROWS_AHEAD 8 // prefetch distance
 
-// A row and the next, which are used ROWS_AHEAD rows later.
+// Prefetches a row and the next one, which are used ROWS_AHEAD rows later.
 static inline void prefetch_pair(const uint16_t *from, int64_t stride, int64_t row, int64_t k,
                                  int64_t columns) {
     for (int64_t ahead = row + ROWS_AHEAD; ahead < row + ROWS_AHEAD + 2 && ahead < k; ahead++)
@@ -148,7 +149,7 @@ static inline void prefetch_pair(const uint16_t *from, int64_t stride, int64_t r
             __builtin_prefetch(from + ahead * stride + column);
 }
 
-// With contiguous rows: all panels of a pair of rows, then of the next.
+// For contiguous rows: packs one pair of rows into all panels, then the next pair.
 static inline void pack_right_rows(const struct amx_product_args *args) {
     const size_t words = padded_words(args->k);
     for (size_t word = 0; word < words; word++) {
@@ -163,7 +164,7 @@ static inline void pack_right_rows(const struct amx_product_args *args) {
     }
 }
 
-// With contiguous columns.
+// For contiguous columns.
 static inline void pack_right_columns(const struct amx_product_args *args) {
     const size_t words = padded_words(args->k), used = (size_t)words_of(true, (int)args->k);
     for (size_t panel = 0; panel < panels_of(args->n); panel++) {
@@ -174,13 +175,13 @@ static inline void pack_right_columns(const struct amx_product_args *args) {
     }
 }
 
-// ---- the left operand, a panel ahead of its products
+// ---- packing the left operand, one panel ahead of its products
 
 static inline float *left_panel(const struct amx_product_args *args, size_t panel) {
     return args->left + panel % 2 * PANEL * left_row(args->k);
 }
 
-// Some rows of a panel, `depth` words of them from `word` on, whole or not.
+// Packs some rows of a panel, `depth` words each from `word` on; the last words need not fill a vector.
 static inline void pack_left_rows(const struct amx_product_args *args, size_t panel, size_t first,
                                   size_t rows, size_t word, size_t depth) {
     for (size_t i = first; i < first + rows; i++) {
@@ -195,14 +196,14 @@ static inline void pack_left_rows(const struct amx_product_args *args, size_t pa
     }
 }
 
-// VF_WIDTH rows of a panel and words from `word` on, of an operand whose columns are contiguous.
+// Packs VF_WIDTH rows of a panel, from `word` on, for an operand whose columns are contiguous.
 static inline void pack_left_square(const struct amx_product_args *args, size_t panel, size_t row,
                                     size_t word) {
     const int64_t column = (int64_t)(panel * PANEL + row), first = 2 * (int64_t)word;
     const uint16_t *from = (const uint16_t *)args->a + column;
     float *to = left_panel(args, panel) + row * left_row(args->k) + word;
     vf square[VF_WIDTH];
-    if (row == 0 && column + PANEL < args->m) // of the next panel
+    if (row == 0 && column + PANEL < args->m) // prefetches the next panel
         for (int64_t i = first; i < first + 2 * VF_WIDTH && i < args->k; i++)
             __builtin_prefetch(from + i * args->a_column + PANEL, 0, 2);
     FLAT_LOOP(i, VF_WIDTH) {
@@ -214,16 +215,16 @@ static inline void pack_left_square(const struct amx_product_args *args, size_t 
     }
 }
 
-// Rows of a panel that are packed beside the products of one block, a vector of each at every step.
+// Rows of a panel that are packed during the products of one block: at every step, one vector of each row.
 struct left_piece {
     const uint16_t *from;
     float *to;
-    size_t from_row, to_row, rows; // strides, and how many
-    int64_t ahead;                 // elements to the rows of the next panel, or 0
+    size_t from_row, to_row, rows; // two strides, and the number of rows
+    int64_t ahead;                 // offset in elements of the rows of the next panel, or 0
 };
 
-// Part `part` of `parts` of a panel's words [word, word + depth). What is no whole vectors of rows is packed
-// at once.
+// Fraction `part` of `parts` of the words [word, word + depth) of a panel. Rows that do not fill whole
+// vectors are packed at once.
 static inline struct left_piece left_piece_at(const struct amx_product_args *args, size_t panel, size_t word,
                                               size_t depth, size_t part, size_t parts) {
     const size_t squares = depth / VF_WIDTH * (PANEL / VF_WIDTH), all = args->a_column == 1 ? PANEL : squares,
@@ -262,7 +263,7 @@ static inline void pack_left_panel(const struct amx_product_args *args, size_t p
             pack_left_square(args, panel, row, word);
 }
 
-// One step of a piece, at `word` of its depth.
+// One step: packs the words at `word` of each row.
 VF_INLINE void pack_left_step(const struct left_piece *piece, size_t word) {
     for (size_t i = 0; i < piece->rows; i++) {
         const uint16_t *from = piece->from + i * piece->from_row + 2 * word;
@@ -288,7 +289,7 @@ void CPU_OP(amx_product_pack)(const struct amx_product_args *args) {
 
 // ---- a block's epilogue
 
-// The block that was multiplied last, of which `done` rows are finished.
+// The block that was multiplied last; `done` of its rows have had their epilogue.
 struct finish {
     struct linear_epilogue_args epilogue;
     int64_t done;
@@ -320,7 +321,7 @@ static struct finish finish_of(const struct amx_product_args *args, const float 
     return finish;
 }
 
-// Up to n rows. What the next block will write there is prefetched.
+// Applies the epilogue to up to n rows. Prefetches the memory that the next block will write.
 VF_INLINE void finish_rows(struct finish *finish, int64_t n) {
     const struct linear_epilogue_args *epilogue = &finish->epilogue;
     const size_t size = dtype_size(epilogue->out_type);
@@ -348,13 +349,13 @@ static void end_finish(struct finish *finish) {
 
 // ---- products
 
-// Work beside the products of a block.
+// Work interleaved with the products of a block.
 struct beside {
     struct left_piece piece;
     struct finish finish;
 };
 
-// A block of sums (+)= left right, `depth` words.
+// A block of sums (+)= left right, over `depth` words, interleaved with `beside`.
 VF_INLINE void multiply_block(float *sums, const float *left, size_t row, const float *right, size_t depth,
                               bool add, struct beside *beside) {
     const size_t sums_stride = PANEL * sizeof *sums, left_stride = row * sizeof *left,
@@ -363,7 +364,7 @@ VF_INLINE void multiply_block(float *sums, const float *left, size_t row, const 
     const int64_t rows = (PANEL + (int64_t)steps - 1) / (int64_t)steps;
     float *lower_sums = sums + AMX_ROWS * PANEL;
     const float *lower_left = left + AMX_ROWS * row, *next_sums = sums + PANEL * PANEL;
-    const struct left_piece piece = beside->piece; // copies, that stores cannot alias
+    const struct left_piece piece = beside->piece; // local copies: stores through pointers cannot alias them
     struct finish finish = beside->finish;
     finish_stores();
     if (add) {

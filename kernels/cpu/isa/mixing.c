@@ -1,6 +1,6 @@
 // Weighted sums, dropout and the soft-cap of logits. All are bound by memory bandwidth. Elementwise results
-// do not depend on the division among threads; the weights' gradients are summed by blocks of MIX_BLOCK
-// elements, and the blocks' sums in order.
+// do not depend on the division among threads. The gradients of the weights are summed in blocks of MIX_BLOCK
+// elements, and the blocks' sums are added in order.
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/dropout.h"
@@ -116,7 +116,7 @@ enum status CPU_OP(mix_backward)(struct stream *stream, const struct mix_backwar
 
 struct dropout_call {
     void *out;
-    const void *x, *residual; // residual: or NULL
+    const void *x, *residual; // residual may be NULL
     const uint64_t *sequences;
     size_t C, rows_per_sequence;
     uint64_t key;
@@ -125,11 +125,12 @@ struct dropout_call {
     enum dtype type;
 };
 
-// What the elements of a row from column c on are multiplied by: dropout_keeps() of each, times `scale`.
+// The factors for the elements of a row from column c on: `scale` if dropout_keeps() the element, otherwise
+// 0.
 VF_INLINE vf dropout_factors(uint64_t row, size_t c, uint32_t threshold, float scale) {
     vu x = (vu)vi_iota() + (uint32_t)c;
     DROPOUT_HASH(x, row);
-    vi kept = (vi)(x >> 8) >= (vi)(threshold + (vu){0}); // 24 bits: the sign does not matter
+    vi kept = (vi)(x >> 8) >= (vi)(threshold + (vu){0}); // only 24 bits, so a signed comparison is correct
     return (vf)(kept & (vi)vf_set1(scale));
 }
 
@@ -198,7 +199,7 @@ VF_INLINE void cap_step(enum dtype type, const struct soft_cap_args *args, size_
                 lanes);
 }
 
-// A span of the (N, V) elements: the rows that it covers, from element `at` on.
+// Processes a span of the (N, V) elements.
 VF_INLINE void cap_range(enum dtype type, const struct soft_cap_args *args, struct parallel_span range) {
     const struct soft_cap_args copy = *args; // stores through pointers cannot alias it
     const size_t V = (size_t)copy.V, stride = (size_t)copy.stride;

@@ -1,13 +1,15 @@
-// An optimizer step in one pass: each element's states are read once, updated in float and written once;
-// gradients are upcast and parameters rounded on the way. kernels/cuda/optimizer.cu does the same arithmetic,
-// rounding for rounding. Loops are compiled for each rule and moment type. The types of gradients and
-// parameters are tested per vector, for which bandwidth leaves time. With int8 moments it does not, as
-// arithmetic is as slow as memory: those loops are compiled twice.
+// An optimizer step in one pass: each element's states are read once, updated in float and written once.
+// Gradients are upcast and parameters rounded in the same pass. kernels/cuda/optimizer.cu does the same
+// arithmetic, rounding for rounding.
+// Loops are compiled for each rule and moment type. The types of gradients and parameters are tested per
+// vector, which is free while the loops wait for memory. With int8 moments, arithmetic takes as long as
+// memory, so those loops are compiled twice.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/update.h"
 
-// One call, as its loops see it. Each thread copies it, so that the compiler knows that no store aliases it.
+// The arguments of one call, in the form the loops use. Each thread copies them, so that the compiler knows
+// that no store aliases them.
 struct step_call {
     struct optimizer_step_args args;
     struct optimizer_constants constants;
@@ -20,12 +22,12 @@ struct moments {
     vf m, v;
 };
 
-// Depends on the call for SGD only.
+// A compile-time constant, except for SGD, where it depends on the call.
 VF_INLINE bool reads_moments(enum optimizer_rule rule, const struct step_call *call) {
     return rule != OPTIMIZER_SGD || call->reads_moments;
 }
 
-// Updates the moments with the unscaled gradients. Returns the input of finish_weights.
+// Updates the moments with the unscaled gradients. Returns the argument of finish_weights.
 VF_INLINE vf update_moments(enum optimizer_rule rule, const struct step_call *call, vf g, vf weight,
                             struct moments *at) {
     const struct optimizer_constants *c = &call->constants;
@@ -36,7 +38,7 @@ VF_INLINE vf update_moments(enum optimizer_rule rule, const struct step_call *ca
     vf towards = g - at->m;
     if (rule == OPTIMIZER_MUON) {
         at->m = vf_fma(towards, vf_set1(c->take1), at->m);
-        return vf_fma(g - at->m, vf_set1(c->take1), at->m); // the direction
+        return vf_fma(g - at->m, vf_set1(c->take1), at->m); // Muon's direction
     }
     if (rule == OPTIMIZER_LION) {
         vf mixed = vf_fma(towards, vf_set1(c->take1), at->m), lr = vf_set1(c->lr);
@@ -86,8 +88,8 @@ VF_INLINE void finish_step(enum optimizer_rule rule, const struct step_call *cal
 
 // ---- memory
 
-// Prefetch distance. Hardware prefetching follows the streams by itself, but between square roots and
-// divisions it does not look far enough ahead to keep memory busy.
+// Prefetch distance. Hardware prefetching follows these streams. But beside square roots and divisions it
+// does not look far enough ahead to keep memory busy.
 #define PREFETCH_BYTES 2048
 
 VF_INLINE void prefetch_at(const void *array, size_t byte) {
@@ -110,7 +112,7 @@ VF_INLINE void fetch_moments(int n_moments, enum dtype type, const struct optimi
         prefetch_at(args->state.v, i * dtype_size(type));
 }
 
-// Hardware prefetching does not detect these: they are read too rarely.
+// Prefetches the scales, which are read too rarely for hardware prefetching to detect.
 VF_INLINE void fetch_scales(int n_moments, const struct optimizer_step_args *args, size_t i) {
     enum { AHEAD_BLOCKS = 32 };
     size_t byte = (i / MOMENT_BLOCK + AHEAD_BLOCKS) * sizeof(float);
@@ -121,7 +123,8 @@ VF_INLINE void fetch_scales(int n_moments, const struct optimizer_step_args *arg
 
 // ---- moment encodings of kernels/moments.h, with their noise
 
-// The inputs of the elements' hashes; those of consecutive vectors differ by VF_WIDTH * MOMENT_STRIDE.
+// Element numbers times MOMENT_STRIDE, the inputs of the noise hash. Those of consecutive vectors differ by
+// VF_WIDTH * MOMENT_STRIDE.
 VF_INLINE vu numbers_of(const struct step_call *call, size_t i) {
     return (vu)vi_iota() * MOMENT_STRIDE +
            ((uint32_t)(call->args.first + i) * MOMENT_STRIDE + call->constants.noise_key);
@@ -227,7 +230,7 @@ VF_INLINE void step_span(enum optimizer_rule rule, int n_moments, enum dtype typ
 
 enum { VECTORS = MOMENT_BLOCK / VF_WIDTH, GROUP = 4 * VF_WIDTH }; // GROUP: elements that are encoded together
 
-// Pointers to the codes of a block, all MOMENT_BLOCK of them.
+// Pointers to the MOMENT_BLOCK codes of a block.
 struct codes {
     uint8_t *m, *v;
 };
@@ -237,7 +240,7 @@ VF_INLINE struct codes codes_at(int n_moments, const struct optimizer_step_args 
                           .v = n_moments > 1 ? (uint8_t *)args->state.v + begin : NULL};
 }
 
-// A block's scales during its update, and the largest bits of its new moments.
+// A block's scales during its update, and the maximum of the bits of its new moments.
 struct scales {
     float m, v;
     vu m_largest, v_largest;
@@ -250,7 +253,7 @@ VF_INLINE struct scales scales_at(enum optimizer_rule rule, int n_moments, const
     return (struct scales){.m = reads_moments(rule, call) ? m[block] : 0, .v = n_moments > 1 ? v[block] : 0};
 }
 
-// Computes the new moments of the vector at element k of the block that begins at `begin`.
+// Computes the new moments of one vector: element k of the block that begins at `begin`.
 VF_INLINE vf begin_part(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                         const struct codes *codes, size_t begin, size_t k, int lanes, struct scales *scales,
                         struct moments *new) {
@@ -285,14 +288,14 @@ VF_INLINE struct inverses put_scales(int n_moments, const struct step_call *call
                              .v = n_moments > 1 ? put_scale(state->v_scales, begin, scales->v_largest) : 0};
 }
 
-// The noise of a group's vectors, halves of hashes. Of two vectors MOMENT_PAIR elements apart, the first uses
-// the lower halves for m and the upper for v, the second the other way round.
+// The noise of the vectors that are encoded together, in halves of hashes. Two vectors MOMENT_PAIR elements
+// apart share a hash: the first uses the lower half for m and the upper for v, the second the reverse.
 struct noise {
     vu m[4], v[4];
 };
 
 VF_INLINE struct noise noise_of_group(const struct step_call *call, size_t begin, size_t k) {
-    enum { APART = MOMENT_PAIR / VF_WIDTH }; // in vectors; a pair may span two groups
+    enum { APART = MOMENT_PAIR / VF_WIDTH }; // in vectors; the two vectors may be encoded separately
     struct noise noise;
     bool second_group = APART == 4 && (k & MOMENT_PAIR);
     vu numbers = numbers_of(call, begin + (second_group ? k - MOMENT_PAIR : k));
@@ -325,7 +328,7 @@ VF_INLINE void put_group(int n_moments, const struct step_call *call, const stru
                        code_of(vw_pack(v[2], v[3]), SECOND_MOMENT));
 }
 
-// Called after the groups were encoded: where an inverse is zero, all codes are.
+// Called after a block was encoded: if an inverse is zero, sets all codes to zero.
 VF_INLINE void close_block(int n_moments, const struct codes *codes, struct inverses inverses) {
     if (inverses.m == 0)
         memset(codes->m, 0, MOMENT_BLOCK);
@@ -333,7 +336,7 @@ VF_INLINE void close_block(int n_moments, const struct codes *codes, struct inve
         memset(codes->v, 0, MOMENT_BLOCK);
 }
 
-// The last block of a span, of n < MOMENT_BLOCK elements, by way of full-size copies of its codes.
+// The last block of a span, if it has n < MOMENT_BLOCK elements. Works on full-size copies of its codes.
 VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                                 size_t begin, size_t n) {
     uint8_t m_copy[MOMENT_BLOCK] = {0}, v_copy[MOMENT_BLOCK] = {0};
@@ -358,9 +361,9 @@ VF_INLINE void step_short_block(enum optimizer_rule rule, int n_moments, const s
         memcpy(there.v, v_copy, n);
 }
 
-// Software pipelining: a block is encoded while the next one is updated, and all square roots of a group are
-// issued before the first division by one. The processor's own window of some hundred instructions covers
-// only one vector.
+// Software-pipelined: a block is encoded while the next one is updated, and all square roots of GROUP
+// elements are issued before the first division. The processor's own window of some hundred instructions
+// would cover one vector only.
 VF_INLINE void step_blocks(enum optimizer_rule rule, int n_moments, const struct step_call *call,
                            struct parallel_span range) {
     struct moments even[VECTORS], odd[VECTORS], *new = even, *last = odd;
@@ -476,7 +479,7 @@ enum status CPU_OP(optimizer_step)(struct stream *stream, const struct optimizer
     return STATUS_OK;
 }
 
-// ---- the weights of a tensor whose direction was orthogonalized
+// ---- Muon: weights updated with the orthogonalized direction
 
 VF_INLINE void muon_vector(enum dtype update_type, const struct muon_step_args *args, size_t i, int lanes) {
     const struct optimizer_constants *c = &args->plan->constants[args->group];

@@ -1,5 +1,5 @@
-// Root mean square normalization, a row at a time: one pass for the squares, and one from the cache for the
-// result.
+// Root mean square normalization, one row at a time: a first pass sums the squares, a second, from the cache,
+// writes the result.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
@@ -68,7 +68,7 @@ VF_INLINE vf add_dot(enum dtype type, const struct rmsnorm_backward_args *args, 
     return vf_fma(dnormal, x, sum); // lanes past the end are 0 in dout
 }
 
-// dweight: the block's sums of dout xhat, or NULL.
+// dweight: the sums of dout xhat for the current block of rows, or NULL.
 VF_INLINE void write_dx(enum dtype type, const struct rmsnorm_backward_args *args, float *dweight, size_t row,
                         size_t i, int lanes, float rstd, float dot_mean) {
     vf x = vf_get_part(type, args->x, row + i, lanes) * rstd;
@@ -77,7 +77,7 @@ VF_INLINE void write_dx(enum dtype type, const struct rmsnorm_backward_args *arg
     vf dx = vf_fnma(x, vf_set1(dot_mean), dout * weight);
     vf residual = args->dresidual ? vf_get_part(type, args->dresidual, row + i, lanes) : vf_zero();
     vf_put_part(type, args->dx, row + i, vf_fma(dx, vf_set1(rstd), residual), lanes);
-    if (args->out) // as `normalise` computes it
+    if (args->out) // the same arithmetic as `normalise`
         vf_put_part(type, args->out, row + i, x * weight, lanes);
     if (dweight)
         vf_store(dweight + i, vf_fma(dout, x, vf_load(dweight + i)));
@@ -101,7 +101,7 @@ VF_INLINE void backward_row(enum dtype type, const struct rmsnorm_backward_args 
         write_dx(type, args, dweight, row, i, (int)(C - i), rstd, dot_mean);
 }
 
-// A thread's sums: totals, then those of the current block.
+// A thread's workspace holds its totals, then the sums of the current block.
 VF_INLINE void backward_rows(enum dtype type, const struct rmsnorm_backward_args *args,
                              struct parallel_span rows, float *sums) {
     const struct rmsnorm_backward_args copy = *args;

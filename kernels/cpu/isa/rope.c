@@ -1,12 +1,12 @@
 // Rotary position embedding after an optional RMS normalization of each head. With normalization a head is
-// read twice, the second time from the cache: first the sums over each of HEADS heads, so that no head waits
-// for its own.
+// read twice, the second time from the cache. The sums of HEADS heads are computed first, so that no head
+// waits for its own.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/channel_sums.h"
 #include "kernels/cpu/simd.h"
 
-// A thread's workspace with normalization, in arrays of channel_sums_padded(D) floats: the gradients of some
-// normalized heads, and the totals of dq_weight and dk_weight with the sums of the current block.
+// With normalization, a thread's workspace has arrays of channel_sums_padded(D) floats: the gradients of
+// HEADS normalized heads, then the totals of dq_weight and dk_weight and the sums of the current block.
 #define HEADS VF_WIDTH
 enum { GRADIENTS, TOTALS = GRADIENTS + HEADS, BLOCK = TOTALS + 2, N_ARRAYS = BLOCK + 2 };
 
@@ -32,7 +32,7 @@ VF_INLINE struct pair times_weight(enum dtype type, struct pair p, const void *w
     return (struct pair){p.low * w.low, p.high * w.high};
 }
 
-// By angles (lanes) whose cosines and sines are in `turns`, (lanes, 2) of the table.
+// Rotates `lanes` pairs by the angles whose cosines and sines are in `turns`, (lanes, 2) of the table.
 VF_INLINE struct pair rotate(const float *turns, struct pair p, int lanes) {
     vf c, s;
     vf_load_pairs(turns, lanes, &c, &s);
@@ -65,7 +65,7 @@ VF_INLINE float sum_squares(enum dtype type, const void *x, size_t at, size_t D)
     return vf_reduce_add(sum);
 }
 
-// Of heads [first, first + n) of a row.
+// The rstd of heads [first, first + n) of a row.
 VF_INLINE void head_rstds(enum dtype type, const struct rope_forward_args *args, size_t row, size_t first,
                           size_t n, float rstds[HEADS]) {
     size_t D = (size_t)args->D, heads = (size_t)(args->H + args->K);
@@ -77,15 +77,15 @@ VF_INLINE void head_rstds(enum dtype type, const struct rope_forward_args *args,
         memcpy((float *)args->rstd + row * heads + first, rstds, n * sizeof *rstds);
 }
 
-// Fetches the same head of the next row. The heads of q and k are part of a longer row, to whose next one
-// hardware prefetching does not follow.
+// Prefetches the same head of the next row. Heads of q and k are ranges of a longer row; hardware prefetching
+// does not follow to the next row.
 VF_INLINE void prefetch_head(enum dtype type, const void *tensor, size_t at, size_t stride, size_t D) {
     const char *begin = vf_offset(type, tensor, at + stride);
     for (size_t byte = 0; byte < D * dtype_size(type); byte += 64)
         __builtin_prefetch(begin + byte, 0, 2);
 }
 
-// Where a head begins in x and out, and its weight.
+// A head: where it begins in x and out, and its weight.
 struct head {
     size_t x, out;
     const void *weight;
@@ -162,13 +162,13 @@ enum status CPU_OP(rope_forward)(struct stream *stream, const struct rope_forwar
 // ---- backward
 
 struct backward_head {
-    size_t dx, dout, x; // where it begins in the tensors
+    size_t dx, dout, x; // index of the head's first element in each tensor
     const void *weight;
-    float *dweight; // the block's sums, or NULL
+    float *dweight; // sums for the current block, or NULL
     float rstd, dot_mean;
 };
 
-// Without normalization, the gradient of x itself.
+// Without normalization: writes the gradient of x.
 VF_INLINE void backward_pair(enum dtype type, const struct rope_backward_args *args,
                              const struct backward_head *head, const float *turns, size_t i, int lanes) {
     size_t D = (size_t)args->D;
@@ -176,8 +176,8 @@ VF_INLINE void backward_pair(enum dtype type, const struct rope_backward_args *a
     put_pair(type, args->dx, head->dx + i, D, rotate_back(turns + 2 * i, p, lanes), lanes);
 }
 
-// With it: keeps the gradient of the normalized head in `gradient`, and adds to the dot products of (that)
-// weight and of xhat.
+// With normalization: stores the gradient of the normalized head to `gradient`, and adds its products with
+// the weight and xhat to `dot`.
 VF_INLINE vf keep_pair(enum dtype type, const struct rope_backward_args *args,
                        const struct backward_head *head, const float *turns, float *gradient, size_t i,
                        int lanes, vf dot) {
@@ -233,7 +233,7 @@ VF_INLINE struct backward_head backward_head_of(const struct rope_backward_args 
     return head;
 }
 
-// Some heads of a row: first what each sums up, then what depends on that.
+// Backward of some heads of a row: first the sums of each head, then the gradients that depend on them.
 VF_INLINE void norm_backward(enum dtype type, const struct rope_backward_args *args, size_t row, size_t first,
                              size_t n, const float *turns, float *arrays) {
     size_t heads = (size_t)(args->H + args->K), padded = channel_sums_padded((size_t)args->D);
@@ -274,7 +274,7 @@ VF_INLINE void backward_rows(enum dtype type, const struct rope_backward_args *a
         memset(arrays + TOTALS * padded, 0, (N_ARRAYS - TOTALS) * padded * sizeof *arrays);
     for (size_t row = rows.begin; row < rows.end; row++) {
         backward_row(type, &copy, row, arrays);
-        if (sums) // the heads of a row are a block
+        if (sums) // the heads of a row form a block
             channel_sums_flush(arrays + TOTALS * padded, arrays + BLOCK * padded, 2 * padded);
     }
 }
@@ -303,7 +303,7 @@ enum status CPU_OP(rope_backward)(struct stream *stream, const struct rope_backw
     int n_threads = cpu_threads(stream->device, heads * D);
     parallel_run(n_threads, rows_part, &call);
     void *const gradients[2] = {args->dq_weight, args->dk_weight};
-    for (size_t k = 0; k < 2; k++) // D is small: on this thread
+    for (size_t k = 0; k < 2; k++) // D is small, so this thread does it alone
         if (gradients[k])
             channel_sums_add(gradients[k], args->beta_zero, call.workspace + (TOTALS + k) * call.padded,
                              N_ARRAYS * call.padded, n_threads, (struct parallel_span){0, D});

@@ -1,5 +1,5 @@
 // See single_query.h. Keys are visited in blocks, with an online softmax over the blocks. Scores are computed
-// for as many keys at once as a vector has lanes, so that their sums over the lanes are one vector.
+// for VF_WIDTH keys at once, so that their horizontal sums form one vector.
 #include "kernels/cpu/isa/single_query.h"
 
 #include <math.h>
@@ -8,7 +8,8 @@
 
 #define KEY_BLOCK 64
 
-// Sums over a block's values are in registers, for up to so many heads, or vectors of one head, together.
+// Sums over a block's values are kept in registers, for up to this many heads, or vectors of one head, at a
+// time.
 #define HEAD_CHUNK    4
 #define VALUE_VECTORS 4
 
@@ -38,7 +39,8 @@ size_t CPU_OP(single_query_floats)(int n_heads, int D) {
     return round_up_to((size_t)(s.maxima - s.queries) + (size_t)n_heads, 16);
 }
 
-// Lanes i and i + VF_WIDTH / 2 of a and of b added, in turn: lane 2 i is of a, lane 2 i + 1 of b.
+// Adds the upper half of a to its lower half, likewise for b, and interleaves: lane 2 i is of a, lane 2 i + 1
+// of b.
 VF_INLINE vf add_halves(vf a, vf b) {
     return INTERLEAVE(a, b, 0) + INTERLEAVE(a, b, VF_WIDTH / 2);
 }
@@ -61,7 +63,7 @@ VF_INLINE vf add_rows(vf rows[VF_WIDTH]) {
     return add_halves(rows[0], rows[1]);
 }
 
-// The products of a query and VF_WIDTH keys.
+// The dot products of a query with VF_WIDTH keys.
 VF_INLINE vf score_keys(const enum dtype type, const float *query, const void *keys, size_t index,
                         size_t stride, int D) {
     vf sums[VF_WIDTH];
@@ -127,9 +129,9 @@ VF_INLINE void score_block(const enum dtype type, const struct single_query *a, 
     }
 }
 
-// Turns n scores of a head into exp(score - maximum). Returns the factor by which the maximum's change scales
-// the sums before.
-VF_INLINE vf soften_head(struct scratch s, int h, int n) {
+// Turns n scores of a head into exp(score - maximum). Returns the factor by which to rescale earlier sums to
+// the new maximum.
+VF_INLINE vf softmax_head(struct scratch s, int h, int n) {
     float *scores = s.scores + h * KEY_BLOCK;
     const float maximum = s.maxima[h];
     vf top = vf_set1(maximum);
@@ -148,8 +150,8 @@ VF_INLINE vf soften_head(struct scratch s, int h, int n) {
     return shrink;
 }
 
-// out += the sum over n positions of weights[j] * value j, for n_vectors vectors of elements at `index`, the
-// last one of `lanes`, and n_heads heads. Even and odd positions are summed separately.
+// out += the sum over n positions of weights[j] * value j. Covers n_heads heads and n_vectors vectors of
+// elements at `index`, the last with `lanes` lanes. Even and odd positions are summed separately.
 VF_INLINE void add_values(const enum dtype type, const int n_heads, const int n_vectors, float *out,
                           size_t padded_D, const float *weights, const void *values, size_t index,
                           size_t stride, int n, int lanes) {
@@ -184,7 +186,7 @@ VF_INLINE void add_values(const enum dtype type, const int n_heads, const int n_
     }
 }
 
-// The same for all elements: as many vectors together as leave the sums in registers.
+// add_values for all elements, with as many vectors at a time as keep the sums in registers.
 VF_INLINE void add_rows_of_values(const enum dtype type, const int n_heads, const struct single_query *a,
                                   float *out, const float *weights, size_t index, int n) {
     const size_t padded_D = round_up_to((size_t)a->D, VF_WIDTH), D = (size_t)a->D;
@@ -240,7 +242,7 @@ VF_INLINE void attend(const enum dtype type, const struct single_query *a, float
         const int n = a->end - key < KEY_BLOCK ? a->end - key : KEY_BLOCK;
         score_block(type, a, s, a->k_at + (size_t)key * a->k_stride, n);
         for (int h = 0; h < a->n_heads; h++) {
-            const vf shrink = soften_head(s, h, n);
+            const vf shrink = softmax_head(s, h, n);
             float *out = s.out + (size_t)h * padded_D;
             for (size_t d = 0; d < padded_D; d += VF_WIDTH)
                 vf_store(out + d, vf_load(out + d) * shrink);

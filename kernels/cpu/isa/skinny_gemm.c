@@ -1,16 +1,16 @@
-// Skinny GEMM: linear layers on few rows of input, as in generation. Each weight is read once for all rows;
-// the product is bandwidth-bound. bf16 is multiplied without upcasting where the processor has bf16 dot
-// products. Otherwise weights are upcast in registers, and x beforehand. Determinism: sums are fp32 in an
-// order that depends on IC only. A row's result does not depend on the other rows, their number or the number
-// of threads.
+// Skinny GEMM: linear layers with few rows of input, as in generation. Each weight is read once for all rows;
+// the product is bandwidth-bound. bf16 is multiplied without upcasting if the processor has bf16 dot
+// products. Otherwise weights are upcast in registers, and x beforehand.
+// Determinism: sums are fp32, in an order that depends on IC only. A row's result does not depend on the
+// other rows, their number or the number of threads.
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/simd.h"
 
-// Weight rows per tile. With one or two inputs the product is bandwidth-bound, so rows are streamed one at a
-// time: that reads at full memory bandwidth, tiles at 0.80 to 0.85 of it.
+// Weight rows per tile. With one or two inputs the product is bandwidth-bound, so weight rows are streamed
+// one at a time: that reaches full memory bandwidth, tiles reach 0.80 to 0.85 of it.
 #define WEIGHT_TILE 4
-#define STREAM_ROWS 2 // up to this many rows of x, one weight row at a time
+#define STREAM_ROWS 2 // with up to this many rows of x, weight rows are streamed one at a time
 
 #define ROW_TILE       (VF_WIDTH == 16 ? 6 : 2) // rows of x per register tile
 #define OUTPUT_TILE    32                       // outputs per call of the epilogue
@@ -19,7 +19,7 @@
 
 struct skinny_gemm {
     const struct linear_forward_args *args;
-    const void *x; // (N, IC) in fp32, or bf16 where that is multiplied directly
+    const void *x; // (N, IC) in fp32, or in bf16 if that is multiplied directly
 };
 
 // ---- operands
@@ -49,8 +49,8 @@ VF_INLINE vf add_products(enum dtype type, vu a, vu b, vf sum) {
     return vectors_multiply_pairs(type) ? vf_add_pair_products(a, b, sum) : vf_fma((vf)a, (vf)b, sum);
 }
 
-// total += products of n terms from the k-th. Row w of the weight begins at `index` + w IC, row r of x at r
-// IC.
+// total += the products of n terms from term k on. Row w of the weight begins at `index` + w IC, row r of x
+// at r IC.
 VF_INLINE void multiply_step(enum dtype type, const int n_weights, const int n_rows,
                              vf total[ROW_TILE][WEIGHT_TILE], const void *x, const void *weight, size_t index,
                              size_t IC, size_t k, const size_t n) {
@@ -90,7 +90,7 @@ VF_INLINE void multiply_tile(enum dtype type, const int n_weights, const int n_r
     }
 }
 
-// All rows of x, in tiles of nearly equal height.
+// multiply_tile for all rows of x, in tiles of nearly equal height.
 VF_INLINE void multiply_rows(enum dtype type, const int n_weights, float *sums,
                              const struct skinny_gemm *gemm, size_t index) {
     size_t N = (size_t)gemm->args->N, IC = (size_t)gemm->args->IC, n_tiles = (N + ROW_TILE - 1) / ROW_TILE;

@@ -1,14 +1,15 @@
-// matrix_product of symmetric matrices, x x^T or x^T x, an element at a time (kernels/ops.h). Both operands
+// matrix_product of symmetric matrices, x x^T or x^T x, one element at a time (kernels/ops.h). Both operands
 // are packed for tiles.h; then the threads share the blocks on and below the diagonal. Each block is stored
-// twice, as it is and transposed. Determinism: an element is one chain of multiply-adds in the order of the
-// inner dimension, whichever thread computes it.
+// twice, as it is and transposed.
+// Determinism: an element is one chain of multiply-adds in the order of the inner dimension, whichever thread
+// computes it.
 #include <stdatomic.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/tiles.h"
 
-// A block, in rows (a multiple of TILE_ROWS and of VF_WIDTH) and columns (a multiple of TILE_VECTORS
-// vectors), and the words of its inner dimension that are multiplied at a time.
+// Block size: rows (a multiple of TILE_ROWS and of VF_WIDTH), columns (a multiple of TILE_VECTORS vectors),
+// and the words of the inner dimension that are multiplied at a time.
 #define BLOCK_ROWS    48
 #define BLOCK_COLUMNS 64
 #define BLOCK_WORDS   256
@@ -17,7 +18,7 @@ struct product_plan {
     int n_threads;
     bool pairs; // see tiles.h
     int n_row_blocks, n_column_blocks;
-    int words, padded_words; // of the inner dimension; of a row of the left operand
+    int words, padded_words; // of the inner dimension; per row of the left operand
     size_t left_floats, right_floats;
 };
 
@@ -49,7 +50,7 @@ struct product_call {
     float *left;         // x: rows of padded_words; transposed: blocks of columns, (words, BLOCK_ROWS) each
     float *right;        // y: one block of columns after another, (words, BLOCK_COLUMNS) each
     float *sums;         // (threads, BLOCK_ROWS, BLOCK_COLUMNS)
-    atomic_size_t *next; // task of packing, and of multiplying
+    atomic_size_t *next; // next task, of packing and then of multiplying
 };
 
 // ---- packing
@@ -58,13 +59,13 @@ static int clamp_rows(int n, int first, int most) {
     return n - first < most ? n - first : most;
 }
 
-// The blocks of columns come first: transposing them takes longer than copying rows. Of x^T x, whose inner
-// dimension is the rows of x, the blocks of both operands are copied.
+// Packs blocks of columns first, since transposing them takes longer than copying rows. For x^T x, whose
+// inner dimension is the rows of x, the blocks of both operands are copied.
 VF_INLINE void pack_block(const enum dtype type, const struct product_call *call, int block) {
     const struct matrix_product_args *args = call->args;
     const struct product_plan *plan = &call->plan;
     const size_t n = (size_t)args->rows, k = (size_t)args->inner;
-    const int padded = plan->words * (plan->pairs ? 2 : 1); // rows of a transposed operand
+    const int padded = plan->words * (plan->pairs ? 2 : 1); // rows of the operand, if transposed
     if (block < plan->n_column_blocks) {
         const int first = block * BLOCK_COLUMNS, columns = clamp_rows(args->rows, first, BLOCK_COLUMNS);
         float *to = call->right + (size_t)first * (size_t)plan->words;
@@ -94,14 +95,14 @@ static void pack_part(const void *context, int part, int n_parts) {
 
 // ---- products
 
-// Blocks of columns that a block of rows has on or below the diagonal.
+// The number of column blocks on or below the diagonal in a row of blocks.
 static int column_blocks_of(const struct product_plan *plan, int row_block) {
     const int n = ((row_block + 1) * BLOCK_ROWS - 1) / BLOCK_COLUMNS + 1;
     return n < plan->n_column_blocks ? n : plan->n_column_blocks;
 }
 
-// Sums of one block, of the vectors that have elements on or below the diagonal. Rows past the last one, up
-// to whole squares, are zeros.
+// The sums of one block, for the vectors that have elements on or below the diagonal. Rows past the last one,
+// up to whole squares, are zeros.
 static void multiply_block(const struct product_call *call, float *sums, int row, int column) {
     const struct product_plan *plan = &call->plan;
     const bool pairs = VF_PAIRS && plan->pairs;
@@ -130,15 +131,15 @@ static void multiply_block(const struct product_call *call, float *sums, int row
     }
 }
 
-// alpha sum + beta addend, of a square's row; `at`: of its first element in out.
+// alpha sum + beta addend for one vector of a square. `at`: index of its first element in out.
 VF_INLINE vf finish(const enum dtype type, const struct matrix_product_args *args, const float *sums,
                     size_t at, int lanes) {
     const vf v = vf_load(sums) * (float)args->alpha;
     return args->addend ? v + vf_get_part(type, args->addend, at, lanes) * (float)args->beta : v;
 }
 
-// A square of VF_WIDTH x VF_WIDTH sums, whose first element is (row, column) of out, row >= column: to there,
-// and transposed to (column, row). Of a square on the diagonal the lower triangle is stored twice.
+// Stores a square of VF_WIDTH x VF_WIDTH sums twice: at (row, column) of out, row >= column, and transposed
+// at (column, row). For a square on the diagonal, both use the lower triangle.
 VF_INLINE void store_square(const enum dtype type, const struct matrix_product_args *args, const float *sums,
                             int row, int column) {
     const size_t n = (size_t)args->rows, first = (size_t)row * n + (size_t)column;
@@ -168,7 +169,7 @@ VF_INLINE void one_block(const enum dtype type, const struct product_call *call,
             store_square(type, call->args, sums + i * BLOCK_COLUMNS + j, row + i, column + j);
 }
 
-// Tasks are the blocks of a row of blocks, from the last row on, which has the most.
+// Tasks are blocks, from the last row of blocks on, which has the most blocks.
 static void blocks_part(const void *context, int part, int n_parts) {
     (void)n_parts;
     const struct product_call *call = context;

@@ -1,6 +1,6 @@
-// The table of operations of one instruction set. Most matrix products are compiled once (matmul.h says
-// which: oneDNN selects instructions itself), as are sampling, sums in order and the scalars of an update,
-// which gain nothing from vectors (common.c).
+// The table of operations of one instruction set. Some operations are compiled only once, since vectors gain
+// them nothing: most matrix products (matmul.h; oneDNN selects instructions itself), and sampling, sums in
+// order and the scalar part of updates (common.c).
 #include <assert.h>
 
 #include "kernels/cpu/cpu.h"

@@ -1,13 +1,13 @@
-// A register-tiled product of small matrices, and the packing of rows of any type into the layouts that it
-// reads. Used by attention and by symmetric products.
+// A register-tiled product of small matrices, and functions that pack rows of any type into the layouts that
+// it reads. Used by attention and by symmetric products.
 // - Operands are matrices of words, packed and zero-padded to whole vectors, so that the same code serves
 //   every type, width and length.
-// - A word is a float. For bf16 on processors that multiply bf16 fast (VF_PAIRS) it is a pair of bf16,
-//   neighbours in the inner dimension, which then has half as many words. Sums are always floats.
+// - A word is a float. For bf16 on processors that multiply bf16 fast (VF_PAIRS), a word is a pair of bf16
+//   that are adjacent along the inner dimension, which then has half as many words. Sums are always floats.
 // - Each element of a product is one chain of fused multiply-adds in the order of the inner dimension (on
-//   AMX, of sums of 16 products), whatever tile it is in. So the bits do not depend on which thread
-//   computes which block.
-// Between amx_begin and _end on the same thread.
+//   AMX, of sums of 16 products), whatever tile it is in. So the bits do not depend on which thread computes
+//   which block.
+// Call the functions between amx_begin and amx_end on the same thread.
 #ifndef ZERO_KERNELS_CPU_ISA_TILES_H
 #define ZERO_KERNELS_CPU_ISA_TILES_H
 
@@ -17,8 +17,9 @@
 #include "kernels/cpu/isa/amx.h"
 #include "kernels/cpu/simd.h"
 
-// A tile is TILE_ROWS x TILE_VECTORS vectors. VECTOR_ROWS of it are summed in registers at a time: 24 of
-// AVX-512's 32 registers, 12 of the other instruction sets' 16. AMX's tiles have more rows.
+// A tile is TILE_ROWS x TILE_VECTORS vectors. VECTOR_ROWS of its rows are summed in registers at a time. That
+// takes 24 of AVX-512's 32 registers, and 12 of the 16 of other instruction sets. Tiles have more rows on
+// AMX.
 #if VF_AMX
 #    define TILE_ROWS   AMX_ROWS
 #    define VECTOR_ROWS 4
@@ -84,7 +85,7 @@ VF_INLINE void multiply_vector_rows(const bool pairs, const bool transposed, con
     }
 }
 
-// The same for TILE_ROWS rows.
+// multiply_vector_rows for TILE_ROWS rows.
 VF_INLINE void multiply_tile(const bool pairs, const bool transposed, const int n_vectors, float *c,
                              size_t c_row, const float *a, size_t a_row, const float *b, size_t b_row,
                              int depth, bool add) {
@@ -103,7 +104,8 @@ VF_INLINE void multiply_tiles(const bool pairs, const bool transposed, float *c,
                               size_t a_row, const float *b, size_t b_row, int n_vectors, int depth,
                               bool add) {
     while (n_vectors > 0) {
-        // Tiles of nearly equal width: five vectors are 3 + 2, as 4 + 1 would leave the FMA units idle.
+        // Tiles of nearly equal width: five vectors are split into 3 + 2, as 4 + 1 would leave the FMA units
+        // idle.
         int n_tiles = (n_vectors + TILE_VECTORS - 1) / TILE_VECTORS;
         int width = (n_vectors + n_tiles - 1) / n_tiles;
         switch (width) {
@@ -138,7 +140,7 @@ DEFINE_PRODUCT(multiply_float_columns, false, true)
 DEFINE_PRODUCT(multiply_pair_rows, true, false)
 DEFINE_PRODUCT(multiply_pair_columns, true, true)
 
-// TILE_ROWS rows of c (+)= a b. The rows of a are a_row apart.
+// TILE_ROWS rows of c (+)= a b. Rows of a are a_row apart.
 VF_INLINE void multiply_rows(bool pairs, float *c, size_t c_row, const float *a, size_t a_row, const float *b,
                              size_t b_row, int n_vectors, int depth, bool add) {
     if (VF_PAIRS && pairs)
@@ -147,7 +149,7 @@ VF_INLINE void multiply_rows(bool pairs, float *c, size_t c_row, const float *a,
         multiply_float_rows(c, c_row, a, a_row, b, b_row, n_vectors, depth, add);
 }
 
-// TILE_ROWS rows of c (+)= a^T b: columns 0 .. TILE_ROWS - 1 of a, whose rows are a_row apart.
+// TILE_ROWS rows of c (+)= a^T b, with columns 0 .. TILE_ROWS - 1 of a. Rows of a are a_row apart.
 VF_INLINE void multiply_columns(bool pairs, float *c, size_t c_row, const float *a, size_t a_row,
                                 const float *b, size_t b_row, int n_vectors, int depth, bool add) {
     if (VF_PAIRS && pairs)
@@ -160,20 +162,20 @@ VF_INLINE void multiply_columns(bool pairs, float *c, size_t c_row, const float 
 
 #define PREFETCH_ROWS 16
 
-// The rows of one head are kilobytes apart, which hardware prefetching does not follow.
+// Prefetches a row. The rows of one head are kilobytes apart, which hardware prefetching does not follow.
 VF_INLINE void prefetch_row(const enum dtype type, const void *from, size_t index, int n_columns) {
     const char *begin = vf_offset(type, from, index);
     for (size_t byte = 0; byte < (size_t)n_columns * dtype_size(type); byte += 64)
         __builtin_prefetch(begin + byte);
 }
 
-// Words of the whole vectors in a row of n_columns numbers.
+// Words in the whole vectors of a row of n_columns numbers.
 VF_INLINE int whole_words_of(bool pairs, int n_columns) {
     return n_columns / (pairs ? 2 * VF_WIDTH : VF_WIDTH) * VF_WIDTH;
 }
 
-// Loads words [word, word + VF_WIDTH) of the row of n_columns numbers at `index`. Unless `whole`, they may be
-// fewer; then zeros follow.
+// Loads words [word, word + VF_WIDTH) of the row of n_columns numbers at `index`. Unless `whole`, the row may
+// end earlier; the rest are zeros.
 VF_INLINE vf load_words(const bool pairs, const enum dtype type, const bool whole, const void *from,
                         size_t index, int word, int n_columns) {
     if (!pairs)
@@ -182,7 +184,7 @@ VF_INLINE vf load_words(const bool pairs, const enum dtype type, const bool whol
                              whole ? 2 * VF_WIDTH : n_columns - 2 * word);
 }
 
-// A left operand, whose inner dimension is the columns: to (padded_rows, padded_columns) words = from
+// Packs a left operand, whose inner dimension is the columns: to (padded_rows, padded_columns) words = from
 // (n_rows, n_columns), zero-padded.
 VF_INLINE void pack_left(const enum dtype type, float *to, int padded_rows, int padded_columns,
                          const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
@@ -200,7 +202,8 @@ VF_INLINE void pack_left(const enum dtype type, float *to, int padded_rows, int 
         memset(to, 0, (size_t)(padded_rows - n_rows) * (size_t)padded_columns * sizeof *to);
 }
 
-// Words of two rows `stride` apart, columns [column, column + lanes); without a second row zeros.
+// Packs columns [column, column + lanes) of two rows `stride` apart into words. A missing second row counts
+// as zeros.
 VF_INLINE void pack_two_rows(float *to, const uint16_t *rows, size_t stride, bool has_second, size_t column,
                              int lanes) {
     const vh none = {0};
@@ -208,8 +211,8 @@ VF_INLINE void pack_two_rows(float *to, const uint16_t *rows, size_t stride, boo
     vf_store(to + column, (vf)vu_from_pairs(vh_load_part(rows + column, lanes), second));
 }
 
-// A right operand, whose inner dimension is the rows: to (words of padded_rows, padded_columns) = from
-// (n_rows, n_columns), zero-padded; padded_rows is even.
+// Packs a right operand, whose inner dimension is the rows: to (words of padded_rows, padded_columns) = from
+// (n_rows, n_columns), zero-padded. padded_rows is even.
 VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int padded_columns,
                           const void *from, size_t index, size_t stride, int n_rows, int n_columns) {
     if (!multiplies_pairs(type)) {
@@ -231,7 +234,7 @@ VF_INLINE void pack_right(const enum dtype type, float *to, int padded_rows, int
         memset(to, 0, (size_t)(padded_rows / 2 - n_words) * (size_t)padded_columns * sizeof *to);
 }
 
-// Words [word, word + VF_WIDTH) of VF_WIDTH rows, of which n_rows exist, transposed.
+// Packs words [word, word + VF_WIDTH) of VF_WIDTH rows, transposed. Only n_rows of the rows exist.
 VF_INLINE void pack_square(const enum dtype type, const bool whole, float *to, int padded_rows,
                            const void *from, size_t index, size_t stride, int n_rows, int word,
                            int n_columns) {
@@ -250,8 +253,8 @@ VF_INLINE void pack_square(const enum dtype type, const bool whole, float *to, i
     }
 }
 
-// A right operand, whose inner dimension is the columns: to (words of n_columns, padded_rows) = the transpose
-// of from (n_rows, n_columns), zero-padded; padded_rows is a multiple of VF_WIDTH.
+// Packs a right operand, whose inner dimension is the columns: to (words of n_columns, padded_rows) = the
+// transpose of from (n_rows, n_columns), zero-padded. padded_rows is a multiple of VF_WIDTH.
 VF_INLINE void pack_transposed(const enum dtype type, float *to, int padded_rows, const void *from,
                                size_t index, size_t stride, int n_rows, int n_columns) {
     const bool pairs = multiplies_pairs(type);

@@ -32,8 +32,9 @@ struct cublaslt {
 #undef CUBLASLT_FIELD
 };
 
-// Loads the library and finds its functions. STATUS_UNSUPPORTED, naming what to install, when the library or
-// a function is missing. The library is never unloaded; CUDA's libraries do not support that.
+// Loads the library and finds its functions. The library is never unloaded, which CUDA's libraries do not
+// support.
+// Errors: STATUS_UNSUPPORTED if the library or a function is missing; the message names what to install.
 enum status cublaslt_load(struct cublaslt *lt) MUST_CHECK;
 
 // Returns STATUS_FAILED from the current function unless the call of the library `lt` succeeds.

@@ -1,7 +1,7 @@
-// Fully connected layers. Products run in cuBLASLt (matmul.cuh), with bias, GELU, residual and the bias's
-// gradient fused into the epilogue where cuBLASLt offers that fusion. Where it does not, a kernel of this
-// file applies the epilogue after the product. Row-major (rows, columns) is column-major (columns, rows), so
-// operands are exchanged: out^T = weight x^T, dx^T = weight^T dout^T, dweight^T = x^T dout.
+// Linear layers. Products run in cuBLASLt (matmul.cuh), with bias, GELU, residual and the gradient of the
+// bias fused into the epilogue where cuBLASLt offers that fusion. Otherwise a kernel of this file applies the
+// epilogue after the product. Row-major (rows, columns) is column-major (columns, rows), so operands are
+// exchanged: out^T = weight x^T, dx^T = weight^T dout^T, dweight^T = x^T dout.
 #include "kernels/cuda/cublaslt/matmul.cuh"
 #include "kernels/cuda/elementwise.cuh"
 #include "kernels/cuda/span.cuh"
@@ -14,7 +14,7 @@ size_t times(int rows, int columns) {
     return static_cast<size_t>(rows) * static_cast<size_t>(columns);
 }
 
-// How to find the plan of a product: ahead of the first step, when candidates are measured, or for a stream.
+// How to find the plan of a product: before the first step, when candidates are measured, or for a stream.
 struct search {
     struct device *device;
     bool measure;
@@ -28,7 +28,7 @@ search for_stream(const struct stream *stream) {
     return {stream->device, false};
 }
 
-// Returns the fused problem where fusing is allowed and cuBLASLt offers it, else the plain one. Makes its
+// Returns the fused problem if fusing is allowed and cuBLASLt offers it, otherwise the plain one. Makes its
 // plan.
 enum status choose(const search &how, const matmul &plain, const matmul &fused, bool may_fuse,
                    matmul *problem, bool *is_fused) {
@@ -40,15 +40,17 @@ enum status choose(const search &how, const matmul &plain, const matmul &fused, 
     return *is_fused ? STATUS_OK : matmul_find(how.device, plain, how.measure, &supported);
 }
 
-// cuBLASLt takes no alignment for the epilogue's tensors, and its kernels access 16 bytes of them at once.
+// True if cuBLASLt's epilogue can access these tensors. Its kernels access 16 bytes of them at once, but no
+// attribute states their alignment.
 bool suits_epilogue(const void *bias, const void *aux) {
     return is_aligned(bias) && is_aligned(aux);
 }
 
-// cuBLASLt approximates tanh in GELU: with 16-bit operands an H200's results are off by up to |x| / 2 times
-// the error of PTX's tanh.approx. That is no more than a 16-bit x is off, but would show in an fp32 result.
-// It has no squared ReLU. Between the parts of an epilogue it rounds to a 16-bit result's type, as PyTorch
-// does: a sum before the bias, where a residual or GELU is fused as well, and GELU's argument.
+// True if cuBLASLt's epilogue may compute the activation. cuBLASLt approximates tanh in GELU: with 16-bit
+// operands, results on an H200 are off by up to |x| / 2 times the error of PTX's tanh.approx. That is within
+// the rounding error of a 16-bit x, but would show in an fp32 result. cuBLASLt has no squared ReLU.
+// With a 16-bit result, cuBLASLt also rounds between the terms of an epilogue, as PyTorch does: the sum
+// before the bias if a residual or GELU is fused as well, and GELU's argument.
 bool activation_fuses(enum activation activation, enum dtype result) {
     return activation == ACTIVATION_NONE || (activation == ACTIVATION_GELU && result != DTYPE_F32);
 }
@@ -59,7 +61,7 @@ bool activation_fuses(enum activation activation, enum dtype result) {
 template <class T, class Out> struct epilogue_step {
     Out *out;          // rows out_stride apart; may alias `sums`
     const float *sums; // the product; rows sums_stride apart
-    T *pre_activation; // dense, as residual; NULL where the call's is
+    T *pre_activation; // dense, as is residual; NULL if the call's is
     const T *bias, *residual;
     size_t columns, sums_stride, out_stride;
     activation applied;
@@ -84,7 +86,7 @@ template <class T, class Out> struct epilogue_step {
     }
 };
 
-// Computes rows [row, row + rows) of the output from their sums.
+// Applies the epilogue to rows [row, row + rows) of the output, from their sums.
 enum status apply_epilogue(struct stream *stream, const struct linear_forward_args *args, const float *sums,
                            size_t sums_stride, int row, int rows) {
     return with_type(args->type, [&](auto element) {
@@ -114,7 +116,7 @@ enum status apply_epilogue(struct stream *stream, const struct linear_forward_ar
     });
 }
 
-// `rows` rows of x weight^T alone, in fp32.
+// The product without an epilogue: `rows` rows of x weight^T in fp32.
 matmul sums_product(const struct linear_forward_args *args, int rows, const void *sums) {
     matmul problem = matmul_of(args->OC, rows, args->IC, args->type, DTYPE_F32);
     problem.transpose_a = 1;
@@ -158,7 +160,7 @@ matmul forward_product(const struct linear_forward_args *args) {
 struct forward_scratch {
     scratch_layout taken;
     void *workspace;
-    float *sums; // NULL where `out` itself holds them
+    float *sums; // NULL if `out` itself holds them
 };
 
 forward_scratch take_forward(struct device *device, const struct linear_forward_args *args, void *base) {
@@ -179,8 +181,8 @@ enum status choose_forward(const search &how, const struct linear_forward_args *
                   problem, is_fused);
 }
 
-// Squared ReLU with pre_activation: the product alone goes there, and another kernel reads it. That product
-// keeps its size and its fused bias, which forward_unfused would give up.
+// True for squared ReLU with pre_activation: the product writes pre_activation, and another kernel applies
+// the activation. That keeps the fused bias and computes all rows in one product, unlike forward_unfused.
 bool is_split(const struct linear_forward_args *args, struct linear_forward_args *product) {
     *product = *args;
     if (args->activation != ACTIVATION_RELU_SQUARED || !args->pre_activation)
@@ -200,7 +202,7 @@ enum status apply_relu_squared(struct stream *stream, const struct linear_forwar
     return cuda_relu_squared_forward(stream, &activation);
 }
 
-// Product, then epilogue, for linear_rows_at_a_time rows at a time.
+// The product, then the epilogue, linear_rows_at_a_time rows at a time.
 enum status forward_unfused(struct stream *stream, const struct linear_forward_args *args,
                             const forward_scratch &scratch) {
     int step = linear_rows_at_a_time(args);
@@ -263,9 +265,9 @@ extern "C" enum status cuda_linear_forward(struct stream *stream, const struct l
 
 namespace {
 
-// Column sums, in two kernels. A block takes a tile of LINEAR_SUMMED_ROWS rows and 32 accesses of columns;
-// its warps take rows in turn, and the block writes partial sums. A second kernel adds the partial sums. The
-// order of summation depends on the sizes only.
+// Column sums in two kernels. In the first, a block takes a tile of LINEAR_SUMMED_ROWS rows and 32 accesses
+// of columns; its warps take rows in turn, and the block writes partial sums. The second adds the partial
+// sums. The order of summation depends on the sizes only.
 constexpr int SUMMING_WARPS = 8;
 
 template <class T, int WIDTH>
@@ -394,7 +396,7 @@ backward_scratch take_backward(struct device *device, const struct linear_backwa
     return scratch;
 }
 
-// dx = dx f'(pre_activation), by the operation that has f's derivative.
+// dx = dx f'(pre_activation), by the operation that computes f's derivative.
 template <class Args>
 enum status multiply_by_slope(struct stream *stream, const struct linear_backward_args *args,
                               enum status (*backward)(struct stream *, const Args *)) {
@@ -424,7 +426,7 @@ enum status backward_dx(struct stream *stream, const struct linear_backward_args
                : multiply_by_slope<relu_squared_backward_args>(stream, args, cuda_relu_squared_backward);
 }
 
-// *has_dbias: whether the product was fused with the bias's gradient.
+//   has_dbias   [out] whether the product was fused with the gradient of the bias
 enum status backward_dweight(struct stream *stream, const struct linear_backward_args *args,
                              const backward_scratch &scratch, bool *has_dbias) {
     matmul problem;
@@ -433,7 +435,7 @@ enum status backward_dweight(struct stream *stream, const struct linear_backward
     operands.a = args->x;
     operands.b = args->dout;
     operands.d = args->dweight;
-    // The epilogue overwrites, whatever the product's beta.
+    // The epilogue overwrites the bias gradient, whatever the product's beta.
     operands.bias = writes_dbias(args) ? static_cast<float *>(args->dbias) : scratch.partial;
     TRY(matmul_run(stream, problem, operands, scratch.workspace));
     return *has_dbias && !writes_dbias(args) ? add_to_dbias(stream, args, scratch.partial, 1) : STATUS_OK;
@@ -447,7 +449,7 @@ extern "C" enum status cuda_linear_backward_prepare(struct device *device,
     bool is_fused;
     if (args->dx)
         TRY(choose_dx(ahead(device), args, &problem, &is_fused));
-    // The first micro-batch's call has beta = 0, those after it accumulate: both plans are needed.
+    // The first micro-batch's call has beta = 0 and later calls accumulate, so both plans are needed.
     linear_backward_args other = *args;
     other.beta_zero = !args->beta_zero;
     if (args->dweight)

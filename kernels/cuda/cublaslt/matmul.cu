@@ -2,19 +2,19 @@
 //
 // The choice must not change a bit. Every rank, every ZeRO stage, a resumed run and a repeated run must
 // compute the same numbers, so timing must never choose between different results. It does not:
-// - The first candidate of cuBLASLt's heuristic that works defines the result: one that fails while it is
-//   measured fails on every GPU of its model. It is a function of the library, the GPU model and the problem.
-//   The problem holds the sizes, strides and types of the call, and an alignment capped at 16 bytes (buffers
-//   of different ZeRO stages have different addresses, all aligned to more); the workspace is a function of
-//   the sizes. NVIDIA documents that the same calls give the same bits on the same GPU model, with a
-//   workspace per stream ("Results reproducibility" in the cuBLAS manual).
-// - Measuring may replace it only by an algorithm that gives the same bits, on data whose
-//   results consist of rounding errors alone: another order of summation, another instruction or another
-//   epilogue shows in nearly every element. The remaining candidates differ in speed only, so no result
-//   reveals whether measuring happened or what it found.
-// - A matrix has the same bits in every batch (which ranks share the work decides how many there are). The
-//   algorithm that was chosen for one matrix defines them: it computes each of a batch by the same tiles,
-//   which tests compare, and another may replace it only as above.
+// - The result is defined by the first candidate of cuBLASLt's heuristic that works (one that fails during
+//   measurement fails on every GPU of its model). That candidate is a function of the library, the GPU model
+//   and the problem. The problem has the sizes, strides and types of the call, and an alignment capped at 16
+//   bytes: buffers of different ZeRO stages have different addresses, all aligned to more. The workspace is a
+//   function of the sizes. NVIDIA documents that the same calls give the same bits on the same GPU model,
+//   with a workspace per stream ("Results reproducibility" in the cuBLAS manual).
+// - Measuring may replace it only by an algorithm that gives the same bits, on data whose results consist of
+//   rounding errors alone. Another order of summation, instruction or epilogue shows in nearly every element
+//   of such data. The remaining candidates differ in speed only, so no result reveals whether measuring
+//   happened or what it found.
+// - A matrix has the same bits in every batch, since the number of matrices per batch depends on the ranks
+//   that share the work. The algorithm chosen for a single matrix defines the bits. It computes each matrix
+//   of a batch with the same tiles, which tests verify; another algorithm may replace it only as above.
 #include "kernels/cuda/cublaslt/matmul.cuh"
 
 #include <dlfcn.h>
@@ -44,8 +44,9 @@ namespace {
 
 constexpr int TOOLKIT_MAJOR = CUDART_VERSION / 1000;
 
-// The library's structs may change between major versions, so only the one the program was built with is
-// loaded. The second path is where the toolkit installs it when ld.so is not configured to find it.
+// The library's structs may change between major versions, so only the version that the program was built
+// with is loaded. The second path is the toolkit's default folder, for systems whose ld.so is not configured
+// to find it.
 void *open_library() {
     char name[64];
     const char *const formats[] = {"libcublasLt.so.%d", "/usr/local/cuda/lib64/libcublasLt.so.%d"};
@@ -80,7 +81,7 @@ enum status cublaslt_load(struct cublaslt *lt) {
     return STATUS_OK;
 }
 
-// ---- a product as calls of cuBLASLt: its descriptors, the algorithms that it offers, issuing it with one of
+// ---- a product as calls of cuBLASLt: its descriptors, the algorithms on offer, and issuing it with one of
 // them
 //
 // Split sums (split-K) are allowed where D is fp32, with partial sums in the compute type that are added in a
@@ -111,7 +112,7 @@ enum status set(const cublaslt &lt, cublasLtMatmulPreference_t preference,
 enum status describe_epilogue(const cublaslt &lt, const matmul &problem, cublasLtMatmulDesc_t description) {
     cublasLtEpilogue_t epilogue = static_cast<cublasLtEpilogue_t>(problem.epilogue);
     TRY(set(lt, description, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue));
-    // The heuristic reads the alignment of these pointers, not what they point to.
+    // The heuristic reads the alignment of these pointers and does not dereference them.
     void *aligned = reinterpret_cast<void *>(static_cast<uintptr_t>(MATMUL_ALIGNMENT));
     if (matmul_has_bias(problem)) {
         TRY(set(lt, description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned));
@@ -157,7 +158,7 @@ enum status describe_batch(const cublaslt &lt, const matmul &problem, const matm
 
 } // namespace
 
-// Makes the descriptors of plan->problem. matmul_plan_free destroys them, also those of a failed call.
+// Makes the descriptors of plan->problem. matmul_plan_free destroys them, even after a failed call.
 static enum status matmul_describe(const cublaslt &lt, matmul_plan *plan) {
     const matmul &problem = plan->problem;
     TRY_CUBLASLT(lt, MatmulDescCreate(&plan->description, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -194,7 +195,7 @@ enum status describe_preference(const cublaslt &lt, const matmul &problem, uint6
                                 cublasLtMatmulPreference_t preference) {
     uint32_t reductions =
         problem.d_type == DTYPE_F32 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
-    // C and D are always aligned to their own elements, whatever alignment the operands share.
+    // C and D are always aligned to their own elements, even if the operands' common alignment is lower.
     uint32_t ab = static_cast<uint32_t>(problem.alignment), cd = ab;
     if (cd < dtype_size(static_cast<enum dtype>(problem.d_type)))
         cd = static_cast<uint32_t>(dtype_size(static_cast<enum dtype>(problem.d_type)));
@@ -210,7 +211,7 @@ enum status describe_preference(const cublaslt &lt, const matmul &problem, uint6
 } // namespace
 
 // The algorithms that cuBLASLt offers for a described plan, in the order of its heuristic (fastest expected
-// first). *n_candidates is 0 where it offers none.
+// first). *n_candidates is 0 if it offers none.
 static enum status matmul_find_candidates(const matmuls *matmuls, const matmul_plan *plan,
                                           uint64_t workspace_bytes,
                                           cublasLtMatmulAlgo_t (&candidates)[MATMUL_CANDIDATES],
@@ -240,7 +241,7 @@ static enum status matmul_find_candidates(const matmuls *matmuls, const matmul_p
     return STATUS_OK;
 }
 
-// Whether an algorithm that was chosen for one matrix computes a described plan's batch of them.
+// True if an algorithm that was chosen for one matrix can compute a described plan's batch.
 static bool matmul_suits(const matmuls *matmuls, const matmul_plan *plan,
                          const cublasLtMatmulAlgo_t &algorithm, uint64_t workspace_bytes) {
     cublasLtMatmulHeuristicResult_t result = {};
@@ -280,15 +281,15 @@ static enum status matmul_enqueue(struct stream *stream, matmul_plan *plan,
 // that is freed afterwards. Only algorithms that give the same bits as the first may win; the top of this
 // file says why.
 //
-// The data are chosen to tell algorithms apart. The terms of every sum come in pairs that cancel, far apart
-// in the sum and spread over a wide range of magnitudes. What remains is the rounding error alone. It differs
-// in its leading digits for another tree of additions or another width of accumulators, in any output type.
-// Half of the rows of D get a nonzero bias, addend and argument of GELU's derivative, which does the same for
-// the epilogue's arithmetic.
+// The data are chosen to tell algorithms apart. The terms of every sum come in pairs that cancel. The two
+// terms are far apart in the sum, and pairs vary widely in magnitude. Only the rounding error remains.
+// Another tree of additions or another accumulator width changes its leading digits, in any output type. Half
+// of the rows of D get a nonzero bias, addend and argument of GELU's derivative, which does the same for the
+// epilogue's arithmetic.
 namespace {
 
 constexpr int ROUNDS = 3, RUNS_PER_ROUND = 4;
-constexpr float MUST_GAIN = 0.98f; // of the best time so far: a smaller gain is noise
+constexpr float MUST_GAIN = 0.98f; // times the best time so far: a smaller gain is noise
 constexpr int THREADS = 256, BLOCKS = 512;
 
 // ---- the data
@@ -304,7 +305,7 @@ __device__ inline uint32_t bits_at(uint32_t seed, uint32_t i, uint32_t j) {
 // How to fill A or B: each has one dimension of k terms that the product sums over.
 struct operand_pattern {
     int64_t rows, columns, stride;
-    bool sums_over_rows; // else over columns
+    bool sums_over_rows; // otherwise over columns
     bool has_signs;      // in one of A and B, the two elements of a pair have opposite signs
     uint32_t seed;
     uint64_t k, step; // step: coprime to k, about 0.6 k; it separates the elements of a pair
@@ -366,7 +367,7 @@ uint64_t step_for(uint64_t k) {
 // ---- the measurement's buffers
 
 struct output {
-    void *now, *first; // of the algorithm under test, and of the first candidate
+    void *now, *first; // results of the algorithm under test and of the first candidate
     size_t bytes;
 };
 
@@ -382,7 +383,8 @@ struct measurement {
     int n_outputs;
 };
 
-// Of the last matrix, and the distances of those before it.
+// Bytes from the first element of a batch to the last.
+//   before   elements from the first matrix to the last; 0 without a batch
 size_t span_bytes(int64_t rows, int64_t columns, int64_t stride, int32_t type, int64_t before = 0) {
     return static_cast<size_t>(before + (columns - 1) * stride + rows) *
            dtype_size(static_cast<enum dtype>(type));
@@ -394,7 +396,7 @@ void *take_output(measurement *c, scratch_layout *scratch, size_t bytes) {
     return out->now;
 }
 
-// Places every buffer of a run in one allocation at `base` and returns its size. base NULL: only the size.
+// Places every buffer of a run in one allocation at `base`. Returns its size. base NULL: only the size.
 size_t lay_out(struct device *device, measurement *c, char *base) {
     const matmul &p = c->plan->problem;
     scratch_layout scratch = {base, 0};
@@ -422,7 +424,7 @@ size_t lay_out(struct device *device, measurement *c, char *base) {
     return scratch.used;
 }
 
-// Of a batch, each matrix alike.
+// Fills an operand. All matrices of a batch get the same data.
 enum status fill(const measurement *c, const void *x, const operand_pattern &f, int64_t distance) {
     const matmul &p = c->plan->problem;
     for (int64_t i = 0; i < p.n_matrices; i++)
@@ -478,7 +480,7 @@ enum status run(measurement *c, const cublasLtMatmulAlgo_t &algorithm) {
     return matmul_enqueue(&c->stream, c->plan, algorithm, c->operands, c->workspace);
 }
 
-// Gives the outputs the contents that every candidate's run starts from.
+// Gives the outputs the contents from which every candidate's run starts.
 enum status reset_outputs(measurement *c) {
     const matmul &p = c->plan->problem;
     for (int i = 0; i < c->n_outputs; i++)
@@ -489,15 +491,15 @@ enum status reset_outputs(measurement *c) {
 }
 
 // Waits for a candidate's work. A candidate that cuBLASLt refuses to issue, or that fails on the GPU, is not
-// usable; its failure is forgotten. STATUS_FAILED when the GPU stays unusable, as after an illegal access.
-//   issued   what issuing the work gave
+// usable; its error is cleared. Returns STATUS_FAILED if the GPU stays unusable, as after an illegal access.
+//   issued   status of issuing the work
 enum status settle(measurement *c, enum status issued, bool *usable) {
     cudaError_t error = cudaStreamSynchronize(queue_of(&c->stream));
     *usable = issued == STATUS_OK && error == cudaSuccess;
     if (*usable)
         return STATUS_OK;
     status_clear();
-    (void)cudaGetLastError(); // clears an error that does not stay
+    (void)cudaGetLastError(); // clears a recoverable error
     cudaError_t now = cudaStreamSynchronize(queue_of(&c->stream));
     const matmul &p = c->plan->problem;
     if (now != cudaSuccess)
@@ -510,7 +512,7 @@ enum status settle(measurement *c, enum status issued, bool *usable) {
     return STATUS_OK;
 }
 
-// One run of a candidate from the start, waited for.
+// Runs a candidate once, from the initial contents, and waits for it.
 enum status try_candidate(measurement *c, const cublasLtMatmulAlgo_t &algorithm, bool *usable) {
     TRY(reset_outputs(c));
     return settle(c, run(c, algorithm), usable);
@@ -537,7 +539,7 @@ enum status equals_first(measurement *c, bool *equal) {
     return STATUS_OK;
 }
 
-// *ms: the time of a few runs; unchanged where the candidate failed.
+//   ms   [out] the time of a few runs; unchanged if the candidate failed
 enum status time_round(measurement *c, const cublasLtMatmulAlgo_t &algorithm, bool *usable, float *ms) {
     TRY_CUDA(cudaEventRecord(c->begin, queue_of(&c->stream)));
     enum status issued = STATUS_OK;
@@ -550,7 +552,8 @@ enum status time_round(measurement *c, const cublasLtMatmulAlgo_t &algorithm, bo
     return STATUS_OK;
 }
 
-// Finds the candidates that work and give the bits of the first one that does: *first, or -1 if none works.
+// Finds the candidates that work and give the bits of the first one that works. *first is that one, or -1 if
+// none works.
 enum status find_usable(measurement *c, const cublasLtMatmulAlgo_t *candidates, int n_candidates,
                         bool *usable, int *first) {
     *first = -1;
@@ -574,7 +577,7 @@ enum status compare_candidates(measurement *c, const cublasLtMatmulAlgo_t *candi
     bool usable[MATMUL_CANDIDATES];
     float best[MATMUL_CANDIDATES];
     TRY(find_usable(c, candidates, n_candidates, usable, chosen));
-    if (c->plan->problem.n_matrices > 1 && *chosen != 0) // no other defines its bits
+    if (c->plan->problem.n_matrices > 1 && *chosen != 0) // only the first candidate defines a batch's bits
         n_candidates = 0;
     for (int round = 0; round < ROUNDS; round++) // in turn, so that other load slows all candidates alike
         for (int i = 0; i < n_candidates; i++) {
@@ -593,7 +596,7 @@ enum status compare_candidates(measurement *c, const cublasLtMatmulAlgo_t *candi
     return STATUS_OK;
 }
 
-// Leaves c->memory NULL where the GPU has not enough memory: then nothing is measured.
+// Leaves c->memory NULL if the GPU has too little memory; then nothing is measured.
 enum status measurement_init(measurement *c, struct device *device, size_t bytes) {
     TRY(stream_init(&c->stream, device));
     TRY_CUDA(cudaEventCreate(&c->begin));
@@ -619,9 +622,10 @@ void measurement_free(measurement *c) {
 
 } // namespace
 
-// *chosen: the index of the fastest candidate (n_candidates <= MATMUL_CANDIDATES) among those that work and
-// give the same bits as the first one that works. -1: none works, or, of a batch, the first one does not. A
-// candidate that fails is left out; that ends the run only if the GPU is unusable afterwards.
+// Chooses the fastest candidate among those that work and give the same bits as the first one that works. A
+// candidate that fails is left out. The run ends only if the GPU is unusable afterwards.
+//   n_candidates   at most MATMUL_CANDIDATES
+//   chosen         [out] its index; -1 if no candidate works or, for a batch, the first one does not
 static enum status matmul_measure(struct device *device, matmul_plan *plan,
                                   const cublasLtMatmulAlgo_t *candidates, int n_candidates, int *chosen) {
     measurement c = {};
@@ -645,7 +649,7 @@ enum status find_plan(struct device *device, const matmul &problem, bool measure
 // Products with fewer multiplications than this take about as long as a launch, whatever the algorithm.
 constexpr double MEASURED_FROM = 1 << 27;
 
-// Of a batch: that of one matrix, and then those of the heuristic.
+// The candidates of a batch: the algorithm of a single matrix first, then those of the heuristic.
 enum status add_first_of_batch(struct device *device, const matmul_plan *plan, bool measure,
                                uint64_t workspace_bytes,
                                cublasLtMatmulAlgo_t (&candidates)[MATMUL_CANDIDATES], int *n_candidates) {

@@ -1,28 +1,27 @@
-// Matrix products by cuBLASLt: 16-bit factors on tensor cores, fp32 ones without TF32, and sums in fp32. What
-// else takes part, by the arguments of the call (of a list the first row that fits):
+// Matrix products by cuBLASLt: 16-bit operands on tensor cores, fp32 operands without TF32, and sums in fp32.
+// The table shows which other kernels take part, by the arguments of the call; the first matching row
+// applies:
 //
 //   linear_forward
 //     squared ReLU with pre_activation       a product into pre_activation, then relu_squared_forward
 //     GELU with an fp32 result, squared      sums in fp32, some rows at a time, then linear.cu's epilogue
 //     ReLU, unaligned bias or pre_activation
 //     the rest: bias, residual, GELU         one product, with cuBLASLt's epilogue; where cuBLASLt does not
-//                                            offer that, as in the row before
+//                                            offer that, as in the previous row
 //   linear_backward
 //     dx, with GELU in 16 bits               a product with DGELU
 //     dx, with another activation            a product, then gelu_backward or relu_squared_backward
 //     dx without one, dweight                a product
-//     dbias with dweight                     by dweight's product (BGRADB), and add_partial_sums where it is
-//                                            added to what is there
+//     dbias with dweight                     dweight's product (BGRADB); add_partial_sums if it accumulates
 //     dbias alone, or unaligned              column_sums, add_partial_sums
 //   matrix_product
 //     in strips (symmetric)                  a product for each strip, mirrored by matrix.cu
-//     the rest                               a product for the whole batch, or for each matrix where one
+//     the rest                               one product for the batch, or one per matrix if batching
 //                                            would change bits
 //
-// A plan is found once per problem and kept as long as the device.
-// The terms are cuBLASLt's (column-major, D = alpha op(A) op(B) + beta C, then an epilogue); linear.cu and
-// matrix_product.cu map row-major tensors to them. matmul.cu explains how an algorithm is chosen, and why the
-// choice changes no bit.
+// A plan is found once per problem and kept as long as the device. Terms are cuBLASLt's (column-major, D =
+// alpha op(A) op(B) + beta C, then an epilogue); linear.cu and matrix_product.cu map row-major tensors to
+// them. matmul.cu explains how an algorithm is chosen, and why the choice changes no bit.
 #ifndef ZERO_KERNELS_CUDA_MATMUL_CUH
 #define ZERO_KERNELS_CUDA_MATMUL_CUH
 
@@ -39,13 +38,13 @@ enum matmul_addend {
 struct matmul {
     int64_t m, n, k; // D is m x n
     int64_t a_stride, b_stride, c_stride, d_stride;
-    int64_t aux_stride; // of GELU's argument, with an epilogue that has one
-    int64_t n_matrices; // a batch; 1: one
+    int64_t aux_stride;                                     // of GELU's argument, if the epilogue uses it
+    int64_t n_matrices;                                     // 1: no batch
     int64_t a_distance, b_distance, c_distance, d_distance; // between matrices, in elements; 0: no batch
     int32_t transpose_a, transpose_b;                       // A is stored k x m, B n x k
     int32_t type;                                           // of A and B: enum dtype
     int32_t c_type, d_type;                                 // c_type = d_type without MATMUL_ADDS_C
-    int32_t bias_type, aux_type;                            // = d_type where the epilogue has none
+    int32_t bias_type, aux_type;                            // = d_type if the epilogue does not use them
     int32_t epilogue;                                       // cublasLtEpilogue_t
     int32_t addend;                                         // enum matmul_addend
     int32_t alignment; // bytes: of A, B, C, D and their strides; see matmul_alignment
@@ -54,13 +53,13 @@ static_assert(sizeof(matmul) == 13 * sizeof(int64_t) + 10 * sizeof(int32_t), "no
 
 struct matmul_operands {
     const void *a, *b, *c;     // c: with MATMUL_ADDS_C only
-    float alpha = 1, beta = 1; // of the product, and of what is added
+    float alpha = 1, beta = 1; // alpha scales the product, beta the addend
     void *d;
     void *bias; // read; written with BGRADB
     void *aux;  // read with DGELU, written with GELU_AUX
 };
 
-// What an epilogue reads or writes besides D.
+// Whether the epilogue uses tensors besides D.
 static inline bool matmul_has_bias(const matmul &problem) {
     return problem.epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB);
 }
@@ -75,8 +74,8 @@ static inline bool matmul_writes_aux(const matmul &problem) {
     return matmul_has_aux(problem) && problem.epilogue != CUBLASLT_EPILOGUE_DGELU;
 }
 
-// Lowers `alignment` (bytes, a power of two; start with MATMUL_ALIGNMENT) to what the pointer and the stride
-// have as well.
+// Lowers `alignment` (bytes, a power of two; start with MATMUL_ALIGNMENT) to that of the pointer and the
+// stride.
 constexpr int MATMUL_ALIGNMENT = 16; // more gains nothing, and could differ between ZeRO stages
 static inline int matmul_alignment(int alignment, const void *pointer, int64_t stride, enum dtype type) {
     uintptr_t bits = reinterpret_cast<uintptr_t>(pointer) | static_cast<uintptr_t>(stride) * dtype_size(type);
@@ -103,8 +102,9 @@ static inline void matmul_align(matmul *problem, const void *pointer, int64_t st
     problem->alignment = matmul_alignment(problem->alignment, pointer, stride, static_cast<enum dtype>(type));
 }
 
-// Finds or makes the plan of a problem. *supported: whether cuBLASLt offers this product with this epilogue;
-// of a batch, with the bits that each matrix has alone.
+// Finds or makes the plan of a problem.
+//   supported   [out] whether cuBLASLt offers this product with this epilogue; for a batch, also with the
+//     same bits for each matrix as without a batch
 //   measure   time the candidates of a large problem, in memory that is freed before the call returns. Only
 //             before the first step. Without it, or when that memory cannot be allocated, the first
 //             candidate of cuBLASLt's heuristic is used; its bits are the same.

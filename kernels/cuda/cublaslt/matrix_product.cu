@@ -1,7 +1,7 @@
-// Products of matrices that are no layer's, by cuBLASLt (matmul.cuh). Operands are exchanged, as in
-// linear.cu: out^T = y^T x^T. A batch is one launch, or as many as it has matrices where cuBLASLt would not
-// give each the bits that it has alone. cuBLASLt has no symmetric products: a strip is a product of its own,
-// and what it has below its diagonal block is transposed to the other side of the diagonal.
+// matrix_product by cuBLASLt (matmul.cuh). Operands are exchanged, as in linear.cu: out^T = y^T x^T. A batch
+// is one launch, or one per matrix if a batched launch would change a matrix's bits. cuBLASLt has no
+// symmetric products. So each strip is a product of its own, and what lies below its diagonal block is
+// transposed to the other side of the diagonal.
 #include "kernels/cuda/cublaslt/matmul.cuh"
 #include "kernels/matrix.h"
 
@@ -14,7 +14,7 @@ size_t bytes_at(const struct matrix_product_args *args, int row, int column, int
            dtype_size(args->type);
 }
 
-// Rows from `row` on of the columns [column, column + columns). Without strips the whole is one.
+// Rows from `row` on of the columns [column, column + columns). Without strips, the whole product.
 struct part {
     int row, column, columns;
 };
@@ -28,7 +28,7 @@ part strip_at(const struct matrix_product_args *args, int column) {
     return {column, column, left < columns ? left : columns};
 }
 
-// Elements in x between what makes two rows of out, and in y between what makes two columns.
+// Strides of the operands: elements in x between two rows of out, and in y between two columns.
 int x_distance_of_rows(const struct matrix_product_args *args) {
     return args->x_transposed ? 1 : args->inner;
 }
@@ -51,7 +51,7 @@ matmul_operands operands_of(const struct matrix_product_args *args, const part &
     return operands;
 }
 
-// Whether all matrices are as aligned as the first one: the bits depend on that.
+// True if all matrices have the alignment of the first one, on which the bits depend.
 bool are_alike(const struct matrix_product_args *args) {
     const size_t distances =
         args->out_distance | args->x_distance | args->y_distance | (args->addend ? args->addend_distance : 0);
@@ -86,7 +86,7 @@ matmul problem_of(const struct matrix_product_args *args, const part &of) {
     return problem;
 }
 
-// *is_one: whether cuBLASLt computes all matrices of the part at once.
+//   is_one   [out] whether one launch computes the whole batch
 enum status find_part(struct device *device, const struct matrix_product_args *args, const part &of,
                       bool measure, bool *is_one) {
     *is_one = args->n_matrices == 1;

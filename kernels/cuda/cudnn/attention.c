@@ -1,13 +1,13 @@
-// Attention as graphs for cuDNN (attention.h). cuDNN recognizes these graphs by their shape, so their
-// operations, the order of their operands and the layouts of their virtual tensors are not free:
+// Attention as cuDNN graphs (attention.h). cuDNN recognizes these graphs by their shape, so the operations,
+// the order of operands and the layouts of virtual tensors must be exactly these:
 //
 //   forward    S = scale Q K^T; masked; M = max S, E = exp(S - M), L = sum E; lse = M + log L; O = (E / L) V
 //   backward   delta = sum dO O; P = exp(masked(scale Q K^T - lse)); dV = P^T dO
 //              dS = scale P (dO V^T - delta); dK = dS^T Q; dQ = dS K
 //
-// Query heads that share a key-value head read it by broadcasting; their parts of dK and dV are added up.
-// dQ is a product over whole rows of dS, which the kernel keeps in its workspace, rather than a sum of
-// atomic additions: the slower form in memory, and the only one with the same bits in every run.
+// Query heads that share a key-value head read it by broadcasting; their contributions to dK and dV are
+// added. dQ is a product over whole rows of dS, which the kernel keeps in its workspace, rather than a sum of
+// atomic additions. That takes more memory, but it is the only form with the same bits in every run.
 #include "kernels/cuda/cudnn/attention.h"
 
 #include <math.h>
@@ -31,9 +31,9 @@ enum {
 };
 
 enum {
-    ALIGNMENT = 16,        // bytes, of every tensor and of its rows
-    DELTA_ALIGNMENT = 256, // bytes, of what follows delta in the workspace
-    LARGEST_TILE = 128,    // rows or columns of scores
+    ALIGNMENT = 16,        // bytes, of every tensor and row
+    DELTA_ALIGNMENT = 256, // bytes, of the memory after delta in the workspace
+    LARGEST_TILE = 128,    // rows or columns of a tile of scores
 };
 
 // ---- problems
@@ -53,7 +53,7 @@ static bool is_possible(const struct cudnn_problem *problem) {
            has_aligned_rows(problem->v, unit);
 }
 
-// The fields that both kinds of arguments have.
+// The fields common to both argument structs.
 #define PROBLEM_OF(args, kind_of_call)                                                                       \
     (struct cudnn_problem) {                                                                                 \
         .q = {(int64_t)(args)->q_stride, (int64_t)(args)->q_batch_stride},                                   \
@@ -87,7 +87,7 @@ bool cudnn_problem_of(enum operation operation, const void *args, struct cudnn_p
 
 // ---- tensors
 
-struct drawing { // of a graph
+struct drawing { // the state of building a graph
     struct cudnn_graph *graph;
     const struct cudnn_problem *problem;
     unsigned type; // of q, k, v and the outputs
@@ -103,7 +103,7 @@ static void *virtual_tensor(const struct drawing *d, unsigned type, int64_t rows
                                .type = type});
 }
 
-// (T, T) per head, between operations
+// A (T, T) matrix per head, passed between operations.
 static void *scores(const struct drawing *d, unsigned type) {
     return virtual_tensor(d, type, d->problem->T, d->problem->T, d->problem->T, 1);
 }
@@ -118,7 +118,7 @@ static void *row_values(const struct drawing *d, int64_t id) {
                                                              .type = CUDNN9_DATA_FLOAT});
 }
 
-// q, k, v or a gradient of theirs: (T, D) per head, or its transpose
+// q, k, v or one of their gradients: (T, D) per head, or its transpose.
 static void *range(const struct drawing *d, int64_t id, int heads, struct cudnn_strides strides,
                    bool transposed) {
     const struct cudnn_problem *p = d->problem;
@@ -183,7 +183,7 @@ static void *positions(const struct drawing *d, void *x, int64_t axis) {
     return y;
 }
 
-// x where a compares to b, minus infinity elsewhere
+// x where `a compares b` holds, minus infinity elsewhere.
 static void *select_where(const struct drawing *d, void *x, void *a, unsigned compares, void *b) {
     void *visible = scores(d, CUDNN9_DATA_BOOLEAN), *y = scores(d, CUDNN9_DATA_FLOAT);
     cudnn_add_pointwise(d->graph,
@@ -198,8 +198,8 @@ static void *select_where(const struct drawing *d, void *x, void *a, unsigned co
     return y;
 }
 
-// x where the query's position is at least the key's, and with a window less than the key's plus the window;
-// minus infinity elsewhere
+// Causal mask: x where the query's position is at least the key's and, with a window, less than the key's
+// plus the window; minus infinity elsewhere.
 static void *mask(const struct drawing *d, void *x) {
     void *queries = positions(d, x, 2), *keys = positions(d, x, 3);
     x = select_where(d, x, queries, CUDNN9_POINTWISE_CMP_GE, keys);
@@ -240,7 +240,8 @@ static void *transposed_scores(const struct drawing *d, void *x) {
     return y;
 }
 
-// The gradient of k or v: (T, T) per query head times (T, D), added up over the heads that share one of k's.
+// The gradient of k or v: (T, T) per query head times (T, D), added over the query heads that share a
+// key-value head.
 static void add_gradient(const struct drawing *d, void *a, void *b, int64_t id,
                          struct cudnn_strides strides) {
     const struct cudnn_problem *p = d->problem;
@@ -335,7 +336,7 @@ static enum status execute(struct cudnn_attention *attention, int n, const int64
                 dtype_name((enum dtype)p->type), attention->graph.reason);
 }
 
-// The window is last: without one its tensor is not in the graph.
+// The window comes last, because its tensor is not in the graph without a window.
 enum status cudnn_attention_forward(struct cudnn_attention *attention,
                                     const struct attention_forward_args *args, void *workspace) {
     int64_t ids[8] = {ID_Q, ID_K, ID_V, ID_OUT, ID_SCALE, ID_HIDDEN, ID_LSE};

@@ -1,6 +1,6 @@
-// cuDNN's backend API, declared here and loaded at run time: the program builds without cuDNN's headers, and
-// starts without the library. Names are cuDNN's, without the prefix "cudnn" of functions and with CUDNN9_ in
-// place of CUDNN_ for values, so that a test can include NVIDIA's headers beside this one and compare
+// cuDNN's backend API, declared here and loaded at run time: the program builds without cuDNN's headers and
+// starts without the library. Names are cuDNN's, but functions drop the prefix "cudnn", and values have
+// CUDNN9_ in place of CUDNN_. So a test can include NVIDIA's headers beside this one and compare
 // (tests/nvidia/check_cudnn.c). Values and signatures are those of cuDNN 9, whose minor versions only add to
 // them.
 //
@@ -140,16 +140,16 @@ struct cudnn {
 #undef CUDNN_FIELD
 };
 
-// The oldest version that is used: the first for CUDA 13, and the oldest that has judged the graphs of
-// attention (tests/nvidia/judge_cudnn.c).
+// The oldest version that is used: the first one for CUDA 13, and the oldest one on which the graphs of
+// attention were tested (tests/nvidia/judge_cudnn.c).
 #define CUDNN_OLDEST 91200
 
 // Loads the library and finds its functions.
-//   library  path or name; NULL: what is already in the process (the simulator), else libcudnn.so.9 from the
-//            system's folders, else from the CUDA toolkit's
-//   reason   [out] why it cannot be used, for a sentence: "libcudnn.so.9 was not found (...)"
-// Returns false when the library is missing, older than CUDNN_OLDEST, or lacks a function. It is never
-// unloaded; CUDA's libraries do not support that.
+//   library  path or name. NULL: the library already in the process (the simulator), otherwise libcudnn.so.9
+//            from the system's folders or the CUDA toolkit's
+//   reason   [out] why it cannot be used, to be put in a sentence: "libcudnn.so.9 was not found (...)"
+// Returns false if the library is missing, older than CUDNN_OLDEST, or lacks a function. The library is never
+// unloaded, which CUDA's libraries do not support.
 bool cudnn_load(const char *library, struct cudnn *cudnn, char *reason, size_t size);
 
 // "9.19.0" for 91900. Returns the buffer.

@@ -1,5 +1,5 @@
-// Attention by cuDNN on a device: the library is opened when it is first asked for, and a plan is made once
-// per problem and kept as long as the device.
+// Attention by cuDNN on a device. The library is opened on first use. A plan is made once per problem and
+// kept as long as the device.
 #include "kernels/cuda/common.cuh"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ struct cudnn_plan {
 
 struct cudnns {
     bool loaded;
-    char reason[CUDNN_REASON_BYTES]; // why not
+    char reason[CUDNN_REASON_BYTES]; // why the library cannot be used
     cudnn api;
     cudnnContext *handle;
     cudaStream_t queue; // the handle's stream
@@ -56,7 +56,7 @@ bool is_loaded(const struct device *device) {
     return all && all->loaded;
 }
 
-// The plan of a call of any operation; NULL where cuDNN does not compute it.
+// The plan for a call of any operation; NULL if cuDNN does not compute the call.
 const cudnn_plan *find_supported(struct device *device, enum operation operation, const void *args) {
     cudnn_problem problem;
     if (!is_loaded(device) || !cudnn_problem_of(operation, args, &problem))
@@ -65,7 +65,7 @@ const cudnn_plan *find_supported(struct device *device, enum operation operation
     return plan->attention.supported ? plan : nullptr;
 }
 
-// The plan of a call that cuDNN computes, ready to execute; NULL where the call is flash's.
+// The plan of a call that cuDNN computes, ready to execute; NULL if this project's kernels must compute it.
 cudnn_plan *find_issuable(struct stream *stream, const cudnn_problem &problem) {
     cudnn_plan *plan = find_plan(cuda_of(stream->device)->cudnns, problem);
     return plan->attention.supported && plan->attention.workspace_bytes <= stream->workspace_bytes ? plan
@@ -83,8 +83,8 @@ enum status use_stream(cudnns *all, const struct stream *stream) {
     return STATUS_OK;
 }
 
-// The calls of a training run, without their data: pointers are NULL, which counts as aligned. lse is only
-// asked whether it is there.
+// The attention problems of a training run, built without data: pointers are NULL, which counts as aligned.
+// lse only matters for being there.
 void shape_problems(const struct attention_shape *shape, cudnn_problem (&problems)[2], bool *possible) {
     attention_forward_args forward = {};
     attention_backward_args backward = {};

@@ -1,14 +1,14 @@
-// Descriptors of cuDNN's backend API (graph.h): created, given their attributes, finalized, and kept
-// until the graph is freed, because descriptors refer to each other.
+// Descriptors of cuDNN's backend API (graph.h). They are created, given attributes and finalized. All are
+// kept until the graph is freed, because they refer to each other.
 #include "kernels/cuda/cudnn/graph.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
-// ---- finding cuDNN (cudnn.h). Symbols already in the process come first, so the simulator, or a library
-// that another component loaded, replaces the one on disk. The library's soname has its major version. The
-// toolkit's folder is for machines whose ld.so is not configured to look there.
+// ---- finding cuDNN (cudnn.h). Symbols already in the process come first, so that the simulator, or a
+// library loaded by another component, replaces the one on disk. The soname has the library's major version.
+// The toolkit's folder is for machines whose ld.so is not configured to look there.
 static void *open_library(const char *library) {
     const char *const names[] = {"libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"};
     if (library)
@@ -227,8 +227,8 @@ static void *finish_graph(struct cudnn_graph *graph) {
     return whole;
 }
 
-// The configurations that a heuristic offers, in its order. It may also refuse the graph; that is not a
-// failure, because another heuristic may know it.
+// The configurations that a heuristic offers, in its order. A heuristic may also refuse the graph. That is
+// not a failure, because another heuristic may support it.
 static int64_t find_configs(struct cudnn_graph *graph, void *whole, unsigned mode,
                             void *configs[CUDNN_MOST_CONFIGS]) {
     int64_t n_configs = 0;

@@ -1,5 +1,5 @@
-// A graph of cuDNN operations and the plan that executes it. Calls after a failure do nothing, so that a
-// graph is written down without a check after each line; cudnn_graph_plan reports the first failure.
+// A graph of cuDNN operations, and the plan that executes it. After a failure, further calls do nothing, so a
+// graph can be built without checking each call; cudnn_graph_plan reports the first failure.
 #ifndef ZERO_KERNELS_CUDA_CUDNN_GRAPH_H
 #define ZERO_KERNELS_CUDA_CUDNN_GRAPH_H
 
@@ -14,7 +14,7 @@ enum {
     CUDNN_REASON_BYTES = 320,
 };
 
-// What a plan is made for: a GPU, by a handle, or the description of one, without a GPU (tests).
+// The target of a plan: a GPU, given by a handle, or a description of a GPU, without one (tests).
 struct cudnn_target {
     struct cudnnContext *handle;   // or NULL
     const char *device_properties; // JSON of cuDNN's device-property descriptor, read without a handle
@@ -26,7 +26,7 @@ struct cudnn_graph {
     void *device_properties; // descriptor, or NULL
     void *descriptors[CUDNN_MOST_DESCRIPTORS], *operations[CUDNN_MOST_OPERATIONS];
     int n_descriptors, n_operations;
-    int64_t n_virtual; // their ids follow CUDNN_FIRST_VIRTUAL
+    int64_t n_virtual; // number of virtual tensors; ids count from CUDNN_FIRST_VIRTUAL
     bool failed;
     char reason[CUDNN_REASON_BYTES]; // of the first failure
     // set by cudnn_graph_plan
@@ -45,22 +45,24 @@ struct cudnn_tensor {
 void cudnn_graph_init(struct cudnn_graph *graph, const struct cudnn *api, struct cudnn_target target);
 void cudnn_graph_free(struct cudnn_graph *graph);
 
-// Each adds one object and returns its descriptor; NULL after a failure.
+// Each cudnn_add function adds one object to the graph. cudnn_add_tensor returns its descriptor; NULL after a
+// failure.
 void *cudnn_add_tensor(struct cudnn_graph *graph, const struct cudnn_tensor *tensor);
-// y = mode(x), mode(x, b), or with BINARY_SELECT t ? x : b. `axis` is GEN_INDEX's. Arithmetic in `compute`.
+// y = mode(x) or mode(x, b); with BINARY_SELECT, y = t ? x : b. `axis` is for GEN_INDEX. Arithmetic in
+// `compute`.
 struct cudnn_pointwise {
     unsigned mode, compute; // CUDNN9_POINTWISE_..., CUDNN9_DATA_...
     int64_t axis;
-    void *x, *b, *t, *y; // b, t: NULL where the mode has none
+    void *x, *b, *t, *y; // b, t: NULL if the mode does not use them
 };
 void cudnn_add_pointwise(struct cudnn_graph *graph, const struct cudnn_pointwise *operation);
 void cudnn_add_matmul(struct cudnn_graph *graph, void *a, void *b, void *c);               // c = a b, in fp32
 void cudnn_add_reduction(struct cudnn_graph *graph, unsigned reduction, void *x, void *y); // in fp32
-void cudnn_add_reshape(struct cudnn_graph *graph, void *x, void *y); // y: x under other dims and strides
+void cudnn_add_reshape(struct cudnn_graph *graph, void *x, void *y); // y is x with other dims and strides
 
-// Builds the plan of the first engine configuration that cuDNN's heuristics offer, that is deterministic, and
-// that this GPU and library can run. Sets `plan` and `workspace_bytes`. Returns false, with a reason, if
-// there is none.
+// Builds the plan of the first engine configuration, in the order of cuDNN's heuristics, that is
+// deterministic and runs on this GPU and library. Sets `plan` and `workspace_bytes`. Returns false, with a
+// reason, if there is none.
 bool cudnn_graph_plan(struct cudnn_graph *graph);
 
 // Executes the plan on the handle's stream.

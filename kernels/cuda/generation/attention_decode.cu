@@ -1,9 +1,9 @@
 // Attention of one new position per sequence (kernels/ops_layers.h: attention_decode). Each key and value is
-// read once, for the few query heads that share it, so memory bandwidth is the limit and tensor cores have no
-// use. A block takes one key-value head of one sequence, whose length it reads itself: one launch serves any
-// mix of lengths. First it rotates its queries and the new key. Groups of lanes take the positions in turn,
-// each with an online softmax of its own for each query head; at the end these are combined, in a fixed
-// order.
+// read once, for the few query heads that share it. So the kernel is bound by memory bandwidth, and tensor
+// cores would not help.
+// A block takes one key-value head of one sequence. It reads the sequence's length itself, so one launch
+// serves any mix of lengths. First it rotates its queries and the new key. Groups of lanes take the positions
+// in turn, each with its own online softmax per query head; at the end these are combined in a fixed order.
 #include <float.h>
 
 #include "kernels/cuda/attention.cuh"
@@ -12,21 +12,22 @@
 namespace {
 
 constexpr int THREADS = 256;
-constexpr int MOST_QUERIES = 8; // query heads of a block
+constexpr int MOST_QUERIES = 8; // query heads per block
 
-// Positions that a group of lanes loads before it uses the first: fewer where many query heads fill the
+// Positions that a group of lanes loads before using the first: fewer with many query heads, which fill the
 // registers.
 template <int QUERIES> constexpr int IN_FLIGHT = QUERIES < MOST_QUERIES ? 4 : 2;
 static_assert(THREADS >= ATTENTION_WIDTH, "a thread for each column of a head");
 
-// How a group holds a row of WIDTH elements, padded with zeros: each lane PACKS times 16 bytes.
+// How a group of lanes holds a row of WIDTH elements, padded with zeros: each lane has PACKS packs of 16
+// bytes.
 template <class T, int WIDTH> struct groups {
     static constexpr int SIZE = pack<T>::size;
     static constexpr int LANES = WIDTH / SIZE < WARP ? WIDTH / SIZE : WARP;
     static constexpr int PACKS = WIDTH / SIZE / LANES;
     static constexpr int N = THREADS / LANES;
 
-    // Of the first element in one of the lane's packs.
+    // The column of the first element of the lane's pack i.
     static __device__ __forceinline__ int column(int i) {
         return (i * LANES + static_cast<int>(threadIdx.x) % LANES) * SIZE;
     }
@@ -35,7 +36,7 @@ template <class T, int WIDTH> struct groups {
         pack<T> packs[PACKS];
     };
 
-    // `valid` false: zeros. packed: 16-byte accesses are possible.
+    // Loads the lane's packs of a row; zeros unless `valid`. packed: 16-byte accesses are possible.
     static __device__ __forceinline__ row load(const T *from, int D, bool valid, bool packed) {
         row own = {};
 #pragma unroll
@@ -56,13 +57,13 @@ __device__ __forceinline__ int first_seen(const attention_decode_args &args, siz
     return args.window > 0 ? max(own - args.window + 1, of_document) : of_document;
 }
 
-// The group's products of weights and values of one query head, and its softmax.
+// One query head's weighted sum of values and its softmax, over the positions of one group of lanes.
 template <class T, int WIDTH> struct partial_sums {
     using shape = groups<T, WIDTH>;
     online_softmax softmax;
     float out[shape::PACKS][shape::SIZE];
 
-    // Positions that do not exist have a score of minus infinity and values of 0.
+    // Positions that do not exist must have a score of minus infinity and values of 0.
     template <int N>
     __device__ __forceinline__ void add(float (&scores)[N], const typename shape::row (&values)[N],
                                         float scale) {
@@ -94,7 +95,7 @@ __device__ __forceinline__ float dot(const typename groups<T, WIDTH>::row &a,
     return lanes_sum<shape::LANES>(sum);
 }
 
-// A block's memory for combining the groups' sums of one query head.
+// Shared memory for combining the groups' sums of one query head.
 template <class T, int WIDTH> struct shared_sums {
     float out[groups<T, WIDTH>::N][WIDTH];
     online_softmax softmaxes[groups<T, WIDTH>::N];
@@ -129,12 +130,12 @@ __device__ __forceinline__ void combine(shared_sums<T, WIDTH> &shared, T *to,
 
 // How rows are accessed.
 struct row_access {
-    bool packed;       // by 16 bytes
-    bool packed_pairs; // those of heads that are rotated, too
-    int lane_bits;     // of the group that rotates a head
+    bool packed;       // 16 bytes at a time
+    bool packed_pairs; // likewise for the heads that are rotated
+    int lane_bits;     // log2 of the lanes that rotate a head
 };
 
-// The block's new key and its queries. Those past the last are not written.
+// The block's new key and its queries. Queries past the last one are not written.
 template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
     T key[WIDTH], queries[QUERIES][WIDTH];
 
@@ -153,7 +154,7 @@ template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
         const head_lanes of(access.lane_bits, args.D / 2);
         const int n_groups = THREADS >> access.lane_bits;
         const float *table = static_cast<const float *>(args.rope.table);
-        // All groups take as many turns. Head -1 is the key.
+        // All groups make the same number of turns. Head -1 is the key.
         for (int first = -1; first < n_queries; first += n_groups) {
             const int head = first + static_cast<int>(of.group), query = min(head, n_queries - 1);
             const bool exists = head < n_queries;
@@ -162,17 +163,19 @@ template <class T, int WIDTH, int QUERIES> struct alignas(16) new_heads {
             if (args.rope.norm)
                 normalize(x, static_cast<const T *>(head < 0 ? args.rope.k_weight : args.rope.q_weight),
                           args.rope.epsilon, of);
-            // In each turn, from the cache: kept over all, they would not fit in registers on every GPU.
+            // Loaded in each turn, from the cache: kept across turns, the angles would not fit in registers
+            // on every GPU.
             const head_part<PAIRS> angles = load_angles<PAIRS>(table, static_cast<unsigned>(position), of);
             if (exists)
-                store_head(head < 0 ? key : queries[query], turn(angles, x, 1.0f), of);
+                store_head(head < 0 ? key : queries[query], rotate_head(angles, x, 1.0f), of);
         }
     }
 };
 
-// Blocks are (those of a key-value head, key-value heads, sequences). QUERIES: query heads of a block. Where
-// a key-value head has no multiple of them, the last ones of a block are copies of its first.
-//   per_group  query heads of a key-value head
+// The grid is (blocks per key-value head, key-value heads, sequences). QUERIES: query heads per block. If
+// QUERIES does not divide the query heads of a key-value head, the last ones of a block are copies of its
+// first.
+//   per_group   query heads per key-value head
 template <class T, int WIDTH, int QUERIES>
 __global__ void __launch_bounds__(THREADS)
     attention_decode(const attention_decode_args args, int per_group, float scale, const row_access access) {
@@ -182,7 +185,7 @@ __global__ void __launch_bounds__(THREADS)
     __shared__ new_heads<T, WIDTH, QUERIES> added;
     const int D = args.D, thread = static_cast<int>(threadIdx.x), group = thread / shape::LANES;
     const int kv_head = static_cast<int>(blockIdx.y);
-    const int first_query = static_cast<int>(blockIdx.x) * QUERIES; // in its group
+    const int first_query = static_cast<int>(blockIdx.x) * QUERIES; // within the key-value head's query heads
     const int n_queries = min(QUERIES, per_group - first_query);
     const size_t b = blockIdx.z, column = static_cast<size_t>(kv_head) * D;
     const size_t q_column = static_cast<size_t>(kv_head * per_group + first_query) * D;
@@ -199,7 +202,8 @@ __global__ void __launch_bounds__(THREADS)
     else
         added.template rotate<1>(args, access, length, new_key, new_queries, n_queries);
     __syncthreads();
-    // The new position is written for later calls and read from where it is, so that nothing waits for it.
+    // The new position is written for later calls. This call reads it from its source, so nothing waits
+    // for the write.
     if (thread < D && first_query == 0) {
         keys[length * args.cache_stride + thread] = added.key[thread];
         values[length * args.cache_stride + thread] = new_value[thread];
@@ -236,7 +240,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int q = 0; q < QUERIES; q++) {
         if (q > 0)
-            __syncthreads(); // all threads have read the sums of the query before
+            __syncthreads(); // all threads have read the sums of the previous query
         if (q < n_queries)
             combine(shared, out + q * D, own[q], D);
     }
@@ -251,8 +255,8 @@ template <class F> enum status with_width(int D, F f) {
 
 template <int QUERIES> struct query_heads { static constexpr int value = QUERIES; };
 
-// Calls f(query_heads<QUERIES>()) for the fewest query heads of a block that are all of a group, or for the
-// most.
+// Calls f(query_heads<QUERIES>()) for the smallest QUERIES that covers all query heads of a key-value head,
+// or for the largest QUERIES.
 template <class F> enum status with_queries(int per_group, F f) {
     return per_group == 1   ? f(query_heads<1>())
            : per_group <= 2 ? f(query_heads<2>())

@@ -19,7 +19,7 @@ struct alignas(8) candidate {
 };
 static_assert(sizeof(candidate) == CUDA_CANDIDATE_BYTES, "the size that plans use");
 
-// An integer that grows as the logit falls; the same for zeros of both signs.
+// An integer that grows as the logit falls. Zeros of both signs give the same integer.
 __device__ inline uint32_t key_of(float logit) {
     uint32_t bits = __float_as_uint(logit + 0.0f);
     return bits & 0x80000000u ? bits : ~bits & 0x7fffffffu;
@@ -45,7 +45,7 @@ __device__ inline int lane_index() {
 
 // ---- the most likely token
 
-// The smallest of the block's values, in every thread.
+// The minimum of the block's values, returned to every thread.
 template <int WARPS> __device__ uint64_t block_minimum(uint64_t x, uint64_t *scratch) {
     for (int distance = WARP / 2; distance > 0; distance /= 2) {
         uint64_t other = __shfl_xor_sync(ALL_LANES, x, distance);
@@ -60,7 +60,8 @@ template <int WARPS> __device__ uint64_t block_minimum(uint64_t x, uint64_t *scr
     return x;
 }
 
-// The token with the largest logit; of equal logits, the lowest token. Compares key and token as one integer.
+// The token with the largest logit; among equal logits, the lowest token. Compares key and token as one
+// integer.
 template <int WARPS> __device__ int likeliest(const float *logits, int V, uint64_t *scratch) {
     uint64_t best = UINT64_MAX;
     for (int token = static_cast<int>(threadIdx.x); token < V; token += WARPS * WARP) {
@@ -101,8 +102,8 @@ template <int WARPS> __device__ void counts_to_places(counters<WARPS> &counters,
     __syncthreads();
 }
 
-// One stable pass, by the digit at bit `shift`. candidate_at(i): the i-th of the n candidates before the
-// pass.
+// One stable pass, by the digit at bit `shift`. candidate_at(i) returns candidate i of n in the order of the
+// previous pass.
 template <int WARPS, class At>
 __device__ void sort_pass(candidate *to, At candidate_at, int n, int shift, counters<WARPS> &counters,
                           uint32_t *warp_sums) {
@@ -158,7 +159,7 @@ struct choice {
     const candidate *sorted; // NULL: in token order
     int n;
     double largest, temperature;
-    uint64_t least; // weights below count as 0
+    uint64_t least; // smaller weights count as 0
 
     __device__ int token(int i) const {
         return sorted ? sorted[i].token : i;
@@ -170,7 +171,7 @@ struct choice {
     }
 };
 
-// Writes the sum of the weights in warp w's span to sums[w]; returns the total, in every thread.
+// Writes the sum of the weights in warp w's span to sums[w]. Returns the total to every thread.
 template <int WARPS> __device__ uint64_t sum_weights(const choice &choice, uint64_t *sums) {
     warp_span mine = warp_span_of<WARPS>(warp_index(), choice.n);
     uint64_t sum = 0, total = 0;
@@ -186,8 +187,8 @@ template <int WARPS> __device__ uint64_t sum_weights(const choice &choice, uint6
     return total;
 }
 
-// Where the running sum of weights first exceeds the threshold, which is below the total of `sums`. Index 0
-// where it never does.
+// The index where the running sum of weights first exceeds the threshold, which is below the total of `sums`;
+// 0 if it never does.
 template <int WARPS> __device__ int place_of(const choice &choice, const uint64_t *sums, uint64_t threshold) {
     __shared__ int found;
     int warp = 0;
@@ -223,7 +224,7 @@ struct settings {
     double temperature, top_p, min_p;
 };
 
-// Launch bounds require one block per processor only: rows are few, and with fewer registers the kernel
+// Launch bounds require only one block per multiprocessor: rows are few, and with fewer registers the kernel
 // spills.
 template <int WARPS>
 __global__ void __launch_bounds__(WARPS *WARP, 1)
@@ -248,7 +249,8 @@ __global__ void __launch_bounds__(WARPS *WARP, 1)
     if (cut_to_k)
         choice.n = settings.top_k;
     auto least = static_cast<uint64_t>(ceil(settings.min_p / SAMPLE_WEIGHT_UNIT));
-    for (bool cuts_to_p = settings.top_p < 1;; cuts_to_p = false) { // one place in the code: fewer registers
+    // A loop, because one call site takes fewer registers than two.
+    for (bool cuts_to_p = settings.top_p < 1;; cuts_to_p = false) {
         choice.least = cuts_to_p ? 0 : least;
         uint64_t total = sum_weights<WARPS>(choice, sums);
         double part = cuts_to_p ? ceil(settings.top_p * static_cast<double>(total))

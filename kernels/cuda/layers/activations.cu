@@ -53,7 +53,7 @@ enum status backward(const char *name, struct stream *stream, const Args *args) 
 
 // ---- SwiGLU
 
-// Element i of (N, F): its row of x has 2 F elements. A step's elements are in one row.
+// Element i of (N, F). Rows of x have 2 F elements; a step's elements are within one row.
 template <class T> struct swiglu_step {
     T *out;
     const T *x;
@@ -69,7 +69,7 @@ template <class T> struct swiglu_step {
 };
 
 template <class T> struct swiglu_backward_step {
-    T *dx, *out; // out: or NULL; may be dout
+    T *dx, *out; // out may be NULL or dout
     const T *dout, *x;
     size_t F;
 
@@ -79,7 +79,7 @@ template <class T> struct swiglu_backward_step {
         floats<WIDTH> gradient = load<WIDTH>(dout + i);
         for (int k = 0; k < WIDTH; k++) {
             silu_terms terms = silu(gate.x[k]);
-            again.x[k] = up.x[k] * terms.value; // with the operations of swiglu_forward
+            again.x[k] = up.x[k] * terms.value; // the same operations as swiglu_forward
             gate.x[k] = gradient.x[k] * up.x[k] * terms.derivative;
             up.x[k] = gradient.x[k] * terms.value;
         }

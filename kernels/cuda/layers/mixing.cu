@@ -41,7 +41,7 @@ template <class T> struct mix_backward_call {
     const T *dout, *x, *y, *x_weight, *y_weight;
     size_t n;
     bool dy_zero, beta_zero;
-    mix_sums *of_block; // one for each MIX_BLOCK elements
+    mix_sums *of_block; // one per MIX_BLOCK elements
     unsigned *ticket;
 };
 
@@ -64,7 +64,8 @@ __device__ inline void mix_backward_at(const mix_backward_call<T> &call, float x
 
 constexpr int MIX_THREADS = 256;
 
-// By the block that finishes last: adds the sums of all blocks, a thread those of every MIX_THREADS-th one.
+// Adds the sums of all blocks; called by the block that finishes last. Each thread adds every MIX_THREADS-th
+// block.
 template <class T> __device__ inline void add_mix_sums(const mix_backward_call<T> &call) {
     __shared__ double scratch[MIX_THREADS / WARP];
     double x = 0, y = 0;
@@ -106,7 +107,7 @@ constexpr int DROPOUT_THREADS = 256;
 
 template <class T> struct dropout_call {
     T *out;
-    const T *x, *residual; // residual: or NULL
+    const T *x, *residual; // residual may be NULL
     const uint64_t *sequences;
     int N, C, rows_per_sequence;
     uint64_t key;
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(DROPOUT_THREADS) dropout(const dropout_call<T>
     }
 }
 
-// The shape and the mask are members of the same names in both operations.
+// Both dropout operations have the same members for the shape and the mask.
 template <class Args>
 enum status launch_dropout(struct stream *stream, const Args *args, void *out, const void *x,
                            const void *residual) {
@@ -174,7 +175,7 @@ template <class T> struct cap_step {
     }
 };
 
-// blockIdx.y: a row; the rows stride over the grid.
+// blockIdx.y: the first row of a block; rows stride over the grid.
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(SPAN_THREADS)
     soft_cap(T *out, const T *x, int N, int V, size_t stride, soft_cap_of cap) {

@@ -1,4 +1,4 @@
-// What the norms' forward kernels share: how many threads take a row, and sums over them.
+// Shared by the forward kernels of norms: the number of threads per row, and sums over them.
 #ifndef ZERO_KERNELS_CUDA_LAYERS_NORM_CUH
 #define ZERO_KERNELS_CUDA_LAYERS_NORM_CUH
 
@@ -9,7 +9,7 @@
 constexpr int NORM_FORWARD_THREADS = 256;
 constexpr size_t NORM_WARP_ROW_BYTES = 4096; // one warp per row up to this size, one block above it
 
-// The sum over the GROUP threads of a row: a warp, or all of the block's.
+// The sum over the GROUP threads of a row: a warp, or the whole block.
 template <int GROUP> __device__ inline float group_sum(float x, float *scratch) {
     if constexpr (GROUP == WARP)
         return warp_sum(x);
@@ -17,8 +17,8 @@ template <int GROUP> __device__ inline float group_sum(float x, float *scratch) 
         return block_sum<GROUP>(x, scratch);
 }
 
-// Calls f(width, group), two integral constants: the elements of an access and the threads of a row, for rows
-// of C elements of T. aligned: all pointers allow accesses of 16 bytes.
+// Calls f(width, group), two integral constants: elements per access and threads per row, for rows of C
+// elements of T. aligned: all pointers allow 16-byte accesses.
 template <class T, class F> enum status with_norm_threads(int C, bool aligned, F f) {
     constexpr int width = widest_access<T>();
     using wide = std::integral_constant<int, width>;

@@ -1,7 +1,7 @@
 // Root mean square normalization. Forward reads each row from memory once and keeps it in shared memory for
-// its second pass. Backward keeps a row in registers where its threads have one access each, and reads it
-// twice where they have more; it sums the gradient of the weight over its block's rows in shared memory and
-// writes it to the workspace once per block (channel_sums.cuh).
+// its second pass. Backward keeps a row in registers if its threads have one access each, and reads it twice
+// if they have more. It sums the gradient of the weight over its block's rows in shared memory, and writes it
+// to the workspace once per block (channel_sums.cuh).
 #include "kernels/cuda/channel_sums.cuh"
 #include "kernels/cuda/layers/norm.cuh"
 
@@ -11,8 +11,8 @@ namespace {
 
 template <class T> struct forward_tensors {
     T *out;
-    float *rstd;         // or NULL
-    const T *x, *weight; // weight: or NULL
+    float *rstd;         // may be NULL
+    const T *x, *weight; // weight may be NULL
 };
 
 template <int WIDTH, class T> __device__ inline floats<WIDTH> load_weight(const T *weight, int c) {
@@ -77,8 +77,8 @@ enum status launch_forward(struct stream *stream, const struct rmsnorm_forward_a
 // ---- backward
 
 template <class T> struct backward_tensors {
-    T *dx, *out;                            // out: or NULL
-    const T *dout, *dresidual, *x, *weight; // dresidual, weight: or NULL
+    T *dx, *out;                            // out may be NULL
+    const T *dout, *dresidual, *x, *weight; // dresidual and weight may be NULL
     const float *rstd;
 };
 
@@ -89,7 +89,7 @@ template <class T, int WIDTH>
 __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
     rmsnorm_backward(float *all_partial, const backward_tensors<T> tensors, const channel_gradients<1> to,
                      int N, int C, bool staged) {
-    __shared__ float dots[2][NORM_BACKWARD_THREADS / WARP]; // of one row, and of the next
+    __shared__ float dots[2][NORM_BACKWARD_THREADS / WARP]; // for one row and the next
     int row_threads = static_cast<int>(blockDim.x), n_rows = static_cast<int>(blockDim.y);
     int first = static_cast<int>(threadIdx.x) * WIDTH, step = row_threads * WIDTH;
     int row_warps = row_threads / WARP, first_warp = static_cast<int>(threadIdx.y) * row_warps;
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
         size_t begin = static_cast<size_t>(row) * static_cast<size_t>(C);
         float rstd = exists ? tensors.rstd[row] : 0.0f;
         float sum = 0.0f; // of g = dout weight times the normalized x
-        // Of the last access: all of the row's where its threads have one each.
+        // The values of the last access: the whole row, if its threads have one access each.
         floats<WIDTH> x = {}, dout = {}, weight = {};
         for (int c = first; exists && c < C; c += step) {
             x = load<WIDTH>(tensors.x + begin + c);
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(NORM_BACKWARD_THREADS)
             for (int k = 0; k < WIDTH; k++) {
                 float normal = x.x[k] * rstd;
                 dx.x[k] = fmaf(fmaf(-normal, sum, dout.x[k] * weight.x[k]), rstd, dx.x[k]);
-                out.x[k] = normal * weight.x[k]; // with the operations of rmsnorm_forward
+                out.x[k] = normal * weight.x[k]; // the same operations as rmsnorm_forward
                 terms.x[k] = dout.x[k] * normal;
             }
             store(tensors.dx + begin + c, dx);

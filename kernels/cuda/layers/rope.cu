@@ -1,6 +1,6 @@
-// Rotary position embedding after an optional RMS normalization of each head. A group of lanes has one head
-// (rope.cuh). With norm, backward keeps the sums for a weight's gradient in registers, adds them over the
-// block's groups in shared memory, and over the blocks as norms do (channel_sums.cuh).
+// Rotary position embedding after an optional RMS normalization of each head. A group of lanes processes one
+// head (rope.cuh). With norm, backward keeps the sums for a weight's gradient in registers, adds them over
+// the block's groups in shared memory, and over the blocks as norms do (channel_sums.cuh).
 #include "kernels/cuda/layers/rope.cuh"
 
 #include "kernels/cuda/channel_sums.cuh"
@@ -9,18 +9,18 @@ namespace {
 
 constexpr int THREADS = CUDA_ROPE_THREADS;
 
-// A head among those from `first` to `end` in each row, of which there are `n`. Places are counted in 32 bits
-// (check_heads), which divide several times as fast as 64.
+// A head, given by its number among heads [first, end) of all rows; `n`: how many these are. Numbers have 32
+// bits (check_heads), since 32-bit divisions are several times as fast as 64-bit ones.
 struct head_place {
     bool exists;
     unsigned row;
-    int head; // in its row
+    int head; // head within its row
 
     __device__ head_place(unsigned at, unsigned n, int first, int end)
         : exists(at < n), row(exists ? at / static_cast<unsigned>(end - first) : 0),
           head(exists ? first + static_cast<int>(at - row * static_cast<unsigned>(end - first)) : first) {}
 
-    // Of the head's first element in a tensor of such rows.
+    // Offset of the head's first element in a tensor of such rows.
     __device__ size_t offset(size_t stride, int half_width) const {
         return row * stride + 2 * static_cast<size_t>(head) * static_cast<size_t>(half_width);
     }
@@ -30,10 +30,10 @@ struct head_place {
 
 template <class T> struct forward_call {
     T *out;
-    float *rstd; // or NULL
+    float *rstd; // may be NULL
     const T *x, *q_weight, *k_weight;
     const float *table;
-    const int32_t *positions; // or NULL
+    const int32_t *positions; // may be NULL
     size_t x_stride, out_stride;
     unsigned n_rows;
     int seq_len, H, heads, half_width, lane_bits, position;
@@ -58,14 +58,15 @@ __global__ void __launch_bounds__(THREADS) rope_forward(const forward_call<T> ca
             call.rstd[at] = rstd;
     }
     if (place.exists)
-        store_head(call.out + place.offset(call.out_stride, call.half_width), turn(angles, x, 1.0f), of);
+        store_head(call.out + place.offset(call.out_stride, call.half_width), rotate_head(angles, x, 1.0f),
+                   of);
 }
 
 // ---- backward
 
 template <class T> struct backward_call {
     T *dx;
-    const T *dout, *x, *q_weight, *k_weight; // x: with norm
+    const T *dout, *x, *q_weight, *k_weight; // x: read with norm only
     const float *rstd, *table;
     size_t dx_stride, dout_stride, x_stride;
     unsigned n_rows;
@@ -82,16 +83,16 @@ __global__ void __launch_bounds__(THREADS) rope_backward(const backward_call<T> 
     const head_part<WIDTH> angles =
         load_angles<WIDTH>(call.table, place.row % static_cast<unsigned>(call.seq_len), of);
     if (place.exists)
-        store_head(call.dx + place.offset(call.dx_stride, call.half_width), turn(angles, gradient, -1.0f),
-                   of);
+        store_head(call.dx + place.offset(call.dx_stride, call.half_width),
+                   rotate_head(angles, gradient, -1.0f), of);
 }
 
-// Sums over the groups of a block, in their order, of what each lane has of a head: to partial[0, D).
+// Adds each lane's sums over the groups of a block, in order, to partial[0, D).
 template <int WIDTH>
 __device__ inline void add_groups(float *partial, float *shared, const head_part<WIDTH> &sums,
                                   const head_lanes &of) {
     int group = static_cast<int>(of.group), D = 2 * of.half_width;
-    __syncthreads(); // the sums before were read
+    __syncthreads(); // the previous sums were read
     for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
         for (int k = 0; k < WIDTH && of.has<WIDTH>(step); k++) {
             shared[group * D + of.first<WIDTH>(step) + k] = sums.low[step].x[k];
@@ -116,7 +117,8 @@ __device__ inline void add_terms(head_part<WIDTH> &sum, const head_part<WIDTH> &
         }
 }
 
-// With norm, one head. Its terms of the weight's gradient are added to `sums`. All lanes of the warp call it.
+// Backward of one head, with norm. Adds the head's terms of the weight's gradient to `sums`. All lanes of the
+// warp must call it.
 template <class T, int WIDTH>
 __device__ inline void norm_backward(head_part<WIDTH> &sums, const backward_call<T> &call, const T *weight,
                                      const head_place &place, const head_lanes &of) {
@@ -126,8 +128,8 @@ __device__ inline void norm_backward(head_part<WIDTH> &sums, const backward_call
         load_head<WIDTH>(call.x + place.offset(call.x_stride, call.half_width), of, place.exists);
     const size_t at = place.row * static_cast<size_t>(call.heads) + static_cast<size_t>(place.head);
     const float rstd = place.exists ? call.rstd[at] : 0.0f;
-    gradient = turn(load_angles<WIDTH>(call.table, place.row % static_cast<unsigned>(call.seq_len), of),
-                    gradient, -1.0f);
+    gradient = rotate_head(
+        load_angles<WIDTH>(call.table, place.row % static_cast<unsigned>(call.seq_len), of), gradient, -1.0f);
     scale(normal, rstd);
     add_terms(sums, gradient, normal);
     multiply_by_weight(gradient, weight, of);
@@ -142,7 +144,8 @@ __device__ inline void norm_backward(head_part<WIDTH> &sums, const backward_call
         store_head(call.dx + place.offset(call.dx_stride, call.half_width), gradient, of);
 }
 
-// The query heads of all rows, then the key heads, so that a thread has the sums of one weight at a time.
+// Processes the query heads of all rows, then the key heads, so that a thread holds the sums of one weight at
+// a time.
 //   partial   [w] (blocks, 2, D): the sums for dq_weight and dk_weight; NULL without them
 template <class T, int WIDTH>
 __global__ void __launch_bounds__(THREADS, CUDA_ROPE_BLOCKS)
@@ -155,7 +158,7 @@ __global__ void __launch_bounds__(THREADS, CUDA_ROPE_BLOCKS)
         const int first = keys ? call.H : 0, end = keys ? call.heads : call.H;
         const unsigned n = call.n_rows * static_cast<unsigned>(end - first);
         head_part<WIDTH> sums = {};
-        // All threads of a block take as many turns.
+        // All threads of a block make the same number of turns.
         for (unsigned begin = blockIdx.x * groups; begin < n; begin += gridDim.x * groups)
             norm_backward(sums, call, keys ? call.k_weight : call.q_weight,
                           head_place(begin + of.group, n, first, end), of);
@@ -178,15 +181,18 @@ template <class Args> size_t heads_of(const Args *args) {
 template <class Args> enum status check_heads(const Args *args) {
     if (args->D > CUDA_ROPE_WIDTH)
         return FAIL(STATUS_UNSUPPORTED,
-                    "CUDA: rotary embedding: heads of %d elements are too wide, at most %d", args->D,
-                    CUDA_ROPE_WIDTH);
+                    "CUDA: rotary embedding: heads of %d elements are too wide, at most %d are supported; "
+                    "use more heads (n_head) or device=cpu",
+                    args->D, CUDA_ROPE_WIDTH);
     if (heads_of(args) > INT32_MAX)
-        return FAIL(STATUS_UNSUPPORTED, "CUDA: rotary embedding: %zu heads at once, at most %d",
-                    heads_of(args), INT32_MAX);
+        return FAIL(
+            STATUS_UNSUPPORTED,
+            "CUDA: rotary embedding: %zu heads at once, at most %d are supported; use a smaller micro-batch",
+            heads_of(args), INT32_MAX);
     return STATUS_OK;
 }
 
-// The fields that both calls have, from the arguments of either.
+// Copies the fields that forward and backward calls share from the arguments of either.
 template <class Call, class Args> void describe_heads(Call &call, const Args *args, int width) {
     call.x = static_cast<decltype(call.x)>(args->x);
     call.q_weight = static_cast<decltype(call.q_weight)>(args->q_weight);
@@ -202,7 +208,7 @@ template <class Call, class Args> void describe_heads(Call &call, const Args *ar
     call.lane_bits = rope_lane_bits(call.half_width, width);
 }
 
-// Blocks in which each group has one head.
+// The number of blocks if each group takes one head.
 template <class Args> int blocks_of(const Args *args, int lane_bits) {
     return ceil_divide(heads_of(args), static_cast<size_t>(THREADS >> lane_bits));
 }

@@ -1,14 +1,14 @@
-// Rotary position embedding of heads after an optional RMS normalization (kernels/ops_layers.h:
-// rope_forward), by a group of neighbouring lanes, a power of two, which has a head in registers. For
-// rope_forward, rope_backward and attention_decode, which rotates what it loads. Attention's tensor-core
-// kernels rotate pairs in their tiles (attention_tensor.cuh: turn_rows).
+// Rotary position embedding of a head after an optional RMS normalization (kernels/ops_layers.h:
+// rope_forward). A group of adjacent lanes, a power of two, holds the head in registers. Used by
+// rope_forward, rope_backward and attention_decode, which rotates the heads that it loads. Attention's
+// tensor-core kernels rotate pairs in their tiles instead (attention_tensor.cuh: rotate_rows).
 #ifndef ZERO_KERNELS_CUDA_LAYERS_ROPE_CUH
 #define ZERO_KERNELS_CUDA_LAYERS_ROPE_CUH
 
 #include "kernels/cuda/span.cuh"
 
-// A lane's place: its group in the block, and which elements of a head it has, WIDTH pairs (i, i + D / 2) in
-// each step.
+// A lane's position: its group within the block, and the elements of a head that it holds, WIDTH pairs (i, i
+// + D / 2) in each step.
 struct head_lanes {
     int bits, half_width; // groups have 2^bits lanes
     unsigned group, lane;
@@ -27,10 +27,10 @@ struct head_lanes {
 
 template <int WIDTH> constexpr int ROPE_STEPS = (CUDA_ROPE_WIDTH / 2 + WARP * WIDTH - 1) / (WARP * WIDTH);
 
-// A lane's elements of a head, i and i + D / 2; or the cosine and sine of each pair's angle.
+// A lane's elements of a head, i and i + D / 2, or the cosine and sine of each pair's angle.
 template <int WIDTH> struct head_part { floats<WIDTH> low[ROPE_STEPS<WIDTH>], high[ROPE_STEPS<WIDTH>]; };
 
-// Zeros where the head does not exist.
+// Loads a lane's elements of a head; zeros if the head does not exist.
 template <int WIDTH, class T>
 __device__ inline head_part<WIDTH> load_head(const T *from, const head_lanes &of, bool exists) {
     head_part<WIDTH> x = {};
@@ -53,8 +53,8 @@ __device__ inline void store_head(T *to, const head_part<WIDTH> &x, const head_l
         }
 }
 
-// The cosines and sines of WIDTH pairs, which alternate in the table: 16 bytes at a time. One by one these
-// loads would take longer than the head's own.
+// Loads the cosines and sines of WIDTH pairs, which alternate in the table, 16 bytes at a time. Loading them
+// one by one would take longer than loading the head.
 template <int WIDTH>
 __device__ inline void load_pair_angles(const float *table, floats<WIDTH> &cosines, floats<WIDTH> &sines) {
     constexpr int at_once = WIDTH > 1 ? 4 : 1;
@@ -65,7 +65,7 @@ __device__ inline void load_pair_angles(const float *table, floats<WIDTH> &cosin
     }
 }
 
-// Of row `position` of the table, (P, D / 2, 2).
+// Loads a lane's angles from row `position` of the table, (P, D / 2, 2).
 template <int WIDTH>
 __device__ inline head_part<WIDTH> load_angles(const float *table, unsigned position, const head_lanes &of) {
     table += static_cast<size_t>(position) * 2 * static_cast<size_t>(of.half_width);
@@ -77,10 +77,10 @@ __device__ inline head_part<WIDTH> load_angles(const float *table, unsigned posi
     return angles;
 }
 
-// Turns pairs by their angles, or back by them with `sign` -1.
+// Rotates pairs by their angles; `sign` -1 rotates back.
 template <int WIDTH>
-__device__ inline void turn_pairs(floats<WIDTH> &low, floats<WIDTH> &high, const floats<WIDTH> &cosines,
-                                  const floats<WIDTH> &sines, float sign) {
+__device__ inline void rotate_pairs(floats<WIDTH> &low, floats<WIDTH> &high, const floats<WIDTH> &cosines,
+                                    const floats<WIDTH> &sines, float sign) {
     for (int k = 0; k < WIDTH; k++) {
         const float c = cosines.x[k], s = sign * sines.x[k], x = low.x[k], y = high.x[k];
         low.x[k] = fmaf(-s, y, c * x);
@@ -89,9 +89,10 @@ __device__ inline void turn_pairs(floats<WIDTH> &low, floats<WIDTH> &high, const
 }
 
 template <int WIDTH>
-__device__ inline head_part<WIDTH> turn(const head_part<WIDTH> &angles, head_part<WIDTH> x, float sign) {
+__device__ inline head_part<WIDTH> rotate_head(const head_part<WIDTH> &angles, head_part<WIDTH> x,
+                                               float sign) {
     for (int step = 0; step < ROPE_STEPS<WIDTH>; step++)
-        turn_pairs(x.low[step], x.high[step], angles.low[step], angles.high[step], sign);
+        rotate_pairs(x.low[step], x.high[step], angles.low[step], angles.high[step], sign);
     return x;
 }
 
@@ -115,7 +116,7 @@ template <int WIDTH> __device__ inline void scale(head_part<WIDTH> &x, float by)
         }
 }
 
-// The sum of products over the head, to each lane of the group. All lanes of the warp call it.
+// The sum of products over the head, returned to each lane of the group. All lanes of the warp must call it.
 template <int WIDTH>
 __device__ inline float head_dot(const head_part<WIDTH> &x, const head_part<WIDTH> &y, const head_lanes &of) {
     float sum = 0.0f;
@@ -127,7 +128,7 @@ __device__ inline float head_dot(const head_part<WIDTH> &x, const head_part<WIDT
     return sum;
 }
 
-// Normalizes the head and returns its rstd. All lanes of the warp call it.
+// Normalizes the head and returns its rstd. All lanes of the warp must call it.
 //   weight    [r] (D), or NULL for ones
 template <int WIDTH, class T>
 __device__ inline float normalize(head_part<WIDTH> &x, const T *weight, float epsilon, const head_lanes &of) {
@@ -137,7 +138,7 @@ __device__ inline float normalize(head_part<WIDTH> &x, const T *weight, float ep
     return rstd;
 }
 
-// Of the smallest group, at most a warp, that takes the pairs in one step.
+// log2 of the lanes in the smallest group, at most a warp, that holds all pairs in one step.
 static inline int rope_lane_bits(int half_width, int width) {
     int bits = 0;
     while ((1 << bits) < WARP && (width << bits) < half_width)
@@ -145,7 +146,7 @@ static inline int rope_lane_bits(int half_width, int width) {
     return bits;
 }
 
-// Whether pairs can be accessed `width` elements at a time where `strides`, combined by |, are those of rows.
+// True if pairs can be accessed `width` elements at a time. strides: the row strides, combined by |.
 static inline bool rope_rows_align(int half_width, int width, size_t strides) {
     return half_width % width == 0 && strides % static_cast<size_t>(width) == 0;
 }
