@@ -26,7 +26,8 @@ bool corpus_next_document(const char **at, const char *end, bool documents, cons
 
 #define WINDOW_BYTES ((size_t)1 << 20)
 
-// Finds `word` at or after `from`. at: [out] its offset, or `bytes` when it does not occur.
+// Finds `word` at or after `from`.
+//   at   [out] its offset; the text's length if it does not occur
 static enum status find_word(const struct corpus_bytes *text, uint64_t from, const char *word, size_t length,
                              char *window, uint64_t *at) {
     for (*at = from; text->bytes - *at >= length;) {
@@ -38,13 +39,13 @@ static enum status find_word(const struct corpus_bytes *text, uint64_t from, con
             *at += (uint64_t)(found - window);
             return STATUS_OK;
         }
-        *at += n - (length - 1); // the word may begin in the window's last bytes
+        *at += n - (length - 1); // the word may begin in the last bytes of the window
     }
     *at = text->bytes;
     return STATUS_OK;
 }
 
-// The end of the UTF-8 character that the byte before `from` belongs to.
+// Returns the end of the UTF-8 character that contains the byte before `from`.
 static enum status find_character_end(const struct corpus_bytes *text, uint64_t from, uint64_t *at) {
     for (*at = from; *at < text->bytes; ++*at) {
         char byte;
@@ -57,7 +58,7 @@ static enum status find_character_end(const struct corpus_bytes *text, uint64_t 
 
 static enum status find_split(const struct corpus_bytes *text, uint64_t wanted, bool documents, char *window,
                               uint64_t *point) {
-    // From a marker's length before on, so that no marker is cut.
+    // Starts one marker's length earlier, so that no marker is cut.
     const uint64_t from = wanted < MARKER_BYTES ? 0 : wanted - MARKER_BYTES + 1;
     if (documents)
         TRY(find_word(text, from, CORPUS_END_OF_TEXT, MARKER_BYTES, window, point));

@@ -1,5 +1,5 @@
-// Samples instead of whole shards, so that starting a run does not read a terabyte of tokens. Shards that
-// were tokenized again differ nearly everywhere, so samples detect that.
+// Checksums cover samples instead of whole shards, so that starting a run does not read a terabyte of tokens.
+// Shards that were tokenized again differ nearly everywhere, so samples detect that.
 #include "data/identity.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #define SAMPLE_TOKENS 2048
 #define N_SAMPLES     8
-#define MOST_NAMED    4 // shards that a message names
+#define MOST_NAMED    4 // shards listed in a message
 
 void identity_init(struct identity *identity, int n_shards) {
     uint32_t n = (uint32_t)n_shards, per_entry = (n + IDENTITY_MAX_ENTRIES - 1) / IDENTITY_MAX_ENTRIES;
@@ -30,7 +30,7 @@ void identity_copy(struct identity *copy, const struct identity *identity) {
         memcpy(copy->entries, identity->entries, (size_t)identity->n_entries * sizeof *copy->entries);
 }
 
-// Chained, so that the digest depends on the order.
+// The digest is chained, so that it depends on the order.
 static uint64_t chain(uint64_t digest, uint64_t tokens, uint64_t checksum) {
     const uint64_t pair[2] = {tokens, checksum};
     return XXH3_64bits_withSeed(pair, sizeof pair, digest);
@@ -84,14 +84,14 @@ bool identity_is_same(const struct identity *a, const struct identity *b) {
     return a->n_shards == b->n_shards && a->n_tokens == b->n_tokens && a->digest == b->digest;
 }
 
-// ---- what has changed
+// ---- differences between identities
 
 static bool same_entry(const struct identity_entry *a, const struct identity_entry *b) {
     return a->tokens == b->tokens && a->checksum == b->checksum;
 }
 
-// For each entry of `a`, whether `b` has an equal one: at the same index, else at any. Each entry of `b`
-// matches once.
+// For each entry of `a`, finds whether `b` has an equal entry: at the same index, or else at any. Each entry
+// of `b` matches once.
 static bool *match(const struct identity *a, const struct identity *b) {
     bool *matched = allocate(a->n_entries, sizeof *matched), *taken = allocate(b->n_entries, sizeof *taken);
     for (uint32_t i = 0; i < a->n_entries && i < b->n_entries; i++)
@@ -149,7 +149,7 @@ static uint32_t count_sources(const struct identity *identity) {
     return identity->n_sources > 0 ? identity->n_sources : 1;
 }
 
-// The same shards, in other sources or with other weights.
+// Describes identities with the same shards, but other sources or weights.
 static void name_sources(const struct identity *before, const struct identity *now, struct text *out) {
     int n_named = 0;
     uint64_t shard = 0;

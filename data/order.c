@@ -7,7 +7,7 @@
 
 __extension__ typedef unsigned __int128 uint128;
 
-// A range of sources [low, high), divided at `middle`.
+// A node of the tree: sources [low, high), divided at `middle`.
 struct node {
     int low, middle, high;
 };
@@ -41,7 +41,7 @@ void mixture_init(struct mixture *mixture, const double *weights, int n, uint64_
     init_node(mixture, weights, 0, n, seed);
 }
 
-// Of a node's first n_rows rows, those that go left.
+// Returns how many of a node's first n_rows rows go left.
 static uint64_t n_left(const struct mixture *mixture, struct node node, uint64_t n_rows) {
     return (uint64_t)(((uint128)n_rows * mixture->left[node.middle] + mixture->phase[node.middle]) >> 64);
 }

@@ -31,13 +31,13 @@ enum {
     WORD_TOKENIZER_MAGIC,
     WORD_TOKENIZER_IDS,
     WORD_TOKENIZER_CHECKSUM,  // 2 words
-    WORD_TOKENIZER_START = 7, // 1 + the token that begins a document; 0: the last id
+    WORD_TOKENIZER_START = 7, // 1 + the id that begins a document; 0: the last id
     WORD_TOKENIZER_NAME = 8,  // TOKENIZER_NAME_BYTES
     N_WORDS = WORD_TOKENIZER_NAME + TOKENIZER_NAME_BYTES / 4
 };
 
-// Anything that shard_writer_commit would not write counts as not recorded, because other programs may use
-// these words.
+// Reads the tokenizer's identity. Values that shard_writer_commit would not write count as not recorded,
+// because other programs may use these words.
 static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_identity *tokenizer) {
     const int32_t n_ids = header[WORD_TOKENIZER_IDS], start = header[WORD_TOKENIZER_START];
     if (header[WORD_TOKENIZER_MAGIC] != SHARD_TOKENIZER_MAGIC || n_ids <= 0 || n_ids > TOKENIZER_MAX_IDS ||
@@ -53,7 +53,7 @@ static void read_tokenizer(const int32_t header[N_WORDS], struct tokenizer_ident
         *tokenizer = found;
 }
 
-// Files of another kind are named as what they are. Files of an unknown kind may be token ids without a
+// Refuses a file that is not a shard, and names its kind. A file of unknown kind may be token ids without a
 // header.
 static enum status refuse_start(const struct shard *shard, const char *start, size_t n, size_t bytes) {
     char size[32], more[48];
@@ -84,15 +84,16 @@ static bool is_magic(int32_t magic) {
     return magic == SHARD_MAGIC || magic == SHARD_MAGIC_32;
 }
 
-// Reads the header; refuses files that have none.
+// Reads the header. Refuses files without one.
 static enum status read_header(const struct shard *shard, size_t bytes, int32_t header[N_WORDS]) {
     char start[FILE_KIND_START_BYTES];
     const size_t n = bytes < sizeof start ? bytes : sizeof start;
     if (bytes == 0)
-        return FAIL(STATUS_INVALID,
-                    "%s is empty (0 bytes), expected a token shard of at least %d bytes; make it again, for "
-                    "example with ./train tokenize",
-                    shard->path, SHARD_HEADER_BYTES);
+        return FAIL(
+            STATUS_INVALID,
+            "%s is empty (0 bytes), expected a token shard of at least %d bytes; create it again, for "
+            "example with ./train tokenize",
+            shard->path, SHARD_HEADER_BYTES);
     int error = file_read_at(shard->descriptor, 0, n, start);
     if (error)
         return read_failed(shard, error);
@@ -149,7 +150,7 @@ bool shard_is_file(const char *path) {
     return is_shard;
 }
 
-// Reopens a released file, which may have been replaced by another one in the meantime.
+// Reopens a released file. Another file may have replaced it meanwhile.
 static int open_again(struct shard *shard) {
     struct stat info;
     shard->descriptor = open(shard->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -169,8 +170,8 @@ static int read_stored(struct shard *shard, size_t first, size_t n, void *bytes)
                                 n * shard->token_bytes, bytes);
 }
 
-// Tokens of 2 bytes are read into the second half of the array and upcast from its start on: token i is read
-// before the bytes that it ends in are written.
+// Tokens of 2 bytes are read into the second half of the array, then converted from its start on. Each token
+// is read before its bytes are overwritten.
 static int read_tokens(struct shard *shard, size_t first, size_t n, int32_t *tokens) {
     if (shard->token_bytes == sizeof *tokens)
         return read_stored(shard, first, n, tokens);
@@ -269,9 +270,9 @@ void shard_writer_discard(struct shard_writer *writer) {
     file_discard(&writer->file);
 }
 
-// ---- meta.json, which ./train tokenize writes beside its shards: what they were made of
+// ---- meta.json, which ./train tokenize writes with its shards: how they were made
 
-// Whether `path` is the expected tokenizer. A file that cannot be read is not.
+// True if `path` is the expected tokenizer. False if it cannot be read.
 static bool is_tokenizer(const char *path, const struct tokenizer_identity *expected) {
     struct tokenizer *tokenizer = NULL;
     if (strcmp(path, "bytes") != 0 && !file_exists(path))
@@ -286,7 +287,7 @@ static bool is_tokenizer(const char *path, const struct tokenizer_identity *expe
     return is_same;
 }
 
-// The string of a member of meta.json, or "" when there is none.
+// Returns a string member of meta.json, or "" if it is absent.
 static const char *meta_string(const cJSON *meta, const char *key) {
     const char *value = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(meta, key));
     return value ? value : "";

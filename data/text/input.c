@@ -1,4 +1,4 @@
-// See data/text/input.h. A block of the file is read at a time; the unpacker, if any, takes from the block.
+// See data/text/input.h. Reads the file one block at a time; a decompressor, if any, reads from the block.
 #include "data/text/input.h"
 
 #include <errno.h>
@@ -22,15 +22,15 @@ struct text_input {
     char *path;
     const char *name;
     int descriptor;
-    char *block; // (BLOCK_BYTES) [at, n) is not used yet
+    char *block; // (BLOCK_BYTES) bytes [at, n) are unused so far
     size_t at, n;
-    bool at_end; // of the file
-    char *start; // (FILE_KIND_START_BYTES) the text's first bytes; [start_at, start_n) is not read yet
+    bool at_end; // the file has been read to its end
+    char *start; // (FILE_KIND_START_BYTES) the text's first bytes; [start_at, start_n) are unread
     size_t start_at, start_n, mark_bytes;
     enum file_kind kind; // of the text
     uint64_t file_bytes;
     XXH3_state_t *checksum;
-    bool in_frame; // inside of a member of gzip or a frame of zstd
+    bool in_frame; // inside a gzip member or a zstd frame
     bool in_gzip;  // zlib's state is initialized
     z_stream gzip;
     ZSTD_DStream *zstd;
@@ -40,7 +40,7 @@ struct text_input {
 
 static enum status read_block(struct text_input *input) {
     input->at = input->n = 0;
-    while (!input->at_end && input->n < FILE_KIND_START_BYTES) { // a pipe gives what it has
+    while (!input->at_end && input->n < FILE_KIND_START_BYTES) { // a pipe may return fewer bytes
         const ssize_t got = read(input->descriptor, input->block + input->n, BLOCK_BYTES - input->n);
         if (got < 0 && errno == EINTR)
             continue;
@@ -76,7 +76,7 @@ static enum status open_file(struct text_input *input) {
 static enum status open_unpacker(struct text_input *input) {
     const enum file_kind kind = file_kind_of(input->block, input->n);
     if (kind == FILE_KIND_GZIP) {
-        input->in_gzip = inflateInit2(&input->gzip, 16 + MAX_WBITS) == Z_OK; // 16: a header of gzip
+        input->in_gzip = inflateInit2(&input->gzip, 16 + MAX_WBITS) == Z_OK; // 16: expect a gzip header
         return input->in_gzip ? STATUS_OK : FAIL(STATUS_FAILED, "out of memory to unpack %s", input->name);
     }
     if (kind == FILE_KIND_ZSTD) {
@@ -154,7 +154,7 @@ static enum status ends_early(const struct text_input *input, const char *packin
                 input->name, (unsigned long long)input->file_bytes, packing);
 }
 
-// Between members, gzip files may have zeros as padding.
+// gzip files may have padding zeros between members.
 static enum status next_member(struct text_input *input, bool *at_end) {
     for (;; input->at++) {
         TRY(need_bytes(input));
@@ -200,7 +200,7 @@ static enum status read_zstd(struct text_input *input, char *out, size_t room, s
     ZSTD_outBuffer to = {out, room, 0};
     while (to.pos == 0) {
         TRY(need_bytes(input));
-        // At the end of the file too: the unpacker may still hold text that had no room before.
+        // Continue at the end of the file: the decompressor may hold text that had no room before.
         const bool at_end = input->at == input->n;
         ZSTD_inBuffer from = {input->block + input->at, input->n - input->at, 0};
         if (at_end && !input->in_frame)

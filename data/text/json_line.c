@@ -1,4 +1,4 @@
-// cJSON parses. Its strings end at a zero byte, so lines with \u0000 take a detour.
+// cJSON parses the line. Its strings end at a zero byte, so lines with \u0000 need extra work.
 #include "data/text/json_line.h"
 
 #include <stdbool.h>
@@ -22,7 +22,7 @@ struct line {
 static enum status parse(const struct line *line, const char *text, cJSON **root) {
     const char *end = text;
     *root = cJSON_ParseWithLengthOpts(text, line->n, &end, false);
-    // cJSON's end is in `text`, which may be a copy.
+    // cJSON's end points into `text`, which may be a copy.
     if (!*root || !text_is_blank(end, (size_t)(text + line->n - end))) {
         cJSON_Delete(*root);
         *root = NULL;
@@ -79,7 +79,7 @@ static enum status read_member(const struct line *line, const char *text, struct
 
 #define NUL_ESCAPE "\\u0000"
 
-// A copy of the line in which each \u0000 is \u000<digit>.
+// Returns a copy of the line in which each \u0000 is replaced by \u000<digit>.
 static char *replace_nuls(const struct line *line, char digit) {
     char *copy = copy_bytes(line->text, line->n);
     for (char *at = copy, *end = copy + line->n; at + 6 <= end; at += *at == '\\' ? 2 : 1)
@@ -88,7 +88,8 @@ static char *replace_nuls(const struct line *line, char digit) {
     return copy;
 }
 
-// Reads the member twice, with other characters in place of zero bytes: where the two differ, there is one.
+// Reads a member with zero bytes: twice, each time with another character in their place. Where the results
+// differ, there was a zero byte.
 static enum status read_with_nuls(const struct line *line, struct text *out) {
     char *one = replace_nuls(line, '1'), *two = replace_nuls(line, '2');
     struct text other = {0};

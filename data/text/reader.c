@@ -1,4 +1,4 @@
-// See data/text/reader.h. What a batch could not cut off is carried over to the next one.
+// See data/text/reader.h. Text after a batch's last cut is carried over to the next batch.
 #include "data/text/reader.h"
 
 #include <stdlib.h>
@@ -12,11 +12,11 @@
 #include "data/tokenizer/internal.h"
 
 #define CHUNK_BYTES  ((size_t)1 << 18)
-#define SMALL_CHUNKS 4 // of small files: times as many chunks in a batch as chunks of CHUNK_BYTES
-#define LONGEST_LINE ((size_t)256 << 20) // of JSON
+#define SMALL_CHUNKS 4 // limit on chunks per batch with small files, relative to chunks of CHUNK_BYTES
+#define LONGEST_LINE ((size_t)256 << 20) // in JSON Lines
 #define LONGEST_WORD ((size_t)4 << 20)
-// The end of a pre-token is certain when this many bytes follow: more than its pattern looks at, and more
-// than a marker is long.
+// The end of a pre-token is certain once this many bytes follow: more than a pattern looks ahead, and more
+// than the length of a marker.
 #define LOOKAHEAD 16
 
 struct text_reader {
@@ -25,15 +25,15 @@ struct text_reader {
     struct text_split split;
     bool documents;
     size_t target;
-    struct text_input *input; // of the source of `at`; NULL: not open yet
-    // Of what is not in a chunk yet.
+    struct text_input *input; // of the source at `at`; NULL: not open yet
+    // The position of the first text that is not in a chunk yet.
     struct position {
         int source;             // index; sources->n at the end
         uint64_t offset, lines; // in the source's text (unpacked)
-        bool starts_document;   // `offset` is the start of a document
+        bool starts_document;   // a document starts at `offset`
     } at;
-    struct text carry;   // the text from there on that was read
-    uint64_t file_bytes; // of the sources before
+    struct text carry;   // text already read from there on
+    uint64_t file_bytes; // bytes of the files before
 };
 
 struct text_reader *text_reader_new(const struct text_sources *sources, struct token_rules rules,
@@ -105,9 +105,9 @@ static enum status too_long(const struct text_reader *reader, const char *what, 
                 (unsigned long long)reader->at.offset, advice);
 }
 
-// The first end of a pre-token from CHUNK_BYTES on that is certain, or 0 when more text is needed. For text
-// without a boundary, such as minified code. Text that is not normalized yet has other pre-tokens then, and
-// counts as a word.
+// Returns the first certain end of a pre-token from CHUNK_BYTES on, or 0 if more text is needed. For text
+// without a boundary, such as minified code. Text still to be normalized may have other pre-tokens then; it
+// counts as one word.
 static enum status cut_between_words(const struct text_reader *reader, const char *text, size_t n, bool last,
                                      size_t *cut) {
     const bool is_whole = reader->rules.nfc && utf8_may_normalize(text, n);
@@ -124,7 +124,7 @@ static enum status cut_between_words(const struct text_reader *reader, const cha
     return STATUS_OK;
 }
 
-// The length of the chunk that begins at `text`, or 0 when more text is needed.
+// Returns the length of the chunk that begins at `text`, or 0 if more text is needed.
 //   last   nothing follows these n bytes
 static enum status cut_plain(const struct text_reader *reader, const char *text, size_t n, bool last,
                              size_t *cut) {
@@ -176,10 +176,10 @@ static void end_source(struct text_reader *reader, struct text_batch *batch) {
     reader->at = (struct position){.source = reader->at.source + 1, .starts_document = true};
 }
 
-// Reads more of the source to the end of the batch, and cuts it. Stops at the split point.
+// Appends more text of the source to the batch, and cuts it into chunks. Stops at the split point.
 static enum status read_source(struct text_reader *reader, struct text_batch *batch) {
     const size_t begin = batch->n, carried = reader->carry.length;
-    // Room for at least as much as was carried, so that a line that fills a batch grows by doubling.
+    // Reads at least as much as was carried over, so that the buffer of a long line grows by doubling.
     size_t room = reader->target > begin ? reader->target - begin : 0;
     room = room > CHUNK_BYTES ? room : CHUNK_BYTES;
     room = room > 2 * carried ? room : 2 * carried;
@@ -191,7 +191,7 @@ static enum status read_source(struct text_reader *reader, struct text_batch *ba
     }
     if (batch->capacity < begin + room)
         batch->bytes = reallocate(batch->bytes, batch->capacity = begin + room, 1);
-    // The split point may lie in what was carried.
+    // The split point may be in the carried text.
     const size_t used = carried < room ? carried : room;
     memcpy(batch->bytes + begin, reader->carry.data ? reader->carry.data : "", used);
     struct text rest = {0};
@@ -205,7 +205,7 @@ static enum status read_source(struct text_reader *reader, struct text_batch *ba
     if (status == STATUS_OK)
         status = cut_chunks(reader, batch, begin, at_end || at_split);
     if (status == STATUS_OK && at_split && !at_end) {
-        reader->at.starts_document = true; // what is held out begins a document
+        reader->at.starts_document = true; // held-out text begins a document
         text_add_bytes(&reader->carry, rest.data ? rest.data : "", rest.length);
     }
     text_free(&rest);
@@ -218,7 +218,7 @@ enum status text_reader_next(struct text_reader *reader, struct text_batch *batc
     batch->n = 0;
     batch->n_chunks = batch->n_ends = 0;
     const int most_chunks = SMALL_CHUNKS * (int)(reader->target / CHUNK_BYTES + 1);
-    // A source may end without a chunk: the end of the batch is after a chunk, or of all sources.
+    // A source may end without a chunk. A batch ends after a chunk, or after all sources.
     while (reader->at.source < reader->sources->n &&
            ((batch->n < reader->target && batch->n_chunks < most_chunks) || batch->n_chunks == 0)) {
         if (!reader->input)
@@ -226,7 +226,7 @@ enum status text_reader_next(struct text_reader *reader, struct text_batch *batc
         const size_t before = batch->n;
         const int source = reader->at.source;
         TRY(read_source(reader, batch));
-        // The rest of this source needs more room than this batch has left.
+        // The rest of this source does not fit in the batch.
         if (batch->n == before && reader->at.source == source && batch->n_chunks > 0)
             break;
     }

@@ -1,5 +1,5 @@
-// See data/text/sources.h. Each file's start is looked at before any is read, so that a file of another kind
-// is refused at once and not after hours.
+// See data/text/sources.h. The start of each file is checked before any file is read, so that a file of
+// another kind is refused at once and not after hours.
 #include "data/text/sources.h"
 
 #include <dirent.h>
@@ -16,7 +16,7 @@
 #include "data/corpus.h"
 #include "data/text/input.h"
 
-#define DEEPEST 64 // folders in folders
+#define DEEPEST 64 // levels of folders
 
 static bool ends_with(const char *name, size_t length, const char *suffix) {
     const size_t n = strlen(suffix);

@@ -1,10 +1,10 @@
-// Splitting text by the patterns (data/tokenizer/tokenizer.h), hand-written, because a regular expression
-// engine would dominate the time of encoding. Each function takes the alternatives of its pattern in their
-// order.
+// Splits text by the patterns (data/tokenizer/tokenizer.h). The code is hand-written, because a regular
+// expression engine would dominate encoding time. Each function tries the alternatives of its pattern in
+// their order.
 //
-// Encoding. A heap of candidate pairs merges a pre-token of n symbols in O(n log n). A cache holds the ids of
-// pre-tokens already seen. Long texts are split into chunks between pre-tokens, which threads encode in
-// parallel; the ids do not depend on the number of threads.
+// Encoding. A heap of candidate pairs merges a pre-token of n symbols in O(n log n). A cache keeps the ids of
+// pre-tokens already seen. Long texts are split between pre-tokens into chunks, which threads encode in
+// parallel. The ids do not depend on the number of threads.
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -43,8 +43,8 @@ static enum kind classify_unicode(utf8proc_int32_t c) {
     }
 }
 
-// The kind and length of the first character. A byte that does not start a valid character counts as one of
-// its own.
+// Returns the kind and length of the first character. A byte that does not start a valid character counts as
+// a character of its own.
 static enum kind classify(const char *text, size_t n_bytes, size_t *length) {
     unsigned char first = (unsigned char)text[0];
     *length = 1;
@@ -63,10 +63,10 @@ static enum kind classify(const char *text, size_t n_bytes, size_t *length) {
     return classify_unicode(c);
 }
 
-// The length of a contraction whose apostrophe is the first byte, or 0.
-//   any_case   also 'S; and with U+017F, the long s, whose capital is S
+// Returns the length of the contraction whose apostrophe is the first byte, or 0.
+//   any_case   also match 'S, and U+017F, the long s, whose capital is S
 static size_t contraction(const char *text, size_t n_bytes, bool any_case) {
-    const char bit = any_case ? 0x20 : 0; // of the lower case
+    const char bit = any_case ? 0x20 : 0; // the lower-case bit
     const char first = n_bytes >= 2 ? (char)(text[1] | bit) : 0,
                second = n_bytes >= 3 ? (char)(text[2] | bit) : 0;
     if (first == 's' || first == 'd' || first == 'm' || first == 't')
@@ -76,7 +76,8 @@ static size_t contraction(const char *text, size_t n_bytes, bool any_case) {
     return any_case && n_bytes >= 3 && memcmp(text + 1, "\xc5\xbf", 2) == 0 ? 3 : 0;
 }
 
-// The end of the consecutive characters of kind `wanted` from `at` on. *last: the start of the last one.
+// Returns the end of the consecutive characters of kind `wanted` starting at `at`.
+//   last   [out] start of the last of them
 static size_t kind_end(const char *text, size_t n_bytes, size_t at, enum kind wanted, size_t *last) {
     size_t length;
     while (at < n_bytes && classify(text + at, n_bytes - at, &length) == wanted) {
@@ -86,8 +87,8 @@ static size_t kind_end(const char *text, size_t n_bytes, size_t at, enum kind wa
     return at;
 }
 
-// White space: all of it at the end of the text; else all but the last character, which belongs to the next
-// pre-token.
+// Returns the length of a white-space pre-token: all of it at the end of the text; else all but the last
+// character, which belongs to the next pre-token.
 static size_t space_pretoken(const char *text, size_t n_bytes) {
     size_t last = 0;
     const size_t end = kind_end(text, n_bytes, 0, KIND_SPACE, &last);
@@ -109,7 +110,7 @@ static size_t next_gpt2(const char *text, size_t n_bytes) {
     return space_pretoken(text, n_bytes);
 }
 
-// White space goes up to a number, where GPT-2's pattern would leave the last character to it.
+// Before a number, all white space is one pre-token; GPT-2's pattern would leave out the last character.
 static size_t next_smollm(const char *text, size_t n_bytes) {
     size_t length, last;
     const enum kind first = classify(text, n_bytes, &length);
@@ -123,8 +124,8 @@ static size_t next_smollm(const char *text, size_t n_bytes) {
     return next_gpt2(text, n_bytes);
 }
 
-// The pre-token of white space: up to its last line end, if it has one.
-//   whole_end   all of it where the text ends
+// Returns the length of a white-space pre-token: up to the last line end, if there is one.
+//   whole_end   take all of it at the end of the text
 static size_t next_space(const char *text, size_t n_bytes, bool whole_end) {
     size_t at = 0, lines = 0, length;
     while (at < n_bytes && classify(text + at, n_bytes - at, &length) == KIND_SPACE) {
@@ -137,8 +138,8 @@ static size_t next_space(const char *text, size_t n_bytes, bool whole_end) {
     return lines > 0 ? lines : space_pretoken(text, n_bytes);
 }
 
-// What follows words in the patterns of Llama 3, Qwen and OpenAI: numbers of a few digits; other characters,
-// with a blank before and line ends after them; white space.
+// The alternatives after words in the patterns of Llama 3, Qwen and OpenAI: numbers of a few digits; other
+// characters, with a blank before and line ends after them; white space.
 static size_t next_rest(enum token_pattern pattern, const char *text, size_t n_bytes) {
     const int most_digits = pattern == TOKEN_PATTERN_QWEN2 ? 1 : 3;
     size_t length, last, at = 0;
@@ -170,7 +171,7 @@ static size_t next_llama3(enum token_pattern pattern, const char *text, size_t n
     return next_rest(pattern, text, n_bytes);
 }
 
-// o200k_base's classes of characters in words: those without case, and marks, are of both.
+// o200k_base's character classes in words. Marks and characters without case are in both.
 enum { CAPITAL = 1, SMALL = 2 };
 static int case_of(const char *text, size_t n_bytes, size_t *length) {
     utf8proc_int32_t c;
@@ -194,8 +195,9 @@ static int case_of(const char *text, size_t n_bytes, size_t *length) {
     }
 }
 
-// The end of capitals and then small letters from `at` on; 0: there are none. With `small`, the last is a
-// small one, for which the capitals give back what they have too many, as a regular expression's do.
+// Returns the end of capitals followed by small letters, starting at `at`; 0 if there are none. With `small`,
+// the match must end in a small letter. Characters of both classes at the end of the capitals can serve as
+// that letter, as in a regular expression that backtracks.
 static size_t cased_end(const char *text, size_t n_bytes, size_t at, bool small) {
     const size_t start = at;
     size_t length, both = 0;
@@ -253,7 +255,7 @@ size_t tokenizer_next_pretoken(struct token_rules rules, const char *text, size_
     }
 }
 
-// Whether the character that ends before `at` is white space. False for bytes that are not part of a
+// True if the character that ends before `at` is white space. False for bytes that are not part of a
 // character.
 static bool space_ends_at(const char *text, size_t at) {
     for (size_t n = 1; n <= 4 && n <= at; n++) {
@@ -270,14 +272,13 @@ static bool starts_word(const char *text, size_t n_bytes) {
     return kind == KIND_LETTER || kind == KIND_NUMBER;
 }
 
-// No normalization reaches over these places either: neither a blank nor a line end composes with a
-// neighbour.
+// No normalization crosses these places either: neither a blank nor a line end composes with a neighbor.
 static bool is_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t at) {
     switch (rules.pattern) {
     case TOKEN_PATTERN_LLAMA3:
     case TOKEN_PATTERN_QWEN2:
     case TOKEN_PATTERN_CL100K:
-    case TOKEN_PATTERN_O200K: // a line end may belong to what comes before it
+    case TOKEN_PATTERN_O200K: // a line end may belong to the pre-token before it
         return (text[at] == ' ' && !space_ends_at(text, at)) ||
                (text[at - 1] == '\n' && starts_word(text + at, n_bytes - at));
     case TOKEN_PATTERN_SPACES:
@@ -289,7 +290,7 @@ static bool is_boundary(struct token_rules rules, const char *text, size_t n_byt
     }
 }
 
-// Whether an added token ends there, after which text begins again.
+// True if an added token ends at `at`, so that a new text begins there.
 static bool follows_added(const struct added_tokens *added, const char *text, size_t at) {
     for (int i = 0; added && i < added->n; i++) {
         const struct added_token *token = &added->list[i];
@@ -323,21 +324,21 @@ size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_
 
 // ---- encoding
 
-// The merging of one pre-token: a linked list of tokens over its symbols (bytes, or characters), and a heap
-// of candidate merges, ordered by rank, then from left to right. A candidate whose tokens have changed since
+// Merges one pre-token. A linked list has its tokens, initially its symbols (bytes, or characters). A heap
+// has the candidate merges, ordered by rank, then from left to right. A candidate whose tokens have changed
 // is skipped.
 struct node {
     int32_t id, previous, next; // id -1: merged into its left neighbour
 };
 struct merge_candidate {
-    int32_t rank, at; // at: the left node
+    int32_t rank, at; // at: index of the left node
     int32_t left, right;
 };
 struct merging {
     struct node *nodes;
     struct merge_candidate *heap;
     size_t n_heap, capacity;
-    int32_t limit; // merges of this rank or a later one are not done
+    int32_t limit; // only do merges of lower rank than this
     bool no_whole; // do not look for the pre-token among the tokens first
 };
 
@@ -386,16 +387,16 @@ static void merging_reserve(struct merging *merging, size_t n) {
         return;
     merging->capacity = 2 * n;
     merging->nodes = reallocate(merging->nodes, 2 * n, sizeof *merging->nodes);
-    // Up to n initial candidates, and two more for each of fewer than n merges.
+    // At most n initial candidates, and two more after each of fewer than n merges.
     merging->heap = reallocate(merging->heap, 6 * n, sizeof *merging->heap);
 }
 
-// The symbols of a pre-token, before any merge.
+// The symbols of a pre-token before merging.
 struct symbols {
     const struct tokenizer *tokenizer;
     struct node *nodes;
     int32_t n;
-    bool after_unknown; // the last one is the unknown token
+    bool after_unknown; // the last symbol is the unknown token
 };
 
 static void add_symbol(struct symbols *symbols, int32_t id) {
@@ -404,10 +405,10 @@ static void add_symbol(struct symbols *symbols, int32_t id) {
     symbols->after_unknown = false;
 }
 
-// Of a byte, or of a character's bytes, that has no token.
+// Adds the unknown token or byte tokens for a byte, or a character's bytes, without a token of its own.
 static void add_unknown(struct symbols *symbols, const unsigned char *bytes, size_t n) {
     const struct tokenizer *tokenizer = symbols->tokenizer;
-    if (tokenizer->fallback_ids[bytes[0]] >= 0) { // then all 256 have one
+    if (tokenizer->fallback_ids[bytes[0]] >= 0) { // either all 256 bytes have one or none
         for (size_t i = 0; i < n; i++)
             add_symbol(symbols, tokenizer->fallback_ids[bytes[i]]);
     } else if (tokenizer->unknown >= 0 && !(symbols->after_unknown && tokenizer->fuse_unknown)) {
@@ -426,7 +427,7 @@ static void add_bytes(struct symbols *symbols, const unsigned char *bytes, size_
     }
 }
 
-// Tokens hold spaces where the file has U+2581, which text may hold too.
+// Adds characters. Tokens have spaces where the file has U+2581; the text may contain U+2581 too.
 static void add_characters(struct symbols *symbols, const unsigned char *text, size_t n) {
     for (size_t at = 0, length; at < n; at += length) {
         utf8proc_int32_t c;
@@ -527,7 +528,7 @@ enum status tokenizer_find_whole(struct tokenizer *tokenizer) {
     return status;
 }
 
-// The cache: pre-tokens that were encoded before, each with its ids. An entry fills a cache line.
+// The cache of pre-tokens that were encoded before, with their ids. An entry fills one cache line.
 #define N_REMEMBERED       (1 << 15)
 #define LONGEST_REMEMBERED 34
 #define MOST_REMEMBERED    7
@@ -542,7 +543,7 @@ struct token_encoder {
     const struct tokenizer *tokenizer;
     struct merging merging;
     struct remembered *cache;      // (N_REMEMBERED)
-    struct text normalized, first; // first: the pre-token that a space is put before
+    struct text normalized, first; // first: the first pre-token, with a space before it
 };
 
 struct token_encoder *token_encoder_new(const struct tokenizer *tokenizer) {
@@ -578,7 +579,8 @@ static enum status encode_and_remember(struct token_encoder *encoder, struct rem
     return STATUS_OK;
 }
 
-// The first pre-token with a space before it. A line feed stays a pre-token of its own: no merge joins them.
+// Encodes the first pre-token with a space before it. A line feed stays a pre-token of its own, as no merge
+// joins the two.
 static enum status add_first(struct token_encoder *encoder, const char *pretoken, size_t n,
                              struct token_list *list) {
     encoder->first.length = 0;
@@ -587,7 +589,7 @@ static enum status add_first(struct token_encoder *encoder, const char *pretoken
     return encode_pretoken(encoder->tokenizer, &encoder->merging, encoder->first.data, n + 1, list);
 }
 
-// Text between added tokens, by words.
+// Encodes text between added tokens, word by word.
 static enum status add_words(struct token_encoder *encoder, const char *text, size_t bytes, bool adds_space,
                              struct token_list *list) {
     const struct token_rules rules = encoder->tokenizer->rules;
@@ -610,8 +612,8 @@ static enum status add_words(struct token_encoder *encoder, const char *text, si
     return STATUS_OK;
 }
 
-// The longest of the added tokens at the first place from `at` on where there is one.
-//   found   [out] that place; the end where there is none (NULL)
+// Finds the first place from `at` on with an added token, and returns the longest one there, or NULL.
+//   found   [out] that place; the end of the text if there is none
 static const struct added_token *find_added(const struct added_tokens *added, bool is_normalized,
                                             const char *text, size_t bytes, size_t at, size_t *found) {
     const struct added_token *longest = NULL;
@@ -630,7 +632,7 @@ static const struct added_token *find_added(const struct added_tokens *added, bo
     return NULL;
 }
 
-// How a piece of text begins: with the text, or after an added token. Neither: it goes on.
+// How a piece of text begins: as the start of the text, after an added token, or (neither) as a continuation.
 struct beginning {
     bool of_text, of_piece;
 };
@@ -639,7 +641,7 @@ static bool puts_space(const struct tokenizer *tokenizer, const char *text, size
                        struct beginning begins) {
     const bool has_space = bytes > 0 && (text[0] == ' ' || is_lower_block(text, bytes));
     switch (tokenizer->adds_space) {
-    case SPACE_ALWAYS: // normalize has put it where added tokens are found in normalized text
+    case SPACE_ALWAYS: // normalize already added it, if added tokens are searched in normalized text
         return begins.of_piece && tokenizer->added.n_normalized == 0;
     case SPACE_UNLESS_SPACE:
         return begins.of_piece && !has_space;
@@ -650,7 +652,8 @@ static bool puts_space(const struct tokenizer *tokenizer, const char *text, size
     }
 }
 
-// Normalizes as far as it is needed: the space before the text counts only where added tokens are looked for.
+// Normalizes the text as far as needed. The space before the text matters only when added tokens are
+// searched.
 static enum status normalize(struct token_encoder *encoder, const char **text, size_t *bytes, bool begins) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     struct text *out = &encoder->normalized;
@@ -669,7 +672,7 @@ static enum status normalize(struct token_encoder *encoder, const char **text, s
     return STATUS_OK;
 }
 
-// Splits text at added tokens: at those of raw text and then, what is between them, at those of normalized
+// Splits text at added tokens: first at those of raw text, then the text between them at those of normalized
 // text.
 static enum status add_pieces(struct token_encoder *encoder, const char *text, size_t bytes,
                               bool is_normalized, struct beginning begins, struct token_list *list) {
@@ -708,7 +711,7 @@ static enum status encode_chunk(const struct tokenizer *tokenizer, const char *t
 }
 
 #define CHUNK_BYTES     ((size_t)1 << 21)
-#define CHUNKS_TOGETHER 32 // held in memory before their ids are concatenated
+#define CHUNKS_TOGETHER 32 // chunks in memory at a time, before their ids are concatenated
 
 struct encoding {
     const struct tokenizer *tokenizer;

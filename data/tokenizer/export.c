@@ -37,7 +37,7 @@ static enum status derive_merge(const struct tokenizer *tokenizer, int32_t id, s
     return STATUS_OK;
 }
 
-// One merge for each token of more than one byte.
+// Derives one merge for each token of more than one byte.
 static enum status derive_one_each(const struct tokenizer *tokenizer, struct token_merge *merges, int *n) {
     struct token_list parts = {0};
     enum status status = STATUS_OK;
@@ -48,7 +48,7 @@ static enum status derive_one_each(const struct tokenizer *tokenizer, struct tok
     return status;
 }
 
-// A pair as it is sorted: by its rank, then by its tokens.
+// Compares pairs by rank, then by tokens.
 static int compare_ranked(const void *a, const void *b) {
     const struct pair_slot *x = a, *y = b;
     return x->rank != y->rank ? (x->rank < y->rank ? -1 : 1) : x->pair < y->pair ? -1 : x->pair > y->pair;
@@ -91,7 +91,7 @@ enum status tokenizer_derive_merges(const struct tokenizer *tokenizer, struct to
 
 // ---- spellings
 
-// Of each byte in GPT-2's alphabet. All its characters have one or two bytes in UTF-8.
+// The spelling of each byte in GPT-2's alphabet. All its characters have one or two bytes in UTF-8.
 struct alphabet {
     char characters[256][4];
     int lengths[256];
@@ -146,7 +146,7 @@ void tokenizer_add_merge(const struct tokenizer *tokenizer, const struct token_m
 
 // ---- Hugging Face
 
-// What is written: the tokenizer with its merges, and a string to build each line in.
+// The state of writing a file: the tokenizer with its merges, and a buffer for each line.
 struct writing {
     const struct tokenizer *tokenizer;
     struct alphabet alphabet;
@@ -175,7 +175,7 @@ static void add_vocabulary(struct writing *writing, struct text *out) {
     text_add(out, "{");
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
         if (!tokenizer->is_plain && tokenizer->types[id] != TOKEN_NORMAL)
-            continue; // added tokens
+            continue; // added tokens come later
         text_add(out, is_first ? "" : ",");
         json_add_string(out, word_of_token(writing, id));
         text_add(out, ":%d", id);
@@ -218,7 +218,7 @@ static void add_pre_tokenizer(const struct tokenizer *tokenizer, struct text *ou
     "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":false,\"use_regex\":true}"
 #define SEQUENCE(name, type) "{\"Sequence\":{\"id\":\"" name "\",\"type_id\":" type "}}"
 
-// With a token before each text, the template that puts it there.
+// Adds a post-processor. If every text begins with a token, its template adds that token.
 static void add_post_processor(struct writing *writing, struct text *out) {
     const struct tokenizer *tokenizer = writing->tokenizer;
     if (tokenizer->start < 0) {
@@ -279,7 +279,7 @@ enum status tokenizer_add_json(const struct tokenizer *tokenizer, struct text *o
     return STATUS_OK;
 }
 
-// Writes the text, which it frees, into a file of the folder.
+// Writes the text to a file in the folder, and frees the text.
 static enum status write_file(struct text *out, const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
     const enum status status = file_write_all(path, out->data, out->length);
@@ -319,13 +319,13 @@ enum status tokenizer_save_huggingface(const struct tokenizer *tokenizer, const 
 
 // ---- transformers
 
-// Since version 5, a class of a model builds its own rules, and takes only tokens, merges and the
-// post-processor from tokenizer.json: it is named where its rules are the file's. (LlamaTokenizer's are no
-// file's: it puts no space before a text that begins with one.)
+// Returns the name of the tokenizer class. Since version 5, a class builds its own rules, and takes only
+// tokens, merges and the post-processor from tokenizer.json. So a class is named only if its rules equal the
+// file's. (LlamaTokenizer's never do: it puts no space before a text that begins with one.)
 static const char *class_name(const struct tokenizer *tokenizer) {
     const bool is_qwen2 = tokenizer->rules.pattern == TOKEN_PATTERN_QWEN2 && tokenizer->rules.nfc &&
                           !tokenizer->ignore_merges && tokenizer->unknown < 0 &&
-                          tokenizer_find_special(tokenizer, END_OF_TEXT) >= 0; // else it is added
+                          tokenizer_find_special(tokenizer, END_OF_TEXT) >= 0; // otherwise it is added
     return tokenizer->is_plain ? "GPT2Tokenizer" : is_qwen2 ? "Qwen2Tokenizer" : "PreTrainedTokenizerFast";
 }
 
@@ -337,13 +337,13 @@ static void add_named(const struct tokenizer *tokenizer, const char *key, int32_
     text_free(&name);
 }
 
-// bos, eos and unk, a line each; like GPT-2's, all are end-of-text.
+// Adds bos, eos and unk, one per line. As for GPT-2, all three are end-of-text.
 static void add_special(const struct tokenizer *tokenizer, struct text *out) {
     const int32_t unknown = tokenizer->is_plain ? tokenizer->end_of_text : tokenizer->unknown;
     int32_t ends[TOKENIZER_MOST_ENDS];
     const int n = tokenizer_ends(tokenizer, ends);
     int end = 0;
-    // A token of text is no eos_token: transformers would add it as a special one.
+    // A text token must not be eos_token: transformers would add it as a special token.
     while (end < n - 1 && tokenizer->types[ends[end]] == TOKEN_NORMAL)
         end++;
     if (tokenizer->is_plain || tokenizer->start >= 0) {
@@ -361,13 +361,13 @@ void tokenizer_add_config(const struct tokenizer *tokenizer, const char *model_t
                           struct text *out) {
     const char *class = class_name(tokenizer);
     text_add(out, "{\n  \"tokenizer_class\": \"%s\",\n", class);
-    // AutoTokenizer of version 5 takes Qwen2Tokenizer for every model of this type, unless the file has code
-    // of its own, which it then does not run.
+    // In version 5, AutoTokenizer uses Qwen2Tokenizer for every model of this type, unless the file names
+    // code of its own; that code is not run.
     if (strcmp(model_type, "qwen2") == 0 && strcmp(class, "Qwen2Tokenizer") != 0)
         text_add(out, "  \"auto_map\": {\"AutoTokenizer\": [\"%s\", \"%s\"]},\n", class, class);
     if (!is_of_characters(tokenizer))
         text_add(out, "  \"add_prefix_space\": false,\n");
-    if (!tokenizer->is_plain) // transformers' class for GPT-2 knows them
+    if (!tokenizer->is_plain) // transformers' GPT-2 class has the default names
         text_add(out, "  \"model_input_names\": [\"input_ids\", \"attention_mask\"],\n");
     add_special(tokenizer, out);
     if (tokenizer->chat_template)
@@ -408,7 +408,7 @@ const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer) {
     }
 }
 
-// Whether the merges make every token of its own bytes.
+// True if the merges can build every token from its bytes.
 static bool has_all_merges(const struct tokenizer *tokenizer) {
     struct token_list list = {0};
     bool all = true;
@@ -426,8 +426,8 @@ static bool has_all_merges(const struct tokenizer *tokenizer) {
     return all;
 }
 
-// Whether any two tokens that make a third are a merge. A better place in the list for one of them is not
-// seen.
+// True if every pair of tokens that forms a third is a merge. Does not detect a pair with a better rank than
+// the list gives it.
 static bool merges_all_pairs(const struct tokenizer *tokenizer) {
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
         size_t n;
@@ -452,9 +452,9 @@ void tokenizer_add_gguf_rules(const struct tokenizer *tokenizer, struct gguf_key
         gguf_add_bool(keys, GGUF_IGNORE_MERGES, ignores);
     const char *what = nfc ? "it does not normalize text to Unicode's form C"
                        : is_of_characters(tokenizer) && !merges_all_pairs(tokenizer)
-                           ? "it joins any two tokens that make a third, which the tokenizer's merges do not"
-                       : !is_as_named ? ignores ? "it does not find words that the merges do not make"
-                                                : "it finds words that the merges do not make"
+                           ? "it merges any two tokens that form a third, and this tokenizer does not"
+                       : !is_as_named ? ignores ? "it does not find tokens that no merge makes"
+                                                : "it finds tokens that no merge makes"
                                       : NULL;
     if (what)
         log_warning("llama.cpp will give other ids to some texts than this program: %s", what);

@@ -1,10 +1,9 @@
-// Writes a tokenizer in the formats of other programs: Hugging Face's, and the pieces that GGUF needs.
+// Writes a tokenizer in the formats of other programs: Hugging Face's, and the keys that GGUF needs.
 //
-// Merges. Files of this program and of tiktoken hold tokens in the order of their ranks, and no merges: any
-// two adjacent tokens whose concatenation is a token are merged, the one of lowest rank first. Programs with
-// a list of merges use, for tokenizers like GPT-2's, one pair per token. Both give the same ids if that pair
-// is what the merges of lower rank make of the token's bytes, and if there are exactly two left; that holds
-// for every trained byte-pair encoding.
+// Merges. This program's files and tiktoken's list tokens in rank order, without merges: any two adjacent
+// tokens whose concatenation is a token are merged, the lowest rank first. For tokenizers like GPT-2's,
+// programs with a list of merges use one pair per token. Both give the same ids if the merges of lower rank
+// reduce the token's bytes to exactly that pair. This holds for every trained byte-pair encoding.
 #ifndef ZERO_DATA_TOKENIZER_EXPORT_H
 #define ZERO_DATA_TOKENIZER_EXPORT_H
 
@@ -12,26 +11,29 @@
 #include "base/text.h"
 #include "data/tokenizer/tokenizer.h"
 
-// The merges in the order of their ranks: those of the file that the tokenizer was read from; of one without
-// a list that works like GPT-2's, one per token of more than one byte; of Llama 3's and Qwen's tiktoken
-// files, all pairs.
-//   merges   [out] (n) to be freed
-// STATUS_INVALID: like GPT-2's, but a token is not made by a merge of two tokens of lower rank, as in files
-// that are no trained byte-pair encoding; or it is the text "<|endoftext|>", which those formats cannot tell
-// from the marker.
+// Returns the merges in rank order:
+// - those of the file that the tokenizer was read from, if it lists merges
+// - without a list: one per token of more than one byte if it works like GPT-2's; all pairs for Llama 3's and
+//   Qwen's tiktoken files
+// The caller frees merges (n).
+// STATUS_INVALID, for tokenizers like GPT-2's: a token is not made by a merge of two tokens of lower rank, so
+// the file is not a trained byte-pair encoding. Or a token is the text "<|endoftext|>", which those formats
+// cannot tell from the marker.
 enum status tokenizer_derive_merges(const struct tokenizer *tokenizer, struct token_merge **merges,
                                     int *n) MUST_CHECK;
-// Appends a token as tokenizer.json and GGUF spell it, as UTF-8. Bytes are in GPT-2's alphabet: "Ġthe" for
-// " the"; Llama 2: "▁the", and "<0x0A>" for tokens of bytes; control tokens have their names.
+// Appends a token in the spelling of tokenizer.json and GGUF, as UTF-8:
+// - byte-level: in GPT-2's alphabet, "Ġthe" for " the"
+// - Llama 2: "▁the", and "<0x0A>" for byte tokens
+// - control tokens: their names
 void tokenizer_add_spelling(const struct tokenizer *tokenizer, int32_t id, struct text *out);
 // Appends a merge: two spellings with a blank between.
 void tokenizer_add_merge(const struct tokenizer *tokenizer, const struct token_merge *merge,
                          struct text *out);
 
-// Appends the tokenizer.json: the one that the tokenizer was read from, byte by byte, or a new one.
+// Appends the tokenizer.json: the file that the tokenizer was read from, byte for byte, or a new one.
 enum status tokenizer_add_json(const struct tokenizer *tokenizer, struct text *out) MUST_CHECK;
-// Writes tokenizer.json, and where tokenizer_has_vocab_files also vocab.json and merges.txt, as transformers
-// saves GPT-2's.
+// Writes tokenizer.json. If tokenizer_has_vocab_files, also writes vocab.json and merges.txt, as transformers
+// does for GPT-2.
 enum status tokenizer_save_huggingface(const struct tokenizer *tokenizer, const char *folder) MUST_CHECK;
 bool tokenizer_has_vocab_files(const struct tokenizer *tokenizer);
 // Append tokenizer_config.json and special_tokens_map.json for transformers.
@@ -40,34 +42,36 @@ void tokenizer_add_config(const struct tokenizer *tokenizer, const char *model_t
                           struct text *out);
 void tokenizer_add_special_map(const struct tokenizer *tokenizer, struct text *out);
 
-// Which tokens end generation is not in a tokenizer.json: tokenizer_load reads it from this file beside it.
-// Needed for all tokenizers but those that work like GPT-2's.
+// A tokenizer.json does not say which tokens end generation: tokenizer_load reads that from this file beside
+// it. Required unless the tokenizer works like GPT-2's.
 #define TOKENIZER_ENDS_NAME "generation_config.json"
-// Nor is the chat template: it is read from this one.
+// A tokenizer.json has no chat template either: tokenizer_load reads it from this file.
 #define TOKENIZER_SETTINGS_NAME "tokenizer_config.json"
 bool tokenizer_needs_ends(const struct tokenizer *tokenizer);
-// Appends its "eos_token_id": end-of-text, or a list of it and the others: "128001", "[128001, 128009]".
+// Appends the value of "eos_token_id": end-of-text, or a list with the other ends: "128001", "[128001,
+// 128009]".
 void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out);
 
-// GGUF's type of an id without a token, beside enum token_type.
+// GGUF's type for an id without a token; enum token_type has the others.
 #define TOKEN_UNUSED 5
-// GGUF's tokenizer.ggml.model, "gpt2" or "llama"; and .pre, which names the pattern; of OpenAI's patterns it
-// has no name, and this is theirs.
+// Return GGUF's tokenizer.ggml.model, "gpt2" or "llama", and .pre, which names the pattern. GGUF has no name
+// for OpenAI's patterns; their own names are used.
 const char *tokenizer_gguf_model(const struct tokenizer *tokenizer);
 const char *tokenizer_gguf_pre(const struct tokenizer *tokenizer);
-// What the pattern's name implies, and these keys say where it is otherwise. llama.cpp does not read them.
+// Keys for rules that differ from what the pattern's name implies. llama.cpp does not read them.
 #define GGUF_NFC           "zero.tokenizer.nfc"
 #define GGUF_IGNORE_MERGES "zero.tokenizer.ignore_merges"
-// Adds them, and warns where llama.cpp gives other ids to some texts: it does not normalize, finds tokens
-// that no merges make or not by the pattern, and of "llama" joins any two tokens that make a third.
+// Adds these keys, and warns if llama.cpp gives other ids to some texts. It does not normalize, finds tokens
+// that no merge makes (or only by the pattern's rule), and for "llama" merges any two tokens that form a
+// third.
 void tokenizer_add_gguf_rules(const struct tokenizer *tokenizer, struct gguf_keys *keys);
 #define GGUF_CHAT_TEMPLATE "tokenizer.chat_template"
-// GGUF's tokenizer.ggml.scores for the model "llama", as SentencePiece counts them: minus the rank of the
-// merge that makes the token, then characters; 0 for all others.
+// Returns tokenizer.ggml.scores for the model "llama", as SentencePiece defines them: minus the rank of the
+// merge that makes the token, then single characters; 0 for all other tokens.
 //   scores   [out] (tokenizer_n_ids)
-// STATUS_INVALID: it has no tokens for bytes.
+// STATUS_INVALID: the tokenizer has no byte tokens.
 enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) MUST_CHECK;
-// The token for what has no token; -1: none.
+// Returns the token for characters that have none; -1: there is no such token.
 int32_t tokenizer_unknown(const struct tokenizer *tokenizer);
 
 #endif

@@ -1,6 +1,6 @@
-// Tokenizer files: tiktoken's (one line per token: base64 of its bytes, and its rank) and GPT-2's vocab.bpe
-// (one line per merge, in an alphabet that maps every byte to a printable character). Hugging Face's are in
-// json.c, GGUF's in gguf.c.
+// Reads tokenizer files: tiktoken's (one line per token: base64 of its bytes, and its rank) and GPT-2's
+// vocab.bpe (one line per merge, in an alphabet that maps every byte to a printable character). json.c reads
+// Hugging Face's files, gguf.c GGUF's.
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ static void add_control(struct token_table *tokens, const char *name) {
     token_table_add(tokens, name, strlen(name), TOKEN_CONTROL, 0);
 }
 
-// "PREFIX7SUFFIX" for the numbers first .. end - 1.
+// Adds "PREFIX7SUFFIX" for the numbers first .. end - 1.
 static void add_numbered(struct token_table *tokens, const char *prefix, int first, int end,
                          const char *suffix) {
     for (int i = first; i < end; i++) {
@@ -39,7 +39,7 @@ static void add_numbered(struct token_table *tokens, const char *prefix, int fir
     }
 }
 
-// 256 tokens, as in Llama 3.1 and later; in Llama 3 some of the reserved ones are at other places.
+// Adds 256 control tokens, as in Llama 3.1 and later. In Llama 3, some reserved ones are in other places.
 static void add_llama3(struct token_table *tokens) {
     static const char *const names[] = {"<|begin_of_text|>",
                                         "<|end_of_text|>",
@@ -65,7 +65,7 @@ static void add_qwen(struct token_table *tokens) {
     add_numbered(tokens, "<|extra_", 0, 205, "|>");
 }
 
-// The 21 ids from the number of ranks on, of which some have no token.
+// Adds the 21 ids after the ranks; some of them have no token.
 static void add_openai(struct token_table *tokens, bool has_middle) {
     static const char *const middle[] = {"<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>"};
     for (int i = 0; i <= 20; i++) {
@@ -80,7 +80,7 @@ static void add_openai(struct token_table *tokens, bool has_middle) {
     }
 }
 
-// Other programs' models have a tiktoken file named tokenizer.model too; their config.json says so.
+// Some other models' tiktoken files are also named tokenizer.model; their config.json tells them apart.
 static enum status check_model_type(const char *path) {
     const char *slash = strrchr(path, '/');
     cJSON *root = tokenizer_read_beside(path, "config.json");
@@ -96,7 +96,7 @@ static enum status check_model_type(const char *path) {
     return status;
 }
 
-// By the names that the files are published under, or by the number of ranks, as tiktoken's cache has other
+// Finds the family by the published file names, or by the number of ranks, as tiktoken's cache uses other
 // names.
 static enum family find_family(const char *path, int n_ranks) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -107,8 +107,8 @@ static enum family find_family(const char *path, int n_ranks) {
                                                                         : FAMILY_NONE;
 }
 
-// Files of other names are those of GPT-2 and of this program. Refuses a token of ASCII that its pattern
-// cannot make: then the file is another encoding's.
+// Files with other names are GPT-2's or this program's. Refuses a file with an ASCII token that GPT-2's
+// pattern cannot produce: it belongs to another encoding.
 static enum status check_pattern(const char *path, const struct token_table *tokens) {
     for (int id = 0; id < tokens->n; id++) {
         const char *token = tokens->bytes.data + tokens->offsets[id];
@@ -116,7 +116,7 @@ static enum status check_pattern(const char *path, const struct token_table *tok
         size_t ascii = 0;
         while (ascii < n && (unsigned char)token[ascii] < 0x80)
             ascii++;
-        const bool is_part = n == 2 && token[0] == '\'' && strchr("lrv", token[1]); // of a contraction
+        const bool is_part = n == 2 && token[0] == '\'' && strchr("lrv", token[1]); // start of a contraction
         if (ascii == n && n > 1 && !is_part && tokenizer_next_pretoken((struct token_rules){0}, token, n) < n)
             return FAIL(
                 STATUS_INVALID,
@@ -129,7 +129,7 @@ static enum status check_pattern(const char *path, const struct token_table *tok
     return STATUS_OK;
 }
 
-// A tokenizer.json could not tell them apart.
+// Refuses tokens spelled like a control token: a tokenizer.json could not tell them apart.
 static enum status check_names(const struct tokenizer *tokenizer, const char *path) {
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
         size_t n;
@@ -141,8 +141,8 @@ static enum status check_names(const struct tokenizer *tokenizer, const char *pa
     return STATUS_OK;
 }
 
-// Makes a published tokenizer of the tokens, if the file's name says that it is one, and empties the table;
-// else *out is NULL.
+// Makes a published tokenizer from the tokens, if the file's name says that it is one, and empties the table.
+// Otherwise *out is NULL.
 static enum status make_published(const char *path, struct token_table *tokens, struct tokenizer **out) {
     static const enum token_pattern patterns[] = {[FAMILY_LLAMA3] = TOKEN_PATTERN_LLAMA3,
                                                   [FAMILY_QWEN] = TOKEN_PATTERN_QWEN2,
@@ -191,7 +191,7 @@ static void add_bytes(struct token_table *tokens) {
 
 static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Decodes n characters. Returns the number of bytes, or -1 when they are not padded base64.
+// Decodes n characters. Returns the number of bytes, or -1 if the text is not padded base64.
 static int base64_decode(const char *text, size_t n, unsigned char *out) {
     if (n == 0 || n % 4 != 0)
         return -1;
@@ -227,9 +227,9 @@ static void base64_add(struct text *out, const unsigned char *bytes, size_t n) {
 // ---- reading
 
 struct reader {
-    const char *path, *line; // start of the line
-    size_t length;           // without the line end
-    int number;              // from 1
+    const char *path, *line; // line: start of the current line
+    size_t length;           // of the line, without its end
+    int number;              // line number, from 1
     const char *next, *end;
 };
 
@@ -302,7 +302,7 @@ static enum status read_merges(struct reader *reader, struct token_table *tokens
     return STATUS_OK;
 }
 
-// The first line of a tiktoken file: base64 of a token's bytes, a space, and rank 0.
+// True for the first line of a tiktoken file: base64 of a token's bytes, a space, and rank 0.
 static bool is_tiktoken_line(const char *line, size_t length) {
     while (length > 0 && line[length - 1] == '\r')
         length--;
@@ -341,8 +341,8 @@ static enum status refuse_absent(const char *path, int error) {
             : "");
 }
 
-// Llama 2's tokenizer.model: a message of Protocol Buffers whose first field is a piece, of some tens of
-// bytes.
+// True for Llama 2's tokenizer.model: a Protocol Buffers message whose first field is a vocabulary entry of
+// some tens of bytes.
 static bool is_sentencepiece(const char *data, size_t length) {
     return length > 4 && data[0] == '\n' && data[1] > 0 && data[2] == '\n' && data[3] > 0 &&
            data[3] < data[1];
@@ -357,7 +357,7 @@ static enum status refuse_sentencepiece(const char *path) {
         path);
 }
 
-// Reads the files that hold tokens only.
+// Reads files that contain only tokens.
 static enum status read_tokens(const char *path, const char *data, size_t length, struct token_table *tokens,
                                struct tokenizer **out) {
     struct reader reader = {.path = path, .next = data, .end = data + length};
@@ -370,7 +370,7 @@ static enum status read_tokens(const char *path, const char *data, size_t length
     return *out ? STATUS_OK : tokenizer_make_plain(tokens, "byte-pair", path, out);
 }
 
-// As transformers finds it: in a file of its own, else in the settings.
+// Reads the chat template where transformers does: from its own file, else from tokenizer_config.json.
 static void read_chat_template(const char *path, struct tokenizer *tokenizer) {
     const char *slash = strrchr(path, '/');
     const int n = slash ? (int)(slash - path) + 1 : 0;
@@ -428,7 +428,8 @@ static enum status load_bytes(struct tokenizer **out) {
     return status;
 }
 
-// SentencePiece's models have the name of Llama 3's tiktoken file, and a GGUF model may have no tokenizer.
+// True if the file is a usable tokenizer. SentencePiece models may have the name of Llama 3's tiktoken file,
+// and a GGUF model may have no tokenizer.
 static bool is_in_folder(const char *name, const char *path) {
     const bool may_be_another = strcmp(name, "tokenizer.model") == 0 || strcmp(name, "model.gguf") == 0;
     return file_exists(path) && (!may_be_another || tokenizer_is_file(path));
@@ -448,8 +449,8 @@ char *tokenizer_next_file(const char *folder, int *next) {
     return NULL;
 }
 
-// vocab.json and merges.txt do not say how text is split. A merges.txt alone is taken for GPT-2's, whose ids
-// it implies.
+// True if the path is vocab.json or merges.txt of a tokenizer whose pattern is unknown. A merges.txt alone is
+// taken for GPT-2's, whose ids it implies.
 static bool lacks_settings(const char *path) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     char *vocabulary = file_path("%.*svocab.json", (int)(name - path), path);
@@ -463,7 +464,7 @@ static enum status refuse_without_settings(const char *path) {
     const int n = slash ? (int)(slash - path) : 1;
     return FAIL(
         STATUS_INVALID,
-        "%s: vocab.json and merges.txt are not read any more, as they do not say how text is "
+        "%s: vocab.json and merges.txt are no longer supported, as they do not say how text is "
         "split. Write tokenizer.json beside them: python3 -c 'from transformers import AutoTokenizer; "
         "AutoTokenizer.from_pretrained(\"%.*s\").save_pretrained(\"%.*s\")', then use "
         "%.*s/tokenizer.json",

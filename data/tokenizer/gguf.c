@@ -1,6 +1,6 @@
-// The tokenizer inside a GGUF file. Its keys have the tokens and merges (or, for Llama 2, scores) of a
-// Hugging Face tokenizer.json, and name the pattern; such a file is made of them and read, so that both forms
-// of a tokenizer are the same to the bit.
+// Reads the tokenizer of a GGUF file. Its keys have the tokens and merges of a Hugging Face tokenizer.json
+// (or, for Llama 2, scores) and the name of the pattern. A tokenizer.json is built from them and read, so
+// that both formats of a tokenizer give exactly the same result.
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,16 +15,16 @@
 #define KEY(name) "tokenizer.ggml." name
 #define SPACE     "\xe2\x96\x81" // U+2581
 
-// What the keys say.
+// The contents of the keys.
 struct source {
     const struct gguf_file *file;
     const struct gguf_key *tokens, *types, *merges, *scores;
     struct gguf_string *spellings;    // (n)
     struct gguf_string chat_template; // bytes NULL: none
-    int n;                            // without the unused ids at the end
+    int n;                            // number of ids, without unused ones at the end
     bool is_of_characters, has_start;
     int64_t start, end, unknown; // -1: none
-    const char *pattern;         // of Split, or NULL
+    const char *pattern;         // regular expression for Split, or NULL
     bool nfc, digits, ignore_merges;
 };
 
@@ -99,7 +99,7 @@ static enum status read_tokens(struct source *source) {
 static enum status read_id(const struct source *source, const char *key, int64_t *id) {
     *id = -1;
     TRY(gguf_get_integer(source->file, key, -1, UINT32_MAX, id, NULL));
-    if (*id == UINT32_MAX) // llama.cpp's way to say none
+    if (*id == UINT32_MAX) // llama.cpp's value for none
         *id = -1;
     return *id < source->n ? STATUS_OK : refuse(source, key, "is beyond the last token");
 }
@@ -140,7 +140,7 @@ static void add_spelling(struct text *out, struct gguf_string spelling) {
     free(copy);
 }
 
-// Tokens that stand for no text of their own; those are added tokens, as in Hugging Face's files.
+// True for added tokens, as in Hugging Face's files: those without text of their own.
 static bool is_added(const struct source *source, int id) {
     const enum token_type type = type_of(source, id);
     return type != TOKEN_NORMAL && type != TOKEN_BYTE;
@@ -166,7 +166,7 @@ static void add_byte_level(struct text *out, bool use_regex) {
              use_regex ? "true" : "false");
 }
 
-// How text becomes pre-tokens, and tokens text.
+// Adds the rules for splitting text into pre-tokens, and for turning tokens into text.
 static void add_rules(const struct source *source, struct text *out) {
     if (source->is_of_characters) {
         text_add(out,
@@ -215,7 +215,7 @@ static void add_vocabulary(const struct source *source, struct text *out) {
     bool is_first = true;
     text_add(out, "\"vocab\":{");
     for (int id = 0; id < source->n; id++) {
-        // Llama 2's files list all tokens here, and again those that are added.
+        // Llama 2's files list all tokens here, and the added tokens a second time.
         if (is_added(source, id) && !source->is_of_characters)
             continue;
         text_add(out, is_first ? "" : ",");
@@ -257,8 +257,8 @@ static int find_id(const struct named_id *names, int n, const char *bytes, size_
     return found ? found->id : -1;
 }
 
-// Every two tokens that make a third are a merge: SentencePiece joins the two whose token has the highest
-// score. In the order of scores, as converters to tokenizer.json list them.
+// Returns the merges in order of score, as converters to tokenizer.json list them. Every two tokens that form
+// a third are a merge: SentencePiece merges the pair whose result has the highest score.
 static struct scored_merge *list_merges(const struct source *source, int *n) {
     struct named_id *names = allocate((size_t)source->n, sizeof *names);
     size_t longest = 1, n_names = 0;
@@ -266,7 +266,7 @@ static struct scored_merge *list_merges(const struct source *source, int *n) {
     for (int id = 0; id < source->n; id++)
         if (type_of(source, id) == TOKEN_NORMAL) {
             names[n_names++] = (struct named_id){source->spellings[id], id};
-            longest += source->spellings[id].n; // a token of n bytes has n - 1 places to cut it
+            longest += source->spellings[id].n; // a token of n bytes can be split in n - 1 places
         }
     struct scored_merge *merges = allocate(longest, sizeof *merges);
     qsort(names, n_names, sizeof *names, compare_spellings);
@@ -333,7 +333,7 @@ static void make_json(const struct source *source, struct text *out) {
 
 // ---- the tokenizer
 
-// llama.cpp's ids that end generation.
+// Reads the ids that end generation in llama.cpp.
 static enum status read_ends(const struct source *source, struct token_ends *ends) {
     static const char *const keys[] = {KEY("eos_token_id"), KEY("eot_token_id"), KEY("eom_token_id")};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -364,7 +364,7 @@ enum status tokenizer_read_gguf(const char *path, struct tokenizer **out) {
         add_spelling(&template, source.chat_template);
         (*out)->chat_template = template.data;
     }
-    if (status == STATUS_OK && (*out)->is_plain) { // others' files are made of its tokens alone
+    if (status == STATUS_OK && (*out)->is_plain) { // its tokens alone define the files of an export
         free((*out)->json);
         (*out)->json = NULL;
     }

@@ -1,4 +1,4 @@
-// Internal to data/tokenizer (and its tests): a tokenizer's tables, and what its files share.
+// Internal to data/tokenizer (and its tests): a tokenizer's tables, and functions shared by its files.
 #ifndef ZERO_DATA_TOKENIZER_INTERNAL_H
 #define ZERO_DATA_TOKENIZER_INTERNAL_H
 
@@ -11,47 +11,48 @@
 #define TOKENIZER_MOST_TOKENS (1 << 22)
 #define END_OF_TEXT           "<|endoftext|>"
 
-// Tables use open addressing. An empty slot has the key EMPTY_KEY, or the id -1.
+// Tables use open addressing. An empty slot has the key EMPTY_KEY or the id -1.
 #define EMPTY_KEY UINT64_MAX
 struct pair_slot {
     uint64_t pair; // left << 32 | right
     int32_t rank;
 };
 
-// Every pair of tokens that may be merged.
+// All pairs of tokens that may be merged.
 struct token_pairs {
     struct pair_slot *slots;
     size_t n_slots;             // a power of two
-    int32_t *merge_ids;         // the token that a merge of this rank makes; NULL: the rank is the id
-    int n_merges;               // ranks, if there are merge_ids
-    int32_t of_bytes[256][256]; // rank of two bytes, or -1. Small enough for the CPU cache, unlike `slots`
+    int32_t *merge_ids;         // by rank, the token that the merge makes; NULL: the rank is the id
+    int n_merges;               // number of ranks, if merge_ids is set
+    int32_t of_bytes[256][256]; // by two bytes: rank or -1. Fits the CPU cache, unlike `slots`
 };
 
-// Where a space is put before text that begins, or follows an added token: Llama 2.
+// Where Llama 2 puts a space before text that begins or follows an added token.
 enum space_rule {
     SPACE_NEVER,
-    SPACE_ALWAYS,       // by a normalizer
-    SPACE_UNLESS_SPACE, // but not before a space: by Metaspace, "always"
-    SPACE_FIRST,        // the same, where a text begins: by Metaspace, "first"
+    SPACE_ALWAYS,       // a normalizer adds it
+    SPACE_UNLESS_SPACE, // not before a space; Metaspace's "always"
+    SPACE_FIRST,        // the same, only where a text begins; Metaspace's "first"
 };
 
-// An added token that is not special, as it is found in text.
+// An added token that is not special. Encoding finds it in text.
 struct added_token {
     int32_t id;
-    bool is_normalized; // found in text that was normalized, as its own name was
-    size_t n, prefix;   // bytes; the first `prefix` of them come from normalization
+    bool is_normalized; // searched in normalized text, with its name normalized too
+    size_t n, prefix;   // bytes; the first `prefix` bytes were added by normalization
     char *bytes;
 };
 struct added_tokens {
     struct added_token *list;
     int n, capacity, n_normalized;
-    bool begins[256]; // whether one begins with the byte
-    bool has_blank;   // one has a blank or line feed within: text is not cut then
+    bool begins[256]; // by byte: a token begins with it
+    bool has_blank;   // a token contains a blank or line feed: do not cut text there
 };
-// Adds one. Where a normalizer puts a space before text (SPACE_ALWAYS), it does before a normalized name too.
+// Adds an added token. A normalizer that puts a space before text (SPACE_ALWAYS) also puts it before a
+// normalized name.
 enum status tokenizer_add_added(struct tokenizer *tokenizer, int32_t id, const char *name,
                                 bool is_normalized) MUST_CHECK;
-// Tokens are characters, and text has spaces where they have U+2581.
+// True if tokens are characters; U+2581 in tokens stands for a space in text.
 static inline bool tokenizer_is_of_characters(enum token_pattern pattern) {
     return pattern == TOKEN_PATTERN_SPACES || pattern == TOKEN_PATTERN_SPACES_AND_LINES;
 }
@@ -60,69 +61,72 @@ struct tokenizer {
     const char *kind;
     uint64_t checksum;
     struct token_rules rules;
-    bool ignore_merges; // a pre-token that is a token becomes it, whatever its merges would give
+    bool ignore_merges; // a pre-token that is itself a token becomes that token, whatever its merges would
+                        // give
     enum space_rule adds_space;
     bool fuse_unknown; // consecutive unknown characters become one unknown token
-    bool is_plain; // works as GPT-2's: tokens, one rank each, and end-of-text as the last id say everything
+    bool is_plain;     // works like GPT-2's: tokens, one rank each, with end-of-text as the last id, define
+                       // everything
     int n_ids;
     char *bytes;       // the bytes of all tokens, concatenated
     uint32_t *offsets; // (n_ids + 1)
     uint8_t *types;    // (n_ids) enum token_type
-    bool *is_whole;    // (n_ids) a pre-token of the token's bytes becomes the token
-    int32_t *slots;    // ids of normal tokens by the hash of their bytes
+    bool *is_whole;    // (n_ids) a pre-token with the token's bytes becomes the token
+    int32_t *slots;    // hash table of normal tokens by their bytes
     size_t n_slots;    // a power of two
     struct token_pairs pairs;
-    int32_t byte_ids[256];             // the normal token of one byte; -1: none
-    int32_t fallback_ids[256];         // Llama 2: the byte's token of type TOKEN_BYTE; -1: none
-    int32_t end_of_text, start;        // start: -1: no token of its own
-    int32_t unknown;                   // -1: characters without a token are left out
-    int32_t ends[TOKENIZER_MOST_ENDS]; // that end generation by the files beside it, eos_token first
+    int32_t byte_ids[256];             // normal token of each byte; -1: none
+    int32_t fallback_ids[256];         // Llama 2: TOKEN_BYTE token of each byte; -1: none
+    int32_t end_of_text, start;        // start: -1: there is no separate token
+    int32_t unknown;                   // -1: characters without a token are skipped
+    int32_t ends[TOKENIZER_MOST_ENDS]; // ids that end generation, from the files beside the tokenizer;
+                                       // eos_token first
     int n_ends;
     struct added_tokens added; // rules.added points to it
-    char *json;          // the tokenizer.json that it was read from, NUL-terminated; NULL: another format
-    char *chat_template; // tokenizer_chat_template
+    char *json;                // the tokenizer.json it was read from, NUL-terminated; NULL: another format
+    char *chat_template;       // tokenizer_chat_template
 };
 
-// ---- what the readers share
+// ---- functions shared by the readers
 
-// The tokens of a file as they are read, by id. Zero-initialize it.
+// Tokens of a file, by id, while they are read. Zero-initialize it.
 struct token_table {
     struct text bytes;
     uint32_t *offsets; // (n + 1)
     uint8_t *types;    // (n) enum token_type
-    int *lines;        // (n) line of each in the file; 0: unknown
+    int *lines;        // (n) line number of each token in the file; 0: unknown
     int n, capacity;
 };
 void token_table_add(struct token_table *tokens, const char *bytes, size_t n, enum token_type type, int line);
 void token_table_free(struct token_table *tokens);
 
-// GPT-2's alphabet: a printable byte maps to itself, the others to code points from 256 on. In vocab.bpe, the
+// GPT-2's alphabet: printable bytes map to themselves, others to code points from 256 on. In vocab.bpe, the
 // ids of single bytes follow the same order.
 #define TOKEN_ALPHABET_END 0x144 // above all code points
 struct token_alphabet {
     int code_points[256];
     int order[256];
-    int16_t bytes[TOKEN_ALPHABET_END]; // of each code point; -1: none
+    int16_t bytes[TOKEN_ALPHABET_END]; // byte of each code point; -1: none
 };
 void token_alphabet_init(struct token_alphabet *alphabet);
-// Converts text in this alphabet back to bytes. Returns their number, at most n, or -1.
+// Converts text in this alphabet back to bytes. Returns the number of bytes, at most n, or -1.
 int token_decode(const char *text, size_t n, const struct token_alphabet *alphabet, char *out);
 
-// ---- making one
+// ---- building a tokenizer
 
-// Makes a tokenizer of the tokens, without pairs, and empties the table.
+// Makes a tokenizer from the tokens, without pairs, and empties the table.
 //   source   name of the file, for messages
-// The caller may set rules and ids, and then adds pairs with one of the functions below.
-// STATUS_INVALID: an empty or duplicate token.
+// The caller may then set rules and ids, and adds pairs with one of the functions below. STATUS_INVALID: an
+// empty or duplicate token.
 enum status tokenizer_from_table(struct token_table *tokens, const char *kind, const char *source,
                                  struct tokenizer **out) MUST_CHECK;
-// Every two tokens whose concatenation is a token are a pair, with its id as the rank. STATUS_INVALID: a byte
-// has no token.
+// Adds all pairs of tokens whose concatenation is a token; the rank is that token's id. STATUS_INVALID: a
+// byte has no token.
 enum status tokenizer_pair_all(struct tokenizer *tokenizer, const char *source) MUST_CHECK;
-// Only these merges, in the order of their ranks. Where a pair occurs twice, the last counts. Then call
+// Adds only these merges, in rank order. If a pair occurs twice, the last counts. Then call
 // tokenizer_find_whole.
 void tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge *merges, int n);
-// The checksum, once everything is set.
+// Computes the checksum. Call it last.
 void tokenizer_set_checksum(struct tokenizer *tokenizer);
 // Appends end-of-text to the table and makes a tokenizer that works like GPT-2's.
 enum status tokenizer_make_plain(struct token_table *tokens, const char *kind, const char *source,
@@ -130,7 +134,7 @@ enum status tokenizer_make_plain(struct token_table *tokens, const char *kind, c
 
 // ---- reading
 
-// Ids that end generation, where a file names them itself.
+// Ids that end generation, if a file itself names them.
 struct token_ends {
     int32_t ids[TOKENIZER_MOST_ENDS];
     int n;
@@ -138,36 +142,36 @@ struct token_ends {
 // Reads a Hugging Face tokenizer.json.
 //   json   NUL-terminated
 //   ends   for tokenizer_choose_ends
-// STATUS_INVALID: malformed, or no tokenizer of a known kind (the message has the first difference).
+// STATUS_INVALID: malformed, or not a supported kind of tokenizer (the message has the first difference).
 enum status tokenizer_read_json(const char *path, const char *json, size_t length,
                                 const struct token_ends *ends, struct tokenizer **out) MUST_CHECK;
-// Whether the file is one. False when it cannot be read.
+// True if the file is a tokenizer.json. False if it cannot be read.
 bool tokenizer_is_json(const char *path);
 
-// Reads the tokenizer of a GGUF file. STATUS_INVALID: malformed, or of a kind that is not known.
+// Reads the tokenizer of a GGUF file. STATUS_INVALID: malformed, or an unsupported kind.
 enum status tokenizer_read_gguf(const char *path, struct tokenizer **out) MUST_CHECK;
-// Whether the GGUF file has one. False when it cannot be read.
+// True if the GGUF file contains a tokenizer. False if it cannot be read.
 bool tokenizer_is_in_gguf(const char *path);
 
-// The JSON of a file beside the tokenizer's path; NULL when there is none, or it is not JSON.
+// Returns the JSON of a file beside the tokenizer's path; NULL if there is none, or it is not JSON.
 cJSON *tokenizer_read_beside(const char *path, const char *name);
-// Chooses end-of-text and the other ends (tokenizer_load says how).
-//   path   of the tokenizer: the files beside it are read
-//   ends   NULL, or what the file says itself: then no others are read
+// Chooses end-of-text and the other ends, as documented for tokenizer_load.
+//   path   of the tokenizer; files beside it are read
+//   ends   ends that the file itself names: no others are read. NULL: none
 enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path,
                                   const struct token_ends *ends) MUST_CHECK;
-// The id of a token that encoding does not produce, by its name; -1: none.
+// Returns the id of a token that encoding does not produce, by name; -1: none.
 int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *name);
 
-// How an added token of a tokenizer.json ends, after its id and content; %s: whether it is special.
+// The end of an added token's entry in a tokenizer.json, after its id and content. %s: whether it is special.
 #define TOKENIZER_JSON_ADDED                                                                                 \
     ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}"
 
 // ---- encoding
 
-// The id of the normal token of these bytes, or -1.
+// Returns the id of the normal token with these bytes, or -1.
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *bytes, size_t n_bytes);
-// The rank of the merge of two tokens, or -1.
+// Returns the rank of the merge of two tokens, or -1.
 int32_t tokenizer_find_pair(const struct tokenizer *tokenizer, int32_t left, int32_t right);
 
 // U+2581, which stands for a space.
@@ -175,26 +179,26 @@ int32_t tokenizer_find_pair(const struct tokenizer *tokenizer, int32_t left, int
 static inline bool is_lower_block(const char *text, size_t n_bytes) {
     return n_bytes >= 3 && memcmp(text, LOWER_BLOCK, 3) == 0;
 }
-// Puts blanks in their place. Returns the length that is left.
+// Replaces U+2581 by blanks. Returns the new length.
 size_t tokenizer_replace_blocks(char *text, size_t n_bytes);
 
-// The length in bytes of the first pre-token of the text. At least 1 when n_bytes is.
+// Returns the length in bytes of the first pre-token; at least 1 if n_bytes is.
 size_t tokenizer_next_pretoken(struct token_rules rules, const char *text, size_t n_bytes);
 
-// The first offset at or after `from` (at least 1) where the text can be split without changing its
-// pre-tokens or its normalization. n_bytes when there is none.
+// Returns the first offset at or after `from` (at least 1) where the text can be split without changing its
+// pre-tokens or its normalization. Returns n_bytes if there is none.
 size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t from);
 
-// Whether an added token begins before this place and ends after it.
+// True if an added token begins before `at` and ends after it.
 bool tokenizer_is_in_added(struct token_rules rules, const char *text, size_t n_bytes, size_t at);
 
 uint64_t tokenizer_hash_pair(uint64_t pair);
 
-// Appends what the merges of ranks below `limit` leave of a pre-token. With the id of a token as the limit,
-// and its bytes: the tokens that its own merge joins, if ranks are ids.
+// Appends the tokens that remain of a pre-token after all merges of ranks below `limit`. If ranks are ids:
+// with a token's bytes and its id as the limit, these are the two tokens that the token's own merge joins.
 enum status tokenizer_encode_below(const struct tokenizer *tokenizer, const char *pretoken, size_t n,
                                    int32_t limit, struct token_list *list) MUST_CHECK;
-// Sets is_whole, where a list of merges decides it.
+// Sets is_whole for a tokenizer with a list of merges.
 enum status tokenizer_find_whole(struct tokenizer *tokenizer) MUST_CHECK;
 
 #endif

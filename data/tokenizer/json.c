@@ -1,7 +1,6 @@
-// Hugging Face's tokenizer.json: a vocabulary (token -> id, in GPT-2's alphabet of bytes or, for Llama 2, as
-// text with U+2581 for spaces) and a list of merges. Its settings are compared with those of the
-// kinds that this program knows: everything that changes the ids of a text must be one of them, and what is
-// not is refused by name.
+// Reads Hugging Face's tokenizer.json: a vocabulary (token -> id, in GPT-2's byte alphabet or, for Llama 2,
+// as text with U+2581 for spaces) and a list of merges. Its settings are compared with those of the supported
+// kinds. A setting that changes the ids of a text and is not supported is refused by name.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,12 +15,12 @@
 
 // ---- settings
 
-// What decides how text becomes tokens.
+// The settings that decide how text becomes tokens.
 struct token_settings {
     struct token_rules rules;
     enum space_rule adds_space;
     bool has_metaspace, ignore_merges, fuse_unknown, byte_fallback;
-    const char *unknown, *start; // tokens, or NULL; point into the JSON
+    const char *unknown, *start; // tokens or NULL; they point into the JSON
 };
 
 static enum status refuse(const char *path, const char *part, const cJSON *item, const char *why) {
@@ -58,7 +57,7 @@ static bool is_type(const cJSON *object, const char *type) {
     return has_string(object, "type", type);
 }
 
-// Whether it is a Sequence of items of these types, in this order.
+// True if the object is a Sequence of items of these types, in this order.
 static bool is_sequence(const cJSON *object, const char *list, const char *const *types, int n) {
     const cJSON *items = member(object, list);
     bool same = is_type(object, "Sequence") && cJSON_IsArray(items) && cJSON_GetArraySize(items) == n;
@@ -67,7 +66,7 @@ static bool is_sequence(const cJSON *object, const char *list, const char *const
     return same;
 }
 
-// The items of a Sequence, or the one that is there instead of it.
+// Returns the items of a Sequence; NULL if the object is not a Sequence.
 static const cJSON *items_of(const cJSON *object, const char *list) {
     return is_type(object, "Sequence") ? member(object, list) : NULL;
 }
@@ -79,8 +78,8 @@ static bool is_replace(const cJSON *item, const char *kind, const char *pattern,
            has_string(item, "content", content);
 }
 
-// Takes what transformers saves: Prepend and Replace of U+2581; or, of a SentencePiece model, Replace, with a
-// second one that has Metaspace put a space before every text.
+// Reads the normalizers that transformers saves: Prepend and Replace of U+2581. For a SentencePiece model:
+// Replace, and a second Replace that makes Metaspace put a space before every text.
 static bool read_spaces(const cJSON *normalizer, bool *prepends, bool *doubles) {
     const cJSON *list = items_of(normalizer, "normalizers"), *item = list ? list->child : normalizer;
     *prepends = item && is_type(item, "Prepend") && has_string(item, "prepend", LOWER_BLOCK);
@@ -132,14 +131,14 @@ static enum status read_normalizer(const char *path, const cJSON *normalizer, co
 
 // ---- the pre-tokenizer
 
-// ByteLevel without a space before the text.
+// True for ByteLevel that puts no space before the text.
 static bool is_byte_level(const cJSON *item, bool use_regex) {
     return is_type(item, "ByteLevel") && is_absent(member(item, "add_prefix_space")) &&
            (cJSON_IsFalse(member(item, "use_regex")) ? !use_regex : use_regex);
 }
 
 static bool read_split(const cJSON *split, enum token_pattern *pattern) {
-    // GPT-2's as Hugging Face spells it in Split has the alternatives of a contraction one by one.
+    // GPT-2's pattern as Hugging Face writes it in Split: each contraction is an alternative of its own.
     static const struct {
         const char *text;
         enum token_pattern pattern;
@@ -191,7 +190,7 @@ static enum status read_pre_tokenizer(const char *path, const cJSON *pre_tokeniz
 
 // ---- the post-processor, the decoder and the model
 
-// What is put before a text: [A], or [a special token, A].
+// Reads the tokens put before a text: [A], or [a special token, A].
 static enum status read_template(const char *path, const cJSON *template, struct token_settings *settings) {
     const cJSON *single = member(template, "single"), *first = cJSON_GetArrayItem(single, 0);
     const int n = cJSON_GetArraySize(single);
@@ -254,7 +253,7 @@ static enum status read_model(const char *path, const cJSON *model, struct token
     return STATUS_OK;
 }
 
-// Of a part of the settings, and of the parts inside it.
+// Warns of unknown keys in a setting, and in the settings inside it.
 static void warn_of_unknown(const char *path, const cJSON *part) {
     json_warn_of_unknown(
         part,
@@ -287,8 +286,8 @@ static enum status read_settings(const char *path, const cJSON *root, struct tok
     return read_model(path, member(root, "model"), settings);
 }
 
-// ---- ends: which token is end-of-text, and which others end generation, by the names of control tokens and
-// by the files that Hugging Face models have beside the tokenizer
+// ---- ends: which token is end-of-text, and which other tokens end generation, by the names of control
+// tokens and by the files beside the tokenizer of a Hugging Face model
 
 static char *path_beside(const char *path, const char *name) {
     const char *slash = strrchr(path, '/');
@@ -304,7 +303,7 @@ cJSON *tokenizer_read_beside(const char *path, const char *name) {
     return root;
 }
 
-// The same, with a warning of keys that are not read.
+// Reads the same file, and warns of keys that are not used.
 static cJSON *read_known(const char *path, const char *name, const char *known) {
     char *beside = path_beside(path, name);
     cJSON *root = tokenizer_read_beside(path, name);
@@ -321,8 +320,7 @@ static void add_end(struct tokenizer *tokenizer, double id) {
         tokenizer->ends[tokenizer->n_ends++] = (int32_t)id;
 }
 
-// transformers 4 has its Llama tokenizers put bos and eos as this file says; transformers 5 takes
-// tokenizer.json.
+// In transformers 4, Llama tokenizers add bos and eos as this file says; transformers 5 uses tokenizer.json.
 static void check_bos(const struct tokenizer *tokenizer, const char *path, const cJSON *root) {
     const cJSON *bos = member(root, "add_bos_token");
     const bool has_bos = tokenizer_has_bos(tokenizer);
@@ -337,7 +335,7 @@ static void check_bos(const struct tokenizer *tokenizer, const char *path, const
             path);
 }
 
-// "eos_token": a name, or an object with it as its content.
+// Reads "eos_token": a name, or an object with the name as its content.
 static void add_named(struct tokenizer *tokenizer, const char *path) {
     cJSON *root = read_known(
         path, TOKENIZER_SETTINGS_NAME,
@@ -357,7 +355,7 @@ static void add_named(struct tokenizer *tokenizer, const char *path) {
     cJSON_Delete(root);
 }
 
-// "eos_token_id": an id, or a list of them.
+// Reads "eos_token_id": an id, or a list of ids.
 static void add_numbered(struct tokenizer *tokenizer, cJSON *root) {
     const cJSON *ids = cJSON_GetObjectItemCaseSensitive(root, "eos_token_id"), *item;
     if (cJSON_IsNumber(ids))
@@ -410,17 +408,17 @@ void tokenizer_add_ends(const struct tokenizer *tokenizer, struct text *out) {
 struct vocabulary {
     const char *path;
     struct token_settings settings;
-    const struct token_ends *ends; // NULL: those of the files beside it
-    const char **tokens;           // (n) by id, as in the file; point into the JSON
+    const struct token_ends *ends; // NULL: use the files beside it
+    const char **tokens;           // (n) by id, as in the file; they point into the JSON
     uint8_t *types;                // (n) enum token_type
     int n;
     struct token_alphabet alphabet;
     struct token_table table;
-    struct token_merge *merges; // in the order of their ranks
+    struct token_merge *merges; // in rank order
     int n_merges, merges_capacity;
-    char *buffer; // for the bytes of two tokens
+    char *buffer; // room for the bytes of two tokens
     size_t buffer_bytes;
-    bool is_rising; // each merge makes a higher id than the one before
+    bool is_rising; // each merge makes a higher id than the merge before
     struct tokenizer *tokenizer;
 };
 
@@ -446,7 +444,7 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-// How many added tokens are not in the vocabulary too. Those that are have the same id there.
+// Returns how many added tokens are not also in the vocabulary. Those that are must have the same id there.
 static int count_added(const cJSON *vocab, const cJSON *added) {
     const char **names = allocate((size_t)cJSON_GetArraySize(added), sizeof *names);
     const cJSON *item;
@@ -466,7 +464,7 @@ static int count_added(const cJSON *vocab, const cJSON *added) {
     return n;
 }
 
-// "special" tokens are control tokens; the others are text of a template.
+// Adds the added tokens. "special" ones are control tokens; the others are text of a chat template.
 static enum status place_added(struct vocabulary *vocabulary, const cJSON *added) {
     const cJSON *item;
     cJSON_ArrayForEach(item, added) {
@@ -502,7 +500,8 @@ static enum status read_ids(struct vocabulary *vocabulary, const cJSON *vocab, c
 
 // ---- the bytes of tokens
 
-// Text with U+2581 for spaces. Returns its length, or -1 where it has spaces too, which no text can give.
+// Decodes text with U+2581 for spaces. Returns its length, or -1 if it also has spaces, which no text can
+// produce.
 static int decode_spaces(const char *token, size_t n, char *out) {
     int bytes = 0;
     for (size_t at = 0; at < n;) {
@@ -515,7 +514,7 @@ static int decode_spaces(const char *token, size_t n, char *out) {
     return bytes;
 }
 
-// "<0x0A>". Returns the byte, or -1.
+// Parses "<0x0A>". Returns the byte, or -1.
 static int byte_of_name(const char *token) {
     unsigned byte;
     int end = 0;
@@ -526,7 +525,7 @@ static bool is_of_spaces(const struct vocabulary *vocabulary) {
     return vocabulary->settings.rules.pattern == TOKEN_PATTERN_SPACES;
 }
 
-// Returns the number of bytes of a token, at most n, or -1.
+// Decodes a token. Returns its number of bytes, at most n, or -1.
 static int decode(const struct vocabulary *vocabulary, const char *token, size_t n, char *out) {
     return is_of_spaces(vocabulary) ? decode_spaces(token, n, out)
                                     : token_decode(token, n, &vocabulary->alphabet, out);
@@ -553,7 +552,7 @@ static enum status add_token(struct vocabulary *vocabulary, int id) {
     return STATUS_OK;
 }
 
-// Adds the tokens to the table, and makes the tokenizer of it.
+// Adds the tokens to the table, and makes the tokenizer from it.
 static enum status make_tokenizer(struct vocabulary *vocabulary) {
     size_t longest = 0;
     for (int id = 0; id < vocabulary->n; id++) {
@@ -594,7 +593,7 @@ static enum status add_merge(struct vocabulary *vocabulary, const char *left, si
     return STATUS_OK;
 }
 
-// "a b" or ["a", "b"]
+// Reads "a b" or ["a", "b"].
 static enum status add_merge_item(struct vocabulary *vocabulary, const cJSON *item) {
     const char *text = cJSON_GetStringValue(item), *space = text ? strchr(text, ' ') : NULL;
     if (space)
@@ -608,8 +607,8 @@ static enum status add_merge_item(struct vocabulary *vocabulary, const cJSON *it
 
 // ---- the tokenizer
 
-// Whether it works like GPT-2's: end-of-text, the last id, is the only token that is no text, and each token
-// of more than one byte has one merge, in the order of ids. Tokens alone then say everything.
+// True if it works like GPT-2's: end-of-text, the last id, is the only token that is not text, and each token
+// of more than one byte has one merge, in id order. The tokens alone then define it.
 static bool is_plain(const struct vocabulary *vocabulary) {
     const struct tokenizer *tokenizer = vocabulary->tokenizer;
     int n_long = 0;
@@ -637,8 +636,8 @@ static enum status find_named(const struct vocabulary *vocabulary, const char *w
                                     vocabulary->path, what, name);
 }
 
-// Llama 2: no token goes on after a space that follows another character, so that words can be encoded on
-// their own; all bytes have a token of type TOKEN_BYTE, or none has.
+// Llama 2: checks that no token continues after a space that follows another character, so that words can be
+// encoded separately. Also checks that either all bytes have a TOKEN_BYTE token, or none.
 static enum status check_characters(struct vocabulary *vocabulary) {
     struct tokenizer *tokenizer = vocabulary->tokenizer;
     bool line_alone = true;
@@ -664,8 +663,9 @@ static enum status check_characters(struct vocabulary *vocabulary) {
                       vocabulary->path, n_bytes);
 }
 
-// Byte-level: every byte has a token, or the unknown token stands for it. SmolLM's has none for bytes that
-// its text did not have, which are left out; what all text has must be there.
+// Byte-level: checks that every byte has a token, or that there is an unknown token. SmolLM's has no tokens
+// for some bytes that its training text did not have; these are skipped. Bytes that all text has must have a
+// token.
 static enum status check_bytes(const struct vocabulary *vocabulary) {
     const struct tokenizer *tokenizer = vocabulary->tokenizer;
     const bool may_lack = tokenizer->rules.pattern == TOKEN_PATTERN_SMOLLM;
@@ -677,7 +677,7 @@ static enum status check_bytes(const struct vocabulary *vocabulary) {
     return STATUS_OK;
 }
 
-// Added tokens that are found in text: those that are not special, and do not begin or end a text.
+// Adds the added tokens that are found in text: those that are not special, and do not begin or end a text.
 static enum status add_added(struct vocabulary *vocabulary, const cJSON *added) {
     const struct token_settings *settings = &vocabulary->settings;
     const cJSON *item;

@@ -1,4 +1,4 @@
-// A tokenizer's tables: tokens by their bytes, pairs by their tokens. Encoding is in encode.c.
+// A tokenizer's tables: tokens by their bytes, and pairs by their tokens. Encoding is in encode.c.
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "base/utf8.h"
 #include "data/tokenizer/internal.h"
 
-// ---- tokens as they are read
+// ---- tokens while they are read
 
 void token_table_add(struct token_table *tokens, const char *bytes, size_t n, enum token_type type,
                      int line) {
@@ -89,7 +89,7 @@ int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *bytes, siz
     return -1;
 }
 
-// The slot of a pair, or the empty one where it belongs.
+// Returns the slot of a pair, or the empty slot where it belongs.
 static struct pair_slot *pair_slot(const struct tokenizer *tokenizer, int32_t left, int32_t right) {
     const uint64_t pair = (uint64_t)left << 32 | (uint32_t)right;
     size_t slot = tokenizer_hash_pair(pair) & (tokenizer->pairs.n_slots - 1);
@@ -124,7 +124,7 @@ static enum status refuse_token(const struct token_table *tokens, const char *so
     return FAIL(STATUS_INVALID, "%s%s: token %d has the same bytes as token %d", source, place, id, other);
 }
 
-// Normal tokens by their bytes; and the tokens of single bytes.
+// Builds the tables of normal tokens by their bytes, and of single-byte tokens.
 static enum status build_slots(struct tokenizer *tokenizer, const struct token_table *tokens,
                                const char *source) {
     tokenizer->n_slots = table_size((size_t)tokenizer->n_ids);
@@ -197,8 +197,9 @@ static void find_byte_pairs(struct tokenizer *tokenizer) {
                     tokenizer_find_pair(tokenizer, tokenizer->byte_ids[left], tokenizer->byte_ids[right]);
 }
 
-// Visits every way to concatenate two tokens to a third. Counts them; with `add`, adds them to the table.
-// has_length: the lengths that tokens have. A long token is split only where both halves have such a length.
+// Visits every pair of tokens that concatenate to a third. Counts the pairs; with `add`, adds them to the
+// table.
+//   has_length   which lengths tokens have: a token is split only where both halves have such a length
 static size_t each_pair(struct tokenizer *tokenizer, const bool *has_length, bool add) {
     size_t n_pairs = 0;
     for (int32_t id = 0; id < tokenizer->n_ids; id++) {
@@ -293,14 +294,15 @@ enum status tokenizer_add_added(struct tokenizer *tokenizer, int32_t id, const c
 
 // ---- the checksum
 
-// Merges that make ids in rising order say nothing that the tokens do not: files without them have the same.
+// If ids rise with the merges, the merges follow from the tokens. They then add nothing to the checksum,
+// which equals that of files without merges.
 static uint64_t merges_checksum(const struct tokenizer *tokenizer, uint64_t seed) {
     bool rising = true;
     for (int32_t rank = 1; rank < tokenizer->pairs.n_merges; rank++)
         rising = rising && tokenizer->pairs.merge_ids[rank] >= tokenizer->pairs.merge_ids[rank - 1];
     if (rising)
         return seed;
-    uint64_t sum = 0; // of a set: independent of the table's order
+    uint64_t sum = 0; // order-independent, as the table has no order
     for (size_t slot = 0; slot < tokenizer->pairs.n_slots; slot++)
         if (tokenizer->pairs.slots[slot].pair != EMPTY_KEY)
             sum += XXH3_64bits_withSeed(&tokenizer->pairs.slots[slot].pair, sizeof(uint64_t),
@@ -366,7 +368,7 @@ void tokenizer_delete(struct tokenizer *tokenizer) {
     free(tokenizer);
 }
 
-// ---- questions
+// ---- queries
 
 int tokenizer_n_ids(const struct tokenizer *tokenizer) {
     return tokenizer->n_ids;

@@ -1,6 +1,6 @@
-// BPE training on the distinct pre-tokens of the text ("words"), each with its count. Pair counts are updated
-// after each merge. A heap gives the most frequent pair; its entries may be stale, so each is checked against
-// the counts when popped.
+// BPE training on the distinct pre-tokens ("words") of the text and their counts. Pair counts are updated
+// after each merge. A heap returns the most frequent pair. Its entries may be stale, so each is checked
+// against the counts when popped.
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +19,7 @@ struct word {
     int n;
 };
 
-// A pair of ids, how often it occurs in the text, and the words in which it occurred (some may no longer
-// contain it).
+// A pair of ids, how often it occurs, and the words in which it was found (some may no longer contain it).
 struct pair_count {
     uint64_t pair;
     int64_t count;
@@ -36,11 +35,11 @@ struct entry {
 struct training {
     struct word *words;
     size_t n_words, words_capacity;
-    int32_t *word_slots; // by hash of the word; -1: empty
+    int32_t *word_slots; // hash table of words; -1: empty
     size_t n_word_slots;
     int32_t *storage; // the ids of all words
     struct pair_count *pairs;
-    size_t n_pairs, n_pair_slots; // open addressing by pair
+    size_t n_pairs, n_pair_slots; // a hash table of pairs with open addressing
     struct entry *heap;
     size_t n_heap, heap_capacity;
     struct text bytes;
@@ -82,8 +81,8 @@ static void count_word(struct training *training, const char *text, size_t n) {
     training->words[training->n_words++] = (struct word){.text = text, .n_bytes = n, .count = 1, .n = (int)n};
 }
 
-// A word ends at the end of its document.
-//   starts   (n) of the documents in the text; none: it is one
+// Counts words. A word ends at the end of its document.
+//   starts   (n) offsets of the documents in the text; none: one document
 static enum status count_words(struct training *training, const char *text, size_t bytes,
                                const size_t *starts, size_t n_starts) {
     const struct token_rules rules = {.pattern = TOKEN_PATTERN_GPT2};
@@ -130,7 +129,7 @@ static void grow_pairs(struct training *training) {
     training->n_pair_slots = n_slots;
 }
 
-// Finds or adds the pair's row. The pointer is valid until the next call.
+// Finds or adds a pair's entry. The pointer is valid until the next call.
 static struct pair_count *find_pair(struct training *training, uint64_t pair) {
     if (2 * (training->n_pairs + 1) > training->n_pair_slots)
         grow_pairs(training);
@@ -171,11 +170,11 @@ static struct entry heap_pop(struct training *training) {
     return top;
 }
 
-// Changes a pair's count by `change`. When it grows, also records that the word contains the pair.
+// Changes a pair's count by `change`. If it grows, also records that the word contains the pair.
 static void change_pair(struct training *training, int32_t left, int32_t right, int64_t change,
                         int32_t word) {
     struct pair_count *row = find_pair(training, (uint64_t)left << 32 | (uint32_t)right);
-    row->count += change; // when it shrinks, its heap entry is corrected when popped
+    row->count += change; // if it shrinks, the heap entry is corrected when popped
     if (change > 0 && (row->n_words == 0 || row->words[row->n_words - 1] != word)) {
         RESERVE(row->words, row->n_words + 1, row->capacity);
         row->words[row->n_words++] = word;
@@ -250,8 +249,8 @@ static void append_token(const struct training *training, int32_t id, struct tex
                    training->offsets[id + 1] - training->offsets[id]);
 }
 
-// An existing token with the bytes of this pair, or -1. Tokens are identified by their bytes, so these must
-// be unique.
+// Returns the existing token with the bytes of this pair, or -1. Tokens are identified by their bytes, so
+// these must be unique.
 static int32_t find_same(const struct training *training, const struct text *merged) {
     for (int32_t id = 256; id < training->n_tokens; id++) {
         uint32_t n = training->offsets[id + 1] - training->offsets[id];
@@ -261,7 +260,7 @@ static int32_t find_same(const struct training *training, const struct text *mer
     return -1;
 }
 
-// Returns false when no pair is left.
+// Merges the most frequent pair. Returns false if no pair is left.
 static bool merge_best(struct training *training) {
     struct pair_count *row = NULL;
     struct entry top = {0};

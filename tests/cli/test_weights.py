@@ -195,7 +195,7 @@ class Tokenizers(WeightsCase):
         (self.model / 'vocab.json').write_text(json.dumps(self.vocab))
         line = 'AutoTokenizer.from_pretrained("hf").save_pretrained("hf")'
         for path in 'hf', 'hf/vocab.json', 'hf/merges.txt':
-            self.refuses('tokenizer', 'encode', '--tokenizer', path, text='x', says=['are not read any more', line])
+            self.refuses('tokenizer', 'encode', '--tokenizer', path, text='x', says=['are no longer supported', line])
         self.write_json()
         self.assertEqual(self.encode('hf'), self.expected)
 
