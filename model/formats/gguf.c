@@ -1,5 +1,4 @@
-// The tensors of a GGUF file by the table of parameters: their names, and their values. gguf_config.c has the
-// keys.
+// The tensors of a GGUF file, by the parameter table: their names and values. gguf_config.c reads the keys.
 #include "model/formats/gguf.h"
 
 #include <stdio.h>
@@ -12,11 +11,11 @@
 #include "model/param_values.h"
 #include "model/params.h"
 
-#define BLOCK_BYTES (sizeof(uint16_t) + VALUE_BLOCK) // of Q8_0: an fp16 scale and int8
+#define BLOCK_BYTES (sizeof(uint16_t) + VALUE_BLOCK) // of Q8_0: an fp16 scale and int8 values
 
 // ---- names
 
-// The tensor (enum *_param) that is row `index` of the table.
+// Returns the kind of tensor (enum *_param) in row `index` of the table.
 static int tensor_of(const struct params *params, int index) {
     const struct param_unit *unit = &params->units[params->params[index].unit];
     int tensor = 0;
@@ -134,7 +133,7 @@ static bool is_bound(const struct gguf_weights *weights, const struct gguf_tenso
 static enum status read_tensor(const struct gguf_weights *weights, const struct gguf_tensor *tensor,
                                size_t first, size_t n, float *out);
 
-// GPT-2's lm_head may be stored although it is tied.
+// Checks the lm_head: GPT-2's may be stored although it is tied.
 static enum status check_head(const struct gguf_weights *weights, const struct gguf_tensor *head) {
     enum { CHUNK = 1 << 14 };
     const struct gguf_tensor *embedding = *slot_of(weights, PARAM_WTE, 0);
@@ -167,7 +166,7 @@ static enum status check_others(const struct gguf_weights *weights) {
             continue;
         }
         return FAIL(STATUS_INVALID,
-                    "%s: tensor \"%s\" is no part of a model of architecture %s with %d blocks",
+                    "%s: tensor \"%s\" does not belong to a model of architecture %s with %d blocks",
                     weights->file.path, tensor->name, gguf_architecture(&weights->params->config),
                     weights->params->config.n_layer);
     }
@@ -205,7 +204,7 @@ void gguf_weights_close(struct gguf_weights *weights) {
 struct conversion {
     uint32_t type;
     const uint8_t *raw;
-    size_t skipped, n; // elements of `raw` before those wanted, and how many are wanted
+    size_t skipped, n; // skipped: elements in `raw` before the wanted ones; n: wanted elements
     float *out;
 };
 
@@ -233,7 +232,7 @@ static void convert_part(const void *context, int part, int n_of_parts) {
         c->out[i] = value_of(c->type, c->raw, c->skipped + i);
 }
 
-// Elements [first, first + n) of a tensor, in the file's order.
+// Reads elements [first, first + n) of a tensor, in the file's order.
 static enum status read_tensor(const struct gguf_weights *weights, const struct gguf_tensor *tensor,
                                size_t first, size_t n, float *out) {
     const size_t block = tensor->type == GGUF_Q8_0 ? VALUE_BLOCK : 1;
@@ -249,13 +248,13 @@ static enum status read_tensor(const struct gguf_weights *weights, const struct 
     return status;
 }
 
-// The row of a file where a row of ours is: the two halves of each head's rows are interleaved there.
+// Returns the file's row for one of our rows: the file interleaves the two halves of each head's rows.
 static size_t file_row(size_t row, size_t head_dim) {
     const size_t within = row % head_dim, half = head_dim / 2;
     return row - within + 2 * (within % half) + within / half;
 }
 
-// Elements [first, first + n) of a part whose rows are in llama.cpp's order, row by row.
+// Reads elements [first, first + n) of a part (named rows) in llama.cpp's row order, row by row.
 static enum status read_reordered(const struct gguf_weights *weights, const struct gguf_tensor *tensor,
                                   size_t first, size_t n, float *out) {
     const size_t columns = (size_t)tensor->shape[1], D = (size_t)weights->params->config.head_dim;
@@ -267,7 +266,7 @@ static enum status read_reordered(const struct gguf_weights *weights, const stru
     return STATUS_OK;
 }
 
-// Elements [first, first + n) of a parameter, of each part those that are its own.
+// Reads elements [first, first + n) of a parameter, from each of its parts (named rows).
 static enum status read_elements(const struct gguf_weights *weights, int index, size_t first, size_t n,
                                  float *out) {
     const struct param *param = &weights->params->params[index];

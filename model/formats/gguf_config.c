@@ -1,5 +1,5 @@
-// What the keys of a GGUF file say of a model: its architecture, sizes, and how RoPE's frequencies are
-// scaled.
+// Reads the model's description from the keys of a GGUF file: architecture, sizes, and RoPE's frequency
+// scaling.
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,13 +12,13 @@
 #include "model/rope_table.h"
 
 #define PI                3.14159265358979323846
-#define LAYERNORM_EPSILON 1e-5 // of GPT-2
+#define LAYERNORM_EPSILON 1e-5 // the epsilon of GPT-2
 #define EPSILON_RELATIVE  1e-6 // 1e-5 is not exact in any binary type
-#define FACTOR_RELATIVE   1e-5 // of RoPE's factors, which are fp32
+#define FACTOR_RELATIVE   1e-5 // tolerance for RoPE's factors, which are fp32
 #define USUAL_LOW         1.0  // Llama 3's low_freq_factor and high_freq_factor
 #define USUAL_HIGH        4.0
-#define USUAL_POSITIONS   8192      // the context of Llama 3 before it was stretched
-#define LARGEST_SIZE      (1 << 28) // of those that gpt_config_check accepts; small multiples are ints
+#define USUAL_POSITIONS   8192      // Llama 3's context length before it was extended
+#define LARGEST_SIZE      (1 << 28) // the largest size that gpt_config_check accepts; small multiples fit an int
 
 const char *gguf_architecture(const struct gpt_config *config) {
     if (config->family == FAMILY_GPT2)
@@ -28,7 +28,7 @@ const char *gguf_architecture(const struct gpt_config *config) {
     return config->qkv_bias ? "qwen2" : config->qk_norm ? "qwen3" : "llama";
 }
 
-// The file, and the name of its architecture, with which its keys begin.
+// The file, and the name of its architecture, which is the prefix of its keys.
 struct reading {
     const struct gguf_file *file;
     const char *architecture;
@@ -58,7 +58,8 @@ static enum status get_size(const struct reading *reading, const char *name, boo
     return found || !is_needed ? STATUS_OK : refuse_missing(reading, name);
 }
 
-// Numbers are fp32 in these files: 1e-5 is taken for the shortest decimal that is the same number.
+// Reads a number. These files store fp32, so the value becomes the shortest decimal with that fp32 value:
+// 1e-5.
 static enum status get_number(const struct reading *reading, const char *name, double *value) {
     const struct key_text key = key_of(reading, name);
     char decimal[32];
@@ -74,7 +75,8 @@ static enum status get_number(const struct reading *reading, const char *name, d
     return STATUS_OK;
 }
 
-// The fields that the table has keys of: those that every file has, or the Llama family's others.
+// Reads the fields whose keys are in the table: those that every file has, or the other ones of the Llama
+// family.
 static enum status read_fields(const struct reading *reading, bool needed, struct gpt_config *config) {
     for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++) {
         void *value = (char *)config + field->offset;
@@ -85,7 +87,8 @@ static enum status read_fields(const struct reading *reading, bool needed, struc
     return STATUS_OK;
 }
 
-// Variants that this program has not: each key is absent, or has this value or 0, llama.cpp's for none.
+// Refuses unsupported variants: each key must be absent, or have this value or 0, which is llama.cpp's for
+// none.
 static enum status refuse_variants(const struct reading *reading, const struct gpt_config *config,
                                    struct text *known) {
     const struct {
@@ -120,8 +123,8 @@ static enum status refuse_variants(const struct reading *reading, const struct g
     return STATUS_OK;
 }
 
-// Keys that the readers below ask for, and those that llama.cpp writes with other models' defaults and does
-// not read for these architectures; the tables have the others.
+// Keys that the readers below use, and keys that llama.cpp writes with other models' defaults but does not
+// read for these architectures. The tables have the others.
 static const char known_keys[] =
     "vocab_size attention.value_length attention.layer_norm_epsilon rope.freq_base rope.dimension_count "
     "rope.scaling.type rope.scaling.factor rope.scale_linear rope.scaling.original_context_length "
@@ -166,8 +169,9 @@ void gguf_rope_factors(const struct gpt_config *config, float *factors) {
     free(frequencies);
 }
 
-// The context that the factors were made for, from the first one between 1 and the largest: there the blend
-// tells how often the pair turns within it. Without one, `otherwise`.
+// Returns the context length that the factors were made for. It follows from the first factor between 1 and
+// the largest: there the blend depends on how often the pair turns within the context. Without one:
+// `otherwise`.
 static int original_positions(const struct gpt_config *config, const float *factors, int otherwise) {
     const double largest = config->rope.factor;
     for (int i = 0; i < config->head_dim / 2; i++) {
@@ -209,7 +213,7 @@ static enum status use_factors(const struct reading *reading, struct gpt_config 
     rope->original_positions = original_positions(config, factors, USUAL_POSITIONS);
     if (check_factors(reading, config, factors, made) == STATUS_OK)
         return STATUS_OK;
-    // All of them at an end of the blend: any context in between was it.
+    // All factors are at an end of the blend, so any context length in between is possible.
     status_clear();
     for (rope->original_positions = 1; rope->original_positions < config->n_positions;
          rope->original_positions *= 2)
@@ -220,7 +224,7 @@ static enum status use_factors(const struct reading *reading, struct gpt_config 
     return check_factors(reading, config, factors, made);
 }
 
-// Llama 3's scaling.
+// Reads Llama 3's scaling.
 static enum status read_factors(const struct reading *reading, struct gpt_config *config) {
     const struct gguf_tensor *tensor = gguf_find_tensor(reading->file, GGUF_ROPE_FACTORS);
     const int n = config->head_dim / 2;
@@ -244,13 +248,13 @@ static enum status read_yarn(const struct reading *reading, struct rope_config *
     TRY(get_size(reading, "rope.scaling.original_context_length", false, &rope->original_positions));
     TRY(get_number(reading, "rope.scaling.yarn_beta_fast", &rope->beta_fast));
     TRY(get_number(reading, "rope.scaling.yarn_beta_slow", &rope->beta_slow));
-    // llama.cpp multiplies its own 0.1 log(factor) + 1 by this.
+    // llama.cpp multiplies its own factor, 0.1 log(factor) + 1, by this one.
     TRY(get_number(reading, "rope.scaling.attn_factor", &multiplier));
     rope->attention_factor = multiplier == 1 ? 0 : multiplier * (0.1 * log(rope->factor) + 1);
     return STATUS_OK;
 }
 
-// llama.cpp writes 0 for no scaling; files from before 2023-09 have the other key.
+// Reads the scaling factor. llama.cpp writes 0 for no scaling; files from before 2023-09 use the other key.
 static enum status get_factor(const struct reading *reading, double *factor) {
     static const char *const names[] = {"rope.scaling.factor", "rope.scale_linear"};
     bool found = false;
@@ -271,7 +275,7 @@ static enum status read_rope(const struct reading *reading, struct gpt_config *c
     TRY(get_number(reading, "rope.freq_base", &rope->theta));
     TRY(get_size(reading, "rope.dimension_count", false, &rotated));
     if (rotated != config->head_dim)
-        return FAIL(STATUS_INVALID, "%s: RoPE turns %d dimensions of each head, expected all %d",
+        return FAIL(STATUS_INVALID, "%s: RoPE rotates %d dimensions of each head, expected all %d",
                     reading->file->path, rotated, config->head_dim);
     TRY(gguf_get_string(reading->file, key_of(reading, "rope.scaling.type").text, &type, NULL));
     if (gguf_string_is(type, "none"))
@@ -301,7 +305,7 @@ static enum status read_gpt2(const struct reading *reading, struct gpt_config *c
         return FAIL(STATUS_INVALID, "%s: the epsilon of LayerNorm is %g, expected %g", reading->file->path,
                     epsilon, LAYERNORM_EPSILON);
     if (config->intermediate_size != 4 * config->n_embd)
-        return FAIL(STATUS_INVALID, "%s: the MLP is %d wide, expected 4 x %d", reading->file->path,
+        return FAIL(STATUS_INVALID, "%s: the MLP's width is %d, expected 4 x %d", reading->file->path,
                     config->intermediate_size, config->n_embd);
     return STATUS_OK;
 }
@@ -319,10 +323,11 @@ static enum status read_llama(const struct reading *reading, struct gpt_config *
     value_length = config->head_dim;
     TRY(get_size(reading, "attention.value_length", false, &value_length));
     if (value_length != config->head_dim)
-        return FAIL(STATUS_INVALID, "%s: heads of values are %d wide, expected %d as those of keys",
+        return FAIL(STATUS_INVALID,
+                    "%s: the value heads have %d dimensions, expected %d, as the key heads have",
                     reading->file->path, value_length, config->head_dim);
     config->untied = gguf_find_tensor(reading->file, "output.weight") != NULL;
-    gpt_config_resolve(config); // the factors of RoPE are compared with those that the model would have
+    gpt_config_resolve(config); // compare with the RoPE factors that the model would have
     return config->head_dim > 0 ? read_rope(reading, config) : STATUS_OK;
 }
 
@@ -331,7 +336,7 @@ static enum status read_sizes(const struct reading *reading, struct gpt_config *
     TRY(refuse_part(reading));
     TRY(read_fields(reading, true, config));
     if (!embedding || embedding->n_dims != 2 || embedding->shape[0] > LARGEST_SIZE)
-        return FAIL(STATUS_INVALID, "%s: tensor \"token_embd.weight\" is missing, or no matrix",
+        return FAIL(STATUS_INVALID, "%s: tensor \"token_embd.weight\" is missing, or is not a matrix",
                     reading->file->path);
     config->vocab_size = (int)embedding->shape[0];
     TRY(strcmp(reading->architecture, "gpt2") == 0 ? read_gpt2(reading, config)

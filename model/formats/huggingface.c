@@ -32,7 +32,7 @@ static const char *separator(struct problems *problems) {
     return problems->n == 0 ? "" : "; ";
 }
 
-// Adds a problem. The arguments are evaluated only if it is listed.
+// Adds a problem. The arguments are evaluated only if the problem is listed.
 #define PROBLEM(problems, format, ...)                                                                       \
     do {                                                                                                     \
         if ((problems)->n < PROBLEMS_LISTED)                                                                 \
@@ -40,7 +40,7 @@ static const char *separator(struct problems *problems) {
         (problems)->n++;                                                                                     \
     } while (0)
 
-// "3 x 4"
+// Formats a shape as "3 x 4".
 static const char *shape_text(char *buffer, size_t size, const int64_t *shape, int n_dims) {
     size_t used = 0;
     snprintf(buffer, size, "no dimensions");
@@ -49,14 +49,15 @@ static const char *shape_text(char *buffer, size_t size, const int64_t *shape, i
     return buffer;
 }
 
-// h.N.attn.bias and h.N.attn.masked_bias: causal masks; rotary_emb.inv_freq: RoPE's frequencies. Older
-// versions saved them.
+// True for tensors that older versions saved although they are constant: causal masks (h.N.attn.bias and
+// h.N.attn.masked_bias) and RoPE's frequencies (rotary_emb.inv_freq).
 static bool is_constant(const char *name) {
     return text_ends_with(name, ".attn.bias") || text_ends_with(name, ".attn.masked_bias") ||
            text_ends_with(name, ".rotary_emb.inv_freq");
 }
 
-// A tensor of the files: a parameter or, where the files keep a fused one's parts apart, a part of it.
+// Returns the slot of a tensor in the files: a parameter or, if the files store a fused parameter in several
+// tensors, one of its parts (named rows).
 static int slot_of(const struct params *params, const struct param *param, int part) {
     return (int)(param - params->params) * PARAM_PARTS_MOST + part;
 }
@@ -72,7 +73,7 @@ static void slot_name(const struct param *param, int part, char *name, size_t si
         snprintf(name, size, "%s", param->name);
 }
 
-// The tensor's slot, or -1.
+// Returns the tensor's slot, or -1.
 static int find_slot(const struct params *params, const char *name) {
     static const char *const prefixes[] = {"transformer.", "model."};
     for (int i = 0; i < 2; i++)
@@ -113,7 +114,7 @@ static const struct safetensor *tensor_at(const struct huggingface_weights *weig
     return place.file < 0 ? NULL : &weights->files[place.file].tensors[place.tensor];
 }
 
-// Whether two tensors have the same type, size and bytes.
+// Compares the type, size and bytes of two tensors.
 static enum status compare_tensors(const struct huggingface_weights *weights, struct huggingface_tensor a,
                                    struct huggingface_tensor b, bool *same) {
     const struct safetensor *x = tensor_at(weights, a), *y = tensor_at(weights, b);
@@ -134,7 +135,7 @@ static enum status compare_tensors(const struct huggingface_weights *weights, st
     return status;
 }
 
-// lm_head may be saved next to the embedding that it is tied to. Then the two must be equal.
+// Checks a stored lm_head that is tied to the embedding: the two must be equal.
 static enum status check_head(const struct huggingface_weights *weights, struct huggingface_tensor place,
                               struct problems *problems) {
     const struct huggingface_tensor of_embedding =
@@ -152,7 +153,7 @@ static enum status check_head(const struct huggingface_weights *weights, struct 
     return STATUS_OK;
 }
 
-// head   [out] where lm_head.weight is, if it is given
+// head   [out] the place of lm_head.weight, if there is one
 static void match_tensor(struct huggingface_weights *weights, struct huggingface_tensor place,
                          struct huggingface_tensor *head, struct problems *problems) {
     const struct params *params = weights->params;
@@ -182,7 +183,7 @@ static enum status match_tensors(struct huggingface_weights *weights, struct pro
             match_tensor(weights, (struct huggingface_tensor){file, i}, &head, problems);
     const struct param *embedding = params_lm_head(params);
     struct huggingface_tensor *place = &weights->tensor_of_param[slot_of(params, embedding, 0)];
-    if (head.file >= 0 && place->file < 0) { // of tied tensors, a file may hold either
+    if (head.file >= 0 && place->file < 0) { // of two tied tensors, a file may have either
         *place = head;
         check_tensor(tensor_at(weights, head), embedding, 0, problems);
     }
@@ -196,7 +197,7 @@ static enum status match_tensors(struct huggingface_weights *weights, struct pro
     return check_head(weights, head, problems);
 }
 
-// The layers that tensors are named of.
+// Returns the number of layers in the tensors' names.
 static int count_layers(const struct huggingface_weights *weights) {
     int n = 0, layer;
     for (int file = 0; file < weights->n_files; file++)
@@ -209,7 +210,7 @@ static int count_layers(const struct huggingface_weights *weights) {
     return n;
 }
 
-// Dimension `i` of a matrix; 0 where it is not there.
+// Returns dimension `i` of a matrix; 0 if it is absent.
 static int64_t dimension(const struct huggingface_weights *weights, int embedding, int i) {
     const struct param *param = params_tensor(weights->params, 0, embedding);
     const struct safetensor *tensor =
@@ -217,8 +218,8 @@ static int64_t dimension(const struct huggingface_weights *weights, int embeddin
     return tensor && tensor->n_dims == 2 ? tensor->shape[i] : 0;
 }
 
-// Appends the sizes in which config.json and the tensors differ, the cause of most lists of problems:
-// "config.json says n_layer 3, the tensors have 2; ".
+// Appends the sizes that differ between config.json and the tensors, the usual cause of long lists of
+// problems: "config.json says n_layer 3, the tensors have 2; ".
 static void add_sizes(const struct huggingface_weights *weights, struct text *out) {
     const struct gpt_config *config = &weights->params->config;
     const bool gpt2 = is_gpt2(weights->params);
@@ -235,7 +236,7 @@ static void add_sizes(const struct huggingface_weights *weights, struct text *ou
                      (long long)sizes[i].said, (long long)sizes[i].found);
 }
 
-// Fails for one file of several, by its name: model-00001-of-00007.safetensors.
+// Fails if the path is one file of several, by its name: model-00001-of-00007.safetensors.
 static enum status refuse_part(const struct huggingface_weights *weights) {
     const char *of = strstr(weights->path, "-of-"), *slash = strrchr(weights->path, '/');
     int part, n;
@@ -285,7 +286,7 @@ static bool is_open(const struct huggingface_weights *weights, const char *path)
     return false;
 }
 
-// The files that the index names, in its folder. Which tensor is where is found in the files themselves.
+// Adds the files that the index names, in its folder. The files themselves say which tensor is where.
 static enum status add_indexed(struct huggingface_weights *weights, const cJSON *index) {
     const char *slash = strrchr(weights->path, '/');
     const int folder = slash ? (int)(slash - weights->path) + 1 : 0;
@@ -383,9 +384,9 @@ void huggingface_close(struct huggingface_weights *weights) {
 
 // ---- values
 
-// Reads what the elements [first, first + n) of a parameter need: of a transposed one, of each row of the
-// file's tensor the columns that become whole rows of the parameter.
-//   stride   [out] elements in `raw` from one row of the file to the next; 1 where nothing is transposed
+// Reads the elements of the file that contain elements [first, first + n) of a parameter. For a transposed
+// parameter, it reads from each row of the file's tensor the columns that become whole rows of the parameter.
+//   stride   [out] elements in `raw` from one row of the file to the next; 1 if not transposed
 //   skipped  [out] elements of the parameter in `raw` before `first`
 static enum status read_raw(const struct safetensors *file, const struct safetensor *tensor,
                             const struct param *param, size_t first, size_t n, uint8_t **raw, size_t *stride,
@@ -406,7 +407,7 @@ static enum status read_raw(const struct safetensors *file, const struct safeten
 
 struct conversion {
     const struct safetensor *tensor;
-    const uint8_t *raw; // and its layout, as read_raw gives it
+    const uint8_t *raw; // laid out as read_raw describes
     size_t skipped, n, columns, stride;
     float *out; // (n)
 };
@@ -436,7 +437,7 @@ static enum status read_tensor(const struct huggingface_weights *weights, const 
     return status;
 }
 
-// Elements [first, first + n) of a parameter, of each part those that are its own.
+// Reads elements [first, first + n) of a parameter, from each of its parts (named rows).
 static enum status read_elements(const struct huggingface_weights *weights, const struct param *param,
                                  size_t first, size_t n, float *out) {
     if (!param->hf_parts)

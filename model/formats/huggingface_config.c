@@ -1,4 +1,4 @@
-// Reads config.json: GPT-2, and the Llama family under the names that Hugging Face has for its members.
+// Reads config.json of GPT-2 and of the Llama family, under Hugging Face's names for its members.
 #include "model/formats/huggingface.h"
 
 #include <limits.h>
@@ -11,10 +11,11 @@
 #include "base/text.h"
 
 #define LARGEST_CONFIG    ((size_t)1 << 20) // bytes; a larger file is not a config.json
-#define LAYERNORM_EPSILON 1e-5              // of GPT-2
+#define LAYERNORM_EPSILON 1e-5              // the epsilon of GPT-2
 #define EPSILON_RELATIVE  1e-6              // 1e-5 is not exact in any binary type
 
-// A key that changes what the model computes. Only one value is supported; absent or null means that value.
+// Checks a key that changes what the model computes. Only one value is supported; absent or null means that
+// value.
 static enum status check_flag(const cJSON *object, const char *key, bool expected, const char *source) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     if (!item || cJSON_IsNull(item) || (expected ? cJSON_IsTrue(item) : cJSON_IsFalse(item)))
@@ -23,7 +24,7 @@ static enum status check_flag(const cJSON *object, const char *key, bool expecte
                 expected ? "true" : "false");
 }
 
-// Activations have several names in transformers; the first one is the usual.
+// transformers has several names for an activation; the first is the usual one.
 #define TANH_GELU "gelu_new gelu_pytorch_tanh gelu_python_tanh gelu_fast gelu_accurate"
 #define SILU      "silu swish"
 static enum status check_activation(const cJSON *object, const char *key, const char *names,
@@ -87,13 +88,13 @@ static enum status read_gpt2(const cJSON *object, const char *source, struct gpt
 
 // ---- the Llama family
 
-// A number that may be absent or null.
+// Reads a number that may be absent or null.
 static enum status get_optional(const cJSON *object, const char *key, const char *source, double *value) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     return !item || cJSON_IsNull(item) ? STATUS_OK : json_get_number(object, key, source, value);
 }
 
-// The same, greater than 0.
+// Reads such a number, which must be greater than 0.
 static enum status get_positive(const cJSON *object, const char *key, const char *source, double *value) {
     double found = 1;
     TRY(get_optional(object, key, source, &found));
@@ -102,12 +103,12 @@ static enum status get_positive(const cJSON *object, const char *key, const char
     return get_optional(object, key, source, value);
 }
 
-// Variants that this program has not: a key that must be absent, and a factor that must be 1.
+// Refuse unsupported variants: a key that must be absent, and a factor that must be 1.
 static enum status check_absent(const cJSON *object, const char *key, const char *source) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     if (!item || cJSON_IsNull(item))
         return STATUS_OK;
-    return FAIL(STATUS_INVALID, "%s: has \"%s\", which is not supported; expected a model without", source,
+    return FAIL(STATUS_INVALID, "%s: has \"%s\", which is not supported; expected a model without it", source,
                 key);
 }
 
@@ -125,7 +126,7 @@ static enum status get_optional_size(const cJSON *object, const char *key, const
     return !item || cJSON_IsNull(item) ? STATUS_OK : get_size(object, key, source, value);
 }
 
-// The fields that the table has keys of: those of RoPE, or the others.
+// Reads the fields whose keys are in the table: those of RoPE, or the others.
 static enum status read_fields(const cJSON *object, const char *source, bool of_rope,
                                struct gpt_config *config) {
     for (const struct gpt_field *field = gpt_fields; field < gpt_fields + gpt_n_fields; field++) {
@@ -144,7 +145,7 @@ static enum status read_rope_type(const cJSON *scaling, const char *source, enum
     if (cJSON_GetObjectItemCaseSensitive(scaling, key))
         TRY(json_get_string(scaling, key, source, &name));
     else if (cJSON_GetObjectItemCaseSensitive(scaling, "factor"))
-        return FAIL(STATUS_INVALID, "%s: has a \"factor\" of RoPE, but no \"rope_type\" beside it", source);
+        return FAIL(STATUS_INVALID, "%s: has a RoPE \"factor\", but no \"rope_type\" beside it", source);
     for (int i = 0; i < N_ROPE_TYPES; i++)
         if (strcmp(rope_type_names[i], name) == 0) {
             *type = (enum rope_type)i;
@@ -154,7 +155,7 @@ static enum status read_rope_type(const cJSON *scaling, const char *source, enum
                 name);
 }
 
-// "rope_parameters" or "rope_scaling": NULL where it is absent or empty.
+// Finds "rope_parameters" or "rope_scaling". NULL if it is absent or empty.
 static enum status find_scaling(const cJSON *object, const char *name, const char *source,
                                 const cJSON **scaling) {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
@@ -177,7 +178,7 @@ static double yarn_attention(double factor, double mscale) {
     return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
 }
 
-// RoPE by one of the two objects, or by neither (NULL).
+// Reads RoPE's settings from one of the two objects, or from neither (NULL).
 static enum status read_scaling(const cJSON *scaling, double theta, const char *source,
                                 struct gpt_config *config) {
     struct rope_config *rope = &config->rope;
@@ -203,13 +204,14 @@ static enum status read_scaling(const cJSON *scaling, double theta, const char *
     TRY(check_flag(scaling, "truncate", true, source));
     TRY(get_positive(scaling, "mscale", source, &mscale));
     TRY(get_positive(scaling, "mscale_all_dim", source, &mscale_all_dim));
-    if (mscale > 0 && mscale_all_dim > 0 && !(rope->attention_factor > 0)) // one alone changes nothing
+    // One of the two alone has no effect.
+    if (mscale > 0 && mscale_all_dim > 0 && !(rope->attention_factor > 0))
         rope->attention_factor =
             yarn_attention(rope->factor, mscale) / yarn_attention(rope->factor, mscale_all_dim);
     return STATUS_OK;
 }
 
-// "rope_theta" and "rope_scaling"; since transformers 5 both in "rope_parameters".
+// Reads "rope_theta" and "rope_scaling". Since transformers 5, both are in "rope_parameters".
 static enum status read_rope(const cJSON *object, const char *source, struct gpt_config *config) {
     const cJSON *parameters, *scaling;
     double theta = 10000;
@@ -228,12 +230,12 @@ static enum status read_rope(const cJSON *object, const char *source, struct gpt
     return FAIL(
         STATUS_INVALID,
         "%s: has \"rope_parameters\" and a \"rope_scaling\" that differ in %s; transformers 5 takes the "
-        "latter alone, with a theta of %g. Remove \"rope_scaling\" to have the former; to have both, move "
+        "latter alone, with a theta of %g. Remove \"rope_scaling\" to use the former; to use both, move "
         "its keys into \"rope_parameters\" and remove it",
         source, difference, config->rope.theta);
 }
 
-// Whether "layer_types" gives the layer a window; without it, the layers from "max_window_layers" on have
+// Finds whether "layer_types" gives the layer a window. Without it, layers from "max_window_layers" on have
 // one.
 static enum status read_layer_type(const cJSON *types, int layer, int first, const char *source,
                                    bool *has_window) {
@@ -246,7 +248,7 @@ static enum status read_layer_type(const cJSON *types, int layer, int first, con
                 source, type ? "" : "no text", type ? type : "", layer);
 }
 
-// Qwen's windows: with "use_sliding_window" and a "sliding_window".
+// Reads Qwen's windows: "use_sliding_window" with "sliding_window".
 static enum status read_windows(const cJSON *object, const char *source, struct gpt_config *config) {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(object, "layer_types");
     int64_t first = 28; // transformers' default
@@ -274,7 +276,7 @@ static enum status read_windows(const cJSON *object, const char *source, struct 
     return STATUS_OK;
 }
 
-// Mistral's window, of all layers; one that is as long as the context does nothing.
+// Reads Mistral's window, which all layers have. A window as long as the context has no effect.
 static enum status read_window(const cJSON *object, const char *source, struct gpt_config *config) {
     int window = cJSON_HasObjectItem(object, "sliding_window") ? 0 : 4096; // transformers' default
     TRY(get_optional_size(object, "sliding_window", source, &window));
@@ -291,7 +293,7 @@ static enum status read_llama(const cJSON *object, const char *source, const cha
     config->qkv_bias = is_qwen2;
     config->qk_norm = strcmp(model_type, "qwen3") == 0;
     config->norm_eps = 1e-6;
-    // transformers' defaults where a key is absent
+    // Where a key is absent, use transformers' default.
     if (config->qk_norm)
         config->head_dim = 128;
     if (!kv_heads)
@@ -299,7 +301,7 @@ static enum status read_llama(const cJSON *object, const char *source, const cha
     TRY(read_fields(object, source, false, config));
     config->untied = !cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "tie_word_embeddings"));
     TRY(check_activation(object, "hidden_act", SILU, source));
-    if (!is_qwen2) // which has them on queries, keys and values whatever the key says
+    if (!is_qwen2) // Qwen2 has biases on queries, keys and values, whatever the key says
         config->qkv_bias = config->o_bias =
             cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "attention_bias"));
     TRY(check_flag(object, "mlp_bias", false, source));
@@ -312,7 +314,7 @@ static enum status read_llama(const cJSON *object, const char *source, const cha
 
 // ---- config.json
 
-// Keys that are read or checked, and those that change no logits. The table has the others.
+// Keys that are used or checked, and keys that do not change logits. The table has the others.
 #define COMMON                                                                                               \
     "architectures model_type transformers_version torch_dtype dtype use_cache initializer_range "           \
     "pad_token_id bos_token_id eos_token_id tie_word_embeddings is_causal _name_or_path "                    \

@@ -1,6 +1,5 @@
-// Nothing from the file is used before it has been checked against the file's size and the other tensors.
-// base/json refuses duplicate keys and bounds the nesting. The machine must be little-endian, like the
-// format.
+// All contents of a file are checked against the file's size and the other tensors before use. base/json
+// refuses duplicate keys and bounds the nesting. The machine must be little-endian, like the format.
 #include "model/formats/safetensors.h"
 
 #include <errno.h>
@@ -24,7 +23,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors are read 
 
 // ---- header entries
 
-// 0 for an unknown type, or one of less than a byte.
+// Returns 0 for an unknown type, and for types smaller than a byte.
 static size_t element_bytes(const char *dtype) {
     static const struct {
         const char *name;
@@ -38,7 +37,7 @@ static size_t element_bytes(const char *dtype) {
     return 0;
 }
 
-// A non-negative integer that a double holds exactly; larger ones cannot occur in a file.
+// Reads a non-negative integer that a double represents exactly; larger ones cannot occur in a file.
 static bool whole_number(const cJSON *item, uint64_t *out) {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 0x1p53) ||
         item->valuedouble != floor(item->valuedouble))
@@ -70,7 +69,7 @@ static enum status read_shape(struct safetensor *tensor, const cJSON *entry, con
     return STATUS_OK;
 }
 
-//   data  offset of what follows the header
+//   data  offset of the data after the header
 static enum status read_offsets(struct safetensor *tensor, const cJSON *entry, const char *path,
                                 uint64_t data, uint64_t data_bytes) {
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
@@ -126,7 +125,7 @@ static enum status read_tensor(struct safetensor *tensor, const cJSON *entry, co
 
 // ---- whole files
 
-// By offset. An empty tensor comes before the tensor at the same offset.
+// Compares by offset. An empty tensor comes before the tensor at the same offset.
 static int by_data(const void *a, const void *b) {
     const struct safetensor *x = a, *y = b;
     if (x->offset != y->offset)
@@ -134,7 +133,7 @@ static int by_data(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-// The tensors, in order of their data, must cover it without gap or overlap.
+// Checks that the tensors, in order of their data, cover it without gaps or overlaps.
 static enum status check_coverage(const struct safetensors *file, uint64_t data, uint64_t data_bytes) {
     uint64_t covered = 0;
     for (int i = 0; i < file->n_tensors; i++) {
@@ -168,7 +167,7 @@ static enum status read_tensors(struct safetensors *file, const cJSON *header, u
                 return FAIL(STATUS_INVALID, "%s: \"__metadata__\" is not an object", file->path);
             continue;
         }
-        // Counted before it is read, so that its name is freed in any case.
+        // Count the tensor before reading it, so that its name is freed in any case.
         struct safetensor *tensor = &file->tensors[file->n_tensors++];
         TRY(read_tensor(tensor, entry, file->path, data, data_bytes));
     }
@@ -243,7 +242,7 @@ void safetensors_close(struct safetensors *file) {
     for (int i = 0; i < file->n_tensors; i++)
         free(file->tensors[i].name);
     free(file->tensors);
-    if (file->path && file->descriptor >= 0) // a zero-initialized one has no file
+    if (file->path && file->descriptor >= 0) // a zero-initialized struct has no file
         close(file->descriptor);
     free(file->path);
     *file = (struct safetensors){.descriptor = -1};
@@ -282,7 +281,7 @@ float safetensor_value(const struct safetensor *tensor, const uint8_t *elements,
 static const char *const written_types[N_COMPUTE_DTYPES] = {
     [DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16"};
 
-// The size of a tensor to be written; STATUS_INVALID if it overflows.
+// Returns the size of a tensor to be written; STATUS_INVALID if it overflows.
 static enum status source_bytes(const char *path, const struct safetensors_source *source, size_t *bytes) {
     *bytes = dtype_size(source->type);
     for (int i = 0; i < source->n_dims; i++)

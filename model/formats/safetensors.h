@@ -1,6 +1,5 @@
-// safetensors files: header length (u64), JSON header (name -> dtype, shape, data_offsets), data.
-// Everything in a file is validated: lengths, overlaps, gaps, overflow, duplicate names. Tensors are read
-// when they are asked for.
+// safetensors files: header length (u64), JSON header (name -> dtype, shape, data_offsets), data. Everything
+// in a file is validated: lengths, overlaps, gaps, overflow, duplicate names. Each tensor is read on request.
 #ifndef ZERO_MODEL_FORMATS_SAFETENSORS_H
 #define ZERO_MODEL_FORMATS_SAFETENSORS_H
 
@@ -21,33 +20,33 @@ struct safetensor {
     int64_t shape[SAFETENSORS_MAX_DIMS];
     size_t elements;
     size_t element_bytes;
-    uint64_t offset; // of its data in the file: little-endian, row-major, unaligned
+    uint64_t offset; // of its data in the file; the data is little-endian, row-major, unaligned
     size_t bytes;
 };
 
 struct safetensors {
     char *path;
     int descriptor;
-    uint64_t bytes;             // of the file
+    uint64_t bytes;             // size of the file
     struct safetensor *tensors; // in order of their data
     int n_tensors;
 };
 
-// STATUS_INVALID names the file and the tensor, for:
+// Opens a file. STATUS_INVALID, with the file and the tensor in the message, for:
 // - a header longer than the file or than SAFETENSORS_MAX_HEADER bytes, or malformed JSON
 // - an unknown dtype, a negative or overflowing shape
 // - offsets that overlap, leave a gap, pass the end of the file, or do not match shape and dtype
 enum status safetensors_open(struct safetensors *file, const char *path) MUST_CHECK;
 void safetensors_close(struct safetensors *file);
-// Reads the bytes of elements [first, first + n) of a tensor of this file. STATUS_FAILED: the file was cut
-// since it was opened, or cannot be read.
+// Reads the bytes of elements [first, first + n) of a tensor of this file. STATUS_FAILED: the file was
+// truncated since it was opened, or cannot be read.
 enum status safetensors_read(const struct safetensors *file, const struct safetensor *tensor, size_t first,
                              size_t n, void *out) MUST_CHECK;
-// Element i of what was read, as fp32. The tensor is F32, F16, BF16 or F64.
+// Returns element i of the bytes read, as fp32. The tensor must be F32, F16, BF16 or F64.
 float safetensor_value(const struct safetensor *tensor, const uint8_t *elements, size_t i);
 
-// Writes a file of tensors, in the order given. `write` writes the data of a tensor: as many bytes as its
-// shape and type have, little-endian and row-major. The file appears under its name only when it is complete.
+// Writes a file of tensors, in the order given. `write` writes a tensor's data: as many bytes as its shape
+// and dtype need, little-endian and row-major. The file appears under its name only when it is complete.
 struct safetensors_source {
     const char *name;
     enum dtype type; // a compute type
