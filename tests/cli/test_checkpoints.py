@@ -202,7 +202,7 @@ class NotFinite(CheckpointCase):
                                   scheduler={'type': 'constant', 'warmup_steps': 0}, fp16={'loss_scale': 1},
                                   optimizer={'lr': 1e6}, checkpoint={'every': 2, 'keep': 1})
         self.refuses(config, code=1, says=['step 2 was written', 'rank-00000.bin', '"master"', 'not finite as fp16',
-                                           'none before it'])
+                                           'there is no earlier checkpoint'])
         self.assertEqual(list((self.folder / 'run' / 'checkpoints').iterdir()), [])
 
 

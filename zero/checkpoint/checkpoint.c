@@ -1,5 +1,5 @@
-// Opens checkpoints and reads their values. Everything is verified first: rank 0 reads the manifest and
-// broadcasts it, then the ranks that open together divide the data files and verify their sizes and
+// Opens checkpoints and reads their values. Everything is verified first. Rank 0 reads the manifest and
+// broadcasts it; then the ranks that open together divide the data files and verify their sizes and
 // checksums.
 #include "zero/checkpoint/checkpoint.h"
 
@@ -46,8 +46,8 @@ static enum status broadcast_manifest(struct comm *comm, struct manifest_text *t
     return ranks_broadcast(comm, text->json, text->length);
 }
 
-// Checks that the manifest on this rank's file system is the one that rank 0 has read. Size and seal (a
-// checksum of the rest) suffice, so each rank reads 40 bytes, not the whole manifest.
+// Checks that the manifest on this rank's file system is the one that rank 0 has read. It compares the size
+// and the seal (a checksum of all text before it), so each rank reads 40 bytes instead of the whole manifest.
 static enum status compare_manifest(const struct checkpoint *checkpoint, const struct manifest_text *text) {
     char place[RANKS_PLACE], tail[MANIFEST_SEAL_BYTES];
     uint64_t bytes = 0;
@@ -70,7 +70,7 @@ static enum status compare_manifest(const struct checkpoint *checkpoint, const s
                       " bytes); run.dir must be a folder that all machines share",
                       place, bytes, text->place, text->length);
     free(path);
-    return status == STATUS_OK ? STATUS_OK : STATUS_FAILED; // not damage: rank 0 has read it
+    return status == STATUS_OK ? STATUS_OK : STATUS_FAILED; // not damage: rank 0 could read it
 }
 
 static enum status check_manifest(struct checkpoint *checkpoint, const struct manifest_text *text) {
@@ -78,7 +78,7 @@ static enum status check_manifest(struct checkpoint *checkpoint, const struct ma
     return manifest_parse(checkpoint, text->json, text->length, text->place);
 }
 
-// The collectives are the same on every rank, whatever its file system holds.
+// Issues the same collectives on every rank, whatever the rank's file system holds.
 static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoint,
                                  struct manifest_text *text) {
     TRY(ranks_agree(comm, ranks_is_root(comm) ? read_manifest(checkpoint, text) : STATUS_OK));
@@ -90,14 +90,15 @@ static enum status open_manifest(struct comm *comm, struct checkpoint *checkpoin
 
 // ---- opening
 
-// Verifies every world-th file, from this rank's number on.
+// Verifies every world-th file, starting at this rank's number.
 static enum status verify_files(struct checkpoint *checkpoint, struct comm *comm) {
     for (int i = comm ? comm->rank : 0; i < checkpoint->n_files; i += comm ? comm->world : 1)
         TRY(checkpoint_files_verify(checkpoint->open, &checkpoint->files[i], comm));
     return STATUS_OK;
 }
 
-// RUN/checkpoints/best is a link that the run moves: what it names now is read to the end.
+// Resolves RUN/checkpoints/best. The run moves that link; the checkpoint that it names now is read to the
+// end.
 static char *follow_link(const char *folder) {
     char name[64];
     const ssize_t length = readlink(folder, name, sizeof name);
@@ -162,7 +163,7 @@ enum status checkpoint_check_model(const struct checkpoint *checkpoint, const st
     if (!difference)
         return STATUS_OK;
     if (has->family != FAMILY_GPT2 || wanted->family != FAMILY_GPT2)
-        return FAIL(STATUS_INVALID, "%s is a checkpoint of another model: its %s is not that of this run",
+        return FAIL(STATUS_INVALID, "%s is a checkpoint of another model: its %s differs from this run's",
                     checkpoint->path, difference);
     return FAIL(
         STATUS_INVALID,
@@ -177,7 +178,7 @@ enum status checkpoint_check_model(const struct checkpoint *checkpoint, const st
 enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum checkpoint_kind kind, int unit,
                                  size_t begin, size_t end, float *out) {
     if (kind == CHECKPOINT_AVERAGE && !checkpoint->kinds.has_average)
-        return FAIL(STATUS_INVALID, "%s holds no average of the weights", checkpoint->path);
+        return FAIL(STATUS_INVALID, "%s has no average of the weights", checkpoint->path);
     if (!checkpoint_layout_holds(&checkpoint->layout, (int)kind))
         return FAIL(STATUS_INVALID, "%s holds no \"%s\": it was written by optimizer.type %s",
                     checkpoint->path, checkpoint_kind_name(kind), checkpoint->optimizer);

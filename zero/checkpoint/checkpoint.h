@@ -1,20 +1,19 @@
 // Checkpoints: the whole state of a run in a folder, RUN/checkpoints/step-00000123/.
 //   manifest.json    format, step, tokens, config, tensors, partition, a checksum of every file
 //   rank-00000.bin   one file per rank: little-endian fp32 values of the spans that the rank owns. For each
-//                    span: master weights, then moments, and the average of the weights
-//                    (zero/checkpoint/layout.h)
-//   tokenizer.tiktoken   a copy, so that text can be generated from the folder alone (absent for "bytes" and
-//                        without a tokenizer); tokenizer.json of one that does not work like GPT-2's
+//                    span: master weights, moments, average of the weights (zero/checkpoint/layout.h)
+//   tokenizer.tiktoken   a copy, so that the folder alone suffices to generate text; absent for "bytes" and
+//                        without a tokenizer; tokenizer.json for tokenizers unlike GPT-2's
 //
-// Atomicity. A checkpoint is complete or absent: it is written to .tmp-step-N and flushed, all ranks agree,
-// rank 0 checks it, and then it is renamed.
+// Atomicity. A checkpoint is complete or absent. It is written to .tmp-step-N and flushed, all ranks agree,
+// rank 0 checks it, and only then is it renamed.
 //
-// Reading trusts nothing: every size, offset and checksum is checked. Any number of ranks, with any stage and
-// partition, reads what any other wrote. Where ranks open a checkpoint together, rank 0 lists the folder,
-// chooses and reads the manifest; the others check that they see the same manifest.
+// Reading. Every size, offset and checksum is checked. Any number of ranks, with any stage and partition, can
+// read a checkpoint that any other number wrote. When ranks open a checkpoint together, rank 0 lists the
+// folder, chooses, and reads the manifest; the others check that they see the same manifest.
 //
-// Errors. STATUS_INVALID: the checkpoint is damaged, a file is absent or has wrong contents. STATUS_FAILED: a
-// file cannot be read (permissions, too many open files, I/O errors), and the checkpoint may be good.
+// Errors. STATUS_INVALID: the checkpoint is damaged: a file is absent or has wrong contents. STATUS_FAILED: a
+// file cannot be read (permissions, too many open files, I/O errors); the checkpoint may be good.
 #ifndef ZERO_ZERO_CHECKPOINT_CHECKPOINT_H
 #define ZERO_ZERO_CHECKPOINT_CHECKPOINT_H
 
@@ -22,49 +21,51 @@
 
 // ---- writing (write.c)
 
-// Writes checkpoints_folder/step-N, replacing one of the same step; creates checkpoints_folder if needed,
-// but not what it is in.
-// Every rank calls it and gets the same status. STATUS_FAILED when one of them cannot write (disk full and
-// the like), when a value is not finite, or when rank 0 does not find every rank's file as that rank wrote
-// it. Then the temporary folder is removed and earlier checkpoints are untouched.
+// Writes checkpoints_folder/step-N, replacing one of the same step. Creates checkpoints_folder if needed, but
+// not its parent folder. Every rank calls it and gets the same status.
+// STATUS_FAILED: a rank cannot write (for example, the disk is full), a value is not finite, or rank 0 does
+// not find every rank's file as that rank wrote it. The temporary folder is then removed; earlier checkpoints
+// are untouched.
 enum status checkpoint_write(const char *checkpoints_folder,
                              const struct checkpoint_contents *contents) MUST_CHECK;
-// Sets the program's version for manifests: a static string. "unknown" until set.
+// Sets the program's version that manifests record. `version` must be a static string. "unknown" until set.
 void checkpoint_set_version(const char *version);
 const char *checkpoint_version(void);
 
 // ---- reading (checkpoint.c)
 
 // Opens one checkpoint folder, and reads each data file once to verify it.
-//   comm   its ranks open together: each verifies some of the files, and all get the same status. NULL: this
-//          process alone
-// STATUS_INVALID names the file and what is wrong with it: absent, not JSON, of the wrong type or out of
-// bounds, another size or checksum than the manifest says. STATUS_FAILED: it cannot be read, or a rank finds
-// another manifest than rank 0, or none. Neither ends the run: a caller that gives up calls comm_agree.
+//   comm   its ranks open the checkpoint together: each verifies some of the files, and all get the same
+//          status. NULL: this process alone
+// STATUS_INVALID: the message names the file and what is wrong with it: absent, not JSON, of the wrong type,
+// out of bounds, or of another size or checksum than in the manifest. STATUS_FAILED: a file cannot be read,
+// or a rank finds no manifest or another one than rank 0. Neither ends the run: a caller that gives up calls
+// comm_agree.
 enum status checkpoint_open(struct comm *comm, const char *folder, struct checkpoint **out) MUST_CHECK;
 void checkpoint_close(struct checkpoint *checkpoint);           // NULL is fine
-uint64_t checkpoint_bytes(const struct checkpoint *checkpoint); // of all its files
+uint64_t checkpoint_bytes(const struct checkpoint *checkpoint); // all its files together
 
-// STATUS_INVALID "checkpoint of another model", with the sizes of both, unless the tables of parameters
-// match.
+// Compares the tables of parameters. STATUS_INVALID if they differ: "checkpoint of another model", with the
+// sizes of both models.
 enum status checkpoint_check_model(const struct checkpoint *checkpoint,
                                    const struct params *params) MUST_CHECK;
-// Reads fp32 values of elements [begin, end) of a unit, whichever ranks wrote them. Moments that some tensors
-// do not have (struct checkpoint_kinds) are zero.
+// Reads the fp32 values of elements [begin, end) of a ZeRO unit, whichever ranks wrote them. Moments that a
+// tensor does not have (struct checkpoint_kinds) read as zero.
 enum status checkpoint_read_span(const struct checkpoint *checkpoint, enum checkpoint_kind kind, int unit,
                                  size_t begin, size_t end, float *out) MUST_CHECK;
 
 // ---- folders (folder.c)
 
-// Opens the newest good checkpoint of RUN/checkpoints. A damaged one is skipped with a warning, one that a
-// run prunes meanwhile without. *out is NULL when there is none, or no such folder. STATUS_INVALID when all
-// are damaged; STATUS_FAILED when one cannot be read, or a rank finds checkpoints where rank 0 finds none.
+// Opens the newest good checkpoint of RUN/checkpoints. A damaged one is skipped with a warning; one that a
+// run prunes meanwhile is skipped without. *out is NULL if there is no checkpoint or no such folder.
+// STATUS_INVALID: all are damaged. STATUS_FAILED: one cannot be read, or a rank finds checkpoints where rank
+// 0 finds none.
 enum status checkpoint_open_newest(struct comm *comm, const char *checkpoints_folder,
                                    struct checkpoint **out) MUST_CHECK;
-// Opens `path`: a checkpoint folder, or a run folder (its newest good one). STATUS_INVALID when it is
+// Opens `path`: a checkpoint folder, or a run folder (its newest good checkpoint). STATUS_INVALID if it is
 // neither.
 enum status checkpoint_open_path(struct comm *comm, const char *path, struct checkpoint **out) MUST_CHECK;
-// STATUS_INVALID when the folder holds a checkpoint: for checkpoint.resume "never".
+// STATUS_INVALID if the folder holds a checkpoint: for checkpoint.resume "never".
 enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_folder) MUST_CHECK;
 
 // Reads the sizes of the model in `path`: a checkpoint folder, a run folder or a folder of checkpoints (the
@@ -72,37 +73,39 @@ enum status checkpoint_require_none(struct comm *comm, const char *checkpoints_f
 //   found   [out] false when there is none
 enum status checkpoint_peek(const char *path, struct gpt_config *model, bool *found) MUST_CHECK;
 
-// Lists the steps of the step-N folders in ascending order. Only names that checkpoint_path gives count. None
-// for an absent folder. STATUS_FAILED when it cannot be listed. Free *steps with free().
+// Lists the steps of the step-N folders in ascending order. Only names as checkpoint_path writes them count.
+// The list is empty for an absent folder. STATUS_FAILED if the folder cannot be listed. Free *steps with
+// free().
 enum status checkpoint_list(const char *checkpoints_folder, int64_t **steps, int *n_steps) MUST_CHECK;
-// "FOLDER/step-00000123" in a new string.
+// Returns "FOLDER/step-00000123" in a new string.
 char *checkpoint_path(const char *checkpoints_folder, int64_t step);
-// True when the folder holds a manifest.json, or step-N folders. Also true when it cannot be examined:
-// opening it then reports why.
+// True if the folder holds a manifest.json or step-N folders. Also true if it cannot be examined: opening it
+// then reports why.
 bool checkpoint_is_folder(const char *path);
 bool checkpoint_holds_steps(const char *path);
 
-// Of the checkpoints up to `step`, keeps the `keep` newest and that of step `best` (-1: none), and removes
-// the rest; keep 0 removes none. Each is renamed first, so that a reader, and a process that is killed here,
-// leave it complete or absent. One that cannot be removed is a warning; the next call tries again.
+// Among the checkpoints up to `step`, keeps the `keep` newest and the one of step `best` (-1: none), and
+// removes the rest. keep 0 removes none. Each is renamed first, so that it is complete or absent for a
+// reader, and if this process is killed. A checkpoint that cannot be removed gives a warning; the next call
+// tries again.
 void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step, int64_t best);
-// After a failure to read a checkpoint: whether its folder is gone, as the run that wrote it has pruned it.
+// After a failure to read a checkpoint: returns whether its folder is gone because its run has pruned it.
 bool checkpoint_is_gone(const char *path);
-// A reader that finds a checkpoint gone lists the folder again, so often at most; then STATUS_FAILED says so.
+// How often at most a reader lists the folder again because a checkpoint was pruned; then STATUS_FAILED.
 #define CHECKPOINT_LISTS 20
 enum status checkpoint_fail_gone(const char *path) MUST_CHECK;
-// Makes FOLDER/best a link to the checkpoint of this step, or removes it (step -1, or no such checkpoint). A
-// file system without links gives a warning only.
+// Makes FOLDER/best a link to the checkpoint of this step. Removes the link if step is -1 or that checkpoint
+// is absent. On a file system without links it only warns.
 void checkpoint_name_best(const char *checkpoints_folder, int64_t step);
-// The step that FOLDER/best names; -1 without it.
+// Returns the step that FOLDER/best links to; -1 without the link.
 int64_t checkpoint_find_best(const char *checkpoints_folder);
-// Removes what killed writers left behind (.tmp-*), and restores a checkpoint that one was about to replace.
-// For the start of a run, and while it writes no checkpoint, under its lock. An absent folder is fine; what
-// cannot be removed is a warning.
+// Removes what killed writers left behind (.tmp-*), and restores a checkpoint that a writer was replacing.
+// Call it under the run's lock, when no checkpoint is being written. An absent folder is fine. It warns about
+// what it cannot remove.
 enum status checkpoint_remove_stale(const char *checkpoints_folder) MUST_CHECK;
-// For a run that resumes from `step` although later checkpoints exist, because they are damaged or the user
-// asked for an earlier one. Renames the later ones to set-aside-step-N and logs it, so that they are not
-// taken for the newest of this run.
+// For a run that resumes from `step` although later checkpoints exist: they are damaged, or the user asked
+// for an earlier one. Renames the later ones to set-aside-step-N and logs it, so that they are not taken for
+// the newest checkpoints of this run.
 enum status checkpoint_set_aside_later(const char *checkpoints_folder, int64_t step) MUST_CHECK;
 
 #endif

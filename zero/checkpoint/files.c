@@ -14,17 +14,17 @@
 #include "base/alloc.h"
 #include "base/file.h"
 
-#define READ_BYTES ((size_t)4 << 20) // at a time, for checksums
+#define READ_BYTES ((size_t)4 << 20) // read at a time for checksums
 
 struct slot {
     const struct checkpoint_file *file; // NULL: free
     int descriptor;
-    uint64_t used; // clock of the last use
+    uint64_t used; // value of the clock at the last use
 };
 
 struct checkpoint_files {
     char *folder;
-    pthread_mutex_t lock; // of all that follows, and held while a file is read
+    pthread_mutex_t lock; // guards the members below; held while a file is read
     struct slot slots[CHECKPOINT_OPEN_FILES];
     uint64_t clock;
 };
@@ -42,7 +42,7 @@ static enum status cannot_open(const char *path, int error) {
         const bool is_pruned = folder[0] && !file_exists(folder);
         free(folder);
         return is_pruned ? FAIL(STATUS_FAILED,
-                                "%s: was removed while it was read, as its run pruned the checkpoint; run "
+                                "%s: its run pruned the checkpoint while it was being read; run "
                                 "the command again",
                                 path)
                          : FAIL(STATUS_INVALID, "%s: is absent: %s; the checkpoint is incomplete", path,
@@ -72,8 +72,8 @@ static bool close_oldest(struct checkpoint_files *files) {
     return oldest != NULL;
 }
 
-// If the process has too many open files, closes cached ones (of `files`, which may be NULL) and tries again.
-// O_NONBLOCK: opening a FIFO must not wait for a writer.
+// Opens a file. If the process has too many open files, closes cached ones (of `files`, which may be NULL)
+// and tries again. O_NONBLOCK: opening a FIFO must not wait for a writer.
 static int open_descriptor(struct checkpoint_files *files, const char *path) {
     int descriptor;
     do
@@ -97,7 +97,7 @@ static enum status open_regular(struct checkpoint_files *files, const char *path
     return status;
 }
 
-// Reads `bytes`, or up to the end of the file: *got.
+// Reads `bytes`, or fewer at the end of the file; *got is how many.
 static enum status read_at(int descriptor, const char *path, uint64_t offset, void *out, size_t bytes,
                            size_t *got) {
     for (*got = 0; *got < bytes;) {
@@ -176,7 +176,7 @@ void checkpoint_files_delete(struct checkpoint_files *files) {
     free(files);
 }
 
-// A free slot, or the least recently used one.
+// Returns a free slot, or the least recently used one.
 static struct slot *oldest_slot(struct checkpoint_files *files) {
     struct slot *oldest = &files->slots[0];
     for (int i = 1; i < CHECKPOINT_OPEN_FILES; i++)

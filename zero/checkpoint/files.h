@@ -2,8 +2,8 @@
 // CHECKPOINT_OPEN_FILES stay open, so a checkpoint of thousands of ranks needs few descriptors. Used by the
 // checkpoint modules only.
 //
-// Statuses separate damage from failure: STATUS_INVALID for a file that is absent or has wrong contents,
-// STATUS_FAILED for one that cannot be read (permissions, too many open files, I/O errors).
+// Statuses separate damage from failure. STATUS_INVALID: a file is absent or has wrong contents.
+// STATUS_FAILED: a file cannot be read (permissions, too many open files, I/O errors).
 #ifndef ZERO_ZERO_CHECKPOINT_FILES_H
 #define ZERO_ZERO_CHECKPOINT_FILES_H
 
@@ -18,7 +18,7 @@
 
 struct checkpoint_file {
     char *name;
-    uint64_t bytes, checksum; // as the manifest has them
+    uint64_t bytes, checksum; // as recorded in the manifest
     // Identity of the file when this process first opened it. Reopening a replaced file is an error.
     uint64_t device, inode;
     int64_t modified_s, modified_ns;
@@ -31,7 +31,7 @@ struct checkpoint_files *checkpoint_files_new(const char *folder);
 void checkpoint_files_delete(struct checkpoint_files *files); // NULL is fine
 
 // Reads the whole file and compares its size and checksum with the manifest's.
-//   comm   its other ranks see that this one makes progress; NULL: none wait
+//   comm   shows progress to its other ranks; NULL: none wait
 enum status checkpoint_files_verify(struct checkpoint_files *files, struct checkpoint_file *file,
                                     struct comm *comm) MUST_CHECK;
 // Reads `bytes` from byte `offset` on.
@@ -44,7 +44,7 @@ enum status checkpoint_file_read_all(const char *path, size_t max_bytes, char **
 // Reads the size of a file and its last n_tail bytes; if the file is shorter, the rest of `tail` is zero.
 enum status checkpoint_file_tail(const char *path, uint64_t *bytes, char *tail, size_t n_tail) MUST_CHECK;
 
-// What a path refers to, symbolic links followed. STATUS_FAILED when it cannot be examined.
+// What a path refers to, after following symbolic links. STATUS_FAILED if it cannot be examined.
 enum checkpoint_path_kind { CHECKPOINT_PATH_ABSENT, CHECKPOINT_PATH_FOLDER, CHECKPOINT_PATH_OTHER };
 enum status checkpoint_path_look(const char *path, enum checkpoint_path_kind *kind) MUST_CHECK;
 

@@ -1,4 +1,4 @@
-// The folder of a run's checkpoints: lists them, chooses the newest good one (rank 0 chooses for all), prunes
+// The folder of a run's checkpoints. Lists them, chooses the newest good one (rank 0 chooses for all), prunes
 // old ones, and removes what killed writers and other runs left behind. Names alone decide: step-N is a
 // checkpoint, anything else is not.
 #include <dirent.h>
@@ -35,10 +35,11 @@ bool checkpoint_is_folder(const char *path) {
 
 // ---- listing
 
-#define MOST_DIGITS 15 // of a step
+#define MOST_DIGITS 15 // digits of a step
 
-// The step that a folder's name gives, or -1 if it is no checkpoint. Only the name that checkpoint_path
-// gives counts: under a second name for the same step, one folder would be chosen and the other opened.
+// Returns the step in a folder's name, or -1 if the folder is not a checkpoint. Only the name that
+// checkpoint_path writes counts: with a second name for the same step, one folder would be chosen and the
+// other opened.
 static int64_t step_of(const char *name) {
     static const char prefix[] = "step-";
     char canonical[sizeof prefix + MOST_DIGITS + 8];
@@ -58,7 +59,7 @@ static int compare_steps(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// Calls `visit` with each name in the folder; an absent folder has none. An error of readdir is a failure,
+// Calls `visit` with each name in the folder. An absent folder has none. An error of readdir is a failure,
 // not the end of the list.
 static enum status visit_names(const char *folder, enum status (*visit)(void *context, const char *name),
                                void *context) {
@@ -122,14 +123,14 @@ bool checkpoint_holds_steps(const char *path) {
 
 // ---- choosing
 
-// Rank 0's decision, which it broadcasts. step -1: there is no further checkpoint to try.
+// Rank 0's choice, which it broadcasts. step -1: no further checkpoint to try.
 struct step_choice {
     int64_t step;
     int64_t n_listed;
     char place[RANKS_PLACE]; // the folder, as rank 0 sees it
 };
 
-// Rank 0 has found no checkpoint: a rank that finds one sees another folder.
+// Rank 0 has found no checkpoint. A rank that finds one is looking at another folder.
 static enum status check_none_here(const char *checkpoints_folder, const struct step_choice *choice) {
     int64_t *steps;
     int n_steps;
@@ -158,7 +159,8 @@ enum status checkpoint_fail_gone(const char *path) {
                 path);
 }
 
-// Opens one of rank 0's list. gone: it was removed meanwhile, which is no failure.
+// Opens a checkpoint of rank 0's list.
+//   gone   [out] it was removed meanwhile, which is not a failure
 static enum status open_listed(struct comm *comm, const char *path, struct checkpoint **out, int *gone) {
     enum status status = checkpoint_open(comm, path, out);
     *gone = status != STATUS_OK && ranks_is_root(comm) && checkpoint_is_gone(path);
@@ -169,9 +171,9 @@ static enum status open_listed(struct comm *comm, const char *path, struct check
     return *gone ? STATUS_OK : status;
 }
 
-// Tries the checkpoints of rank 0's list on all ranks, newest first. The number of collectives depends on
-// that list only.
-//   gone   [out] true when the list is no longer right
+// Tries the checkpoints of rank 0's list on all ranks, newest first. The number of collectives depends only
+// on that list.
+//   gone   [out] true if a listed checkpoint was removed meanwhile
 static enum status open_chosen(struct comm *comm, const char *checkpoints_folder, const int64_t *steps,
                                int n_steps, struct checkpoint **out, int *gone) {
     struct step_choice choice = {.n_listed = n_steps};
@@ -295,7 +297,7 @@ static bool peek_checkpoint(const char *folder, struct gpt_config *model) {
         status_clear();
     free(json);
     free(path);
-    checkpoint.path = NULL; // the caller's
+    checkpoint.path = NULL; // belongs to the caller
     checkpoint_clear(&checkpoint);
     return found;
 }
@@ -352,7 +354,7 @@ void checkpoint_prune(const char *checkpoints_folder, int64_t keep, int64_t step
     int n_steps = 0;
     if (keep <= 0)
         return;
-    enum status status = checkpoint_remove_stale(checkpoints_folder); // what could not be removed before
+    enum status status = checkpoint_remove_stale(checkpoints_folder); // removes leftovers of earlier calls
     if (status == STATUS_OK)
         status = checkpoint_list(checkpoints_folder, &steps, &n_steps);
     if (status != STATUS_OK) {
@@ -378,7 +380,7 @@ void checkpoint_name_best(const char *checkpoints_folder, int64_t step) {
     bool named;
     if (step < 0 || !file_is_folder(checkpoint)) {
         named = unlink(link) == 0 || errno == ENOENT;
-    } else { // replaced at once: a reader always finds one
+    } else { // replaced atomically: a reader always finds a link
         (void)unlink(temporary);
         named = symlink(name, temporary) == 0 && rename(temporary, link) == 0;
     }
@@ -403,7 +405,7 @@ int64_t checkpoint_find_best(const char *checkpoints_folder) {
 
 // ---- leftovers
 
-// A process that was killed between the two renames of a replacement left the step under neither name.
+// A process killed between the two renames of a replacement leaves no folder under the step's own name.
 static bool restore_replaced(const char *checkpoints_folder, const char *name) {
     const char *step = name + sizeof REPLACED_PREFIX - 1;
     if (strncmp(name, REPLACED_PREFIX, sizeof REPLACED_PREFIX - 1) != 0 || step_of(step) < 0)

@@ -1,5 +1,5 @@
-// The structs of the checkpoint format: what is written, and what an opened checkpoint holds. Functions are
-// in zero/checkpoint/checkpoint.h; the JSON is in zero/checkpoint/manifest.h.
+// The structs of the checkpoint format: what is written, and what an opened checkpoint holds. The functions
+// are in zero/checkpoint/checkpoint.h; the JSON is in zero/checkpoint/manifest.h.
 #ifndef ZERO_ZERO_CHECKPOINT_FORMAT_H
 #define ZERO_ZERO_CHECKPOINT_FORMAT_H
 
@@ -20,53 +20,53 @@
 
 #define CHECKPOINT_CHUNK (1 << 20)
 
-// The source of the values. `read` copies fp32 values [begin, end) of a kind of a unit to host memory: a
-// device copy and its synchronization, or a memcpy. For a checkpoint that is written, the values are within
-// one span that this rank owns. They are asked for in file order, at most CHECKPOINT_CHUNK elements at a
-// time.
+// The source of values. `read` copies the fp32 values [begin, end) of one kind of a ZeRO unit to host memory:
+// a device copy and its synchronization, or a memcpy. When a checkpoint is written, the values are within one
+// span that this rank owns. They are read in file order, at most CHECKPOINT_CHUNK elements at a time.
 struct optimizer_groups;
 struct checkpoint_source {
     void *context;
     enum status (*read)(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                         float *out);
-    bool has_average; // for reading: it has averages of the weights
-    // For reading all kinds: the rules that wrote the moments. NULL: those that read them.
+    bool has_average; // for reading: averages of the weights exist
+    // For reading all kinds: the optimizer groups of the run that wrote the moments. NULL: the reader's own
+    // groups.
     const struct optimizer_groups *written_by;
 };
 
-// Which attention a run decided on (`attention` in options/schema.def).
+// The attention kernel that a run chose (`attention` in options/schema.def).
 struct checkpoint_attention {
-    enum config_attention kernel; // AUTO: nothing, as the run was on the CPU
-    char cudnn[32];               // with CUDNN, the library's version: "9.19.0"; else ""
+    enum config_attention kernel; // AUTO: none, as the run was on the CPU
+    char cudnn[32];               // with CUDNN, its version: "9.19.0"; else ""
 };
 
 // What checkpoint_write writes.
 struct checkpoint_contents {
     struct comm *comm;                 // all its ranks write together
-    const struct partition *partition; // who writes what
+    const struct partition *partition; // decides which rank writes what
     int64_t step;                      // optimizer steps done
     int64_t tokens;                    // tokens trained on
     const struct config *config;       // resolved
     const struct params *params;
     const struct tokenizer *tokenizer; // copied into the folder; NULL: none
     enum dtype compute;                // the resolved precision.compute
-    const char *device;                // what rounds the results: device's arithmetic
+    const char *device;                // describes the arithmetic that rounds the results
     struct checkpoint_attention attention;
     struct checkpoint_kinds kinds;
     const struct run_state *run; // NULL: nothing is recorded
     struct checkpoint_source source;
 };
 
-// An opened checkpoint, all of which was checked. Read-only for callers.
+// An opened checkpoint, fully checked. Callers must not change it.
 struct checkpoint {
-    char *path; // of the folder
+    char *path; // path of the folder
     int64_t step, tokens;
-    struct config config; // as resolved when it was written
-    struct params params; // the table that its model sizes give
+    struct config config; // resolved, as it was written
+    struct params params; // the parameter table for its model sizes
     enum dtype compute;
-    char *device; // of rank 0
+    char *device; // device of rank 0
     struct checkpoint_attention attention;
-    char *version;                 // of the program that wrote it
+    char *version;                 // version of the program that wrote it
     char *optimizer;               // "adamw", "sgd", ...
     struct checkpoint_kinds kinds; // as in checkpoint_contents
     unsigned char *n_moments;      // (n_params) backs kinds.n_moments, or NULL
@@ -75,10 +75,10 @@ struct checkpoint {
     struct run_state run;
     char *tokenizer;               // "bytes", the path of the copy in the folder, or NULL
     uint64_t tokenizer_checksum;   // tokenizer_checksum; 0 without a tokenizer
-    struct checkpoint_file *files; // those of the ranks first
+    struct checkpoint_file *files; // the ranks' files first
     int n_files;
     struct checkpoint_layout layout;
-    struct checkpoint_files *open; // the few that are open
+    struct checkpoint_files *open; // the cache of open ones
 };
 
 #endif

@@ -1,5 +1,5 @@
-// See zero/checkpoint/layout.h. Everything is linear in the number of spans, and lookups are logarithmic:
-// 4,096 ranks and 256 layers have a million spans.
+// See zero/checkpoint/layout.h. Setup is linear in the number of spans and lookups are logarithmic: 4,096
+// ranks and 256 layers have a million spans.
 #include "zero/checkpoint/layout.h"
 
 #include <stdlib.h>
@@ -19,19 +19,20 @@ bool checkpoint_layout_holds(const struct checkpoint_layout *layout, int kind) {
 
 // ---- moments that do not exist
 
-// CHECKPOINT_M is moment 1, CHECKPOINT_V 2. All tensors have the other kinds that the layout holds.
+// True if a tensor has values of this kind. CHECKPOINT_M is moment 1, CHECKPOINT_V moment 2. Every tensor has
+// the other kinds of the layout.
 static bool is_stored(const struct checkpoint_layout *layout, int kind, int param) {
     return kind > CHECKPOINT_V || kind <= layout->kinds.n_moments[param];
 }
 
-// Where a tensor ends in its unit, with the padding behind it.
+// Returns where a tensor ends in its unit, including the padding after it.
 static size_t tensor_end(const struct params *params, int param) {
     const struct param_unit *unit = &params->units[params->params[param].unit];
     const bool is_last = param + 1 == unit->first_param + unit->n_params;
     return is_last ? unit->elements : params->params[param + 1].offset;
 }
 
-// The end of the elements of a unit, from `begin` on and before `end`, that are all stored, or all not.
+// Returns the end of the elements from `begin` on, at most `end`, that are either all stored or all absent.
 static size_t alike_end(const struct checkpoint_layout *layout, int kind, int unit, size_t begin, size_t end,
                         bool *stored) {
     const struct params *params = layout->params;
@@ -47,7 +48,7 @@ static size_t alike_end(const struct checkpoint_layout *layout, int kind, int un
     return tensor_end(params, param) < end ? tensor_end(params, param) : end;
 }
 
-// How many of elements [begin, end) of a unit are stored.
+// Returns how many of elements [begin, end) of a unit are stored.
 static uint64_t count_stored(const struct checkpoint_layout *layout, int kind, int unit, size_t begin,
                              size_t end) {
     uint64_t n = 0;
@@ -63,7 +64,7 @@ static uint64_t count_stored(const struct checkpoint_layout *layout, int kind, i
 
 // ---- spans
 
-// The kinds that a span has values of, one after another.
+// Returns the number of kinds that each span stores.
 static int kinds_of_span(const struct checkpoint_layout *layout) {
     return layout->kinds.n + layout->kinds.has_average;
 }
@@ -72,7 +73,7 @@ static int kind_at(const struct checkpoint_layout *layout, int place) {
     return place < layout->kinds.n ? place : CHECKPOINT_AVERAGE;
 }
 
-// Of the first n_places kinds of a span.
+// Returns the bytes of the first n_places kinds of a span.
 static uint64_t span_bytes(const struct checkpoint_layout *layout, int span, int n_places) {
     const struct partition_span *owned = &layout->partition->spans[span];
     uint64_t elements = 0;
@@ -105,7 +106,8 @@ void checkpoint_layout_make(struct checkpoint_layout *layout, const struct param
     layout->partition = &layout->own_partition;
 }
 
-// The elements of a partition's span from `element` on that are stored one after another, or not at all.
+// Returns the elements of a partition's span, from `element` on, that are stored contiguously or are all
+// absent.
 static struct checkpoint_span kind_span(const struct checkpoint_layout *layout, int span, int kind,
                                         size_t element) {
     const struct partition_span *owned = &layout->partition->spans[span];
@@ -152,7 +154,7 @@ bool checkpoint_layout_next(const struct checkpoint_layout *layout, int rank,
     return false;
 }
 
-// The last span of the unit that begins at or before the element.
+// Returns the unit's last span that begins at or before the element.
 static int find_partition_span(const struct partition *partition, int unit, size_t element) {
     int low = partition->first_span[unit], high = partition->first_span[unit + 1];
     while (high - low > 1) {

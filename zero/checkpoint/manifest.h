@@ -1,21 +1,21 @@
 // The manifest of a checkpoint: manifest_print.c writes manifest.json, manifest_parse.c reads and checks it.
 // Used by zero/checkpoint only (and by tests that forge one).
 //
-//   config   the resolved config, whose options describe the model too
+//   config   the resolved config, including the options that describe the model
 //   world, partition, alignment, unit_elements   the arguments of partition_init
 //   partition_xxh3   checkpoint_partition_digest of the result
-//   tensors   with how many moments each has (struct checkpoint_kinds)
+//   tensors   the parameter table, and how many moments each tensor has (struct checkpoint_kinds)
 //   ranks     [bytes, "xxh3"] of each rank's file, rank-00000.bin and so on
 //   files     name, bytes and xxh3 of the other files (the tokenizer's)
-// zero/checkpoint/layout.h defines the order of values in a rank's file. One version of the format is read:
-// the one that is written.
+// zero/checkpoint/layout.h defines the order of values in a rank's file. Only the current version of the
+// format can be read.
 #ifndef ZERO_ZERO_CHECKPOINT_MANIFEST_H
 #define ZERO_ZERO_CHECKPOINT_MANIFEST_H
 
 #include "base/text.h"
 #include "zero/checkpoint/format.h"
 
-// The name of a step-N while one of the same step takes its place. No reader takes it for a checkpoint.
+// Prefix for a step-N that is being replaced by one of the same step. Readers ignore such names.
 #define REPLACED_PREFIX ".tmp-replaced-"
 
 #define MANIFEST_NAME           "manifest.json"
@@ -26,21 +26,22 @@
 #define MANIFEST_SEAL_BYTES     40 // the last bytes: the checksum of all before them
 
 // Appends the whole manifest to `out`.
-//   version     of the program
-//   tokenizer   "bytes", the name of its file or NULL
-//   files       (n_files) those of the ranks, then others
+//   version     version of the program
+//   tokenizer   "bytes", the name of the tokenizer's file, or NULL
+//   files       (n_files) the ranks' files, then the others
 void manifest_print(const struct checkpoint_contents *contents, const char *version, const char *tokenizer,
                     const struct checkpoint_file *files, int n_files, struct text *out);
-// Completes a manifest that lacks only its seal: appends the last member, "manifest_xxh3" (the checksum of
+// Completes a manifest that lacks only its seal. Appends the last member, "manifest_xxh3" (the checksum of
 // all text before it), and the closing brace.
 void manifest_seal(struct text *text);
-// The seal of the text before it.
+// Prints the seal of the text before it.
 void manifest_print_seal(const char *json, size_t length, char seal[MANIFEST_SEAL_BYTES + 1]);
 
-// Fills all members of a checkpoint but `path` and `open` from a manifest's text. The checkpoint must not
-// move in memory afterwards.
+// Parses a manifest into all members of a checkpoint but `path` and `open`. Do not move the checkpoint in
+// memory afterwards.
 //   source   names the text in messages
-// STATUS_INVALID names what is wrong; STATUS_UNSUPPORTED: another version of the program wrote it.
+// STATUS_INVALID: the message says what is wrong. STATUS_UNSUPPORTED: another version of the program wrote
+// it.
 enum status manifest_parse(struct checkpoint *checkpoint, const char *json, size_t length,
                            const char *source) MUST_CHECK;
 

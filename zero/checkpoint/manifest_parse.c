@@ -1,6 +1,6 @@
 // Reads and checks manifests: zero/checkpoint/manifest.h. The text may be truncated, altered or forged. Its
-// own checksum is checked first, then every member against its bounds and against the table of parameters
-// that the model's sizes give. Relies on cJSON.
+// own checksum is checked first. Then every member is checked against its bounds and against the parameter
+// table that the model's sizes give. Uses cJSON.
 #include "zero/checkpoint/config_model.h"
 #include "zero/checkpoint/manifest.h"
 
@@ -14,7 +14,7 @@
 #include "base/alloc.h"
 #include "base/json.h"
 
-#define MAX_WHOLE (INT64_C(1) << 53) // what a JSON number holds exactly
+#define MAX_WHOLE (INT64_C(1) << 53) // the largest integer that a JSON number holds exactly
 #define MAX_WORLD 65536
 
 static enum status check_seal(const char *json, size_t length, const char *source) {
@@ -108,7 +108,7 @@ static bool is_kind(const cJSON *item, enum checkpoint_kind kind) {
     return cJSON_IsString(item) && strcmp(item->valuestring, checkpoint_kind_name(kind)) == 0;
 }
 
-// The kinds are in the order of their enum: the first of them, and maybe the average.
+// Parses the kinds, which must be in the order of their enum: the first n, and optionally the average.
 static enum status parse_state(struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *array;
     TRY(json_get_array(root, "state", source, &array));
@@ -149,7 +149,7 @@ static enum status check_tensor(const struct param *param, const cJSON *item, co
     return STATUS_OK;
 }
 
-// How many moments each tensor has.
+// Parses the number of moments of each tensor.
 static enum status parse_moments(struct checkpoint *checkpoint, const cJSON *tensors, const char *source) {
     const cJSON *item;
     int i = 0;
@@ -198,7 +198,7 @@ static enum status parse_named_file(struct checkpoint_file *file, const cJSON *i
     return parse_digest(item, "xxh3", source, &file->checksum);
 }
 
-// [bytes, "xxh3"]
+// Parses [bytes, "xxh3"].
 static enum status parse_rank_file(struct checkpoint_file *file, int rank, const cJSON *item,
                                    const char *source) {
     const cJSON *bytes = cJSON_GetArrayItem(item, 0), *hex = cJSON_GetArrayItem(item, 1);
@@ -230,7 +230,7 @@ static enum status parse_files(struct checkpoint *checkpoint, const cJSON *root,
     return STATUS_OK;
 }
 
-// Checks that alignment and unit sizes, on which the partition depends, are those of this program.
+// Checks that the alignment and the unit sizes are this program's: the partition depends on them.
 static enum status check_units(const struct checkpoint *checkpoint, const cJSON *root, const char *source) {
     const cJSON *array, *item;
     size_t alignment;
@@ -302,8 +302,8 @@ static enum status parse_config(struct checkpoint *checkpoint, const cJSON *root
         const struct gpt_config model = config_model(&checkpoint->config);
         status = params_init(&checkpoint->params, &model);
     }
-    // The seal is right, so nothing is damaged: another version of the program wrote options that this one
-    // does not know.
+    // The seal is right, so nothing is damaged: another version of the program wrote options that this
+    // version does not know.
     return status == STATUS_INVALID ? STATUS_UNSUPPORTED : status;
 }
 

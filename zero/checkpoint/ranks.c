@@ -24,6 +24,6 @@ void ranks_describe_place(const char *path, char out[RANKS_PLACE]) {
     if (path[0] != '/' && !getcwd(folder, sizeof folder))
         folder[0] = '\0';
     int n = snprintf(out, RANKS_PLACE, "%s:%s%s%s", host, folder, folder[0] ? "/" : "", path);
-    if (n >= RANKS_PLACE) // shows that it was cut
+    if (n >= RANKS_PLACE) // marks a truncated text
         snprintf(out + RANKS_PLACE - 4, 4, "...");
 }

@@ -1,6 +1,6 @@
 // Decisions of ranks that open a checkpoint together: rank 0 decides and broadcasts, and all agree on the
-// outcome without ending the run. comm NULL: this process alone. Used by the checkpoint modules and the run
-// folder.
+// outcome without ending the run. comm NULL: this process alone. Used by the checkpoint modules and the code
+// of the run folder.
 #ifndef ZERO_ZERO_CHECKPOINT_RANKS_H
 #define ZERO_ZERO_CHECKPOINT_RANKS_H
 
@@ -8,7 +8,7 @@
 
 bool ranks_is_root(const struct comm *comm);                                         // rank 0
 enum status ranks_agree(struct comm *comm, enum status status) MUST_CHECK;           // comm_agree
-enum status ranks_broadcast(struct comm *comm, void *data, size_t bytes) MUST_CHECK; // rank 0's data
+enum status ranks_broadcast(struct comm *comm, void *data, size_t bytes) MUST_CHECK; // sends rank 0's data
 
 // Prints "host:/absolute/path", for messages that compare what two ranks find at a path.
 #define RANKS_PLACE 1024

@@ -1,4 +1,4 @@
-// See the header. The JSON was sealed with the manifest; its bounds are checked all the same.
+// See the header. The manifest's seal already covers this JSON; its values are checked against bounds anyway.
 #include "zero/checkpoint/run_state.h"
 
 #include <float.h>
@@ -21,25 +21,25 @@ enum field_type {
     STRING,  // char *
     NAME,    // char [bytes]
     OBJECT,
-    LIST // of objects; as many as the int or uint32_t at `n` says
+    LIST // a list of objects; the int or uint32_t at `n` has its length
 };
 
 #define WHOLE   0x1p53
-#define STEP    (-2.0) // as a bound: the step of the checkpoint
+#define STEP    (-2.0) // as a bound: the checkpoint's step
 #define NEXT    (-3.0) // the step after it
-#define SIBLING (-4.0) // the integer at `n` of the same record, which was read before
+#define SIBLING (-4.0) // as a bound: the integer at `n` of the same record, read before this field
 
 struct table;
 struct field {
-    const char *key; // for messages only, in an array
+    const char *key; // in an array used in messages only
     enum field_type type;
-    size_t at;          // in the record
-    double least, most; // of a list: of its length
+    size_t at;          // offset in the record
+    double least, most; // of the value; for a list, of its length
     size_t n;
-    const struct table *of; // of an object or a list: its members
+    const struct table *of; // members of an object, or of a list's elements
     bool is_inline;         // the list is an array in the record, with room for `most`; else on the heap
-    bool may_lack;          // left out while there is nothing in it, or the int at `n` is 0
-    size_t bytes;           // of a name
+    bool may_lack;          // omitted if it is empty, or the int at `n` is 0
+    size_t bytes;           // size of a name
 };
 
 struct table {
@@ -47,7 +47,7 @@ struct table {
     int n_fields;
     size_t bytes;
     bool is_array;                                                // its JSON is [a, b], without keys
-    bool ascends;                                                 // its first member does, in a list
+    bool ascends;                                                 // in a list, the first member must ascend
     enum status (*check)(const void *record, const char *source); // may be NULL
 };
 
@@ -194,7 +194,7 @@ static const void *value_of(const void *record, const struct field *field) {
     return (const char *)record + field->at;
 }
 
-// int and uint32_t alike: never negative.
+// Reads an int or a uint32_t, which is never negative.
 static uint32_t length_of(const void *record, const struct field *field) {
     uint32_t n;
     memcpy(&n, (const char *)record + field->n, sizeof n);
@@ -365,7 +365,7 @@ static double bound(const struct reading *reading, const void *record, const str
                             : value;
 }
 
-// item: NULL where it is a member of the object by its key
+// item: the value; NULL: find it in the object by its key
 static enum status read_number(const struct reading *reading, const cJSON *object, const cJSON *item,
                                void *record, const struct field *field, double lowest) {
     const bool whole = field->type != NUMBER;
@@ -427,7 +427,7 @@ static enum status read_list(const struct reading *reading, const cJSON *object,
     }
     cJSON_ArrayForEach(item, array) {
         char *element = elements_of(record, field) + n * table->bytes;
-        n++; // before it is read, so that it is freed
+        n++; // counted before it is read, so that it is freed
         memcpy((char *)record + field->n, &n, sizeof n);
         if (table->is_array && (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != table->n_fields))
             return FAIL(STATUS_INVALID, "%s: an element of %s is not a list of %d numbers", reading->source,
@@ -453,7 +453,7 @@ static enum status read_object(const struct reading *reading, const cJSON *objec
     return STATUS_OK;
 }
 
-// lowest: of the first member
+// lowest: lower bound of the first member
 static enum status read_record(const struct reading *reading, const cJSON *object, void *record,
                                const struct table *table, double lowest) {
     for (int i = 0; i < table->n_fields; i++) {

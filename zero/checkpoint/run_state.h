@@ -1,15 +1,16 @@
-// What a checkpoint records of its run beyond step, config and weights: members of the manifest, each absent
-// while there is nothing to record.
+// What a checkpoint records of its run besides step, config and weights. Each is a member of the manifest,
+// absent if there is nothing to record.
 //   loss_scale    with loss scaling
 //   data          what the run was trained on
 //   history       options that resumed runs changed on purpose (checkpoint.resume_with), in order
 //   best          the lowest validation loss of a saved step (checkpoint.keep_best)
-//   warmup_steps  of the schedule, as decided when the run began: a longer run does not warm up again
+//   warmup_steps  of the schedule, fixed when the run began: a longer run does not warm up again
 //   pacing        with train.max_minutes: the time spent, and the last decision on the length of the run
-//   spikes        losses and gradient norms to find spikes by, and how often the run diverged
-//   noise_scale   the gradient noise scale as far as measured, and the batch sizes that followed from it
-//   average       how many updates the average of the weights holds (train.ema, schedule-free AdamW)
-// One table (run_state.c) has each field's key, type, place and bounds, and prints, reads and frees them.
+//   spikes        losses and gradient norms for detecting spikes, and how often the run diverged
+//   noise_scale   the gradient noise scale as measured so far, and the batch sizes chosen from it
+//   average       how many updates the average of the weights includes (train.ema, schedule-free AdamW)
+// One table (run_state.c) describes each field: key, type, place and bounds. It is used to print, read and
+// free.
 #ifndef ZERO_ZERO_CHECKPOINT_RUN_STATE_H
 #define ZERO_ZERO_CHECKPOINT_RUN_STATE_H
 
@@ -22,19 +23,19 @@
 #include "options/config.h"
 #include "zero/optimizer/rules/loss_scale.h"
 
-// An order of training sequences began at `step`: step 0, and each step at which changed data was accepted
-// (checkpoint.accept_new_data).
+// An order of training sequences, beginning at `step`. A run has one from step 0, and one from each step at
+// which changed data was accepted (checkpoint.accept_new_data).
 struct data_order {
     int64_t step;
     uint64_t n_shards, n_tokens, digest;
 };
 
-// Of eval.tasks.
+// The data of one task in eval.tasks.
 #define DATA_TASK_NAME_BYTES 64
 struct data_task {
-    char name[DATA_TASK_NAME_BYTES]; // may be cut
-    int64_t items;                   // evaluated
-    uint64_t checksum;               // of the file
+    char name[DATA_TASK_NAME_BYTES]; // may be truncated
+    int64_t items;                   // number of items evaluated
+    uint64_t checksum;               // checksum of the task's file
 };
 
 struct data_record {
@@ -42,31 +43,32 @@ struct data_record {
     struct data_task *tasks;
     int n_tasks;
     struct data_order *orders; // ascending steps
-    int n_orders;              // 0: nothing is recorded
+    int n_orders;              // 0: no data is recorded
 };
 
 struct run_change {
-    int64_t step;            // steps done before it
+    int64_t step;            // steps done before the change
     char *option, *was, *is; // values as JSON text
 };
 
-// A loss on `sequences` evenly spaced sequences of data.val; losses on other numbers are not comparable.
+// The lowest validation loss, on `sequences` evenly spaced sequences of data.val. Losses on another number of
+// sequences are not comparable.
 struct run_best {
     int64_t step, sequences; // sequences 0: none
     double loss;
 };
 
-// From `step` steps done on, the schedule is at `position` (0: just warmed up, 1: fully decayed) and moves in
-// equal parts to 1 at the last of `total` steps.
+// A decision on the schedule. When `step` steps are done, the schedule is at `position` (0: just warmed up,
+// 1: fully decayed). From there it moves linearly to 1 at the last of `total` steps.
 struct pacing_decision {
     int64_t step, total;
     double position;
-    double spent_s; // when it was decided; 0: not yet, and total is train.max_steps
+    double spent_s; // when the decision was made; 0: not yet, and total is train.max_steps
 };
 
 struct pacing_record {
-    double max_minutes;              // train.max_minutes of the decision; 0: none
-    double spent_s;                  // of the whole run so far, with evaluations, samples and checkpoints
+    double max_minutes; // train.max_minutes at the decision; 0: none
+    double spent_s;     // time of the whole run so far, including evaluations, samples and checkpoints
     struct pacing_decision decision; // the last one
 };
 
@@ -79,22 +81,22 @@ struct spike_figures {
 struct spike_record {
     struct spike_figures window[SPIKE_WINDOW_MOST]; // of earlier steps, the oldest first
     int n;
-    struct spike_figures newest; // of the last step, which is not in the window yet
-    int has_newest;              // 0: that step did not count
-    int64_t seen;                // steps that diverged: spikes, and figures that were not finite
-    int64_t skipped;             // updates that were skipped for it
-    int64_t consecutive;         // of them, since the last step that did not diverge
+    struct spike_figures newest; // of the last step; not in the window yet
+    int has_newest;              // 0: the last step did not count
+    int64_t seen;                // steps that diverged: a spike, or a loss or norm that is not finite
+    int64_t skipped;             // updates skipped because of divergence
+    int64_t consecutive;         // diverged steps since the last step that did not diverge
 };
 
 struct noise_record {
     double variance, square;    // smoothed estimates of tr(Sigma) and |G|^2
-    int64_t n, n_since;         // measurements; of them since the batch was last changed
+    int64_t n, n_since;         // measurements in all, and since the batch last changed
     struct config_stages grown; // train.max_batch_size: batch sizes by step
 };
 
 struct average_record {
     int64_t n;         // updates in the average; 0: there is none yet
-    double weight_sum; // schedule-free AdamW: of their weights
+    double weight_sum; // schedule-free AdamW: sum of their weights
     double lr_max;     // the largest learning rate so far
 };
 
@@ -104,7 +106,7 @@ struct run_state {
     struct run_change *changes;
     int n_changes;
     struct run_best best;
-    int64_t warmup_steps; // 0: none, or a checkpoint of a version that did not record it
+    int64_t warmup_steps; // 0: none, or not recorded by the version that wrote the checkpoint
     struct pacing_record pacing;
     struct spike_record spikes;
     struct noise_record noise;
@@ -115,15 +117,16 @@ void run_state_free(struct run_state *state);
 // Copies the strings.
 void run_state_add_change(struct run_state *state, int64_t step, const char *option, const char *was,
                           const char *is);
-// Moves it. `from` keeps what is not in memory of its own.
+// Moves the state. `from` keeps its members that own no memory.
 void run_state_move(struct run_state *to, struct run_state *from);
-// Adds an order that begins at `step`, or replaces the one that began there, and copies `train`.
+// Adds an order that begins at `step`, or replaces the one that begins there. Copies `train`.
 void data_record_begin_order(struct data_record *record, int64_t step, const struct identity *train);
 
-// Appends the members, each with its comma and newline.
+// Appends the members to the manifest, each with its comma and newline.
 void run_state_print(const struct run_state *state, struct text *out);
-// Reads them into a state that is all zero. `step` is the checkpoint's: what is later is refused.
-// STATUS_INVALID names `source` and what is wrong. Free the state also after a failure.
+// Reads the members into a zeroed state.
+//   step   the checkpoint's: later steps are rejected
+// STATUS_INVALID: the message names `source` and what is wrong. Free the state after a failure too.
 enum status run_state_parse(struct run_state *state, const cJSON *manifest, int64_t step,
                             const char *source) MUST_CHECK;
 

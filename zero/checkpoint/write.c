@@ -1,5 +1,5 @@
 // Writes checkpoints. Each rank writes its file through one bounce buffer, a chunk at a time, and hashes it
-// on the way. The checkpoint gets its real name only after all ranks have flushed their files to disk.
+// as it writes. The checkpoint gets its final name only after all ranks have flushed their files to disk.
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,8 +16,8 @@
 #include "zero/checkpoint/layout.h"
 #include "zero/checkpoint/manifest.h"
 
-// Bytes between flushes. Other ranks wait for this one's file, and flushing all of it at once could look like
-// a hang.
+// Bytes between flushes. Other ranks wait for this rank's file; flushing it all at once could look like a
+// hang.
 #define SYNC_BYTES ((uint64_t)256 << 20)
 
 static const char *program_version = "unknown";
@@ -33,19 +33,19 @@ const char *checkpoint_version(void) {
 // A checkpoint being written.
 struct writing {
     const struct checkpoint_contents *contents;
-    const char *folder; // of all checkpoints
+    const char *folder; // the folder of all checkpoints
     char *final, *temporary, *replaced;
     struct checkpoint_layout layout;
-    struct checkpoint_file *files; // (world + 3) of all ranks, and the tokenizer's three
+    struct checkpoint_file *files; // (world + 3) one per rank, then three of the tokenizer
     char (*names)[32];
-    bool is_disk; // what failed last on this rank is the disk, and may be tried again
+    bool is_disk; // the last failure on this rank was a disk error: worth trying again
 };
 
 // ---- one rank's file
 
-// The fp32 bits of the least magnitude that rounds to infinity in the dtype that a kind must be finite in:
-// 65520 for fp16. Master weights must be finite in the compute dtype: otherwise the next step is as lost as
-// with a NaN.
+// Returns the smallest magnitude, as fp32 bits, that rounds to infinity in the dtype of a kind: 65520 for
+// fp16. Master weights must be finite in the compute dtype: an infinite weight spoils the next step as a NaN
+// does.
 static uint32_t infinity_bits(const struct checkpoint_contents *contents, enum checkpoint_kind kind) {
     enum dtype type = kind == CHECKPOINT_MASTER ? contents->compute : DTYPE_F32;
     return type == DTYPE_F16    ? UINT32_C(0x477ff000)
@@ -53,7 +53,7 @@ static uint32_t infinity_bits(const struct checkpoint_contents *contents, enum c
                                 : UINT32_C(0x7f800000);
 }
 
-// Magnitudes from `infinity` on carry into the sign bit. Additions and ORs vectorize on every instruction
+// Magnitudes of at least `infinity` carry into the sign bit. Additions and ORs vectorize on every instruction
 // set.
 static bool is_all_finite(const float *values, size_t n, uint32_t infinity) {
     uint32_t carries = 0;
@@ -65,7 +65,7 @@ static bool is_all_finite(const float *values, size_t n, uint32_t infinity) {
     return carries >> 31 == 0;
 }
 
-// The tensor that contains an element of a unit; padding counts as the tensor before it.
+// Returns the name of the tensor at an element of a unit; padding belongs to the tensor before it.
 static const char *tensor_name(const struct params *params, int unit, size_t element) {
     const struct param_unit *u = &params->units[unit];
     int i = u->first_param + u->n_params - 1;
@@ -74,19 +74,19 @@ static const char *tensor_name(const struct params *params, int unit, size_t ele
     return params->params[i].name;
 }
 
-// Refuses values that are not finite: their checkpoint would become the newest, and pruning would remove good
-// ones.
+// Reports values that are not finite. Their checkpoint would become the newest, and pruning would remove good
+// checkpoints.
 static enum status refuse_values(const struct writing *writing, const struct checkpoint_span *span,
                                  size_t begin, const float *values) {
     const struct checkpoint_contents *contents = writing->contents;
     size_t i = 0;
     while (is_all_finite(&values[i], 1, infinity_bits(contents, span->kind)))
         i++;
-    char before[80] = "there is none before it";
+    char before[80] = "there is no earlier checkpoint";
     int64_t *steps;
     int n_steps;
     if (checkpoint_list(writing->folder, &steps, &n_steps) == STATUS_OK && n_steps > 0)
-        snprintf(before, sizeof before, "the last good one is that of step %" PRId64, steps[n_steps - 1]);
+        snprintf(before, sizeof before, "the last good checkpoint is step %" PRId64, steps[n_steps - 1]);
     free(steps);
     return FAIL(STATUS_FAILED,
                 "no checkpoint of step %" PRId64 " was written: %s would hold %g in \"%s\" (unit %d, %s, "
@@ -112,7 +112,7 @@ static enum status write_span(const struct writing *writing, struct file_writer 
         if (writer->bytes / SYNC_BYTES != (writer->bytes - bytes) / SYNC_BYTES)
             file_sync(writer);
         if (writer->error)
-            return STATUS_OK; // a full disk, for example: file_commit reports it
+            return STATUS_OK; // for example, the disk is full: file_commit reports it
     }
     return STATUS_OK;
 }
@@ -132,7 +132,7 @@ static enum status write_rank_file(const char *path, struct writing *writing, in
         status = write_span(writing, &writer, hash, chunk, &span);
     file->bytes = writer.bytes;
     file->checksum = XXH3_64bits_digest(hash);
-    writing->is_disk = status == STATUS_OK; // or the values cannot be read, or are not finite
+    writing->is_disk = status == STATUS_OK; // otherwise the values cannot be read, or are not finite
     if (status == STATUS_OK)
         status = file_commit(&writer);
     file_discard(&writer);
@@ -150,7 +150,7 @@ static enum status write_file_in(const char *folder, const char *name, const str
     return status;
 }
 
-// Reads the saved file back for its checksum: it is small.
+// Writes the tokenizer, and reads the small file back for its checksum.
 static enum status write_tokenizer(const char *path, const struct tokenizer *tokenizer,
                                    struct checkpoint_file *file) {
     TRY(tokenizer_save(tokenizer, path));
@@ -173,7 +173,7 @@ static enum status write_listed(const char *folder, char *name, struct text *tex
     return status;
 }
 
-// What tokenizer_load reads beside the tokenizer.
+// Writes the other files that tokenizer_load reads.
 static enum status write_beside(const char *folder, const struct tokenizer *tokenizer,
                                 struct checkpoint_file *files, int *n_files) {
     const char *chat_template = tokenizer_chat_template(tokenizer);
@@ -217,7 +217,7 @@ static enum status finish_folder(struct writing *writing) {
     return status;
 }
 
-// Gives the finished folder its name. A checkpoint that has the name is first renamed.
+// Renames the finished folder to its final name. An existing checkpoint of that name is renamed first.
 static enum status publish(struct writing *writing) {
     const char *final = writing->final, *replaced = writing->replaced;
     bool exists = file_exists(final);
@@ -267,7 +267,7 @@ static void writing_free(struct writing *writing) {
 }
 
 static enum status make_folder(struct writing *writing) {
-    // Not the folders above it: a run whose folder was removed must not make it again.
+    // Do not create the parents: if a run's folder was removed, it must not come back.
     if (mkdir(writing->folder, 0777) != 0 && errno != EEXIST)
         return FAIL(STATUS_FAILED, "cannot create the folder %s: %s", writing->folder, strerror(errno));
     TRY(file_remove_tree(writing->temporary));
@@ -296,7 +296,7 @@ struct written {
     uint64_t bytes, checksum;
 };
 
-// Rank 0 checks that the folder it is about to publish holds the rank's file with the size that the rank
+// Checks that the folder that rank 0 is about to publish has the rank's file, with the size that the rank
 // reported.
 static enum status check_written(struct writing *writing, int rank, const struct written *written) {
     const struct checkpoint_contents *contents = writing->contents;
@@ -325,7 +325,7 @@ static enum status check_written(struct writing *writing, int rank, const struct
     return status;
 }
 
-// Brings the size and checksum of every rank's file to rank 0, for the manifest.
+// Gathers the size and checksum of every rank's file on rank 0, for the manifest.
 static enum status gather_files(struct writing *writing) {
     struct comm *comm = writing->contents->comm;
     const struct checkpoint_file *own = &writing->files[comm->rank];
@@ -341,8 +341,8 @@ static enum status gather_files(struct writing *writing) {
     return comm_agree(comm, status);
 }
 
-// Does a step of the writing again if the disk fails it: some failures are over in a moment, and the run
-// would end for them.
+// Runs one step of the writing, and tries it once more if the disk fails: some failures are brief, and the
+// run would end because of them.
 static enum status attempt(struct writing *writing, enum status (*act)(struct writing *writing)) {
     const struct timespec nap = {.tv_nsec = 500000000};
     writing->is_disk = true;
@@ -378,7 +378,7 @@ enum status checkpoint_write(const char *checkpoints_folder, const struct checkp
     writing_init(&writing, checkpoints_folder, contents);
     enum status status = write_together(&writing);
     if (status != STATUS_OK && comm->rank == 0 && file_remove_tree(writing.temporary) != STATUS_OK)
-        log_warning("%s, of the checkpoint that failed, could not be removed", writing.temporary);
+        log_warning("%s, left by the failed checkpoint, could not be removed", writing.temporary);
     writing_free(&writing);
     return status;
 }

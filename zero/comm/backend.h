@@ -12,7 +12,7 @@
 
 struct comm; // zero/comm/comm.h
 
-#define COMM_MESSAGE_BYTES STATUS_MESSAGE_BYTES // a failure's message, as ranks send it
+#define COMM_MESSAGE_BYTES STATUS_MESSAGE_BYTES // the longest failure message that ranks exchange
 
 // One bulk collective: the arguments of comm_reduce_scatter, comm_all_gather or comm_exchange.
 struct comm_call {
@@ -20,56 +20,57 @@ struct comm_call {
     enum comm_operation operation;
     const struct comm_transfer *transfer;
     const void *in;  // fp32 for a reduce-scatter, else `type`
-    void *out;       // as `in`
-    enum dtype type; // of what is sent
+    void *out;       // same dtype as `in`
+    enum dtype type; // dtype of the elements sent
     bool accumulate;
 };
 
-// The result of an agreement: the worst status, the lowest rank that has it, and how many ranks have it. Each
-// rank starts with its own status, its own number and 1.
+// The result of an agreement: the worst status, the lowest rank that has it, and how many ranks have it. As
+// input, each rank passes its own status, its own rank number and a count of 1.
 struct comm_verdict {
     int32_t status, rank, count;
 };
 
-// Functions block until this rank's work is done. The backend adds what it sends to comm->traffic.bytes.
-// Unless noted, they are called only with several ranks.
+// The functions block until this rank's work is done. The backend adds the bytes that it sends to
+// comm->traffic.bytes. Unless noted, a function is called only with several ranks.
 struct comm_backend {
     const char *name;
-    // Allocates and frees what bulk collectives need on comm->device. detach also follows a failed attach.
-    // NULL: there is nothing to do. Called with one rank too.
+    // Allocates and frees what bulk collectives need on comm->device. detach is also called after a failed
+    // attach. NULL: nothing to allocate. Called with one rank too.
     enum status (*attach)(struct comm *comm);
     void (*detach)(struct comm *comm);
     // A bulk collective, on comm->stream.
     enum status (*bulk)(struct comm *comm, const struct comm_call *call);
-    // Control collectives, of any number of bytes, 0 included. Each synchronizes all ranks, so that ranks in
-    // different collectives notice it.
+    // Control collectives. `bytes` may be any number, including 0. Each one synchronizes all ranks, so ranks
+    // that are in different collectives notice it.
     enum status (*gather)(struct comm *comm, const struct comm_id *id, const void *mine, size_t bytes,
                           void *all);
     enum status (*broadcast)(struct comm *comm, const struct comm_id *id, void *data, size_t bytes, int root);
     enum status (*agree)(struct comm *comm, const struct comm_id *id, struct comm_verdict *verdict);
     // Reports a failure to all ranks, without waiting for them.
     void (*abort)(struct comm *comm, enum status status, const char *message);
-    // Ends communication. Every rank that still can calls it, with the status that it exits with. Called with
-    // one rank too.
+    // Ends communication. Every rank that is still able to calls it, with the status that it exits with.
+    // Called with one rank too.
     void (*close)(struct comm *comm, enum status status);
 };
 
-// Bulk collectives as work on streams, beside a backend that does everything else. Called with several ranks
-// only, and between attach and detach only where attach set comm->device_data.
+// Bulk collectives as work on streams. A backend above still does everything else. Called with several ranks
+// only; bulk, wait and watch only where attach has set comm->device_data, and before detach.
 struct comm_device_backend {
     const char *name;
-    // Decides with all ranks, which call it together, whether they use it. Sets comm->device_data if they do;
-    // STATUS_OK also if they do not.
+    // All ranks call it together and decide whether they use this backend. Sets comm->device_data if they do.
+    // Returns STATUS_OK in both cases.
     enum status (*attach)(struct comm *comm);
     void (*detach)(struct comm *comm); // no-op without comm->device_data
-    // Issues a collective to comm->stream, behind the work of `stream`. Adds to comm->traffic.
+    // Issues a collective to comm->stream, after the work already issued to `stream`. Adds to comm->traffic.
     enum status (*bulk)(struct comm *comm, struct stream *stream, const struct comm_call *call,
                         comm_work *work);
     enum status (*gather)(struct comm *comm, struct stream *stream, const struct comm_id *id,
                           const void *mine, size_t bytes, void *all);
-    // `stream` waits; NULL: the host does.
+    // Makes `stream` wait for the collective. With stream NULL, the host waits.
     enum status (*wait)(struct comm *comm, struct stream *stream, comm_work work);
-    // Looks for errors and for collectives that do not end. The watchdog calls it, with comm->watch_lock.
+    // Looks for errors and for collectives that do not end. Called by the watchdog, which holds
+    // comm->watch_lock.
     void (*watch)(struct comm *comm);
 };
 

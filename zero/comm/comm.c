@@ -1,5 +1,5 @@
-// What all backends have in common: numbering and counting collectives, the queue of bulk ones and waiting
-// for them, sums of a few values, and agreeing on failures. What differs is in zero/comm/backend.h.
+// The part that all backends share: it numbers and counts collectives, queues bulk collectives and waits for
+// them, sums a few values, and agrees on failures. zero/comm/backend.h is what backends implement.
 #include "zero/comm/comm.h"
 
 #include <assert.h>
@@ -16,7 +16,7 @@
 #include "zero/comm/backend.h"
 #include "zero/comm/sum_tree.h"
 
-#define SUM_VALUES 4096 // of comm_sum, gathered at a time
+#define SUM_VALUES 4096 // values that comm_sum gathers at a time
 
 const char *comm_operation_name(enum comm_operation operation) {
     static const char *const names[N_COMM_OPERATIONS] = {"reduce_scatter", "all_gather", "exchange",
@@ -53,12 +53,12 @@ void comm_abort(struct comm *comm, enum status status) {
 
 // ---- the queue of bulk collectives
 //
-// With overlap, a thread runs them in the order of submission while the caller computes. A caller that has to
-// wait runs those that the thread has not begun itself, which saves a wake-up.
+// With overlap, a thread runs the bulk collectives in order of submission while the caller computes. A caller
+// that has to wait runs those that the thread has not begun, which saves waking the thread.
 //
-// One lock guards the queue. It is released while a collective runs; `running` keeps a second thread from
-// starting the next one meanwhile, so that collectives never overlap or change their order. After the first
-// failure the remaining collectives are dropped, and every wait returns that failure.
+// One lock guards the queue. It is released while a collective runs. Meanwhile `running` keeps the other
+// thread from starting the next one, so collectives never overlap or change their order. After the first
+// failure, the remaining collectives are dropped, and every wait returns that failure.
 
 #define QUEUE_LENGTH 128
 
@@ -68,16 +68,16 @@ struct comm_queue {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct comm_call calls[QUEUE_LENGTH];
-    struct event issued[QUEUE_LENGTH]; // the end of the caller's work when each was submitted
+    struct event issued[QUEUE_LENGTH]; // per entry: marks the end of the caller's work at submission
     uint64_t n_submitted, n_done;
-    enum status status; // of the first that failed; those after it are dropped
+    enum status status; // the first failure; later collectives are dropped
     bool running;       // a collective is running, on whichever thread
     bool stopping;      // the thread is to end once the queue is empty
 };
 
-// Runs one collective on the calling thread, once the event `issued` has happened, and counts it. A failure
-// is reported to the other ranks at once: they may be waiting for this rank before it waits for the result.
-//   seconds   [out] how long it took
+// Runs one collective on the calling thread, after the event `issued`, and counts it. A failure is reported
+// to the other ranks at once: they may be waiting for this rank before this rank waits for the result.
+//   seconds   [out] how long the collective took
 static enum status run_call(struct comm *comm, const struct comm_call *call, struct event *issued,
                             double *seconds) {
     double began = clock_monotonic_s();
@@ -94,8 +94,8 @@ static enum status run_call(struct comm *comm, const struct comm_call *call, str
     return status;
 }
 
-// Runs the oldest entry that has not begun. Called and left with the lock held, and only while no other
-// thread runs one.
+// Runs the oldest entry that has not begun. The caller holds the lock, before and after; no other thread may
+// be running an entry.
 static void run_next(struct comm *comm, bool eager) {
     struct comm_queue *queue = comm->queue;
     struct comm_call call = queue->calls[queue->n_done % QUEUE_LENGTH];
@@ -140,7 +140,7 @@ static void queue_free(struct comm_queue *queue) {
     free(queue);
 }
 
-// Starts the thread: comm->queue. comm->device must be attached.
+// Starts the thread and creates comm->queue. comm->device must be attached.
 static enum status queue_new(struct comm *comm) {
     struct comm_queue *queue = allocate(1, sizeof *queue);
     pthread_mutex_init(&queue->lock, NULL);
@@ -158,7 +158,7 @@ static enum status queue_new(struct comm *comm) {
     return status;
 }
 
-// Runs what is queued, ends the thread and frees the queue. No-op without one.
+// Runs the queued collectives, ends the thread and frees the queue. No-op without a queue.
 static void queue_delete(struct comm *comm) {
     struct comm_queue *queue = comm->queue;
     if (!queue)
@@ -192,7 +192,7 @@ static enum status queue_submit(struct comm *comm, struct stream *stream, const 
     return status;
 }
 
-// Waits for the collective of this handle and those before it; COMM_WORK_ALL: for all submitted so far.
+// Waits for the collective with this handle and all before it. COMM_WORK_ALL: for all submitted so far.
 static enum status queue_wait(struct comm *comm, comm_work handle) {
     struct comm_queue *queue = comm->queue;
     pthread_mutex_lock(&queue->lock);
@@ -236,7 +236,7 @@ static enum status run_alone(struct stream *stream, const struct comm_call *call
     return STATUS_OK;
 }
 
-// A failure is reported at once: other ranks may be waiting for this one.
+// Reports a failure at once: other ranks may be waiting for this one.
 static enum status end_device_call(struct comm *comm, enum status status) {
     if (status != STATUS_OK)
         comm_abort(comm, status);
@@ -301,7 +301,7 @@ enum status comm_exchange(struct comm *comm, struct stream *stream, const struct
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) {
     if (comm->device_data)
         return end_device_call(comm, comm->device_backend->wait(comm, stream, work));
-    // A collective that is done has finished on the device too.
+    // On the communication thread, a collective that is done has also finished on the device.
     return comm->queue && work ? queue_wait(comm, work) : STATUS_OK;
 }
 
@@ -321,12 +321,12 @@ enum status comm_gather_device(struct comm *comm, struct stream *stream, const v
 
 // ---- collectives on host memory
 
-// Waits for the bulk collectives issued so far, where a thread of the host runs them.
+// Waits for the bulk collectives issued so far, if a host thread runs them.
 static enum status settle(struct comm *comm) {
     return comm->device_data ? STATUS_OK : comm_wait(comm, NULL, COMM_WORK_ALL);
 }
 
-// With several ranks. The caller has waited for the bulk collectives, or has no need to.
+// Requires several ranks. The caller has waited for the bulk collectives, or does not need to.
 static struct comm_id begin_host_call(struct comm *comm, enum comm_collective collective,
                                       enum comm_operation operation) {
     comm->traffic.calls[operation]++;
@@ -398,7 +398,7 @@ enum status comm_barrier(struct comm *comm) {
     return gather(comm, COLLECTIVE_BARRIER, &nothing, 0, &nothing);
 }
 
-// Every rank takes over the message of rank `from`, and names that rank unless all failed the same way.
+// Every rank takes over the message of rank `from`. The message names that rank if name_it.
 static enum status broadcast_message(struct comm *comm, enum status status, int from, bool name_it) {
     char message[COMM_MESSAGE_BYTES] = {0};
     if (comm->rank == from)
@@ -486,8 +486,8 @@ enum status comm_close(struct comm *comm, enum status status) {
     if (failing)
         comm_abort(comm, status);
     comm_detach(comm);
-    // The last agreement: it reports a failure that occurred this late to every rank, and after a failure
-    // that all ranks know of, it makes them wait for the slowest.
+    // The last agreement. It reports a late failure to every rank. After a failure that all ranks know, it
+    // makes them wait for the slowest.
     if (agrees) {
         struct comm_verdict worst = {STATUS_OK, comm->rank, 1};
         const struct comm_id id = begin_host_call(comm, COLLECTIVE_CLOSE, COMM_CONTROL);

@@ -1,9 +1,9 @@
 // Communication between ranks: the collectives that the ZeRO stages need.
 //
-//   bulk              reduce-scatter, all-gather and exchange of device memory; may run while the caller
-//   computes on host memory    sums, gather, broadcast, barrier and agreement; they wait
+//   bulk              reduce-scatter, all-gather and exchange of device memory; may overlap with compute
+//   on host memory    sums, gather, broadcast, barrier and agreement; they block
 //
-// Backends: one rank alone (comm.c) or ranks started by mpirun (zero/comm/mpi/mpi.h). A new one
+// Backends: one rank alone (comm.c), or ranks started by mpirun (zero/comm/mpi/mpi.h). A new backend
 // implements zero/comm/backend.h and is chosen in zero/comm/open.c.
 //
 // Order. Every rank issues the same collectives in the same order. Messages carry the collective's name and
@@ -34,31 +34,31 @@
 
 const char *comm_operation_name(enum comm_operation operation); // "reduce_scatter", ...
 
-// What one rank sends in one step, as the modules that send it plan it (zero/engine.h).
+// What one rank sends in one step, as planned by the modules that send it (zero/engine.h).
 struct comm_volume {
     uint64_t bytes[N_COMM_OPERATIONS], calls[N_COMM_OPERATIONS];
 };
-// Sums over reduce-scatter, all-gather and exchange. Broadcasts and control messages are left out.
+// The bytes of reduce-scatter, all-gather and exchange together. Excludes broadcasts and control messages.
 uint64_t comm_volume_bytes(const struct comm_volume *volume);
 uint64_t comm_volume_calls(const struct comm_volume *volume);
 
-// Totals of this rank since it was opened.
+// Totals of this rank since the communicator was opened.
 struct comm_traffic {
     uint64_t bytes[N_COMM_OPERATIONS]; // payload sent to other ranks
     uint64_t calls[N_COMM_OPERATIONS]; // collectives; 0 with one rank
     double busy_s;                     // spent in bulk collectives
-    double waited_s;                   // of busy_s, the time during which the caller waited
-    double host_s; // spent in collectives on host memory, while the caller waited; without the bulk ones
+    double waited_s;                   // part of busy_s during which the caller waited
+    double host_s; // spent in collectives on host memory, without waiting for bulk collectives
 };
 
-// How bulk collectives of GPUs travel.
+// The path of bulk collectives between GPUs.
 enum comm_path {
-    COMM_PATH_AUTO, // by NCCL where all ranks can, else through the host
-    COMM_PATH_NCCL, // by NCCL, or comm_attach fails
+    COMM_PATH_AUTO, // NCCL if all ranks can use it, else the host
+    COMM_PATH_NCCL, // NCCL; comm_attach fails without it
     COMM_PATH_HOST,
 };
 
-// How failures of other ranks are noticed (zero/comm/comm.c, zero/comm/mpi/failure.c).
+// How failures of other ranks are detected (zero/comm/comm.c, zero/comm/mpi/failure.c).
 struct comm_failures {
     atomic_llong hang_ms;   // how long to wait for a rank that shows no progress; 0: without limit
     atomic_uint known;      // status_serial() of the failure that every rank knows of; 0: none
@@ -67,50 +67,50 @@ struct comm_failures {
 
 struct profile;
 struct rank_state;
-// A communicator. Callers read what comes before `backend`, and traffic, and set profile; the rest is for
-// this folder.
+// A communicator. Callers may read the members before `backend` and `traffic`, and may set `profile`. All
+// other members are private to this folder.
 struct comm {
     int rank, world;
     int local_rank, local_world; // among the ranks on this machine
-    int processors;              // CPUs of this rank: its part of those that the ranks of the machine may use
+    int processors;              // CPUs of this rank: its share of local_processors
     int local_processors;        // CPUs of all ranks of the machine
-    char place[80];              // "on HOST: ", before this rank's messages; "" where all ranks are on one
+    char place[80]; // "on HOST: ", printed before this rank's messages; "" if all ranks are on one machine
     const struct comm_backend *backend;
     struct rank_state *state; // what this rank shows to the others; NULL with one rank
     struct comm_failures failures;
-    struct comm_traffic traffic; // read it after comm_wait of all
-    struct device *device;       // from comm_attach
+    struct comm_traffic traffic; // read it after comm_wait(COMM_WORK_ALL)
+    struct device *device;       // set by comm_attach
     struct stream stream;        // on that device: runs sums and copies
-    struct event issued;         // the end of the caller's work, for a bulk collective that runs immediately
-    struct comm_queue *queue;    // of bulk collectives; NULL: each runs when it is issued
-    void *data;                  // the backend's
-    // Bulk collectives as stream work; NULL: not wanted. It is used where device_data is set.
+    struct event issued;      // marks the end of the caller's work, for a bulk collective that runs at once
+    struct comm_queue *queue; // queued bulk collectives; NULL: each runs when it is issued
+    void *data;               // private to the backend
+    // Bulk collectives as stream work, used where device_data is set. NULL: not wanted.
     const struct comm_device_backend *device_backend;
     void *device_data;
-    pthread_mutex_t watch_lock; // held while the watchdog uses device_data, and while that is changed
-    bool for_gpu;               // comm_options, as rank 0 has them
+    pthread_mutex_t watch_lock; // held while the watchdog uses device_data, and while device_data changes
+    bool for_gpu;               // rank 0's comm_options.for_gpu
     enum comm_path path;
-    char path_text[512]; // how GPUs exchange, and why, in words for the log; from comm_attach; "": no GPUs
+    char path_text[512]; // for the log: how GPUs exchange data, and why; set by comm_attach; "" without GPUs
     struct profile *profile; // records the time spent here; NULL: none
-    bool eager;              // the caller waits for the bulk collective that is running: spin, then sleep
+    bool eager;              // the caller waits for the running bulk collective: spin before sleeping
 };
 
 // ---- opening and closing
 
-// All ranks use those of rank 0.
+// Options of a communicator. All ranks use those of rank 0.
 struct comm_options {
-    const char *build;     // names the program that runs; compared between ranks. NULL: not known
-    bool shared_memory;    // ranks on one machine exchange through shared memory; false: through MPI messages
+    const char *build;     // identifies the build; compared between ranks. NULL: not known
+    bool shared_memory;    // exchange through shared memory on one machine; false: MPI messages
     double hang_timeout_s; // 0: none
-    bool for_gpu;          // bulk collectives are of GPU memory: larger chunks
+    bool for_gpu;          // bulk collectives move GPU memory: larger chunks
     enum comm_path path;
 };
-// Opens a communicator: of all ranks where an MPI launcher started this process, else of one rank.
-// STATUS_INVALID: two ranks run different builds, which rank 0 has printed; nothing is logged after it.
-// STATUS_UNSUPPORTED when the launcher's number of processes is not that of the ranks: it belongs to another
-// MPI than the one that the program was built with, or to none.
+// Opens a communicator of all ranks, if an MPI launcher started this process, else of one rank.
+// STATUS_INVALID: two ranks run different builds. Rank 0 has printed the error; the caller logs nothing more.
+// STATUS_UNSUPPORTED: the launcher started another number of processes than MPI has ranks. It then belongs to
+// another MPI than the program was built with, or to none.
 enum status comm_open(const struct comm_options *options, struct comm **out) MUST_CHECK;
-// One rank alone, for tests and for commands that need no others.
+// Opens a communicator of one rank, for tests and single-rank commands.
 struct comm *comm_open_self(void);
 // Sets the device whose memory bulk collectives read and write, and on which sums run. Call it again to
 // change the device, which must stay open until comm_detach or comm_close. All ranks call it together.
@@ -119,31 +119,31 @@ struct comm *comm_open_self(void);
 // Errors: STATUS_UNSUPPORTED where comm_options.path is COMM_PATH_NCCL and NCCL cannot be used.
 enum status comm_attach(struct comm *comm, struct device *device, bool overlap) MUST_CHECK;
 void comm_detach(struct comm *comm);
-// The last call of every rank. Returns the status to exit with: `status`, or the failure of another rank.
-// A failure that the other ranks do not know of is sent to them. With several ranks the failure is printed
-// here, once, and nothing is logged after it.
+// Ends communication; the last call of every rank. Returns the status to exit with: `status`, or the failure
+// of another rank. Sends a failure that the other ranks do not know to them. With several ranks it prints the
+// failure once; nothing is logged after it.
 enum status comm_close(struct comm *comm, enum status status);
 // Raises the hang timeout to twice `seconds`, the length of a normal step. May be called from any thread.
 void comm_expect_seconds(struct comm *comm, double seconds);
-// Shows the other ranks that this one is working between two collectives. Cheap; may be called from any
-// thread.
+// Shows the other ranks that this rank is working between two collectives. Cheap; callable from any thread.
 void comm_progress(struct comm *comm);
-// Bytes of host memory that each rank needs for its links to the others:
+// Bytes of host memory that each rank needs for its links to the others.
 //   world    number of ranks
 //   linked   ranks reached through shared memory, this one included: local_world, or 1 without
-//            comm.shared_memory. The others are reached by messages
+//            comm.shared_memory; the others are reached by messages
 //   for_gpu  as comm_options.for_gpu
 size_t comm_memory_bytes(int world, int linked, bool for_gpu);
-// Bytes that each rank needs for sums, in the memory of its device (`place`). by_nccl: where comm_on_device.
+// Bytes that each rank needs for sums, in its device's memory (`place`).
+//   by_nccl   true where comm_on_device
 size_t comm_sums_bytes(int world, enum region_place place, bool for_gpu, bool by_nccl);
 
 // ---- bulk collectives
 //
-// Arguments of all:
-//   stream     work issued to it before the call is done before `in` is read; after comm_wait, work issued to
+// Arguments of all bulk collectives:
+//   stream     the collective reads `in` after the work already issued to it; after comm_wait, work issued to
 //              it sees the results
 //   transfer   the same on every rank
-//   work       [out] handle for comm_wait. Until then the caller leaves `in`, `out` and `transfer` alone
+//   work       [out] handle for comm_wait. Until then the caller must not change `in`, `out` or `transfer`
 // With one rank nothing is sent: the collective is work on `stream`.
 
 // Reduce-scatter. The owner of each span receives in out[span.out ..] the sum of every rank's in[span.in ..].
@@ -160,23 +160,23 @@ enum status comm_reduce_scatter(struct comm *comm, struct stream *stream,
 // The owner's `in` and `out` may be the same memory.
 enum status comm_all_gather(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                             const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
-// Exchange. Each span goes from its owner's in[span.in ..] to out[span.out ..] of the rank span.to, and to no
-// other rank; on one rank it is copied.
+// Exchange. Each span goes from its owner's in[span.in ..] to out[span.out ..] of rank span.to only. With one
+// rank it is copied.
 //   type   of the elements
 // `in` and `out` must not overlap.
 enum status comm_exchange(struct comm *comm, struct stream *stream, const struct comm_transfer *transfer,
                           const void *in, void *out, enum dtype type, comm_work *work) MUST_CHECK;
-// Waits for one bulk collective, and for those issued before it. Returns the first failure.
-//   stream   where comm_on_device, it waits and the host does not; elsewhere the host waits. NULL: the host
-//            waits in any case
+// Waits for one bulk collective and all issued before it. Returns the first failure.
+//   stream   where comm_on_device, this stream waits instead of the host; elsewhere the host waits. NULL: the
+//            host waits
 //   work     COMM_WORK_ALL: waits for all
 enum status comm_wait(struct comm *comm, struct stream *stream, comm_work work) MUST_CHECK;
 
-// True where bulk collectives are work on streams and never wait on the host: on a device that the ranks
-// reach without it, and with one rank. The same on all ranks from comm_attach to comm_detach.
+// True if bulk collectives are work on streams and never wait on the host: with NCCL, and with one rank. The
+// same on all ranks from comm_attach to comm_detach.
 bool comm_on_device(const struct comm *comm);
-// all (world * bytes) receives every rank's `mine`, in rank order, as work on `stream`. Both are in the
-// device's memory. For small values, and only if comm_on_device.
+// Gathers every rank's `mine` into all (world * bytes), in rank order, as work on `stream`. Both are device
+// memory. For small values, and only if comm_on_device.
 enum status comm_gather_device(struct comm *comm, struct stream *stream, const void *mine, size_t bytes,
                                void *all) MUST_CHECK;
 
@@ -184,30 +184,31 @@ enum status comm_gather_device(struct comm *comm, struct stream *stream, const v
 //
 // All but comm_agree first wait for the bulk collectives issued before them, unless comm_on_device.
 
-// values[i] = sum over ranks, added along the tree. Every rank gathers all contributions, some thousand
+// values[i] = sum over ranks, added along the tree. Every rank gathers all contributions, a few thousand
 // values at a time.
 enum status comm_sum(struct comm *comm, double *values, size_t n) MUST_CHECK;
 // all (world * bytes) receives every rank's `mine`, in rank order. For small values: each rank holds `all`.
 enum status comm_gather(struct comm *comm, const void *mine, size_t bytes, void *all) MUST_CHECK;
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root) MUST_CHECK;
 enum status comm_barrier(struct comm *comm) MUST_CHECK;
-// Returns the worst status of all ranks, with the message of the lowest rank that has it; the message names
-// that rank unless all ranks have the status. STATUS_STOPPED counts: one rank that is asked to stop stops
-// all. A caller that can go on after a failure clears it (status_clear); later failures are then reported as
-// usual.
+// Returns the worst status of all ranks, with the message of the lowest rank that has it. The message names
+// that rank unless all ranks have the status. STATUS_STOPPED counts: one rank that is asked to stop stops all
+// ranks. A caller that continues after a failure clears it (status_clear); later failures are then reported
+// as usual.
 enum status comm_agree(struct comm *comm, enum status status) MUST_CHECK;
 
 // ---- failures that every rank knows of
 //
-// A rank reports a failure of its own to the others once (comm_abort); one that all ranks agreed on, or that
+// A rank reports its own failure to the others once (comm_abort). A failure that all ranks agreed on, or that
 // came from another rank, is not reported again.
 
 // Reports a failure of this rank to all others, without waiting for them: their collectives return `status`.
 void comm_abort(struct comm *comm, enum status status);
 // Marks the failure recorded in base/status.h as known to every rank.
 void comm_note_known_failure(struct comm *comm);
-// True while that failure is the recorded one and no collective was issued since. A caller that handled it
-// has cleared it, and one that goes on (to save the run's progress) can fail again: that is a new failure.
+// True if the failure recorded in base/status.h is known to every rank and no collective was issued since. A
+// caller that clears the failure and continues (to save the run's progress) can fail again: that is a new
+// one.
 bool comm_is_known_failure(struct comm *comm);
 
 #endif

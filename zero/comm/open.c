@@ -1,11 +1,12 @@
-// Chooses the backend: the only file that knows all of them.
+// Chooses the backend. This is the only file that knows all backends.
 #include <stdlib.h>
 
 #include "zero/comm/comm.h"
 #include "zero/comm/mpi/mpi.h"
 #include "zero/comm/nccl/nccl.h"
 
-// Set for the processes that they start by Open MPI, by MPICH and its derivatives, by Slurm and by PMIx.
+// Environment variables that Open MPI, MPICH and its derivatives, Slurm and PMIx set for the processes that
+// they start.
 static bool started_by_launcher(void) {
     static const char *const signs[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK", "PMIX_RANK"};
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
@@ -14,13 +15,13 @@ static bool started_by_launcher(void) {
     return false;
 }
 
-// Processes that a launcher started and that MPI does not connect would each train the whole run. Batch
-// scripts and shells of interactive jobs inherit some of these variables, but not SLURM_STEP_NUM_TASKS of
-// other steps; SLURM_NTASKS, which they all have, says nothing.
+// Processes that a launcher starts but MPI does not connect would each train the whole run. Batch scripts and
+// shells of interactive jobs inherit some of these variables. SLURM_STEP_NUM_TASKS describes the own step
+// only; SLURM_NTASKS is set in all of them and shows nothing.
 static enum status check_launcher(const struct comm *comm) {
     static const struct {
         const char *name;
-        bool is_of_mpi; // it counts the ranks of any world
+        bool is_of_mpi; // counts the ranks of any MPI world
     } sizes[] = {{"OMPI_COMM_WORLD_SIZE", true},
                  {"PMI_SIZE", true},
                  {"SLURM_STEP_NUM_TASKS", false},

@@ -1,6 +1,6 @@
-// What one rank shows of itself to the others, so that they can tell a rank that computes from one that
-// hangs, and two ranks in different collectives from two that wait for a third. Ranks on one machine read it
-// in shared memory; others receive it as a report.
+// The state that one rank shows to the others. It lets them tell a rank that computes from one that hangs,
+// and two ranks in different collectives from two that wait for a third. Ranks on one machine read it in
+// shared memory; others receive it as a report.
 //
 // Collectives are numbered from 0 in the order in which a rank issues them. Every rank must issue the same
 // ones in the same order, so equal numbers mean the same collective.
@@ -31,20 +31,20 @@ struct comm_id {
     enum comm_collective collective;
 };
 
-// Bulk and control collectives use separate links, and a GPU runs its own, so a rank may wait in one of each
-// at the same time.
+// Bulk and control collectives use separate links, and a GPU runs its own collectives. So a rank may wait in
+// one collective of each channel at the same time.
 enum comm_channel { CHANNEL_BULK, CHANNEL_CONTROL, CHANNEL_DEVICE, N_CHANNELS };
 
 #define STATE_HISTORY 128 // how many of the last collectives are known by name
 
 // Times are milliseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 struct rank_state {
-    atomic_llong heartbeat_ms; // the watchdog's last look: the process runs
-    atomic_llong progress_ms;  // the last sign of work: a collective issued, a wait ended, a unit computed
-    atomic_ullong n_issued;    // collectives
+    atomic_llong heartbeat_ms; // when the watchdog last ran: the process is alive
+    atomic_llong progress_ms;  // the last sign of work: collective issued, wait ended, unit computed
+    atomic_ullong n_issued;    // collectives issued
     atomic_uchar collectives[STATE_HISTORY]; // the name of collective n, at n % STATE_HISTORY
     struct {
-        atomic_int peer; // 1 + the rank that this one waits for; 0: not waiting
+        atomic_int peer; // 1 + the rank that this rank waits for; 0: not waiting
         atomic_ullong call;
         atomic_llong since_ms;
     } waits[N_CHANNELS];
@@ -56,7 +56,7 @@ struct rank_report {
     uint64_t n_issued;
     uint8_t collectives[STATE_HISTORY];
     struct {
-        int32_t peer; // the rank that this one waits for, -1: not waiting
+        int32_t peer; // the rank that this rank waits for; -1: not waiting
         uint64_t call;
         int64_t age_ms;
     } waits[N_CHANNELS];
@@ -64,10 +64,10 @@ struct rank_report {
 
 int64_t rank_state_now_ms(void);
 void rank_state_init(struct rank_state *state);
-// Records that the next collective is issued, which is a sign of progress, and returns its number.
+// Records that the next collective is issued, which counts as progress. Returns its number.
 uint64_t rank_state_issue(struct rank_state *state, enum comm_collective collective);
 void rank_state_progress(struct rank_state *state);
-// The rank waits for `peer` in collective `call`.
+// Records that this rank waits for `peer` in collective `call`.
 void rank_state_wait_begin(struct rank_state *state, enum comm_channel channel, int peer, uint64_t call);
 void rank_state_wait_end(struct rank_state *state, enum comm_channel channel);
 void rank_state_report(const struct rank_state *state, struct rank_report *out);
@@ -78,7 +78,7 @@ static inline bool report_is_waiting(const struct rank_report *report) {
             return true;
     return false;
 }
-// The name of collective `number`. False when the rank has not issued it, or issued it more than
+// Finds the name of collective `number`. False if the rank has not issued it, or issued it more than
 // STATE_HISTORY collectives ago.
 bool report_collective(const struct rank_report *report, uint64_t number, enum comm_collective *out);
 

@@ -1,6 +1,5 @@
-// See zero/comm/ring.h. A wait spins briefly where every rank has a processor of its own, then sleeps on a
-// futex. On a machine with fewer cores than ranks, a rank that spins takes the core of the rank that it waits
-// for.
+// See zero/comm/ring.h. A wait spins briefly if every rank has a processor of its own, then sleeps on a
+// futex. With fewer cores than ranks, a spinning rank would take the core from the rank that it waits for.
 #include "zero/comm/ring.h"
 
 #include <linux/futex.h>
@@ -12,10 +11,10 @@
 #include "base/processors.h"
 
 #define LARGEST_CHUNK  ((size_t)256 << 10) // fits a core's L2 cache
-#define LARGEST_OF_GPU ((size_t)2 << 20)   // 80 us at 25 GB/s, beside which a synchronization is short
+#define LARGEST_OF_GPU ((size_t)2 << 20)   // 80 us at 25 GB/s; a synchronization is short in comparison
 #define SMALLEST_CHUNK ((size_t)16 << 10)
 #define ALL_CHUNKS     ((size_t)64 << 20) // bound: one chunk from each other rank
-#define NAP_NS         10000000           // the longest sleep, after which the caller checks for failures
+#define NAP_NS         10000000           // the longest sleep; then the caller checks for failures
 
 size_t link_chunk_bytes(int world, bool for_gpu) {
     const size_t largest = for_gpu ? LARGEST_OF_GPU : LARGEST_CHUNK;
@@ -55,7 +54,7 @@ struct ring *mailbox_control_ring(struct mailbox *mailbox, int linked, int sende
 }
 
 void mailbox_init(struct mailbox *mailbox, int linked, size_t chunk_bytes) {
-    memset(mailbox, 0, mailbox_bytes(linked, chunk_bytes)); // which also touches every page
+    memset(mailbox, 0, mailbox_bytes(linked, chunk_bytes)); // also touches every page
     rank_state_init(&mailbox->state);
 }
 
@@ -81,7 +80,7 @@ const struct link_header *ring_pull_place(struct ring *ring, size_t chunk_bytes)
     return chunk_place(ring, atomic_load_explicit(&ring->consumed, memory_order_relaxed), chunk_bytes);
 }
 
-// A futex compares the ring's own count, so no wake-up is lost between the look and the sleep.
+// A futex compares the ring's own count, so no wake-up is lost between the poll and the sleep.
 static void sleep_while(atomic_uint *word, unsigned value) {
     const struct timespec most = {.tv_nsec = NAP_NS};
     syscall(SYS_futex, word, FUTEX_WAIT, value, &most, NULL, 0);

@@ -1,6 +1,6 @@
 // Links through shared memory: rings that carry chunks of bytes from one rank to another, in order. Each rank
-// has a mailbox with one ring per sender, so a chunk is copied once, into the receiver's memory, and summed
-// there. Knows nothing of MPI or of collectives.
+// has a mailbox with one ring per sender. A chunk is copied once, into the receiver's memory, and summed
+// there. This file knows nothing of MPI or of collectives.
 #ifndef ZERO_ZERO_COMM_RING_H
 #define ZERO_ZERO_COMM_RING_H
 
@@ -15,30 +15,30 @@
 #define LINK_DEPTH     2 // chunks per direction: one being filled, one being read
 #define LINK_ALIGNMENT 64
 #define LINK_PAGE      65536 // the largest page of any supported system
-#define LINK_SPINS     1000  // some tens of microseconds: as long as a wake-up takes
+#define LINK_SPINS     1000  // some tens of microseconds: the latency of a wake-up
 
-// Precedes each chunk, in rings and in messages: its collective, and the bytes of its payload.
+// Precedes each chunk, in rings and in messages. Identifies its collective and gives its payload bytes.
 struct link_header {
     uint64_t call;
     uint32_t collective, bytes;
 };
 #define LINK_HEADER LINK_ALIGNMENT // bytes reserved for it
 
-// One sender, one receiver. The chunks in the ring are those produced and not yet consumed.
+// A ring with one sender and one receiver. It contains the chunks produced and not yet consumed.
 struct ring {
     _Alignas(LINK_ALIGNMENT) atomic_uint produced;
     _Alignas(LINK_ALIGNMENT) atomic_uint consumed;
-    _Alignas(LINK_ALIGNMENT) char chunks[]; // LINK_DEPTH of them, each behind its header
+    _Alignas(LINK_ALIGNMENT) char chunks[]; // (LINK_DEPTH) each after its header
 };
 
-// The memory that a rank shares with the others on its machine. The rings of its senders follow: those of
-// bulk collectives first, then those of control collectives.
+// The memory that a rank shares with the others on its machine. The rings of its senders follow: first those
+// for bulk collectives, then those for control collectives.
 struct mailbox {
     struct rank_state state;
 };
 
-// Payload bytes of a chunk. Bulk: smaller with many ranks, which bounds the memory of all links; larger for
-// memory of GPUs, where each chunk costs a synchronization.
+// Payload bytes of a chunk. Bulk chunks are smaller with many ranks, which bounds the memory of all links.
+// They are larger for GPU memory, where each chunk costs a synchronization.
 size_t link_chunk_bytes(int world, bool for_gpu);
 #define LINK_CONTROL_BYTES ((size_t)4096 - LINK_HEADER)
 
@@ -49,7 +49,7 @@ size_t link_chunk_bytes(int world, bool for_gpu);
 //   sender        the sender's index among the other ranks of the machine, 0 to linked - 2
 
 size_t mailbox_bytes(int linked, size_t chunk_bytes);
-// In whole pages, which the mailbox has to itself: memory is page-locked by the page.
+// Bytes of a mailbox in whole pages, which it shares with nothing else: memory is page-locked by the page.
 size_t mailbox_pages_bytes(int linked, size_t chunk_bytes);
 size_t link_pages_bytes(size_t bytes); // rounds up to whole pages
 struct ring *mailbox_ring(struct mailbox *mailbox, int sender, size_t chunk_bytes);
@@ -67,7 +67,7 @@ struct link_header *ring_push_place(struct ring *ring, size_t chunk_bytes);
 const struct link_header *ring_pull_place(struct ring *ring, size_t chunk_bytes);
 void ring_pushed(struct ring *ring);
 void ring_pulled(struct ring *ring);
-// Looks `spins` times, then sleeps until the other side moves, 10 ms at most. May return early: look again.
+// Polls `spins` times, then sleeps until the other side moves, 10 ms at most. May return early: poll again.
 void ring_wait_to_push(struct ring *ring, int spins);
 void ring_wait_to_pull(struct ring *ring, int spins);
 

@@ -1,12 +1,12 @@
 // The order of sums over ranks: a fixed binary tree over rank numbers, ((0 + 1) + (2 + 3)) + ..., for any
-// number of ranks. The left subtree of n ranks has the largest power of two below n. So the ranks of a
-// machine are a subtree where each machine has the same power of two of them, and summing within machines
-// first gives the same bits. Rounding errors grow with the logarithm of the number of ranks (Higham, Accuracy
-// and Stability of Numerical Algorithms, 4.2).
+// number of ranks. The left subtree of n ranks has the largest power of two below n. If every machine has the
+// same power of two of ranks, those of a machine form a subtree, so summing within machines first gives the
+// same bits. Rounding errors grow with the logarithm of the number of ranks (Higham, Accuracy and Stability
+// of Numerical Algorithms, 4.2).
 #ifndef ZERO_ZERO_COMM_SUM_TREE_H
 #define ZERO_ZERO_COMM_SUM_TREE_H
 
-// The number of ranks in the left subtree of n >= 2.
+// Returns the number of ranks in the left subtree, for n >= 2.
 static inline int sum_tree_left(int n) {
     int left = 1;
     while (2 * left < n)
@@ -14,7 +14,7 @@ static inline int sum_tree_left(int n) {
     return left;
 }
 
-// The most partial sums that are kept at a time while n ranks are added: floor(log2 n).
+// Returns how many partial sums are kept at most while n ranks are added: floor(log2 n).
 static inline int sum_tree_depth(int n) {
     int depth = 0;
     while (n > 1) {
@@ -24,7 +24,7 @@ static inline int sum_tree_depth(int n) {
     return depth;
 }
 
-// The sum of n values, one of each rank. Overwrites them.
+// Returns the sum of n values, one from each rank. Overwrites the values.
 static inline double sum_tree(double *values, int n) {
     for (int step = 1; step < n; step *= 2)
         for (int i = 0; i + step < n; i += 2 * step)

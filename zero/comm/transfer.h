@@ -1,5 +1,5 @@
-// What a bulk collective moves: a transfer is a list of spans, each owned by one rank. Plain
-// arithmetic on the host: no memory of a device, no messages.
+// What a bulk collective moves: a transfer is a list of spans, each owned by one rank. Only host arithmetic:
+// no device memory, no messages.
 #ifndef ZERO_ZERO_COMM_TRANSFER_H
 #define ZERO_ZERO_COMM_TRANSFER_H
 
@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 
-// The kinds of traffic that are counted separately.
+// The kinds of communication that are counted separately.
 enum comm_operation {
     COMM_REDUCE_SCATTER,
     COMM_ALL_GATHER,
@@ -19,13 +19,13 @@ enum comm_operation {
 };
 // Work handle of a bulk collective, for comm_wait. 0: it is done.
 typedef uint64_t comm_work;
-#define COMM_WORK_ALL UINT64_MAX // for comm_wait: all that were issued
+#define COMM_WORK_ALL UINT64_MAX // for comm_wait: all collectives issued so far
 
-// Consecutive elements that one rank owns. Offsets are in elements from the collective's `in` and `out`; the
-// collective's contract says which ranks read and write them.
+// Consecutive elements that one rank owns. Offsets are in elements, from the collective's `in` and `out`.
+// Each collective's contract says which ranks read and write them.
 struct comm_span {
     int owner;
-    int to;   // comm_exchange only: the rank that receives them; may be the owner
+    int to;   // comm_exchange only: the receiving rank; may be the owner
     int next; // index of the owner's next span in the same transfer, -1 for none; set by comm_spans_link
     size_t in, out, elements;
 };
@@ -39,9 +39,9 @@ struct comm_transfer {
 // Sets `next` of each span, so that a collective visits every span once, however many ranks there are.
 void comm_spans_link(struct comm_span *spans, int n_spans);
 
-// For each owner:
-//   first   (world) [out] index of its first span, -1 for none
-//   owned   (world) [out] its elements in the transfer; NULL: not wanted
+// Finds each owner's elements in a transfer.
+//   first   (world) [out] index of the owner's first span, -1 for none
+//   owned   (world) [out] number of its elements; NULL: not wanted
 void comm_transfer_owners(const struct comm_transfer *transfer, int world, int *first, size_t *owned);
 
 // A position in the spans of one owner.
@@ -50,8 +50,8 @@ struct comm_cursor {
     int span;    // index; -1 after the last one
     size_t done; // elements of that span already visited
 };
-// Advances by at most `most` elements, within one span, and returns them (.next is -1). 0 elements at the
-// end.
+// Advances by at most `most` elements within one span, and returns those elements (with .next = -1). Returns
+// 0 elements at the end.
 struct comm_span comm_transfer_next(struct comm_cursor *cursor, size_t most);
 
 // A position in the spans that one rank sends to another in an exchange. Begin with {transfer, from, to}.

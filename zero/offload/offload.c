@@ -1,5 +1,5 @@
-// A unit's copies are issued on a stream while the next unit is computed. The host waits for a unit only when
-// it is about to use it.
+// A unit's copies are issued on a stream while the next unit is computed. The host waits for a unit only just
+// before it uses it.
 #include "zero/offload/offload.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 // ---- planning and binding
 
-// The elements of this rank's largest unit shard.
+// Returns the number of elements in this rank's largest unit shard.
 static size_t largest_unit_shard(const struct stage *stage) {
     size_t largest = 0;
     for (int unit = 0; unit < stage->params->n_units; unit++) {
@@ -20,8 +20,8 @@ static size_t largest_unit_shard(const struct stage *stage) {
     return largest;
 }
 
-// Parameters need a buffer on the host only between rounding and copy. With fp32 the master weights are
-// copied; with offload_param the placement stores the rounded ones.
+// Parameters need a host buffer only between rounding and copy. With fp32 the master weights are copied
+// directly; with offload_param the placement stores the rounded parameters.
 static bool has_upload_buffers(const struct offload *offload) {
     return offload_is_on(offload) && offload->stage->type != DTYPE_F32 &&
            !offload->stage->options.offload_param;
@@ -103,7 +103,7 @@ void offload_free(struct offload *offload) {
 
 // ---- gradients
 
-// The address on the device of a span's reduced gradients, from which they are copied.
+// Returns the device address of a span's reduced gradients, the source of the copy.
 static float *reduced_gradients_at(const struct offload *offload, const struct stage_span *span) {
     if (!offload_uses_staging(offload))
         return offload->to_host.source.data + stage_span_offset(span, offload->to_host.source.whole);
@@ -111,8 +111,8 @@ static float *reduced_gradients_at(const struct offload *offload, const struct s
            (span->shard_offset - stage_unit_shard(offload->stage, span->unit));
 }
 
-// The address to which they are copied until the update: on the host, or in the device's shard. NULL: they
-// stay where they are.
+// Returns where a span's gradients are kept until the update: on the host, or in the device's shard. NULL:
+// they are not copied.
 static float *stored_gradients_at(const struct offload *offload, const struct placement_span *placed) {
     if (placed->on_host)
         return offload->to_host.grads + placed->at;
@@ -123,7 +123,7 @@ static size_t span_bytes(const struct placement_span *placed) {
     return (placed->span.end - placed->span.begin) * sizeof(float);
 }
 
-// Issues the sums of squares and the copies of one unit on `to_host`.
+// Issues one unit's sums of squares and copies on `to_host`.
 static enum status send_unit(struct offload *offload, int unit) {
     struct gradient_offload *grads = &offload->to_host;
     const struct stage *stage = offload->stage;
@@ -141,7 +141,7 @@ static enum status send_unit(struct offload *offload, int unit) {
     return event_record(&grads->copied[unit], &grads->stream);
 }
 
-// Sends the units whose reduction was issued by the previous offload_reduced.
+// Sends the units whose reductions the previous offload_reduced reported.
 static enum status send_pending(struct offload *offload) {
     struct gradient_offload *grads = &offload->to_host;
     int from = grads->pending_from, to = grads->pending_to;
@@ -161,8 +161,8 @@ static enum status load(struct offload *offload, int unit) {
     int slot = unit % OFFLOAD_BUFFERS;
     if (!offload_uses_staging(offload) || !offload->to_host.accumulating || unit < 0)
         return STATUS_OK;
-    // Wait for the unit that used the buffer before. The first two find it free, by the wait in
-    // offload_begin.
+    // Wait for the unit that used the buffer before. For the first two units offload_begin has waited
+    // already.
     if (unit + OFFLOAD_BUFFERS < offload->stage->params->n_units)
         TRY(event_wait(&offload->to_host.copied[unit + OFFLOAD_BUFFERS], &offload->to_device.stream));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
@@ -174,7 +174,7 @@ static enum status load(struct offload *offload, int unit) {
     return event_record(&offload->to_host.staging[slot].loaded, &offload->to_device.stream);
 }
 
-// Stage 0 updates every element on every rank, and has all sums only after the all-gather.
+// True in stage 0: every rank updates every element, and has all sums only after the all-gather.
 static bool sends_at_the_end(const struct offload *offload) {
     const struct stage *stage = offload->stage;
     return !stage_shards_optimizer(stage->config) &&
@@ -185,12 +185,11 @@ enum status offload_begin(struct offload *offload, bool last, bool accumulating)
     struct gradient_offload *grads = &offload->to_host;
     if (!offload_is_on(offload))
         return STATUS_OK;
-    TRY(send_pending(offload)); // units left over from the previous micro-batch
+    TRY(send_pending(offload)); // units left from the previous micro-batch
     grads->last = last;
     grads->accumulating = accumulating;
-    grads->pending_to = offload->stage->params->n_units; // no unit so far
-    // Unit 0 is copied last. From then on the sums to be loaded are complete and both staging buffers are
-    // free.
+    grads->pending_to = offload->stage->params->n_units; // no units yet
+    // Unit 0 is copied last. After it, the sums to be loaded are complete and both staging buffers are free.
     TRY(event_wait(&grads->copied[0], &offload->to_device.stream));
     return load(offload, offload->stage->params->n_units - 1);
 }
@@ -199,8 +198,8 @@ enum status offload_staging(struct offload *offload, struct stream *stream, int 
     struct gradient_offload *grads = &offload->to_host;
     int slot = unit % OFFLOAD_BUFFERS, n_units = offload->stage->params->n_units;
     *out = grads->staging[slot].data;
-    // Wait for the unit that used the buffer before, two units up: `loaded` comes after that. The first two
-    // units of a step find it free, by the wait in offload_finish.
+    // Wait for the unit that used the buffer before (two units up); `loaded` comes after that unit. For the
+    // first two units of a step offload_finish has waited already.
     if (grads->accumulating)
         return event_wait(&grads->staging[slot].loaded, stream);
     return unit + OFFLOAD_BUFFERS < n_units ? event_wait(&grads->copied[unit + OFFLOAD_BUFFERS], stream)

@@ -1,4 +1,4 @@
-// Spans are stored in the order of units, so that a unit's elements are contiguous in each place.
+// Spans are stored in unit order, so that a unit's elements are contiguous in each place.
 #include "zero/offload/placement.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 // ---- splitting spans
 
-// The host gets the first `ratio` of elements [begin, end). Returns the first element of the device.
+// Returns the first element of the device: the host gets the first `ratio` of elements [begin, end).
 static size_t host_end(size_t begin, size_t end, const struct stage_options *options) {
     if (!options->offload_optimizer)
         return begin;
@@ -39,9 +39,8 @@ static void add_span(struct placement *placement, const struct stage_span *span,
     placement->spans[placement->n_spans++] = placed;
 }
 
-// The end of the first part of `span`, from `begin` on, whose tensors all have the same moments, and are all
-// frozen or not.
-//   like   [out] both of that part
+// Returns where the tensors of `span`, from `begin` on, change in their number of moments or in being frozen.
+//   like   [out] the moments and frozen flag of the elements up to there
 static size_t alike_end(const struct placement *placement, const struct stage_span *span, size_t begin,
                         struct placement_span *like) {
     const struct optimizer_groups *groups = placement->groups;
@@ -55,7 +54,7 @@ static size_t alike_end(const struct placement *placement, const struct stage_sp
         like->n_moments = group->n_moments;
         like->is_frozen = group->is_frozen;
     }
-    if (like->n_moments < 0) // padding alone
+    if (like->n_moments < 0) // only padding
         like->n_moments = groups->n_moments;
     return span->end;
 }
@@ -74,7 +73,7 @@ static void list_spans(struct placement *placement) {
     const struct stage *stage = placement->stage;
     const struct params *params = stage->params;
     const size_t n_spans = (size_t)(stage_shards_optimizer(stage->config) ? stage->n_owned : params->n_units);
-    // A span is cut where a tensor begins, and in two for host and device.
+    // A span is cut where a tensor begins, and split in two for host and device.
     placement->spans = allocate(2 * (n_spans + (size_t)params->n_params), sizeof *placement->spans);
     placement->first_span = allocate((size_t)params->n_units + 1, sizeof *placement->first_span);
     for (int unit = 0; unit < params->n_units; unit++) {
@@ -106,7 +105,7 @@ static enum dtype array_type(const struct placement *placement, enum state_array
                                                   : DTYPE_F32;
 }
 
-// -1: of an array that is not of moments.
+// Returns the moment that an array stores, or -1 if it stores none.
 static int moment_of(enum state_array array) {
     return array == STATE_M || array == STATE_M_SCALES   ? 0
            : array == STATE_V || array == STATE_V_SCALES ? 1

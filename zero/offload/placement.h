@@ -1,21 +1,20 @@
-// The placement of optimizer states: which of the elements that this rank updates are updated by the device
-// and which, with offload_optimizer, by the host (ZeRO-Offload, arXiv 2101.06840). Master weights and moments
-// are stored where they are used. offload_optimizer.ratio is the fraction of each span that the host gets
-// (DeepSpeed's Twin-Flow).
+// The placement of optimizer states: whether the device or, with offload_optimizer, the host updates an
+// element (ZeRO-Offload, arXiv 2101.06840). Master weights and moments are stored where they are used.
+// offload_optimizer.ratio is the fraction of each span that the host gets (DeepSpeed's Twin-Flow).
 #ifndef ZERO_ZERO_OFFLOAD_PLACEMENT_H
 #define ZERO_ZERO_OFFLOAD_PLACEMENT_H
 
 #include "zero/optimizer/rules/optimizer_groups.h"
 #include "zero/partition/stage.h"
 
-// Elements that are all updated in one place. Begin and end are multiples of PARAM_ALIGNMENT.
+// Elements that are all updated in one place. `begin` and `end` are multiples of PARAM_ALIGNMENT.
 struct placement_span {
     struct stage_span span;
     bool on_host;
     bool is_frozen;      // its tensors are not updated
-    int n_moments;       // that its elements have
-    size_t at;           // offset of span.begin in the arrays of that place, in elements
-    size_t moment_at[2]; // in the arrays of m, and of v
+    int n_moments;       // number of moments that its elements have
+    size_t at;           // offset of span.begin in that place's arrays, in elements
+    size_t moment_at[2]; // the same in the arrays of m and v
 };
 
 // X(array, name in plans, kind of region)
@@ -34,7 +33,7 @@ enum state_array { STATE_ARRAYS(STATE_ENUM) N_STATE_ARRAYS };
 
 // The arrays of one place, the device or the host.
 struct placement_side {
-    size_t elements, with_moment[2]; // all; those that have m, and v
+    size_t elements, with_moment[2]; // all; those with m; those with v
     int regions[N_STATE_ARRAYS];     // -1: not stored
     void *arrays[N_STATE_ARRAYS];
 };
@@ -43,37 +42,37 @@ struct placement {
     const struct stage *stage;
     const struct optimizer_groups *groups;
     enum dtype moment_type; // of m and v
-    int n_kinds;            // checkpoint kinds in use: 1 master; 2 and m; 3 and v
-    bool has_average;       // and the average of the weights (train.ema)
+    int n_kinds;            // checkpoint kinds in use: 1: master; 2: also m; 3: also v
+    bool has_average;       // also the average of the weights (train.ema)
     struct placement_span *spans;
     int n_spans, *first_span; // (n_units + 1) spans of unit u: first_span[u] .. first_span[u + 1] - 1
     struct placement_side device, host;
 };
 
-// Plans the states of what the rank updates (in stage 0 everything, else what it owns) and adds their regions
-// to `table`. With fp32 the device's master weights are the parameters themselves and not stored here. Call
-// placement_free also after a failure.
+// Plans the states of the elements that the rank updates (all in stage 0, else those that it owns) and adds
+// their regions to `table`. With fp32, the device's master weights are the parameters themselves and take no
+// region. Call placement_free after a failure too.
 enum status placement_init(struct placement *placement, const struct stage *stage,
                            const struct optimizer_groups *groups, struct region_table *table) MUST_CHECK;
 void placement_bind(struct placement *placement, const struct region_table *table);
 void placement_free(struct placement *placement);
 
-// Elements [offset, offset + n) of a placement span, all of one group.
+// Elements [offset, offset + n) of a placement span, all in one optimizer group.
 struct group_span {
     size_t offset, n;
     int group;
 };
-// The group span after `last` (zeroed for the first), with n == 0 when there is none. Padding between tensors
-// may be included: it is zero and stays zero.
+// Returns the group span after `last` (zeroed for the first), with n == 0 at the end. It may include padding
+// between tensors, which is zero and stays zero.
 struct group_span placement_next_group_span(const struct placement *placement,
                                             const struct placement_span *placed,
                                             const struct group_span *last);
 
-// The address in an array of element `offset` of a placement span (for scales a multiple of MOMENT_BLOCK), or
-// NULL if the array is not stored.
+// Returns the address of element `offset` of a placement span in an array; NULL if the array is not stored.
+// For scales, `offset` must be a multiple of MOMENT_BLOCK.
 void *placement_array_at(const struct placement *placement, const struct placement_span *placed,
                          enum state_array array, size_t offset);
-// With offload_param: the parameters of this rank's shard.
+// With offload_param: returns the parameters of this rank's shard.
 void *placement_host_params(const struct placement *placement);
 
 #endif

@@ -434,7 +434,7 @@ static void test_the_best_is_kept(void **state) {
     assert_int_equal(checkpoint->step, 2);
     assert_non_null(strstr(checkpoint->path, "/step-00000002")); // also when the run moves the link
     checkpoint_close(checkpoint);
-    EXPECT_FAILURE(STATUS_FAILED, open_step(3), "was removed while it was read");
+    EXPECT_FAILURE(STATUS_FAILED, open_step(3), "its run pruned the checkpoint while it was being read");
     checkpoint_name_best(folder, 4);
     assert_int_equal(checkpoint_find_best(folder), 4);
     checkpoint_name_best(folder, 3); // pruned

@@ -304,7 +304,7 @@ static void test_values_that_are_not_finite(void **state) {
         }
         expect_failure(STATUS_FAILED,
                        FACTS("rank", name, cases[i].name, "(unit 1, h.0.", "not finite as", cases[i].type,
-                             "no checkpoint of step 9", "the last good one is that of step 6"));
+                             "no checkpoint of step 9", "the last good checkpoint is step 6"));
         expect_only_step_6();
     }
 }

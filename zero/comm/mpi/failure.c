@@ -16,26 +16,26 @@
 #include "base/text.h"
 #include "zero/comm/mpi/mpi_internal.h"
 
-// What becomes of a run that a dead or hanging rank ends.
+// Message: what a dead or hanging rank means for the run.
 #define KEPT "Checkpoints are unaffected: the same command resumes from the last one, if there is one"
 
-#define WATCH_NS    20000000 // between two looks
-#define PATIENCE_MS 5000     // from a failure anywhere to the end of every process
+#define WATCH_NS    20000000 // between two polls of the watchdog
+#define PATIENCE_MS 5000     // from the first failure of any rank to the end of every process
 #define COMPARE_MS  1000     // a wait of this length makes the watchdog compare the two ranks' collectives
 #define ALIVE_MS    5000     // a live process answers, or shows a heartbeat, within this time
-#define MOST_LOOKS  16       // processes checked per look; each check reads a file of /proc
-#define GAP_MS      5000     // no look for this long: this process was suspended, and perhaps others too
-#define NOTE_CALLS  10       // of MPI, each of which may advance a message by one stage
-#define STAGGER_MS  1000     // between two ranks that notice the same
-#define TURN_MS     1000     // between two ranks that could print a failure
-#define MOMENT_MS   200      // in which rank 0 prints what ranks on two machines find at the same time
+#define MOST_LOOKS  16       // processes checked per poll; each check reads a file in /proc
+#define GAP_MS      5000 // without a poll for this long, this process was suspended, and perhaps others too
+#define NOTE_CALLS  10   // calls of MPI, each of which may advance a message by one stage
+#define STAGGER_MS  1000 // between two ranks that notice the same failure
+#define TURN_MS     1000 // between the turns of two ranks to print a failure
+#define MOMENT_MS   200  // time for rank 0 to print what ranks on two machines find at once
 
-// What the watchdog thread knows of another rank that is reached by messages. Times are rank_state_now_ms.
+// What the watchdog knows about another rank that is reached by messages. Times are rank_state_now_ms.
 struct watched {
     struct rank_report report;     // the last one received
     int64_t asked_ms, answered_ms; // 0: never
-    MPI_Request request;           // of the last question or answer sent, and
-    struct rank_report answer;     // what it sends
+    MPI_Request request;           // of the last question or answer sent
+    struct rank_report answer;     // the report in that message
 };
 
 struct watchdog {
@@ -43,16 +43,16 @@ struct watchdog {
     atomic_bool stop;
     struct watched *ranks;    // (world)
     int64_t inquiry_ms;       // when all ranks were asked for a report; 0: no inquiry is open
-    int64_t patient_until_ms; // no inquiry before: an earlier one found the ranks at work
+    int64_t patient_until_ms; // no new inquiry before: an earlier one found the ranks at work
     int64_t failed_ms;        // when a failure was first seen; 0: none
-    int64_t last_look_ms;     // when the thread last looked at everything; 0: never
-    int next_process;         // the rank whose process is looked for next
-    double disk_named_s;      // when the wait for the disk that was named last began
+    int64_t last_look_ms;     // when the thread last polled everything; 0: never
+    int next_process;         // the rank whose process is checked next
+    double disk_named_s;      // start of the disk wait that was last reported
 };
 
 // ---- notes
 
-// The memory is kept until the process ends, as a rank that is gone receives nothing.
+// Sends without waiting. The memory is kept until the process ends: a dead rank never receives the message.
 static void send_to_all(struct comm *comm, const void *data, size_t bytes) {
     struct mpi_data *mpi = mpi_of(comm);
     MPI_Request request;
@@ -64,7 +64,7 @@ static void send_to_all(struct comm *comm, const void *data, size_t bytes) {
     pthread_mutex_unlock(&mpi->mpi_lock);
 }
 
-// Keeps a failure if it is the first that this rank knows of, and returns whether it is.
+// Records a failure if it is the first that this rank knows. Returns whether it is.
 static bool keep_note(struct mpi_data *mpi, const struct failure_note *note) {
     int none = 0;
     if (!atomic_compare_exchange_strong(&mpi->failed, &none, 1))
@@ -77,7 +77,7 @@ static bool keep_note(struct mpi_data *mpi, const struct failure_note *note) {
 static void receive_notes(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     for (int found = 1; found;) {
-        struct failure_note note = {.status = STATUS_OK}; // it stays so where nothing is in the message
+        struct failure_note note = {.status = STATUS_OK}; // stays so if the message is empty
         MPI_Status from;
         pthread_mutex_lock(&mpi->mpi_lock);
         MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILURE, mpi->everyone, &found, &from);
@@ -92,8 +92,8 @@ static void receive_notes(struct comm *comm) {
     }
 }
 
-// A note of another rank counts instead, where one is here already: what this rank finds may follow from that
-// failure. The machine has delivered the note, and MPI hands it over after a few calls.
+// Leaves a note of a failure, unless a note from another rank has arrived: this failure may follow from that
+// one. A note that the machine has delivered may need a few MPI calls until MPI hands it over.
 static void leave_note(struct comm *comm, int rank, enum status status, bool gone, const char *message) {
     struct mpi_data *mpi = mpi_of(comm);
     struct failure_note note = {.from = comm->rank, .rank = rank, .status = (int)status, .gone = gone};
@@ -132,7 +132,7 @@ int64_t mpi_stagger_ms(int rank) {
 
 // ---- printing
 
-// True for a process id that does not exist, and for an unreaped zombie.
+// True for a process id that does not exist, or that is an unreaped zombie.
 static bool is_dead(int process) {
     char path[64], state = 0;
     if (kill(process, 0) != 0 && errno == ESRCH)
@@ -150,8 +150,8 @@ static bool is_here(const struct comm *comm, int rank) {
     return rank == comm->rank || mpi_of(comm)->peers[rank].process > 0;
 }
 
-// When this rank prints a failure that no other has printed, counted from when it knew of it: at once as the
-// lowest living rank of the machine where it was found, and a second later for each rank before it.
+// When this rank prints a failure that no other rank has printed, in ms after it learned of the failure. The
+// lowest living rank of the machine where it was found prints at once; each later rank waits one second more.
 static int64_t turn_ms(const struct comm *comm) {
     const struct mpi_data *mpi = mpi_of(comm);
     const struct failure_note *failure = &mpi->failure;
@@ -210,7 +210,7 @@ static void send_state(struct comm *comm, int rank, int tag) {
     struct watched *other = &mpi->watchdog->ranks[rank];
     int done = 0;
     pthread_mutex_lock(&mpi->mpi_lock);
-    // If the last message was not received yet, it serves as well as another one.
+    // If the last message has not been received yet, it serves the same purpose as a new one.
     MPI_Test(&other->request, &done, MPI_STATUS_IGNORE);
     if (done) {
         rank_state_report(comm->state, &other->answer);
@@ -219,7 +219,7 @@ static void send_state(struct comm *comm, int rank, int tag) {
     pthread_mutex_unlock(&mpi->mpi_lock);
 }
 
-// Receives a question or an answer, if there is one: returns its rank, or -1.
+// Receives a question or an answer if one has arrived. Returns its sender's rank, or -1.
 static int receive_state(struct comm *comm, int tag) {
     struct mpi_data *mpi = mpi_of(comm);
     struct rank_report report;
@@ -271,8 +271,8 @@ static bool report_since(struct comm *comm, int rank, int64_t since_ms, struct r
 
 // ---- ranks in different collectives
 
-// Reports a failure when this rank waits for one that has issued another collective under the same number: it
-// would wait forever.
+// Reports a failure if this rank waits for one that has issued another collective under the same number. The
+// wait would never end.
 static void compare_calls(struct comm *comm, enum comm_channel channel, const struct rank_report *own) {
     struct mpi_data *mpi = mpi_of(comm);
     int peer = own->waits[channel].peer;
@@ -295,7 +295,7 @@ static void compare_calls(struct comm *comm, enum comm_channel channel, const st
 
 // ---- hanging ranks
 
-// Why a rank keeps the others waiting; NULL: it does not.
+// Describes why a rank keeps the others waiting; NULL if it does not.
 static const char *describe_hang(const struct rank_report *report, bool answers, int64_t limit_ms) {
     if (!answers)
         return "does not respond (its process is suspended, or its machine is down)";
@@ -304,7 +304,7 @@ static const char *describe_hang(const struct rank_report *report, bool answers,
     return NULL;
 }
 
-// Evaluates the reports of all ranks and names those that the others wait for. If there are none, either some
+// Evaluates the reports of all ranks and names those that the others wait for. If it finds none, either some
 // rank is working, and nothing is wrong, or all ranks wait for each other.
 static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const struct rank_report *own,
                              int64_t limit_ms) {
@@ -318,7 +318,7 @@ static void conclude_inquiry(struct comm *comm, enum comm_channel channel, const
         struct rank_report report;
         bool answers = rank == comm->rank || report_since(comm, rank, watchdog->inquiry_ms, &report);
         const char *what = rank == comm->rank ? NULL : describe_hang(&report, answers, limit_ms);
-        // A rank that waits shows no progress either, so this is true only for one that works.
+        // A waiting rank shows no progress either, so this is true only for a working rank.
         at_work = at_work || (rank != comm->rank && answers && report.progress_age_ms <= limit_ms);
         if (!what)
             continue;
@@ -380,9 +380,9 @@ static void look_at_own_waits(struct comm *comm) {
 
 // ---- a slow disk
 
-// A rank that waits for its disk does not hang, whatever its age of progress: ending the run would not make
-// the disk answer. Once it takes as long as a hang, the rank names what it waits for. Not by the log, whose
-// file may be on that disk.
+// A rank that waits for its disk is not hanging, however long ago its last progress was: ending the run would
+// not make the disk answer. Once the wait is as long as a hang, the rank prints what it waits for. It does
+// not use the log, whose file may be on that disk.
 static void watch_disk(struct comm *comm) {
     struct watchdog *watchdog = mpi_of(comm)->watchdog;
     const double limit_s = (double)atomic_load(&comm->failures.hang_ms) / 1e3;
@@ -417,12 +417,13 @@ static void *work(void *argument) {
     const struct timespec nap = {.tv_nsec = WATCH_NS};
     for (;;) {
         nanosleep(&nap, NULL);
-        // Checked after the nap, which may have been a long suspension: another rank may have ended since.
+        // Checked after the nap, which may have been a long suspension: another rank may have ended
+        // meanwhile.
         if (atomic_load(&watchdog->stop))
             return NULL;
         int64_t now = rank_state_now_ms();
         atomic_store(&comm->state->heartbeat_ms, now);
-        if (now - watchdog->last_look_ms > GAP_MS) // what looks old may only have been suspended
+        if (now - watchdog->last_look_ms > GAP_MS) // old reports may only mean a suspension
             watchdog->patient_until_ms = now + atomic_load(&comm->failures.hang_ms);
         watchdog->last_look_ms = now;
         watch_disk(comm);
@@ -459,7 +460,7 @@ void mpi_watchdog_stop(struct comm *comm) {
         int done = 0;
         MPI_Test(&watchdog->ranks[rank].request, &done, MPI_STATUS_IGNORE);
         if (!done)
-            return; // questions that are never received are kept until the process ends
+            return; // keep unreceived questions until the process ends
     }
     free(watchdog->ranks);
     free(watchdog);

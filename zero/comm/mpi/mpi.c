@@ -18,16 +18,16 @@
 #include "zero/comm/mpi/peer.h"
 #include "zero/comm/nccl/nccl.h"
 
-#define PATIENCE_MS       5000 // how long ranks wait for each other to end: after success at least, else at most
-#define LINGER_NS         200000000 // before leaving because of a dead rank, so that all see which one died first
-#define NAP_NS            20000000 // of the thread that keeps the deadline
-#define IDENTIFICATION_MS 30000    // MPI has just started all ranks together
-#define MOST_NAP_MS       1000     // that a nap counts for: it lasts longer where the process is suspended
+#define PATIENCE_MS       5000      // limit on waiting for other ranks to end: a minimum after success
+#define LINGER_NS         200000000 // before leaving a dead rank: lets all see which rank died first
+#define NAP_NS            20000000  // polling interval of the deadline thread
+#define IDENTIFICATION_MS 30000     // MPI has just started all ranks together
+#define MOST_NAP_MS       1000      // counted per nap at most: a nap lasts longer if the process is suspended
 
 // ---- memory of the device for sums
 //
-// Where the device has memory of its own, other ranks' contributions are copied there. The links' memory is
-// page-locked then, so that copies to and from them use DMA.
+// If the device has memory of its own, other ranks' contributions are copied there. The links' memory is then
+// page-locked, so that copies to and from it use DMA.
 
 static enum status pin(struct comm *comm, void *memory, size_t bytes) {
     struct staging *staging = &mpi_of(comm)->staging;
@@ -83,9 +83,9 @@ static void mpi_detach(struct comm *comm) {
 
 // ---- bulk collectives
 //
-// In each round a rank first sends every other rank its next chunk, then receives theirs. No deadlock,
-// whatever the spans' sizes: a push waits only until the receiver has read the chunk of LINK_DEPTH rounds
-// before, and a pull only for pushes of the same round, so waits cannot form a cycle.
+// In each round a rank first sends every other rank its next chunk, then receives theirs. This cannot
+// deadlock, whatever the spans' sizes. A push waits only until the receiver has read the chunk of LINK_DEPTH
+// rounds before, and a pull only for pushes of the same round, so waits cannot form a cycle.
 
 static enum status synchronize(struct comm *comm) {
     return comm->device->synchronize(&comm->stream);
@@ -95,11 +95,11 @@ static enum status copy(struct comm *comm, void *to, const void *from, size_t by
     return comm->device->copy(&comm->stream, to, from, bytes);
 }
 
-// Sends the next n elements of an owner to a rank.
+// Sends an owner's next n elements to a rank.
 static enum status push_chunk(const struct comm_chunks *chunks, int rank, int owner, size_t n) {
     struct comm *comm = chunks->comm;
     const struct comm_call *call = chunks->call;
-    // A device rounds into memory of its own.
+    // A GPU rounds into its own memory, so the result is staged there.
     const bool staged = call->operation == COMM_REDUCE_SCATTER && call->type != DTYPE_F32 &&
                         comm->device->place != REGION_HOST;
     void *place, *rounded = mpi_of(comm)->staging.memory;
@@ -111,7 +111,7 @@ static enum status push_chunk(const struct comm_chunks *chunks, int rank, int ow
     return peer_push_end(comm, rank, &call->id, n * chunks->size, call->operation);
 }
 
-// Receives the other ranks' chunks of this rank, and adds them to its own.
+// Receives the other ranks' chunks for this rank, and adds them to its own chunk.
 static enum status sum_chunks(const struct comm_chunks *chunks, size_t n) {
     struct comm *comm = chunks->comm;
     const struct mpi_data *mpi = mpi_of(comm);
@@ -123,7 +123,7 @@ static enum status sum_chunks(const struct comm_chunks *chunks, size_t n) {
         TRY(peer_pull_begin(comm, rank, &chunks->call->id, n * chunks->size, &x[rank]));
         if (comm->device->place == REGION_HOST)
             continue;
-        next += mpi->chunk_bytes; // the first is for the rounded ones
+        next += mpi->chunk_bytes; // the first place is for this rank's rounded chunk
         TRY(copy(comm, next, x[rank], n * chunks->size));
         x[rank] = next;
     }
@@ -189,7 +189,7 @@ static enum status all_gather(const struct comm_chunks *chunks) {
     return STATUS_OK;
 }
 
-// Sends the next chunk of a route; nothing at its end.
+// Sends the next chunk of a route; no-op at its end.
 static enum status push_route(const struct comm_chunks *chunks, struct comm_route *route) {
     struct comm *comm = chunks->comm;
     struct comm_span span = comm_route_next(route, chunks->chunk);
@@ -216,7 +216,7 @@ static enum status pull_route(const struct comm_chunks *chunks, struct comm_rout
     return peer_pull_end(comm, route->from);
 }
 
-// The most chunks that any rank sends to another.
+// Returns the largest number of chunks that any rank sends to another.
 static size_t count_rounds(const struct comm_chunks *chunks) {
     const int world = chunks->comm->world;
     size_t most = 0;
@@ -264,13 +264,13 @@ static enum status mpi_bulk(struct comm *comm, const struct comm_call *call) {
 
 // ---- control collectives
 //
-// They move small values of host memory along a binomial tree over rank numbers, with its root at rank 0. The
-// children of rank r are r + 1, r + 2, r + 4, ..., for powers of two below r's lowest set bit, so the ranks
+// They move small values in host memory along a binomial tree over rank numbers, rooted at rank 0. The
+// children of rank r are r + 1, r + 2, r + 4, ..., for powers of two below r's lowest set bit. So the ranks
 // of a subtree are consecutive.
 //
-// Each collective goes up the tree and down again: no rank leaves before all have arrived, and two ranks in
-// different collectives exchange a message and notice it. Links are separate from those of bulk collectives,
-// so a control collective never waits behind one.
+// Each collective goes up the tree and down again. No rank leaves before all have arrived, and two ranks in
+// different collectives exchange a message and notice it. Bulk collectives have their own links, so a control
+// collective never waits behind one.
 
 static enum status push(struct comm *comm, int rank, const struct comm_id *id, const char *data,
                         size_t bytes) {
@@ -279,7 +279,7 @@ static enum status push(struct comm *comm, int rank, const struct comm_id *id, c
     struct peer_wait wait = {comm, CHANNEL_CONTROL, rank, id, false};
     size_t done = 0, n;
     TRY(mpi_check_failure(comm)); // a rank that failed sends no more
-    do {                          // 0 bytes are one message too
+    do {                          // 0 bytes still take one message
         n = bytes - done < LINK_CONTROL_BYTES ? bytes - done : LINK_CONTROL_BYTES;
         if (!ring) {
             char *slot;
@@ -338,7 +338,7 @@ static enum status push_counted(struct comm *comm, int rank, const struct comm_i
     return push(comm, rank, id, data, bytes);
 }
 
-// Ranks in the subtree of `rank`: itself and those that follow it.
+// Returns the number of ranks in the subtree of `rank`: itself and those that follow it.
 static int subtree_size(const struct comm *comm, int rank) {
     int all = comm->world - rank, own = rank == 0 ? all : rank & -rank;
     return own < all ? own : all;
@@ -373,8 +373,8 @@ static enum status mpi_gather(struct comm *comm, const struct comm_id *id, const
     return STATUS_OK;
 }
 
-// Up from the root to rank 0, then down to all ranks that are not on that path. The others send empty
-// messages.
+// Sends the data up from `root` to rank 0, then down to all ranks that are not on that path. The other
+// messages are empty.
 static enum status mpi_broadcast(struct comm *comm, const struct comm_id *id, void *data, size_t bytes,
                                  int root) {
     bool on_path = is_in_subtree(comm, comm->rank, root);
@@ -420,23 +420,23 @@ static void data_free(struct comm *comm) {
         free(mpi->mailbox);
     free(mpi->peers);
     pthread_mutex_destroy(&mpi->mpi_lock);
-    if (!mpi_has_failed(comm)) // else notes may still be being sent from this memory
+    if (!mpi_has_failed(comm)) // else notes may still be in flight from this memory
         free(mpi);
 }
 
-// A limit on the time until MPI has closed. Its closing calls wait for all ranks, and one of them may be
-// suspended by then; the watchdog, which notices that during a run, has ended before.
+// A time limit for closing MPI. Its closing calls wait for all ranks, and a rank may be suspended by then.
+// The watchdog detects that during a run, but has already ended.
 struct deadline {
     pthread_t thread;
     bool running;
     atomic_bool met;
     int64_t ms;
-    int64_t turn_ms;               // after `ms`: for a rank whose turn comes first to end the others
-    int exit_code;                 // of the process, if the deadline is not met
-    char message[FAILURE_MESSAGE]; // printed before; "": nothing is
+    int64_t turn_ms;               // added to `ms`: gives ranks with an earlier turn time to end the others
+    int exit_code;                 // exit code of the process if the deadline passes
+    char message[FAILURE_MESSAGE]; // printed if the deadline passes; "": nothing is printed
 };
 
-// False: the deadline was met.
+// False if the deadline was met.
 static bool wait_ms(struct deadline *deadline, int64_t ms) {
     const struct timespec nap = {.tv_nsec = NAP_NS};
     for (int64_t waited = 0; waited < ms && !atomic_load(&deadline->met);) {
@@ -452,7 +452,7 @@ static void *end_at_deadline(void *argument) {
     struct deadline *deadline = argument;
     if (!wait_ms(deadline, deadline->ms))
         return NULL;
-    signal(SIGTERM, SIG_DFL); // by which mpirun ends the others once a rank has ended
+    signal(SIGTERM, SIG_DFL); // mpirun sends SIGTERM to the others once a rank has ended
     if (!wait_ms(deadline, deadline->turn_ms))
         return NULL;
     if (deadline->message[0] != 0) {
@@ -462,10 +462,10 @@ static void *end_at_deadline(void *argument) {
     _exit(deadline->exit_code);
 }
 
-// For the closing calls of MPI, which wait for all ranks. After a failure they may take PATIENCE_MS; then
-// this rank ends silently, as the failure has been printed. After success they may take as long as a rank may
-// show no progress during a run. Once a rank has ended because of that, mpirun wakes the others, and ends
-// them a second later: their turns are further apart.
+// Sets the deadline for the closing calls of MPI, which wait for all ranks. After a failure it is
+// PATIENCE_MS, and this rank then ends silently, as the failure was printed. After success it is the hang
+// timeout. Once a rank has ended at its deadline, mpirun signals the others, and kills them a second later:
+// turns are further apart.
 static void deadline_begin(struct deadline *deadline, const struct comm *comm, enum status status) {
     const int64_t hang_ms = atomic_load(&comm->failures.hang_ms);
     const bool failing = status_exit_code(status) != 0;
@@ -473,7 +473,7 @@ static void deadline_begin(struct deadline *deadline, const struct comm *comm, e
         (struct deadline){.ms = PATIENCE_MS, .exit_code = status_exit_code(failing ? status : STATUS_FAILED)};
     if (!failing) {
         if (hang_ms == 0)
-            return; // without limit
+            return; // no limit
         deadline->ms = hang_ms > PATIENCE_MS ? hang_ms : PATIENCE_MS;
         deadline->turn_ms = 2 * mpi_stagger_ms(comm->rank);
         snprintf(deadline->message, sizeof deadline->message,
@@ -492,12 +492,12 @@ static void deadline_end(struct deadline *deadline) {
     pthread_join(deadline->thread, NULL);
 }
 
-// All ranks end together, unless one is dead: MPI_Finalize would wait for it forever.
+// All ranks end together, unless one is dead: MPI_Finalize would wait for a dead rank forever.
 static void mpi_close(struct comm *comm, enum status status) {
     struct mpi_data *mpi = mpi_of(comm);
     bool failing = status_exit_code(status) != 0;
     struct deadline deadline;
-    // Printed before any rank exits: when the first one does, mpirun kills the others.
+    // Print before any rank exits: when the first one does, mpirun kills the others.
     if (mpi_has_failed(comm))
         mpi_wait_until_printed(comm);
     else if (failing)
@@ -523,15 +523,15 @@ static void mpi_close(struct comm *comm, enum status status) {
 }
 
 // ---- opening: finds the ranks that share a machine, and places their mailboxes in a window of shared memory
-// if they are to use it
+// if they use shared memory
 
-// The first message of every rank. Ranks of any two versions must understand it, so its form never changes:
-// texts with NULs behind them.
+// The first message of every rank. Ranks of any two versions must understand it, so its format never changes:
+// NUL-terminated texts.
 struct identification {
     char build[192], host[64];
 };
 
-// Earlier versions do not send one, and wait in another collective.
+// Gathers every rank's identification. Earlier versions do not send one, and wait in another collective.
 static enum status gather_identifications(const struct comm *comm, const struct identification *mine,
                                           struct identification *all) {
     const struct timespec nap = {.tv_nsec = NAP_NS / 20};
@@ -554,13 +554,14 @@ static enum status gather_identifications(const struct comm *comm, const struct 
                        IDENTIFICATION_MS / 1000);
 }
 
-// The same on every rank. STATUS_INVALID: a rank's program is another one than rank 0's.
+// Compares the builds of all ranks; the result is the same on every rank. STATUS_INVALID: a rank's build
+// differs from rank 0's.
 static enum status check_builds(const struct comm *comm, const char *build) {
     struct identification mine = {0}, *all = allocate((size_t)comm->world, sizeof *all);
     snprintf(mine.build, sizeof mine.build, "%s", build ? build : "");
     if (gethostname(mine.host, sizeof mine.host - 1) != 0)
         mine.host[0] = '\0';
-    TRY(gather_identifications(comm, &mine, all)); // else MPI may still write to `all`
+    TRY(gather_identifications(comm, &mine, all)); // TRY: after a failure MPI may still write to `all`
     enum status status = STATUS_OK;
     for (int rank = 1; rank < comm->world && status == STATUS_OK; rank++)
         if (strncmp(all[rank].build, all[0].build, sizeof mine.build) != 0)
@@ -576,8 +577,8 @@ static enum status check_builds(const struct comm *comm, const char *build) {
 // What the ranks of one machine exchange at the start.
 struct introduction {
     int rank, process;
-    uint64_t process_space; // the namespace of `process`: ids from another container mean nothing here
-    uint64_t offset;        // of the mailbox from where the rank's memory in the window begins, in bytes
+    uint64_t process_space; // pid namespace of `process`: other containers have other ids
+    uint64_t offset;        // bytes from the start of the rank's memory in the window to its mailbox
     struct processors_mask processors;
 };
 
@@ -586,14 +587,15 @@ static uint64_t process_space(void) {
     return stat("/proc/self/ns/pid", &information) == 0 ? (uint64_t)information.st_ino : 0;
 }
 
-// Bytes from a rank's memory in the window to its mailbox, which starts on a page. MPI aligns neither, and
-// each rank maps the window at another address, so the owner computes the offset and sends it to the others.
+// Bytes from the start of a rank's memory in the window to its mailbox, which is page-aligned. MPI does not
+// align the memory, and each rank maps the window at another address. So the owner computes the offset and
+// sends it.
 static size_t mailbox_offset(const void *base) {
     return -(uintptr_t)base % LINK_PAGE;
 }
 
-// Creates this rank's mailbox: in a window that all ranks of the machine map, or, without shared memory, in
-// memory of its own.
+// Creates this rank's mailbox in a window that all ranks of the machine map. Without shared memory, it is in
+// private memory.
 static enum status open_mailbox(struct comm *comm, uint64_t *offset) {
     struct mpi_data *mpi = mpi_of(comm);
     size_t bytes = mailbox_pages_bytes(mpi->linked, mpi->chunk_bytes);
@@ -618,7 +620,7 @@ static enum status open_mailbox(struct comm *comm, uint64_t *offset) {
     return STATUS_OK;
 }
 
-// Finds the rings between this rank and another one of its machine, `local` by its local rank.
+// Finds the rings between this rank and another rank of its machine, whose local rank is `local`.
 static enum status open_link(struct comm *comm, int local, const struct introduction *other) {
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[other->rank];
@@ -637,7 +639,7 @@ static enum status open_link(struct comm *comm, int local, const struct introduc
     return STATUS_OK;
 }
 
-// A launcher may have given each rank CPUs of its own, or left all of them the same set.
+// Sets comm->processors. A launcher may have given each rank its own CPUs, or all ranks the same set.
 static void divide_processors(struct comm *comm, const struct introduction *all) {
     struct processors_mask *masks = allocate((size_t)comm->local_world, sizeof *masks);
     for (int local = 0; local < comm->local_world; local++)
@@ -657,7 +659,7 @@ static enum status find_machine(struct comm *comm) {
     enum status status = open_mailbox(comm, &mine.offset);
     if (status == STATUS_OK &&
         MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE,
-                      mpi->machine) != MPI_SUCCESS) // after which every mailbox is ready
+                      mpi->machine) != MPI_SUCCESS) // afterwards every mailbox is ready
         status = FAIL(STATUS_FAILED, "MPI failed to gather the ranks of this machine");
     if (status == STATUS_OK)
         divide_processors(comm, all);

@@ -1,7 +1,6 @@
 // The MPI backend: ranks started by mpirun, one process each. Ranks on one machine exchange through shared
-// memory; MPI carries the messages between machines (or all of them, with comm.shared_memory=false) and sets
-// the shared memory up. Only this folder communicates by MPI: the rest of the program sees comm.h, which
-// hides it.
+// memory, which MPI sets up. MPI carries the messages between machines (or all of them, with
+// comm.shared_memory=false). Only this folder calls MPI; the rest of the program uses comm.h.
 //
 // Files, from the top; each uses only those below it:
 //   mpi.c            opening and closing; bulk and control collectives
@@ -21,40 +20,41 @@
 // main and communication may wait at the same time, one in a control and one in a bulk collective. The two
 // have links of their own (rings, buffers, tags), so neither waits behind the other.
 //
-// mpi_lock is held around every call of MPI while several threads run (MPI_THREAD_SERIALIZED). Waits poll
-// MPI_Test and release it between polls.
+// mpi_lock is held around every MPI call while several threads run (MPI_THREAD_SERIALIZED). A wait polls
+// MPI_Test and releases the lock between polls.
 //
-// Messages, by tag (zero/comm/mpi/mpi_internal.h); but for failures, between ranks without shared memory
-// only:
+// Messages by tag (zero/comm/mpi/mpi_internal.h). Except for failures, only ranks without shared memory send
+// them:
 //   TAG_CHUNK      link_header + a chunk. Each rank posts receives for up to LINK_DEPTH chunks of every peer
 //   TAG_CONTROL    link_header + up to LINK_CONTROL_BYTES. Received when the collective asks for it
-//   TAG_FAILURE    failure_note, from a rank that fails, or finds a dead one, before it knows of a failure.
-//   nothing,
-//                  Empty: from the rank that has printed the failure
+//   TAG_FAILURE    failure_note from a rank that fails or finds a dead rank, if it knows of no earlier
+//                  failure. Empty: the sender has printed the failure
 //   TAG_QUESTION   rank_report of a watchdog that suspects the receiver; answered by
 //   TAG_ANSWER     rank_report
 // In shared memory rings hold the same chunks and headers, and the mailbox holds the rank_state.
 //
-// A wait, for a ring or for a message:
-//   1. polls for a moment: a ring only where every rank has a processor of its own and the caller is waiting;
-//   2. then sleeps between looks: up to 10 ms on a futex (ring), 50 us (message);
-//   3. meanwhile shows in rank_state which rank it waits for, and at each look returns if a rank has failed.
+// A wait for a ring or for a message:
+//   1. Polls briefly. A ring is polled only if every rank has a processor of its own and the caller is
+//      waiting.
+//   2. Then sleeps between polls: up to 10 ms on a futex (ring), 50 us (message).
+//   3. Meanwhile shows in rank_state which rank it waits for. At each poll it returns if a rank has failed.
 //
 // A failure:
-//   1. The rank that fails, or the watchdog that finds a rank dead, hanging or in another collective, keeps
-//      the failure as its first and sends it to all ranks. Later failures are ignored.
+//   1. A rank fails, or its watchdog finds a rank dead, hanging or in another collective. It records the
+//      failure as its first and sends it to all ranks. Later failures are ignored.
 //   2. Every wait of every rank returns its status and message.
-//   3. The lowest living rank of the machine where it was found prints it, at once, because mpirun kills all
-//      ranks soon after one died. Others print it where they have not heard within a second that it was.
-//   4. comm_close: ranks wait 5 s at most for each other to finish; watchdogs end processes that do not
-//      return from their collective. mpirun may print texts of its own below the message.
+//   3. The lowest living rank of the machine where the failure was found prints it at once, because mpirun
+//      kills all ranks soon after one has died. The others print it if they do not hear within a second that
+//      it was.
+//   4. comm_close: ranks wait at most 5 s for each other to finish. Watchdogs end processes that do not
+//      return from their collective. mpirun may print its own text after the message.
 #ifndef ZERO_ZERO_COMM_MPI_MPI_H
 #define ZERO_ZERO_COMM_MPI_MPI_H
 
 #include "zero/comm/comm.h"
 
-// STATUS_FAILED or STATUS_UNSUPPORTED when MPI cannot start or lacks what is needed. A rank that fails after
-// MPI has started prints its message and ends all ranks (MPI_Abort).
+// Opens MPI. STATUS_FAILED or STATUS_UNSUPPORTED if MPI cannot start or lacks what the program needs. A rank
+// that fails after MPI has started prints its message and ends all ranks (MPI_Abort).
 enum status comm_open_mpi(const struct comm_options *options, struct comm **out) MUST_CHECK;
 
 #endif

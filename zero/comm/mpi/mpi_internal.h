@@ -9,33 +9,33 @@
 #include "zero/comm/comm.h"
 #include "zero/comm/ring.h"
 
-#define TAG_CHUNK    1 // a chunk of a bulk collective, behind its link_header
-#define TAG_CONTROL  2 // a message of a control collective, behind its link_header
-#define TAG_FAILURE  3 // a failure_note; or nothing: the sender has printed the failure
-#define TAG_QUESTION 4 // a rank_report; asks for the receiver's
+#define TAG_CHUNK    1 // a chunk of a bulk collective, after its link_header
+#define TAG_CONTROL  2 // a message of a control collective, after its link_header
+#define TAG_FAILURE  3 // a failure_note; empty: the sender has printed the failure
+#define TAG_QUESTION 4 // a rank_report; asks for the receiver's report
 #define TAG_ANSWER   5 // a rank_report
 
 #define FAILURE_MESSAGE 2048
 
 // A failure, as ranks report it to each other.
 struct failure_note {
-    int from, rank; // the rank that reports it, and the one that failed
+    int from, rank; // the rank that reports it, and the rank that failed
     int status;
-    bool gone; // that rank is dead or hangs
+    bool gone; // the failed rank is dead or hangs
     char message[FAILURE_MESSAGE];
 };
 
 // The link to one other rank: rings in shared memory, or MPI messages.
 struct peer {
-    struct mailbox *mailbox; // the peer's own; NULL: it is reached by messages
+    struct mailbox *mailbox; // the peer's own; NULL: the peer is reached by messages
     struct ring *to, *from, *control_to, *control_from;
-    char *received[LINK_DEPTH]; // by messages: received chunks behind their headers
+    char *received[LINK_DEPTH]; // received messages: chunks, each after its header
     MPI_Request receives[LINK_DEPTH];
     unsigned n_received;
-    int process; // its process id where this rank can look for it, else 0
+    int process; // process id if this rank can check it, else 0
 };
 
-// Buffers of messages being sent, to whichever peer.
+// Buffers of messages in flight, shared by all peers.
 struct send_pool {
     char *memory;
     size_t bytes, slot_bytes;
@@ -44,10 +44,9 @@ struct send_pool {
     unsigned n_sent; // the next slot is n_sent % n_slots
 };
 
-// Memory of the device for bulk collectives: comm_sums_bytes.
+// Device memory for bulk collectives: comm_sums_bytes.
 struct staging {
-    char *memory;  // a chunk of this rank, rounded; where the device has memory of its own, those of the
-                   // others too
+    char *memory; // this rank's rounded chunk; if the device has its own memory, also the other ranks' chunks
     void **pinned; // (world + 2) page-locked memory of links
     int n_pinned;
 };
@@ -58,20 +57,20 @@ struct mpi_data {
     MPI_Win window;          // their mailboxes; MPI_WIN_NULL when linked is 1
     struct mailbox *mailbox; // this rank's
     struct peer *peers;      // (world); the entry of this rank is empty
-    size_t chunk_bytes;      // payload of a bulk chunk
-    int spins;               // looks at a ring before sleeping; 0 where ranks outnumber processors
+    size_t chunk_bytes;      // payload bytes of a bulk chunk
+    int spins;               // polls of a ring before sleeping; 0 if ranks outnumber processors
     char *receive_memory;    // backs every peer's `received`
     size_t receive_bytes;
     int receive_depth; // chunks that each peer may send ahead
     struct send_pool bulk, control;
     _Alignas(struct link_header) char control_received[LINK_HEADER + LINK_CONTROL_BYTES];
     MPI_Request control_receive;
-    struct staging staging;   // from attach
+    struct staging staging;   // created by attach
     pthread_mutex_t mpi_lock; // around calls of MPI while several threads run
-    // The failure that became known here first. `failure` does not change any more, as it may be being sent.
-    atomic_int failed; // 0: none; 1: `failure` is being written; 2: it is there
+    // The failure that became known here first. `failure` never changes once set: it may be in flight.
+    atomic_int failed; // 0: none; 1: `failure` is being written; 2: `failure` is complete
     struct failure_note failure;
-    atomic_bool printed, printed_elsewhere; // printed: this rank has printed it, or knows that another has
+    atomic_bool printed, printed_elsewhere; // printed: by this rank or, as it knows, by another
     struct watchdog *watchdog;              // zero/comm/mpi/failure.c
 };
 

@@ -10,9 +10,9 @@
 
 #define POLLS_BEFORE_NAPS 200
 #define NAP_NS            50000
-#define MOST_SENDS        64 // messages being sent; more would queue up inside MPI
+#define MOST_SENDS        64 // messages in flight; more would queue up inside MPI
 #define CONTROL_SENDS     16
-#define MANY_PEERS        64 // with so many, one chunk ahead per peer keeps the network busy
+#define MANY_PEERS        64 // from this many on, one chunk ahead per peer keeps the network busy
 
 // ---- sizes
 
@@ -117,7 +117,7 @@ static void pool_free(struct send_pool *pool) {
 void peers_close(struct comm *comm) {
     struct mpi_data *mpi = mpi_of(comm);
     if (mpi_has_failed(comm))
-        return; // messages may stay in flight forever: their memory is kept until the process ends
+        return; // messages may never be received: keep their memory until the process ends
     pool_free(&mpi->bulk);
     pool_free(&mpi->control);
     for (int rank = 0; rank < comm->world; rank++)
@@ -129,7 +129,7 @@ void peers_close(struct comm *comm) {
 
 // ---- waiting
 
-// To be called after each nap.
+// Checks whether a rank has failed. Call it after each nap.
 static enum status wait_check(struct peer_wait *wait) {
     if (!wait->shown)
         rank_state_wait_begin(wait->comm->state, wait->channel, wait->rank, wait->id->number);
@@ -236,7 +236,7 @@ enum status peer_push_begin(struct comm *comm, int rank, const struct comm_id *i
     struct mpi_data *mpi = mpi_of(comm);
     struct peer *peer = &mpi->peers[rank];
     struct peer_wait wait = bulk_wait(comm, rank, id);
-    // A rank that failed sends no more: its chunk would be taken for the next one.
+    // A failed rank sends no more: without this check its next message would be taken for this chunk.
     TRY(mpi_check_failure(comm));
     if (!peer->to) {
         char *slot;

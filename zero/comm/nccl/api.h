@@ -1,12 +1,12 @@
-// The part of NCCL's interface that zero.c uses, declared here because a machine without nccl.h must build
-// the same program. tests/nvidia/check_nccl.c compares it with NVIDIA's header at compile time.
+// The part of NCCL's interface that zero.c uses. It is declared here so that the program builds without
+// nccl.h. tests/nvidia/check_nccl.c compares it with NVIDIA's header at compile time.
 #ifndef ZERO_ZERO_COMM_NCCL_API_H
 #define ZERO_ZERO_COMM_NCCL_API_H
 
 #include <stddef.h>
 
 #define NCCL_SO          "libnccl.so.2"
-#define NCCL_OLDEST      21400 // the oldest that is used: 2.14, with ncclGetLastError and ncclInProgress
+#define NCCL_OLDEST      21400 // the oldest supported version, 2.14: has ncclGetLastError and ncclInProgress
 #define NCCL_ID_BYTES    128
 #define NCCL_SUCCESS     0 // ncclResult_t
 #define NCCL_IN_PROGRESS 7

@@ -10,13 +10,13 @@ static enum status find_function(void *library, const char *name, void *out, siz
     if (!symbol)
         return FAIL(STATUS_UNSUPPORTED, "this %s has no function %s; install NCCL 2.14 or newer", NCCL_SO,
                     name);
-    memcpy(out, &symbol, bytes); // ISO C has no conversion from a pointer to data to one to a function
+    memcpy(out, &symbol, bytes); // ISO C cannot convert a data pointer to a function pointer
     return STATUS_OK;
 }
 
 const char *nccl_version_text(int version, char buffer[NCCL_VERSION_TEXT_BYTES]) {
     const unsigned v = (unsigned)version % 1000000;
-    // Up to 2.8 as 2804, later as 20906.
+    // NCCL encodes versions up to 2.8 as 2804, later ones as 20906.
     if (v < 10000)
         snprintf(buffer, NCCL_VERSION_TEXT_BYTES, "%u.%u.%u", v / 1000, v / 100 % 10, v % 100);
     else

@@ -15,12 +15,12 @@
 #include "zero/comm/mpi/failure.h"
 #include "zero/comm/nccl/load.h"
 
-#define ERROR_MS      1000 // from an error of NCCL to its report: a dead process is found sooner
+#define ERROR_MS      1000 // delay from an NCCL error to its report: a dead process is usually found sooner
 #define LOOK_NS       20000000
-#define MOST_SPANS    128 // of one group of calls, which NCCL fuses
-#define NCCL_WORKS    64  // work handles with an event of their own; a later one stands in for an older one
-#define NCCL_WATCHED  128 // collectives whose ends are watched at a time
-#define NCCL_INTERVAL 64  // waits whose time is measured at a time
+#define MOST_SPANS    128 // spans per NCCL group (ncclGroupStart to ncclGroupEnd), which NCCL fuses
+#define NCCL_WORKS    64  // work handles with their own event; an older handle waits for a later event
+#define NCCL_WATCHED  128 // collectives watched for completion at a time
+#define NCCL_INTERVAL 64  // waits timed at a time
 
 // The time between two points of a stream, read after both have happened.
 struct nccl_interval {
@@ -37,29 +37,29 @@ struct nccl {
     struct nccl_api api;
     nccl_comm handle; // NULL: closed
     int version;
-    // Staging, in chunks of chunk_bytes: what this rank sends to each rank (its own slice too), and what it
-    // receives from each other rank.
+    // Staging in chunks of chunk_bytes: `send` has a chunk for each rank (this one too), `receive` one from
+    // each other rank.
     size_t chunk_bytes;
     char *send, *receive; // (world), (world - 1)
     struct event done[NCCL_WORKS];
-    uint64_t n_works;    // issued; the handle of the last one
-    atomic_bool aborted; // by the watchdog: the handle is not used any more
-    // For the watchdog while the main thread holds the lock: how often it took it, and 1 + the number of the
-    // collective that it began to issue last (0: none).
+    uint64_t n_works;    // works issued; also the last handle
+    atomic_bool aborted; // the watchdog aborted the handle: do not use it any more
+    // For the watchdog while the main thread holds the lock: how often the main thread took the lock, and 1 +
+    // the number of the collective that it began to issue last (0: none).
     atomic_uint n_locked;
     _Atomic uint64_t begun_call;
-    unsigned stuck_in;   // the watchdog's: n_locked when it found the lock taken,
-    int64_t stuck_ms;    // and since when (0: it was free)
+    unsigned stuck_in;   // the watchdog's: n_locked when it found the lock taken
+    int64_t stuck_ms;    // the watchdog's: when it found the lock taken; 0: the lock was free
     int64_t error_ms;    // the watchdog's: when an asynchronous error was first seen; 0: none
-    uint64_t shown_call; // the watchdog's: 1 + the one that this rank is shown to wait for; 0: none
-    // Guards the handle and the following: the watchdog aborts and looks while the main thread issues.
+    uint64_t shown_call; // the watchdog's: 1 + the collective shown as this rank's wait; 0: none
+    // Guards the handle and the members below: the watchdog polls and aborts while the main thread issues.
     pthread_mutex_t lock;
-    struct nccl_intervals works; // of comm->stream: the collectives
-    struct nccl_intervals waits; // of the callers' streams: until a collective's end
-    double busy_s, waited_s;     // read so far, not yet in comm->traffic
+    struct nccl_intervals works; // on comm->stream: one interval per collective
+    struct nccl_intervals waits; // on the callers' streams: waits for a collective's end
+    double busy_s, waited_s;     // sums so far, not yet added to comm->traffic
     uint64_t n_issued;           // collectives, watched or not
-    uint64_t n_watched;          // of which an event tells the end
-    uint64_t last_call;          // number of the last one
+    uint64_t n_watched;          // collectives whose end an event marks
+    uint64_t last_call;          // number of the last collective
 };
 
 static inline struct nccl *nccl_of(const struct comm *comm) {
@@ -108,8 +108,8 @@ static enum status nccl_interval_begin(struct nccl_intervals *intervals, struct 
     return STATUS_OK;
 }
 
-// Reads the intervals that are over, and adds their lengths to *seconds. An error of the device stays
-// recorded: the thread that issues work meets the same one.
+// Reads the finished intervals and adds their lengths to *seconds. An error of the device stays recorded: the
+// thread that issues work gets the same error.
 static void read_intervals(struct nccl_intervals *intervals, double *seconds) {
     bool happened = true;
     while (intervals->n_done < intervals->n_begun) {
@@ -167,13 +167,13 @@ static void look_for_error(struct comm *comm) {
         report_error(comm, result);
 }
 
-// The oldest collective that has not ended: 1 + its number, or 0.
+// Returns 1 + the number of the oldest collective that has not ended, or 0.
 static uint64_t oldest_call(const struct nccl_intervals *works) {
     return works->n_done < works->n_begun ? 1 + works->entries[works->n_done % works->size].call : 0;
 }
 
-// Shows a collective (1 + its number, 0: none) as a wait. NCCL does not tell which rank it waits for; the
-// watchdog compares this rank's collectives with those of the next one.
+// Shows a collective (1 + its number, 0: none) as this rank's wait. NCCL does not report which rank it waits
+// for, so the watchdog compares this rank's collectives with those of the next rank.
 static void show_wait(struct comm *comm, uint64_t call) {
     struct nccl *nccl = nccl_of(comm);
     if (call == nccl->shown_call)
@@ -185,7 +185,7 @@ static void show_wait(struct comm *comm, uint64_t call) {
     nccl->shown_call = call;
 }
 
-// If more collectives were issued than intervals fit, the end of the last one is watched next.
+// If more collectives were issued than there are intervals, watches the end of the last one next.
 static void watch_rest(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     struct nccl_interval *rest;
@@ -199,12 +199,12 @@ static void watch_rest(struct comm *comm) {
 
 static void abort_collectives(struct nccl *nccl) {
     atomic_store(&nccl->aborted, true);
-    (void)nccl->api.CommAbort(nccl->handle); // whatever it returns, nothing more can be done
+    (void)nccl->api.CommAbort(nccl->handle); // nothing more can be done if it fails
 }
 
-// The main thread holds the lock to issue a collective, and may stay there: a launch waits while the GPU's
-// queue is full of work behind a collective that does not end. Then this thread looks without the lock, at
-// what NCCL lets any thread ask. Aborting from here ends the launch.
+// The main thread holds the lock to issue a collective, and may block there: a launch waits while the GPU's
+// queue is full behind a collective that does not end. This thread then makes without the lock the calls that
+// NCCL allows from any thread. Aborting ends the launch.
 static void watch_stuck(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     const int64_t now = rank_state_now_ms();
@@ -254,9 +254,9 @@ static void nccl_watch(struct comm *comm) {
 
 // ---- reduce-scatter
 //
-// Each rank sends every owner the owner's slice, rounded to the communication dtype. The owner adds the
-// slices of all ranks along the tree. As many bytes are sent as by a ring's reduce-scatter, and the order of
-// sums does not depend on the topology.
+// Each rank sends every owner its slice, rounded to the communication dtype. The owner adds the slices of all
+// ranks along the tree. This sends as many bytes as a ring reduce-scatter does, and the order of the sums
+// does not depend on the topology.
 
 static char *send_chunk(const struct comm *comm, int rank) {
     const struct nccl *nccl = nccl_of(comm);
@@ -268,7 +268,8 @@ static char *receive_place(const struct comm *comm, int rank) {
     return nccl->receive + (size_t)(rank - (rank > comm->rank)) * nccl->chunk_bytes;
 }
 
-// The next n elements for an owner, in one piece: in place where they already are.
+// Packs the next n elements for an owner. If they are already contiguous and in the right dtype, no copy is
+// made.
 static enum status pack_chunk(const struct comm_chunks *chunks, int owner, size_t n, const void **out) {
     struct comm_cursor next = chunks->cursors[owner];
     const struct comm_span span = comm_transfer_next(&next, n);
@@ -281,8 +282,8 @@ static enum status pack_chunk(const struct comm_chunks *chunks, int owner, size_
     return comm_chunk_pack(chunks, owner, n, send_chunk(chunks->comm, owner));
 }
 
-// Sends each owner its chunk, and receives the chunks of this rank. All at once, so that no order of ranks
-// can block.
+// Sends each owner its chunk, and receives the chunks of this rank. All calls are one NCCL group, so no order
+// of ranks can block.
 static int exchange_chunks(const struct comm_chunks *chunks, size_t round, const void *const *packed) {
     struct comm *comm = chunks->comm;
     const struct nccl *nccl = nccl_of(comm);
@@ -332,10 +333,11 @@ static enum status reduce_scatter(struct comm *comm, const struct comm_call *cal
 
 // ---- all-gather
 //
-// It copies, so its bits cannot depend on the algorithm: equal consecutive shards go by ncclAllGather, all
-// others from owner to rank.
+// It copies, so its bits cannot depend on the algorithm. Equal consecutive shards use ncclAllGather; all
+// others are sent from the owner to each rank.
 
-// True where the next `world` spans are one of each rank, in order, of equal size, and consecutive in `out`.
+// True if the next `world` spans belong to one rank each, in rank order, have equal sizes, and are
+// consecutive in `out`.
 static bool is_even(const struct comm *comm, const struct comm_call *call, int first) {
     const struct comm_span *spans = call->transfer->spans + first;
     const size_t n = spans->elements;
@@ -348,7 +350,7 @@ static bool is_even(const struct comm *comm, const struct comm_call *call, int f
     return true;
 }
 
-// From its owner to all other ranks.
+// Sends a span from its owner to all other ranks.
 static int gather_span(struct comm *comm, const struct comm_call *call, const struct comm_span *span) {
     const struct nccl *nccl = nccl_of(comm);
     const int type = (int)nccl_type_of(call->type);
@@ -364,7 +366,7 @@ static int gather_span(struct comm *comm, const struct comm_call *call, const st
     return result;
 }
 
-// Spans [*next, ...) until one group has enough calls.
+// Gathers spans from *next on, until one NCCL group has enough calls.
 static int gather_group(struct comm *comm, const struct comm_call *call, int *next) {
     const struct nccl *nccl = nccl_of(comm);
     const struct comm_transfer *transfer = call->transfer;
@@ -388,7 +390,7 @@ static int gather_group(struct comm *comm, const struct comm_call *call, int *ne
     return result == NCCL_SUCCESS ? ended : result;
 }
 
-// What this rank owns and does not send to itself: the spans of gather_span.
+// Copies this rank's own spans from `in` to `out`: gather_span does not send them to their owner.
 static enum status copy_own(struct comm *comm, const struct comm_call *call) {
     const size_t size = dtype_size(call->type);
     for (int i = 0; i < call->transfer->n_spans;) {
@@ -488,13 +490,14 @@ static enum status check(struct comm *comm) {
     return atomic_load(&nccl_of(comm)->aborted) ? FAIL(STATUS_FAILED, "NCCL was aborted") : STATUS_OK;
 }
 
-// For the thread that issues collectives; nccl_watch counts with it.
+// Takes the lock on a thread that issues collectives, and counts it for nccl_watch.
 static void lock(struct nccl *nccl) {
     pthread_mutex_lock(&nccl->lock);
     atomic_fetch_add(&nccl->n_locked, 1);
 }
 
-// Issues `run` to comm->stream, behind the work of `stream`, between the events of its work handle.
+// Issues `run` to comm->stream after the work of `stream`, between the begin and end events of its work
+// handle.
 static enum status issue(struct comm *comm, struct stream *stream, uint64_t number,
                          enum status (*run)(struct comm *comm, const void *arguments), const void *arguments,
                          comm_work *work) {
@@ -571,7 +574,7 @@ static enum status nccl_gather(struct comm *comm, struct stream *stream, const s
 
 static enum status host_waits(struct comm *comm, comm_work work) {
     struct nccl *nccl = nccl_of(comm);
-    TRY(event_synchronize(&nccl->done[(work - 1) % NCCL_WORKS])); // without the lock: nccl_watch may abort it
+    TRY(event_synchronize(&nccl->done[(work - 1) % NCCL_WORKS])); // no lock: nccl_watch may have to abort
     lock(nccl);
     enum status status = check(comm);
     nccl_count_time(comm);
@@ -593,7 +596,8 @@ static enum status nccl_wait(struct comm *comm, struct stream *stream, comm_work
     return status;
 }
 
-// Large enough for the full bandwidth of a link, small enough that all of them are a few percent of a GPU.
+// Large enough for the full bandwidth of a link. The chunks of all ranks take a few percent of a GPU's
+// memory.
 #define LARGEST_CHUNK  ((size_t)4 << 20)
 #define SMALLEST_CHUNK ((size_t)64 << 10)
 #define ALL_CHUNKS     ((size_t)64 << 20) // bound: one chunk from each other rank
@@ -621,11 +625,11 @@ size_t nccl_staging_bytes(int world) {
 #define MACHINE_BYTES 64
 #define REASON_BYTES  512
 
-// What one rank has.
+// What one rank tells the others about its GPU and NCCL.
 struct introduction {
-    int32_t on_gpu, version;         // version: 0 if `missing` says why there is none
-    char machine[MACHINE_BYTES];     // the machine's boot, which its containers share
-    char gpu[DEVICE_IDENTITY_BYTES]; // its address on that machine
+    int32_t on_gpu, version;         // version: 0 if `missing` says why NCCL cannot be used
+    char machine[MACHINE_BYTES];     // boot id of the machine, which its containers share
+    char gpu[DEVICE_IDENTITY_BYTES]; // address of the GPU on that machine
     char missing[REASON_BYTES];
 };
 
@@ -636,7 +640,7 @@ static void identify_machine(char out[MACHINE_BYTES]) {
     if (file)
         fclose(file);
     if (!found)
-        (void)gethostname(out, MACHINE_BYTES - 1); // where it fails, one machine is assumed
+        (void)gethostname(out, MACHINE_BYTES - 1); // on failure one machine is assumed
 }
 
 static enum status introduce(struct comm *comm, struct nccl *nccl, struct introduction *mine) {
@@ -654,7 +658,7 @@ static enum status introduce(struct comm *comm, struct nccl *nccl, struct introd
     return STATUS_OK;
 }
 
-// Writes why NCCL cannot be used, for these two ranks of all; returns false if it can.
+// Returns whether these two ranks keep NCCL from being used, and writes the reason.
 static bool differs(const struct introduction *all, int a, int b, char reason[REASON_BYTES]) {
     char first[NCCL_VERSION_TEXT_BYTES], second[NCCL_VERSION_TEXT_BYTES];
     if (all[a].version != all[b].version) {
@@ -670,7 +674,7 @@ static bool differs(const struct introduction *all, int a, int b, char reason[RE
     return false;
 }
 
-// The same conclusion on every rank, as all draw it from the same introductions.
+// Finds why NCCL cannot be used. All ranks have the same introductions, so they reach the same conclusion.
 static bool find_obstacle(const struct introduction *all, int world, char reason[REASON_BYTES]) {
     for (int rank = 0; rank < world; rank++) {
         if (!all[rank].on_gpu)
@@ -688,7 +692,7 @@ static bool find_obstacle(const struct introduction *all, int world, char reason
     return false;
 }
 
-// Without NCCL: an error where it was asked for by name, else a line for the log.
+// Goes on without NCCL: an error if the user asked for NCCL, else a line for the log.
 static enum status go_without(struct comm *comm, const char *reason, bool any_gpu) {
     if (comm->path == COMM_PATH_NCCL)
         return FAIL(STATUS_UNSUPPORTED,
@@ -728,7 +732,7 @@ static void free_memory(struct comm *comm, struct nccl *nccl) {
     free(nccl);
 }
 
-// Every rank gets rank 0's id.
+// Sends rank 0's id to every rank.
 static enum status share_id(struct comm *comm, struct nccl *nccl, nccl_id *id) {
     enum status status = STATUS_OK;
     *id = (nccl_id){{0}};
@@ -741,7 +745,8 @@ static enum status share_id(struct comm *comm, struct nccl *nccl, nccl_id *id) {
     return comm_broadcast(comm, id, sizeof *id, 0);
 }
 
-// NCCL connects the ranks. The watchdog sees a rank that does not take part: meanwhile this one waits for it.
+// Connects the ranks. Meanwhile this rank is shown as waiting for NCCL, so that the watchdog finds a rank
+// that does not take part.
 static enum status connect_ranks(struct comm *comm, struct nccl *nccl, nccl_id id) {
     const uint64_t call = atomic_load(&comm->state->n_issued) - 1;
     TRY(device_enter(comm->device));
@@ -755,8 +760,8 @@ static enum status connect_ranks(struct comm *comm, struct nccl *nccl, nccl_id i
                 nccl->api.GetLastError(NULL));
 }
 
-// One collective of each kind with every rank. NCCL makes connections and their buffers when they are first
-// used: that happens now, before memory is planned, and errors of the network show here.
+// Runs one collective of each kind with every rank. NCCL creates connections and their buffers at first use.
+// Doing it here means before memory is planned, and network errors show here.
 static enum status try_links(struct comm *comm) {
     const struct nccl *nccl = nccl_of(comm);
     struct comm_span spans[comm->world];
@@ -791,7 +796,7 @@ static enum status open_links(struct comm *comm, struct nccl *nccl) {
     enum status status = connect_ranks(comm, nccl, id);
     TRY(comm_agree(comm, status));
     pthread_mutex_lock(&comm->watch_lock);
-    comm->device_data = nccl; // from here on the watchdog looks after it
+    comm->device_data = nccl; // from here on the watchdog watches NCCL
     pthread_mutex_unlock(&comm->watch_lock);
     return comm_agree(comm, try_links(comm));
 }
@@ -816,7 +821,7 @@ static enum status open_nccl(struct comm *comm, struct nccl *nccl) {
     }
     if (mpi_has_failed(comm) || comm->path == COMM_PATH_NCCL)
         return status;
-    status_clear(); // all ranks agreed on it, and go on together
+    status_clear(); // all ranks agreed on it and continue together
     return go_without(comm, reason, true);
 }
 
@@ -839,8 +844,8 @@ static enum status nccl_attach(struct comm *comm) {
     return open_nccl(comm, nccl);
 }
 
-// Other ranks may still need what this one has issued, so that ends first; nccl_watch aborts it if one of
-// them has failed. A device that has failed ends nothing.
+// Ends the collectives issued so far first, as other ranks may need them. nccl_watch aborts them if a rank
+// has failed. A failed device completes nothing.
 static void nccl_detach(struct comm *comm) {
     struct nccl *nccl = nccl_of(comm);
     if (!nccl)
