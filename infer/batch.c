@@ -1,6 +1,6 @@
-// A step first processes prompts, then decodes one token for every text that is ready, and then lets the
-// texts take their tokens. Texts that want log-probabilities of their prompt process it token by token, as
-// part of the decoding steps.
+// A step first processes prompts, then decodes one token for every text that is ready, and then appends the
+// new tokens to their texts. Texts that want log-probabilities of their prompt process it token by token, in
+// the decoding steps.
 #include "infer/batch.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "base/parallel.h"
 #include "infer/release.h"
 
-// Products of up to so many rows give each row the same bits on a CPU (kernels/cpu/isa/skinny_gemm.c).
+// Up to this many rows, a CPU product gives each row the same bits (kernels/cpu/isa/skinny_gemm.c).
 #define CPU_STEP_ROWS 32
 
 struct slot {
@@ -18,17 +18,17 @@ struct slot {
     const struct text_options *options;
     struct text_events events;
     int64_t n_drawn;
-    struct token_list context; // prompt and text so far
-    size_t n_new;              // its last tokens, which the generator has not processed yet
+    struct token_list context; // the last tokens of prompt and text
+    size_t n_new;              // how many of the last are not yet processed by the generator
     size_t offset;             // bytes of the text so far (struct text_token)
     struct release release;
 };
 
 struct batch {
     struct batch_options options;
-    int n_texts, n_drawable, next_prompt; // next_prompt: the slot whose prompt comes first
+    int n_texts, n_drawable, next_prompt; // next_prompt: the slot whose prompt is processed first
     struct slot *slots;                   // (sequences)
-    // (step_rows) each, of a step:
+    // The rows of a step, (step_rows) each:
     int *sequences;
     int32_t *tokens;
     uint64_t *counters;
@@ -97,7 +97,7 @@ size_t batch_n_cached(const struct batch *batch) {
     return n;
 }
 
-// Of a row of the last step.
+// Returns the logits of a row of the last step.
 static float *logits_of(const struct batch *batch, int row) {
     return batch->logits + (size_t)row * (size_t)batch->options.vocab_size;
 }
@@ -144,14 +144,14 @@ bool text_token_is_shown(const struct text_token *token, size_t text_bytes) {
     return token->offset + (token->n_bytes > 0) <= text_bytes;
 }
 
-// What the context's token `at` shows.
+// Returns the bytes that the context's token `at` adds to the text.
 static const char *shown_bytes(const struct batch *batch, const struct slot *slot, size_t at, size_t *n) {
     const int32_t *ids = slot->context.ids;
     return tokenizer_shown_bytes(batch->options.tokenizer, at > 0 ? ids[at - 1] : -1, ids[at], n);
 }
 
-// Tells of the context's token `at`.
-//   row   whose logits are those before it; -1: no log-probabilities
+// Reports the context's token `at` to the caller's `token` event.
+//   row   the row with the logits before the token; -1: no log-probabilities
 static enum status tell_token(const struct batch *batch, struct slot *slot, size_t at, bool of_prompt,
                               int row) {
     struct text_token token = {.id = slot->context.ids[at],
@@ -160,7 +160,7 @@ static enum status tell_token(const struct batch *batch, struct slot *slot, size
                                .has_logprobs = row >= 0};
     shown_bytes(batch, slot, at, &token.n_bytes);
     if (!of_prompt && tokenizer_is_end(batch->options.tokenizer, token.id))
-        token.n_bytes = 0; // an end may have a text, as "\n"
+        token.n_bytes = 0; // an end-of-text token may have text, such as "\n"
     slot->offset += token.n_bytes;
     if (!slot->events.token)
         return STATUS_OK;
@@ -175,18 +175,18 @@ static enum status tell_token(const struct batch *batch, struct slot *slot, size
 
 // ---- prompts
 
-// Whether log-probabilities of prompt tokens are still to come.
+// True while log-probabilities of prompt tokens are still to be computed.
 static bool reads_prompt(const struct slot *slot) {
     return slot->options->prompt_logprobs && slot->n_drawn == 0;
 }
 
-// Whether nothing is left to compute for a text that asks for no tokens.
+// True if a text that asks for no new tokens is complete.
 static bool is_done(const struct slot *slot) {
     return slot->options->n_tokens == 0 && (!reads_prompt(slot) || slot->n_new <= 1);
 }
 
-// Appends a text's new tokens, except the last one, which the step appends. When the context is full, starts
-// a new one from the last half of it.
+// Processes a text's new tokens except the last, which the step processes. When the context is full, starts a
+// new one from its last half.
 static enum status process_prompt(struct batch *batch, int sequence, size_t *budget) {
     const struct batch_options *options = &batch->options;
     struct slot *slot = &batch->slots[sequence];
@@ -210,7 +210,7 @@ static enum status process_prompt(struct batch *batch, int sequence, size_t *bud
     return STATUS_OK;
 }
 
-// Takes turns, so that one long prompt after the other does not keep a third one waiting.
+// Takes turns among the texts, so that no prompt waits for several long ones.
 static enum status process_prompts(struct batch *batch) {
     int n = batch->options.sequences, first = batch->next_prompt;
     size_t budget = batch->options.prompt_tokens > 0 ? (size_t)batch->options.prompt_tokens : SIZE_MAX;
@@ -235,7 +235,7 @@ static enum status process_prompts(struct batch *batch) {
 
 // ---- what a step computed
 
-// The row's logits are those after the prompt's token `at`.
+// Takes the logits of a row, which follow the prompt's token `at`.
 static enum status take_prompt_token(struct batch *batch, struct slot *slot, int row) {
     size_t at = slot->context.n - slot->n_new;
     slot->n_new--;
@@ -243,7 +243,7 @@ static enum status take_prompt_token(struct batch *batch, struct slot *slot, int
     return is_done(slot) ? end_text(batch, slot, TEXT_LENGTH) : STATUS_OK;
 }
 
-// Whether it is a control token, of which the text shows nothing, and a stop string is its name.
+// True if the token is a control token whose name is a stop string. The text shows nothing of such a token.
 static bool is_stop(const struct batch *batch, const struct slot *slot, int32_t id) {
     const struct tokenizer *tokenizer = batch->options.tokenizer;
     size_t n;
@@ -301,7 +301,8 @@ static void logprobs_part(const void *context, int part, int n_parts) {
     }
 }
 
-// Log-probabilities are those of the model; the penalty changes the logits that tokens are drawn from.
+// Computes log-probabilities from the model's own logits. The repetition penalty only changes the logits that
+// tokens are drawn from.
 static enum status use_logits(struct batch *batch, int n) {
     const struct batch_options *options = &batch->options;
     size_t bytes = (size_t)options->vocab_size * sizeof *batch->logits;
@@ -324,7 +325,7 @@ static enum status use_logits(struct batch *batch, int n) {
     return STATUS_OK;
 }
 
-// Decodes the rows that batch->sequences names.
+// Decodes one token for each row listed in batch->sequences.
 static enum status decode(struct batch *batch, int n, int *n_drawn) {
     const struct batch_options *options = &batch->options;
     for (int row = 0; row < n; row++) {

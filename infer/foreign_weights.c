@@ -1,4 +1,4 @@
-// See infer/foreign_weights.h. The forms: PEFT's save_pretrained; DeepSpeed's save_checkpoint and
+// See infer/foreign_weights.h. The formats: PEFT's save_pretrained; DeepSpeed's save_checkpoint and
 // ds_to_universal.py (0.19.8).
 #include "infer/foreign_weights.h"
 
@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
-// The last file below a folder that matches, or NULL. A new string.
+// Returns the last file below a folder that matches, as a new string, or NULL.
 static char *last_match(const char *folder, const char *pattern) {
     struct file_list list = {0};
     char *whole = file_path("%s/%s", folder, pattern), *found = NULL;
@@ -26,14 +26,16 @@ static char *last_match(const char *folder, const char *pattern) {
     "-c 'import os, torch; from safetensors.torch import save_file; os.makedirs(\"NEW\"); save_file({name: "
 #define SAVED "}, \"NEW/model.safetensors\")'"
 
-// DeepSpeed's: states, "FOLDER/TAG/mp_rank_00_model_states.pt", of all ranks' files one. Without ZeRO it
-// holds all weights. The file `latest` names a tag.
+// Refuses a DeepSpeed checkpoint, with the command to convert it.
+//   states   "FOLDER/TAG/mp_rank_00_model_states.pt", one of the ranks' files; without ZeRO it has all
+//            weights
+// The file `latest` in FOLDER contains a tag.
 static enum status refuse_deepspeed(const char *path, const char *folder, const char *states) {
     char *tag = file_path("%.*s", (int)(strrchr(states, '/') - states), states),
          *universal = last_match(tag, "zero/*/fp32.pt"), *shard = last_match(tag, "*_optim_states.pt"),
          *latest = last_match(folder, "latest");
     struct text command = {0};
-    if (universal) // of stage 3 without shapes
+    if (universal) // in stage 3 these files have no shapes
         text_add(
             &command,
             SAVE
@@ -75,7 +77,7 @@ enum status foreign_weights_refuse(const char *path) {
     enum status status = STATUS_OK;
     if (!states)
         states = last_match(folder, "*/*_model_states.pt");
-    if (adapter) // a change of another model
+    if (adapter) // an adapter modifies another model
         status = FAIL(
             STATUS_INVALID,
             "%s holds an adapter (PEFT), expected a whole model. Merge it into its model once: python3 -c "

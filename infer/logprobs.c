@@ -1,4 +1,4 @@
-// Sums are in double, in order of the tokens.
+// Sums are accumulated in double, in token order.
 #include "infer/logprobs.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-// What is held is at most a stop string and a token long, so plain searches do.
+// The held bytes are at most as long as a stop string and a token, so plain searches are fast enough.
 #include "infer/release.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ void release_free(struct release *release) {
     text_free(&release->held);
 }
 
-// Where the text is cut, if a stop string ends within the held bytes.
+// Finds where the text is cut, if a stop string ends within the held bytes.
 static bool find_stop(const struct release *release, size_t *cut) {
     const char *data = release->held.data;
     size_t first_end = release->held.length + 1;
@@ -31,7 +31,7 @@ static bool find_stop(const struct release *release, size_t *cut) {
     return first_end <= release->held.length;
 }
 
-// The number of bytes at the end that begin one of the stop strings.
+// Returns how many bytes at the end are the beginning of a stop string.
 static size_t stop_prefix(const struct release *release) {
     size_t longest = 0;
     for (int i = 0; i < release->n_stops; i++) {
@@ -44,12 +44,13 @@ static size_t stop_prefix(const struct release *release) {
     return longest;
 }
 
-// Bytes of the UTF-8 character that starts with this byte; 1 if no longer character starts with it.
+// Returns the length of the UTF-8 character that starts with this byte; 1 if the byte starts no longer
+// character.
 static size_t character_length(unsigned char first) {
     return first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : first >= 0xC0 ? 2 : 1;
 }
 
-// The number of bytes at the end that are the beginning of a character.
+// Returns how many bytes at the end are an incomplete character.
 static size_t incomplete_character(const struct text *held) {
     for (size_t n = 1; n < LONGEST_CHARACTER && n <= held->length; n++) {
         unsigned char byte = (unsigned char)held->data[held->length - n];

@@ -1,4 +1,4 @@
-// Feeds the texts to a batch, and holds back what belongs to a text until all earlier ones are complete.
+// Adds the texts to a batch. The output of a text is held back until all earlier texts are complete.
 #include "infer/sample.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 struct sampler;
 
-// A text that has begun. What it has is held back until all earlier texts are complete.
+// A text that has begun. Its output is held back until all earlier texts are complete.
 struct sample_text {
     struct sampler *sampler;
     int64_t index;
@@ -70,7 +70,7 @@ static enum status add_token(void *context, const struct text_token *token) {
     return STATUS_OK;
 }
 
-// Shows what was held back of the text whose turn it is.
+// Shows the held-back output of the next text in order.
 static enum status show_held(const struct sample_request *request, struct sample_text *text) {
     for (size_t i = 0; i < text->n_tokens; i++)
         TRY(request->token(request->context, &text->tokens[i]));

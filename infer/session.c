@@ -1,4 +1,4 @@
-// Weights are read as fp32, chunk by chunk, and converted to the compute type of the run.
+// Weights are read as fp32, chunk by chunk, and converted to the run's compute dtype.
 #include "infer/session.h"
 
 #include "base/parallel.h"
@@ -30,10 +30,9 @@ enum status session_open(struct session *session, const struct session_options *
 
 enum status session_mask_documents(const struct session *session, struct gpt *gpt) {
     if (!session->tokenizer)
-        return FAIL(
-            STATUS_INVALID,
-            "the model was trained with data.mask_documents, where end-of-text begins a document, and "
-            "it comes without a tokenizer that says which token that is; give --tokenizer FILE");
+        return FAIL(STATUS_INVALID,
+                    "the model was trained with data.mask_documents, which needs the id of end-of-text, and "
+                    "it has no tokenizer; name its tokenizer with --tokenizer FILE");
     gpt_set_end_of_text(gpt, tokenizer_document_start(session->tokenizer));
     return STATUS_OK;
 }

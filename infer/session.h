@@ -1,5 +1,5 @@
-// A trained model for inference: finds its weights and tokenizer and loads them onto a device. For the
-// commands that do not train.
+// A trained model for inference. Finds its weights and tokenizer, and loads them onto a device. For commands
+// that do not train.
 #ifndef ZERO_INFER_SESSION_H
 #define ZERO_INFER_SESSION_H
 
@@ -18,32 +18,33 @@ struct session {
     struct region_memory memory;
     struct tokenizer *tokenizer;        // NULL: none was given or found with the weights
     struct tokenizer_identity identity; // of the tokenizer; n_ids 0: none
-    bool masks_documents; // trained with data.mask_documents: for gpt_options, generator_options
+    bool masks_documents; // trained with data.mask_documents; for gpt_options and generator_options
     struct unsharded unsharded;
-    struct unit_hooks hooks; // of `unsharded`
+    struct unit_hooks hooks; // hooks of `unsharded`
     char *span;              // all units, in `type`
     int span_region;
 };
 
 struct session_options {
-    const char *path;      // a run, a checkpoint or weights of another program (infer/weights.h)
+    const char *path;      // a run, a checkpoint or another program's weights (infer/weights.h)
     const char *device;    // like the option `device`
     int64_t threads;       // like run.threads
-    const char *tokenizer; // "" or NULL: the one that belongs to the weights. Another is refused
-    const char *weights;   // "average", "latest" or NULL, as for weights_choose
+    const char *tokenizer; // "" or NULL: the weights' own tokenizer; a different one is refused
+    const char *weights;   // "average", "latest" or NULL, as in weights_choose
     bool needs_tokenizer;  // STATUS_INVALID without one
 };
 
 // Usage: session_open; add regions to session->memory.table (gpt_new, generator_new); session_load; bind them
-// (gpt_bind, generator_bind). session_open opens the weights, the tokenizer and the device; session_load
-// allocates the table's memory and reads the weights. session_close may follow a failure of either.
+// (gpt_bind, generator_bind). session_open opens the weights, the tokenizer and the device. session_load
+// allocates the table's memory and reads the weights. Call session_close also after a failure of either.
 enum status session_open(struct session *session, const struct session_options *options) MUST_CHECK;
 enum status session_load(struct session *session) MUST_CHECK;
-// For a model that writes text: adds a generator, loads the weights and binds it. The caller deletes it, also
-// after a failure.
+// For generating text: adds a generator, loads the weights and binds the generator. The caller deletes the
+// generator, also after a failure.
 enum status session_load_generator(struct session *session, const struct generator_options *options,
                                    struct generator **generator) MUST_CHECK;
-// Tells a gpt of such a model which token begins a document. STATUS_INVALID: there is no tokenizer.
+// Sets the token that begins a document in a gpt trained with data.mask_documents. STATUS_INVALID: no
+// tokenizer.
 enum status session_mask_documents(const struct session *session, struct gpt *gpt) MUST_CHECK;
 void session_close(struct session *session);
 

@@ -6,15 +6,17 @@
 #include "data/tokenizer/tokenizer.h"
 #include "infer/batch.h"
 
-// Appends bytes as a JSON string. Models also write bytes that are not UTF-8: those become U+FFFD.
+// Appends bytes as a JSON string. Bytes that are not UTF-8, which models also write, become U+FFFD.
 void text_json_add_string(struct text *out, const char *bytes, size_t n);
-// Appends a token as a JSON string that names one token only: its text; "bytes:\xe2\x80" where its bytes are
-// not UTF-8 (OpenAI's notation), or where it stands for one byte and another token has the same text;
-// "token_id:5000" of other ids without a text of their own.
+// Appends a token as a JSON string that no other token has:
+// - normally its text
+// - "bytes:\xe2\x80" if its bytes are not UTF-8 (OpenAI's notation), or if it stands for one byte and another
+//   token has the same text
+// - "token_id:5000" for other ids without a text of their own
 void text_json_add_token_name(struct text *out, const struct tokenizer *tokenizer, int32_t id);
 // Appends {"id", "token", "bytes", "logprob", "top_logprobs": [{"id", "token", "bytes", "logprob"}, ...]}.
 void text_json_add_token(struct text *out, const struct tokenizer *tokenizer, const struct text_token *token);
-// "stop" or "length", in OpenAI's words.
+// Returns "stop" or "length", OpenAI's terms.
 const char *text_end_name(enum text_end why);
 
 #endif

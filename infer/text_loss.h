@@ -1,5 +1,5 @@
-// The loss of text: what evaluation, in training and afterwards, sums over predicted tokens, and the figures
-// that it prints of the sums. Doubles, so that ranks can add theirs up.
+// The loss of text: sums over predicted tokens, for evaluation during and after training, and the figures
+// printed from them. Doubles, so that ranks can add their sums.
 #ifndef ZERO_INFER_TEXT_LOSS_H
 #define ZERO_INFER_TEXT_LOSS_H
 
@@ -9,19 +9,19 @@
 #include "data/tokenizer/tokenizer.h"
 
 struct text_loss {
-    double nats;   // of all tokens: end-of-text and other control tokens too
-    double tokens; // that were predicted
-    double bytes;  // of the text that they show (tokenizer_text_bytes); 0 without a tokenizer
+    double nats;   // over all tokens, including end-of-text and other control tokens
+    double tokens; // number of predicted tokens
+    double bytes;  // bytes of text that they show (tokenizer_text_bytes); 0 without a tokenizer
 };
 
-// Counts n predicted tokens of one sequence and their text, not their nats.
+// Counts n predicted tokens of one sequence and their text. Does not add their nats.
 //   before      the token before the first
 //   tokenizer   NULL: no text is counted
 void text_loss_count(struct text_loss *loss, const struct tokenizer *tokenizer, int32_t before,
                      const int32_t *targets, size_t n);
-// Nats per token.
+// Returns nats per token.
 double text_loss_mean(const struct text_loss *loss);
-// NaN without text.
+// Returns bits per byte of text; NaN without text.
 double text_loss_bits_per_byte(const struct text_loss *loss);
 
 #endif

@@ -14,7 +14,7 @@
 #include "infer/foreign_weights.h"
 #include "kernels/update.h"
 
-// ---- what people give as weights that is not read here: recognized and named
+// ---- paths that are not weights this program reads: recognized and named
 
 static bool has_file(const char *folder, const char *name) {
     char *path = file_path("%s/%s", folder, name);
@@ -33,7 +33,7 @@ static enum status refuse_file(const char *path) {
     return file_kind_refuse(kind, path, "", "weights");
 }
 
-// A file in the folder that is not read.
+// Refuses a folder because of a file in it that cannot be read.
 static enum status refuse_inside(const char *folder, const char *name, enum file_kind kind) {
     char *inside = file_path("%s/%s", folder, name);
     char *advice = file_kind_advice(kind, inside);
@@ -43,14 +43,14 @@ static enum status refuse_inside(const char *folder, const char *name, enum file
     return status;
 }
 
-// "train.bin", but not "Qwen2.5-0.5B"
+// Matches "train.bin", but not "Qwen2.5-0.5B".
 static bool has_extension(const char *path) {
     const char *slash = strrchr(path, '/'), *dot = strrchr(slash ? slash : path, '.');
     const size_t letters = dot ? strspn(dot + 1, "abcdefghijklmnopqrstuvwxyz") : 0;
     return letters > 0 && dot[1 + letters] == '\0';
 }
 
-// "gpt2", "openai-community/gpt2"
+// Matches names such as "gpt2" and "openai-community/gpt2".
 static bool is_hub_name(const char *path) {
     const char *slash = strchr(path, '/');
     if (path[strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")] != '\0' ||
@@ -59,7 +59,7 @@ static bool is_hub_name(const char *path) {
     if (!slash)
         return true;
     char *owner = file_path("%.*s", (int)(slash - path), path);
-    const bool is_path = file_exists(owner); // a mistyped path below a folder that exists
+    const bool is_path = file_exists(owner); // a mistyped path below an existing folder
     free(owner);
     return !is_path && slash[1] && !strchr(slash + 1, '/');
 }
@@ -99,7 +99,7 @@ enum status weights_refuse(const char *path) {
 
 // ---- opening
 
-// Also true when the folder cannot be examined: opening it then reports why.
+// Also true if the folder cannot be examined: opening it then reports why.
 static bool holds(const char *folder, const char *name) {
     enum checkpoint_path_kind kind;
     char *path = file_path("%s/%s", folder, name);
@@ -110,7 +110,7 @@ static bool holds(const char *folder, const char *name) {
     return !known || kind != CHECKPOINT_PATH_ABSENT;
 }
 
-// folder: taken over
+// folder: owned by `weights` afterwards
 static enum status open_huggingface(struct weights *weights, char *folder) {
     weights->folder = folder;
     if (!holds(folder, "config.json"))
@@ -130,7 +130,7 @@ static char *folder_of(const char *path) {
     return slash ? file_path("%.*s", slash > path ? (int)(slash - path) : 1, path) : file_path(".");
 }
 
-// The GGUF model that `path` is, or holds.
+// Opens the GGUF model that `path` is, or that it contains.
 static enum status open_gguf(struct weights *weights) {
     const char *path = weights->path;
     weights->gguf_path = file_path(file_is_folder(path) ? "%s/model.gguf" : "%s", path);
@@ -157,7 +157,7 @@ enum status weights_choose(struct weights *weights, const char *name) {
         if (name && strcmp(name, "average") == 0)
             return FAIL(
                 STATUS_INVALID,
-                "%s holds no average of the weights, which train.ema and schedule-free AdamW make; leave "
+                "%s has no average of the weights (train.ema and schedule-free AdamW keep one); leave "
                 "out --weights average",
                 weights->path);
         return STATUS_OK;
@@ -213,8 +213,8 @@ enum status weights_bind(struct weights *weights, const struct params *params) {
     return STATUS_OK;
 }
 
-// out: y of elements [begin, end), which becomes x. The arithmetic of kernels/ops.h's lerp, so that the bits
-// are those that the run evaluated.
+// out: y of elements [begin, end), overwritten with x. Uses the same arithmetic as lerp in kernels/ops.h, so
+// that the bits are the ones that the run evaluated.
 static enum status average_span(const struct checkpoint *checkpoint, int unit, size_t begin, size_t end,
                                 float *out) {
     enum { CHUNK = 4096 };
@@ -229,7 +229,7 @@ static enum status average_span(const struct checkpoint *checkpoint, int unit, s
     return STATUS_OK;
 }
 
-// Frozen tensors have no z: their average is what they are.
+// Frozen tensors have no z: their average is their value.
 static enum status read_schedule_free(const struct weights *weights, int unit, size_t begin, size_t end,
                                       float *out) {
     const struct checkpoint *checkpoint = weights->checkpoint;
@@ -253,7 +253,7 @@ enum status weights_read_span(const struct weights *weights, int unit, size_t be
     return huggingface_span(&weights->huggingface, unit, begin, end, out);
 }
 
-// Whether this program can use the tokenizer file of a model's folder.
+// True if this program can use the tokenizer file of a model's folder.
 static bool can_load(const char *path) {
     struct tokenizer *tokenizer = NULL;
     bool loaded = tokenizer_load(path, &tokenizer) == STATUS_OK;
@@ -277,7 +277,7 @@ char *weights_find_tokenizer(const struct weights *weights) {
     return path;
 }
 
-// The tokenizer that belongs to the weights; *out is NULL when there is none.
+// Loads the tokenizer that belongs to the weights; *out is NULL if there is none.
 static enum status load_own(const struct weights *weights, struct tokenizer **out,
                             struct tokenizer_identity *identity) {
     char *path = weights_find_tokenizer(weights);

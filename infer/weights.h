@@ -15,41 +15,41 @@
 struct weights {
     char *path;
     struct gpt_config config;       // the sizes of the model
-    char *folder;                   // of the files, where its tokenizer may be; NULL for a checkpoint
-    struct checkpoint *checkpoint;  // NULL: a model of another program
-    struct optimizer_groups groups; // of a checkpoint of schedule-free AdamW, after weights_bind
+    char *folder;                   // folder of the files, and perhaps of a tokenizer; NULL for a checkpoint
+    struct checkpoint *checkpoint;  // NULL: another program's model
+    struct optimizer_groups groups; // set by weights_bind for a checkpoint of schedule-free AdamW
     struct huggingface_weights huggingface;
     bool huggingface_open;
-    char *gguf_path; // of a GGUF model; else NULL
+    char *gguf_path; // path of a GGUF model; else NULL
     struct gguf_weights gguf;
     bool gguf_open;
-    bool uses_average; // of the checkpoint, whose latest weights are read otherwise (weights_choose)
+    bool uses_average; // read the checkpoint's average; false: its latest weights (weights_choose)
 };
 
-// Detects what `path` is and reads the sizes. Checkpoints are verified here. STATUS_INVALID says what the
-// path is instead (PyTorch's pickle, the name of a model on the Hugging Face Hub) and how to convert it, or
-// lists what was expected.
+// Detects what `path` is and reads the model's sizes. Verifies a checkpoint. STATUS_INVALID: `path` is not
+// weights. The message says what it is instead (a PyTorch pickle, the name of a model on the Hugging Face
+// Hub) and how to convert it, or lists what was expected.
 enum status weights_open(struct weights *weights, const char *path) MUST_CHECK;
-// Refuses a path that holds no weights, always with STATUS_INVALID. The message says what the path is and how
-// to convert it, or what was expected.
+// Refuses a path without weights; always returns STATUS_INVALID. The message is as in weights_open.
 enum status weights_refuse(const char *path) MUST_CHECK;
-// A checkpoint may hold an average of the weights beside the latest ones: train.ema, or schedule-free AdamW.
-// Those that weights_open finds are the average where there is one. Chooses by name ("average" or "latest";
-// NULL: as found), and logs what was chosen if there is a choice. STATUS_INVALID: there is no average.
+// Chooses between the average of the weights and the latest weights. A checkpoint may have both (train.ema,
+// schedule-free AdamW); weights_open chooses the average if there is one. Logs the choice if there was one.
+//   name   "average", "latest", or NULL: keep the choice of weights_open
+// STATUS_INVALID: there is no average.
 enum status weights_choose(struct weights *weights, const char *name) MUST_CHECK;
 // Checks every tensor against the table, which must outlive `weights`. Required before weights_read_span.
 enum status weights_bind(struct weights *weights, const struct params *params) MUST_CHECK;
-// Writes the fp32 values of elements [begin, end) of a unit to out[0 ..]; padding gets zero.
+// Writes the fp32 values of elements [begin, end) of a ZeRO unit to out[0 ..]. Padding becomes zero.
 enum status weights_read_span(const struct weights *weights, int unit, size_t begin, size_t end,
                               float *out) MUST_CHECK;
-// Finds the tokenizer that belongs to the weights: the checkpoint's copy or, in the folder of another
-// model, one of tokenizer_next_file. One that cannot be used is warned of and passed over. Returns its path
-// for tokenizer_load, to be freed; NULL when there is none.
+// Finds the tokenizer that belongs to the weights: the checkpoint's copy or, in another program's folder, one
+// from tokenizer_next_file. An unusable tokenizer is skipped with a warning. Returns its path for
+// tokenizer_load, to be freed, or NULL if there is none.
 char *weights_find_tokenizer(const struct weights *weights);
-// Loads that tokenizer, or the one at `given` (not NULL or ""): ids of another are other text, even if both
-// have the same number of them, so STATUS_INVALID: it is another.
-//   out       [out] NULL when there is none
-//   identity  [out] of it; n_ids 0: none
+// Loads that tokenizer, or the one at `given` (if not NULL or ""). With a different tokenizer, ids mean other
+// text, even if their number is the same. So STATUS_INVALID: `given` is not the model's tokenizer.
+//   out       [out] NULL if there is none
+//   identity  [out] its identity; n_ids 0: none
 enum status weights_load_tokenizer(const struct weights *weights, const char *given, struct tokenizer **out,
                                    struct tokenizer_identity *identity) MUST_CHECK;
 void weights_close(struct weights *weights); // also after a failed weights_open

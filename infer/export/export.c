@@ -1,4 +1,4 @@
-// See infer/export/export.h. Formats are in files of their own.
+// See infer/export/export.h. Each format has a file of its own.
 #include "infer/export/export.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #include "data/tokenizer/tokenizer.h"
 
 #define LIVE_S   0.2  // between two updates of the progress line
-#define REPORT_S 30.0 // between two messages where there is no such line
+#define REPORT_S 30.0 // between two messages if there is no progress line
 
 const char *export_format_name(enum export_format format) {
     static const char *const names[N_EXPORT_FORMATS] = {"hf", "gguf"};
@@ -41,7 +41,7 @@ static enum status read_param(void *context, int index, size_t first, size_t n, 
     struct exporter *exporter = context;
     const struct param *param = &exporter->params.params[index];
     if (exporter->options->is_stopped && exporter->options->is_stopped())
-        return FAIL(STATUS_STOPPED, "stopped by a signal; %s is as it was", exporter->folder);
+        return FAIL(STATUS_STOPPED, "stopped by a signal; %s was not changed", exporter->folder);
     TRY(weights_read_span(&exporter->weights, param->unit, param->offset + first, param->offset + first + n,
                           out));
     exporter->done += n;
@@ -74,9 +74,9 @@ static enum status open_tokenizer(struct exporter *exporter) {
 
 #define TEMPORARY    ".export-unfinished"
 #define REPLACED     ".export-replaced"
-#define FILES_LISTED 3 // in messages
+#define FILES_LISTED 3 // the most files that a message lists
 
-// Whether the folder is that of the weights.
+// True if the export folder is the folder of the weights.
 static bool is_source(const struct exporter *exporter) {
     const struct checkpoint *checkpoint = exporter->weights.checkpoint;
     const char *folder = exporter->weights.folder;
@@ -92,12 +92,12 @@ static bool is_listed(const cJSON *files, const char *name) {
     return false;
 }
 
-// The files in a folder that no export wrote.
+// Lists the files in a folder that no export wrote.
 static enum status list_others(const char *folder, struct file_list *others) {
     cJSON *record = NULL;
     char *path = file_path("%s/" EXPORT_RECORD, folder);
     if (file_exists(path) && json_read_file(path, &record) != STATUS_OK)
-        status_clear(); // it counts as absent
+        status_clear(); // an unreadable record counts as absent
     const cJSON *files = cJSON_GetObjectItemCaseSensitive(record, "files");
     enum status status = file_list_folder(others, folder);
     int n = 0;
@@ -135,7 +135,7 @@ static enum status check_folder(const struct exporter *exporter) {
     enum status status = STATUS_OK;
     if (file_exists(replaced))
         status = FAIL(STATUS_INVALID,
-                      "train export: %s is what an export that was killed has replaced; rename or remove it",
+                      "train export: %s is a folder that a killed export was replacing; rename or remove it",
                       replaced);
     free(replaced);
     if (status != STATUS_OK || !file_exists(exporter->target))
@@ -153,7 +153,7 @@ static enum status check_folder(const struct exporter *exporter) {
     return check_others(exporter);
 }
 
-// Checks that the folder may be written, and creates the temporary one.
+// Checks that the folder may be written, and creates the temporary folder.
 static enum status make_folder(struct exporter *exporter) {
     exporter->target = realpath(exporter->folder, NULL);
     if (!exporter->target)
@@ -163,7 +163,7 @@ static enum status make_folder(struct exporter *exporter) {
     char *temporary = file_path("%s" TEMPORARY, exporter->target);
     enum status status = check_folder(exporter);
     if (status == STATUS_OK && file_exists(temporary))
-        status = file_remove_tree(temporary); // what a process that was killed has left
+        status = file_remove_tree(temporary); // leftovers of a killed process
     exporter->first_missing = file_first_missing(temporary);
     if (status == STATUS_OK)
         status = file_make_folders(temporary);
@@ -200,8 +200,8 @@ static enum status write_record(struct exporter *exporter) {
     return status;
 }
 
-// With --force: what no export wrote moves from the folder that was replaced, but what has a name of this
-// one.
+// With --force: moves files that no export wrote from the replaced folder to the new one, unless the new
+// folder has a file of the same name.
 static enum status keep_others(const struct exporter *exporter, const char *replaced, bool all) {
     struct file_list others = {0};
     enum status status = all ? file_list_folder(&others, replaced) : list_others(replaced, &others);
@@ -274,7 +274,7 @@ enum status export_run(struct exporter *exporter, const char *path, const char *
 
 void export_free(struct exporter *exporter) {
     if (exporter->temporary && file_remove_tree(exporter->temporary) != STATUS_OK)
-        status_clear(); // what failed before is reported
+        status_clear(); // the failure was reported before
     if (exporter->temporary)
         file_remove_made(exporter->temporary, exporter->first_missing);
     free(exporter->temporary);

@@ -12,7 +12,7 @@
 #include "data/tokenizer/export.h"
 #include "infer/export/export.h"
 
-#define QUANTIZATION_VERSION 2 // of ggml's block formats
+#define QUANTIZATION_VERSION 2 // version of ggml's block formats
 
 static uint32_t file_type(enum value_type type) {
     static const uint32_t types[N_VALUE_TYPES] = {
@@ -31,11 +31,11 @@ static bool has_usual_betas(const struct rope_config *rope) {
     return fabs(rope->beta_fast - 32) < 1e-6 && fabs(rope->beta_slow - 1) < 1e-6;
 }
 
-// What llama.cpp's loader of an architecture knows. It ignores keys of others, and refuses their tensors.
+// What llama.cpp's loader knows of an architecture. It ignores other keys and refuses other tensors.
 static const struct architecture {
     const char *name;
-    unsigned rope_types;   // bits; llama3's is a tensor
-    bool has_any_head_dim; // else n_head * head_dim is n_embd
+    unsigned rope_types;   // bits of supported types; llama3's factors are a tensor
+    bool has_any_head_dim; // false: n_head * head_dim must be n_embd
 } architectures[] = {
     {"gpt2", 1u << ROPE_DEFAULT, false},
     {"llama", 1u << ROPE_DEFAULT | 1u << ROPE_LINEAR | 1u << ROPE_YARN | 1u << ROPE_LLAMA3, true},
@@ -43,7 +43,7 @@ static const struct architecture {
     {"qwen3", 1u << ROPE_DEFAULT | 1u << ROPE_LINEAR | 1u << ROPE_YARN, true},
 };
 
-// What the model has that the architecture lacks; NULL: nothing.
+// Returns what the model has and the architecture lacks, in words; NULL: nothing.
 static const char *find_lack(const struct gpt_config *config, const struct architecture *architecture) {
     if (!(architecture->rope_types & 1u << config->rope.type))
         return "model.rope_scaling.rope_type=llama3, which llama.cpp does not have for Qwen2 and Qwen3";
@@ -67,14 +67,14 @@ static enum status check_model(const struct exporter *exporter) {
     for (size_t i = 0; name && i < sizeof architectures / sizeof *architectures; i++)
         if (strcmp(name, architectures[i].name) == 0)
             lacks = find_lack(config, &architectures[i]);
-    return lacks ? FAIL(STATUS_INVALID, "%s: GGUF files are not written of models with %s%s",
-                        exporter->folder, lacks, name ? "; export them with --to hf" : "")
+    return lacks ? FAIL(STATUS_INVALID, "%s: cannot write a GGUF file of a model with %s%s", exporter->folder,
+                        lacks, name ? "; export them with --to hf" : "")
                  : STATUS_OK;
 }
 
 // ---- key-value pairs
 
-// The key of the architecture: "llama.block_count".
+// A key of the architecture, such as "llama.block_count".
 struct key {
     char text[64];
 };
@@ -97,7 +97,7 @@ static void add_rope(const struct gpt_config *config, struct gguf_keys *keys) {
         return;
     gguf_add_u32(keys, key_of(config, "rope.scaling.original_context_length").text,
                  (uint32_t)rope->original_positions);
-    // llama.cpp multiplies its own 0.1 log(factor) + 1 by this.
+    // llama.cpp multiplies its own factor, 0.1 log(factor) + 1, by this one.
     const double usual = 0.1 * log(rope->factor) + 1;
     if (rope->attention_factor > 0)
         gguf_add_f32(keys, key_of(config, "rope.scaling.attn_factor").text,
@@ -132,10 +132,10 @@ static void add_model(const struct exporter *exporter, struct gguf_keys *keys) {
 
 // ---- tensors
 
-// Where a tensor's values come from.
+// The source of a tensor's values.
 struct source {
-    int param, part; // part -1: all of it; param -1: the factors of RoPE's frequencies
-    int heads;       // above 0: the rows of so many heads, in llama.cpp's order
+    int param, part; // part: named rows of a fused tensor, -1: all rows; param -1: RoPE's frequency factors
+    int heads;       // above 0: rows of this many heads, reordered for llama.cpp
     enum value_type type;
 };
 
@@ -147,8 +147,8 @@ struct tensor_list {
 
 // ---- tokenizer
 
-// As llama.cpp reads it: model "gpt2" with merges, or "llama" with scores. Ids of the vocabulary that the
-// tokenizer does not have become tokens that are not used.
+// Adds the tokenizer as llama.cpp reads it: model "gpt2" with merges, or "llama" with scores. Ids of the
+// vocabulary that the tokenizer does not have become unused tokens.
 static void add_tokens(const struct tokenizer *tokenizer, int n, struct gguf_keys *keys) {
     const int n_ids = tokenizer_n_ids(tokenizer);
     struct text spelling = {0};
@@ -194,7 +194,7 @@ static enum status add_scores(const struct tokenizer *tokenizer, int n, struct g
     return status;
 }
 
-// llama.cpp has a key for each of three, and knows others by their names.
+// Adds the tokens that end generation. llama.cpp has keys for three of them, and knows others by name.
 static void add_ends(const struct tokenizer *tokenizer, struct gguf_keys *keys) {
     static const char *const names[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                         "tokenizer.ggml.eom_token_id"};
@@ -203,7 +203,8 @@ static void add_ends(const struct tokenizer *tokenizer, struct gguf_keys *keys) 
     for (int i = 0; i < n && i < most; i++)
         gguf_add_u32(keys, names[i], (uint32_t)ends[i]);
     if (n > most)
-        log_warning("%d tokens end generation, and GGUF has keys for %d: others are left out", n, most);
+        log_warning("%d tokens end generation, and GGUF has keys for only %d; the others are left out", n,
+                    most);
 }
 
 static void add_chat_template(const struct tokenizer *tokenizer, struct gguf_keys *keys) {
@@ -273,7 +274,7 @@ static void add_tensor(const struct exporter *exporter, int index, int part, str
         .param = index, .part = part, .heads = gguf_reordered_heads(params, index, part), .type = type};
 }
 
-// Llama 3's scaling of frequencies: what each is divided by.
+// Adds the divisors of Llama 3's frequency scaling.
 static void add_rope_factors(const struct gpt_config *config, struct tensor_list *list) {
     if (config->family == FAMILY_GPT2 || config->rope.type != ROPE_LLAMA3)
         return;

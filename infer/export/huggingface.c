@@ -1,6 +1,6 @@
-// A folder as transformers' save_pretrained writes one of GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM
-// or Qwen3ForCausalLM, and its tokenizer. GPT-2's linear weights are (in, out) there (Conv1D); a tied lm_head
-// is not stored.
+// A folder as transformers' save_pretrained writes it for GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM
+// or Qwen3ForCausalLM, with its tokenizer. GPT-2's linear weights are stored as (in, out) (Conv1D). A tied
+// lm_head is not stored.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,15 +30,15 @@ static const char *torch_name(enum value_type type) {
     return type == VALUE_F32 ? "float32" : type == VALUE_BF16 ? "bfloat16" : "float16";
 }
 
-// A tensor of the files: a parameter, or a part of a fused one.
+// A tensor in the files: a parameter, or named rows of a fused parameter.
 struct tensor {
-    int param, part; // part -1: all of it
+    int param, part; // part -1: all rows
     char name[64];
     size_t elements;
 };
 
-// The tensors in order, and the files that they are divided among: file i has those from first[i] up to
-// first[i + 1].
+// All tensors in order, and their division into files: file i has the tensors from first[i] up to first[i +
+// 1].
 struct shards {
     struct tensor *tensors;
     int n_tensors;
@@ -93,7 +93,7 @@ static char *shard_name(const struct shards *shards, int i) {
 
 struct shard_writing {
     const struct exporter *exporter;
-    const struct tensor *tensors; // of the file
+    const struct tensor *tensors; // of this file
 };
 
 static enum status write_tensor(void *context, int index, struct file_writer *writer) {
@@ -161,7 +161,7 @@ static enum status write_weights(struct exporter *exporter) {
 
 // ---- settings
 
-// The last settings: the token that begins a text, and those that end it.
+// Adds the last settings: the token that begins a text, and those that end it.
 static void add_ids(const struct exporter *exporter, struct text *out) {
     if (!exporter->tokenizer) {
         text_add(out, "  \"bos_token_id\": null,\n  \"eos_token_id\": null\n}\n");
@@ -173,12 +173,12 @@ static void add_ids(const struct exporter *exporter, struct text *out) {
     text_add(out, "\n}\n");
 }
 
-// A member of an object.
+// Adds one member of an object.
 static void add_field(const struct gpt_field *field, const char *key, const struct gpt_config *config,
                       struct text *out) {
     char number[32];
     text_double(number, gpt_field_get(field, config));
-    // transformers warns of a factor of RoPE that is written as an integer.
+    // transformers warns if a RoPE factor is written as an integer.
     const bool is_whole = field->type == FIELD_NUMBER && !strpbrk(number, ".e");
     text_add(out, "\"%s\": %s%s", key, number, is_whole ? ".0" : "");
 }
@@ -205,7 +205,7 @@ static void add_gpt2(const struct exporter *exporter, struct text *out) {
     add_ids(exporter, out);
 }
 
-// Hugging Face's class of a model of the Llama family, or NULL where none has all that it has.
+// Returns Hugging Face's class for a model of the Llama family, or NULL if no class has all its features.
 static const char *llama_class(const struct gpt_config *config) {
     if (config->qkv_bias && !config->o_bias)
         return config->qk_norm ? NULL : "Qwen2";
@@ -228,8 +228,8 @@ static void add_rope_scaling(const struct gpt_config *config, struct text *out) 
 
 // Which blocks have a window. transformers has one length for all of them.
 struct windows {
-    int length, other; // of one with a window, and of one that differs; 0: none
-    int n, first;      // how many blocks have one, and the first of them (n_layer: none)
+    int length, other; // length in a block with a window, and a different length if there is one; 0: none
+    int n, first;      // number of blocks with a window, and the first of them (n_layer: none)
 };
 
 static struct windows windows_of(const struct gpt_config *config) {
@@ -247,9 +247,9 @@ static struct windows windows_of(const struct gpt_config *config) {
     return windows;
 }
 
-// transformers reads "layer_types" since 4.53; versions before it have windows from block "max_window_layers"
-// on with FlashAttention, and in all blocks with other attention. Without a "sliding_window" it has one of
-// 4096, which versions before 4.52 apply whether it is used or not.
+// transformers reads "layer_types" since 4.53. Earlier versions with FlashAttention use windows from block
+// "max_window_layers" on; with other attention, in all blocks. Without "sliding_window" the length is 4096,
+// which versions before 4.52 apply even if windows are off.
 static void add_windows(const struct gpt_config *config, struct text *out) {
     const struct windows windows = windows_of(config);
     char length[16] = "null";
@@ -329,11 +329,11 @@ static void warn_of_yarn(const struct exporter *exporter) {
     const double ratio = (double)exporter->params.config.n_positions / rope->original_positions;
     if (fabs(ratio / rope->factor - 1) > 1e-6)
         log_warning("%s: transformers before version 5 takes n_positions / original_max_position_embeddings "
-                    "for YaRN's factor, which is %g and not %g",
+                    "as YaRN's factor, which is %g instead of %g",
                     exporter->folder, ratio, rope->factor);
 }
 
-// A model that no class of transformers computes.
+// Refuses a model that no class of transformers can compute.
 static enum status check_model(const struct exporter *exporter) {
     const struct gpt_config *config = &exporter->params.config;
     if (config->family == FAMILY_MODERN)
@@ -367,7 +367,7 @@ static void add_special_tokens(const struct exporter *exporter, struct text *out
     tokenizer_add_special_map(exporter->tokenizer, out);
 }
 
-// The model card.
+// Adds the model card.
 static void add_card(const struct exporter *exporter, struct text *out) {
     const struct gpt_config *config = &exporter->params.config;
     const struct checkpoint *checkpoint = exporter->weights.checkpoint;
@@ -424,7 +424,7 @@ static enum status write_tokenizer(struct exporter *exporter) {
 
 enum status export_huggingface(struct exporter *exporter) {
     TRY(check_model(exporter));
-    TRY(write_tokenizer(exporter)); // may be refused, so before the weights
+    TRY(write_tokenizer(exporter)); // it may fail, so it comes before the weights
     TRY(write_settings(exporter));
     return write_weights(exporter);
 }

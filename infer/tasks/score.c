@@ -1,4 +1,4 @@
-// A batch is padded at the right, where causal attention does not see it.
+// Batches are padded on the right, where causal attention does not see the padding.
 #include "infer/tasks/score.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 // ---- batches
 
 struct by_length {
-    int request, n; // tokens
+    int request, n; // n: tokens
 };
 
 static int compare_lengths(const void *a, const void *b) {
@@ -94,7 +94,7 @@ size_t task_scorer_bytes(int B, int T) {
             sizeof *scorer->predictions);
 }
 
-// Fills the batch, one request per row. Returns how many positions want predictions.
+// Fills the batch, one request per row. Returns the number of positions whose predictions are needed.
 static int fill(struct task_scorer *scorer, const struct task *task, const int *order,
                 const struct task_batch *batch) {
     const size_t T = (size_t)batch->shape.T;
@@ -152,7 +152,7 @@ enum status task_score_batch(struct task_scorer *scorer, const struct task *task
 
 // ---- figures
 
-// Mean over items, and its standard error with the sample's deviation (n - 1).
+// Mean over items and its standard error, from the sample standard deviation (n - 1).
 struct mean {
     double sum, squares;
     int n;
@@ -181,7 +181,7 @@ static double log_probability(const struct task *task, const struct task_scores 
     return task->requests[request].length > 0 ? value / task->requests[request].length : -INFINITY;
 }
 
-// The first of the largest.
+// Returns the choice with the largest value; ties: the first.
 static int choice(const struct task *task, const struct task_scores *scores, const struct task_item *item,
                   bool normalized) {
     int best = 0;

@@ -1,5 +1,5 @@
-// Files are read whole, one line at a time is parsed, and only tokens are kept. One function reads each kind
-// of item, whose keys have the names of the published data sets.
+// A file is read whole and parsed line by line; only tokens are kept. Each kind of item has a function that
+// reads it. Keys have the names of the published data sets.
 #include "infer/tasks/task.h"
 
 #include <limits.h>
@@ -43,7 +43,7 @@ enum status task_parse(const char *option, const char *text, enum task_kind *kin
                 option, text);
 }
 
-// Names go into JSON and onto terminals: bytes that are no text become question marks.
+// Names go into JSON and onto terminals, so bytes that are not text become question marks.
 static char *name_of(enum task_kind kind, const char *path) {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
     char *name = kind == TASK_MULTIPLE_CHOICE
@@ -65,7 +65,7 @@ void task_text_free(struct task_text *item) {
         text_free(&item->choices[i]);
 }
 
-// The first of the keys that the object has, or NULL.
+// Returns the first of the keys that the object has, or NULL.
 static const char *key_of(const cJSON *object, const char *const *keys) {
     for (; *keys; keys++)
         if (cJSON_GetObjectItemCaseSensitive(object, *keys))
@@ -96,7 +96,7 @@ static enum status read_choices(struct task_text *item, const cJSON *object, con
 
 // ---- labels
 
-// "2" or "C" as an index; -1: neither.
+// Returns "2" or "C" as an index; -1 if the word is neither.
 static int index_of_word(const char *word) {
     char *end;
     if (word[0] >= 'A' && word[0] <= 'Z' && word[1] == 0)
@@ -107,7 +107,7 @@ static int index_of_word(const char *word) {
     return *end ? -1 : (int)index;
 }
 
-// The choice that a string names: by its index from 0, by a letter, or as it is written.
+// Finds the choice that a string names: by its index from 0, by a letter, or by the choice's own text.
 static enum status read_label_word(struct task_text *item, const char *key, const char *word,
                                    const char *source) {
     const int index = index_of_word(word);
@@ -117,8 +117,8 @@ static enum status read_label_word(struct task_text *item, const char *key, cons
             written = i;
     if (index >= 0 && written >= 0 && index != written)
         return FAIL(STATUS_INVALID,
-                    "%s: \"%s\" is \"%s\", which is choice %d as it is written, and would be choice %d as an "
-                    "index; give the index from 0 as a number",
+                    "%s: \"%s\" is \"%s\", which is the text of choice %d, but also the index of choice %d; "
+                    "give the index from 0 as a number",
                     source, key, word, written, index);
     item->label = index >= 0 ? index : written;
     if (item->label >= 0 && item->label < item->n_choices)
@@ -232,10 +232,10 @@ enum status task_text_read(struct task_text *item, enum task_kind kind, const ch
 struct reader {
     struct task *task;
     const struct task_options *options;
-    struct text whole; // of one request
+    struct text whole; // context and continuation of one request
     struct token_list ids;
-    int most_requests, most_items; // that there is room for
-    const char *source;            // file and line
+    int most_requests, most_items; // allocated room
+    const char *source;            // file and line, for messages
 };
 
 static enum status check_vocabulary(const struct reader *reader, const struct token_list *ids) {
@@ -246,7 +246,7 @@ static enum status check_vocabulary(const struct reader *reader, const struct to
     return STATUS_OK;
 }
 
-// Adds the request whose tokens are in reader->ids, the first n_context of them the context's.
+// Adds the request whose tokens are in reader->ids; its context is the first n_context tokens.
 //   length   of the choice, for acc_norm
 static enum status add_request(struct reader *reader, size_t n_context, double length) {
     struct task *task = reader->task;
@@ -267,7 +267,7 @@ static enum status add_request(struct reader *reader, size_t n_context, double l
     return STATUS_OK;
 }
 
-// Tokenizes the context without the white space at its end, which begins the continuation.
+// Tokenizes the context without its trailing white space, which becomes the start of the continuation.
 static enum status add_item(struct reader *reader, const struct task_text *item) {
     const struct tokenizer *tokenizer = reader->options->tokenizer;
     const char *context = item->context.data ? item->context.data : "";

@@ -1,11 +1,10 @@
-// Evaluation tasks: a file of items (JSON Lines), each a context and what may continue it, tokenized into
-// requests. A request is a context and a continuation,
-// whose log-probability the model gives (infer/tasks/score.h). Definitions are those of
-// lm-evaluation-harness, so that figures are comparable:
-// - A continuation is a blank and the choice. Context and continuation are tokenized together, and the
-//   continuation's tokens are those after as many as the context alone has. White space at the end of the
-//   context counts to the continuation. An empty context is end-of-text.
-// - Of a request longer than seq_len + 1 tokens, the start of the context is dropped.
+// Evaluation tasks: a file of items (JSON Lines). Each item is a context and its possible continuations. It
+// is tokenized into requests: a context and one continuation, whose log-probability the model computes
+// (infer/tasks/score.h). Definitions follow lm-evaluation-harness, so that figures are comparable:
+// - A continuation is a blank and the choice. Context and continuation are tokenized together. The
+//   continuation's tokens are those beyond the number of tokens of the context alone. White space at the end
+//   of the context belongs to the continuation. An empty context is end-of-text.
+// - If a request is longer than seq_len + 1 tokens, the start of the context is dropped.
 #ifndef ZERO_INFER_TASKS_TASK_H
 #define ZERO_INFER_TASKS_TASK_H
 
@@ -20,33 +19,33 @@ enum task_kind {
 };
 const char *task_kind_name(enum task_kind kind); // "hellaswag", "lambada", "multiple_choice"
 
-// An item as text, of one line of a file.
+// An item as text, from one line of a file.
 #define TASK_MOST_CHOICES 256
 struct task_text {
     struct text context;
-    struct text choices[TASK_MOST_CHOICES]; // (n_choices) without the blank before; of LAMBADA the last word
+    struct text choices[TASK_MOST_CHOICES]; // (n_choices) without the blank before; for LAMBADA the last word
     int n_choices, label;                   // label: index of the right choice
 };
-// Reads one. Call task_text_free after each, also after a failure.
-// STATUS_INVALID names `source` (file and line), and what was expected.
+// Reads one item. Call task_text_free after each, also after a failure.
+// STATUS_INVALID: the message names `source` (file and line) and what was expected.
 enum status task_text_read(struct task_text *item, enum task_kind kind, const char *line, size_t length,
                            const char *source) MUST_CHECK;
 void task_text_free(struct task_text *item);
 
 struct task_request {
-    size_t first;    // in task->tokens
-    int n, n_scored; // tokens in all; those of the continuation, the last ones
-    double length;   // that acc_norm divides by: characters of the choice, without the blank before it
+    size_t first;    // index of its first token in task->tokens
+    int n, n_scored; // all tokens; the last n_scored are the continuation's
+    double length;   // divisor for acc_norm: characters of the choice, without the blank before it
 };
 
 struct task_item {
     int first, n; // its requests
-    int label;    // of them the right one
+    int label;    // the right one of its requests
 };
 
 struct task {
     enum task_kind kind;
-    char *name; // "hellaswag", "lambada"; of multiple_choice the file's name without its ending
+    char *name; // "hellaswag", "lambada"; for multiple_choice the file's name without extension
     char *path;
     uint64_t checksum; // XXH3 of the file
     struct token_list tokens;
@@ -58,19 +57,20 @@ struct task {
 struct task_options {
     const struct tokenizer *tokenizer; // the model's
     int vocab_size;                    // of the model
-    int seq_len;                       // the longest sequence that the model is given
-    int64_t limit;                     // the first items of each file; 0: all
+    int seq_len;                       // length of the longest sequence for the model
+    int64_t limit;                     // use only the first items of each file; 0: all
 };
 
-// Splits "KIND=FILE". STATUS_INVALID lists the kinds; the message begins with `option`.
+// Splits "KIND=FILE". STATUS_INVALID: the message begins with `option` and lists the kinds.
 enum status task_parse(const char *option, const char *text, enum task_kind *kind,
                        const char **path) MUST_CHECK;
-// Reads a task of "KIND=FILE". STATUS_INVALID: names option or file and line. Free it also after a failure.
+// Loads the task given as "KIND=FILE". STATUS_INVALID: the message names the option, or the file and line.
+// Free the task also after a failure.
 enum status task_load(struct task *task, const char *option, const char *text,
                       const struct task_options *options) MUST_CHECK;
 void task_free(struct task *task);
 
-// Several tasks, with names that differ.
+// Several tasks with different names.
 struct task_list {
     struct task *tasks;
     int n;

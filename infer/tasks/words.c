@@ -1,4 +1,4 @@
-// Each function is named after the line of Python that it repeats.
+// Each comment gives the Python expression that the function implements.
 #include "infer/tasks/words.h"
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@ static size_t next_character(const char *text, size_t n, utf8proc_int32_t *code)
     return used > 0 ? (size_t)used : 1;
 }
 
-// str.isspace: white space by category, and control characters that separate.
+// str.isspace: characters in the white-space categories, and control characters that separate.
 static bool is_space(utf8proc_int32_t code) {
     if ((code >= 0x09 && code <= 0x0d) || (code >= 0x1c && code <= 0x1f) || code == 0x85)
         return true;
@@ -27,7 +27,7 @@ size_t words_characters(const char *text, size_t n) {
 }
 
 size_t words_without_space_at_end(const char *text, size_t n) {
-    size_t end = 0; // of the last character that is not white space
+    size_t end = 0; // end of the last character that is not white space
     utf8proc_int32_t code;
     for (size_t at = 0; at < n;) {
         at += next_character(text + at, n - at, &code);
@@ -77,7 +77,7 @@ static size_t find(const char *text, size_t at, size_t n, char what) {
     return found ? (size_t)(found - text) : n;
 }
 
-// re.sub("\\[.*?\\]", "", text): `.` is no end of line.
+// re.sub("\\[.*?\\]", "", text): `.` does not match a line end.
 static void remove_brackets(struct text *out, const char *text, size_t n) {
     size_t close = 0, line_end = 0; // the next ones from `at` on, found once for many open brackets
     for (size_t at = 0; at < n;) {

@@ -1,5 +1,5 @@
-// Text as lm-evaluation-harness treats it, whose figures ours are compared with: Python's string methods on
-// UTF-8, and the harness's preprocessing of HellaSwag. Relies on utf8proc for Unicode.
+// Text processing as in lm-evaluation-harness, with which results are compared: Python's string methods on
+// UTF-8, and the harness's preprocessing of HellaSwag. Uses utf8proc for Unicode.
 #ifndef ZERO_INFER_TASKS_WORDS_H
 #define ZERO_INFER_TASKS_WORDS_H
 
@@ -7,18 +7,18 @@
 
 #include "base/text.h"
 
-// The text must be valid UTF-8 in all of these.
+// The text passed to these functions must be valid UTF-8.
 
-// Characters (code points) of n bytes.
+// Returns the number of characters (code points) in n bytes.
 size_t words_characters(const char *text, size_t n);
-// Bytes that are left of n without the white space at the end (str.rstrip).
+// Returns the length of the text without white space at its end (str.rstrip).
 size_t words_without_space_at_end(const char *text, size_t n);
-// Appends the text with its first character in title case and the others in lower case (str.capitalize; where
-// Unicode turns one character into several, the text keeps the one that stands for them).
+// Appends the text with its first character in title case and the others in lower case (str.capitalize).
+// Where Unicode maps one character to several, the text keeps the single character.
 void words_add_capitalized(struct text *out, const char *text);
-// Appends the text as the harness cleans HellaSwag's, whose WikiHow half has leftovers of markup: without
-// white space at both ends; " [title]" becomes ". "; other brackets go, with what is in them (not across
-// lines); two blanks become one, once.
+// Appends the text as the harness cleans HellaSwag's, whose WikiHow half has leftover markup. It removes
+// white space at both ends; replaces " [title]" by ". "; removes other brackets with their contents (within a
+// line); and replaces two blanks by one, once.
 void words_add_hellaswag(struct text *out, const char *text);
 
 #endif

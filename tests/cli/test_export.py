@@ -382,7 +382,7 @@ class Refusals(ExportCase):
         self.refuses_export('hf', 'out', says=['no format is named', '--to hf or gguf'])
         self.refuses_export('hf', 'out', '--to', 'onnx', says=['unknown format onnx'])
         self.refuses_export('hf', 'out', '--to', 'hf', '--dtype', 'int4', says=['unknown --dtype int4'])
-        self.refuses_export('hf', 'out', '--to', 'llmc', says=['--to llmc is not there any more; use --to hf or gguf'])
+        self.refuses_export('hf', 'out', '--to', 'llmc', says=['--to llmc was removed; use --to hf or gguf'])
         self.refuses_export('hf', 'out', '--to', 'hf', '--dtype', 'q8_0', says=['hf files cannot hold q8_0'])
         self.refuses_export('gone', 'out', '--to', 'hf', says=['gone does not exist'])
         self.refuses_export('hf', 'out', '--to', 'hf', '--tokenizer', 'gone', says=['cannot open the tokenizer gone'])
@@ -442,7 +442,7 @@ class Refusals(ExportCase):
         (self.folder / 'out' / 'notes.txt').unlink()
         self.export('hf', 'gguf', 'out', '--tokenizer', 'none')
         (self.folder / 'out').rename(self.folder / 'out.export-replaced')  # of one that was killed between its two renames
-        self.refuses_export('hf', 'out', '--to', 'gguf', says=['out.export-replaced is what an export that was killed has replaced'])
+        self.refuses_export('hf', 'out', '--to', 'gguf', says=['out.export-replaced is a folder that a killed export was replacing'])
         (self.folder / 'out.export-replaced').rename(self.folder / 'out')
         self.assertEqual([p.name for p in self.folder.glob('out*')], ['out'])
         self.run_train('export', '../hf', '--to', 'gguf', '.', '--tokenizer', 'none', cwd=self.folder / 'out')
@@ -475,7 +475,7 @@ class Refusals(ExportCase):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         self.finish(process, 128 + signal.SIGINT)
-        self.assertIn('stopped by a signal; out is as it was', process.error)
+        self.assertIn('stopped by a signal; out was not changed', process.error)
         self.assertEqual(list(self.folder.glob('out*')), [])
 
 

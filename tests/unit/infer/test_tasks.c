@@ -105,7 +105,7 @@ static void test_items_refused(void **state) {
         {TASK_MULTIPLE_CHOICE, "{\"context\": \"\", \"choices\": [\"a\", \"b\"], \"label\": -1}", "label"},
         {TASK_MULTIPLE_CHOICE, "{\"context\": \"\", \"choices\": [\"a\", \"b\"], \"label\": \"C\"}", "index"},
         {TASK_MULTIPLE_CHOICE, "{\"context\": \"\", \"choices\": [\"1\", \"0\"], \"label\": \"1\"}",
-         "choice 0 as it is written, and would be choice 1"},
+         "the text of choice 0, but also the index of choice 1"},
         {TASK_MULTIPLE_CHOICE, "{\"context\": 1, \"choices\": [\"a\", \"b\"], \"label\": 0}", "context"},
         {TASK_HELLASWAG,
          "{\"activity_label\": \"\", \"ctx\": \"\", \"endings\": [\"a\", \"b\"], \"label\": \"\"}",
