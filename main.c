@@ -13,7 +13,7 @@
 #include "options/foreign.h"
 #include "zero/checkpoint/checkpoint.h"
 
-// These two are about the list of all commands.
+// These two commands need the list of all commands.
 static enum status run_help(int n_args, char **args);
 static enum status run_completion(int n_args, char **args);
 static const struct command command_help = {
@@ -61,7 +61,7 @@ static bool names_config(const char *argument) {
            file_exists(argument);
 }
 
-// n_args, args: without the program's name; at least one.
+// Runs the command. n_args, args: at least one argument, without the program's name.
 static enum status dispatch(int n_args, char **args) {
     const struct command *command = help_find(&list, args[0]);
     if (strcmp(args[0], "--help") == 0 || strcmp(args[0], "-h") == 0)
@@ -83,7 +83,7 @@ int main(int argc, char **argv) {
     // A reader that closes the pipe (| head) must end the output, not kill the program in the middle of a
     // write.
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); // a write beyond the limit on file sizes fails instead
+    signal(SIGXFSZ, SIG_IGN); // a write beyond the file size limit then fails instead
     checkpoint_set_version(version_text());
     if (argc < 2) {
         help_print_usage(stderr, &list);

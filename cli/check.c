@@ -13,7 +13,8 @@
 #include "trainer/plan/model_sizes.h"
 #include "zero/optimizer/rules/optimizer_groups.h"
 
-// The sizes that model.init_from gives. It may be absent: a run that resumes does not need it.
+// Reads the model sizes from model.init_from. The files may be absent, because a resumed run does not need
+// them.
 static enum status find_sizes(struct config *config) {
     const char *path = config->model.init_from;
     struct gpt_config sizes;
@@ -28,13 +29,13 @@ static enum status find_sizes(struct config *config) {
     return model_sizes_from_weights(config, &sizes, path, false);
 }
 
-// A tokenizer may be absent: only training needs it.
+// Whether the vocabulary is known. The tokenizer may be absent, because only training needs it.
 static bool knows_vocabulary(const struct config *config) {
     const char *path = config->data.tokenizer;
     return !model_sizes_want_tokenizer(config) || strcmp(path, "bytes") == 0 || file_exists(path);
 }
 
-// The vocabulary that a tokenizer gives.
+// Sets the vocabulary size from the tokenizer.
 static enum status find_vocabulary(struct config *config) {
     const char *path = config->data.tokenizer;
     struct tokenizer *tokenizer;
@@ -46,8 +47,8 @@ static enum status find_vocabulary(struct config *config) {
     return model_sizes_from_tokenizer(config, path, n_ids);
 }
 
-// The batch sizes as they are given, so that "auto" stays in what is printed: the machine, and the number of
-// ranks, decide when it runs.
+// The batch sizes as given, so that the printed config keeps "auto": they are decided at the start of the
+// run, by the machine and the number of ranks.
 struct given {
     int64_t batch, least, micro, accumulation;
 };
@@ -79,7 +80,8 @@ static void log_text(struct text *text) {
     text_free(text);
 }
 
-// The tensors of optimizer.groups. Their names do not depend on the vocabulary, but their counts do.
+// Checks optimizer.groups against the tensors' names. Prints the groups if element counts are known, which
+// depend on the vocabulary.
 static enum status check_groups(const struct config *config, const struct params *params, bool has_counts) {
     struct optimizer_groups groups = {0};
     struct text lines = {0};
@@ -93,7 +95,7 @@ static enum status check_groups(const struct config *config, const struct params
     return status;
 }
 
-// Of the families but GPT-2, which has none of these options: 0 stands for a default that is known by now.
+// Sets options whose 0 stands for a default to the resolved value. GPT-2 has none of these options.
 static void show_sizes(struct config *config, const struct gpt_config *sizes) {
     if (sizes->family == FAMILY_GPT2)
         return;
@@ -102,8 +104,8 @@ static void show_sizes(struct config *config, const struct gpt_config *sizes) {
             config_field_set(config, field, gpt_field_get(field, sizes));
 }
 
-// Checks what needs the tensors, and sets the model's options to their resolved values, where the weights of
-// model.init_from do not keep them open.
+// Runs the checks that need the model's tensors. Sets the model's options to their resolved values, unless
+// they depend on weights of model.init_from that are absent.
 static enum status check_model(struct config *config) {
     const bool has_vocabulary = knows_vocabulary(config);
     struct params params = {0};

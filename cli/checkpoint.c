@@ -1,4 +1,4 @@
-// ./train checkpoint verify: all checkpoints of a run, by checkpoint_open, which reads every byte.
+// ./train checkpoint verify: verifies all checkpoints of a run with checkpoint_open, which reads every byte.
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 
 struct findings {
     int n, n_bad;
-    int n_gone; // listed, and removed before they were read
+    int n_gone; // checkpoints that were listed, but removed before they were read
     enum status worst;
     char *newest_good; // its path; checkpoints are verified oldest first
 };
@@ -35,8 +35,8 @@ static void print_bad(const char *path, enum status status) {
     output_print("%s: %s: %s\n", path, status == STATUS_INVALID ? "damaged" : "cannot be verified", reason);
 }
 
-// A bad checkpoint is a finding, not a failure: the others are still verified.
-// One that the run prunes meanwhile is none.
+// A damaged checkpoint is a finding, not a failure, so the others are still verified.
+// A checkpoint that the run prunes meanwhile is not a finding.
 static enum status verify_one(struct findings *findings, const char *path, bool is_best) {
     struct checkpoint *checkpoint;
     enum status status = checkpoint_open(NULL, path, &checkpoint);

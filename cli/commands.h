@@ -1,4 +1,5 @@
-// The commands of ./train, one file each in cli/, or a folder: cli/bench, cli/serve, ... main.c lists them.
+// The commands of ./train. Each has a file in cli/ or a folder (cli/bench, cli/serve, ...). main.c lists
+// them.
 #ifndef ZERO_CLI_COMMANDS_H
 #define ZERO_CLI_COMMANDS_H
 

@@ -1,5 +1,5 @@
-// Scripts that complete words in a shell. All words stand in the script, so that a key costs no start of the
-// program; a new version of the program needs a new script.
+// Scripts for completion in shells. A script contains all words, so that pressing Tab does not start the
+// program. A new version of the program needs a new script.
 #include <string.h>
 
 #include "cli/help.h"
@@ -7,11 +7,11 @@
 
 // ---- bash and zsh
 
-// zsh runs bash's functions.
+// zsh runs the bash functions through bashcompinit.
 static const char zsh_begin[] = "autoload -U +X bashcompinit && bashcompinit\n";
 
-// $words, $flags and $options are set by what is printed around it. A word with "=" is one argument, which
-// bash splits at it; so the option is the word before the "=", and only its value is completed.
+// The script printed around this function sets $words, $flags and $options. bash splits an argument
+// OPTION=VALUE at "=", so the option is the word before the "=", and only the value is completed.
 static const char bash_function[] =
     "_zero_train() {\n"
     "  local IFS=$' \\t\\n' cur=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} key= before=\n"
@@ -83,7 +83,7 @@ static void print_bash(const struct command_list *list) {
 
 // ---- fish
 
-// In single quotes, where fish knows \\ and \'.
+// Prints a word in single quotes, in which fish interprets \\ and \'.
 static void print_fish_word(const char *word) {
     printf("'");
     for (const char *c = word; *c; c++)

@@ -1,4 +1,4 @@
-// ./train devices: the CPU and the GPU as this build sees them or, for a missing one, the reason.
+// ./train devices: prints the CPU and the GPU as this build sees them, or why one is unavailable.
 #include <stdio.h>
 
 #include "cli/commands.h"

@@ -1,7 +1,7 @@
 // ./train eval RUN_OR_CHECKPOINT... [--data FILE] [--task KIND=FILE]
 //
-// Of each model, memory is planned for the larger of data and tasks, checked, and then allocated. Shards are
-// read window by window; texts are tokenized whole when they are opened.
+// Memory for each model is planned for the larger of data and tasks, checked, and then allocated. Shards are
+// read one window at a time; texts are tokenized completely when they are opened.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static const struct arg flags[] = {
     {"--field", ARG_STRING, &documents.field, 0, 0,
      "text files are JSON Lines, and this member of each line's object is the text (\"text\")"},
     {"--batch-size", ARG_INTEGER, &batch_size, 1, 1e6,
-     "sequences of --seq-len tokens per batch; of shorter ones as many as have the same tokens (8)"},
+     "sequences of --seq-len tokens per batch; more if they are shorter, up to as many tokens (8)"},
     {"--seq-len", ARG_INTEGER, &seq_len, 0, 1 << 24,
      "the longest context, in tokens; 0: the model's n_positions (0)"},
     {"--json", ARG_FLAG, &as_json, 0, 0, "print one JSON object per model, each on a line"},
@@ -54,23 +54,23 @@ static const struct arg flags[] = {
 };
 
 struct eval_result {
-    const char *path; // of the run
+    const char *path; // path of the run
     bool has_data;
-    struct text_loss totals;             // of all tokens but the first of each file
+    struct text_loss totals;             // over all tokens except the first of each file
     struct tokenizer_identity tokenizer; // n_ids 0: none
     struct task_result *tasks;           // (n_tasks)
     char **task_names;                   // (n_tasks)
     int n_tasks;
 };
 
-// ---- the progress line, on a terminal: redrawing is bounded in time, as a batch may take a millisecond
+// ---- the progress line, on a terminal: redrawn every REDRAW_S at most, because a batch may take 1 ms
 
 #define REDRAW_S 0.5
 
 static char run[64];
 static double shown_s; // 0: no line
 
-// The end of a path says most.
+// Shortens a path from the left, because its end identifies it best.
 static void shorten(char *out, size_t size, const char *path) {
     const size_t length = strlen(path);
     if (length < size)
@@ -79,7 +79,7 @@ static void shorten(char *out, size_t size, const char *path) {
         snprintf(out, size, "...%s", path + length - (size - 4));
 }
 
-// Which of several runs is being evaluated: "runs/a (1 of 3)". NULL: only one.
+// Sets which of several runs the progress line names: "runs/a (1 of 3)". NULL: only one.
 static void eval_progress_run(const char *path, unsigned char number, unsigned char n) {
     char name[40];
     run[0] = 0;
@@ -121,7 +121,8 @@ struct eval_data {
     int n;
 };
 
-// Another tokenizer's ids are other text: the loss would be that of nonsense.
+// Fails if the shard was tokenized with another tokenizer: its ids would mean other text, and the loss would
+// be meaningless.
 static enum status check_tokenizer(const struct session *session, const struct shard *shard) {
     char theirs[TOKENIZER_DESCRIPTION_BYTES], ours[TOKENIZER_DESCRIPTION_BYTES];
     if (!session->tokenizer)
@@ -185,8 +186,9 @@ static enum status open_file(struct eval_data *data, struct session *session, co
 }
 
 // Opens the files. A model without a tokenizer gets that of the shards, which bits per byte need.
-// STATUS_INVALID: a file is neither, a shard's tokenizer is not the model's, a text without a tokenizer, or
-// no token to predict in all files. Free the data also after a failure.
+// STATUS_INVALID: a file is neither shard nor text, a shard's tokenizer is not the model's, there is no
+// tokenizer for a text, or the files have no token to predict.
+// Free the data also after a failure.
 static enum status eval_data_open(struct eval_data *data, struct session *session,
                                   const struct file_list *files) {
     bool any = files->n_paths == 0;
@@ -210,7 +212,7 @@ static void eval_data_free(struct eval_data *data) {
     *data = (struct eval_data){0};
 }
 
-// Sequences of T tokens in the longest file.
+// The number of sequences of T tokens in the longest file.
 static size_t eval_data_longest(const struct eval_data *data, int T) {
     size_t longest = 0;
     for (int i = 0; i < data->n; i++) {
@@ -233,12 +235,12 @@ struct windows {
     struct text_loss *totals;
 };
 
-// Bytes of host memory that eval_data_run takes.
+// Bytes of host memory that eval_data_run allocates.
 static size_t eval_data_bytes(int B, int T) {
     return (size_t)B * (size_t)T * (3 * sizeof(int32_t) + sizeof(float));
 }
 
-// Reads the next n + 1 tokens. The rest of the batch, past the end of the file, is padded and not counted.
+// Reads the next n + 1 tokens. The part of the batch past the end of the file is padded and not counted.
 static enum status read_window(struct windows *windows, struct eval_file *file, size_t start, size_t n) {
     const size_t window = (size_t)windows->B * (size_t)windows->T;
     const int vocab_size = windows->session->params.config.vocab_size;
@@ -362,7 +364,7 @@ static enum status choose_seq_len(struct model *model, const char *path) {
     return STATUS_OK;
 }
 
-// No more and no longer sequences per batch than there are: the rest would be padding.
+// Limits the batch to the number and length of the sequences in the data; more would be padding.
 static void choose_batch(struct model *model) {
     size_t length = eval_data_longest(&model->data, 1);
     for (int i = 0; i < model->tasks.n; i++) {
@@ -431,7 +433,7 @@ static enum status run_tasks(struct model *model, struct eval_result *result) {
     scorer.hooks = &model->session.hooks;
     for (int i = 0; i < tasks->n && status == STATUS_OK; i++) {
         status = run_task(&scorer, &tasks->tasks[i], &result->tasks[i]);
-        result->task_names[i] = tasks->tasks[i].name; // passes on
+        result->task_names[i] = tasks->tasks[i].name; // ownership moves to the result
         tasks->tasks[i].name = NULL;
         result->n_tasks = i + 1;
     }
@@ -475,7 +477,7 @@ static void eval_result_free(struct eval_result *result) {
     *result = (struct eval_result){0};
 }
 
-// ---- what it prints
+// ---- results
 
 #define TABLE_WIDTH 100
 
@@ -566,7 +568,8 @@ static bool tokenizers_differ(const struct eval_result *results, int n) {
     return false;
 }
 
-// A row per figure and a column per model; as many tables as it takes to stay within a width of 100.
+// Prints one row per figure and one column per model, in several tables if one would be wider than 100
+// characters.
 static void eval_report_table(const struct eval_result *results, int n) {
     struct table table = {
         .rows = n_rows(results), .columns = n + 1, .n_left = n + 1, .gap = "   ", .width = TABLE_WIDTH};
@@ -582,7 +585,8 @@ static void eval_report_table(const struct eval_result *results, int n) {
 
 // ---- the command
 
-// One model after the other, so that memory is that of one. What was measured before a failure is printed.
+// Evaluates one model after the other, so that only one is in memory. Results from before a failure are
+// printed.
 static enum status evaluate_all(const char *const *paths, int n_paths, const struct file_list *files,
                                 struct eval_result *results) {
     enum status status = STATUS_OK;
@@ -611,9 +615,10 @@ static enum status run_eval(int n_args, char **args) {
         return FAIL(STATUS_INVALID, "train eval: expected a run or checkpoint, and --data FILE or --task "
                                     "KIND=FILE; see: train help eval");
     if (limit > 0 && task_files.n == 0)
-        return FAIL(STATUS_INVALID, "train eval: --limit is of tasks, and no --task is given; leave it out");
+        return FAIL(STATUS_INVALID,
+                    "train eval: --limit applies to tasks, but no --task is given; leave it out");
     if ((documents.end_of_text || documents.field) && data_patterns.n == 0)
-        return FAIL(STATUS_INVALID, "train eval: --%s is of texts, and no --data is given; leave it out",
+        return FAIL(STATUS_INVALID, "train eval: --%s applies to texts, but no --data is given; leave it out",
                     documents.end_of_text ? "end-of-text" : "field");
     struct file_list files = {0};
     struct eval_result *results = allocate((size_t)n_paths, sizeof *results);

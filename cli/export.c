@@ -1,4 +1,4 @@
-// ./train export RUN --to hf|gguf DIR: trained weights for other programs.
+// ./train export RUN --to hf|gguf DIR: writes trained weights in formats of other programs.
 #include <stdio.h>
 #include <string.h>
 
@@ -22,11 +22,11 @@ static const struct arg flags[] = {
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
      "tokenizer to export, where the weights have none, or \"none\" (default: the one of the weights)"},
     {"--weights", ARG_STRING, &weights_name, 0, 0,
-     "average or latest, of a checkpoint that has both (default: average)"},
+     "average or latest, if the checkpoint has both (default: average)"},
     {"--max-shard-size", ARG_BYTES, &max_shard_bytes, 1, 0x1p53,
      "hf: size of a file of weights; larger models get several and an index (5 GB)"},
     {"--force", ARG_FLAG, &force, 0, 0,
-     "replace DIR even if it has files that no export wrote; those of other names are kept"},
+     "write into DIR even if it has files that no export wrote; files with other names are kept"},
 };
 enum { N_FLAGS = sizeof flags / sizeof *flags };
 
@@ -89,10 +89,11 @@ const struct command command_export = {
     .synopsis = "RUN_OR_CHECKPOINT --to hf|gguf DIR [--dtype fp32|bf16|fp16|q8_0] [--tokenizer FILE|none] "
                 "[--weights average|latest] [--max-shard-size N] [--force]",
     .summary = "write weights and tokenizer for transformers or llama.cpp",
-    .details = "The weights may also be a Hugging Face folder (GPT-2, Llama, Qwen2, Qwen3) or a "
-               "GGUF model.\n"
-               "Of a run, the newest checkpoint is exported. DIR appears when all of its files are complete; "
-               "DIR/" EXPORT_RECORD " lists them.",
+    .details =
+        "The weights may also be a Hugging Face folder (GPT-2, Llama, Qwen2, Qwen3) or a "
+        "GGUF model.\n"
+        "For a run, the newest checkpoint is exported. DIR appears when all of its files are complete; "
+        "DIR/" EXPORT_RECORD " lists them.",
     .examples = "A folder for transformers.\n"
                 "./train export runs/quickstart --to hf my-model\n"
                 "A file for llama.cpp, with weights of 8 bits.\n"

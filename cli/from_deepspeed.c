@@ -1,5 +1,5 @@
-// ./train from-deepspeed DS.json [--out FILE]: a DeepSpeed configuration in our options, and what became of
-// each of its keys.
+// ./train from-deepspeed DS.json [--out FILE]: translates a DeepSpeed configuration into our options, and
+// reports what became of each key.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +23,14 @@ enum { N_FLAGS = sizeof flags / sizeof *flags };
 
 enum { COLUMNS = 100 };
 
-// Prints a line, broken at blanks where it is wider than COLUMNS; lines that go on are indented further.
+// Prints a line, wrapped at blanks to COLUMNS; continuation lines are indented further.
 static void print_folded(FILE *stream, const char *line, size_t length) {
     static const char indent[] = "      ";
     for (size_t room = COLUMNS; length > room; room = COLUMNS - strlen(indent)) {
         size_t end = room;
         while (end > strspn(line, " ") && line[end] != ' ')
             end--;
-        if (line[end] != ' ' || end <= strspn(line, " ")) // one wide word
+        if (line[end] != ' ' || end <= strspn(line, " ")) // a single word that is too wide
             break;
         output_to(stream, line, end);
         fprintf(stream, "\n%s", indent);
@@ -40,7 +40,8 @@ static void print_folded(FILE *stream, const char *line, size_t length) {
     fprintf(stream, "\n");
 }
 
-// What a DeepSpeed file does not have, with the defaults that apply where the user sets nothing.
+// Prints the options that a DeepSpeed file does not have, with the defaults that apply unless the user sets
+// them.
 static void print_next(FILE *stream, const char *path, const struct config *config) {
     fprintf(stream,
             "\nName the model and the data next, in the file or on the command line. Also set what "
@@ -81,7 +82,7 @@ static enum status write_translation(const char *path, const struct deepspeed_tr
         printf("%s is translated to %s.\n", path, out_path);
     } else {
         output_to(stdout, config->data, config->length);
-        fflush(stdout); // the report follows it where both go to a terminal
+        fflush(stdout); // if both go to a terminal, the report must follow
     }
     print_report(out_path ? stdout : stderr, out_path ? out_path : "CONFIG.json", translation);
     return STATUS_OK;
@@ -109,11 +110,12 @@ static enum status run_from_deepspeed(int n_args, char **args) {
         return FAIL(STATUS_INVALID,
                     "train from-deepspeed: no file named; usage: train from-deepspeed DS.json "
                     "[--out FILE]");
-    // A configuration too is kept without --force: someone may have gone on with it since it was translated.
+    // Without --force, an existing configuration is kept too: the user may have edited it since it was
+    // translated.
     const struct overwrite overwrite = {.writer = "train from-deepspeed",
                                         .inputs = &path,
                                         .n_inputs = 1,
-                                        .is_kind = force ? file_exists : NULL, // never the input
+                                        .is_kind = force ? file_exists : NULL, // never overwrite the input
                                         .instead = force ? "choose another name" : NULL};
     if (out_path)
         TRY(overwrite_check(&overwrite, out_path));

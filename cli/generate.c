@@ -64,11 +64,11 @@ static const struct arg flags[] = {
     THREADS_FLAG(model.threads),
 };
 
-// ---- prompts: one from the command line, or a file of them
+// ---- prompts: one from the command line, or several from a file
 
 struct prompts {
-    struct text file;       // that the prompts of lines point into
-    char **strings;         // (n_strings) that those of JSON Lines point to
+    struct text file;       // the file's content; prompts of plain lines point into it
+    char **strings;         // (n_strings) prompts of JSON Lines point to these
     struct prompt *prompts; // (n)
     int64_t n, capacity;
     size_t n_strings, strings_capacity;
@@ -89,9 +89,9 @@ static enum status add_json_prompt(struct prompts *prompts, const char *line, si
     return status;
 }
 
-// Reads a file with one prompt per line; or JSON Lines, by the name or --field. "-" is standard input.
-// STATUS_INVALID: it cannot be read, holds no prompt, or a line is not as expected; the message names the
-// line.
+// Reads a file with one prompt per line. It is read as JSON Lines if its name or --field says so. "-" is
+// standard input.
+// STATUS_INVALID: the file cannot be read, has no prompt, or has an invalid line; the message names the line.
 static enum status prompts_read(struct prompts *prompts, const char *path) {
     const bool is_json = field || text_format_of(path) == TEXT_JSON_LINES;
     enum status status = text_input_read_all(path, &prompts->file);
@@ -139,7 +139,7 @@ static enum status begin_text(void *context, int64_t text, const struct prompt *
 
 // ---- JSON
 
-// A text's object is printed when the text is complete.
+// The JSON of one text, printed when the text is complete.
 struct json_text {
     const struct tokenizer *tokenizer;
     const struct prompt *prompt;
@@ -195,9 +195,9 @@ static enum status end_json(void *context, enum text_end why) {
 
 // ---- --interactive: lines from the user and text from the model take turns
 
-// The conversation is one text: what the user wrote and what the model wrote, which each turn continues.
-// Line editing is libedit's. SIGINT is blocked: it arrives while a character is awaited, and while the model
-// writes it is looked for between tokens. Compute threads must not be interrupted (base/signals.c).
+// The conversation is one text of the user's and the model's words; each turn continues it.
+// libedit provides line editing. SIGINT is blocked, because compute threads must not be interrupted
+// (base/signals.c). It is delivered only while waiting for a character, and polled between generated tokens.
 
 #define HISTORY_LINES 1000
 
@@ -205,14 +205,14 @@ struct interactive {
     struct session *session;
     struct generator *generator;
     const struct sample_request *request;
-    struct text_options text; // that /set changes
+    struct text_options text; // changed by /set
     struct text conversation;
     size_t before_answer; // bytes of the conversation before the model's last answer
     int64_t n_turns;
-    bool terminal, is_first, quit; // is_first: nothing is read yet
-    EditLine *edit;                // on a terminal
+    bool terminal, is_first, quit; // is_first: nothing was read yet
+    EditLine *edit;                // used on a terminal
     History *history;
-    char *line; // without a terminal
+    char *line; // used without a terminal
     size_t line_capacity;
 };
 
@@ -227,12 +227,12 @@ static bool on_terminal(void) {
     return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
 }
 
-// Keeps Ctrl-C from ending the program on a terminal, so that run_interactive can stop a text by it. Call it
-// before any other thread is started.
+// On a terminal, blocks SIGINT, so that Ctrl-C stops a text and not the program. Call it before any other
+// thread is started.
 static void prepare_interactive(void) {
     if (!on_terminal())
         return;
-    struct sigaction action = {.sa_handler = note_interrupt}; // without SA_RESTART: it ends a read
+    struct sigaction action = {.sa_handler = note_interrupt}; // no SA_RESTART: the signal interrupts a read
     sigset_t set;
     sigaction(SIGINT, &action, NULL);
     sigemptyset(&set);
@@ -248,7 +248,7 @@ static char *prompt_text(EditLine *edit) {
     return text;
 }
 
-// Reads one character for libedit, whose own function goes on after an interrupt.
+// Reads one character for libedit, whose own function would continue after an interrupt.
 static int read_character(EditLine *edit, wchar_t *out) {
     mbstate_t decoder = {0};
     (void)edit;
@@ -257,28 +257,28 @@ static int read_character(EditLine *edit, wchar_t *out) {
         struct pollfd input = {.fd = STDIN_FILENO, .events = POLLIN};
         sigset_t none;
         sigemptyset(&none);
-        bool ready = ppoll(&input, 1, NULL, &none) > 0; // SIGINT arrives only here
+        bool ready = ppoll(&input, 1, NULL, &none) > 0; // SIGINT is delivered only here
         if (interrupted)
             return -1;
         if (!ready)
-            continue; // another signal: the program was stopped and went on
+            continue; // another signal: the program was suspended and continued
         ssize_t n = read(STDIN_FILENO, &byte, 1);
         if (n <= 0)
             return (int)n;
         size_t length = mbrtowc(out, &byte, 1, &decoder);
-        if (length == (size_t)-1) // not a character of this locale: it is left out
+        if (length == (size_t)-1) // not a character of this locale; skip it
             decoder = (mbstate_t){0};
         else if (length != (size_t)-2)
             return 1;
     }
 }
 
-// One line without its end; NULL at the end of the input. Ctrl-C gives an empty line.
+// Reads one line, without its newline. NULL: end of input. Ctrl-C gives an empty line.
 static const char *read_edited(struct interactive *interactive, size_t *n) {
     int length = 0;
     HistEvent event;
     interrupted = 0;
-    el_resize(interactive->edit); // the terminal may have another width now
+    el_resize(interactive->edit); // the terminal's width may have changed
     const char *line = el_gets(interactive->edit, &length);
     *n = 0;
     if (interrupted) {
@@ -313,7 +313,7 @@ static enum status write_answer(void *context, const char *bytes, size_t n_bytes
     return output_write(bytes, n_bytes);
 }
 
-// Whether the user asked to stop the text.
+// Returns STATUS_STOPPED if the user pressed Ctrl-C, which stops the text.
 static enum status check_interrupt(void *context, const struct text_token *token) {
     (void)context, (void)token;
     sigset_t pending;
@@ -347,7 +347,7 @@ static enum status answer(struct interactive *interactive) {
         status = sample_run(interactive->generator, &session->stream, &session->hooks, &request, NULL);
     token_list_free(&one.tokens);
     if (status == STATUS_STOPPED && interrupted)
-        status = STATUS_OK; // the text is stopped, not the program
+        status = STATUS_OK; // only the text stops, not the program
     TRY(status);
     return output_write("\n", 1);
 }
@@ -472,7 +472,7 @@ static enum status take_lines(struct interactive *interactive) {
 
 static enum status open_editor(struct interactive *interactive) {
     HistEvent event;
-    setlocale(LC_CTYPE, ""); // the characters that the user types
+    setlocale(LC_CTYPE, ""); // the encoding of typed characters
     interactive->edit = el_init("train", stdin, stdout, stderr);
     interactive->history = history_init();
     if (!interactive->edit || !interactive->history)
@@ -489,8 +489,8 @@ static enum status open_editor(struct interactive *interactive) {
     return STATUS_OK;
 }
 
-// Reads lines until the end of the input or /quit. On a terminal with line editing and history; otherwise
-// (a pipe, a file) without a prompt.
+// Reads lines until the end of the input or /quit. A terminal has line editing and history; other input
+// (a pipe, a file) has no prompt.
 static enum status run_interactive(struct session *session, struct generator *generator,
                                    const struct sample_request *request) {
     struct interactive interactive = {.session = session,
@@ -513,7 +513,7 @@ static enum status run_interactive(struct session *session, struct generator *ge
 
 // ---- generation
 
-//   longest   [out] tokens of the longest prompt
+//   longest   [out] number of tokens of the longest prompt
 static enum status encode_prompts(const struct prompts *prompts, const struct session *session,
                                   int *longest) {
     *longest = 0;
@@ -526,8 +526,8 @@ static enum status encode_prompts(const struct prompts *prompts, const struct se
     return STATUS_OK;
 }
 
-// Generation goes on from the last half of a full context (infer/batch.h), so that there is room for new
-// tokens.
+// Warns of prompts that do not fit. When the context is full, generation continues from its last half
+// (infer/batch.h), to make room for new tokens.
 static void warn_of_long_prompts(const struct session *session, int64_t n_prompts, int longest) {
     const int positions = session->params.config.n_positions;
     if (longest > positions)
@@ -586,7 +586,8 @@ static enum status run_session(struct session *session, struct generator *genera
                      : write_samples(session, generator, request, prompts);
 }
 
-// A cache for the longest possible text, and no more sequences than there are texts.
+// Sizes the cache for the longest possible text, and the batch for at most as many sequences as there are
+// texts.
 static struct generator_options choose_options(const struct session *session, int64_t n_prompts,
                                                int longest) {
     int64_t most = longest + n_tokens, n_texts = n_prompts * n_samples;
@@ -616,7 +617,7 @@ static enum status generate(struct session *session, struct prompts *prompts) {
     return status;
 }
 
-// Flags that contradict each other.
+// Refuses flags that contradict each other.
 static enum status check_flags(void) {
     if (prompt && prompts_path)
         return FAIL(STATUS_INVALID, "train generate: --prompt and --prompts cannot be combined");

@@ -1,4 +1,4 @@
-// The texts of `train help`. Scripts for shells are in completion.c.
+// The texts of `train help`. Shell completion scripts are in completion.c.
 #include "cli/help.h"
 
 #include <ctype.h>
@@ -72,10 +72,10 @@ const struct arg help_flags[HELP_FLAGS] = {
     {"--man", ARG_FLAG, &as_man, 0, 0, "print a page for man(1)"},
 };
 
-// ---- manual pages, in the macros of man(7), from the same tables as the help texts
+// ---- manual pages, in man(7) macros, from the same tables as the help texts
 
-// Text that roff prints as it is: a backslash, a hyphen and, at the start of a line, a dot or a quote mean
-// something else to it.
+// Appends text, escaped so that roff prints it literally. Special are a backslash, a hyphen and, at the start
+// of a line, a dot or a quote.
 static void add_plain(struct text *out, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if ((i == 0 || bytes[i - 1] == '\n') && (bytes[i] == '.' || bytes[i] == '\''))

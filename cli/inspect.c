@@ -1,4 +1,4 @@
-// ./train inspect PATH: recognizes a file or folder, and describes its contents.
+// ./train inspect PATH: recognizes a file or folder and describes its contents.
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -78,7 +78,7 @@ struct split {
 struct shard_set {
     struct split splits[2]; // training, validation
     struct tokenizer_identity tokenizer;
-    bool mixed; // shards of several tokenizers
+    bool mixed; // the shards are of several tokenizers
 };
 
 static enum status count_shard(struct shard_set *set, const char *path, const char *name) {
@@ -107,8 +107,8 @@ static void print_set(const struct shard_set *set, const char *folder) {
                                           : tokenizer_identity_describe(&set->tokenizer, tokenizer));
 }
 
-// The splits of a folder of token shards (*.bin), and their tokenizer.
-//   described   [out] false when it holds none; nothing was printed then
+// Describes the splits of a folder of token shards (*.bin), and their tokenizer.
+//   described   [out] false: the folder has no shards, and nothing was printed
 static enum status inspect_shards(const char *folder, bool *described) {
     struct shard_set set = {.splits = {{.name = "training"}, {.name = "validation"}}};
     struct file_list names = {0};
@@ -198,7 +198,7 @@ static enum status inspect_tokenizer(const char *path) {
 
 // ---- checkpoints
 
-// The sources of a mixture in data.train.
+// Prints the sources of a mixture in data.train.
 static void print_sources(const struct identity *train) {
     uint64_t shard = 0;
     for (uint32_t i = 0; i < train->n_sources; shard += train->sources[i++].n_shards)
@@ -235,7 +235,7 @@ static enum status inspect_checkpoint(const char *path) {
     return STATUS_OK;
 }
 
-// One that the run prunes meanwhile is left out.
+// Describes a listed checkpoint. Skips it if the run pruned it meanwhile.
 static enum status inspect_listed(const char *path) {
     enum status status = inspect_checkpoint(path);
     if (status == STATUS_OK || !checkpoint_is_gone(path))
@@ -266,7 +266,7 @@ static enum status inspect_run(const char *path, const char *checkpoints) {
 
 // ---- files and folders
 
-// A Hugging Face model in one file or several.
+// Describes a Hugging Face model in one or several files.
 static enum status inspect_tensors(const char *folder) {
     char *pattern = file_path("%s/model*.safetensors", folder);
     struct file_list parts = {0};
@@ -285,11 +285,11 @@ static bool has_file(const char *folder, const char *name) {
     return has;
 }
 
-// Token shards, or a model or tokenizer whose file has one of the usual names.
+// Describes a folder of token shards, or of a model or tokenizer whose file has one of the usual names.
 static enum status inspect_other_folder(const char *path) {
     bool described;
     int next = 0;
-    TRY(foreign_weights_refuse(path)); // which may have a tokenizer beside it
+    TRY(foreign_weights_refuse(path)); // before the tokenizer: these weights may have one beside them
     TRY(inspect_shards(path, &described));
     if (described)
         return STATUS_OK;

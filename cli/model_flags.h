@@ -1,5 +1,5 @@
-// Flags of the commands that run a trained model: rows of a table of flags (base/args.h) that name and place
-// it, for the members of a struct session_options.
+// Flags shared by the commands that run a trained model: rows for a table of flags (base/args.h) that choose
+// the model and its device. They set the members of a struct session_options.
 #ifndef ZERO_CLI_MODEL_FLAGS_H
 #define ZERO_CLI_MODEL_FLAGS_H
 
@@ -14,8 +14,8 @@
 #define THREADS_FLAG(threads)                                                                                \
     { "--threads", ARG_INTEGER, &(threads), 0, 4096, THREADS_HELP }
 
-#define TOKENIZER_HELP "the tokenizer, where the model comes without one"
-#define WEIGHTS_HELP   "average or latest, of a checkpoint that has both (default: average)"
+#define TOKENIZER_HELP "the tokenizer file, if the model comes without one"
+#define WEIGHTS_HELP   "average or latest, if the checkpoint has both (default: average)"
 #define THREADS_HELP   "CPU threads; 0: OMP_NUM_THREADS if set, otherwise one per core (0)"
 
 #endif

@@ -1,6 +1,6 @@
-// ./train plan CONFIG.json: memory per rank and communication volume of a run, for several numbers of ranks,
-// at every ZeRO stage. None of the run's memory is allocated, so a model of any size can be planned on any
-// machine.
+// ./train plan CONFIG.json: prints memory per rank and communication volume of a run, for several numbers of
+// ranks at every ZeRO stage. None of the run's memory is allocated, so any machine can plan a model of any
+// size.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,14 +70,15 @@ struct planner {
     char **overrides;
     int n_overrides;
     struct gpt_config weights; // the sizes in model.init_from, if it is set
-    int n_ids;                 // of the tokenizer, if the vocabulary size comes from it; else 0
+    int n_ids;                 // number of the tokenizer's ids, if the vocabulary size comes from it; else 0
     struct device *device;     // reopened when the number of threads per rank changes
     struct plan_report report;
     bool has_type;         // report.type is chosen
-    struct fit_report fit; // with --fit: one case for each of report.cases
+    struct fit_report fit; // for --fit: one case for each of report.cases
 };
 
-// Reads the files that the model's sizes come from: once, as they do not depend on the number of ranks.
+// Reads the files that give the model's sizes. Once is enough, because they do not depend on the number of
+// ranks.
 static enum status find_sizes(struct planner *planner, const struct config *config) {
     if (config->model.init_from[0])
         TRY(initial_weights_sizes(config, &planner->weights));
@@ -138,8 +139,8 @@ static enum status open_or_plan(struct planner *planner, const struct config *co
     return plan_gpu(planner);
 }
 
-// The GPU's memory, for --fit. Then switches to a planned GPU: a real one would measure the matrix products
-// of every setting, which takes minutes for the many settings of --fit.
+// Reads the GPU's memory for --fit, then switches to a planned GPU. A real GPU would measure the matrix
+// products of each of the many settings of --fit, which takes minutes.
 static enum status measure_gpu(struct planner *planner) {
     size_t available = device_memory;
     if (device_memory == 0 && planner->report.gpu_is_planned)
@@ -170,7 +171,7 @@ static enum status open_device(struct planner *planner, const struct config *con
     return fits && planner->device->place == REGION_DEVICE ? measure_gpu(planner) : STATUS_OK;
 }
 
-// The compute type, chosen as a new run does. The first plan decides for all.
+// Chooses the compute type as a new run does. The first plan decides for all.
 static enum status choose_type(struct planner *planner, const struct config *config) {
     struct plan_report *report = &planner->report;
     if (planner->has_type)
@@ -183,9 +184,10 @@ static enum status choose_type(struct planner *planner, const struct config *con
     return STATUS_OK;
 }
 
-// ---- the micro-batch size, where the config leaves it open for a GPU
+// ---- the micro-batch size, if the config leaves it open for a GPU
 
-// The memory that a run finds free on the GPU; 0: not known, as there is no GPU here and no --device-memory.
+// The free memory that a run finds on the GPU; 0: unknown, because there is neither a GPU nor
+// --device-memory.
 static enum status find_gpu_memory(const struct planner *planner, uint64_t *bytes) {
     size_t available;
     *bytes = fits ? planner->fit.machine.device : planner->report.device_limit;
@@ -196,7 +198,7 @@ static enum status find_gpu_memory(const struct planner *planner, uint64_t *byte
     return STATUS_OK;
 }
 
-// As a run chooses it. Nothing changes on a CPU, nor where the configuration names a size.
+// Chooses the micro-batch size as a run does. Changes nothing on a CPU, or if the configuration gives a size.
 static enum status choose_micro_batch(const struct planner *planner, const struct engine_options *request,
                                       struct config *config, struct plan_case *one) {
     uint64_t memory;
@@ -213,7 +215,7 @@ static enum status choose_micro_batch(const struct planner *planner, const struc
                                               [REGION_DEVICE] = micro_batch_limit(memory)};
     struct engine_options on_any_gpu = *request;
     on_any_gpu.device = planned;
-    on_any_gpu.attention = ATTENTION_CUDNN; // takes the larger workspace
+    on_any_gpu.attention = ATTENTION_CUDNN; // the kernel with the larger workspace
     enum status status = micro_batch_choose_for_all(&on_any_gpu, limits, &one->choice);
     device_close(planned);
     if (status == STATUS_OK) {
@@ -227,7 +229,8 @@ static enum status choose_micro_batch(const struct planner *planner, const struc
 
 static enum status find_fit(struct planner *planner, const struct engine_options *plan, struct fit *out) {
     struct config given = *plan->config; // a shallow copy, which is not freed
-    if (given.micro_batch_is_open && plan->device->place == REGION_DEVICE) // so that proposals always name it
+    // Proposals then always name the micro-batch size.
+    if (given.micro_batch_is_open && plan->device->place == REGION_DEVICE)
         given.train.micro_batch_size = given.train.gradient_accumulation_steps = 0;
     const struct fit_request request = {.plan = *plan, .given = &given, .machine = planner->fit.machine};
     return fit_find(&request, out);
@@ -262,7 +265,7 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
                                      .world = one->world,
                                      .local_world = one->local_world,
                                      .for_gpu = planner->device->place == REGION_DEVICE,
-                                     // One GPU per rank, as option device says.
+                                     // One GPU per rank, as for device=cuda.
                                      .by_nccl = config->comm.backend != CONFIG_COMM_BACKEND_MPI};
     if (status == STATUS_OK)
         status = choose_micro_batch(planner, &request, config, one);
@@ -275,7 +278,8 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     return status;
 }
 
-// A number of ranks that does not divide the batch is not a failure: it is reported in its place.
+// Records why a number of ranks cannot be planned, such as one that does not divide the batch. The report
+// shows the reason in place of the plan; this is not a failure.
 static void refuse(struct plan_case *one, const char *source) {
     const char *message = status_message();
     size_t n = strlen(source);
@@ -360,7 +364,7 @@ static enum status run_with(int n_positional, const char **positional) {
                    : FAIL(STATUS_INVALID, "train plan: no configuration named; usage: train plan CONFIG.json "
                                           "[section.key=value ...] [--ranks 1,2,4,8], or train plan --paper");
     struct planner planner = {.path = positional[0],
-                              .overrides = (char **)positional + 1, // which config_read only reads
+                              .overrides = (char **)positional + 1, // config_read does not modify these
                               .n_overrides = n_positional - 1,
                               .fit = {.words = positional, .n_words = n_positional}};
     enum status status = plan_all(&planner);

@@ -1,5 +1,5 @@
-// ./train runs [FOLDER]: the runs below a folder, with state, steps, losses, age and disk space. Reads the
-// end of each run's metrics only, and writes nothing.
+// ./train runs [FOLDER]: lists the runs below a folder with state, steps, losses, age and disk space. Reads
+// only the end of each run's metrics, and writes nothing.
 #include <ftw.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,8 +16,8 @@
 #include "trainer/runs/run_record.h"
 
 #define DEFAULT_FOLDER "runs"
-#define TAIL_BYTES     ((uint64_t)8 << 20) // of metrics: about 8,000 steps
-#define DEEPEST        4                   // folders below FOLDER in which runs are looked for
+#define TAIL_BYTES     ((uint64_t)8 << 20) // read from the end of the metrics: about 8,000 steps
+#define DEEPEST        4                   // levels of folders below FOLDER that are searched for runs
 #define OPEN_FOLDERS   16
 
 static bool as_json = false;
@@ -32,7 +32,7 @@ struct listed_run {
     int64_t step, total;
     double loss, val_loss, tokens_per_s, seconds_left;
     double changed, disk_bytes; // wall-clock time of the last change
-    char *message;              // of a failure; else NULL
+    char *message;              // the run's failure; NULL: none
 };
 
 struct list {
@@ -88,7 +88,7 @@ static enum status read_run(const char *path, struct listed_run *run) {
     struct run_record record;
     enum status status = read_record(&record, path, false);
     if (status == STATUS_OK && record.val.n == 0 && record.reader.offset > TAIL_BYTES && evaluates(&record)) {
-        run_record_close(&record); // the last evaluation is further back
+        run_record_close(&record); // the last evaluation is before the tail
         status = read_record(&record, path, true);
     }
     *run = (struct listed_run){.path = file_path("%.*s", run_path_length(path), path),
@@ -104,7 +104,7 @@ static enum status read_run(const char *path, struct listed_run *run) {
     if (run->state == RUN_FAILED && record.n_sessions > 0)
         run->message = copy_string(record.sessions[record.n_sessions - 1].message);
     disk_bytes = 0;
-    (void)nftw(path, add_size, OPEN_FOLDERS, FTW_PHYS); // what cannot be read does not count
+    (void)nftw(path, add_size, OPEN_FOLDERS, FTW_PHYS); // unreadable files do not count
     run->disk_bytes = disk_bytes;
     run_record_close(&record);
     return status;
@@ -115,7 +115,8 @@ static enum status add_run(struct list *list, const char *path) {
     return read_run(path, &list->runs[list->n++]);
 }
 
-// Runs at and below `path`. A folder that cannot be listed is skipped, but for the one that the user named.
+// Finds the runs at and below `path`. Skips folders that cannot be listed, except the one that the user
+// named.
 static enum status find_runs(struct list *list, const char *path, int depth) {
     struct file_list names = {0};
     if (run_folder_is_run(path))
@@ -128,7 +129,7 @@ static enum status find_runs(struct list *list, const char *path, int depth) {
     for (int i = 0; i < names.n_paths && status == STATUS_OK && depth < DEEPEST; i++) {
         struct stat info;
         char *below = file_path("%.*s/%s", run_path_length(path), path, names.paths[i]);
-        if (lstat(below, &info) == 0 && S_ISDIR(info.st_mode)) // links could lead around in a circle
+        if (lstat(below, &info) == 0 && S_ISDIR(info.st_mode)) // not through links, which could form a cycle
             status = find_runs(list, below, depth + 1);
         free(below);
     }
@@ -264,7 +265,7 @@ static enum status run_runs(int n_args, char **args) {
 const struct command command_runs = {
     .name = "runs",
     .synopsis = "[FOLDER] [--json]",
-    .summary = "list the runs in a folder (" DEFAULT_FOLDER "), the one that changed last first",
+    .summary = "list the runs in a folder (" DEFAULT_FOLDER "), most recently changed first",
     .details =
         "States: running; finished; stopped (by a signal, to be resumed); failed (with its message); stale\n"
         "(killed: its process is gone and recorded no end); not begun. LOSS is the mean of the last 100\n"

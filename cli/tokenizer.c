@@ -29,7 +29,7 @@ static const struct arg flags[] = {
      "train, encode: read <|endoftext|> as the end of a document, not as text"},
     {"--field", ARG_STRING, &documents.field, 0, 0,
      "train, encode: inputs are JSON Lines, and this member of each line's object is the text (\"text\")"},
-    {"--force", ARG_FLAG, &force, 0, 0, "train: overwrite --out whatever it is"},
+    {"--force", ARG_FLAG, &force, 0, 0, "train: overwrite any file at --out"},
     {"--tokenizer", ARG_STRING, &tokenizer_path, 0, 0,
      "encode, decode: a tiktoken file, vocab.bpe, tokenizer.json, a folder with one, or "
      "\"bytes\""},
@@ -46,10 +46,10 @@ static enum status make_out_folder(void) {
     return status;
 }
 
-// What a tokenizer is trained on.
+// The text that a tokenizer is trained on.
 struct training_text {
     struct text text;
-    size_t *starts; // (n) of the documents in it
+    size_t *starts; // (n) starts of the documents in the text
     size_t n, capacity;
 };
 
@@ -63,8 +63,8 @@ static enum status take_part(void *context, const struct document_part *part) {
     return STATUS_OK;
 }
 
-// Where sizes are not known before, the split is that of tokenize: at the next start of a document, else at
-// the last one; within a single document, there.
+// Splits off the held-out text as ./train tokenize does when sizes are not known in advance: at the next
+// start of a document, else at the last start; a single document is split inside.
 static void hold_out(struct training_text *training) {
     const size_t target = (size_t)((double)training->text.length * (1 - held_out));
     size_t n = 1, end = target > 0 ? target : 1;
@@ -140,7 +140,7 @@ static enum status encode(const struct tokenizer *tokenizer, const char *const *
     return status;
 }
 
-// Parses ids from text, and adds them to the list.
+// Parses token ids from text and appends them to the list.
 static enum status parse_ids(const struct tokenizer *tokenizer, const char *text, struct token_list *list) {
     for (const char *at = text; *(at += strspn(at, " \t\r\n,"));) {
         char *end;
@@ -218,9 +218,10 @@ const struct command command_tokenizer = {
     .summary = "train a byte-pair tokenizer, encode text, decode ids",
     .details = "TEXT is what tokenize takes: a file, a folder or -, packed or not, plain or JSON Lines.\n"
                "encode and decode read standard input when no TEXT or ID is given.",
-    .examples = "Train a tokenizer of 4096 ids on a text.\n"
-                "./train tokenizer train book.txt --vocab-size 4096 --out book.tiktoken\n"
-                "Encode with it.\n./train tokenizer encode --tokenizer book.tiktoken <book.txt\n",
+    .examples =
+        "Train a tokenizer of 4096 ids on a text.\n"
+        "./train tokenizer train book.txt --vocab-size 4096 --out book.tiktoken\n"
+        "Encode a text with this tokenizer.\n./train tokenizer encode --tokenizer book.tiktoken <book.txt\n",
     .flags = flags,
     .n_flags = sizeof flags / sizeof *flags,
     .run = run_tokenizer,

@@ -8,7 +8,7 @@
 #include "cli/version.h"
 #include "trainer/trainer.h"
 
-// The command that resumes this run: as given, without checkpoint.resume.
+// Appends the command that resumes this run: the given arguments without checkpoint.resume.
 static void add_command(struct text *line, int world, int n_args, char **args) {
     static const char resume[] = "checkpoint.resume=";
     if (world > 1)
@@ -19,7 +19,7 @@ static void add_command(struct text *line, int world, int n_args, char **args) {
             text_add(line, " "), text_add_shell_word(line, args[i]);
 }
 
-// config: NULL if it could not be read; then the defaults serve to report that.
+// config: NULL if it could not be read; then the defaults are enough to report the failure.
 static struct comm_options comm_options_of(const struct config *config) {
     static const enum comm_path paths[] = {[CONFIG_COMM_BACKEND_AUTO] = COMM_PATH_AUTO,
                                            [CONFIG_COMM_BACKEND_NCCL] = COMM_PATH_NCCL,
@@ -71,13 +71,13 @@ const struct command command_train = {
     .details =
         "CONFIG.json is one JSON object; ./train options lists every option with its default.\n"
         "Override values are JSON; a bare word is a string: optimizer.lr=3e-4 run.dir=runs/try2\n"
-        "The last of several for one option wins, so options can be appended to a saved command.\n"
+        "The last override of an option wins, so options can be appended to a saved command.\n"
         "Ctrl-C (or SIGTERM, SIGHUP, SIGUSR1) finishes the step, writes a checkpoint and exits with 128 + "
         "the\n"
         "signal's number; a second Ctrl-C stops at once. Run the same command again to resume.",
     .examples = "Train GPT-2 124M on what data.train names, for 1000 steps.\n"
                 "./train configs/gpt2-small.json data.train='data/train-*.bin' train.max_steps=1000\n"
-                "Go on with a run, at a lower learning rate.\n"
+                "Continue a run at a lower learning rate.\n"
                 "./train runs/gpt2-small/config.json optimizer.lr=1e-4 checkpoint.resume_with=optimizer.lr\n"
                 "Train on four ranks with gradients and optimizer states divided among them (ZeRO-2).\n"
                 "mpirun -n 4 ./train configs/gpt2-small.json zero_optimization.stage=2\n",

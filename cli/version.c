@@ -1,5 +1,5 @@
 // Library versions are queried at run time, because they may differ from those at compile time.
-// ZERO_COMMIT and ZERO_SOURCES come from the Makefile; ZERO_COMMIT is "" without a repository.
+// The Makefile sets ZERO_COMMIT ("" without a repository) and ZERO_SOURCES.
 #include "cli/version.h"
 
 #include <cjson/cJSON.h>
@@ -47,7 +47,7 @@ static void print_mpi(void) {
     MPI_Get_version(&version, &subversion);
     library[strcspn(library, ",\n")] = 0;
     snprintf(value, sizeof value, "%.120s (MPI %d.%d)", library, version, subversion);
-    for (char *c = value; (c = strpbrk(c, "\t ")); c++) { // one blank between words
+    for (char *c = value; (c = strpbrk(c, "\t ")); c++) { // keep one blank between words
         *c = ' ';
         size_t extra = strspn(c + 1, "\t ");
         memmove(c + 1, c + 1 + extra, strlen(c + 1 + extra) + 1);

@@ -1,5 +1,5 @@
-// ./train bench: the machine's limits (GEMM rate, memory bandwidth), and how close each operation comes to
-// them. Both figures of a ratio are from the same run.
+// ./train bench: measures the machine's limits (GEMM rate, memory bandwidth) and how close each operation
+// comes to them. Both figures of a ratio come from the same run.
 #include "cli/bench/bench.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ static const struct arg flags[] = {
      "time for each (used by scripts/bench_cpu.sh)"},
 };
 
-// Sizes of a GPT-2 124M, and the tile of logits that cross_entropy works on.
+// Sizes of GPT-2 124M, and of the tile of logits that cross_entropy processes.
 enum { C = 768, H = 12, V = 50257, LOGITS_STRIDE = 50304, LOGITS_ROWS = 256 };
 enum { N_BUFFERS = 6 };
 
@@ -48,13 +48,13 @@ struct bench {
     struct stream stream;
     int B, T;
     enum dtype type;
-    enum attention_kernel attention; // of the case
+    enum attention_kernel attention; // the current case's kernel
     struct region_memory memory;
     void *buffers[N_BUFFERS]; // (B T, 4 C) fp32 each, or a tile of fp32 logits where that is larger
     size_t buffer_bytes;
     int32_t *tokens;                    // (B T), each below T
-    bool dry_run;                       // operations are not run: their workspace is added up instead
-    size_t workspace_bytes;             // dry run: the largest that an operation asked for
+    bool dry_run;                       // do not run operations, only size their workspace
+    size_t workspace_bytes;             // dry run: the largest workspace of any operation
     double gemm_rate[N_COMPUTE_DTYPES]; // FLOP/s
     double bandwidth;                   // bytes/s
 };
@@ -94,11 +94,12 @@ struct operation_case {
     const char *name;
     // Issues the operation once, and gives its FLOPs and bytes.
     enum status (*run)(struct bench *b, struct operation_cost *cost);
-    bool multiplies; // matrices of the compute type, which are then random numbers; otherwise zeros
-    enum attention_kernel attention; // by which it is computed
+    bool multiplies; // multiplies matrices of the compute type. Its operands are then random numbers, else
+                     // zeros
+    enum attention_kernel attention; // the kernel that computes attention
 };
 
-// Runs the operation, or in a dry run asks for its workspace, and returns from the case.
+// Runs the operation (in a dry run, sizes its workspace), and returns from the case.
 #define CALL(name, ...)                                                                                      \
     do {                                                                                                     \
         const struct name##_args args_ = {__VA_ARGS__};                                                      \
@@ -117,7 +118,8 @@ static struct attention_rope rope_in_place(const void *table, void *q, void *k, 
         .table = table, .rotated_q = q, .rotated_k = k, .q_stride = stride, .k_stride = stride};
 }
 
-// q, k and v in one tensor, of H query heads and K key-value heads. table: of angles, or NULL
+// Attention forward, with q, k and v in one tensor of H query heads and K key-value heads. table: RoPE
+// angles, or NULL
 static enum status forward_of(struct bench *b, struct operation_cost *cost, int K, int window,
                               const void *table) {
     const size_t D = C / H, stride = C + 2 * (size_t)K * D, size = dtype_size(b->type);
@@ -146,8 +148,8 @@ static enum status backward_of(struct bench *b, struct operation_cost *cost, int
          .kernel = b->attention, .type = b->type);
 }
 
-// One more position for each of B sequences that fill the cache. The tokens 0, 1, 2, ... T - 1 also serve as
-// sequences, and the last ones as lengths.
+// Decodes one position for each of B sequences that fill the cache. The buffer of tokens 0, 1, ... T - 1
+// doubles as the sequence numbers, and its last B elements as the lengths.
 static enum status decode_of(struct bench *b, struct operation_cost *cost, int K) {
     const size_t D = C / H, columns = (size_t)K * D, size = dtype_size(b->type);
     char *cache = b->buffers[1];
@@ -161,8 +163,8 @@ static enum status decode_of(struct bench *b, struct operation_cost *cost, int K
          .B = b->B, .H = H, .K = K, .D = C / H, .type = b->type);
 }
 
-// The same by the operation that a step uses on a GPU, in spans of 2 C and the rest, as of a bias and a
-// matrix.
+// The same update by the operation that a training step uses on a GPU. It has two spans, as for a bias (2 C
+// elements) and a matrix (the rest).
 static enum status spans_step(struct bench *b, struct operation_cost *cost) {
     const size_t n = (size_t)b->B * (size_t)b->T * 4 * C;
     struct {
@@ -231,7 +233,7 @@ static const struct operation_case cases[] = {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-// Sets the case's attention. *runs: whether the device has it for bench->type.
+// Selects the case's attention kernel. *runs: whether the device has it for bench->type.
 static enum status begin_case(struct bench *bench, const struct operation_case *one, bool *runs) {
     const struct attention_shape shape = {
         .B = bench->B, .T = bench->T, .H = H, .K = H, .D = C / H, .type = bench->type};
@@ -246,7 +248,7 @@ static enum status begin_case(struct bench *bench, const struct operation_case *
 
 // ---- timing
 
-#define TOGETHER_SECONDS 1e-3 // of GPU work per timing, long enough to hide the launches
+#define TOGETHER_SECONDS 1e-3 // of GPU work per timing, long enough to hide the launch latency
 #define MOST_TOGETHER    256
 
 static enum status time_once(struct bench *bench, const struct operation_case *one, int n_together,
@@ -259,11 +261,11 @@ static enum status time_once(struct bench *bench, const struct operation_case *o
     return STATUS_OK;
 }
 
-// The fastest of a few timings, after one to warm up; on a GPU of several runs each.
+// Measures the fastest of a few timings, after a warm-up. On a GPU each timing covers several runs.
 static enum status time_case(struct bench *bench, const struct operation_case *one,
                              struct operation_cost *cost, double *seconds) {
     struct device *device = bench->device;
-    // Zeros are valid in every type. What the previous operation left may not be.
+    // Zeros are valid in every type; the results of the previous operation may not be.
     for (int i = 0; i < N_BUFFERS && one->multiplies; i++)
         TRY(device_fill_random(&bench->stream, bench->buffers[i], bench->buffer_bytes, bench->type));
     for (int i = 0; i < N_BUFFERS && !one->multiplies; i++)
@@ -285,7 +287,7 @@ static enum status time_case(struct bench *bench, const struct operation_case *o
     return STATUS_OK;
 }
 
-// The machine's limits, to which operations are compared.
+// Measures the machine's limits, which operations are compared with.
 static enum status measure_limits(struct bench *bench) {
     for (int type = 0; type < N_COMPUTE_DTYPES; type++) {
         struct gemm_rate rate;
@@ -308,7 +310,7 @@ static enum status give_tokens(struct bench *bench) {
     return status;
 }
 
-// The workspace of all cases, by a dry run of each with stand-ins for the buffers.
+// Sizes the workspace for all cases by a dry run of each, with placeholder buffers.
 static enum status size_workspace(struct bench *bench) {
     struct operation_cost cost;
     for (int i = 0; i < N_BUFFERS; i++)
@@ -431,7 +433,7 @@ static enum status bench_gemm(void) {
 static enum status bench_operations(void) {
     struct bench bench = {.B = quick ? 1 : 4, .T = quick ? 256 : 1024};
     TRY(device_open(device_name, (int)threads, 0, &bench.device));
-    if (bench.device->place == REGION_DEVICE) { // beyond its cache, as in training
+    if (bench.device->place == REGION_DEVICE) { // larger than its cache, as in training
         bench.B = quick ? 16 : 32;
         bench.T = 1024;
     }
@@ -447,12 +449,11 @@ static enum status bench_operations(void) {
 
 // ---- generation
 
-// Times steps of generation and compares them with memory bandwidth. Generating one token of one text reads
-// every weight once, and nothing else of that size. Runs on the CPU, with random weights of the sizes in a
-// configuration, the same in blocks of the same layout. For each compute type and several batch sizes, prints
-// medians of: seconds per step (with sampling), tokens per second, and the step's bytes per second as a
-// fraction of a plain read loop over the same weights (all but the position embeddings), measured in
-// alternation.
+// Times steps of generation and compares them with memory bandwidth: generating one token of one text reads
+// every weight once, and little else. Runs on the CPU, with random weights of a configuration's sizes; blocks
+// with the same layout share their values. For each compute type and several batch sizes, prints medians of:
+// seconds per step (with sampling), tokens per second, and the step's bytes per second as a fraction of a
+// plain read loop over the same weights (all but the position embeddings), measured in alternation.
 
 enum { SEQUENCES = 32, CONTEXT = 64, POSITIONS = 256, MOST_ROUNDS = 15 };
 static const int batches[] = {1, 2, 4, 8, 16, 32};
@@ -465,15 +466,15 @@ struct generate_bench {
     struct params params;
     enum dtype type;
     int positions;
-    char *span; // all units, in `type`
+    char *span; // the weights of all units, in `type`
     struct unsharded unsharded;
-    struct unit_hooks hooks; // of `unsharded`
+    struct unit_hooks hooks; // hooks of `unsharded`
     struct generator *generator;
 };
 
 // ---- measurements
 
-// Bytes of weights that a step reads.
+// The bytes of weights that a step reads.
 static size_t step_bytes(const struct generate_bench *bench) {
     const struct params *params = &bench->params;
     const struct param *positions = params_tensor(params, 0, PARAM_WPE),
@@ -489,7 +490,7 @@ static size_t step_bytes(const struct generate_bench *bench) {
 
 struct weight_read {
     const struct generate_bench *bench;
-    atomic_uint_least64_t *sink; // so that the compiler keeps the reads
+    atomic_uint_least64_t *sink; // keeps the compiler from removing the reads
 };
 
 static void read_part(const void *context, int part, int n_parts) {
@@ -509,7 +510,7 @@ static void read_part(const void *context, int part, int n_parts) {
     atomic_fetch_add(read->sink, sum);
 }
 
-// Seconds of a plain read of all the weights, by cache lines, with prefetches.
+// Times a plain read of all weights, by cache line, with prefetches. Returns seconds.
 static double read_weights(const struct generate_bench *bench) {
     atomic_uint_least64_t sink = 0;
     double began = clock_monotonic_s();
@@ -536,7 +537,8 @@ static enum status generation_step(struct generate_bench *bench, int n, double *
     return STATUS_OK;
 }
 
-// The tokens that each context begins with. A round, which adds one token per batch size to the first, fits.
+// The initial number of tokens of each context. It leaves room for a round, which adds one token per batch
+// size to the first context.
 static int context_tokens(const struct generate_bench *bench) {
     int n = (bench->positions - N_BATCHES) / 2;
     return n < CONTEXT ? n : CONTEXT;
@@ -578,7 +580,8 @@ static enum status initialize_unit(struct generate_bench *bench, int unit, char 
     return status;
 }
 
-// A block is a copy of the first one with its layout: drawing random values takes far longer than copying.
+// Fills the weights. A block is copied from the first block with the same layout, because drawing random
+// values takes far longer than copying.
 static enum status make_weights(struct generate_bench *bench) {
     const struct params *params = &bench->params;
     size_t size = dtype_size(bench->type);
@@ -617,7 +620,7 @@ static enum status measure_generation(struct generate_bench *bench) {
     static double seconds[N_BATCHES][MOST_ROUNDS], ratios[N_BATCHES][MOST_ROUNDS], loops[MOST_ROUNDS];
     int n_rounds = quick ? 3 : MOST_ROUNDS;
     double bytes = (double)step_bytes(bench);
-    int length = bench->positions;                    // of the longest context
+    int length = bench->positions;                    // tokens of the longest context
     for (int round = -1; round < n_rounds; round++) { // the first warms up
         int at = round < 0 ? 0 : round;
         if (length + N_BATCHES > bench->positions) {

@@ -1,5 +1,5 @@
-// A chart: one line per run on a canvas. Where a point stands for several steps, a band shows the least and the
-// greatest of them. All charts share the axis, the zoom and the cursor.
+// A chart: one line per run on a canvas. If a point stands for several steps, a band shows their minimum and
+// maximum. All charts share the axis, the zoom and the cursor.
 'use strict';
 
 const charts = [];
@@ -25,8 +25,8 @@ class Chart {
   of(run) { return run[this.from] && run[this.from][this.key]; }
   x(run) { return (run[this.from] && run[this.from][state.axis]) || []; }
 
-  // An exponential mean by distance along the axis, so that runs with more or fewer points are smoothed alike: the
-  // weight is that of 1/1000 of the whole axis.
+  // An exponential moving average over distance along the axis, not over points, so that runs with more or
+  // fewer points are smoothed alike. The weight applies per 1/1000 of the axis.
   line(run) {
     const values = this.of(run).mean;
     if (this.from !== 'points' || state.smoothing === 0 || this.raw) return values;
@@ -48,14 +48,14 @@ class Chart {
 
   // ---- ranges
 
-  // Indices of the points in view, with one more on each side.
+  // Indices of the points in view, and one more on each side.
   view(run, range) {
     const x = this.x(run);
     return [Math.max(0, lastUpTo(x, range[0])), Math.min(x.length - 1, lastUpTo(x, range[1]) + 1)];
   }
 
   yRange(range) {
-    const found = [], isLog = this.isLog();  // all values are kept to clip them; else the least and the greatest
+    const found = [], isLog = this.isLog();  // all values, to clip outliers; otherwise minimum and maximum
     let low = Infinity, high = -Infinity;
     const collect = (values, begin, end) => {
       for (let i = begin; values && i <= end; i++) {
@@ -241,7 +241,8 @@ class Chart {
       from = null;
     });
     this.canvas.addEventListener('pointercancel', () => { from = null; this.brush.hidden = true; setCursor(null); });
-    // A finger leaves with every tap; its values stay until the next one elsewhere (page.js).
+    // On touch screens every tap ends with a leave event; keep the values until the next tap elsewhere
+    // (page.js).
     this.canvas.addEventListener('pointerleave', event => { if (!from && event.pointerType === 'mouse') setCursor(null); });
     this.canvas.addEventListener('dblclick', () => setZoom(null));
     this.canvas.addEventListener('blur', () => setCursor(null));
@@ -281,7 +282,7 @@ class Chart {
   }
 }
 
-// Validation losses are drawn among the training losses too, while there are few runs.
+// If there are few runs, validation losses are also drawn in the chart of training losses.
 const overlays = () => runs.length <= 6;
 
 function evalUpTo(run, position) {
@@ -290,7 +291,7 @@ function evalUpTo(run, position) {
   return i < 0 ? null : run.evals.loss.mean[i];
 }
 
-// Digits that tell neighbouring marks apart.
+// The number of digits needed to distinguish neighbouring marks.
 function tickFormat(marks, given) {
   if (given) return given;
   const gap = marks.length > 1 ? Math.min(...marks.slice(1).map((mark, i) => mark - marks[i])) : Math.abs(marks[0]) || 1;
@@ -336,7 +337,7 @@ function redraw() {
   });
 }
 
-// Charts are drawn when they come near the window.
+// Charts are drawn only when they come near the visible part of the page.
 const seen = new IntersectionObserver(entries => {
   for (const entry of entries) {
     const chart = charts.find(one => one.canvas === entry.target);
@@ -346,7 +347,8 @@ const seen = new IntersectionObserver(entries => {
 }, {rootMargin: '200px'});
 window.addEventListener('beforeprint', () => { for (const chart of charts) { chart.draw(); } });
 
-// event: of a pointer, beside which the values are shown; null: of a key, beside the cursor
+// event: the pointer event; the values are shown beside the pointer. null: a key was pressed; they are shown
+// beside the cursor
 function setCursor(position, chart, event) {
   state.cursor = position;
   for (const one of charts) one.placeCursor();
@@ -354,9 +356,9 @@ function setCursor(position, chart, event) {
   else showValues(chart, position, event);
 }
 
-const MOST_VALUES = 24;  // runs whose values a window has room for
+const MOST_VALUES = 24;  // the most runs whose values fit into a window
 
-// A column per kind of number, named in the first row, and none that is empty.
+// One column per kind of number, with its name in the first row; no empty columns.
 function valueTable(chart, values) {
   const {long} = axisFormats[state.axis], smooths = values.some(({value, smooth}) => smooth !== value);
   const isRange = ({low, high}) => isNumber(low) && low !== high;

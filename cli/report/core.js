@@ -1,16 +1,17 @@
-// What the other scripts of the page share: the data, the state of the controls, colors, numbers, elements.
+// Shared by the other scripts of the page: the data, the state of the controls, colors, numbers, elements.
 'use strict';
 
 const data = JSON.parse(document.getElementById('data').textContent);
 const runs = data.runs;
 
 // Okabe and Ito's palette, which readers with any color vision can tell apart, darkened for white paper and
-// lightened for black. Runs beyond the seventh repeat the colors with another dash.
+// lightened for black. From the eighth run on, colors repeat with another dash pattern.
 const PALETTE = {
   light: ['#0b62b8', '#c8500a', '#00805c', '#b0478f', '#8a6a00', '#2f9cc9', '#3d434a'],
   dark: ['#6cb2f5', '#f5904e', '#2fc997', '#e597c9', '#e6c34a', '#8fdcff', '#c9d1d9'],
 };
-// Parts of a bar, which meet: more colors than lines need, in an order that sets neighbours apart.
+// Colors for the segments of a bar. Segments touch, so there are more colors than for lines, ordered so that
+// neighbours differ.
 const PARTS = {
   light: ['#0b62b8', '#e08a2e', '#00805c', '#b0478f', '#8a6a00', '#5fb8e0', '#59616b', '#c8500a', '#7d6bc4', '#9fb45a'],
   dark: ['#4f9be6', '#f2a65a', '#2fc997', '#e597c9', '#c9a93a', '#8fdcff', '#8a949f', '#f0763f', '#a999f0', '#bcd178'],
@@ -32,7 +33,7 @@ const colorOf = run => palette()[run.index % palette().length];
 const dashOf = run => DASHES[Math.floor(run.index / PALETTE.light.length) % DASHES.length];
 const shown = () => runs.filter(run => run.shown);
 
-// ---- elements; text is only ever set as text
+// ---- elements; text is always set as text, never as HTML
 
 function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -81,7 +82,7 @@ function table(caption, columns, rows) {
 const isNumber = value => typeof value === 'number' && Number.isFinite(value);
 const grouped = value => Math.round(value).toLocaleString('en-US');
 
-// In the largest unit in which it is 1 or more as printed: 999,960 is 1M.
+// Formats in the largest unit in which the printed value is at least 1: 999,960 is 1M.
 function short(value, digits = 3, units = ['K', 'M', 'B', 'T']) {
   if (!isNumber(value)) return '–';
   const size = Math.abs(value);
@@ -99,7 +100,7 @@ const percent = value => isNumber(value) ? (100 * value).toFixed(1) + ' %' : '�
 
 function bytes(value) {
   if (!isNumber(value)) return '–';
-  let unit = 0;  // and rounded as text_bytes does in the log
+  let unit = 0;  // rounds like text_bytes in the log
   while (value >= 1024 - (unit ? 0.05 : 0.5) && unit < 5) value /= 1024, unit++;
   return value.toFixed(unit === 0 ? 0 : value < 9.995 ? 2 : 1) + ' ' + ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'][unit];
 }
@@ -127,7 +128,7 @@ function ticks(low, high, wanted) {
   return found;
 }
 
-// Round numbers of each power of ten; a linear scale's where the range has less than one of them.
+// Round numbers of each power of ten; those of a linear scale if the range spans less than a power of ten.
 function logTicks(low, high, wanted) {
   if (high / low < 8) return ticks(low, high, wanted).filter(value => value > 0);
   const factors = high / low > 1e4 ? [1] : high / low > 100 ? [1, 3] : [1, 2, 5], found = [];
@@ -162,7 +163,7 @@ const axisFormats = {
   hours: {name: 'hours', long: value => `after ${duration(value)} of training`, tick: value => trim(value.toPrecision(4))},
 };
 
-// Names that tell the runs apart: the last folder, or the path where two have the same.
+// Unique names of the runs: the last folder, or the path if two runs have the same one.
 runs.forEach((run, index) => {
   run.index = index;
   run.shown = true;

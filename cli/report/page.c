@@ -1,6 +1,6 @@
-// ./train report RUN...: one self-contained HTML page with the curves and figures of one or more runs. Its
-// parts (page.html, page.css and the scripts) are embedded in the program. With --follow it is written again
-// while the runs write, and loads itself again.
+// ./train report RUN...: one self-contained HTML page with the curves and figures of one or more runs.
+// page.html, page.css and the scripts are embedded in the program. With --follow, the page is rewritten while
+// the runs go on, and reloads itself in the browser.
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -31,8 +31,8 @@ EMBEDDED_FILE(cli_report_page_js);
 
 #define MOST_RUNS 100
 
-// Points per run: all together, and bounds for one. With 20 curves of about 8 characters per point, the page
-// stays below 8 MB.
+// Points of all runs together, and bounds for one run. With 20 curves of about 8 characters per point, the
+// page stays below 8 MB.
 #define POINTS_OF_ALL_RUNS 40000
 #define MOST_POINTS        4000
 #define LEAST_POINTS       400
@@ -47,9 +47,9 @@ static bool follows = false, force = false;
 static double every_s;
 static const struct arg flags[] = {
     {"--out", ARG_STRING, &out_path, 0, 0, "the file to write (report.html in the first RUN)"},
-    {"--force", ARG_FLAG, &force, 0, 0, "overwrite --out whatever it is"},
-    {"--follow", ARG_FLAG, &follows, 0, 0, "write it again while a run goes on; the open page follows"},
-    {"--every", ARG_NUMBER, &every_s, 0.1, 3600, "--follow: seconds between two looks (5)"},
+    {"--force", ARG_FLAG, &force, 0, 0, "overwrite any file at --out"},
+    {"--follow", ARG_FLAG, &follows, 0, 0, "rewrite the page while runs go on; an open page reloads itself"},
+    {"--every", ARG_NUMBER, &every_s, 0.1, 3600, "--follow: seconds between two updates (5)"},
 };
 
 struct report {
@@ -64,7 +64,7 @@ static void add_string(struct text *out, const char *name, const char *value) {
     clean_text_add_json(out, value, strlen(value));
 }
 
-// digits: significant ones; JSON's null for what is not finite
+// Appends a number with `digits` significant digits; null if it is not finite.
 static void add_value(struct text *out, double value, int digits) {
     if (isfinite(value))
         text_add(out, "%.*g", digits, value);
@@ -92,12 +92,12 @@ static void add_part(struct text *out, const struct series *series, int value, c
                   : part == PART_MEAN ? range->sum / (double)range->count
                   : part == PART_LOW  ? range->low
                                       : range->high,
-                  6); // four decimals of losses below 100, as everywhere
+                  6); // four decimals for losses below 100, as in the log
     }
     text_add(out, "]");
 }
 
-// Whether any point has a value, and one that is not `usual`.
+// Whether any point has a value other than `usual`.
 static bool has_news(const struct series *series, int value, double usual) {
     for (int i = 0; i < series->n; i++) {
         const struct series_range *range = &series->buckets[i].ranges[value];
@@ -119,7 +119,7 @@ static void add_curve(struct text *out, const struct series *series, int value, 
 
 struct curve {
     const char *name;
-    double usual; // a curve that has no other value is left out; NaN: it is kept
+    double usual; // a curve with only this value is left out; NaN: always keep the curve
 };
 
 // {"step": [...], "tokens": [...], "hours": [...], each curve}
@@ -198,7 +198,7 @@ static double number_in(const cJSON *object, const char *name) {
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
-// Only the numbers of {"params": bytes, ...}, as anything could be there.
+// Appends the numbers of {"params": bytes, ...} only, because the file may contain anything.
 static void add_kinds(struct text *out, const char *name, const cJSON *kinds) {
     const cJSON *kind;
     const char *comma = "";
@@ -213,8 +213,8 @@ static void add_kinds(struct text *out, const char *name, const cJSON *kinds) {
     text_add(out, "}");
 }
 
-// What does not change in a session: of the newest that has done a step; of an earlier version's runs, what
-// the last step's line has of it. NULL: none.
+// The constants of the newest session that has done a step. Runs of earlier versions have them in the line of
+// the last step instead. NULL: none.
 static cJSON *constants_of(const struct run_record *record) {
     int i = record->n_sessions - 1;
     while (i > 0 && !record->sessions[i].constants[0])
@@ -307,7 +307,8 @@ static void add_operation(struct text *out, const cJSON *operation, double steps
     text_add(out, "}");
 }
 
-// The lines that add up to the step, slowest first as in the file; the rest and idle time as one each.
+// Appends the operations that add up to the step's time, slowest first as in the file. The remaining
+// operations and the idle time get one line each.
 static void add_operations(struct text *out, const cJSON *summary, double steps) {
     const cJSON *operation;
     double rest_s = 0, seconds = number_in(summary, "seconds");
@@ -355,9 +356,9 @@ static void add_profile(struct text *out, const char *folder) {
     free(path);
 }
 
-// ---- samples: RUN/samples/step-N.txt, what the model wrote after N steps
+// ---- samples: RUN/samples/step-N.txt, generated after N steps
 
-// The step in "step-00000123.txt"; -1 for other names.
+// The step number in "step-00000123.txt"; -1 for other names.
 static int64_t step_of(const char *name) {
     long long step;
     int end = 0;
@@ -371,8 +372,8 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// The steps of the samples in a folder, ascending; none for a folder that is absent or cannot be listed.
-// Returns their number; free *steps with free().
+// Lists the steps of the samples in a folder, ascending, and returns their number: 0 if the folder is absent
+// or cannot be listed. Free *steps with free().
 static int list_samples(const char *folder, int64_t **steps) {
     struct file_list names = {0};
     int n = 0;
@@ -388,7 +389,7 @@ static int list_samples(const char *folder, int64_t **steps) {
     return n;
 }
 
-// The first `most` bytes of one, without a character that is cut at the end; NULL if it cannot be read.
+// Reads the first `most` bytes of a sample, without an incomplete last character. NULL if it cannot be read.
 static char *read_sample(const char *folder, int64_t step, size_t most, size_t *length) {
     int descriptor = -1;
     char *path = file_path("%s/step-%08lld.txt", folder, (long long)step),
@@ -405,7 +406,7 @@ static char *read_sample(const char *folder, int64_t step, size_t most, size_t *
         return NULL;
     }
     *length = (size_t)n;
-    if (*length == most) { // probably cut: go back to where a character begins
+    if (*length == most) { // probably truncated: go back to the start of a character
         while (*length > 0 && ((unsigned char)text[--*length] & 0xC0) == 0x80)
             ;
         *length += (size_t)snprintf(text + *length, sizeof "…", "…");
@@ -413,7 +414,7 @@ static char *read_sample(const char *folder, int64_t step, size_t most, size_t *
     return text;
 }
 
-// MOST_SAMPLES, evenly spaced, the last one included.
+// Appends at most MOST_SAMPLES samples, evenly spaced and including the last one.
 static void add_samples(struct text *out, const char *run) {
     char *folder = file_path("%s/samples", run);
     int64_t *steps;
@@ -455,15 +456,14 @@ static void add_section(struct text *out, const char *section, const cJSON *obje
             continue;
         char *name = file_path("%s%s%s", section, *section ? "." : "", option->string);
         if (cJSON_IsObject(option))
-            add_section(out, name, option, comma); // as deep as cJSON parses: 1000 levels
+            add_section(out, name, option, comma); // cJSON limits the depth to 1000 levels
         else
             add_option(out, name, option, comma);
         free(name);
     }
 }
 
-// Appends {"section.option": "value", ...} of a parsed config.json, values as JSON text. Nothing in the
-// braces for NULL.
+// Appends {"section.option": "value", ...} for a parsed config.json, with values as JSON text; {} for NULL.
 static void add_config(struct text *out, const cJSON *config) {
     const char *comma = "";
     text_add(out, "{");
@@ -472,7 +472,7 @@ static void add_config(struct text *out, const cJSON *config) {
     text_add(out, "}");
 }
 
-// ---- a run: what page.js reads
+// ---- a run, as page.js reads it
 
 static void add_notes(struct text *out, const struct run_record *record) {
     struct text notes = {0};
@@ -492,8 +492,8 @@ static void add_notes(struct text *out, const struct run_record *record) {
     text_free(&notes);
 }
 
-// Appends the object: figures, points, memory, samples, profile, config. Text of the run is made valid UTF-8
-// without control characters. What is absent becomes null or a note.
+// Appends the object: figures, points, memory, samples, profile, config. Text is converted to valid UTF-8
+// without control characters. Missing data becomes null or a note.
 static void add_run(struct text *out, const struct run_record *record) {
     const struct session *last = record->n_sessions > 0 ? &record->sessions[record->n_sessions - 1] : NULL;
     text_add(out, "{\"path\": ");
@@ -518,7 +518,7 @@ static void add_run(struct text *out, const struct run_record *record) {
 
 // ---- the data
 
-// So that nothing in the data ends the script element that it is in.
+// Appends the JSON so that nothing in it can end the script element that contains it.
 static void add_without_tags(struct text *out, const struct text *json) {
     const char *at = json->data ? json->data : "", *end = at + json->length;
     while (at < end) {
@@ -546,7 +546,7 @@ static enum status add_defaults(struct text *json) {
     return status;
 }
 
-//   reloads   the page loads itself again
+//   reloads   whether the page reloads itself
 static enum status add_data(struct text *json, const struct report *report, bool reloads) {
     char number[32];
     text_add(json, "{\"made\": %s, \"version\": ", text_double(number, clock_wall_s()));
@@ -586,13 +586,13 @@ static void add_script(struct text *page) {
     text_add_bytes(page, embedded_cli_report_page_js, embedded_cli_report_page_js_bytes);
 }
 
-// page.html with its four marks replaced, in their order there.
+// Appends page.html with its four placeholders replaced, in their order in the file.
 static void add_page(struct text *page, const struct text *json, const char *const *paths, int n) {
     static const char *const marks[] = {"@TITLE@", "@STYLE@", "@DATA@", "@SCRIPT@"};
     const char *at = embedded_cli_report_page_html;
     for (int i = 0; i < 4; i++) {
         const char *mark = strstr(at, marks[i]);
-        if (!mark) // page.html always has them
+        if (!mark) // page.html always has the placeholders
             break;
         text_add_bytes(page, at, (size_t)(mark - at));
         at = mark + strlen(marks[i]);
@@ -608,7 +608,7 @@ static void add_page(struct text *page, const struct text *json, const char *con
     text_add(page, "%s", at);
 }
 
-//   bytes   [out] of the page
+//   bytes   [out] size of the page
 static enum status write_page(const struct report *report, bool reloads, size_t *bytes) {
     struct text json = {0}, page = {0};
     enum status status = add_data(&json, report, reloads);
@@ -648,7 +648,7 @@ static void wait_for(double seconds) {
         nanosleep(&nap, NULL);
 }
 
-// Until no run is under way, or a signal comes. The last page does not load itself again.
+// Rewrites the page until no run is under way, or a signal arrives. The last page does not reload itself.
 static enum status follow(struct report *report) {
     size_t bytes;
     while (is_running(report) && !signals_stop_requested()) {
@@ -688,7 +688,7 @@ static bool all_began(const char *const *paths, int n) {
     return all;
 }
 
-// A run that is to be followed may not have begun.
+// Waits for runs that have not begun yet.
 static enum status wait_for_runs(const char *const *paths, int n) {
     if (all_began(paths, n))
         return STATUS_OK;
@@ -725,12 +725,12 @@ static enum status run_report(int n_args, char **args) {
     TRY(args_parse("report", flags, sizeof flags / sizeof *flags, n_args, args, report.paths, MOST_RUNS,
                    &report.n));
     if (every_s > 0 && !follows)
-        return FAIL(STATUS_INVALID, "--every is the time between two looks of --follow; add that");
+        return FAIL(STATUS_INVALID, "--every is the time between two updates of --follow; add --follow");
     if (every_s == 0)
         every_s = 5;
     TRY(check_runs(report.paths, report.n));
     if (follows) {
-        signals_catch(); // before there is a page that loads itself again: its end must be written
+        signals_catch(); // before the first self-reloading page: a final one must replace it
         TRY(wait_for_runs(report.paths, report.n));
         if (signals_stop_requested())
             return STATUS_STOPPED;
@@ -757,8 +757,8 @@ const struct command command_report = {
     .summary = "write a self-contained HTML page with the curves and figures of runs, side by side",
     .details =
         "Runs may be under way. The page loads nothing from a network; open it in any browser.\n"
-        "--follow writes it again until the runs end, or Ctrl-C; the runs do not notice. A run may not have\n"
-        "begun yet. The open page loads itself again and keeps its place and what is hidden.",
+        "--follow rewrites the page until the runs end, or Ctrl-C; the runs are not affected. A run may not\n"
+        "have begun yet. The open page reloads itself, and keeps its position and hidden runs.",
     .examples = "Put two runs side by side.\n"
                 "./train report runs/a runs/b --out report.html\n"
                 "Follow a run in a browser.\n"

@@ -1,7 +1,7 @@
 // The sections of the page: figures, curves, time, memory, samples, configuration, machine.
 'use strict';
 
-const redrawn = [];  // functions that draw what depends on the runs shown or on the theme
+const redrawn = [];  // functions that redraw everything that depends on the shown runs or on the theme
 function section(id, make) {
   const draw = () => byId(id).replaceChildren(...[make()].flat().filter(Boolean));
   redrawn.push(draw);
@@ -31,12 +31,12 @@ function figures() {
   })), means];
 }
 
-// What train.on_spike had to do.
+// The actions of train.on_spike.
 const times = n => n === 1 ? 'once' : `${grouped(n)} times`;
 const divergence = ({spikes, skipped_steps: skipped}) =>
   spikes > 0 ? [`diverged ${times(spikes)} (train.on_spike)${skipped > 0 ? `; updates skipped: ${grouped(skipped)}` : ''}`] : [];
 
-// What the training loss includes beyond the cross entropy of the next token; run.config has options as JSON.
+// The terms of the training loss besides the cross entropy of the next token. run.config has options as JSON.
 const LOSS_OPTIONS = [['label smoothing', 'train.label_smoothing'], ['z-loss', 'train.z_loss'], ['dropout', 'train.dropout']];
 const included = run => LOSS_OPTIONS.filter(([, option]) => Number(run.config[option]) > 0).map(([name, option]) => `${name} ${run.config[option]}`);
 const lossNote = run => included(run).length ? [`the training loss is with ${included(run).join(', ')}; the validation loss is without`] : [];
@@ -66,7 +66,8 @@ const CHARTS = [
   {key: 'loss_scale', title: 'Loss scale', unit: 'fp16', format: value => short(value), log: true, from: 'points', raw: true},
 ];
 
-// One for each task and source of data that a run evaluated while it trained; in core.js each became a member of its run.
+// One chart for each task and data source that a run evaluated during training; core.js made each a member of
+// its run.
 const scoreCharts = () => [...new Set(runs.flatMap(run => Object.keys(run.scores)))].map(name => (
   {key: 'score', title: name, unit: 'in training', format: fixed(4), log: true, from: 'score ' + name}));
 
@@ -83,7 +84,7 @@ function curves() {
 
 // ---- bars
 
-// A row of bars: a label, the bar, and what it amounts to.
+// A row of bars: a label, the bar, and its value.
 const barRow = (label, drawn, amount) => element('div', {class: 'bar-row'}, element('div', {class: 'label'}, ...[label].flat()), drawn,
                                                  element('div', {class: 'amount'}, ...[amount].flat()));
 
@@ -188,7 +189,7 @@ function samples() {
 
 // ---- configuration, machine
 
-const OWN = ['run.dir'];  // different by nature
+const OWN = ['run.dir'];  // always differs
 
 function configuration() {
   const known = shown().filter(run => Object.keys(run.config).length > 0);
@@ -230,7 +231,7 @@ function legend() {
     ondblclick: () => { runs.forEach(one => { one.shown = one === run; }); update(); }}, swatch(run), element('span', {}, run.name)));
 }
 
-// Redraws all that depends on the runs shown; the focus stays on the same button of the legend.
+// Redraws everything that depends on the shown runs. The focus stays on the same button of the legend.
 function update() {
   const focused = [...byId('legend').children].indexOf(document.activeElement);
   state.zoom = null;
@@ -265,7 +266,7 @@ function controls() {
   document.addEventListener('pointerdown', event => { if (!charts.some(chart => chart.canvas === event.target)) setCursor(null); });
 }
 
-// ---- following a run: the page loads itself again, and history keeps what the reader chose
+// ---- following a run: the page reloads itself; the browser history keeps the reader's choices
 
 function keep() {
   history.replaceState({state: {...state, cursor: null}, sampleStep, hidden: runs.filter(run => !run.shown).map(run => run.path),
@@ -273,7 +274,7 @@ function keep() {
 }
 
 function follow() {
-  // Not under the reader's hands: a pressed pointer, a selection; nor in a tab that nobody sees.
+  // Do not reload while the reader presses a pointer or has selected text, nor in a hidden tab.
   if (document.hidden || document.querySelector(':active') || !getSelection().isCollapsed) return;
   keep();
   location.reload();

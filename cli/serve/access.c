@@ -7,7 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-// Reads "HOST[:PORT]": the host in lower case, without brackets and a dot at its end. False: no such text.
+// Reads "HOST[:PORT]". `host` is in lower case, without brackets and without a final dot. Returns false if
+// the text has another form.
 static bool read_host(const char *text, char host[static 256]) {
     int n = 0;
     const char *const form = text[0] == '[' ? "[%255[0-9a-fA-F:.]]%n" : "%255[0-9a-zA-Z._-]%n";
@@ -37,8 +38,9 @@ static bool is_known(const struct access *access, const char *host, const char *
     return known;
 }
 
-// A server that listens on all addresses does not know those under which clients reach it: a container's port
-// is another machine's. An address, unlike a name, cannot be pointed at this machine by others.
+// Checks the Host header. A server that listens on all addresses does not know which addresses clients use,
+// for example to reach a container's published port. So it accepts any IP address: unlike a name, others
+// cannot point an address at this machine.
 static bool check_host(const struct access *access, struct exchange *exchange, char host[static 256]) {
     const char *address = exchange->address;
     const bool anywhere = strcmp(address, "0.0.0.0") == 0 || strcmp(address, "::") == 0;
@@ -53,8 +55,8 @@ static bool check_host(const struct access *access, struct exchange *exchange, c
                       "unknown host \"%.100s\"; if it is this server, start it with --allow-host", host);
 }
 
-// Own pages are those of a known host with any port and scheme: a proxy may have others. A link on another
-// site may lead to the server's page, but not embed it.
+// Checks which page sent the request. Pages of a known host are accepted with any port and scheme, because a
+// proxy may change these. Another site may link to the server's page, but not embed it.
 static bool check_page(const struct access *access, struct exchange *exchange, const char *host) {
     const char *origin = exchange_header(exchange, "Origin"), *name = origin ? strstr(origin, "://") : NULL;
     const char *site = exchange_header(exchange, "Sec-Fetch-Site");
@@ -74,8 +76,8 @@ static bool check_page(const struct access *access, struct exchange *exchange, c
                       origin ? origin : "other sites");
 }
 
-// Takes a time that does not depend on how much of the key is right. Open are the page, which asks for the
-// key, /health, and a browser's questions before a request.
+// Checks the API key, in a time that does not depend on how much of it is right. No key is needed for the
+// page (which asks for it), /health, and CORS preflight requests.
 static bool check_key(const struct access *access, struct exchange *exchange) {
     const char *given = exchange_header(exchange, "Authorization"), *key = access->key;
     if (!key || text_has_word("/ /health", exchange->path, strlen(exchange->path)) ||
@@ -90,7 +92,8 @@ static bool check_key(const struct access *access, struct exchange *exchange) {
                                   "this server needs its API key: Authorization: Bearer KEY");
 }
 
-// `curl -d` calls JSON a form, and a client may leave the type out; a page in a browser may not.
+// Checks the content type. Clients may omit it, and `curl -d` declares JSON as a form; both are accepted, but
+// not from a page in a browser.
 static bool check_type(struct exchange *exchange) {
     const char *type = exchange_header(exchange, "Content-Type");
     const size_t n = type ? strcspn(type, "; \t") : 0;

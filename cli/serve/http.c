@@ -1,5 +1,5 @@
-// Each connection has a thread of libmicrohttpd's, which waits here while its request is answered. One lock
-// for all exchanges: what it protects takes microseconds.
+// Each connection has a libmicrohttpd thread, which waits here while its request is answered. One lock
+// protects all exchanges; it is held for microseconds only.
 #include "cli/serve/http.h"
 
 #include <errno.h>
@@ -19,12 +19,12 @@
 
 #define CONNECTION_BYTES (32 * 1024) // for the headers of a request
 #define STREAM_BLOCK     (16 * 1024)
-#define LOOK_SECONDS     0.25 // between two looks at whether a client has left
-#define HEAD_SECONDS     10   // to wait for the whole head of a request
+#define LOOK_SECONDS     0.25 // between two polls of whether a client has left
+#define HEAD_SECONDS     10   // for a client to send all headers of a request
 
 struct link {
     int socket;
-    double since_s;            // when it began to wait for the client; 0: the client waits for us
+    double since_s;            // when we began to wait for the client; 0: the client waits for us
     struct exchange *exchange; // NULL between requests
     struct link *previous, *next;
 };
@@ -50,7 +50,7 @@ static void condition_init(pthread_cond_t *condition) {
     pthread_condattr_destroy(&attributes);
 }
 
-// False: the time is over.
+// Returns false on timeout.
 static bool condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -109,8 +109,8 @@ const char *exchange_header(const struct exchange *exchange, const char *name) {
     return MHD_lookup_connection_value(exchange->connection, MHD_HEADER_KIND, name);
 }
 
-// A name with a blank, as in "Content-Length : 5", and a header that is there twice mean one thing here and
-// may mean another to a proxy in front, which then sees other requests than we do (RFC 9112, 11.2).
+// Refuses header names with a blank ("Content-Length : 5") and duplicate headers. A proxy may interpret these
+// differently and then see other requests than we do (request smuggling; RFC 9112, 11.2).
 static enum MHD_Result check_header(void *context, enum MHD_ValueKind kind, const char *name,
                                     const char *value) {
     static const char *const once[] = {"Host",         "Content-Length", "Transfer-Encoding",
@@ -135,7 +135,7 @@ static void check_length(struct exchange *exchange, bool http10) {
         api_refuse(&exchange->error, 413, NULL, NULL, "the request is larger than %zu bytes", max_body);
 }
 
-// The host of the header, or of an absolute target, http://HOST/PATH (RFC 9112, 3.2.2).
+// Takes the host from an absolute target, http://HOST/PATH, or else from the Host header (RFC 9112, 3.2.2).
 static void take_host(struct exchange *exchange) {
     char *path = exchange->path;
     const bool absolute = strncasecmp(path, "http://", 7) == 0;
@@ -148,8 +148,9 @@ static void take_host(struct exchange *exchange) {
     }
 }
 
-// A request whose end is not certain is answered without its body, and is the last one of its connection; so
-// is a refused one whose client waits for leave to send the body.
+// Checks the headers. Closes the connection after a request whose end is uncertain, and answers it without
+// reading its body. The same for a refused request whose client waits for permission to send the body
+// (Expect: 100-continue).
 static void take_head(struct exchange *exchange, const char *version) {
     const bool http10 = strcmp(version, "HTTP/1.0") == 0;
     take_host(exchange);
@@ -164,19 +165,19 @@ static void take_head(struct exchange *exchange, const char *version) {
     exchange->closes |= exchange->error.code && exchange_header(exchange, "Expect");
 }
 
-// Whether nobody will write or take an answer any more. With the lock held.
+// Whether the answer will no longer be written or read. Call with the lock held.
 static bool is_over(const struct exchange *exchange) {
     return exchange->server->stopping || exchange->gone || (exchange->released && !exchange->answered);
 }
 
-// Waits for the answering thread, and notices when the client leaves. With the lock held.
+// Waits for the answering thread, and notices when the client leaves. Call with the lock held.
 static void wait_for_change(struct exchange *exchange) {
     struct pollfd poll_socket = {.fd = exchange->link->socket, .events = POLLRDHUP};
     if (!condition_wait(&exchange->changed, &exchange->server->lock, LOOK_SECONDS))
         exchange->gone |= poll(&poll_socket, 1, 0) > 0;
 }
 
-// Sends what was written, and waits for more.
+// Sends the bytes written so far, and waits for more.
 static ssize_t read_stream(void *context, uint64_t position, char *out, size_t room) {
     struct exchange *exchange = context;
     struct text *written = &exchange->out;
@@ -200,7 +201,8 @@ static ssize_t read_stream(void *context, uint64_t position, char *out, size_t r
     return result;
 }
 
-// What a browser needs to give the answer to a page of another origin, or to let it ask (Fetch, 3.3).
+// Adds the headers that let a browser send the request of a page of another origin, and pass it the answer
+// (Fetch, 3.3).
 static void add_cors(const struct exchange *exchange, struct MHD_Response *response) {
     const char *headers = exchange_header(exchange, "Access-Control-Request-Headers");
     MHD_add_response_header(response, "Vary", "Origin");
@@ -235,7 +237,7 @@ static enum MHD_Result send_answer(struct exchange *exchange, struct MHD_Connect
     return result;
 }
 
-// The request is whole or refused: hands it to the answering thread, and waits for the answer. With the lock
+// Hands a complete or refused request to the answering thread, and waits for the answer. Call with the lock
 // held.
 static enum MHD_Result pass_on(struct exchange *exchange, struct MHD_Connection *connection) {
     struct http_server *server = exchange->server;
@@ -328,7 +330,7 @@ static enum status listen_on(struct http_server *server, const struct addrinfo *
     char port[16];
     server->socket = socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC, address->ai_protocol);
     if (server->socket < 0)
-        return FAIL(STATUS_FAILED, "cannot make a socket: %s", strerror(errno));
+        return FAIL(STATUS_FAILED, "cannot create a socket: %s", strerror(errno));
     setsockopt(server->socket, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(server->socket, address->ai_addr, address->ai_addrlen) != 0 ||
         listen(server->socket, SOMAXCONN) != 0)
@@ -416,7 +418,7 @@ void http_quiesce(struct http_server *server) {
 
 // ---- on the answering thread
 
-// Closes connections whose clients take too long. With the lock held.
+// Closes connections whose clients take too long. Call with the lock held.
 static void close_slow(struct http_server *server) {
     double now = clock_monotonic_s(), timeout_s = server->options.timeout_s;
     for (const struct link *link = server->links; link; link = link->next) {

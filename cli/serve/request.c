@@ -1,4 +1,5 @@
-// Every member is checked, and unknown ones are refused: what a client asks for is done or named.
+// Checks every member of a request, and refuses unknown ones, so that nothing a client asks for is silently
+// ignored.
 #include "cli/serve/request.h"
 
 #include <math.h>
@@ -19,7 +20,7 @@ struct parse {
     struct api_error *error;
 };
 
-// A failure that functions of other folders recorded.
+// Refuses the request with a failure that functions of other folders recorded.
 static bool refuse_recorded(struct parse *parse, const char *param) {
     api_refuse(parse->error, 400, NULL, param, "%s", status_message());
     status_clear();
@@ -37,7 +38,7 @@ struct member {
     double low, high;
     size_t limit; // INTEGER: offset in struct request_limits of the int that is the highest value; 0: `high`
     bool (*take)(struct parse *parse, const cJSON *item); // OTHER
-    int type; // UNSUPPORTED: cJSON's, whose zero or empty value is taken
+    int type; // UNSUPPORTED: the cJSON type whose zero or empty value is accepted
 };
 
 static bool take_number(struct parse *parse, const struct member *member, const cJSON *item) {
@@ -65,7 +66,7 @@ static bool take_switch(struct parse *parse, const char *name, const cJSON *item
     return true;
 }
 
-// What OpenAI has and this server has not: only values that ask for nothing.
+// For members of OpenAI's API that this server does not support: accepts only values that request nothing.
 static bool take_nothing(struct parse *parse, const struct member *member, const cJSON *item) {
     const bool empty = item->valuedouble == 0 && !item->child && !(item->valuestring && item->valuestring[0]);
     if (item->type == member->type && empty)
@@ -230,7 +231,7 @@ static bool take_members(struct parse *parse, const cJSON *root) {
     return true;
 }
 
-// Rules across members, and the lengths.
+// Checks rules between members, and lengths.
 static bool check(struct parse *parse) {
     struct request *request = parse->request;
     const struct request_limits *limits = parse->limits;
@@ -252,7 +253,7 @@ static bool check(struct parse *parse) {
         longest = n > longest ? n : longest;
     }
     size_t positions = (size_t)limits->positions;
-    if (request->options.n_tokens < 0) { // not given: the default, or fewer where the context ends
+    if (request->options.n_tokens < 0) { // not given: the default, or fewer if the context ends earlier
         size_t most = (size_t)(limits->max_tokens < DEFAULT_TOKENS ? limits->max_tokens : DEFAULT_TOKENS);
         size_t room = longest < positions ? positions - longest : most;
         request->options.n_tokens = (int64_t)(room < most ? room : most);

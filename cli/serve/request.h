@@ -1,12 +1,12 @@
-// The body of a POST to /v1/completions, in OpenAI's words (https://platform.openai.com/docs/api-reference,
-// "Completions"), checked and turned into tokens.
+// Checks the body of a POST to /v1/completions and tokenizes its prompts. Members are OpenAI's
+// (https://platform.openai.com/docs/api-reference, "Completions").
 #ifndef ZERO_CLI_SERVE_REQUEST_H
 #define ZERO_CLI_SERVE_REQUEST_H
 
 #include "cli/serve/http.h"
 #include "infer/batch.h"
 
-// What requests may ask for.
+// Limits of what requests may ask for.
 struct request_limits {
     const struct tokenizer *tokenizer;
     int vocab_size, positions;
@@ -20,13 +20,13 @@ struct request_limits {
 
 struct request {
     struct token_list *prompts;  // (n_prompts)
-    int n_prompts, n, best_of;   // n texts per prompt; best_of: n, or 0 where it is not given
-    struct text_options options; // of every text
+    int n_prompts, n, best_of;   // n texts per prompt; best_of: n, or 0 if not given
+    struct text_options options; // the same for every text
     char *stops[MOST_STOPS];
     bool has_seed, echo, stream, include_usage;
 };
 
-// False: the request is refused. Call request_free in both cases.
+// Returns false if the request is refused. Call request_free in both cases.
 bool request_parse(struct request *request, const char *body, size_t n_bytes,
                    const struct request_limits *limits, struct api_error *error);
 void request_free(struct request *request);

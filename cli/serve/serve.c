@@ -1,10 +1,9 @@
 // ./train serve RUN_OR_CHECKPOINT
 //
-// One thread decodes and answers; others move the bytes of the connections (cli/serve/http.c). Between two
-// steps of the batch, requests that have arrived are looked at. A request for a completion is a list of texts
-// ("choices"): they wait in the order of arrival, join the batch when a sequence is free, and leave it when
-// they end, their client leaves, or their time is over. Answers are OpenAI's JSON: whole, or as server-sent
-// events.
+// One thread decodes and answers; the others move the bytes of connections (cli/serve/http.c). New requests
+// are handled between two steps of the batch. A completion request is a list of texts ("choices"). Texts wait
+// in the order of arrival and join the batch when a slot is free. They leave it when they end, their client
+// leaves, or their time is over. Answers are OpenAI's JSON, either complete or as server-sent events.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +28,10 @@
 
 EMBEDDED_FILE(cli_serve_page_html);
 
-// Tokens of prompts that one step processes, so that long ones do not keep the other texts waiting.
+// The most prompt tokens per step, so that long prompts do not delay the other texts.
 #define PROMPT_TOKENS (4 * GENERATOR_CHUNK)
 #define IDLE_SECONDS  0.2
-#define SEND_SECONDS  2.0 // at the end, for answers that are complete
+#define SEND_SECONDS  2.0 // at shutdown, to send the complete answers
 
 static struct session_options model = {.device = "auto", .needs_tokenizer = true};
 static struct access rules = {.host = "127.0.0.1"};
@@ -45,7 +44,8 @@ static double timeout_s = 30, deadline_s = 600, grace_s = 10;
 static const struct arg flags[] = {
     {"--host", ARG_STRING, &rules.host, 0, 0, "address to listen on (127.0.0.1: this machine only)"},
     {"--port", ARG_INTEGER, &port, 0, 65535, "port to listen on; 0: any free one (8000)"},
-    {"--allow-host", ARG_STRINGS, &rules.hosts, 0, 0, "another name of the server; .NAME: all that end so"},
+    {"--allow-host", ARG_STRINGS, &rules.hosts, 0, 0,
+     "another host name of the server; .NAME: all names that end with it"},
     {"--cors", ARG_STRINGS, &rules.origins, 0, 0, "origin whose pages may call the server; *: any"},
     {"--api-key", ARG_STRING, &rules.key, 0, 0, "key that requests need; not seen by ps: ZERO_API_KEY"},
     {"--slots", ARG_INTEGER, &slots, 1, 1024, "texts to generate together (32)"},
@@ -59,7 +59,7 @@ static const struct arg flags[] = {
     {"--max-connections", ARG_INTEGER, &max_connections, 1, 65536, "open connections (512)"},
     {"--max-per-address", ARG_INTEGER, &max_per_address, 1, 65536, "open connections from one address (128)"},
     {"--timeout", ARG_NUMBER, &timeout_s, 0.1, 1e6,
-     "seconds for a client to send a request's body, or to take the end of its answer (30)"},
+     "seconds for a client to send a request's body, or to take the rest of its answer (30)"},
     {"--deadline", ARG_NUMBER, &deadline_s, 0.1, 1e6, "seconds for a request from its arrival (600)"},
     {"--grace", ARG_NUMBER, &grace_s, 0, 1e6,
      "seconds for running texts to end after Ctrl-C or SIGTERM (10)"},
@@ -75,7 +75,7 @@ static const struct arg flags[] = {
 #define HISTOGRAM_BUCKETS 14
 
 struct histogram {
-    int64_t counts[HISTOGRAM_BUCKETS + 1]; // the last one: above all bounds
+    int64_t counts[HISTOGRAM_BUCKETS + 1]; // the last one counts values above all bounds
     double sum;
 };
 
@@ -139,8 +139,8 @@ struct choice {
     enum choice_state state;
     int slot; // in the batch, while it runs
     struct text_options options;
-    struct text text;          // the echoed prompt, and what was released so far
-    struct text_token *tokens; // with log-probabilities; of the prompt first
+    struct text text;          // the echoed prompt and the text released so far
+    struct text_token *tokens; // with log-probabilities; the prompt's tokens come first
     size_t n_tokens, capacity;
     int64_t n_drawn; // tokens
     enum text_end why;
@@ -169,7 +169,7 @@ struct server {
     struct request_limits limits;
     struct http_server *http;
     struct metrics metrics;
-    struct completion *first, *last; // not answered yet, in the order of arrival
+    struct completion *first, *last; // unanswered requests, in the order of arrival
     int n_waiting;                   // texts
     uint64_t n_begun, seed;          // seed: for requests without one
     char *name;
@@ -189,11 +189,11 @@ static void completion_delete(struct completion *completion) {
     free(completion);
 }
 
-// ---- answers that are whole from the start
+// ---- complete answers, without streaming
 
 static void add_error(struct text *out, const struct api_error *error) {
     text_add(out, "{\"error\": {\"message\": ");
-    text_json_add_string(out, error->message, strlen(error->message)); // it may quote the client's bytes
+    text_json_add_string(out, error->message, strlen(error->message)); // may quote the client's bytes
     text_add(out, ", \"type\": \"%s\", \"param\": ", error->type);
     text_add(out, error->param ? "\"%s\"" : "null", error->param);
     text_add(out, ", \"code\": ");
@@ -201,7 +201,7 @@ static void add_error(struct text *out, const struct api_error *error) {
     text_add(out, "}}");
 }
 
-// Answers that are whole are counted, and release the exchange.
+// Complete answers are counted, and release the exchange.
 static void answer_error(struct server *server, struct exchange *exchange, const struct api_error *error) {
     struct text body = {0};
     struct api_error shown = *error;
@@ -245,7 +245,8 @@ static void add_echo(struct choice *choice, const struct tokenizer *tokenizer,
     }
 }
 
-// Counts the characters before this byte of the text. A byte that is not UTF-8 is one, as in the JSON.
+// Counts the characters before byte `end` of the text. An invalid byte counts as one character, as in the
+// JSON.
 static size_t count_characters(struct choice *choice, size_t end) {
     while (choice->n_streamed < end) {
         const size_t left = choice->text.length - choice->n_streamed;
@@ -277,7 +278,7 @@ static void add_top(struct text *out, const struct completion *completion, const
     text_add(out, "}");
 }
 
-// The tokens [first, end) as the lists of "logprobs".
+// Appends the tokens [first, end) as the lists of "logprobs".
 static void add_logprobs(struct text *out, struct choice *choice, size_t first, size_t end) {
     const struct completion *completion = choice->completion;
     char number[32];
@@ -302,7 +303,8 @@ static void add_logprobs(struct text *out, struct choice *choice, size_t first, 
     count_characters(choice, choice->text.length);
 }
 
-// What the choice has beyond what was streamed: text, tokens that begin in it, and with `ended` its end.
+// Appends the part of the choice that was not streamed yet: text, the tokens that begin in it, and with
+// `ended` the finish reason.
 static void add_choice(struct text *out, struct choice *choice, bool ended) {
     const size_t n = choice->text.length - choice->n_streamed;
     size_t end = choice->n_streamed_tokens;
@@ -510,7 +512,7 @@ static void post_completions(struct server *server, struct exchange *exchange) {
 
 // ---- steps
 
-// Moves waiting texts into free slots, in the order of arrival.
+// Moves waiting texts into free slots, in order of arrival.
 static void join(struct server *server) {
     struct batch *batch = server->batch;
     for (struct completion *completion = server->first; completion; completion = completion->next)
@@ -550,7 +552,7 @@ static void finish(struct server *server, struct completion *completion) {
     remove_completion(server, completion);
 }
 
-// Answers requests that are complete, and drops those whose client left or whose time is over.
+// Answers complete requests, and drops those whose client left or whose time is over.
 static void leave(struct server *server) {
     double now = clock_monotonic_s();
     for (struct completion *completion = server->first, *next; completion; completion = next) {
@@ -585,7 +587,7 @@ static enum status step(struct server *server) {
     return STATUS_OK;
 }
 
-// Ends requests with an error: those that have no text in the batch yet, or all.
+// Ends requests with an error: all, or only those without a text in the batch.
 static void cut_completions(struct server *server, bool only_waiting) {
     struct api_error error;
     api_refuse(&error, 503, "shutting_down", NULL, "the server is shutting down");
@@ -622,7 +624,7 @@ static void get_health(struct server *server, struct exchange *exchange) {
     answer_bytes(server, exchange, "application/json", body, sizeof body - 1);
 }
 
-// 0 where the system does not tell.
+// The resident memory of the process; 0 if the system does not report it.
 static double resident_bytes(void) {
     long long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
@@ -709,7 +711,7 @@ static void answer(struct server *server, struct exchange *exchange) {
     bool gets = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
     if (exchange->error.code)
         return answer_error(server, exchange, &exchange->error);
-    if (strcmp(method, "OPTIONS") == 0) // before a request of another page: http.c adds what that may do
+    if (strcmp(method, "OPTIONS") == 0) // CORS preflight: http.c adds the headers that permit the request
         return answer_bytes(server, exchange, "text/plain", "", 0);
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         if (strcmp(routes[i].path, path) != 0)
@@ -735,7 +737,7 @@ static void answer_arrived(struct server *server, double seconds) {
         answer(server, exchange);
 }
 
-// Texts that run may end in the grace period; everything else is refused.
+// Lets running texts finish during the grace period; refuses everything else.
 static enum status end_gracefully(struct server *server) {
     double until = clock_monotonic_s() + grace_s;
     http_quiesce(server->http);
@@ -753,13 +755,13 @@ static enum status serve(struct server *server) {
         answer_arrived(server, server->first ? 0 : IDLE_SECONDS);
         TRY(step(server));
     }
-    log_info("stopping: texts that run have %g seconds to end", grace_s);
+    log_info("stopping: running texts have %g seconds to end", grace_s);
     return end_gracefully(server);
 }
 
 // ---- starting
 
-// What requests can hold at most: bodies, and of each text in flight its tokens and their events.
+// The most memory that requests can hold: bodies, and for each unfinished text its tokens and their events.
 static size_t request_bytes(const struct server *server) {
     size_t per_token = 256 + 64 * (size_t)max_logprobs + 2 * sizeof(struct text_token);
     return (size_t)max_connections * (size_t)max_body +
@@ -823,7 +825,7 @@ static enum status load_model(struct server *server) {
 static enum status prepare_requests(struct server *server) {
     int positions = server->generator_options.positions;
     if (getrandom(&server->seed, sizeof server->seed, 0) != (ssize_t)sizeof server->seed)
-        return FAIL(STATUS_FAILED, "the system gives no random numbers");
+        return FAIL(STATUS_FAILED, "cannot get random numbers from the system");
     server->limits = (struct request_limits){
         .tokenizer = server->session.tokenizer,
         .vocab_size = server->session.params.config.vocab_size,
@@ -889,7 +891,7 @@ const struct command command_serve = {
         "Takes OpenAI's POST /v1/completions, and GET /v1/models, /health, /metrics (for Prometheus) and\n"
         "/, a page to try the model. Requests are decoded together, join and leave between steps, and do "
         "not\n"
-        "change each other's texts. Only this machine is served unless --host says otherwise: then set a\n"
+        "change each other's texts. Listens on this machine only, unless --host says otherwise: then set a\n"
         "key, and encrypt with a proxy in front. Ctrl-C or SIGTERM ends; a second one ends at once.",
     .examples = "Answer completions on this machine, at http://localhost:8000.\n"
                 "./train serve runs/quickstart --port 8000\n",

@@ -1,4 +1,4 @@
-// The token shards, and their meta.json.
+// Writes the token shards and their meta.json.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ char *output_unfinished_path(const char *folder, const char *name) {
     return file_path("%s/" UNFINISHED "%s", folder, name);
 }
 
-//   finished   in the folder itself
+//   finished   the path in the output folder itself
 static char *shard_path(const struct split_writer *split, int index, bool finished) {
     return file_path("%s/%s%s-%05d.bin", split->folder, finished ? "" : UNFINISHED "/", split->name, index);
 }
@@ -130,22 +130,22 @@ void output_abandon(struct output *output, bool keep) {
         splits[i]->is_open = false;
     }
     char *folder = output_unfinished_path(output->folder, "");
-    // What was wrong before is what is reported.
+    // Keep the first failure as the one that is reported.
     const enum status removed = keep ? STATUS_OK : file_remove_tree(folder);
     (void)removed;
     free(folder);
 }
 
-// ---- what is held out at the end
+// ---- held-out tokens, split off at the end
 
-// All tokens of a split that has ended, as one array.
+// Reads all tokens of a finished split as one array.
 struct token_reader {
     const struct split_writer *split;
     struct shard shard;
-    int index; // of the open shard; -1: none
+    int index; // index of the open shard; -1: none
 };
 
-// Reads up to n tokens from `first` on, within one shard.
+// Reads up to n tokens, starting at `first`, within one shard.
 static enum status read_tokens(struct token_reader *reader, uint64_t first, size_t n, int32_t *tokens,
                                size_t *n_read) {
     const size_t shard_tokens = reader->split->shard_tokens;
@@ -167,7 +167,7 @@ static enum status read_tokens(struct token_reader *reader, uint64_t first, size
 
 enum { READ_TOKENS = 1 << 16 };
 
-// The first start of a document at or after `from`; n_tokens of the split when there is none.
+// Finds the first start of a document at or after `from`; n_tokens of the split if there is none.
 static enum status find_document(struct token_reader *reader, uint64_t from, int32_t start_id,
                                  int32_t *tokens, uint64_t *at) {
     size_t n;
@@ -182,7 +182,8 @@ static enum status find_document(struct token_reader *reader, uint64_t from, int
     return STATUS_OK;
 }
 
-// Where the held-out tokens begin: the next start of a document, else that of the last one, else `target`.
+// Finds where the held-out tokens begin: at the next start of a document, else at the start of the last
+// document, else at `target`.
 static enum status find_cut(struct token_reader *reader, uint64_t target, int32_t start_id, int32_t *tokens,
                             uint64_t *cut) {
     TRY(find_document(reader, target, start_id, tokens, cut));
@@ -208,7 +209,7 @@ static enum status move_tokens(struct output *output, struct token_reader *reade
                                const struct tokenizer *tokenizer, int32_t *tokens) {
     struct split_counts *train = &output->train.counts, *val = &output->val.counts;
     const int32_t start_id = tokenizer_document_start(tokenizer);
-    uint64_t n_documents = 0, n_bytes = 0; // of what is moved
+    uint64_t n_documents = 0, n_bytes = 0; // counts of the moved documents
     int32_t before = start_id;
     size_t n;
     for (uint64_t at = cut; at < train->n_tokens; at += n) {
@@ -228,7 +229,8 @@ static enum status move_tokens(struct output *output, struct token_reader *reade
     train->n_documents -= n_documents;
     val->n_documents += n_documents;
     TRY(split_end(&output->val));
-    // The shard of the cut is replaced by its start, read from the one that is still open.
+    // Replace the shard that contains the cut by its first part, read from the old shard, which is still
+    // open.
     train->n_tokens = train->n_kept = cut - cut % output->train.shard_tokens;
     while (train->n_tokens < cut) {
         const uint64_t left = cut - train->n_tokens;
@@ -261,7 +263,7 @@ static void add_tokenizer(const struct meta *meta, struct text *json) {
         text_add(json, "null,\n  \"ids\": null");
         return;
     }
-    char *absolute = realpath(meta->tokenizer_path, NULL); // NULL for "bytes"
+    char *absolute = realpath(meta->tokenizer_path, NULL); // realpath gives NULL for "bytes"
     json_add_string(json, meta->tokenizer_path);
     text_add(json, ",\n  \"tokenizer_path\": ");
     json_add_string(json, absolute ? absolute : meta->tokenizer_path);

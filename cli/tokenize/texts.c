@@ -1,6 +1,6 @@
-// Reads texts, encodes their chunks in parallel and adds the tokens to the shards. Two batches take turns:
-// while one is encoded, the next is read. A restart reads the chunks again that are in finished shards, but
-// encodes none of them.
+// Reads texts, encodes their chunks in parallel and adds the tokens to the shards. Batches are
+// double-buffered: while one is encoded, the next is read. A restart reads the chunks of finished shards
+// again, but does not encode them.
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -23,25 +23,25 @@
 #define SMALLEST_BATCH   ((size_t)8 << 20)
 #define LARGEST_BATCH    ((size_t)256 << 20)
 #define LIVE_S           0.5 // between two updates of the progress line
-#define LINE_S           60  // between two messages where there is no such line
+#define LINE_S           60  // between two messages without a progress line
 
-// What a chunk has become, which follows from the chunk alone.
+// The result of encoding a chunk; it depends on the chunk only.
 struct encoded {
-    struct token_list ids; // each document is preceded by tokenizer_add_separator; empty ones are left out
-    uint64_t n_documents;  // that begin in the chunk
+    struct token_list ids; // tokenizer_add_separator precedes each document; empty documents are left out
+    uint64_t n_documents;  // documents that begin in the chunk
     uint64_t n_bytes;      // of their text
-    uint64_t n_markers;    // that were encoded as text
-    size_t bad_at;         // of plain text: the first byte that is not text; the chunk's length when all are
+    uint64_t n_markers;    // end-of-text markers that were encoded as plain text
+    size_t bad_at;         // plain text: the first byte that is not text; the chunk's length if there is none
     enum status status;
 };
-// Of one part of parallel_run.
+// State of one part of parallel_run.
 struct part {
     struct token_encoder *encoder;
     struct documents documents;
 };
-// What a restart needs, besides the counts of the sources, which follow it in the record.
+// The state that a restart needs. In the record, the counts of the sources follow it.
 struct progress {
-    uint64_t target;   // bytes of a batch, on which the chunks depend
+    uint64_t target;   // bytes per batch, which determines the chunks
     uint64_t n_chunks; // that were added
     uint64_t n_markers;
     struct split_counts train, val;
@@ -53,16 +53,16 @@ struct run {
     struct document_options documents;
     struct part *parts; // (n_parts)
     int n_parts;
-    struct encoded *encoded; // (capacity) of the batch
+    struct encoded *encoded; // (capacity) results of the batch's chunks
     int capacity;
     struct text_reader *reader;
     struct text_batch batches[2];
     struct text_split split;
     struct source_counts *counts; // (sources->n)
     struct output output;
-    struct text settings; // of this run, as at the start of the record; empty where no run can go on
+    struct text settings; // this run's settings, which begin the record; empty if the run cannot be restarted
     struct progress progress;
-    uint64_t n_seen; // chunks so far; those before progress.n_chunks are in finished shards
+    uint64_t n_seen; // chunks seen so far; those before progress.n_chunks are in finished shards
     bool has_record;
     int warned_source;
     struct tokenize_shown shown;
@@ -91,7 +91,7 @@ static enum status encode_chunk(const struct run *run, struct part *part, const 
         const size_t first = out->ids.n;
         TRY(token_encoder_add(part->encoder, document.text, document.n, document.starts, &out->ids));
         const int32_t *ids_of_part = out->ids.ids + first;
-        if (out->ids.n > first) // of a document that goes on, the first id follows another
+        if (out->ids.n > first) // in a document that continues, another id precedes the first
             out->n_bytes += tokenizer_text_bytes(run->tokenizer, document.starts ? -1 : ids_of_part[0],
                                                  ids_of_part, out->ids.n - first);
     }
@@ -118,8 +118,9 @@ static void run_part(const void *context, int part, int n_parts) {
         work->run->encoded[i].status = encode_chunk(work->run, &work->run->parts[part], work->batch, i);
 }
 
-// Encodes the chunks of a batch from `first` on, and meanwhile reads the next one: of several threads, one
-// reads first. STATUS_INVALID: the first chunk in the order of the text that is malformed.
+// Encodes the chunks of a batch from `first` on, and meanwhile reads the next batch: one of several threads
+// reads before it encodes. STATUS_INVALID: a chunk is malformed; the first in the order of the text is
+// reported.
 static enum status encode_batch(struct run *run, const struct text_batch *batch, int first,
                                 struct text_batch *next, enum status *next_status) {
     if (run->capacity < batch->n_chunks) {
@@ -130,7 +131,7 @@ static enum status encode_batch(struct run *run, const struct text_batch *batch,
     }
     atomic_int taken = first;
     parallel_run(run->n_parts, run_part, &(struct batch_work){run, batch, next, next_status, &taken});
-    // Threads record the failure that comes first in time; the one that comes first in the text is wanted.
+    // The recorded failure is the first in time. Report the first in the text instead.
     for (int i = first; i < batch->n_chunks; i++)
         if (run->encoded[i].status != STATUS_OK) {
             status_clear();
@@ -197,11 +198,11 @@ static void describe_settings(struct run *run, const struct tokenizer_identity *
                  source->modified_ns);
     }
     text_add_bytes(settings, "", 1);
-    if (run->shown.total_bytes == 0) // a pipe gives no text twice
+    if (run->shown.total_bytes == 0) // a pipe cannot be read again
         settings->length = 0;
 }
 
-// A record with the counts as they are now, and of `split` as they will be once it has n_kept tokens in
+// Appends a record with the present counts; those of `split` are as they will be once it has n_kept tokens in
 // finished shards.
 static void add_record(const struct run *run, const struct split_writer *split, uint64_t n_kept,
                        struct text *record) {
@@ -222,7 +223,7 @@ static enum status write_record(struct run *run, const struct text *record) {
     return status;
 }
 
-// Takes over what a record says, if it is of the same settings and its shards are there.
+// Restores the state from a record, if it has the same settings and its shards exist.
 static bool restore(struct run *run, const char *record, size_t bytes) {
     const size_t settings = run->settings.length, counts = (size_t)run->sources->n * sizeof *run->counts;
     if (settings == 0 || bytes != settings + sizeof run->progress + counts ||
@@ -241,7 +242,7 @@ static bool restore(struct run *run, const char *record, size_t bytes) {
     return true;
 }
 
-// Keeps the finished shards of an unfinished run with the same settings, or removes what one has left.
+// Keeps the finished shards of an unfinished run with the same settings; removes the files of any other.
 static enum status begin(struct run *run) {
     char *path = output_unfinished_path(run->options->out, "/record"), *record = NULL;
     size_t bytes = 0;
@@ -272,8 +273,8 @@ static void warn_of_encoding(struct run *run, const struct text_batch *batch, co
     documents_warn_of_encoding(source, batch, chunk, bad_at, "encoded");
 }
 
-// With a token that begins documents, end-of-text ends the one before: nothing is before the first of a
-// split.
+// The number of ids to leave out at the start of a split. With a tokenizer that has a beginning-of-text
+// token, end-of-text ends the document before, and the first document has none before it.
 static size_t n_left_out(const struct run *run, const struct split_writer *split,
                          const struct token_list *ids) {
     return tokenizer_has_bos(run->tokenizer) && split->counts.n_tokens == 0 && ids->n > 0 &&
@@ -282,7 +283,7 @@ static size_t n_left_out(const struct run *run, const struct split_writer *split
                : 0;
 }
 
-// The end of a split, and of its last document.
+// Ends a split and its last document.
 static enum status end_split(const struct run *run, struct split_writer *split) {
     const int32_t end = tokenizer_end_of_text(run->tokenizer);
     if (split->counts.is_ended)
@@ -301,8 +302,8 @@ static enum status add_chunk(struct run *run, const struct text_batch *batch, in
     struct text record = {0};
     if (chunk->held_out)
         TRY(end_split(run, &run->output.train));
-    const uint64_t n_kept =
-        (split->counts.n_tokens + n_ids) / split->shard_tokens * split->shard_tokens; // after this chunk
+    const uint64_t n_kept = (split->counts.n_tokens + n_ids) / split->shard_tokens *
+                            split->shard_tokens; // after adding this chunk
     const bool finishes = run->settings.length > 0 && n_kept > split->counts.n_kept;
     if (finishes)
         add_record(run, split, n_kept, &record);
@@ -338,10 +339,10 @@ static enum status add_batch(struct run *run, const struct text_batch *batch, in
 static enum status tokenize_batches(struct run *run) {
     int now = 0;
     TRY(text_reader_next(run->reader, &run->batches[now]));
-    // The last batch may have ends of sources only.
+    // The last batch may contain no chunks, only ends of sources.
     for (; run->batches[now].n_chunks + run->batches[now].n_ends > 0; now = 1 - now) {
         struct text_batch *batch = &run->batches[now];
-        const uint64_t n_done = run->progress.n_chunks - run->n_seen; // of a restart
+        const uint64_t n_done = run->progress.n_chunks - run->n_seen; // chunks done before a restart
         const int first = n_done < (uint64_t)batch->n_chunks ? (int)n_done : batch->n_chunks;
         enum status next_status;
         run->n_seen += (uint64_t)batch->n_chunks;
@@ -386,7 +387,7 @@ static enum status tokenize(struct run *run) {
         return FAIL(STATUS_INVALID, "train tokenize: %s contains no text", run->sources->list[0].path);
     if (run->options->held_out == 0 || text_sources_are_sized(run->sources))
         return STATUS_OK;
-    run->has_record = false; // what is moved to val was in the finished shards
+    run->has_record = false; // tokens in the finished shards move to val
     return output_hold_out(output, run->options->held_out, run->tokenizer);
 }
 

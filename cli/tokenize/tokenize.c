@@ -41,12 +41,13 @@ static const struct arg flags[] = {
 // ---- token ids without a header
 
 struct raw {
-    const struct tokenizer *tokenizer; // NULL: not known
+    const struct tokenizer *tokenizer; // NULL: unknown
     const char *tokenizer_path;
     size_t token_bytes; // 2 or 4
 };
 
-// Ids of 4 bytes without a tokenizer must be some that a model can have: other files then fail early.
+// Checks that ids are valid. Without a tokenizer, 4-byte ids must be within the largest vocabulary, so that
+// files of another kind fail early.
 static enum status check_ids(const struct raw *raw, const char *path, const int32_t *tokens, size_t n,
                              uint64_t first) {
     const uint32_t n_ids = (uint32_t)(raw->tokenizer ? tokenizer_n_ids(raw->tokenizer) : TOKENIZER_MAX_IDS);
@@ -68,11 +69,11 @@ static size_t read_ids(const struct raw *raw, const char *bytes, size_t n, int32
     return n / raw->token_bytes;
 }
 
-#define LEAST_TEXT 64 // bytes of ids are hardly ever text for as long
+#define LEAST_TEXT 64 // bytes; token ids are hardly ever text for this long
 
-// --raw says that the file holds ids, which have no header: any file of an even size could be some. UTF-16 is
-// a guess that ids of bytes look like, and a few ids may look like text. Signatures and longer texts are no
-// ids, unless --dtype says it again.
+// Refuses files of other kinds for --raw. Ids have no header, so any file of an even size could be ids. Small
+// ids look like UTF-16, and a few ids may look like text; both are accepted. Files with a known signature and
+// longer texts are accepted only if --dtype is given too.
 static enum status refuse_other_kinds(const struct raw *raw, const char *path, const char *start, size_t n) {
     const enum file_kind kind = file_kind_of(start, n);
     if (kind == FILE_KIND_SHARD)
@@ -140,7 +141,7 @@ static enum status tokenize_raw(const struct tokenizer *tokenizer, const char *c
     if (tokenizer)
         identity = tokenizer_identify(tokenizer, options.tokenizer_path);
     output_init(&output, &options, &identity);
-    output_abandon(&output, false); // what a process that was killed has left
+    output_abandon(&output, false); // remove the files of a killed process
     struct source_counts *counts = allocate((size_t)n_paths, sizeof *counts);
     char *folder = output_unfinished_path(options.out, "");
     enum status status = file_make_folders(folder);
@@ -172,7 +173,7 @@ static bool is_meta(const char *path) {
     return is_ours;
 }
 
-// Every file that tokenize may replace or remove.
+// Checks every file that tokenize may replace or remove.
 static enum status check_overwritten(const char *const *paths, int n_paths) {
     struct overwrite overwrite = {
         .writer = "train tokenize", .inputs = paths, .n_inputs = n_paths, .force = options.force};
@@ -229,8 +230,8 @@ static enum status tokenize_texts(const char *const *paths, int n_paths, const s
     return status;
 }
 
-// Two processes must not write the same shards. The lock is on the folder, so that no file stays behind;
-// where the file system has no locks there is none.
+// Locks the folder, because two processes must not write the same shards. The folder itself is locked, so
+// that no lock file remains. File systems without locks are accepted.
 static enum status lock_folder(int *descriptor) {
     TRY(file_make_folders(options.out));
     *descriptor = open(options.out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
