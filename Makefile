@@ -6,7 +6,7 @@
 #   make CUDA=no           without CUDA, even if nvcc is installed
 #   make ISAS="portable avx2"   CPU kernels for these instruction sets only, which builds faster
 #   make VARIANT=cpu build/cpu/train    the release program without CUDA, beside the one with it
-#   make VARIANT=fuzz CC=clang fuzz    fuzzers of what reads foreign files (tests/fuzz), in build/fuzz-clang
+#   make VARIANT=fuzz CC=clang fuzz    fuzzers of the readers of untrusted files (tests/fuzz), in build/fuzz-clang
 #   make VARIANT=cudasim   the CUDA backend on a simulated GPU (tests/cudasim); also cudasim-asan, cudasim-race
 # Needs: a C17 compiler with an OpenMP library, oneDNN (2.x or 3.x), cJSON, utf8proc, xxHash, zlib, zstd, hwloc, libmicrohttpd,
 # libedit, an MPI; cmocka for the tests.
@@ -23,12 +23,12 @@ compiler := $(notdir $(firstword $(CC)))
 suffix := $(if $(filter gcc cc,$(compiler)),,-$(compiler))
 BUILD ?= build/$(VARIANT)$(suffix)
 
-# A simulated GPU, and VARIANT=cpu, replace only kernels/cuda: C objects come from the release or asan variant.
+# The simulated GPU and VARIANT=cpu replace only kernels/cuda; they use the C objects of the release or asan variant.
 simulated := $(filter cudasim%,$(VARIANT))
 c_variant := $(if $(simulated),$(if $(filter %-asan,$(VARIANT)),asan,release),$(patsubst cpu,release,$(VARIANT)))
 OBJECTS := $(if $(simulated)$(filter cpu,$(VARIANT)),build/$(c_variant)$(suffix),$(BUILD))
 
-# DEBUG=-g1: lines but no variables, which compiles and links faster.
+# DEBUG=-g1: debug information with lines but without variables compiles and links faster.
 DEBUG ?= -g
 warnings := -Wall -Wextra -Wshadow -Wmissing-prototypes -Wstrict-prototypes -Wpointer-arith -Werror
 CPPFLAGS += -I. -D_GNU_SOURCE
@@ -43,8 +43,8 @@ mpi_flags := $(shell $(MPICC) --showme:compile 2>/dev/null || $(MPICC) -compile_
 mpi_libs := $(shell $(MPICC) --showme:link 2>/dev/null || $(MPICC) -link_info 2>/dev/null | cut -d' ' -f2-)
 LDLIBS += $(mpi_libs)
 
-# For builds in which line numbers are enough for debugging: in the CUDA sources and with sanitizers, gcc takes more than
-# half of its time to track which register holds which variable. Clang accepts the flag, and does nothing.
+# For builds in which line numbers are enough for debugging. In the CUDA sources and with sanitizers, gcc spends more than
+# half of its time tracking which register holds which variable. Clang accepts the flag and ignores it.
 no_tracking := -fno-var-tracking
 ifeq ($(c_variant),release)
   CFLAGS += -O3
@@ -83,8 +83,8 @@ else
   quiet := @
   announce = @mkdir -p $(announced); mkdir $(announced)/$(subst /,_,$(strip $(1))) 2>/dev/null && echo $(2) || true
 endif
-# Before the first file: how many were never compiled, and about how long they take. Seconds of one core, measured
-# on Zen 4: 0.6 per C file; 10 per CUDA source and architecture.
+# Printed before the first file: the number of files that were never compiled, and about how long they take. One core of
+# Zen 4 takes 0.6 s per C file and 10 s per CUDA source and architecture.
 jobs = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),1)
 never_compiled = $(filter-out $(wildcard $(1)),$(1))
 core_seconds = $(words $(new_c)) * 6 / 10 + $(words $(new_cuda)) * $(or $(words $(cuda_archs)),1) * 10
@@ -98,7 +98,7 @@ group = $(patsubst $(OBJECTS),main.c,$(patsubst $(BUILD)/%,%,$(patsubst $(OBJECT
 # ---- libraries, one per folder, lowest first
 # scripts/check_layout.py reads these lines: a file includes only its own folder and those that needs_FOLDER names.
 # parts_FOLDER: subfolders that belong to it.
-# Folders of cli may include cli, which declares the list of commands, but not the reverse; main.c may include any.
+# Subfolders of cli may include cli, which declares the list of commands, but not the reverse; main.c may include any.
 folders := base options data/tokenizer data data/text kernels model model/formats \
            zero/comm zero/partition zero/optimizer/rules zero/offload zero/checkpoint zero/stages zero/optimizer zero \
            infer infer/tasks infer/export trainer/data trainer/plan trainer/profile trainer/runs \
@@ -136,7 +136,7 @@ needs_cli/report := cli trainer trainer/runs options base
 needs_cli/serve := cli trainer infer model/formats data data/tokenizer model kernels base
 needs_cli/tokenize := cli trainer data/text $(needs_trainer)
 
-# CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h gives them its vectors.
+# CPU kernels that are compiled once per instruction set; kernels/cpu/simd.h defines its vector types.
 isa_sources := $(wildcard kernels/cpu/isa/*.c)
 isas := $(or $(ISAS),portable avx2 avx512 avx512_bf16 amx)
 isa_flags_portable :=
@@ -163,7 +163,7 @@ cuda_sources := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 cuda_library := $(BUILD)/libcuda.a
 NVCC ?= $(firstword $(if $(CUDA_HOME),$(wildcard $(CUDA_HOME)/bin/nvcc)) \
                     $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
-# CUDA_LAUNCHER=ccache: what nvcc is run by, as its path is not that of ccache's links.
+# CUDA_LAUNCHER=ccache runs nvcc through ccache, which has no link for it in its folder.
 # Builds with sanitizers or another C compiler have no CUDA: nvcc uses its own host compiler.
 CUDA ?= $(if $(filter release,$(VARIANT)),$(if $(suffix),no,$(if $(NVCC),yes,no)),no)
 CXX ?= g++
@@ -178,15 +178,15 @@ ifneq ($(simulated),)
                      -fno-optimize-sibling-calls $(sanitize)
   # The instrumentation reports every access of a kernel to tests/cudasim/race.cpp, which replaces the sanitizer's library.
   kernel_flags := $(if $(filter %-race,$(VARIANT)),-fsanitize=thread -O1)
-  # The program finds libraries by name at run time, so the linker must be told to keep their simulations.
+  # The program finds libraries by name at run time, so the linker needs a flag to keep their simulations.
   cuda_link := -rdynamic -Wl,--undefined=cublasLtCreate -Wl,--undefined=ncclGetVersion -Wl,--undefined=cudnnBackendExecute \
                -lstdc++ -ldl
 else ifeq ($(CUDA),yes)
   cuda_objects := $(cuda_sources:%.cu=$(BUILD)/%.o)
   cuda_home := $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-  # CUDA_ARCH=all: what a release has. Otherwise those of the GPUs that are here, as the driver lists them; for one that
-  # nvcc does not know yet, the newest that it knows, whose PTX the driver compiles. Without a GPU the oldest, for the
-  # same reason: it runs on every later GPU, after the driver compiled it for some seconds at the first start.
+  # CUDA_ARCH=all: the architectures of a release. Default: those of this machine's GPUs, as the driver lists them. For
+  # a GPU that nvcc does not know yet: the newest architecture that it knows, whose PTX the driver compiles. Without a
+  # GPU: the oldest, whose PTX runs on every later GPU; the driver compiles it for some seconds at the first start.
   supported_archs := $(filter-out 5% 6% 7%,$(patsubst compute_%,%,$(shell $(NVCC) --list-gpu-arch)))
   release_archs := $(filter 80 86 89 90 100 120,$(supported_archs))
   ifeq ($(CUDA_ARCH),all)
@@ -204,7 +204,7 @@ else ifeq ($(CUDA),yes)
                   "CUDA_ARCH=all builds for $(release_archs:%=sm_%), CUDA=no without CUDA"
     endif
   endif
-  # PTX of the oldest architecture for every GPU that has no code of its own here, and of the newest for later GPUs.
+  # PTX of the oldest architecture, for GPUs without their own code in this build, and of the newest, for later GPUs.
   ptx_archs := $(sort $(firstword $(release_archs)) $(lastword $(cuda_archs)))
   nvcc_flags := -std=c++17 -O3 -g -lineinfo -I. -Werror all-warnings -Xcompiler -Wall,-Wextra,-Wshadow,-fno-omit-frame-pointer,$(no_tracking) \
                 $(foreach arch,$(cuda_archs),-gencode arch=compute_$(arch),code=sm_$(arch)) \
@@ -237,7 +237,7 @@ $(BUILD)/tests/cudasim/%.o: tests/cudasim/%.cpp
 	$(call announce,$(@D),"  compile $(group)")
 	$(quiet)$(CXX) $(simulator_flags) $(kernel_flags_here) -MMD -MP -c -o $@ $<
 
-# A file named after the CUDA settings: when they change, CUDA objects are rebuilt.
+# A file whose name contains the CUDA settings, so that CUDA objects are rebuilt when the settings change.
 empty :=
 cuda_choice := $(BUILD)/cuda-$(CUDA)$(if $(filter yes,$(CUDA)),-$(subst $(empty) ,-,$(strip $(cuda_archs))))
 $(cuda_choice):
@@ -251,7 +251,7 @@ $(cuda_library): $(cuda_objects) $(stub_object) $(simulator_objects) $(cuda_choi
 	@rm -f $@
 	$(quiet)$(AR) rcs $@ $(filter %.o,$^)
 
-# A link to the program of the last `make train`; tests use $(BUILD)/train.
+# A link to the program built last by `make train`; tests use $(BUILD)/train.
 train: $(BUILD)/train
 	@ln -sf $< $@
 
@@ -275,7 +275,7 @@ $(OBJECTS)/%.o: %.c
 	$(call announce,$(@D),"  compile $(group)")
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
-# Pages, their styles and scripts, as data of the program (base/embedded.h): cli/NAME/page.html becomes the symbols
+# Pages, styles and scripts are embedded in the program (base/embedded.h): cli/NAME/page.html becomes the symbols
 # embedded_cli_NAME_page_html and embedded_cli_NAME_page_html_bytes.
 embedded_symbol = embedded_$(subst -,_,$(subst .,_,$(subst /,_,$(1))))
 define embedded_rule
@@ -291,8 +291,8 @@ $(foreach f,$(foreach g,$(folders),$(call embedded_of,$(g))),$(eval $(call embed
 
 $(patsubst %.c,$(OBJECTS)/%.o,$(wildcard zero/comm/mpi/*.c)): CPPFLAGS += $(patsubst -I%,-isystem %,$(mpi_flags))
 
-# The commit that `./train --version` prints and checkpoints keep, and a checksum of the sources as they are and of the
-# flags that matter, by which ranks compare their programs: a file that changes with them.
+# A file that changes with the commit and the sources. It has the commit, which `./train --version` prints and
+# checkpoints record, and a checksum of the sources and relevant flags, with which ranks compare their programs.
 sources := $(shell { find main.c Makefile $(sort $(foreach f,$(folders),$(firstword $(subst /, ,$(f))))) \
              -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' -o -name Makefile | LC_ALL=C sort | xargs cksum; \
              echo '$(filter-out -g% -W%,$(CFLAGS))'; } | cksum | cut -d' ' -f1)
@@ -321,7 +321,7 @@ $(OBJECTS)/kernels/cpu/$(1)/%.o: kernels/cpu/isa/%.c
 	$(quiet)$(CC) $(CPPFLAGS) $(CFLAGS) $(isa_flags_$(1)) -DISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(isas),$(eval $(call isa_rule,$(isa))))
-# A file named after them: when they change, the file that lists them is compiled again.
+# A file whose name contains the list of presets, so that the file that includes them is recompiled when the list changes.
 isa_choice := $(OBJECTS)/isas-$(subst $(empty) ,-,$(strip $(isas)))
 $(isa_choice):
 	@mkdir -p $(@D)
@@ -331,15 +331,15 @@ $(OBJECTS)/kernels/cpu/device.o: $(isa_choice)
 $(OBJECTS)/kernels/cpu/device.o: CPPFLAGS += $(foreach isa,$(isas),-DHAVE_ISA_$(isa))
 
 # ---- tests: tests/unit/FOLDER/test_*.c and tests/{ops,mpi}/test_FOLDER_*.c
-# They link only FOLDER, its subfolders and what these may include, so the linker too checks the include direction.
-# tests/ref, the oracle, is a library of the tests alone.
-# On a simulated GPU: the simulator's own tests, and the tests that take a device.
+# They link only FOLDER, its subfolders and the folders that these may include, so the linker too checks the include
+# direction. tests/ref, the oracle, is a library of the tests alone.
+# Tests on a simulated GPU: the simulator's own tests, and the tests that use a device.
 test_sources := $(wildcard tests/unit/*/test_*.c tests/ops/test_*.c tests/mpi/test_*.c)
 simulator_test_sources := $(wildcard tests/cudasim/test_*.cpp)
 tests_of_device := tests/ops/test_kernels_cuda tests/ops/test_kernels_rotation \
                    tests/ops/test_kernels_training_sizes tests/unit/model/test_cuda tests/unit/model/test_cuda_rotation \
                    tests/unit/zero/test_newton_schulz tests/mpi/test_zero_comm_device
-# Compares hundreds of millions of numbers.
+# This test compares hundreds of millions of numbers, so it uses OpenMP.
 $(OBJECTS)/tests/ops/test_kernels_training_sizes.o: CFLAGS += -fopenmp
 # TESTS="unit ops": only the tests in these folders of tests/.
 tests := $(if $(simulated),$(tests_of_device:%=$(BUILD)/%) $(simulator_test_sources:%.cpp=$(BUILD)/%),\
@@ -363,7 +363,7 @@ $(BUILD)/$(1): $(OBJECTS)/$(1).o $(patsubst %.c,$(OBJECTS)/%.o,$(filter-out $(te
 endef
 $(foreach t,$(test_sources:%.c=%),$(eval $(call test_rule,$(t))))
 
-# Benchmarks of what no command of the program measures: tests/bench/bench_*.c.
+# Benchmarks that no command of the program covers: tests/bench/bench_*.c.
 benches := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
 $(benches): $(BUILD)/%: $(OBJECTS)/%.o $(foreach f,$(folders),$(call library,$(f))) $(cuda_library)
 	@mkdir -p $(@D)
@@ -374,12 +374,12 @@ $(simulator_test_sources:%.cpp=$(BUILD)/%): %: %.o $(cuda_library) $(call librar
 	$(call announce,link-$(@D),"  link $(@D)")
 	$(quiet)$(link) $(LDLIBS) -lcmocka
 
-# Fuzzers: tests/fuzz/fuzz_FOLDER_*.c. Readers of files need no kernels, so these are not compiled again; but the files
-# of model/ that they need come with those that count operations.
+# Fuzzers: tests/fuzz/fuzz_FOLDER_*.c. Readers of files need no kernels, so kernels are not compiled for fuzzing. But
+# the files of model/ that they need include those that count operations.
 fuzzers := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
-# Of trainer only what reads run folders.
+# Of trainer/, only the readers of run folders.
 fuzz_needs_trainer := trainer/runs base
-# Of cli only what reads requests, so that the trainer is not compiled again either.
+# Of cli/, only the reader of requests, so that the trainer is not compiled for fuzzing either.
 fuzz_needs_cli := cli/serve infer data data/tokenizer base
 fuzz_needs_model := model/formats model kernels base
 fuzz_needs_data := data/text data data/tokenizer base

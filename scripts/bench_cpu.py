@@ -36,10 +36,10 @@ MODELS = {'quickstart': (2, 4, 128, 4096), '10M': (4, 3, 192, 50257), '35M': (6,
 CASES = '124M:4x64,124M:4x1024,350M:1x1024,quickstart:2x256'
 GROWING_T = '124M:1x256,124M:1x512,124M:1x1024,124M:1x2048,124M:1x4096,124M:1x8192'
 GROWING_P = '10M:1x512,35M:1x512,124M:1x512,350M:1x512,774M:1x512,1.5B:1x512'
-SPARE_BYTES = 1 << 30  # left to the system
+SPARE_BYTES = 1 << 30  # kept free for the system
 # Options for models that do not fit otherwise. Recomputation adds a quarter to the FLOPs, which flops_per_token counts.
 FRUGAL = ('recompute=block', 'optimizer.state_dtype=int8')
-WAIT_S = 3600  # for the first steps of the largest model
+WAIT_S = 3600  # seconds to wait for the first steps of the largest model
 
 
 def fail(message, code=2):
@@ -67,7 +67,7 @@ class Case:
 
     @property
     def intermediate(self):
-        """The width of the MLP: of Llama 8/3 of the model's, up to a multiple of 256."""
+        """The width of the MLP. For Llama: 8/3 of the model's width, rounded up to a multiple of 256."""
         return -(-8 * self.width // 3 // 256) * 256 if self.family == 'llama' else 4 * self.width
 
     @property
@@ -174,7 +174,7 @@ class Ours:
                         f'train.micro_batch_size={case.batch // arguments.ranks}', f'train.train_batch_size={case.batch}', 'train.max_steps=1000000', 'train.eval_every=0',
                         'optimizer.lr=1e-4', 'scheduler.type=constant', 'scheduler.warmup_steps=0', 'checkpoint.every=0',
                         'run.log_every=1000000']
-        if case.family != 'gpt2':  # which needs no option: older builds can take part
+        if case.family != 'gpt2':  # gpt2 needs no option, so that older builds can take part
             self.command.append(f'model.family={case.family}')
 
     def needed_bytes(self):
@@ -197,7 +197,7 @@ class Ours:
         return [entry for entry in map(json.loads, lines) if 'loss' in entry][1:]
 
     def kill(self, process):
-        """Without a checkpoint. mpirun ends when its ranks are killed; killed itself it would leave them."""
+        """Stops the run without a checkpoint, by killing the ranks: mpirun then ends by itself. Killing mpirun would leave the ranks."""
         ranks = pathlib.Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text() if self.launcher else ''
         for pid in map(int, ranks.split()):
             os.kill(pid, signal.SIGKILL)
@@ -217,7 +217,7 @@ class Ours:
         self.kill(process)
         process.communicate()
         step = statistics.median(step['step_ms'] for step in steps) / 1e3
-        key = 'total_bytes' if 'total_bytes' in steps[0] else 'memory_peak_bytes'  # its name in version 0.2.0, for --other
+        key = 'total_bytes' if 'total_bytes' in steps[0] else 'memory_peak_bytes'  # older name, used by version 0.2.0 (for --other)
         return {'step_seconds': step, 'peak_bytes': max(entry[key] for entry in steps)}
 
     def close(self):
@@ -243,7 +243,7 @@ class PyTorch:
 
 
 class Beside:
-    """A program whose turns run beside N busy processes."""
+    """Wraps a program so that its turns run beside N busy processes."""
 
     def __init__(self, program, n):
         self.program, self.n = program, n
@@ -283,7 +283,7 @@ def start_peers(arguments, case, kind, ways, about):
 
 
 def stolen_seconds():
-    """Stolen time of all processors together since boot."""
+    """Stolen time of all processors since boot, in total."""
     return int(pathlib.Path('/proc/stat').read_text().split('\n', 1)[0].split()[8]) / os.sysconf('SC_CLK_TCK')
 
 
@@ -329,7 +329,7 @@ def compare(arguments, case, kind, folder, about):
 
 
 def of_gemm(turns):
-    """The median GEMM rate, and the largest fraction of any turn that the host took away."""
+    """The median GEMM rate, and the largest fraction of a turn that the host gave to other machines."""
     return {'gemm_flops_per_s': statistics.median(turn['flops_per_s'] for turn in turns['gemm']), 'gemm': turns['gemm'],
             'most_stolen': max(turn['stolen'] for of_one in turns.values() for turn in of_one)}
 
@@ -435,7 +435,7 @@ def growth_table(results):
 
 
 def measure(arguments, results, folder):
-    """Fills `results`; yields the name of each case or group when it is done."""
+    """Fills `results`; yields the name of each case or group when it is complete."""
     if not arguments.growth:
         for case in arguments.cases:
             for kind in arguments.types:

@@ -137,7 +137,7 @@ class Worker:
 
 
 def start(arguments, n, about):
-    """[(worker, its cases)]. Fills `about` with devices, versions and what is missing."""
+    """[(worker, its cases)]. Fills `about` with devices, versions and missing libraries."""
     ours = Worker(arguments.program, '--elements', n, '--threads', arguments.threads)
     about['device'] = ours.first.removeprefix('ready ')
     workers = [(ours, [*LIMITS, *OURS])]

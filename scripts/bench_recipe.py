@@ -1,4 +1,4 @@
-"""What each choice of a recipe gains in equal time: trains the recipe, and the recipe with one thing changed at a time,
+"""Measures the gain of each choice of a recipe in equal time: trains the recipe, and the recipe with one change at a time,
 with several seeds, and writes the held-out bits per byte of all to FOLDER/recipe.md and .json.
 
 Equal time without an idle machine: the recipes first take turns of some steps, for several rounds, which says how long
@@ -22,7 +22,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TURN_WARM_UP = 2  # steps
 BASE = '(the recipe)'
-# A step takes as long with others.
+# Options that do not change the time of a step.
 RATES = ('optimizer.lr=', 'optimizer.adamw_lr=', 'optimizer.betas=', 'optimizer.weight_decay=', 'scheduler.', 'model.rope_theta=')
 
 
@@ -73,7 +73,7 @@ class Recipe:
             return list(map(json.loads, pathlib.Path(folder, 'run/metrics.jsonl').read_text().splitlines()))
 
     def turn(self):
-        """Milliseconds of the fastest step, on all cores: other work on the machine only ever makes a step slower."""
+        """Milliseconds of the fastest step, on all cores. The minimum is used because other work can only slow a step down."""
         lines = self.run('train.max_minutes=0', f'train.max_steps={self.arguments.turn}', 'scheduler.warmup_steps=0', 'train.eval_steps=1')
         return min([line['step_ms'] for line in lines if 'step_ms' in line][TURN_WARM_UP:])
 
@@ -90,11 +90,11 @@ class Recipe:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
     def speed_key(self):
-        """A hash of what the time of a step depends on."""
+        """A hash of everything that the time of a step depends on."""
         return self.key(without_rates(self.command[2:]), speed=1)
 
     def result_key(self, seed):
-        """A hash of what a result depends on."""
+        """A hash of everything that a result depends on."""
         return self.key(self.command[2:], steps=self.steps, seed=seed)
 
 
@@ -113,7 +113,7 @@ class Kept:
 
 
 def measure_speed(arguments, recipes, kept):
-    """Sets each recipe's `time`, of a step, in units of the first recipe's. Those that differ in rates share it."""
+    """Sets each recipe's `time` per step, in units of the first recipe's. Recipes that differ only in rates share it."""
     firsts = {}
     for recipe in recipes:
         firsts.setdefault(recipe.speed_key(), recipe)
@@ -121,7 +121,7 @@ def measure_speed(arguments, recipes, kept):
     if new:
         turns = {recipe: [] for recipe in [recipes[0], *(recipe for recipe in new if recipe is not recipes[0])]}
         for k in range(arguments.rounds):
-            # Every other round in reverse order: a steady slowdown of the machine favours none.
+            # Every other round runs in reverse order, so that a steady slowdown favours no recipe.
             for recipe in list(turns)[::-1 if k % 2 else 1]:
                 turns[recipe].append(recipe.turn())
         for recipe in new:
@@ -139,7 +139,7 @@ def train_all(arguments, recipes, kept):
         return key, kept.values[key] if key in kept.values else recipe.train(recipe.steps, seed)
 
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        # All recipes with the first seed, then with the second: what is interrupted can be compared.
+        # All recipes with the first seed, then with the second, so that an interrupted comparison is usable.
         runs = {pool.submit(train, recipe, seed): (recipe, seed) for seed in range(1, arguments.seeds + 1) for recipe in recipes}
         for run in concurrent.futures.as_completed(runs):
             recipe, seed = runs[run]

@@ -100,7 +100,7 @@ def main():
     before = bench(options)
     for _ in range(options.rounds):
         load = Load(options, port)
-        time.sleep(min(5, options.seconds))  # until the first requests are over and others have taken their place
+        time.sleep(min(5, options.seconds))  # until the first requests have ended and the load is steady
         began, tokens = time.monotonic(), metric(port, 'zero_generated_tokens_total')
         time.sleep(options.seconds)
         rate = (metric(port, 'zero_generated_tokens_total') - tokens) / (time.monotonic() - began)

@@ -23,7 +23,7 @@ from random_tokens import write_random_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MAX_TOKENS = 4_000_000  # in the random shard; longer runs repeat it
-BUSY = 0.1  # more of the processor time than this, taken by others, is reported
+BUSY = 0.1  # if others take a larger fraction of the processor time, it is reported
 OURS = 'zero_optimization.stage', 'run.dir', 'train.max_steps'  # options that the benchmark itself sets
 
 
@@ -87,19 +87,19 @@ def usable_cores():
 
 
 def machine_seconds():
-    """Seconds that the machine's processors have worked since boot, all together, stolen time included."""
+    """Busy seconds of all processors since boot, in total, including stolen time."""
     user, nice, system, _, _, irq, softirq, steal = map(int, pathlib.Path('/proc/stat').read_text().split(None, 9)[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf('SC_CLK_TCK')
 
 
 def own_seconds():
-    """Processor seconds of this process and of its children that have ended, with theirs."""
+    """Processor seconds of this process and of its ended descendants."""
     uses = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(use.ru_utime + use.ru_stime for use in uses)
 
 
 class Others:
-    """The fraction of the machine's processor time that others than this benchmark took since it was created."""
+    """The fraction of the machine's processor time that other processes took since this object was created."""
 
     def __init__(self):
         self.began, self.machine, self.own = time.monotonic(), machine_seconds(), own_seconds()
@@ -194,7 +194,7 @@ def threads_of(arguments, config, ranks):
 
 
 def run_once(arguments, config, ranks, stage):
-    """Runs once; returns the lines of its metrics, the manifest of its final state, and what others took meanwhile."""
+    """Runs once; returns the lines of its metrics, the manifest of its final state, and the fraction of processor time that others took."""
     folder = arguments.output / 'run'
     shutil.rmtree(folder, ignore_errors=True)
     micro, accumulation = batch_of(config, ranks)

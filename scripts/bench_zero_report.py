@@ -124,11 +124,11 @@ def table(results):
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 INK, FAINT, GRID, SPEED = '#222222', '#666666', '#dddddd', '#7f8fa6'
 BAR, BAR_GAP, GROUP_GAP = 30, 6, 26
-TOP, HEIGHT, BOTTOM = 124, 300, 74  # of a panel: space above, height, space below
+TOP, HEIGHT, BOTTOM = 124, 300, 74  # space above a panel, its height, space below
 
 
 class Drawing:
-    """SVG elements, written as they are drawn."""
+    """Collects SVG elements in drawing order."""
 
     def __init__(self):
         self.parts = []

@@ -58,7 +58,7 @@ def limits_of(page):
 
 
 def read_entries(root):
-    """(page, sentence, tests) of each entry of LIMITS, which says how it is written."""
+    """(page, sentence, tests) of each entry of LIMITS; the head of that file describes its format."""
     entries, page = [], None
     for line in (root / LIMITS).read_text().splitlines():
         if line.startswith('    '):

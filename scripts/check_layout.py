@@ -23,7 +23,7 @@ import sys
 MAX_MODULES = 25
 MAX_LONE = 20
 MAX_SOURCES = 7
-# A public header, and the headers of its parts, which use its types; its own source knows them all.
+# A public header, and the headers of its parts, which use its types. Its own source includes them all.
 ONE_MODULE = {
     "data/tokenizer/tokenizer": ["data/tokenizer/internal"],
     "kernels/device": ["kernels/ops"],
@@ -74,7 +74,7 @@ def shared_headers(headers, defined):
     for path in headers:
         with open(path, encoding="utf-8") as file:
             text = re.sub(r"//.*", "", file.read())
-        for _ in range(3):  # bodies, with what is nested in them
+        for _ in range(3):  # removes bodies, including nested braces
             text = re.sub(r"\{[^{}]*\}", "", text)
         names = re.findall(r"^(?!static|#|typedef)[\w \n*]*?\b(\w+)\([^;{]*\)[^;{]*;", text, re.M)
         sources = {defined[name] for name in names if name in defined}
@@ -97,7 +97,7 @@ def read_calls(builds):
             module = re.sub(r"^kernels/cpu/(portable|avx\w*)/", "kernels/cpu/isa/",
                             os.path.normpath(os.path.join(relative, name[:-2])))
             if not any(os.path.exists(module + suffix) for suffix in SUFFIXES):
-                continue  # left over from a source that is gone
+                continue  # left over from a removed source
             for line in output("nm", os.path.join(folder, name)).splitlines():
                 words = line.split()
                 if len(words) == 2 and words[0] == "U":
@@ -110,7 +110,7 @@ def read_calls(builds):
 
 
 def lone_headers(product, all_files):
-    """(header, its one user or None) of headers that do not say what they hide."""
+    """(header, its one user or None) of headers whose first comment does not name what they hide."""
     users = collections.defaultdict(set)
     for path, _, include in read_includes(all_files):
         if os.path.splitext(path)[0] != os.path.splitext(include)[0]:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Checks what this project declares of NVIDIA's libraries against their headers (tests/nvidia/check_NAME.c, for the
-# libraries that this machine has or that --download fetches), and lets cuDNN judge the graphs of attention without a
-# GPU (tests/nvidia/judge_cudnn.c). Lines that begin with "skip:" say what could not be checked.
+# Checks this project's declarations of NVIDIA's libraries against their headers (tests/nvidia/check_NAME.c), for
+# libraries that this machine has or that --download fetches. Checks without a GPU that cuDNN accepts the attention
+# graphs (tests/nvidia/judge_cudnn.c). Lines that begin with "skip:" name the checks that could not run.
 #
 # usage: scripts/check_nvidia.sh [--download]
 set -euo pipefail

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# What reading should not have to find: formatting, include direction, dependency cycles, stale pages, and the length
-# of files.
-# Prints each finding; exit code 1 when there is one.
+# Checks formatting, include direction, dependency cycles, stale pages, and the length of files, so that reviewers need
+# not. Prints each finding; exit code 1 when there is one.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 findings=0
@@ -15,7 +14,7 @@ sources() {
   git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cpp'
 }
 
-# ---- formatting, by the one version of clang-format whose output is ours
+# ---- formatting, by the version of clang-format that this project uses
 formatter=
 for candidate in clang-format-14 clang-format; do
   if command -v "$candidate" >/dev/null && "$candidate" --version | grep -q 'version 14\.'; then
@@ -33,14 +32,14 @@ elif ! output=$(sources | xargs -P"$(nproc)" -n50 "$formatter" --dry-run -Werror
   [ -n "$files" ] || finding "$output"
 fi
 
-# ---- include direction, dependency cycles, size of folders; calls too, in the builds that are there
+# ---- include direction, dependency cycles, size of folders; in existing builds also calls
 builds=()
 for build in build/release build/cudasim; do
   [ -d $build ] && builds+=($build)
 done
 scripts/check_layout.py "${builds[@]}" || findings=1
 
-# ---- what the pages say
+# ---- stale sentences and pointers in the docs
 scripts/check_docs.py || findings=1
 
 # ---- length

@@ -76,7 +76,7 @@ def to_text(kernels, version):
 
 
 def from_text(text):
-    """What to_text wrote: {(source, kernel, architecture): (registers, shared)}, as text."""
+    """Reads the output of to_text: {(source, kernel, architecture): (registers, shared)}, as text."""
     found, source, architectures = {}, None, ()
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip('|').split(' | ')]

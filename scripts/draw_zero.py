@@ -43,7 +43,7 @@ class Drawing:
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>')
 
     def box(self, x, y, width, height, color, words='', hint=''):
-        """A rectangle, with words where they fit, and a hint that browsers show under the pointer."""
+        """A rectangle, with a label if it fits, and a tooltip."""
         title = f'<title>{escape(hint)}</title>' if hint else ''
         kind = color if color.startswith('class=') else f'fill="{color}"'
         size = f'width="{max(width - 0.5, 0.5):.1f}" height="{height}"'
@@ -104,7 +104,7 @@ def draw_memory(plan):
 # ---- who owns what
 
 def whole_items(items, world):
-    """Each item, the largest first, to the rank that owns least so far. items: (begin, end) in order. Returns their owners."""
+    """Assigns each item, the largest first, to the rank that owns least so far. items: (begin, end) in order. Returns their owners."""
     load, owners = [0] * world, {}
     for i in sorted(range(len(items)), key=lambda i: (items[i][0] - items[i][1], i)):
         rank = load.index(min(load))
@@ -114,7 +114,7 @@ def whole_items(items, world):
 
 
 def owners_of(manifest):
-    """(unit, begin, end, rank) of each span, as zero/partition/partition.c divides the units."""
+    """(unit, begin, end, rank) of each span, dividing the units like zero/partition/partition.c."""
     sizes, world, kind = manifest['unit_elements'], manifest['world'], manifest['partition']
     if kind == 'even':
         step = manifest['alignment']
@@ -170,7 +170,7 @@ COLLECTIVES = {'reduce_scatter': 'reduce-scatter', 'all_gather': 'all-gather'}
 
 
 def median_step(events):
-    """The events of rank 0 in the step of median length, of those after the first two; its begin and its end."""
+    """The events of rank 0 in the step of median length (without the first two steps), and the step's begin and end."""
     mine = [event for event in events if event['ph'] == 'X' and event['pid'] == 0]
     steps = sorted((event for event in mine if event['name'] == 'step'), key=lambda event: event['ts'])[2:]
     middle = statistics.median_low([event['dur'] for event in steps])

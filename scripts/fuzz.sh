@@ -25,10 +25,10 @@ work=$(mktemp -d)
 export TMPDIR=$work
 trap 'rm -rf "$work"' EXIT
 mkdir -p $build/found
-# The limits: an input may not make the program ask for memory that does not follow from its size.
+# Memory limits: an input must not make the program allocate much more than the input's size justifies.
 limits=(-rss_limit_mb=1024 -malloc_limit_mb=512 -timeout=20 -max_len=8192)
 
-# fuzz_one NAME: prints what it found
+# fuzz_one NAME: runs one fuzzer and prints its findings
 fuzz_one() {
   local name=$1 program=$build/tests/fuzz/fuzz_$1 corpus=tests/fuzz/corpus/$1 log=$work/$1.log began=$SECONDS runs
   mkdir -p "$work/$name"

@@ -19,8 +19,8 @@
 #   --verify     also compares files that are there already with FOLDER/SHA256SUMS
 #
 # Checksums: those that the publisher states are compared: of tinyshakespeare and gpt2-tokenizer in this script, of files
-# on the Hugging Face Hub in the headers of their download. Every checksum is recorded in FOLDER/SHA256SUMS. Where none is
-# published (hellaswag), the first download is trusted, and a later one must equal it.
+# on the Hugging Face Hub in the headers of their download. Every checksum is recorded in FOLDER/SHA256SUMS. If none is
+# published (hellaswag), the first download is trusted, and later ones must equal it.
 #
 # Environment:
 #   ZERO_DATA_URL      a mirror: https://HOST/PATH is fetched from $ZERO_DATA_URL/HOST/PATH
@@ -48,13 +48,13 @@ help() { sed -n '2,/^set -/{/^set -/d;s/^# \{0,1\}//;p}' "$0"; }
 
 # ---- one file
 
-# header NAME: its value in the last response of $work/headers that has it
+# header NAME: prints the header's value in the last response in $work/headers that has it
 header() { sed -n "s/^$1: *//Ip" "$work/headers" | tr -d '\r' | tail -n 1; }
 
 host_of() { sed -E 's|^https?://([^/]*).*|\1|' <<<"$1"; }
 
-# A reason to give up, for curl's exit code ($1), the HTTP status ($2), the URL ($3) and the file ($4); nothing for what
-# may pass.
+# Prints a reason to give up, given curl's exit code ($1), the HTTP status ($2), the URL ($3) and the file ($4). Prints
+# nothing if the error may be temporary.
 reason() {
   case $1 in
   5 | 6 | 7) echo "cannot reach $(host_of "$3"): is this machine offline, or behind a proxy (https_proxy)?" ;;
@@ -71,8 +71,8 @@ reason() {
 
 size_of() { stat -c %s "$1" 2>/dev/null || echo 0; }
 
-# try COMMAND...: runs curl with the arguments until it succeeds. Waits between attempts; an attempt that got more of $path.part
-# begins the count anew.
+# try COMMAND...: runs curl with the arguments until it succeeds. Waits between attempts; an attempt that extended $path.part
+# resets the count.
 try() {
   local attempt=1 before wait=$retry_s code status why
   while true; do
@@ -81,12 +81,12 @@ try() {
     status=$(curl --fail --silent --show-error --connect-timeout 30 --speed-limit 1000 --speed-time 60 \
       --write-out '%{http_code}' "$@" 2>"$work/error") || code=$?
     [ "$code" -eq 0 ] && return
-    # The server cannot continue from here (33), or has no more than is there (416): begin again.
+    # The server cannot continue from here (33), or has no further bytes (416): start again.
     if [ "$code" -eq 33 ] || [ "$status" = 416 ]; then
       rm -f "$path.part"
     fi
     why=$(reason "$code" "$status" "$url" "$path")
-    # An unreachable server is tried once more only.
+    # Retry an unreachable server only once.
     if [ -n "$why" ] && { [ "$code" -gt 7 ] || [ "$attempt" -gt 1 ]; }; then
       fail "$why
 What was fetched so far is kept; the same command continues there."
@@ -103,7 +103,7 @@ What was fetched so far is kept; the same command continues there."
   done
 }
 
-# Shows how much of $path.part is there until it is ended: on a terminal each second, elsewhere each minute.
+# Shows the size of $path.part until it is killed: on a terminal every second, elsewhere every minute.
 show_progress() {
   local last now step=60
   [ ! -t 2 ] || step=1
@@ -158,19 +158,19 @@ need_space() {
 FOLDER, or fetch less"
 }
 
-# Asks for the headers: the size, the publisher's checksum, and what tells one version of the file from another.
+# Requests the headers: the size, the publisher's checksum, and the tag that identifies the version of the file.
 ask_headers() {
   local ask=(--head --dump-header "$work/headers" --output /dev/null "$url")
   : >"$work/headers"
   try "${ask[@]}"
-  # The Hub answers with the file's facts, and redirects to a place that may refuse to be asked for headers only.
+  # The Hub's answer has the file's size and checksum, and redirects to a server that may refuse HEAD requests.
   if [ -z "$(header x-linked-size)" ] && [ -n "$(header location)" ]; then
     try --location "${ask[@]}"
   fi
   total=$(header x-linked-size)
   total=${total:-$(header content-length)}
   version=$(header etag)
-  # Of files in Git LFS, the Hub states the SHA-256.
+  # For files in Git LFS, the Hub states the SHA-256.
   linked=$(header x-linked-etag | tr -d '"')
   if [[ $linked =~ ^[0-9a-f]{64}$ ]]; then
     version=$linked
@@ -178,7 +178,7 @@ ask_headers() {
   fi
 }
 
-# fetch URL [SHA256]: to $folder, under its own name
+# fetch URL [SHA256]: downloads a file to $folder, under its own name
 fetch() {
   local url=$1 sum=${2:-} path name recorded found total version linked
   name=$(basename "$url")
@@ -194,7 +194,7 @@ fetch() {
 the same command again"
   fi
   ask_headers
-  # What is there may be of another version of the file.
+  # The partial file may be of another version.
   if [ -e "$path.part" ] && [ "$(cat "$path.part.version" 2>/dev/null)" != "$version" ]; then
     say "$name was published anew since its download began; beginning again"
     rm -f "$path.part"
@@ -216,7 +216,7 @@ the same command again"
   finish
 }
 
-# Checks what was fetched and gives it its name.
+# Checks the download and gives it its final name.
 finish() {
   if [ -n "$total" ] && [ "$(size_of "$path.part")" -ne "$total" ]; then
     rm -f "$path.part" "$path.part.version"
@@ -260,7 +260,7 @@ fetch_shards() {
   echo "$folder: $most training shards and one for validation: data.train='$folder/$2_train_*.bin'"
 }
 
-# next WORDS...: what to do with the text
+# next WORDS...: prints what to do next with the text
 tokenize_next() {
   echo "next: ./train tokenize $* --tokenizer corpus/gpt2-tokenizer --out $folder"
 }

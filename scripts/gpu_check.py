@@ -53,7 +53,7 @@ def parse_arguments():
 
 
 def library_folders():
-    """Folders with NVIDIA's libraries that the dynamic linker may not search: the toolkit's, and those of Python packages."""
+    """Folders with NVIDIA's libraries that the dynamic linker may not search: those of the toolkit and of Python packages."""
     found = [folder for folder in (pathlib.Path('/usr/local/cuda/lib64'),) if folder.is_dir()]
     for folder in map(pathlib.Path, sys.path + ['/usr/local/lib/python3/dist-packages']):
         found += sorted(folder.glob('nvidia/*/lib'))
@@ -61,7 +61,7 @@ def library_folders():
 
 
 class Check:
-    """What the parts share."""
+    """The state that all parts share."""
 
     def __init__(self, arguments, folder):
         self.arguments, self.folder = arguments, folder
@@ -70,12 +70,12 @@ class Check:
         self.sizes = gpu_check_parts.SIZES['tiny' if arguments.tiny else 'quick' if arguments.quick else 'whole']
         usual = QUICK_SECONDS if arguments.quick else SECONDS
         limit = arguments.seconds or usual
-        self.scale = max(1, limit / usual)  # of the parts' own limits
+        self.scale = max(1, limit / usual)  # factor on the parts' time limits
         self.deadline = time.monotonic() + limit
         path = [*filter(None, [os.environ.get('LD_LIBRARY_PATH')]), *library_folders()]
         self.environment = dict(os.environ, LD_LIBRARY_PATH=':'.join(path)) if path else dict(os.environ)
-        self.environment.pop('TEST_RESULTS', None)  # tests that a part runs are none of a suite around this program
-        # A packed build brings the mpirun of its MPI library; another version's would not start its ranks.
+        self.environment.pop('TEST_RESULTS', None)  # tests run by a part do not belong to a test suite around this program
+        # A packed build contains the mpirun of its MPI library; that of another version would not start its ranks.
         self.environment['PATH'] = f'{self.build}:{os.environ["PATH"]}'
         self.mpirun = shutil.which('mpirun', path=self.environment['PATH'])
         self.part_deadline = self.deadline
@@ -101,7 +101,7 @@ class Check:
         return description
 
     def find_options(self):
-        """The options of this build, of which some may be newer than it."""
+        """The names of the options that this build has; an older build may lack some."""
         return set(re.findall(r'^\| `([\w.]+)` \|', self.run(self.train, 'options').out, re.M))
 
     def count_gpus(self):
@@ -129,7 +129,7 @@ def run_part(check, part):
         entry.update(outcome='failed', reason=str(failed))
     except subprocess.TimeoutExpired:
         entry.update(outcome='timed out', reason=f'stopped after {time.monotonic() - began:.0f} s')
-    except Exception as error:  # of this script: reported like a failure, so that the other parts still run
+    except Exception as error:  # a bug in this script is reported like a failure, so that the other parts still run
         entry.update(outcome='failed', reason=f'{type(error).__name__}: {error}')
     entry['seconds'] = round(time.monotonic() - began, 1)
     return entry

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the CUDA backend on this machine's GPU and measures its speed: in 8 minutes, with --quick in 3. Needs only the
-# NVIDIA driver and Python where a build is carried: scripts/gpu_check.sh --pack PATH makes one that brings its libraries.
+# Checks the CUDA backend on this machine's GPU and measures its speed: in 8 minutes, with --quick in 3. With a packed build,
+# the machine needs only the NVIDIA driver and Python: --pack PATH makes a build that contains its libraries.
 # docs/benchmarking.md says what is checked. Writes benchmarks/gpu-NAME.md and .json.
 # Exit code: 77 without a GPU, 1 when a check fails.
 #

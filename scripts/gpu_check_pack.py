@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 
 PROGRAMS = ('train', 'tests/bench/bench_muon', *(f'tests/ops/test_kernels_{name}' for name in ('cuda', 'rotation', 'training_sizes')))
-# Of the C library and the driver, which must be the machine's own.
+# Libraries of the C library and the driver, which must be the machine's own.
 OF_THE_MACHINE = re.compile(r'^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|util|cuda|nvidia-.*))\.so')
 WRAPPER = '''#!/bin/sh
 # Runs the program with the libraries that were packed with it, after those of LD_LIBRARY_PATH.
@@ -17,7 +17,7 @@ LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}$here/{up}lib" exec "$he
 '''
 
 
-# mpirun, which finds its components and messages by these variables (Open MPI 4; PMIx is its own).
+# Runs mpirun, which finds its components and messages through these variables (Open MPI 4; PMIx has its own).
 MPIRUN = '''#!/bin/sh
 here=$(dirname "$(realpath "$0")")
 export LD_LIBRARY_PATH="${{LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}}$here/lib" PATH="$here/mpi/bin:$PATH"
@@ -47,7 +47,7 @@ def folder_of_open_mpi(name):
 
 def fill_mpi(folder, libraries):
     """Copies mpirun with the components that need no library beside its own and `libraries`, for ranks on one machine. Adds what
-    they need to `libraries`. Another MPI than Open MPI is left out; the check then skips what needs ranks."""
+    they need to `libraries`. MPI libraries other than Open MPI are left out; the check then skips the parts that need ranks."""
     components, messages = folder_of_open_mpi('pkglibdir'), folder_of_open_mpi('pkgdatadir')
     programs = {name: shutil.which(name) for name in ('mpirun', 'orted')}
     if not components or not all(programs.values()):
@@ -71,7 +71,7 @@ def fill_mpi(folder, libraries):
 
 
 def copy_program(source, target):
-    """Without debugging information, where strip is installed."""
+    """Removes debugging information, if strip is installed."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
     if shutil.which('strip'):
@@ -83,7 +83,7 @@ def is_archive(path):
 
 
 def unpack(path, folder):
-    """The build in an archive, unpacked into the folder; of another path, itself."""
+    """If the path is an archive, unpacks its build into the folder. Returns the path of the build."""
     if not is_archive(path):
         return path
     with tarfile.open(path) as archive:

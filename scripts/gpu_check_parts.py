@@ -69,7 +69,7 @@ def train(check, model, name, steps, overrides=(), ranks=1, **top):
         raise Skipped(message)
     if outcome.code:
         raise Failed(message)
-    if len(found) > 1:  # the time is over: a slow GPU
+    if len(found) > 1:  # the time limit is over, on a slow GPU
         return found
     raise subprocess.TimeoutExpired(words, 0)
 
@@ -100,7 +100,7 @@ def require_mpirun(check):
 # ---- operations
 
 def outcomes_of(text):
-    """{test: outcome} of what a cmocka program printed as TAP."""
+    """{test: outcome}, parsed from the TAP output of a cmocka program."""
     found = re.findall(r'^(not ok|ok) \d+ - (?:cuda: )?([^#\n]*\S)(.*)$', text or '', re.M)
     return {name: 'skipped' if 'SKIP' in rest else outcome for name, outcome, rest in ((n, o, r) for o, n, r in found)}
 
@@ -142,7 +142,7 @@ def bench(check, figures):
 
 
 def newton_schulz(check, figures):
-    """The matrices of the small model, in a graph."""
+    """The matrices of the small model, in a CUDA graph."""
     config = config_of(check, check.sizes.small, 'newton-schulz', 1)
     program = check.build / 'tests' / 'bench' / 'bench_muon'
     if not program.exists():
@@ -201,7 +201,7 @@ def attention(check, figures):
         steps = train(check, check.sizes.small, f'attention-{word}', check.sizes.compared, [f'attention={word}'])
         curves[word] = curve(steps, check.sizes.compared)
         figures[f'attention={word}'] = figures_of(steps, check.sizes.warmup)
-    # Two orders of rounding in bf16 (epsilon 2^-7): the first losses agree to half an epsilon.
+    # Results differ in the order of bf16 rounding (epsilon 2^-7), so the first losses must agree to half an epsilon.
     for (flash, _), (cudnn, _) in zip(curves['flash'][:3], curves['cudnn'][:3]):
         if abs(flash - cudnn) > 2**-8 * abs(flash):
             raise Failed(f'losses differ: flash {flash:.5f}, cuDNN {cudnn:.5f}')
@@ -223,7 +223,7 @@ def nccl(check, figures):
 
 
 def sanitizer(check, figures):
-    """Memory errors and uninitialized reads of a few steps, which run every kernel of training."""
+    """Checks a few steps, which run every training kernel, for memory errors and uninitialized reads."""
     tool = shutil.which('compute-sanitizer') or '/usr/local/cuda/bin/compute-sanitizer'
     if not pathlib.Path(tool).exists():
         raise Skipped('compute-sanitizer is not installed')

@@ -12,11 +12,11 @@ PIPE_SECONDS = 3  # to read what a stopped program printed
 
 
 class Skipped(Exception):
-    """The part cannot run here; the text says why."""
+    """The part cannot run here; the text gives the reason."""
 
 
 class Failed(Exception):
-    """What was checked is wrong; the text says what."""
+    """The check found a fault; the text describes it."""
 
 
 class Outcome:
@@ -24,7 +24,7 @@ class Outcome:
         self.code, self.out, self.error = code, out, error
 
     def last_line(self):
-        """What a failed program said last: its error message."""
+        """The last output of a failed program: its error message."""
         lines = [line.strip() for line in (self.error or self.out).splitlines() if line.strip()]
         return lines[-1] if lines else f'exit code {self.code}'
 
@@ -45,7 +45,7 @@ def descendants(pid):
 
 
 def stop(process):
-    """Ends the process and all that it started."""
+    """Ends the process and all its descendants."""
     for pid in descendants(process.pid) if process.poll() is None else ():
         try:
             os.kill(pid, signal.SIGKILL)

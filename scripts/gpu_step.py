@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a micro-batch of a config takes on a GPU, counted in a dry run without a GPU: launches, FLOPs and bytes
+"""The cost of a micro-batch of a config on a GPU, counted in a dry run without a GPU: launches, FLOPs and bytes
 of each operation (`./train plan --json`), and the time that they imply at given rates. An estimate, not a
 measurement: each operation takes the longer of computing and moving its data, and each launch a fixed time.
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Collects the headers and libraries of NCCL and cuDNN in build/nvidia/include and build/nvidia/lib: links to what this
-# machine has installed, else the files of NVIDIA's wheels on PyPI. Only tests need them: the program declares what it
-# uses, and opens the libraries at run time.
+# Collects the headers and libraries of NCCL and cuDNN in build/nvidia/include and build/nvidia/lib: links to the files
+# installed on this machine, or else the files of NVIDIA's wheels on PyPI. Only tests need them: the program has its own
+# declarations, and opens the libraries at run time.
 #
 # Prints a line per package: where it is from, or "skip: REASON".
 #
@@ -20,11 +20,11 @@ case "${1:-}" in
 esac
 mkdir -p $folder/include $folder/lib
 
-# The wheels are for one major version of CUDA: the toolkit's, where there is one.
+# Each wheel is for one major version of CUDA: take the toolkit's, if there is one.
 cuda=$( (nvcc --version || /usr/local/cuda/bin/nvcc --version) 2>/dev/null | sed -n 's/.*release \([0-9]*\).*/\1/p')
 [ "${cuda:-13}" = 12 ] || cuda=13
 
-# installed HEADER LIBRARY: the folders of both, where this machine has them.
+# installed HEADER LIBRARY: prints the folders of both, if this machine has them.
 installed() {
   local include lib
   for include in /usr/local/cuda/include /usr/include "/usr/include/$(uname -m)-linux-gnu" /usr/local/include; do

@@ -16,7 +16,7 @@ scripts/install.sh --corpus
 echo "all installed"
 
 step "build"
-# make compiles CUDA code for the GPUs that are here. Without one, leave it out: it takes minutes.
+# make compiles CUDA code for this machine's GPUs. Without a GPU, skip it, because it takes minutes.
 if nvidia-smi -L >/dev/null 2>&1; then
   make -j"$(nproc)" train
 else

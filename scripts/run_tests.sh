@@ -38,7 +38,7 @@ is_alone() {
   return 1
 }
 
-# A program that hangs ends at this time. With long settings, sanitizers and busy neighbours one takes 15 minutes.
+# Time limit for programs that hang. With long settings, sanitizers and other load, a program takes up to 15 minutes.
 limit=$([ -n "${ZERO_TESTS_FULL:-}" ] && echo 2700 || echo 900)
 
 # run_one NUMBER NAME COMMAND...: the worker. Writes result lines to NUMBER.lines, and prints its output at once.
@@ -89,8 +89,8 @@ fail() {
   echo "not ok $1" | tee "$work/$begun.lines"
 }
 
-# begin_on_ranks NAME RANKS PROGRAM [ARGUMENT...]: each mpirun has a temporary folder of its own. In a shared one, one
-# that ends removes what another has just made (Open MPI 4).
+# begin_on_ranks NAME RANKS PROGRAM [ARGUMENT...]: each mpirun gets its own temporary folder. In a shared folder, an
+# mpirun that ends removes files that another has just created (Open MPI 4).
 begin_on_ranks() {
   begin "$1" env TMPDIR="$(mktemp -d -p "$work")" mpirun --oversubscribe -n "${@:2}"
 }
@@ -104,7 +104,7 @@ begin_program() {
   fi
   case $program in
     mpi/*)
-      # MPI does not free what it holds for the life of the process.
+      # MPI does not free memory that it uses for the life of the process.
       local ASAN_OPTIONS=detect_leaks=0
       local on=$3
       if [ "$program" = mpi/test_zero_comm_device ]; then

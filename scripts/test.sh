@@ -60,8 +60,8 @@ scripts/install.sh --corpus --tests || { echo "0 passed, 1 failed"; exit 1; }
 if [ -d /usr/lib/ccache ]; then
   export PATH=/usr/lib/ccache:$PATH CCACHE_NOHASHDIR=1 CUDA_LAUNCHER=ccache
 fi
-# In the short run, builds of another compiler and with sanitizers have two of the instruction sets: the plain code,
-# and the most of this machine's. The simulated GPUs' are compared with AVX2 to the bit.
+# In the short run, builds with another compiler or sanitizers have two instruction sets: portable, and this machine's
+# largest. Simulated GPUs are compared with AVX2 to the bit, so their builds have AVX2.
 isas= simulated_isas=
 if [ $full = no ]; then
   if grep -qsw amx_bf16 /proc/cpuinfo; then most=amx
@@ -92,9 +92,8 @@ if [ $full = yes ]; then
   suite "tests" scripts/run_tests.sh build/release build/release-clang ops build/asan build/cudasim build/cudasim-asan \
     build/cudasim-race
 else
-  # The sanitizer needs one number of ranks, and no golden figures, to find bad accesses. The checked
-  # simulators run the tests of operations and models, and the plain one those of GPUs that exchange, on other
-  # numbers of ranks.
+  # To find bad accesses, the sanitizer needs only one number of ranks and no golden figures. The checked simulators run
+  # the tests of operations and models; the plain simulator runs those of communicating GPUs, on other numbers of ranks.
   suite "tests" scripts/run_tests.sh build/release build/release-clang ops \
     build/asan unit mpi=3 -unit/model/test_golden -unit/kernels/test_linear \
     build/cudasim mpi=1,2,4 build/cudasim-asan unit ops cudasim mpi=3 build/cudasim-race ops unit

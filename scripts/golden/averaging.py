@@ -16,7 +16,7 @@ from regularization import ROOT, gpt2, read_weights
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 MODEL, EVAL_EVERY = 'gpt2-tiny', 4
-STRIDE = 61  # of each tensor, every 61st element is written; a prime, so that they are of all columns
+STRIDE = 61  # every 61st element of each tensor is written; 61 is prime, so that all columns are covered
 EMA = {'type': 'exponential', 'decay': 0.9}
 
 
@@ -82,7 +82,7 @@ def main():
     model = Gpt2(config, read_weights(source / 'model.safetensors'))
     average = Average(model)
     for mine, want in zip(train(model, tokens, run, average), run['curve'], strict=True):
-        assert abs(mine / want['loss'] - 1) < 1e-12, (mine, want)  # the run is that of the golden curve
+        assert abs(mine / want['loss'] - 1) < 1e-12, (mine, want)  # the run reproduces the golden curve
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / 'expected.json', 'w') as out:
         out.write(json.dumps({'torch': torch.__version__, 'model': MODEL, 'eval_every': EVAL_EVERY, 'stride': STRIDE,

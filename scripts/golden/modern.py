@@ -54,7 +54,7 @@ def norm(x):
 
 
 def rotate(x):
-    """Of (B, T, heads, D): the first D f / 2 of the pairs (i, i + D / 2)."""
+    """Rotates (B, T, heads, D): the first D f / 2 of the pairs (i, i + D / 2)."""
     T, D = x.shape[1], x.shape[3]
     rotated = int(D * MODEL['partial_rotary_factor']) // 2
     frequencies = torch.zeros(D // 2, dtype=torch.float64)
@@ -83,7 +83,7 @@ def attention(w, layer, block, h, tokens):
 
 
 def mix(w, layer, x, embedding, term_norms):
-    """Backward puts into `term_norms`, by name, the norm of the terms of which each weight's gradient is the sum."""
+    """Backward stores in `term_norms`, by name, the norm of the terms that add up to each weight's gradient."""
     inputs = {layer + 'residual_weight': x, layer + 'embedding_weight': embedding}
     out = sum(w[name] * tensor for name, tensor in inputs.items())
     out.register_hook(lambda d: term_norms.update({name: (d * tensor).norm().item() for name, tensor in inputs.items()}))
@@ -122,7 +122,7 @@ def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / 'tests/golden/modern-tiny'
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(11)
-    # A token depends on the one before it, so that there is something to learn.
+    # Each token depends on the one before it, so that there is something to learn.
     tokens = torch.randint(0, MODEL['vocab_size'], (STEPS * BATCH * SEQ + 1,)).tolist()
     for i in range(1, len(tokens)):
         if tokens[i] % 3:

@@ -41,7 +41,7 @@ class Matrix:
 
 
 class Optimizer:
-    """One of CASES, of the tensors of a GPT-2."""
+    """The optimizer of one of CASES, for the tensors of a GPT-2."""
 
     def __init__(self, tensors, options):
         name, lr, decay = options['type'], options['lr'], lambda w: DECAY if w.dim() > 1 else 0
@@ -70,7 +70,7 @@ def is_conv1d(name):
 def curve(options):
     folder = ROOT / 'tests/golden' / MODEL
     config, run = (json.loads((folder / file).read_text()) for file in ('config.json', 'expected.json'))
-    # Matrices are (out, in), as the program has them.
+    # Matrices are (out, in), as in the program.
     tensors = {name: (w.detach().T.contiguous() if is_conv1d(name) else w.detach()).requires_grad_()
                for name, w in read_weights(folder / 'model.safetensors').items()}
     tokens = torch.from_numpy(numpy.fromfile(folder / 'tokens.bin', numpy.uint16)[512:].astype(numpy.int64))

@@ -43,7 +43,7 @@ def scale_of(name, rows, columns):
 
 
 def muon(weight, gradients, scale, lr=LR, decay=DECAY):
-    """Yields the weights after each step. A step takes its gradient when its weights are asked for."""
+    """Yields the weights after each step. A step computes its gradient when its weights are requested."""
     momentum = torch.zeros_like(weight)
     for gradient in gradients:
         momentum = momentum.lerp(gradient, 1 - MOMENTUM)
@@ -113,7 +113,7 @@ GROUPS = [{'match': ['h.1.attn.*', 'wpe.weight'], 'freeze': True},
           {'match': ['*.bias', '*ln_*'], 'lr': 0.004, 'weight_decay': 0.25},
           {'match': 'transformer.wte.*', 'lr': 0.05},
           {'match': 'h.0.mlp.*', 'weight_decay': 0}]
-FACTORS = (1, 0.5, 0.25, 2)  # of the learning rates, step by step
+FACTORS = (1, 0.5, 0.25, 2)  # factors on the learning rates, one per step
 
 
 def gpt2_shapes():

@@ -37,7 +37,7 @@ def mixed(x):
 
 
 def factors(p, unit, group, first_token, B, T, C):
-    """What the elements of a (B, T, C) tensor are multiplied by. Sequence b begins with token first_token + b T of the run."""
+    """The factors of the elements of a (B, T, C) tensor. Sequence b begins with token first_token + b T of the run."""
     key = mixed(numpy.uint64(SEED) ^ mixed(unit * GROUPS + group))
     sequences = (first_token + numpy.arange(B) * T).astype(numpy.uint64)[:, None]
     with numpy.errstate(over='ignore'):
@@ -52,7 +52,7 @@ def factors(p, unit, group, first_token, B, T, C):
     return torch.from_numpy(numpy.where(x >> numpy.uint32(8) >= int(p * 2**24 + 0.5), 1 / (1 - p), 0.0))
 
 
-# ---- the models, as their papers have them
+# ---- the models, as in their papers
 
 
 def rotate(x, theta):
@@ -143,7 +143,7 @@ def curve(name, dropout=0, label_smoothing=0, z_loss=0):
 
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / 'tests/golden/regularization'
-    for name in 'gpt2-tiny', 'llama-tiny':  # the models are written as their golden curves have them
+    for name in 'gpt2-tiny', 'llama-tiny':  # the models of the golden curves
         expected = json.loads((ROOT / 'tests/golden' / name / 'expected.json').read_text())['curve']
         for mine, want in zip(curve(name), expected):
             assert abs(mine['loss'] / want['loss'] - 1) < 1e-12, (name, mine, want)
