@@ -1,7 +1,7 @@
-// What all families of decoders share: a block's buffers, the order of its groups in backward, and what that
-// recomputes. Used by training (gpt.c) and generation (generate.c). Internal to model/.
+// Code shared by all families of decoders: a block's buffers, the order of backward within a block, and what
+// backward recomputes. Used by training (gpt.c) and generation (generate.c). Internal to model/.
 //
-// A block computes four groups (enum block_group), each a matrix product and what precedes it; only
+// A block computes four groups (enum block_group), each a matrix product with the operations before it. Only
 // GROUP_FC_PROJ writes `out`:
 //   GROUP_QKV        norm, queries, keys, values, attention   x      -> attention
 //   GROUP_ATTN_PROJ  attention's output projection, + x       ...    -> middle (the residual stream)
@@ -15,21 +15,21 @@
 
 // ---- activations
 
-// Sets of a block's activations, as recomputation tells them apart (enum gpt_recompute).
+// The sets of a block's activations that recomputation distinguishes (enum gpt_recompute).
 enum block_activations {
     BLOCK_ATTENTION = 1, // queries, keys, values, attention's output and lse; the first norm's mean and rstd
-    BLOCK_MLP = 2,       // what follows attention's output, except the next two
+    BLOCK_MLP = 2,       // the activations after attention's output, except the next two sets
     BLOCK_NORMS = 4,     // outputs of both norms
     BLOCK_ACTIVATED = 8, // the output of the MLP's activation
-    BLOCK_MIXED = 16,    // the block's mixed input, where it mixes; recomputed with the norms
+    BLOCK_MIXED = 16,    // the block's mixed input, if it mixes; recomputed with the norms
     BLOCK_ALL = BLOCK_ATTENTION | BLOCK_MLP | BLOCK_NORMS | BLOCK_ACTIVATED | BLOCK_MIXED
 };
 
 // Adds buffers for some of a block's activations to the table and the list.
-//   sets          of enum block_activations; pointers of the others are left alone
-//   for_backward  false: buffers that only backward reads are left out
-//   label         their prefix in the plan
-//   blocks        (n) that share them
+//   sets          of enum block_activations; pointers to other activations are not changed
+//   for_backward  false: leaves out buffers that only backward reads
+//   label         prefix of the buffers' names in the plan
+//   blocks        (n) blocks that share the buffers
 struct block_memory {
     const struct gpt_config *config;
     enum region_place place;
@@ -40,24 +40,24 @@ enum status block_buffers_add(struct buffer_list *buffers, struct region_table *
                               const struct block_memory *memory, unsigned sets, bool for_backward,
                               const char *label, struct block_buffers *blocks, int n) MUST_CHECK;
 
-// Elements per row (position) of gradients of activations; 0 where the family has none.
+// Elements per row (position) of the gradients of activations; 0 if the family has no such gradient.
 struct activation_widths {
     size_t dbranch, dqkv, drotated, dfc;
     size_t dembedding; // in the accumulation dtype
-    size_t dbiases;    // of a block, not per row
+    size_t dbiases;    // per block, not per row
 };
 struct activation_widths activation_widths(const struct params *params);
 
 // ---- a unit
 
-// A unit in a pass over N rows.
+// Describes a unit in a pass over N rows.
 struct unit_pass unit_pass_of(struct runner *runner, const struct params *params, enum dtype type, int N,
                               int unit, struct unit_view view);
 
 // ---- a block
 
-// Turns scratch->dresidual from the gradient of `out` into that of `x`, and adds to the unit's gradients.
-// Recomputes what forward did not keep, as late as possible.
+// Turns scratch->dresidual from the gradient of `out` into the gradient of `x`, and adds to the unit's
+// gradients. Recomputes activations that forward did not keep, as late as possible.
 //   recomputed  sets of enum block_activations that forward did not keep
 enum status block_backward(const struct block_pass *block, unsigned recomputed) MUST_CHECK;
 

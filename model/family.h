@@ -1,11 +1,11 @@
-// The families of decoders: what tells them apart. Each has a file that reads like its paper (gpt2.c,
-// llama.c, modern.c); what they share is in decoder.h. Internal to model/.
+// The families of decoders and their differences. Each family has a file that reads like its paper (gpt2.c,
+// llama.c, modern.c); decoder.h has the shared code. Internal to model/.
 #ifndef ZERO_MODEL_FAMILY_H
 #define ZERO_MODEL_FAMILY_H
 
 #include "model/layers.h"
 
-// Sizes that tensors are made of. Fused ones name their rows (struct param_part).
+// The sizes that appear in tensors' shapes. Fused tensors name their rows (struct param_part).
 enum tensor_size {
     SIZE_NONE,         // no second dimension
     SIZE_SCALAR,       // one element
@@ -30,12 +30,12 @@ enum init_std {
 // A tensor of a unit.
 struct tensor_layout {
     int tensor;       // enum *_param
-    const char *name; // with %d for the block's number
+    const char *name; // with %d for the number of the block
     enum tensor_size rows, columns;
     enum param_init init;
     enum init_std std;
     bool residual;          // a projection into the residual stream
-    bool may_begin_at_zero; // with model.zero_init
+    bool may_begin_at_zero; // zero if model.zero_init is set
     bool is_table;          // rows are looked up, not multiplied
     bool hf_transposed, hf_parts;
     bool (*is_present)(const struct gpt_config *config, int block); // NULL: always
@@ -55,7 +55,7 @@ struct family {
 };
 extern const struct family gpt2_family, llama_family, modern_family;
 
-// gpt_config.untied, as tensor_layout.is_present.
+// gpt_config.untied, in the form of tensor_layout.is_present.
 static inline bool has_untied_head(const struct gpt_config *config, int block) {
     (void)block;
     return config->untied;

@@ -77,7 +77,7 @@ static int default_int(int value, int otherwise) {
     return value > 0 ? value : otherwise;
 }
 
-// GPT-2's, and Llama's (Meta's code): two thirds of 4 n_embd, up to a multiple of 256.
+// 4 n_embd for GPT-2. Llama (as in Meta's code): two thirds of that, rounded up to a multiple of 256.
 static int default_intermediate_size(const struct gpt_config *config) {
     int64_t C = config->n_embd, size = config->family == FAMILY_LLAMA ? (8 * C / 3 + 255) / 256 * 256 : 4 * C;
     return size < INT_MAX ? (int)size : INT_MAX;
@@ -94,7 +94,7 @@ static enum mlp_activation default_activation(enum model_family family) {
     return defaults[family];
 }
 
-// Defaults are those of transformers. What is not used is cleared, so that configs can be compared.
+// Fills in transformers' defaults. Clears fields that the type does not use, so that configs can be compared.
 static void resolve_rope(struct rope_config *rope, int n_positions, double theta) {
     set_default(&rope->theta, theta);
     if (rope->type == ROPE_DEFAULT) {
@@ -129,7 +129,7 @@ static enum status check_sizes(const struct gpt_config *config) {
         if (field->type == FIELD_SIZE && !gpt_field_is_rope(field) && gpt_field_get(field, config) < 1)
             return FAIL(STATUS_INVALID, "the model's %s is %.0f, expected at least 1", field->name,
                         gpt_field_get(field, config));
-    // Rows of a wide linear and of the embeddings are ints; counts of elements must stay far from 2^63.
+    // Row counts of wide linear layers and embeddings are ints; element counts must stay far from 2^63.
     double C = config->n_embd, rows = (double)config->vocab_size * 2 + config->n_positions;
     double heads = (double)(config->n_head + (double)config->n_kv_head) * config->head_dim;
     double F = config->intermediate_size;
@@ -141,7 +141,7 @@ static enum status check_sizes(const struct gpt_config *config) {
     return STATUS_OK;
 }
 
-// Of rotary positions.
+// Checks the fields of rotary positions.
 static enum status check_rotation(const struct gpt_config *config) {
     if (config->head_dim % 2 != 0)
         return FAIL(STATUS_INVALID, "the model's head_dim %d is odd; RoPE rotates pairs", config->head_dim);

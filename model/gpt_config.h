@@ -16,11 +16,11 @@ enum model_family {
     N_FAMILIES
 };
 
-// What follows the MLP's first matrix. SwiGLU is gated: that matrix has twice as many rows.
+// The activation after the MLP's first matrix. SwiGLU is gated: its matrix has twice as many rows.
 enum mlp_activation { MLP_DEFAULT, MLP_GELU, MLP_SWIGLU, MLP_RELU_SQUARED };
 
-// Rotary position embedding: its base, and how frequencies are stretched for contexts beyond those trained on
-// (model/rope_table.h). Field names are those of Hugging Face's "rope_scaling".
+// Rotary position embedding: the base, and how frequencies are scaled for contexts longer than in training
+// (model/rope_table.h). Fields are named as in Hugging Face's "rope_scaling".
 enum rope_type { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN, N_ROPE_TYPES };
 extern const char *const rope_type_names[N_ROPE_TYPES]; // Hugging Face's "rope_type"
 struct rope_config {
@@ -33,8 +33,8 @@ struct rope_config {
     int original_positions;                   // llama3 and yarn: "original_max_position_embeddings"
 };
 
-// The sizes of a model. Zero in a field of the second part means its default for the family, which
-// gpt_config_resolve fills in; a table of parameters has them filled in.
+// The sizes of a model. From n_kv_head on, zero means the family's default, which gpt_config_resolve fills
+// in. The config in a parameter table always has them filled in.
 #define MODEL_WINDOWS_MOST          64
 #define MODEL_VALUE_EMBEDDINGS_MOST 64
 struct gpt_config {
@@ -43,46 +43,49 @@ struct gpt_config {
     enum model_family family;
     int n_kv_head;           // key-value heads; n_head is a multiple. Default: n_head
     int head_dim;            // default: n_embd / n_head
-    int intermediate_size;   // of the MLP. Default: 4 n_embd (GPT-2, modern); 8/3 n_embd, up to a multiple
-                             // of 256 (Llama)
+    int intermediate_size;   // of the MLP. Default: 4 n_embd (GPT-2, modern); 8/3 n_embd, rounded up to a
+                             // multiple of 256 (Llama)
     double norm_eps;         // default: 1e-5
     bool qkv_bias;           // Llama family: bias on queries, keys and values (Qwen2)
-    bool o_bias;             // Llama family: bias of the projection that follows attention
+    bool o_bias;             // Llama family: bias of attention's output projection
     bool qk_norm;            // RMSNorm of each query and key head: Llama family, with weights (Qwen3); modern
-    bool untied;             // lm_head has a matrix of its own
+    bool untied;             // lm_head has its own matrix
     struct rope_config rope; // Llama family, modern; default theta: 10000, modern: 1024
-    // Llama family, modern: block i attends to at most the last windows[i % n_windows] positions; 0: to all.
+    // Llama family, modern: block i attends to at most the last windows[i % n_windows] positions; 0: no
+    // limit.
     int n_windows; // 0: no windows
     int windows[MODEL_WINDOWS_MOST];
     enum mlp_activation activation; // default: the family's; only modern has a choice
 
     // Modern only.
     double partial_rotary_factor; // the fraction of each head that is rotated. Default: 0.5; others: 1
-    double soft_cap;              // logits become soft_cap tanh(logits / soft_cap); 0: they stay
-    bool zero_init;               // projections into the residual stream and lm_head begin at zero
+    double soft_cap;              // logits become soft_cap tanh(logits / soft_cap); 0: unchanged
+    bool zero_init;               // projections into the residual stream and lm_head are initialized to zero
     bool embedding_skip;          // blocks but the first mix their input with the token embedding
-    int n_value_embeddings;       // blocks that add a row of a table, the token's, to their values
+    int n_value_embeddings;       // number of blocks that add the token's row of a table to their values
     int value_embeddings[MODEL_VALUE_EMBEDDINGS_MOST];
 };
 
-// The table of the fields above but the lists: what options, checks and files know of a model.
+// The table of these fields, except the lists. Options, checks and file formats use it.
 struct gpt_field {
     const char *name;                                                 // in messages: "n_layer", "rope.factor"
     const char *option;                                               // "model.n_layer"
     size_t offset;                                                    // in struct gpt_config
     enum { FIELD_SIZE, FIELD_NUMBER, FIELD_BOOL, FIELD_CHOICE } type; // int, double, bool, an enum
-    // Its keys in the Llama family's config.json (GPT-2's are the names), and in GGUF after the architecture.
+    // Keys in the Llama family's config.json (GPT-2's equal `name`), and in GGUF after the architecture
+    // prefix.
     const char *hf, *gguf;
-    bool is_needed;       // in these files
-    bool zero_is_default; // the option's 0 stands for a default
-    bool is_negated;      // the option says the opposite
-    int first_choice;     // what the option's first word stands for
-    unsigned rope_types;  // of RoPE's scaling: those that have it, 1 << type each
+    bool is_needed;       // required in these files
+    bool zero_is_default; // the option's 0 means the default
+    bool is_negated;      // the option has the opposite meaning
+    int first_choice;     // enum value of the option's first word
+    unsigned rope_types;  // bits 1 << type of the RoPE types that have this field
 };
-#define GPT_N_SIZES 5 // the first ones: n_layer to n_positions, then the family; the others GPT-2 has not
+#define GPT_N_SIZES                                                                                          \
+    5 // the first fields: n_layer to n_positions. The family follows; GPT-2 does not have the rest
 extern const struct gpt_field gpt_fields[];
 extern const int gpt_n_fields;
-// The value as the option counts it: of a bool 0 or 1, of an enum the number of the word.
+// Get and set a field as the option numbers it: 0 or 1 for a bool, the index of the word for an enum.
 double gpt_field_get(const struct gpt_field *field, const struct gpt_config *config);
 void gpt_field_set(const struct gpt_field *field, struct gpt_config *config, double value);
 #define GPT_FIELD_IS(field, member) ((field)->offset == offsetof(struct gpt_config, member))
@@ -93,19 +96,19 @@ static inline bool gpt_field_is_rope(const struct gpt_field *field) {
 
 // Fills in the defaults.
 void gpt_config_resolve(struct gpt_config *config);
-// STATUS_INVALID unless each size is at least 1, heads divide evenly, RoPE rotates a pair at least, value
-// embeddings are of different blocks that the model has, and no count of elements overflows. Of a config
-// whose defaults are filled in.
+// Checks a config whose defaults are filled in. STATUS_INVALID unless each size is at least 1, heads divide
+// evenly, RoPE rotates at least one pair, value embeddings are in distinct existing blocks, and no count of
+// elements overflows.
 enum status gpt_config_check(const struct gpt_config *config) MUST_CHECK;
-// The same of a config that was read from a file, whose name the message begins with.
+// Likewise for a config that was read from a file; messages begin with the file's name, `source`.
 enum status gpt_config_check_read(const struct gpt_config *config, const char *source) MUST_CHECK;
-// The name of the first field in which two models differ, or NULL. Defaults filled in or not. Initial values
-// (zero_init) are no difference.
+// Returns the name of the first field in which two models differ, or NULL. Defaults need not be filled in.
+// Initial values (zero_init) do not count as a difference.
 const char *gpt_config_difference(const struct gpt_config *a, const struct gpt_config *b);
-// Takes over from another model of a family without a table of positions what no tensor depends on:
-// n_positions, RoPE and windows. Weights can be trained further with others.
+// Copies the fields on which no tensor depends: n_positions, RoPE and windows. Trained weights can be trained
+// further with other values. For families without a table of positions.
 void gpt_config_take_context(struct gpt_config *config, const struct gpt_config *from);
-// Elements of a position's keys and values in one block's cache: keys, then values.
+// Elements per position in a block's key-value cache: keys, then values.
 static inline size_t gpt_cache_width(const struct gpt_config *config) {
     return 2 * (size_t)config->n_kv_head * (size_t)config->head_dim;
 }
@@ -117,11 +120,11 @@ static inline int gpt_qkv_width(const struct gpt_config *config) {
 static inline int gpt_mlp_width(const struct gpt_config *config) {
     return config->activation == MLP_SWIGLU ? 2 * config->intermediate_size : config->intermediate_size;
 }
-// GPT-2 has embeddings of positions instead.
+// GPT-2 has position embeddings instead.
 static inline bool gpt_has_rope(const struct gpt_config *config) {
     return config->family != FAMILY_GPT2;
 }
-// The pairs of each head that RoPE rotates, of head_dim / 2.
+// The number of pairs of each head that RoPE rotates, at most head_dim / 2.
 static inline int gpt_rotated_pairs(const struct gpt_config *config) {
     return (int)(config->head_dim * config->partial_rotary_factor / 2);
 }
@@ -131,7 +134,7 @@ static inline bool gpt_has_value_embedding(const struct gpt_config *config, int 
             return true;
     return false;
 }
-// Whether a block's input is mixed with the token embedding.
+// Whether the block mixes its input with the token embedding.
 static inline bool gpt_mixes(const struct gpt_config *config, int block) {
     return config->embedding_skip && block > 0;
 }

@@ -1,11 +1,11 @@
 // The recipe of modded-nanogpt (K. Jordan and others, github.com/KellerJordan/modded-nanogpt), which reached
-// GPT-2's loss with a fraction of its tokens. Each piece can be switched off (docs/models.md):
+// GPT-2's loss with a fraction of its tokens. Each feature can be switched off (docs/models.md):
 //   x = residual_weight x + embedding_weight embedding       (model.embedding_skip; not in the first block)
 //   v = v_proj(h) + value_embedding[token],                  h = norm(x)
 //   x += o_proj(attention(rotate(norm(q_proj(h))), rotate(norm(k_proj(h))), v))
 //   x += down_proj(relu(up_proj(norm(x)))^2)
-// with RMSNorm without weights, rotary positions on a part of each head, no biases, an lm_head of its own,
-// and logits that are soft-capped.
+// with RMSNorm without weights, rotary positions on part of each head, no biases, an lm_head with its own
+// matrix, and soft-capped logits.
 #include "model/decoder.h"
 #include "model/layers.h"
 
@@ -19,7 +19,7 @@ static const struct tensor_layout embedding[] = {{.tensor = PARAM_WTE,
                                                   .columns = SIZE_EMBEDDING,
                                                   .std = STD_UNIT}};
 
-// Value embeddings have the ratio to the projected values that modded-nanogpt's have.
+// Value embeddings are scaled relative to the projected values as in modded-nanogpt.
 static const struct tensor_layout block[] = {{.tensor = PARAM_RESIDUAL_WEIGHT,
                                               .name = "layers.%d.residual_weight",
                                               .rows = SIZE_SCALAR,

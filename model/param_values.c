@@ -8,15 +8,15 @@
 #include "base/alloc.h"
 #include "base/dtype.h"
 
-#define CHUNK       ((size_t)1 << 20) // elements converted and written at once; a multiple of VALUE_BLOCK
+#define CHUNK       ((size_t)1 << 20) // elements converted and written at a time; a multiple of VALUE_BLOCK
 #define SYNC_SHIFT  28                // flush to disk every 256 MiB, so that the commit does not take minutes
-#define LARGEST_F16 65520.0f          // from here on fp16 rounds to infinity
-#define TILE        64                // transposed side by side, in elements
+#define LARGEST_F16 65520.0f          // magnitudes from this on round to infinity in fp16
+#define TILE        64                // rows transposed at a time, in elements
 
 static const struct {
     const char *name;
-    size_t elements, bytes; // of a block
-    float limit;            // magnitudes from here on do not fit
+    size_t elements, bytes; // per block
+    float limit;            // magnitudes from this on do not fit
 } types[N_VALUE_TYPES] = {
     [VALUE_F32] = {"fp32", 1, 4, INFINITY},
     [VALUE_BF16] = {"bf16", 1, 2, 0x1.ffp127f},
@@ -39,7 +39,7 @@ static void quantize_block(const float *values, uint8_t *out) {
     const float scale = largest / 127, inverse = scale > 0 ? 1 / scale : 0;
     const uint16_t stored = f16_from_float(scale);
     memcpy(out, &stored, sizeof stored);
-    for (int i = 0; i < VALUE_BLOCK; i++) // a subnormal scale has no inverse; it is stored as 0
+    for (int i = 0; i < VALUE_BLOCK; i++) // a subnormal scale has no inverse, so it is stored as 0
         out[sizeof stored + (size_t)i] = (uint8_t)(int8_t)(isinf(inverse) ? 0 : roundf(values[i] * inverse));
 }
 
@@ -77,7 +77,7 @@ static enum status check(const struct param_source *source, int param, enum valu
     return STATUS_OK;
 }
 
-// `converted` has room for a chunk.
+// Writes one chunk. `converted` has room for a chunk.
 static enum status write_chunk(const struct param_source *source, int param, enum value_type type,
                                const float *values, size_t n, uint8_t *converted,
                                struct file_writer *writer) {
@@ -90,7 +90,7 @@ static enum status write_chunk(const struct param_source *source, int param, enu
     return STATUS_OK;
 }
 
-// Rows [first, first + n) of the transposed matrix.
+// Writes rows [first, first + n) of the transposed matrix to `out`.
 static void transpose(const float *matrix, size_t rows, size_t columns, size_t first, size_t n, float *out) {
     for (size_t r = 0; r < rows; r += TILE)
         for (size_t c = 0; c < n; c++)
@@ -114,7 +114,7 @@ static enum status write_transposed(const struct param_source *source, int index
     return status;
 }
 
-// Elements [first, end).
+// Writes elements [first, end) in their order.
 static enum status write_in_order(const struct param_source *source, int index, size_t first, size_t end,
                                   enum value_type type, float *values, uint8_t *converted,
                                   struct file_writer *writer) {
@@ -128,7 +128,7 @@ static enum status write_in_order(const struct param_source *source, int index, 
 
 enum status param_values_write(const struct param_source *source, int param, bool transposed,
                                enum value_type type, struct file_writer *writer) {
-    // A row of a transposed matrix may be longer than a chunk.
+    // A row of the transposed matrix may be longer than a chunk.
     const struct param *tensor = &source->params->params[param];
     const size_t rows = (size_t)tensor->shape[0];
     const size_t room = transposed && rows > CHUNK ? rows : CHUNK;

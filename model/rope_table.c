@@ -7,9 +7,9 @@
 #include "model/runner.h"
 
 #define PI          3.14159265358979323846
-#define CHUNK_BYTES ((size_t)1 << 20) // of the table, computed and copied at once
+#define CHUNK_BYTES ((size_t)1 << 20) // of the table, computed and copied at a time
 
-// The frequency of a pair where `ramp` of the interpolated one (divided by factor) is blended in.
+// Blends a frequency with the interpolated one (divided by factor), whose share is `ramp`.
 static double blend(double frequency, double factor, double ramp) {
     return frequency / factor * ramp + frequency * (1 - ramp);
 }
@@ -23,7 +23,7 @@ static double llama3_ramp(const struct rope_config *rope, double frequency) {
     return 1 - (turns - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
 }
 
-// The pair, as a fraction, that turns `turns` times within the original context.
+// The fractional number of the pair that turns `turns` times within the original context.
 static double yarn_pair(const struct rope_config *rope, int D, double turns) {
     return D * log(rope->original_positions / (turns * 2 * PI)) / (2 * log(rope->theta));
 }
@@ -33,7 +33,7 @@ static double yarn_ramp(const struct rope_config *rope, int D, int pair) {
     low = fmax(low, 0);
     high = fmin(high, D - 1);
     if (high <= low)
-        high = low + 0.001; // as transformers
+        high = low + 0.001; // as in transformers
     return fmin(fmax((pair - low) / (high - low), 0), 1);
 }
 

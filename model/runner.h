@@ -11,8 +11,8 @@
 #include "model/trace.h"
 #include "model/work.h"
 
-// The operations whose workspace a dry run has asked for. Blocks repeat theirs, and a backend may take long
-// to answer. It depends on the arguments, not on what they point to.
+// The operations whose workspace a dry run has already requested. Blocks repeat their operations, and a
+// backend may take long to answer. The answer depends on the arguments, not on the memory that they point to.
 #define RUNNER_SIZED_MOST 64
 #define RUNNER_ARGS_MOST  512 // bytes
 struct runner_sized {
@@ -27,10 +27,10 @@ struct runner_sized {
 struct runner {
     struct device *device;
     struct stream *stream;      // NULL: dry run
-    size_t workspace_bytes;     // dry run: the largest workspace that an operation asked for
-    struct runner_sized *sized; // dry run, unless it records a trace: what was asked
-    struct gpt_work *work;      // dry run: the operations are counted here; NULL: nowhere
-    struct trace *trace; // dry run: takes the FLOPs of operations, and no workspace is asked for; or NULL
+    size_t workspace_bytes;     // dry run: the largest workspace of any operation
+    struct runner_sized *sized; // dry run, unless it records a trace: the requests so far
+    struct gpt_work *work;      // dry run: counts the operations; NULL: does not count
+    struct trace *trace; // dry run: records the FLOPs of operations, and requests no workspace; or NULL
 };
 
 // Issues one operation (or sizes it, in a dry run), with its arguments as designated initialisers:
@@ -49,10 +49,10 @@ struct runner {
 enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args,
                            size_t bytes) MUST_CHECK;
 
-// A dry run's units: every pointer is DRY_RUN_BUFFER.
+// The units of a dry run: every pointer is DRY_RUN_BUFFER.
 struct dry_run {
-    bool beta_zero;      // of gradients
-    struct trace *trace; // takes the events; or NULL
+    bool beta_zero;      // beta is 0 for gradients
+    struct trace *trace; // records the events; or NULL
 };
 struct unit_hooks dry_run_hooks(struct dry_run *run);
 // A placeholder for any buffer in a dry run: not NULL, aligned, never read or written.
@@ -60,21 +60,21 @@ struct unit_hooks dry_run_hooks(struct dry_run *run);
 // A region's memory: NULL for index -1, DRY_RUN_BUFFER when table is NULL.
 void *buffer_find(const struct region_table *table, int index);
 
-// Regions of the table, and the pointers that take their addresses once it is bound. Zero-initialize it.
+// Regions of the table, and the pointers to set once the table is bound. Zero-initialize it.
 struct buffer_list {
     struct listed_buffer {
         int region;
-        void *pointer; // address of the pointer, which stays where it is
+        void *pointer; // address of the pointer, which must not move
     } * list;
     int n, capacity;
 };
-// Adds a region to the table and lists it for `pointer`, the address of a pointer. No-op for 0 elements.
+// Adds a region to the table, and lists `pointer`, the address of the pointer to set. No-op for 0 elements.
 enum status buffer_add(struct buffer_list *buffers, struct region_table *table, enum region_kind kind,
                        enum region_place place, enum dtype type, size_t elements, void *pointer,
                        const char *name) MUST_CHECK;
-// Another pointer to the last region.
+// Lists another pointer to the last region.
 void buffer_share(struct buffer_list *buffers, void *pointer);
-// Sets all pointers. table NULL: a dry run's.
+// Sets all pointers. table NULL: to a dry run's buffer.
 void buffers_find(const struct buffer_list *buffers, const struct region_table *table);
 
 // Gives the stream this workspace unless it already has a larger one.
@@ -85,7 +85,8 @@ static inline void stream_use_workspace(struct stream *stream, void *workspace, 
     }
 }
 
-// Losses, gradients, and a norm's mean and rstd are fp32; on the oracle, which computes in double, double.
+// fp32, the dtype of losses, gradients, and a norm's mean and rstd. For the oracle, which computes in double,
+// double.
 static inline enum dtype accumulation_dtype(enum dtype type) {
     return type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
 }

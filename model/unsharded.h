@@ -1,5 +1,5 @@
-// The hooks of weights that are not sharded: all units are contiguous on the device. For inference,
-// benchmarks and tests.
+// Hooks for weights that are not sharded: all units are contiguous on the device. For inference, benchmarks
+// and tests.
 #ifndef ZERO_MODEL_UNSHARDED_H
 #define ZERO_MODEL_UNSHARDED_H
 
@@ -15,7 +15,7 @@ struct unsharded {
 void unsharded_init(struct unsharded *unsharded, const struct params *params, enum dtype type,
                     const void *weights, enum dtype grad_type, void *grads);
 void unsharded_free(struct unsharded *unsharded);
-// Hooks that only give out addresses: nothing is copied, and gradients are always added to. `unsharded` must
+// Hooks that only return addresses: nothing is copied, and gradients are always accumulated. `unsharded` must
 // outlive them; it may be initialized later, before the first pass.
 struct unit_hooks unsharded_hooks(struct unsharded *unsharded);
 

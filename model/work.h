@@ -5,12 +5,12 @@
 
 #include "kernels/cost.h"
 
-// More than the rows of any model's passes.
+// More rows than any model's passes need.
 #define GPT_WORK_ROWS 32
 
 struct gpt_work_row {
     enum operation operation;
-    struct linear_shape shape; // of linear layers
+    struct linear_shape shape; // for linear layers
     int64_t calls, launches;   // launches: 0 on devices whose operations are synchronous
     struct operation_cost cost;
 };
@@ -22,7 +22,7 @@ struct gpt_work {
 
 // Counts a call of an operation with these arguments.
 void gpt_work_add(struct gpt_work *work, struct device *device, enum operation operation, const void *args);
-// All rows added up; operation and shape are unset.
+// Sums all rows; operation and shape are unset.
 struct gpt_work_row gpt_work_sum(const struct gpt_work *work);
 
 #endif

@@ -1,5 +1,5 @@
-// Ranks decide together: each answers for its own device, and all take what suits the one that can do least,
-// or what rank 0 decides.
+// Ranks decide together. Either each answers for its own device, and all take the choice that suits the
+// weakest device, or rank 0 decides for all.
 #include "trainer/machine.h"
 
 #include <math.h>
@@ -17,8 +17,8 @@
 
 // ---- the devices: one per rank, all of one kind
 
-// With overlap_comm, reductions between ranks use one thread while the others compute. Without it, they use
-// all.
+// Opens this rank's devices. With overlap_comm, reductions between ranks use one thread while the others
+// compute; without it, they use all threads.
 static enum status open_devices(struct run *run) {
     const struct config *config = run->config;
     int threads = (int)config->run.threads, local_rank = run->comm->local_rank;
@@ -41,7 +41,7 @@ static enum status open_devices(struct run *run) {
     return STATUS_OK;
 }
 
-// What ranks tell each other of their devices.
+// What each rank tells the others about its device.
 struct rank_device {
     int32_t place;
     char arithmetic[sizeof((struct device *)0)->arithmetic];
@@ -51,7 +51,7 @@ static const char *kind_of(const struct rank_device *one) {
     return one->place == REGION_DEVICE ? "a GPU" : "the CPU";
 }
 
-// The same conclusion on every rank, as all draw it from the same answers.
+// Checks the devices of all ranks. All ranks have the same answers, so they reach the same conclusion.
 static enum status judge_devices(const struct rank_device *all, int world) {
     const struct rank_device *first = &all[0];
     for (int rank = 1; rank < world; rank++)
@@ -151,7 +151,7 @@ static enum status refuse_kernel(const struct run *run, const struct checkpoint 
         source, resumed->attention.cudnn, resumed->path, reason);
 }
 
-// Rank 0 decides. A run on CPUs decides nothing, and keeps what the run before it decided.
+// Chooses the kernel on rank 0. A run on CPUs makes no choice, and keeps that of the run that it resumes.
 static enum status decide_kernel(struct run *run, const struct checkpoint *resumed,
                                  const struct attention_choice *choice) {
     const struct cudnn_support *cudnn = &choice->cudnn;
@@ -173,7 +173,7 @@ static enum status decide_kernel(struct run *run, const struct checkpoint *resum
     return STATUS_OK;
 }
 
-// Whether this rank can do what rank 0 decided.
+// Checks that this rank can use the kernel that rank 0 chose.
 static enum status follow_kernel(struct run *run, const struct checkpoint *resumed,
                                  const struct attention_choice *choice) {
     const char *wanted = run->attention.cudnn, *version = choice->cudnn.version;
@@ -204,11 +204,11 @@ enum status machine_choose_attention(struct run *run, const struct checkpoint *r
 struct answer {
     struct micro_batch_choice choice;
     int32_t is_open; // the rank computes on a GPU
-    int32_t keeps;   // the size of the resumed checkpoint fits
+    int32_t keeps;   // the size recorded in the resumed checkpoint fits
 };
 
-// The GPU memory that this rank's plan may take: what is free, divided among the ranks that share the GPU,
-// and what communication already holds, since plans count it. Not collective.
+// The GPU memory that this rank's plan may use: the free memory, divided among the ranks that share the GPU,
+// and the memory that communication already holds, because plans count that too. Not collective.
 static enum status find_device_limit(const struct run *run, uint64_t *bytes) {
     const int n_devices = run->machine.device->n_devices;
     const size_t sharing = (size_t)((run->comm->local_world + n_devices - 1) / n_devices);
@@ -224,7 +224,7 @@ static enum status find_limits(const struct run *run, uint64_t available[N_REGIO
     return STATUS_OK;
 }
 
-// The micro-batch size of the checkpoint that is resumed, if the batch divides by it; else 0.
+// The micro-batch size recorded in the resumed checkpoint, if it divides the batch; else 0.
 static int64_t recorded_size(const struct run *run, const struct checkpoint *resumed) {
     const struct config *config = run->config;
     const int64_t sequences = config_rank_sequences(config);
@@ -232,8 +232,8 @@ static int64_t recorded_size(const struct run *run, const struct checkpoint *res
     return size > 0 && sequences % size == 0 ? size : 0;
 }
 
-// Plans for a GPU of any model, whose workspace is an upper bound: this GPU would measure the matrix products
-// of every size.
+// Chooses this rank's size. Plans for a GPU of any model, whose workspace is an upper bound: the real GPU
+// would measure the matrix products of every size.
 static enum status answer_of(struct run *run, const struct checkpoint *resumed, struct answer *out) {
     struct engine_options planned = run_engine_options(run);
     struct device *device;
@@ -257,7 +257,8 @@ static enum status answer_of(struct run *run, const struct checkpoint *resumed, 
     return status;
 }
 
-// The answer of the rank that can take least; keeps: whether all ranks can keep the recorded size.
+// Combines the answers: the smallest choice of any rank.
+//   out   [out] keeps: all ranks can keep the recorded size
 static void settle_micro_batch(const struct answer *all, int world, struct answer *out) {
     *out = (struct answer){.keeps = true};
     for (int rank = 0; rank < world; rank++) {
@@ -313,20 +314,20 @@ void machine_describe_micro_batch(const struct run *run, const struct checkpoint
              of_memory && run->comm->world > 1 ? ", on the rank with the least memory" : "");
     const int64_t before = resumed ? resumed->config.train.micro_batch_size : size;
     if (before != size)
-        log_info(
-            "the checkpoint is of a run with micro-batches of %lld: results are equal to rounding, as sums "
-            "are added in another order",
-            (long long)before);
+        log_info("the checkpoint is of a run with micro-batches of %lld: results are equal to rounding, "
+                 "as sums "
+                 "are added in another order",
+                 (long long)before);
 }
 
 // ---- the rate of matrix products that steps are compared with
 
 #define MOST_MEASURED_ROWS 65536
 #define MEASURED_SECONDS   0.05
-#define PROFILED_SECONDS   0.5 // a profile divides by this rate, so measure it more precisely
+#define PROFILED_SECONDS   0.5 // a profile divides by this rate, so it is measured more precisely
 
-// The project's tests, which start thousands of runs that train for less, set ZERO_MEASURE_SECONDS to a
-// shorter time. Only the measured rate, and what is reported relative to it, is less exact then.
+// Tests start thousands of short runs, so they set ZERO_MEASURE_SECONDS to a shorter time. That makes only
+// the measured rate, and figures relative to it, less exact.
 static double measuring_seconds(const struct config *config) {
     double seconds = config->run.profile ? PROFILED_SECONDS : MEASURED_SECONDS;
     const char *shorter = getenv("ZERO_MEASURE_SECONDS");
@@ -334,15 +335,16 @@ static double measuring_seconds(const struct config *config) {
     return wanted > 0 && wanted < seconds ? wanted : seconds;
 }
 
-// Ranks that have more threads than there are processors take turns; each then measures more than its share.
+// The fraction of a measured rate that is this rank's own. If ranks have more threads than there are
+// processors, they take turns, and each measures more than its share.
 static double share_of_processors(const struct run *run) {
     const double threads = (double)run->machine.device->n_threads * run->comm->local_world,
                  processors = run->comm->local_processors;
     return run->machine.device->place == REGION_HOST && threads > processors ? processors / threads : 1;
 }
 
-// Of this rank.
-//   memory   NULL: allocated
+// Measures the rate of this rank.
+//   memory   memory to use; NULL: allocate it
 static enum status measure_own_rate(const struct run *run, const struct gemm_memory *memory,
                                     double *flops_per_s) {
     const struct config *config = run->config;
@@ -355,7 +357,7 @@ static enum status measure_own_rate(const struct run *run, const struct gemm_mem
     return status;
 }
 
-// The sum over ranks, where it is known of all of them.
+// Sums the dense peak over ranks, if it is known for all of them.
 static enum status find_dense_peak(struct run *run) {
     const double mine = run->machine.device->dense_peak[run->type];
     double sums[] = {mine, mine == 0};
@@ -364,7 +366,7 @@ static enum status find_dense_peak(struct run *run) {
     return STATUS_OK;
 }
 
-// The limits of this rank, which a profile compares operations with: the sum over ranks comes later.
+// Measures this rank's limits, which a profile compares operations with. The rate is summed over ranks later.
 static enum status measure_limits(struct run *run) {
     struct machine *machine = &run->machine;
     machine->limits.flops_per_s = machine->gemm_rate;
@@ -384,7 +386,7 @@ enum status machine_measure_rate(struct run *run) {
     return comm_sum(run->comm, &run->machine.gemm_rate, 1);
 }
 
-// Of the run, for which the plan holds: between steps it needs the weights, but no activations.
+// Memory of the run that the measurement may use between two steps: all but the weights, such as activations.
 static struct gemm_memory memory_between_steps(const struct run *run) {
     const struct region_memory *memory = &run->memory;
     const enum region_place place = run->machine.device->place;
@@ -398,7 +400,7 @@ enum status machine_check_rate(struct run *run, double achieved) {
     if (achieved <= before)
         return STATUS_OK;
     const struct gemm_memory memory = memory_between_steps(run);
-    if (measure_own_rate(run, &memory, &now) != STATUS_OK) { // the run's is too small, for example
+    if (measure_own_rate(run, &memory, &now) != STATUS_OK) { // for example, the run's memory is too small
         status_clear();
         now = 0;
     }

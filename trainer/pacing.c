@@ -1,4 +1,4 @@
-// Ranks decide by rank 0's measurements, which travel with the reports of a step.
+// All ranks decide by rank 0's measurements, which are sent with the reports of each step.
 #include "trainer/pacing.h"
 
 #include <math.h>
@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define FIRST           0.02 // of the time: the decisions on the schedule
+#define FIRST           0.02 // fraction of the time at which the schedule is first decided
 #define SECOND          0.2
-#define FEW_STEPS       8 // with fewer left, their length is not looked at again
+#define FEW_STEPS       8 // with fewer steps left, the length is not decided again
 #define PASSES_PER_STEP 3 // a step costs as much as three forward passes; an evaluation is one
 
 static double budget_s(const struct config *config) {
@@ -22,7 +22,7 @@ bool pacing_is_due(const struct pacing_decision *last, const struct config *conf
     const double next = last->spent_s < FIRST * budget    ? FIRST * budget
                         : last->spent_s < SECOND * budget ? SECOND * budget
                                                           : (last->spent_s + budget) / 2;
-    // No step is measured yet since the start or the last decision, or only the last few could change.
+    // There is no measured step since the start or the last decision, or only the last few could change.
     if (!(report->step_s > 0) || left < FEW_STEPS)
         return spent >= budget;
     return spent >= next || 2 * (step - last->step) >= left;
@@ -52,10 +52,10 @@ int64_t pacing_total(const struct config *config, const struct batch_sizes *size
                              config->train.max_steps);
 }
 
-// ---- a run's
+// ---- the pacing of a run
 
-// The fraction of the GEMM rate that whole steps reach: about the least that benchmarks/cpu.md has on CPUs;
-// on GPUs, what llm.c and Megatron-LM report.
+// The fraction of the GEMM rate that whole steps reach. On CPUs, about the lowest figure in
+// benchmarks/cpu.md; on GPUs, what llm.c and Megatron-LM report.
 #define STEP_EFFICIENCY_CPU 0.75
 #define STEP_EFFICIENCY_GPU 0.5
 
@@ -67,7 +67,8 @@ double pacing_estimate_step_s(const struct pacing *pacing) {
            (efficiency * run->machine.gemm_rate);
 }
 
-// By the estimate and not by the clock: a busy machine takes longer to start, and must not refuse for that.
+// Uses the estimate rather than the clock: a busy machine takes longer to start, which must not refuse the
+// run.
 enum status pacing_check_minutes(const struct pacing *pacing) {
     const struct config *config = pacing->run->config;
     const double step_s = pacing_estimate_step_s(pacing),
@@ -89,8 +90,8 @@ void pacing_record_spent(const struct pacing *pacing) {
         pacing->run->state.pacing.spent_s = spent_s(pacing);
 }
 
-// Skipped steps count neither for the schedule nor for Adam's bias correction; with train.max_minutes, the
-// schedule counts them, as the time does.
+// Skipped steps do not advance the schedule, nor Adam's bias correction. With train.max_minutes they do
+// advance the schedule, because time passes.
 static double rate_of_next(const struct pacing *pacing, const struct config *config, int64_t warmup,
                            const struct pacing_decision *decision) {
     const struct run *run = pacing->run;
@@ -130,7 +131,7 @@ struct pacing_report pacing_measured(const struct pacing *pacing) {
                                   .tasks_s = pacing->evaluator->tasks.seconds};
 }
 
-// Logs a warm-up that is shortened in a schedule of `steps`, or that the run began with.
+// Logs a warm-up that is shortened for a schedule of `steps`, or that is kept from the start of the run.
 static void describe_warmup(const struct pacing *pacing, int64_t steps) {
     const struct config *config = pacing->run->config;
     const int64_t warmup = pacing->run->state.warmup_steps,
@@ -145,7 +146,7 @@ static void describe_warmup(const struct pacing *pacing, int64_t steps) {
                  (long long)steps, steps == 1 ? "" : "s");
 }
 
-// Says the length when it is first known, and when it has changed much since.
+// Logs the length when it is first known, and when it has changed much since.
 static void say_length(struct pacing *pacing, double step_s) {
     struct run *run = pacing->run;
     char duration[32];
@@ -191,21 +192,21 @@ void pacing_decide(struct pacing *pacing, const struct pacing_report *report) {
 
 // ---- resuming
 
-// The steps of warm-up of the run that a checkpoint is of. Versions that did not record it derived it from
+// The warm-up steps of the run that wrote a checkpoint. Versions that did not record them derived them from
 // the length each time.
 static int64_t warmup_before(const struct checkpoint *from) {
     const struct pacing_record *pacing = &from->run.pacing;
     if (from->run.warmup_steps > 0)
         return from->run.warmup_steps;
-    if (pacing->decision.position > 0) // it was over
+    if (pacing->decision.position > 0) // the warm-up was over
         return 0;
     return schedule_warmup_of(from->config.scheduler.warmup_steps, pacing->max_minutes > 0
                                                                        ? pacing->decision.total
                                                                        : config_decay_steps(&from->config));
 }
 
-// Another time than before: the schedule goes on from the fraction of the new time that is spent, and its
-// length follows from the speed so far until it is measured.
+// train.max_minutes has changed. The schedule continues from the fraction of the new time that is spent. Its
+// length follows from the speed so far, until the speed is measured.
 static void begin_other_time(struct pacing *pacing) {
     struct run *run = pacing->run;
     struct pacing_record *record = &run->state.pacing;
@@ -214,7 +215,7 @@ static void begin_other_time(struct pacing *pacing) {
     const double budget = budget_s(config), spent = record->spent_s,
                  total = fmin((double)run->step * budget / spent, (double)config->train.max_steps);
     const bool warms_up = last->position == 0 && run->step < run->state.warmup_steps;
-    // From steps to minutes, or back, the schedule has another shape.
+    // A change from steps to minutes, or back, changes the shape of the schedule.
     if (record->max_minutes > 0 && spent > 0 && budget > 0)
         *last = (struct pacing_decision){.step = run->step,
                                          .total = spent < budget ? (int64_t)total : run->step,
@@ -253,7 +254,7 @@ void pacing_resume(struct pacing *pacing, const struct checkpoint *resumed) {
              rate_before);
 }
 
-// The rate restarts where max_steps was raised and decay_steps is not given.
+// Reports that a larger max_steps, without decay_steps, raises the rate again.
 static void describe_changed_rate(const struct pacing *pacing, const struct checkpoint *resumed) {
     const struct run *run = pacing->run;
     const struct config *before = &resumed->config, *now = run->config;

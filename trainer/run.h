@@ -1,5 +1,5 @@
-// A run as one rank sees it: what setup makes and every step reads, and how far the run has come. The modules
-// of the trainer read it; each has a struct of its own for what it alone changes.
+// A run as one rank sees it: what setup creates and every step reads, and how far the run has come. All
+// modules of the trainer read this struct. State that a single module changes is in that module's own struct.
 #ifndef ZERO_TRAINER_RUN_H
 #define ZERO_TRAINER_RUN_H
 
@@ -12,14 +12,14 @@
 #include "zero/engine.h"
 #include "zero/optimizer/averaging.h"
 
-// What a rank computes with (machine.h).
+// The devices that a rank computes with (machine.h).
 struct machine {
     struct device *device, *comm_device; // comm_device runs the reductions between ranks
-    struct device *host_device;          // the CPU, for state offloaded from a GPU; NULL without a GPU
+    struct device *host_device;          // the CPU, for states offloaded from a GPU; NULL without a GPU
     struct stream stream;
     double gemm_rate;          // measured FLOP/s, sum over ranks; no step has exceeded it
-    double dense_peak;         // FLOP/s as the vendor states it, sum over ranks; 0: not known of every rank
-    struct device_peak limits; // of this rank's device; bandwidth is measured with run.profile only
+    double dense_peak;         // the vendor's FLOP/s, sum over ranks; 0: not known for every rank
+    struct device_peak limits; // of this rank's device; the bandwidth is measured only with run.profile
 };
 
 struct run {
@@ -29,7 +29,7 @@ struct run {
     struct run_folder folder;
     struct machine machine;
     enum dtype type;                       // compute type
-    struct checkpoint_attention attention; // decided on, kept in checkpoints
+    struct checkpoint_attention attention; // the chosen kernel, recorded in checkpoints
     struct params params;
     double flops_per_token; // forward and backward
     struct region_memory memory;
@@ -37,37 +37,38 @@ struct run {
 
     // How far the run has come.
     int64_t step, tokens;       // steps issued; tokens trained on
-    int64_t last_step;          // of the run, as far as decided (pacing.h)
+    int64_t last_step;          // of the run, as decided so far (pacing.h)
     int64_t saved_step;         // of this run's newest checkpoint; -1: none
-    struct batch_sizes batches; // of the steps
-    struct run_state state;     // kept in checkpoints
+    struct batch_sizes batches; // batch sizes of the steps
+    struct run_state state;     // recorded in checkpoints
 
-    enum status pending; // first failure of this rank's output since the ranks last agreed
-    bool can_save;       // the run is failing, all ranks know, and the weights are those of a whole step
+    enum status pending; // first failure of this rank's output since the last agreement of the ranks
+    bool can_save; // the run is failing, all ranks know it, and the weights are those of a complete step
 };
 
 // ---- the ranks
 
-// True on rank 0, which prints, and writes the run's folder.
+// True on rank 0, which prints and writes the run's folder.
 static inline bool run_leads(const struct run *run) {
     return run->comm->rank == 0;
 }
-// Returns the worst status of all ranks for something that each did alone. Collective.
+// Returns the worst status of all ranks, for work that each rank did alone. Collective.
 static inline enum status run_agree(struct run *run, enum status status) {
     return comm_agree(run->comm, status);
 }
-// The same, between steps: after a failure here the progress can still be saved (can_save).
+// The same between two steps: after a failure here the progress can still be saved (can_save).
 static inline enum status run_agree_between_steps(struct run *run, enum status status) {
     status = run_agree(run, status);
     run->can_save = status > STATUS_STOPPED;
     return status;
 }
-// Keeps a failure of this rank until the next agreement, for use where the other ranks do not agree.
+// Keeps a failure of this rank until the next agreement. For code where the other ranks do not agree on a
+// status.
 static inline void run_fail_later(struct run *run, enum status status) {
     if (run->pending == STATUS_OK)
         run->pending = status;
 }
-// Before a write to the run's folder: run_folder_check on rank 0.
+// run_folder_check on rank 0, before a write to the run's folder.
 static inline enum status run_check_folder(const struct run *run) {
     return run_leads(run) ? run_folder_check(&run->folder) : STATUS_OK;
 }
@@ -83,34 +84,35 @@ static inline double run_step_flops(const struct run *run, int64_t batch_size) {
 static inline int64_t run_micro_batches(const struct run *run, int64_t batch_size) {
     return batch_size / (run->config->train.micro_batch_size * run->comm->world);
 }
-// The first of this rank's rows of micro-batch k of a step.
+// The first of this rank's rows in micro-batch k of a step.
 static inline int64_t run_first_row(const struct run *run, int64_t k) {
     return (k * run->comm->world + run->comm->rank) * run->config->train.micro_batch_size;
 }
-// Its first token, counted over the run as gpt_load wants it.
-//   tokens   that the run was trained on before the step
+// The first token of that row, counted over the whole run, for gpt_load.
+//   tokens   number of tokens that the run was trained on before the step
 static inline uint64_t run_first_token(const struct run *run, int64_t tokens, int64_t k) {
     return (uint64_t)(tokens + run_first_row(run, k) * run->config->train.seq_len);
 }
-// The batch sizes of steps, by the config and by what the noise scale decided.
+// Sets the batch sizes of the steps from the config and from the decisions by the noise scale.
 static inline void run_take_batches(struct run *run) {
     run->batches = batch_sizes_of(run->config);
     if (run->state.noise.grown.n > 0)
         run->batches.stages = run->state.noise.grown;
 }
-// Updates that were skipped so far.
+// The number of updates skipped so far.
 static inline int64_t run_skipped(const struct run *run) {
     return run->state.loss_scale.skipped + run->state.spikes.skipped;
 }
 
 // ---- weights and memory
 
-// Makes the parameters those for evaluation: the average of the weights, if the run has one and it has begun
-// (zero/optimizer/averaging.h). false: again the latest, for training and saving. Collective.
+// Sets the parameters to the weights for evaluation: the average, if the run has one and it has begun
+// (zero/optimizer/averaging.h). average false: back to the latest weights, for training and saving.
+// Collective.
 MUST_CHECK static inline enum status run_show_average(struct run *run, bool average) {
     return average_show(&run->engine.state, &run->machine.stream, average && run->state.average.n > 0);
 }
-// What decides this rank's memory, for plans.
+// The options that determine this rank's memory, for plans.
 static inline struct engine_options run_engine_options(const struct run *run) {
     const bool by_cudnn = run->attention.kernel == CONFIG_ATTENTION_CUDNN;
     return (struct engine_options){.config = run->config,
@@ -124,13 +126,13 @@ static inline struct engine_options run_engine_options(const struct run *run) {
                                    .for_gpu = run->comm->for_gpu,
                                    .by_nccl = comm_on_device(run->comm)};
 }
-// Bytes of this rank's GPU that communication holds.
+// Bytes of this rank's GPU that communication uses.
 static inline size_t run_device_sums_bytes(const struct run *run) {
     return comm_sums_bytes(run->comm->world, REGION_DEVICE, run->comm->for_gpu, comm_on_device(run->comm));
 }
 
-// " of 100", the run's last step, for messages; "" while train.max_minutes has not decided on it. Returns
-// buffer.
+// Formats " of 100", with the run's last step, for messages; "" while train.max_minutes has not decided on
+// it. Returns buffer.
 static inline const char *run_of_total(const struct run *run, char *buffer, size_t size) {
     const struct config *config = run->config;
     buffer[0] = '\0';

@@ -1,4 +1,4 @@
-// Before each write, run_check_folder makes sure that the folder is still the run's.
+// Before each write, run_check_folder checks that the folder is still the run's.
 #include "trainer/run_output.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ enum status run_output_begin_session(struct run_output *output) {
 void run_output_end_session(struct run_output *output, enum status status) {
     struct run *run = output->run;
     struct session *session = &output->session;
-    if (session->began == 0 || run_check_folder(run) != STATUS_OK) // which has ended the run
+    if (session->began == 0 || run_check_folder(run) != STATUS_OK) // a lost folder has ended the run
         return;
     session->ended = clock_wall_s();
     session->end_step = run->step;
@@ -52,7 +52,7 @@ enum status run_output_begin_metrics(struct run_output *output) {
         return STATUS_OK;
     TRY(run_check_folder(run));
     TRY(metrics_open(metrics, run->folder.path, run->step));
-    // A run that resumes from another one's checkpoint has no lines of the steps before.
+    // A run that resumes from another run's checkpoint has no lines for the steps before.
     if (metrics->n_missing > 0 && (metrics->last_step > 0 || run->saved_step >= 0))
         log_warning(
             "%s/metrics.jsonl was cut: it lacks the lines of %lld of the steps up to %lld, which are done "
@@ -84,8 +84,8 @@ enum status run_output_start_profile(struct run_output *output, int region) {
                                                      .step = run->step + 1});
 }
 
-// Sets the timeline's origin on this rank and its offset to rank 0's, by the wall clocks of the machines:
-// exact enough to look at ranks side by side.
+// Sets the timeline's origin on this rank and its offset to rank 0. The wall clocks of the machines are exact
+// enough to compare ranks by eye.
 static enum status align_clocks(struct run_output *output, struct profile_about *about) {
     double here = clock_wall_s() - clock_monotonic_s(), of_rank_0[2] = {here, about->profile->steps[0].begin};
     TRY(comm_broadcast(output->run->comm, of_rank_0, sizeof of_rank_0, 0));

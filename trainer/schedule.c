@@ -7,7 +7,7 @@
 
 // ---- the learning rate
 
-// How far step is on the way from `from` to `to`, in [0, 1].
+// How far `step` is on the way from `from` to `to`, in [0, 1].
 static double progress(double step, double from, double to) {
     if (to <= from)
         return 1;
@@ -19,8 +19,8 @@ int64_t schedule_warmup_of(int64_t warmup, int64_t steps) {
     return warmup <= steps || steps == 0 ? warmup : steps < 10 ? 1 : steps / 10;
 }
 
-// The rate after the warm-up, at position p of the decay; of warmup_stable_decay at position p_last of its
-// last part.
+// The rate after the warm-up, at position p of the decay. warmup_stable_decay uses p_last, the position
+// within its last part.
 static double decayed_rate(const struct config *config, double p, double p_last) {
     const double peak = config->optimizer.lr, lowest = config->scheduler.min_lr_ratio;
     switch (config->scheduler.type) {
@@ -40,7 +40,7 @@ double schedule_lr(const struct config *config, int64_t warmup, int64_t step) {
     const int64_t last = config_decay_steps(config) - 1;
     if (step < warmup)
         return config->optimizer.lr * (double)(step + 1) / (double)warmup;
-    // The last part begins after the warm-up, however long it was to be.
+    // The decay at the end cannot begin before the warm-up is over, however long it should be.
     const double warmed = warmup > 0 ? (double)warmup - 1 : 0,
                  decay = config->scheduler.decay_ratio * (double)(last + 1);
     return decayed_rate(config, progress((double)step, warmed, (double)last),
@@ -68,7 +68,7 @@ double schedule_lr_paced(const struct config *config, int64_t warmup, const stru
 
 // ---- batch sizes
 
-// Sums over steps go from stage to stage: between two, all steps are alike.
+// Sums over steps proceed from stage to stage: between two stages, all steps have the same batch size.
 
 struct batch_sizes batch_sizes_of(const struct config *config) {
     return (struct batch_sizes){config->train.train_batch_size, config->train.batch_size_schedule};
@@ -78,7 +78,7 @@ int64_t batch_sizes_at(const struct batch_sizes *sizes, int64_t step) {
     return config_stages_at(&sizes->stages, sizes->first, step);
 }
 
-// The first step after `step` that begins a stage; at most `most`.
+// Returns the first step after `step` that begins a stage; at most `most`.
 static int64_t next_stage(const struct batch_sizes *sizes, int64_t step, int64_t most) {
     for (int i = 0; i < sizes->stages.n; i++)
         if (sizes->stages.stages[i].step > step)
@@ -137,7 +137,7 @@ bool noise_wants_more(const struct noise_record *record, int64_t batch_size, int
 
 // ---- the average of the weights
 
-// c of kernels/ops.h.
+// Returns c of kernels/ops.h, the weight of this step's z in the average.
 static float schedule_free_next(double lr, struct average_record *record) {
     record->lr_max = fmax(record->lr_max, lr);
     const double weight = record->lr_max * record->lr_max;

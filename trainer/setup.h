@@ -1,5 +1,5 @@
-// A trainer: a run with all that works on it; and its setup, from a config to a trainer that can take its
-// first step.
+// A trainer: a run with the modules that work on it. Also its setup, from a config to a trainer that is ready
+// for its first step.
 #ifndef ZERO_TRAINER_SETUP_H
 #define ZERO_TRAINER_SETUP_H
 
@@ -19,9 +19,9 @@ struct trainer {
     struct steps steps;
 };
 
-// Arguments: those of trainer_run. Free with trainer_delete.
+// Takes the arguments of trainer_run. Free with trainer_delete.
 struct trainer *trainer_new(struct config *config, const char *command, struct comm *comm);
-// Everything up to the first step. Collective.
+// Does everything before the first step. Collective.
 //   complete   [out] true if the run already has all its steps; then only the folder was opened
 enum status trainer_setup(struct trainer *trainer, bool *complete) MUST_CHECK;
 void trainer_delete(struct trainer *trainer);

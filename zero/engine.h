@@ -1,5 +1,5 @@
-// The engine: what one rank trains with. It puts together the model states and the optimizer of a ZeRO stage,
-// the model's forward and backward (model/gpt.h), and the generator that writes samples.
+// The engine: everything that one rank trains with. It combines the model states and the optimizer of a ZeRO
+// stage, the model's forward and backward (model/gpt.h), and the generator that writes samples.
 //
 // Memory is allocated in two steps. engine_plan lists the regions that the engine needs, without allocating
 // anything and without the other ranks. Once the table is allocated (kernels/region_memory.h), engine_bind
@@ -15,25 +15,25 @@ struct engine {
     struct optimizer optimizer;
     struct gpt *gpt;
     int noise_region;
-    double *noise_sums;          // of struct noise_probe; NULL without train.noise_scale_every
+    double *noise_sums;          // memory of struct noise_probe; NULL without train.noise_scale_every
     struct generator *generator; // NULL on a rank that writes no samples (engine_has_generator)
 };
 
-// Everything that decides an engine's memory. The pointers must outlive the engine.
+// Everything that determines an engine's memory. The pointers must outlive the engine.
 struct engine_options {
     const struct config *config; // resolved for `world`
     const struct params *params;
     enum dtype type; // compute type
     struct device *device;
-    enum attention_kernel attention;   // where the device has a choice
+    enum attention_kernel attention;   // on devices with a choice
     int rank, world, local_world;      // local_world: ranks on this machine
     bool for_gpu;                      // comm_options.for_gpu
-    bool by_nccl;                      // GPUs exchange by NCCL (comm_on_device), not through the host
-    const struct partition *partition; // of these params and ranks; NULL: the engine makes its own
+    bool by_nccl;                      // GPUs exchange through NCCL (comm_on_device), not through the host
+    const struct partition *partition; // for these params and ranks; NULL: the engine makes its own
 };
 
-// True on rank 0 of a run with samples. In stage 3 true on every rank: each holds a shard of the parameters,
-// so all of them generate together.
+// True on rank 0 of a run with samples. In stage 3 true on every rank: each rank has a shard of the
+// parameters, so all ranks generate together.
 bool engine_has_generator(const struct engine_options *options);
 // Bytes of host memory per rank for the links between ranks (zero/comm).
 size_t engine_links_bytes(const struct engine_options *options);
@@ -41,18 +41,17 @@ size_t engine_links_bytes(const struct engine_options *options);
 // Adds all regions of the engine to the table. Free with engine_free, also after a failure.
 enum status engine_plan(struct engine *engine, const struct engine_options *options,
                         struct region_table *table) MUST_CHECK;
-// The two halves of engine_plan, for planning many settings; `engine` begins zeroed.
+// The two halves of engine_plan, for planning many settings. `engine` must be zeroed at first.
 //   states   depends on the stage, offload, and the elements that the rank owns
-//   model    depends on micro-batch size and recomputation; on rank and stage only by engine_has_generator
+//   model    depends on micro-batch size and recompute; on rank and stage only through engine_has_generator
 enum status engine_plan_states(struct engine *engine, const struct engine_options *options,
                                struct region_table *table) MUST_CHECK;
 enum status engine_plan_model(struct engine *engine, const struct engine_options *options,
                               struct region_table *table) MUST_CHECK;
 
-// What this rank sends per step of n_micro_batches (gradient_accumulation_steps), by operation: the sum of
-// what the gradients, the parameters and Muon send. Evaluation and samples are not counted. The engine need
-// not be bound. A run measures the same (metrics.jsonl: comm_bytes, comm_calls), and tests assert that both
-// agree.
+// What this rank sends per step of n_micro_batches (gradient_accumulation_steps), by operation: the sum for
+// gradients, parameters and Muon, without evaluation and samples. The engine need not be bound. A run
+// measures the same figures (metrics.jsonl: comm_bytes, comm_calls); tests assert that both agree.
 //
 // Source: ZeRO (arXiv 1910.02054), section 7: 2 P (N - 1) / N elements per step and rank in stages 0 to 2,
 // 3 P (N - 1) / N in stage 3, for P parameters and N ranks; here with the exact shards of a partition.

@@ -1,4 +1,4 @@
-// See trainer/data/input_files.h. A list has a line "OPTION\tSTATE\tPATH" for each file.
+// See trainer/data/input_files.h. A list has one line "OPTION\tSTATE\tPATH" per file.
 #include "trainer/data/input_files.h"
 
 #include <fcntl.h>
@@ -7,9 +7,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define END_BYTES 65536 // of the start and of the end of a file, in its checksum
+#define END_BYTES 65536 // bytes from the start and from the end of a file that its checksum covers
 
-// What there is at a path, in words. Weights that were trained to something else differ in any part of them.
+// Describes what is at a path. Weights from further training differ everywhere, so a checksum of both ends is
+// enough.
 static const char *state_of(const char *path, bool checked, char text[64]) {
     static char ends[2 * END_BYTES];
     int descriptor;
@@ -63,7 +64,7 @@ void input_files_add_config(struct text *files, const struct config *config) {
 
 enum status input_files_compare(const struct text *mine, const struct text *of_rank_0) {
     const int host = (int)strcspn(mine->data, ":"), folder = (int)strcspn(mine->data, "\n");
-    for (int i = 0; i < 2; i++) { // all that rank 0 lists, then what only this rank does
+    for (int i = 0; i < 2; i++) { // first all files in rank 0's list, then those that only this rank has
         const struct text *list = i == 0 ? of_rank_0 : mine, *other = i == 0 ? mine : of_rank_0;
         for (const char *line = strchr(list->data, '\n') + 1, *end; (end = strchr(line, '\n'));
              line = end + 1) {

@@ -130,7 +130,7 @@ enum status data_check_tokenizers(const struct config *config, const struct sour
     return check_shards(config, "data.val", &val->tokenizer, own, path);
 }
 
-//   opened   [out] false: it is absent or has no sequence, which is only warned of
+//   opened   [out] false: the data is absent or has no sequence, which only gives a warning
 static enum status open_part(const struct config *config, bool validation, struct sources *sources,
                              bool *opened) {
     struct source_option list[CONFIG_MAX_SOURCES];

@@ -1,4 +1,4 @@
-// Each line is written whole and flushed, so that other programs can follow a run.
+// Each line is written in one piece and flushed, so that other programs can follow a run.
 #include "trainer/output/metrics.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 
 #define LARGEST_METRICS ((size_t)4 << 30)
 
-// True for a complete line of a step up to steps_done. Counts the steps that have no line before this one's.
+// True for a complete line of a step up to steps_done. Also counts the steps without a line before this one.
 static bool keep_line(struct metrics *metrics, const char *line, size_t length, int64_t steps_done) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(entry, "step");
@@ -66,7 +66,7 @@ enum status metrics_open(struct metrics *metrics, const char *folder, int64_t st
     return tensorboard_open(&metrics->board, folder);
 }
 
-// The lines that went with it are not written again.
+// Opens a new file if the file was removed. The removed lines are not written again.
 static enum status replace_removed(struct metrics *metrics) {
     struct stat info;
     if (fstat(metrics->descriptor, &info) != 0 || info.st_nlink > 0)
@@ -96,7 +96,7 @@ static void add_number(struct text *line, const char *name, double value) {
     text_add(line, ", \"%s\": %s", name, text_double(number, value));
 }
 
-// "name": {"params": bytes, ...}
+// Adds "name": {"params": bytes, ...}.
 static void add_kinds(struct text *line, const char *name, const size_t *bytes) {
     text_add(line, ", \"%s\": {", name);
     for (int kind = 0; kind < N_REGION_KINDS; kind++)
@@ -133,7 +133,7 @@ void metrics_log_measured(const struct step_metrics *step, int world) {
              world > 1 ? "; the total is of the largest rank, the rest of rank 0" : "");
 }
 
-// What is the same in all steps of a session.
+// Adds the figures that are the same in all steps of a session.
 static void add_constants(struct text *line, const struct step_metrics *step) {
     text_add(line, "\"step\": %" PRId64 ", \"mfu_of\": \"%s\", \"threads\": %d", step->step,
              step->mfu_of_dense_peak ? "dense peak" : "measured GEMM rate", step->threads);
@@ -159,7 +159,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     if (!metrics->has_constants)
         add_constants(&metrics->constants, step);
     metrics->has_constants = true;
-    const enum status constants = write_constants(metrics); // first, so that who reads a step finds them
+    const enum status constants = write_constants(metrics); // first: readers of a step's line need them
     text_add(&line, "{\"step\": %" PRId64 ", \"total_steps\": %" PRId64, step->step, step->total);
     add_number(&line, "wall_time", clock_wall_s());
     add_number(&line, "loss", step->loss);
@@ -201,7 +201,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *ste
     return constants;
 }
 
-// The losses of a mixture's sources.
+// Adds the losses of a mixture's sources.
 static void add_sources(struct text *line, const struct eval_metrics *eval) {
     for (int i = 0; i < eval->n_sources; i++) {
         const struct eval_source *source = &eval->sources[i];
@@ -273,7 +273,7 @@ enum status metrics_tasks(struct metrics *metrics, int64_t step, const struct ta
 
 void metrics_close(struct metrics *metrics) {
     if (metrics->path && metrics->descriptor >= 0) {
-        // Of a run that failed for them, whose message stays: the disk may have room by now.
+        // The run may have failed because of unwritten lines; its message stays. The disk may have room now.
         const enum status written = metrics->lines.length > 0 ? write_lines(metrics) : STATUS_OK,
                           constants = write_constants(metrics);
         (void)written, (void)constants;
@@ -287,7 +287,7 @@ void metrics_close(struct metrics *metrics) {
     *metrics = (struct metrics){0};
 }
 
-// Not getrusage's ru_maxrss, which counts the program that started this one too.
+// Reads VmHWM. getrusage's ru_maxrss would include the program that started this one.
 size_t metrics_peak_memory(void) {
     char line[128];
     unsigned long long kib = 0;

@@ -1,6 +1,6 @@
-// See trainer/output/progress.h. Ranks of use: step, loss, tokens/s and time left stay on 60 columns; then
-// memory, the micro-batch, the fraction of the GEMM rate, the gradient norm, the learning rate, and the time
-// of a step.
+// See trainer/output/progress.h. Fields are dropped by their rank if the line is too narrow. Step, loss,
+// tokens/s and time left fit 60 columns. Then follow memory, the micro-batch, the fraction of the GEMM rate,
+// the gradient norm, the learning rate, and the time of a step.
 #include "trainer/output/progress.h"
 
 #include <math.h>
@@ -11,15 +11,15 @@
 #include "base/signals.h"
 #include "base/text.h"
 
-#define REDRAW_S    0.5            // within a step or what is between two, on a terminal
-#define LINE_S      60.0           // the same, elsewhere
-#define TICK_S      1              // between two looks at the clock
-#define LONG_RUN_S  (14 * 86400.0) // longer than most would want to wait
-#define LONG_STEP_S 5.0            // steps that are announced before the first one
+#define REDRAW_S    0.5            // between two redraws within or between steps, on a terminal
+#define LINE_S      60.0           // between two lines, elsewhere
+#define TICK_S      1              // between two polls of the clock
+#define LONG_RUN_S  (14 * 86400.0) // longer than most users would wait
+#define LONG_STEP_S 5.0            // steps of this length are announced before the first one
 
 enum { SHORT_TEXT = 20 };
 
-// "20 s", "4:10", "3d 04h"
+// Formats "20 s", "4:10" or "3d 04h".
 static const char *rough_duration(char *out, size_t size, double seconds) {
     const double day = 86400;
     if (seconds < 100)
@@ -67,8 +67,8 @@ static int64_t micro_batches_of(const struct progress *progress) {
     return progress->n_micro > 0 ? progress->n_micro : progress->config->train.gradient_accumulation_steps;
 }
 
-// Seconds of the whole step under way: by its micro-batches, once some are done; never less than it has
-// taken.
+// The expected length in seconds of the running step: by its micro-batches, once some are done; at least the
+// time that it has taken so far.
 static double expected_step_s(const struct progress *progress, double now_s) {
     const double n = (double)micro_batches_of(progress);
     if (progress->phase == PROGRESS_STEP && progress->micro > 0 && !progress->has_last)
@@ -77,8 +77,8 @@ static double expected_step_s(const struct progress *progress, double now_s) {
                                             : progress->step_s;
 }
 
-// Seconds that the steps left take, without those that the one under way has taken. One slow step after
-// others is no measure of those to come.
+// The expected seconds for the remaining steps, minus the time that the running step has taken. A single slow
+// step does not count as a measure of later steps.
 static double expected_left_s(const struct progress *progress, double now_s) {
     const double left = progress->has_last && progress->last.steps_left > 0
                             ? progress->last.steps_left
@@ -144,7 +144,7 @@ void progress_fields(const struct progress *progress, double now_s,
         FIELD(fields[9], 3, "%s left", text);
 }
 
-// The caller holds the lock, so that the line of a tick is never older than one on the screen.
+// Shows the line. The caller holds the lock, so that a tick never overwrites a newer line.
 static void show(struct progress *progress, double now_s) {
     struct log_field fields[PROGRESS_FIELDS];
     char line[512];
@@ -158,7 +158,7 @@ static void show(struct progress *progress, double now_s) {
 
 // ---- the course of a run
 
-// On a terminal, twice a second at most; elsewhere, once a minute.
+// Shows the line at most twice a second on a terminal, elsewhere once a minute.
 static void show_if_due(struct progress *progress, double now_s) {
     if (now_s - progress->shown_s >= (log_is_terminal() ? REDRAW_S : LINE_S))
         show(progress, now_s);

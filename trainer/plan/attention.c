@@ -1,4 +1,4 @@
-// What the ranks of a run do with the choice: trainer/machine.c.
+// trainer/machine.c makes the ranks of a run agree on the choice.
 #include "trainer/plan/attention.h"
 
 #include <stdio.h>
@@ -6,17 +6,17 @@
 
 #include "base/log.h"
 
-// The rule of attention=auto, for heads that cuDNN computes.
+// The rule of attention=auto, for heads that cuDNN can compute.
 //
 // Heads of 64 to 128 on compute capability 9.0: measured on an H200 (benchmarks/gpu.md, "Training") with
-// GPT-2 124M, heads of 64 and T = 1024. A step of 64 sequences takes 140.8 ms by cuDNN and 154.6 ms by flash;
-// attention by cuDNN is 16 % of one ("Where a step goes"), so flash takes 1.7 times as long. RoPE's passes,
-// most of which flash saves, are 0.26 of 9.61 ms in that model (benchmarks/gpu_step.md), less than the tenth
-// of a step that cuDNN saves. FLOPs and bytes of both grow alike with T. With the width of heads the FLOPs
-// grow, and the scores' gradients that cuDNN's backward stores do not: wider heads favour it, narrower ones
-// do not. Other GPUs were not measured.
-// Wider heads on any GPU: flash multiplies them on ordinary cores, at most at 50 of 755 TFLOP/s (the same
-// page).
+// GPT-2 124M, heads of 64 and T = 1024. A step of 64 sequences takes 140.8 ms with cuDNN and 154.6 ms with
+// flash. With cuDNN, attention takes 16 % of a step ("Where a step goes"), so flash takes 1.7 times as long.
+// Flash saves most of RoPE's passes, but these are 0.26 of 9.61 ms in that model (benchmarks/gpu_step.md),
+// less than the tenth of a step that cuDNN saves. FLOPs and bytes of both kernels grow alike with T. With
+// wider heads the FLOPs grow, while the bytes of the score gradients that cuDNN's backward stores stay the
+// same. So wider heads favor cuDNN, narrower ones do not. Other GPUs were not measured.
+//
+// Wider heads on any GPU: flash multiplies them on CUDA cores, at most at 50 of 755 TFLOP/s (the same page).
 static bool cudnn_is_faster(const struct device *device, int head_dim) {
     return head_dim > device->tensor_core_heads || (head_dim >= 64 && device->capability == 90);
 }

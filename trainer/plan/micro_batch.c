@@ -14,11 +14,12 @@ uint64_t micro_batch_limit(uint64_t free_bytes) {
     return free_bytes - (part < MOST_RESERVED ? part : MOST_RESERVED);
 }
 
-// Plans a size. *fits is false also where a plan refuses it, for example as too large for 32-bit indices.
-//   refusal   [out] where it does not fit: `refused`, and what it needs, of which memory (0: not known)
+// Plans a size. *fits is also false if the plan refuses the size, for example because indices would exceed 32
+// bits.
+//   refusal   [out] if it does not fit: `refused`, the bytes needed, and of which memory (0: unknown)
 static enum status try_size(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
                             int64_t size, bool *fits, struct micro_batch_choice *refusal) {
-    struct config config = *options->config; // a shallow copy, which is not freed
+    struct config config = *options->config; // a shallow copy, not to be freed
     struct engine_options one = *options;
     struct plan plan;
     config_set_micro_batch(&config, size);

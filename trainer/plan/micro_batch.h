@@ -1,43 +1,43 @@
-// Chooses train.micro_batch_size for a GPU where the configuration leaves it open (options/config.h): larger
-// micro-batches fill the GPU better, until memory ends or nothing more is gained.
+// Chooses train.micro_batch_size for a GPU if the configuration leaves it open (options/config.h). Larger
+// micro-batches use the GPU better, until memory runs out or nothing more is gained.
 #ifndef ZERO_TRAINER_PLAN_MICRO_BATCH_H
 #define ZERO_TRAINER_PLAN_MICRO_BATCH_H
 
 #include "zero/engine.h"
 
 // The most tokens per micro-batch. Matrix products and attention of GPT-2 124M fill the largest GPUs with
-// less.
+// fewer.
 #define MICRO_BATCH_MOST_TOKENS 65536
 
 enum micro_batch_reason {
-    MICRO_BATCH_WHOLE,  // all sequences of the rank's step
-    MICRO_BATCH_TOKENS, // the next larger has more than MICRO_BATCH_MOST_TOKENS
-    MICRO_BATCH_MEMORY, // the next larger does not fit
+    MICRO_BATCH_WHOLE,  // all sequences of a rank's step
+    MICRO_BATCH_TOKENS, // the next larger size has more than MICRO_BATCH_MOST_TOKENS
+    MICRO_BATCH_MEMORY, // the next larger size does not fit
     MICRO_BATCH_NONE,   // not even one sequence fits; size is 1
 };
 
 struct micro_batch_choice {
     int64_t size;
     enum micro_batch_reason reason;
-    // MICRO_BATCH_MEMORY: the next larger size, and what it needs of the memory that is short.
+    // MICRO_BATCH_MEMORY: the next larger size, and how much of the short memory it needs.
     // MICRO_BATCH_NONE: the same for size 1.
     int64_t refused;
     uint64_t needs, limit; // bytes
     enum region_place place;
 };
 
-// Of free memory of a GPU, what the plan may take: all but a sixteenth, at most 2 GiB. The rest is for what
-// no plan counts: code that is loaded at first use, libraries' own memory, rounding to pages.
+// The part of a GPU's free memory that the plan may use: all but a sixteenth, at most 2 GiB. The rest is for
+// memory that no plan counts: code loaded at first use, libraries' own memory, rounding to pages.
 uint64_t micro_batch_limit(uint64_t free_bytes);
 
-// Chooses the largest size that divides the rank's sequences of a step, is within MICRO_BATCH_MOST_TOKENS,
-// and with which the run's plan fits. Plans, and allocates nothing.
-//   options   of the run
-//   limits    bytes that this rank may take of each place's memory
+// Chooses the largest size that divides the sequences per rank and step, has at most MICRO_BATCH_MOST_TOKENS
+// tokens, and fits by the run's plan. Only plans; allocates nothing.
+//   options   options of the run
+//   limits    bytes of each place's memory that this rank may use
 enum status micro_batch_choose(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
                                struct micro_batch_choice *out) MUST_CHECK;
 
-// The same for a run whose ranks all have these limits: the smallest of their answers. options: `rank` is
+// The same for a run whose ranks all have these limits: the smallest choice of any rank. `rank` of options is
 // ignored.
 enum status micro_batch_choose_for_all(const struct engine_options *options,
                                        const uint64_t limits[N_REGION_PLACES],
@@ -47,8 +47,8 @@ enum status micro_batch_choose_for_all(const struct engine_options *options,
 enum status micro_batch_fits(const struct engine_options *options, const uint64_t limits[N_REGION_PLACES],
                              int64_t size, bool *fits) MUST_CHECK;
 
-// Why a size was chosen, in words, such as "the largest that fits into 20.9 GiB of GPU memory: 16 would need
-// 30.4 GiB". buffer: 160 bytes.
+// Describes why a size was chosen, such as "the largest that fits into 20.9 GiB of GPU memory: 16 would
+// need 30.4 GiB". buffer: 160 bytes.
 const char *micro_batch_describe(const struct micro_batch_choice *choice, char *buffer, size_t size);
 
 #endif

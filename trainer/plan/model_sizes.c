@@ -1,4 +1,5 @@
-// An option that the config gives is never changed: a value that disagrees with it is an error.
+// A value that the config gives is never changed: if the weights or the tokenizer disagree with it, that is
+// an error.
 #include "trainer/plan/model_sizes.h"
 
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include "base/text.h"
 #include "options/option.h"
 
-// The options that the config gives and the weights contradict.
+// The options that the config gives and that the weights contradict.
 struct contradictions {
     const struct config *config;
     bool other_context; // n_positions, RoPE and windows may differ: no tensor depends on them
@@ -25,8 +26,8 @@ static void add_value(const struct option *option, double value, struct text *ou
         text_add(out, "%.10g", value);
 }
 
-// The option becomes the weights'; one that is given should be it. Where 0 stands for a default, a given 0
-// agrees with whatever that is.
+// Sets the option to the weights' value. A given value must equal it; a given 0 that means the default always
+// agrees.
 static void take(struct config *config, const struct gpt_field *field, const struct gpt_config *found,
                  struct contradictions *all) {
     const struct option *option = option_find(field->option);
@@ -39,7 +40,7 @@ static void take(struct config *config, const struct gpt_field *field, const str
         add_value(option, given, &all->list);
         text_add(&all->list, ")");
     }
-    // In other families it stays 0.
+    // Other families leave it at 0.
     if (!GPT_FIELD_IS(field, partial_rotary_factor) || found->family == FAMILY_MODERN)
         config_field_set(config, field, of_weights);
 }
@@ -71,7 +72,7 @@ static bool gives_rope_scaling(const struct config *config) {
     return any;
 }
 
-// The original context of scaled positions, if it is not given: that of the weights.
+// Sets the original context of scaled positions, if it is not given, to that of the weights.
 static void default_original(struct config *config, const struct gpt_config *found) {
     const enum config_rope_type type = config->model.rope_scaling.rope_type;
     int64_t *original = &config->model.rope_scaling.original_max_position_embeddings;
@@ -79,8 +80,8 @@ static void default_original(struct config *config, const struct gpt_config *fou
         *original = found->rope.original_positions ? found->rope.original_positions : found->n_positions;
 }
 
-// What decides how positions are told apart, n_positions apart. All of model.rope_scaling is the config's or
-// the weights'.
+// Sets the options that determine how positions are encoded, without n_positions. model.rope_scaling is taken
+// as a whole from the config or from the weights.
 static void take_context(struct config *config, const struct gpt_config *found, struct contradictions *all) {
     const bool keeps_theta = all->other_context && config_given(config, "model.rope_theta"),
                keeps_scaling = all->other_context && gives_rope_scaling(config);

@@ -1,4 +1,4 @@
-// The sizes of a run's model. Those that the config leaves out come from the initial weights or the
+// The sizes of a run's model. Sizes that the config leaves out come from the initial weights or the
 // tokenizer.
 #ifndef ZERO_TRAINER_PLAN_MODEL_SIZES_H
 #define ZERO_TRAINER_PLAN_MODEL_SIZES_H
@@ -10,27 +10,27 @@
 #include "zero/checkpoint/config_model.h"
 
 // Sets the sizes of the config to those `found` in the weights at `path`: model.init_from or, with `resumes`,
-// the run to resume. STATUS_INVALID lists those for which the config has another value; but the initial
-// weights of a model without a table of positions may be trained further with another n_positions, RoPE and
+// the run to resume. STATUS_INVALID: the config gives other values; the message lists them. Exception:
+// initial weights without a table of positions may be trained further with another n_positions, RoPE and
 // windows.
 enum status model_sizes_from_weights(struct config *config, const struct gpt_config *found, const char *path,
                                      bool resumes) MUST_CHECK;
-// Logs in which of these the run differs from the initial weights, if it does.
+// Logs in which of these three the run differs from the initial weights, if it does.
 void model_sizes_log_context(const struct config *config, const struct gpt_config *found);
-// True if model.vocab_size is left out, so that it becomes the number of ids of data.tokenizer.
+// True if model.vocab_size is left out, so that the number of ids of data.tokenizer determines it.
 bool model_sizes_want_tokenizer(const struct config *config);
-// Sets model.vocab_size to the n_ids of the tokenizer at `path` if it is left out. STATUS_INVALID when it is
-// smaller than n_ids.
+// Sets model.vocab_size, if it is left out, to n_ids of the tokenizer at `path`. STATUS_INVALID: it is given
+// and smaller than n_ids.
 enum status model_sizes_from_tokenizer(struct config *config, const char *path, int n_ids) MUST_CHECK;
 
-// Appends "model: 124.4M parameters (n_layer 12, n_head 12, ...)"; of other families than GPT-2 also the
-// family, key-value heads, the width of a head and of the MLP, and windows.
+// Appends "model: 124.4M parameters (n_layer 12, n_head 12, ...)"; for families other than GPT-2 also the
+// family, key-value heads, the widths of a head and of the MLP, and windows.
 void model_sizes_print(const struct params *params, struct text *out);
 
-// Opens the weights that a new run starts from, model.init_from, as weights_open does; what is wrong with the
-// path is reported with the option and the config.
+// Opens the weights from which a new run starts, model.init_from, with weights_open. Error messages name the
+// option and the config.
 enum status initial_weights_open(struct weights *weights, const struct config *config) MUST_CHECK;
-// Reads only the sizes of their model.
+// Reads only the sizes of these weights' model.
 enum status initial_weights_sizes(const struct config *config, struct gpt_config *sizes) MUST_CHECK;
 
 #endif

@@ -1,5 +1,5 @@
-// What a run will take and send, per rank, computed before it allocates anything. The run's own layout code
-// (zero/engine.h) is used, so a plan is exact, for any rank of any number of ranks.
+// The memory and communication of a run, per rank, computed before it allocates anything. Plans use the run's
+// own layout code (zero/engine.h), so they are exact, for any rank of any number of ranks.
 //
 // Source: model states of 16 P bytes as in ZeRO (arXiv 1910.02054, section 5), with the types of this program
 // and the exact shards of a partition. Communication: engine_volume (zero/engine.h).
@@ -8,24 +8,24 @@
 
 #include "zero/engine.h"
 
-// Host memory that the program of a rank takes besides its model memory: code, libraries, stacks, buffers of
-// MPI. An estimate, from runs on CPUs that took 12 to 38 MiB (each run logs its own). CUDA takes more.
+// Host memory that a rank's program takes besides its model memory: code, libraries, stacks, buffers of MPI.
+// An estimate: runs on CPUs took 12 to 38 MiB (each run logs its own figure). CUDA takes more.
 #define PLAN_PROGRAM_BYTES ((size_t)32 << 20)
 
-// Plans the memory of a run: adds the regions of the engine to the table and, with run.profile, those of the
-// profiler.
-//   engine           free with engine_free, also after a failure
-//   profile_region   [out] the profiler's region; written with run.profile only
+// Plans the memory of a run: adds the engine's regions to the table and, with run.profile, the profiler's.
+//   engine           free it with engine_free, also after a failure
+//   profile_region   [out] the profiler's region; only written with run.profile
 enum status plan_run(struct engine *engine, const struct engine_options *options, struct region_table *table,
                      int *profile_region) MUST_CHECK;
 
 struct plan {
-    size_t bytes[N_REGION_KINDS], total; // in the device's memory
-    size_t host;                         // in host memory besides; 0 when the device is the CPU
-    size_t taken[N_REGION_PLACES];       // of each place's memory, with padding
+    size_t bytes[N_REGION_KINDS], total; // in device memory
+    size_t host;                         // in host memory; 0 if the device is the CPU
+    size_t taken[N_REGION_PLACES];       // of each place's memory, including padding
     struct comm_volume volume;
-    struct gpt_work work[2]; // of a micro-batch: [0] a step's first, [1] a further one
-    // FLOPs per step that orthogonalize matrices (zero/optimizer/muon.h): of all ranks, and the most of one.
+    struct gpt_work work[2]; // per micro-batch: [0] the first of a step, [1] each further one
+    // FLOPs per step that orthogonalize matrices (zero/optimizer/muon.h): sum over ranks, and the most of any
+    // rank.
     double newton_schulz_flops, newton_schulz_most;
 };
 enum status plan_make(const struct engine_options *options, struct plan *out) MUST_CHECK;
@@ -33,27 +33,27 @@ enum status plan_make(const struct engine_options *options, struct plan *out) MU
 enum status plan_add_states(const struct engine_options *options, struct plan *plan) MUST_CHECK;
 enum status plan_add_model(const struct engine_options *options, struct plan *plan) MUST_CHECK;
 
-// FLOPs of a micro-batch in linear layers and attention, with what the setting recomputes in backward, as a
-// dry run counts them (model/work.h).
+// FLOPs of a micro-batch in linear layers and attention, including recomputation in backward, as counted by a
+// dry run (model/work.h).
 double step_work_count(const struct gpt_work *model);
-// FLOPs of an update in matrix products: Muon's of all its matrices, which the ranks share.
+// FLOPs of an update in matrix products: those of Muon for all its matrices, which the ranks share.
 enum status update_flops_estimate(const struct engine_options *options, double *out) MUST_CHECK;
 
-// The few ranks that have to be planned to find the largest and the smallest plan of any rank, in every
-// stage. Rank 0, which may write samples, comes first. Free *ranks with free().
+// The few ranks that must be planned to find the largest and the smallest plan of any rank, in every stage.
+// Rank 0 comes first, because it may write samples. Free *ranks with free().
 enum status plan_ranks(const struct engine_options *options, int **ranks, int *n_ranks) MUST_CHECK;
 
 // One stage: the plan of the rank that needs most memory, and the least that any rank needs.
 struct plan_stage {
     struct plan most;
-    int rank;     // which `most` is of
-    size_t least; // the smallest total of any rank; equal to most.total when all ranks need the same
+    int rank;     // the rank of `most`
+    size_t least; // the smallest total of any rank
 };
-// Plans every stage; the options' stage and rank are ignored. Takes as long as the plans of a few ranks.
+// Plans every stage; ignores the options' stage and rank. Takes as long as planning a few ranks.
 enum status plan_stages(const struct engine_options *options, struct plan_stage stages[N_STAGES]) MUST_CHECK;
 
-// Logs the model memory by kind of region; with several ranks, what rank 0 sends each step; and on a GPU, the
-// launches of a micro-batch.
+// Logs the model memory by kind of region. Also logs what rank 0 sends each step if there are several ranks,
+// and the launches per micro-batch on a GPU.
 void plan_print(const struct region_table *table, const struct comm_volume *volume, int world,
                 const struct gpt *gpt);
 

@@ -1,5 +1,5 @@
-// A table is filled cell by cell, then printed with each column as wide as its widest cell. Columns that do
-// not fit into 100 follow below, after the first column again. Prose is folded likewise.
+// A table is filled cell by cell and printed with each column as wide as its widest cell. Columns that do not
+// fit into 100 characters follow below, after a copy of the first column. Prose is wrapped to the same width.
 #include "trainer/plan/plan_report.h"
 
 #include <inttypes.h>
@@ -26,9 +26,9 @@ void plan_report_free(struct plan_report *report) {
 enum { MOST_ROWS = 8, MOST_COLUMNS = 20, GAP = 2 };
 
 struct table {
-    int n_rows, n_columns;    // in use; columns: those of the longest row
+    int n_rows, n_columns;    // used rows, and columns of the longest row
     int filled;               // cells in the last row
-    bool glued[MOST_COLUMNS]; // this column stays beside the one before it
+    bool glued[MOST_COLUMNS]; // keep this column beside the one before it
     char cells[MOST_ROWS][MOST_COLUMNS][24];
 };
 
@@ -58,7 +58,8 @@ static size_t column_width(const struct table *table, int column) {
     return width;
 }
 
-// The end of the columns from `begin` that fit beside the first one. At least one group of glued columns.
+// Returns the end of the columns from `begin` on that fit beside the first one: at least one set of glued
+// columns.
 static int last_beside_first(const struct table *table, int begin) {
     size_t width = column_width(table, 0);
     int end = begin;
@@ -98,8 +99,8 @@ void plan_add_prose(struct text *out, struct text *line) {
 
 // ---- the plans
 
-// The collectives of a plan, in the order of the columns. Only Muon exchanges; its column is left out when
-// nothing is sent by it. So is the average's memory without train.ema.
+// The collectives of a plan, in column order. The column of exchanges, which only Muon makes, is left out if
+// it is empty; so is the memory of the average without train.ema.
 static const enum comm_operation collectives[] = {COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_EXCHANGE};
 enum { N_COLLECTIVES = sizeof collectives / sizeof *collectives };
 
@@ -228,7 +229,7 @@ void plan_add_choice(struct text *out, const struct plan_case *one) {
     plan_add_prose(out, &line);
 }
 
-// What a GPU does for one micro-batch. Without a GPU there are no launches.
+// Adds the work of a GPU for one micro-batch. Without a GPU there are no launches.
 static void add_work(struct text *out, const struct plan_case *one) {
     const struct gpt_work *work = one->stages[0].most.work;
     struct gpt_work_row first = gpt_work_sum(&work[0]), further = gpt_work_sum(&work[1]);
@@ -244,7 +245,7 @@ static void add_work(struct text *out, const struct plan_case *one) {
     plan_add_prose(out, &line);
 }
 
-// What Muon adds to each step, however many micro-batches that has.
+// Adds Muon's work per step, which does not depend on the number of micro-batches.
 static void add_newton_schulz(struct text *out, const struct plan_case *one) {
     const struct plan *plan = &one->stages[0].most;
     struct text line = {0};
@@ -333,8 +334,8 @@ enum {
     N_PAPER_RANKS = sizeof paper_ranks / sizeof *paper_ranks
 };
 
-// In GB with the paper's digits: three significant ones, rounded half up; from 100 on whole numbers,
-// truncated.
+// Adds a figure in GB as the paper prints it: three significant digits, rounded half up; from 100 on whole
+// numbers, truncated.
 static void add_paper_figure(struct table *table, double bytes) {
     double gb = bytes / 1e9, unit = gb >= 100 ? 1 : gb >= 10 ? 10 : 100;
     ADD_CELL(table, "%.15g", floor(gb * unit + (gb >= 100 ? 0 : 0.5)) / unit);

@@ -12,7 +12,8 @@
 
 // ---- names
 
-// Which linear layer, by the shape of its weight; lm_head by its phase. Inside a scope, the scope.
+// Names a linear layer by the shape of its weight, and lm_head by its phase. Inside a scope, returns the
+// scope.
 static const char *layer_name(const struct profile_about *about, const struct profile_label *label,
                               char *buffer, size_t size) {
     const struct gpt_config *config = about->config;
@@ -70,7 +71,7 @@ static int compare_doubles(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-// Sorts `values`. Of an even number, returns the lower of the middle two.
+// Sorts `values`. Returns the median; of an even number of values, the lower middle one.
 static double median_of(double *values, int n) {
     qsort(values, (size_t)n, sizeof *values, compare_doubles);
     return n > 0 ? values[(n - 1) / 2] : 0;
@@ -92,14 +93,14 @@ static int compare_lines(const void *a, const void *b) {
     return x->sum.seconds > y->sum.seconds ? -1 : x->sum.seconds < y->sum.seconds;
 }
 
-// False for operations of the host in a run on a GPU: the limits are the GPU's.
+// False for host operations of a run on a GPU, because the limits are the GPU's.
 static bool is_limited(const struct profile_about *about, const struct profile_row *row) {
     const struct profile_track *tracks = about->profile->tracks;
     return row->label.kind == PROFILE_OPERATION &&
            tracks[row->track].is_stream == tracks[about->profile->account].is_stream;
 }
 
-// Index of the line that a row belongs to; adds the line if it is new.
+// Returns the index of a row's line, and adds the line if it is new.
 static int line_of(const struct profile_about *about, const struct profile_row *row,
                    struct profile_summary *summary) {
     struct profile_line line = {.track = row->track,
@@ -113,7 +114,7 @@ static int line_of(const struct profile_about *about, const struct profile_row *
     return summary->n_lines++;
 }
 
-// steps: (lines, PROFILER_STEPS) seconds, zeroed.
+// Adds the rows of all steps to the summary. steps: (lines, PROFILER_STEPS) seconds, zeroed.
 static void add_rows(const struct profile_about *about, struct profile_summary *summary, double *steps) {
     const struct profile *profile = about->profile;
     for (int row = 0; row < profile->n_rows; row++) {
@@ -176,7 +177,8 @@ static void print_rest(const struct profile_summary *summary, const char *name, 
              100 * seconds / summary->seconds);
 }
 
-// Time outside all lines, and the whole step. Its limit: all operations at their own limits, in sequence.
+// Prints the time outside all lines, and the whole step. The step's limit is that of all operations in
+// sequence.
 static void print_whole(const struct profile_about *about, const struct profile_summary *summary,
                         struct text *out) {
     double flops = 0, bytes = 0, least = 0;
@@ -270,8 +272,8 @@ static void add_row(const struct profile_about *about, int row, int step, struct
     text_add(out, "}");
 }
 
-// Adds the rows of the main track (`counts`), or of all others, that had calls in this step. Returns their
-// seconds.
+// Adds the rows that had calls in this step: those of the main track (`counts`), or of all others. Returns
+// their seconds.
 static double add_rows_of(const struct profile_about *about, int step, bool counts, struct text *out) {
     const struct profile *profile = about->profile;
     const char *separator = "";
@@ -390,7 +392,7 @@ void profile_add_trace(const struct profile_about *about, struct text *out) {
 
 #define LARGEST_RANK_FILE ((size_t)1 << 30)
 
-// FOLDER/NAME-rank-N.part
+// Returns FOLDER/NAME-rank-N.part.
 static char *rank_path(const char *folder, const char *name, int rank) {
     return file_path("%s/%s-rank-%d.part", folder, name, rank);
 }
@@ -420,7 +422,7 @@ static enum status copy_rank(struct file_writer *writer, const char *folder, con
     return status;
 }
 
-// FOLDER/NAME.json: the files of all ranks as one list.
+// Writes FOLDER/NAME.json: the files of all ranks as one list.
 static enum status join_ranks(const char *folder, const char *name, const char *begin, int world) {
     struct file_writer writer;
     char *path = file_path("%s/%s.json", folder, name);

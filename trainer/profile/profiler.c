@@ -1,4 +1,4 @@
-// Wraps the model's hooks to learn which unit is in use. The timing itself is in kernels/profile.c.
+// Wraps the model's hooks to find out which unit is in use. kernels/profile.c does the timing.
 #include "trainer/profile/profiler.h"
 
 #include <assert.h>
@@ -23,7 +23,7 @@ enum status profiler_plan(int world, struct region_table *table, int *region) {
 
 // ---- the hooks
 
-// lm_head shares the embeddings' unit (tied weights), which is then acquired inside the last unit.
+// With tied weights, lm_head shares the unit of the embeddings, which is then acquired inside the last unit.
 static int phase_of(const struct profiler *profiler, int unit, enum gpt_pass pass) {
     if (!profiler->profile->in_step)
         return -1;
@@ -139,7 +139,7 @@ enum status profiler_step_end(struct profiler *profiler) {
     if (!profiler->profile)
         return STATUS_OK;
     profile_set_place(profiler->profile, NOWHERE);
-    TRY(comm_wait(profiler->comm, NULL, COMM_WORK_ALL)); // or the next step would begin by waiting for it
+    TRY(comm_wait(profiler->comm, NULL, COMM_WORK_ALL)); // otherwise the next step would begin by waiting
     return profile_step_end(profiler->profile);
 }
 

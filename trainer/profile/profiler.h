@@ -1,6 +1,6 @@
 // run.profile: a profiler for the first steps of a run. It times the operations of the run's devices and the
-// communication between ranks (kernels/profile.h), and takes unit and phase from the model's hooks. The
-// result becomes a table, profile.json and trace.json (trainer/profile/profile_report.h).
+// communication between ranks (kernels/profile.h); the model's hooks give unit and phase. The results are a
+// table, profile.json and trace.json (trainer/profile/profile_report.h).
 #ifndef ZERO_TRAINER_PROFILE_PROFILER_H
 #define ZERO_TRAINER_PROFILE_PROFILER_H
 
@@ -9,7 +9,7 @@
 #include "model/gpt.h"
 #include "zero/comm/comm.h"
 
-// The phase of a step that a span of time belongs to. Spans outside the model's passes and the update have
+// The phase of a step that a time span belongs to. Time spans outside the model's passes and the update have
 // none.
 #define PROFILER_PHASES(X)                                                                                   \
     X(PROFILER_FORWARD, "forward")          /* embeddings and blocks */                                      \
@@ -22,15 +22,15 @@ enum profiler_phase { PROFILER_PHASES(PROFILER_ENUM) N_PROFILER_PHASES };
 const char *profiler_phase_name(int phase); // "" for none (-1)
 
 #define PROFILER_STEPS       50    // steps to profile, from the first after start or resume
-#define PROFILER_EVENTS      65536 // capacity of the timeline, all ranks together
-#define PROFILER_LEAST       4096  // capacity per rank, at least
+#define PROFILER_EVENTS      65536 // capacity of the timeline, for all ranks together
+#define PROFILER_LEAST       4096  // minimum capacity per rank
 #define PROFILER_MOST_NESTED 4
 
 struct profiler {
     struct profile *profile; // NULL: off, and then all functions below do nothing
     struct comm *comm;
     struct unit_hooks model, *hooks;                   // the wrapped hooks, and where to restore them
-    int last_unit;                                     // of the model: the final norm
+    int last_unit;                                     // number of the model's last unit, the final norm
     struct profile_place places[PROFILER_MOST_NESTED]; // stack of acquired units
     int depth;
     int64_t first_step; // number of the first profiled step
@@ -40,7 +40,7 @@ struct profiler {
 enum status profiler_plan(int world, struct region_table *table, int *region) MUST_CHECK;
 
 struct profiler_request {
-    void *memory; // of the region from profiler_plan
+    void *memory; // memory of the region from profiler_plan
     struct comm *comm;
     struct device *device, *comm_device, *host_device; // host_device may be NULL
     struct unit_hooks *hooks;                          // wrapped until profiler_stop
@@ -54,7 +54,7 @@ enum status profiler_stop(struct profiler *profiler) MUST_CHECK;
 void profiler_free(struct profiler *profiler); // before the devices and the communicator are closed
 
 // Called around each step. profiler_set_phase sets the phase of work outside any unit (-1: none). All three
-// do nothing when the profiler is off.
+// are no-ops if the profiler is off.
 enum status profiler_step_begin(struct profiler *profiler, struct stream *stream) MUST_CHECK;
 enum status profiler_step_end(struct profiler *profiler) MUST_CHECK;
 void profiler_set_phase(struct profiler *profiler, int phase);

@@ -1,5 +1,5 @@
-// A buffer slides over the file. The scanner knows JSON's tokens, not its grammar in full: a line of metrics
-// is a flat object, whose nested values are skipped. cJSON would take twice the time of a whole report.
+// A buffer slides over the file. The scanner knows JSON's tokens but not its whole grammar: a line of metrics
+// is a flat object, and nested values are skipped. With cJSON, a report would take twice as long.
 #include "trainer/runs/metrics_reader.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 // ---- a line
 
-// p is at the opening quote. Returns what follows the closing one, or NULL.
+// Skips a string; p is at the opening quote. Returns the position after the closing quote, or NULL.
 static const char *skip_string(const char *p) {
     for (p++; *p && *p != '"'; p++)
         if (*p == '\\' && p[1])
@@ -27,7 +27,7 @@ static const char *skip_string(const char *p) {
     return *p ? p + 1 : NULL;
 }
 
-// Returns what follows a value: a comma, a brace or a blank; NULL if the line ends in it.
+// Skips a value. Returns the comma, brace or blank after it; NULL if the line ends inside the value.
 static const char *skip_value(const char *p) {
     for (int depth = 0; *p; p++) {
         if (*p == '"') {
@@ -46,7 +46,7 @@ static const char *skip_value(const char *p) {
     return NULL;
 }
 
-// NaN for what is not a number of JSON.
+// Parses a JSON number; NaN for anything else.
 static double number_of(const char *value, const char *end) {
     char *after;
     const double number = *value == '-' || (*value >= '0' && *value <= '9') ? strtod(value, &after) : NAN;
@@ -119,7 +119,7 @@ static void forget_file(struct metrics_reader *reader) {
     *reader = (struct metrics_reader){.path = reader->path, .buffer = reader->buffer, .descriptor = -1};
 }
 
-// The run may not have begun: then there is no file, and the descriptor stays -1.
+// Opens the file if it exists. If the run has not begun, there is no file, and the descriptor stays -1.
 static enum status open_file(struct metrics_reader *reader) {
     struct stat info;
     if (reader->descriptor >= 0 || stat(reader->path, &info) != 0)
@@ -135,12 +135,12 @@ void metrics_reader_seek_tail(struct metrics_reader *reader, uint64_t bytes) {
     struct stat info;
     if (stat(reader->path, &info) == 0 && (uint64_t)info.st_size > bytes) {
         reader->offset = (uint64_t)info.st_size - bytes;
-        reader->skips = true; // the rest of the line there
-        reader->damaged = -1; // which is not damaged
+        reader->skips = true; // the offset may be inside a line: skip the rest of it
+        reader->damaged = -1; // that skipped line must not count as damaged
     }
 }
 
-// The file that was read so far is not the one of that name any more, or was cut.
+// Whether the file was truncated, or replaced by another one of its name.
 static bool was_replaced(const struct metrics_reader *reader) {
     struct stat info;
     if (stat(reader->path, &info) != 0)
@@ -148,12 +148,12 @@ static bool was_replaced(const struct metrics_reader *reader) {
     return (uint64_t)info.st_ino != reader->inode || (uint64_t)info.st_size < reader->offset;
 }
 
-// Moves what is not scanned to the front, and reads more behind it.
+// Moves the bytes that are not yet scanned to the front, and reads more after them.
 static enum status fill(struct metrics_reader *reader, size_t *got) {
     memmove(reader->buffer, reader->buffer + reader->begin, reader->end - reader->begin);
     reader->end -= reader->begin;
     reader->begin = 0;
-    if (reader->end == BUFFER_BYTES) { // no newline in all of it
+    if (reader->end == BUFFER_BYTES) { // the buffer is full and has no newline
         reader->skips = true;
         reader->end = 0;
     }

@@ -1,6 +1,6 @@
-// Reads a run's metrics.jsonl (trainer/output/metrics.h writes it), also while the run writes: a line is read
-// once it is complete, and reading goes on where it ended. The numbers of a line are scanned without building
-// a tree, as a run of 100,000 steps has about 100 MB of them. Reading trusts nothing: what is not such a line
+// Reads a run's metrics.jsonl (written by trainer/output/metrics.h), also while the run writes it. A line is
+// read once it is complete; the next call continues after it. The numbers of a line are scanned without
+// building a tree, because a run of 100,000 steps has about 100 MB of lines. Anything that is not such a line
 // is counted and skipped.
 #ifndef ZERO_TRAINER_RUNS_METRICS_READER_H
 #define ZERO_TRAINER_RUNS_METRICS_READER_H
@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-// The numbers that are read, with their keys. NaN where the key is absent or null.
+// The numbers to read, with their keys. NaN if the key is absent or null.
 #define METRICS(X)                                                                                           \
     X(METRIC_TOTAL_STEPS, "total_steps")                                                                     \
     X(METRIC_WALL_TIME, "wall_time")                                                                         \
@@ -42,33 +42,34 @@ enum metric { METRICS(METRIC_ENUM) N_METRICS };
 
 struct metrics_line {
     int64_t step;             // steps done
-    bool is_step, is_eval;    // it has "loss", or "val_loss"
+    bool is_step, is_eval;    // the line has "loss" or "val_loss", respectively
     double values[N_METRICS]; // by enum metric
-    const char *text;         // all of it, for what is no number; valid until the next call
+    const char *text;         // the whole line, for values that are not numbers; valid until the next call
 };
 
 struct metrics_reader {
     char *path;
-    int descriptor; // -1: there is no file yet
+    int descriptor; // -1: no file yet
     uint64_t inode;
-    uint64_t offset; // in the file, of the bytes to read next
+    uint64_t offset; // offset in the file of the next bytes to read
     char *buffer;
-    size_t begin, end; // of the bytes in the buffer that are not yet scanned
-    bool skips;        // within a line that is too long
-    int64_t damaged;   // complete lines that were skipped
+    size_t begin, end; // the buffered bytes that are not yet scanned
+    bool skips;        // inside a line that is too long
+    int64_t damaged;   // number of complete lines that were skipped
 };
 
 enum metrics_event {
-    METRICS_LINE,     // a line
-    METRICS_END,      // no complete line yet, or no file
-    METRICS_RESTARTED // a resumed run rewrote the file: reading starts over, and what was read is void
+    METRICS_LINE,     // a line was read
+    METRICS_END,      // there is no complete line yet, or no file
+    METRICS_RESTARTED // a resumed run rewrote the file: discard what was read; reading starts over
 };
 
-// The file need not exist yet.
+// Opens a reader. The file need not exist yet.
 void metrics_reader_open(struct metrics_reader *reader, const char *folder);
-// Goes on at the first whole line of the last `bytes` of the file. Before the first call of next.
+// Continues at the first whole line in the last `bytes` of the file. Call it before the first
+// metrics_reader_next.
 void metrics_reader_seek_tail(struct metrics_reader *reader, uint64_t bytes);
-// STATUS_FAILED: the file cannot be read.
+// Reads the next line. STATUS_FAILED: the file cannot be read.
 enum status metrics_reader_next(struct metrics_reader *reader, struct metrics_line *line,
                                 enum metrics_event *event) MUST_CHECK;
 void metrics_reader_close(struct metrics_reader *reader);

@@ -37,7 +37,7 @@ bool run_folder_is_run(const char *path) {
 
 // ---- config, sessions, state
 
-// NULL where there is none, or it is not JSON.
+// Reads a JSON file; NULL if it is absent or not JSON.
 static cJSON *read_json(const char *folder, const char *name) {
     cJSON *json = NULL;
     char *path = file_path("%s/%s", folder, name);
@@ -53,7 +53,7 @@ static double number_in(const cJSON *object, const char *section, const char *na
     return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : 0;
 }
 
-// The steps of a run by time are those that its last step knew of.
+// Finds the total number of steps. For a run with train.max_minutes, it is the number known at its last step.
 static int64_t find_total(const struct run_record *record) {
     const bool by_time = number_in(record->config, "train", "max_minutes") > 0;
     const struct session *last = record->n_sessions > 0 ? &record->sessions[record->n_sessions - 1] : NULL;
@@ -81,7 +81,7 @@ static enum run_state find_state(const struct run_record *record) {
     return record->total > 0 && record->last.step >= record->total ? RUN_FINISHED : RUN_STOPPED;
 }
 
-// Both are small files, and a resumed run rewrites them.
+// Reads config and sessions. Both are small, and a resumed run rewrites them.
 static void read_small_files(struct run_record *record) {
     cJSON_Delete(record->config);
     free(record->sessions);
@@ -114,8 +114,8 @@ static void forget_metrics(struct run_record *record) {
     record->current.step = 0;
 }
 
-// Moves to the session that was under way at this time. What a session took before its first step counts, the
-// time between two sessions does not.
+// Moves to the session that was running at this time. The time before a session's first step counts, the time
+// between two sessions does not.
 static void find_session(struct run_record *record, double wall_time) {
     while (record->current.index + 1 < record->n_sessions &&
            record->sessions[record->current.index + 1].began <= wall_time) {
@@ -132,7 +132,7 @@ static double hours_at(struct run_record *record, const struct metrics_line *lin
     if (!isfinite(wall_time))
         return record->hours + (isfinite(step_h) ? step_h : 0);
     find_session(record, wall_time);
-    if (record->current.began == 0) { // no session is recorded: it began with the first line
+    if (record->current.began == 0) { // no session is recorded: use the time of the first line
         record->current.began = wall_time - (isfinite(step_h) ? 3600 * step_h : 0);
         record->current.step = line->step - 1;
     }
@@ -143,7 +143,7 @@ static double or_zero(double value) {
     return isfinite(value) ? value : 0;
 }
 
-// A line of a series whose only value is the first.
+// The values of a series line of which only the first is used.
 static void series_values_one(double value, double values[SERIES_VALUES]) {
     values[0] = value;
     for (int i = 1; i < SERIES_VALUES; i++)
@@ -193,7 +193,7 @@ static void add_eval(struct run_record *record, const struct metrics_line *line,
     values[EVAL_BITS] = line->values[METRIC_VAL_BITS];
     record->val.last_loss = values[EVAL_LOSS];
     record->val.last_bits = values[EVAL_BITS];
-    // The final one is on other sequences than those before it, so it is no point of their curve.
+    // The final evaluation uses other sequences than the earlier ones, so it is not a point of their curve.
     if (is_final && record->val.n > 0)
         return;
     record->val.n++;
@@ -207,7 +207,7 @@ static void add_eval(struct run_record *record, const struct metrics_line *line,
 
 // ---- scores
 
-// name: freed here, or kept
+// Adds a score. Takes ownership of `name`.
 static void add_score(struct run_record *record, int64_t step, char *name, double value) {
     double values[SERIES_VALUES];
     int i = 0;
@@ -250,14 +250,14 @@ static void add_sources(struct run_record *record, int64_t step, const cJSON *so
     }
 }
 
-// A line that is not of a step.
+// Adds a line that is not a step.
 static void add_other(struct run_record *record, const struct metrics_line *line) {
     cJSON *json = cJSON_Parse(line->text);
     const bool is_final = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "final"));
     if (line->is_eval)
         add_eval(record, line, is_final);
     add_tasks(record, line->step, cJSON_GetObjectItemCaseSensitive(json, "tasks"));
-    if (!is_final) // the final ones are on other sequences, as in add_eval
+    if (!is_final) // final evaluations use other sequences, as in add_eval
         add_sources(record, line->step, cJSON_GetObjectItemCaseSensitive(json, "val_sources"));
     cJSON_Delete(json);
 }
@@ -291,12 +291,12 @@ void run_record_open(struct run_record *record, const char *path, int capacity) 
 enum status run_record_update(struct run_record *record, bool *changed) {
     bool is_new = false;
     const enum run_state before = record->state;
-    // The state is looked at before the metrics: those of a run that has ended are then all read.
+    // The state is read before the metrics, so that all metrics of an ended run are read.
     read_small_files(record);
     const enum run_state state = find_state(record);
     TRY(read_metrics(record, &is_new));
     record->total = find_total(record);
-    // A run without sessions is finished by its number of steps, which was not known above.
+    // A run without recorded sessions is finished if it has all its steps, which are known only now.
     record->state = record->n_sessions == 0 ? find_state(record) : state;
     if (changed)
         *changed = is_new || record->state != before;

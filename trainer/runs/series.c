@@ -30,7 +30,7 @@ static void merge_ranges(struct series_range *into, const struct series_range *f
     into->count += from->count;
 }
 
-// `from` follows `into`.
+// Merges a bucket into the one before it.
 static void merge(struct series_bucket *into, const struct series_bucket *from) {
     into->last = from->last;
     into->lines += from->lines;

@@ -1,5 +1,5 @@
-// Lines are JSON objects with "event": "begin", "constants" or "end", appended with one write each, so that a
-// reader sees whole lines. Reading trusts nothing.
+// Lines are JSON objects with "event": "begin", "constants" or "end". Each is appended with a single write,
+// so that readers see whole lines. Lines of any other form are skipped.
 #include "trainer/runs/sessions.h"
 
 #include <fcntl.h>
@@ -102,7 +102,7 @@ static double number_of(const cJSON *entry, const char *name) {
     return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : 0;
 }
 
-// Within [0, 2^53].
+// Reads a count within [0, 2^53].
 static int64_t count_of(const cJSON *entry, const char *name) {
     return (int64_t)fmin(fmax(number_of(entry, name), 0), 9007199254740992.0);
 }
@@ -142,7 +142,7 @@ static bool is_named(const cJSON *event, const char *name) {
     return cJSON_IsString(event) && strcmp(event->valuestring, name) == 0;
 }
 
-// sessions has room for SESSIONS_MOST.
+// Reads one line into `sessions`, which has room for SESSIONS_MOST.
 static void read_line(const char *line, size_t length, struct session *sessions, int *n) {
     cJSON *entry = cJSON_ParseWithLength(line, length);
     const cJSON *event = cJSON_GetObjectItemCaseSensitive(entry, "event");
@@ -165,7 +165,7 @@ struct session *sessions_read(const char *folder, int *n) {
     *n = 0;
     struct session *sessions = allocate(SESSIONS_MOST, sizeof *sessions);
     if (file_exists(path) && file_read(path, LARGEST_FILE, &text, &length) != STATUS_OK)
-        status_clear(); // as without the file: a report shows what there is
+        status_clear(); // as if the file were absent: a report shows what it can read
     for (char *line = text; line && line < text + length;) {
         char *end = memchr(line, '\n', (size_t)(text + length - line));
         if (!end)

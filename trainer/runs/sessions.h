@@ -1,6 +1,7 @@
-// The sessions of a run: each start of ./train in a run folder. RUN/sessions.jsonl gets a line when one
-// begins (machine, version, sizes), one at its first step (what metrics.jsonl then leaves out), and a line
-// when it ends (how). It is only appended to. A session without the last line still runs, or was killed.
+// The sessions of a run. A session is one start of ./train in a run folder. RUN/sessions.jsonl gets a line
+// when a session begins (machine, version, sizes), a line at its first step (the constants that metrics.jsonl
+// leaves out), and a line when it ends (how). The file is only appended to. A session without the last line
+// is still running, or was killed.
 #ifndef ZERO_TRAINER_RUNS_SESSIONS_H
 #define ZERO_TRAINER_RUNS_SESSIONS_H
 
@@ -9,9 +10,9 @@
 
 #include "base/status.h"
 
-// How a session ended, with the words of the file.
+// How a session ended, with the words in the file.
 #define SESSION_ENDS(X)                                                                                      \
-    X(SESSION_OPEN, "running")      /* no second line */                                                     \
+    X(SESSION_OPEN, "running")      /* no line of its end yet */                                             \
     X(SESSION_FINISHED, "finished") /* all steps of the run are done */                                      \
     X(SESSION_STOPPED, "stopped")   /* by a signal; the checkpoint is written */                             \
     X(SESSION_FAILED, "failed")     /* with a message */
@@ -21,34 +22,34 @@ enum session_end { SESSION_ENDS(SESSION_ENUM) N_SESSION_ENDS };
 const char *session_end_name(enum session_end end);
 
 struct session {
-    double began, ended;     // wall-clock times; ended 0: no second line
-    int64_t step;            // steps done when it began
-    int64_t end_step, total; // steps done when it ended, and those of the whole run; as far as known
+    double began, ended;     // wall-clock times; ended 0: no line of its end
+    int64_t step;            // steps done when the session began
+    int64_t end_step, total; // steps done when it ended, and steps of the whole run, as known then
     char machine[72];        // host name
     char device[200];        // description of rank 0's device
     char compute[16];        // dtype
-    char version[100];       // of the program
+    char version[100];       // version of the program
     int ranks, threads;      // threads: of rank 0
-    double parameters;       // of the model
+    double parameters;       // number of the model's parameters
     double gemm_flops_per_s; // measured, sum over ranks
     double dense_peak_flops; // sum over ranks; 0: not known
     enum session_end end;
-    char message[1000]; // of a failure
-    // The line of its first step, a JSON object: what does not change in a session. "": none, or an earlier
-    // version's, whose steps have it
+    char message[1000]; // message of the failure
+    // The line of the first step, a JSON object: figures that are the same in the whole session. "": absent,
+    // or written by an earlier version, which has these figures in the lines of steps.
     char constants[1600];
 };
 
-// Append the line to FOLDER/sessions.jsonl, and one of its own where an incomplete line is last.
+// Append a line to FOLDER/sessions.jsonl. If the file ends in an incomplete line, they start a new one.
 //   session   sessions_end reads ended, end_step, total, end and message; sessions_begin the other members
 enum status sessions_begin(const char *folder, const struct session *session) MUST_CHECK;
-// The line of the first step, of the session that began last.
+// Appends the line of the first step, for the session that began last.
 //   constants   the members of a JSON object
 enum status sessions_constants(const char *folder, const char *constants) MUST_CHECK;
 enum status sessions_end(const char *folder, const struct session *session) MUST_CHECK;
 
-// Reads the sessions of a run, oldest first: the newest SESSIONS_MOST. Free them with free(). None (*n 0)
-// without the file. Lines that are not of sessions are skipped.
+// Reads the newest SESSIONS_MOST sessions of a run, oldest first; free them with free(). *n is 0 if there is
+// no file. Lines that do not belong to sessions are skipped.
 #define SESSIONS_MOST 1000
 struct session *sessions_read(const char *folder, int *n);
 

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
-#define LONGEST_TAG   4096 // a path of a mixture's source is whole, so that two have two curves
+#define LONGEST_TAG   4096 // room for the whole path of a mixture's source: two sources must not share a curve
 #define LARGEST_EVENT (LONGEST_TAG + 128)
 #define LARGEST_FILE  ((size_t)4 << 30)
 #define FILE_PREFIX   "events.out.tfevents."
@@ -83,14 +83,14 @@ static void add_event(struct tensorboard *board, const struct message *event) {
 
 // ---- trimming
 
-// Bytes of a message that are still to be read. A malformed message ends early.
+// The bytes of a message that are not yet read. A malformed message ends early.
 struct reader {
     const unsigned char *at, *end;
 };
 
 struct field {
     unsigned number, type;
-    uint64_t integer; // of WIRE_VARINT
+    uint64_t integer; // value of a WIRE_VARINT field
 };
 
 static bool read_varint(struct reader *reader, uint64_t *value) {
@@ -122,7 +122,7 @@ static bool read_field(struct reader *reader, struct field *field) {
     return true;
 }
 
-// What trimming needs to know of an event.
+// The facts about an event that trimming needs.
 struct seen_event {
     int64_t step;
     bool has_summary;
@@ -139,7 +139,7 @@ static struct seen_event look_at_event(struct reader event) {
     return seen;
 }
 
-// The bytes of the record at `at`: length, CRC of length, data, CRC of data. 0 if it is torn.
+// Returns the bytes of the record at `at`: length, CRC of length, data, CRC of data. 0 if the record is torn.
 static size_t record_bytes(const unsigned char *at, size_t left, struct reader *data) {
     uint64_t length;
     uint32_t crc;
@@ -230,7 +230,7 @@ enum status tensorboard_flush(struct tensorboard *board) {
 
 void tensorboard_close(struct tensorboard *board) {
     if (board->path && board->descriptor >= 0) {
-        const enum status written = tensorboard_flush(board); // a failure before is what is reported
+        const enum status written = tensorboard_flush(board); // an earlier failure is reported instead
         (void)written;
         close(board->descriptor);
     }

@@ -1,6 +1,6 @@
-// TensorBoard event files, one per start of a run. Format: TensorFlow record files with Event messages
-// (event.proto, summary.proto), written without protobuf. A step is the number of steps done. The first event
-// of a file names its writer.
+// TensorBoard event files, one per session. Format: TensorFlow record files with Event messages (event.proto,
+// summary.proto), written without protobuf. A step is the number of steps done. The first event of a file
+// names its writer.
 #ifndef ZERO_TRAINER_RUNS_TENSORBOARD_H
 #define ZERO_TRAINER_RUNS_TENSORBOARD_H
 
@@ -13,17 +13,17 @@
 struct tensorboard {
     char *path; // NULL: not open
     int descriptor;
-    struct text events; // not written yet
+    struct text events; // events that are not written yet
 };
 
-// Removes the events of steps after `steps_done` from FOLDER's event files, with anything torn at their end,
-// and files that have no other events. A resumed run writes these steps again; both would be drawn otherwise.
+// Removes the events of steps after `steps_done` from FOLDER's event files, incomplete records at their ends,
+// and files without other events. A resumed run writes these steps again; otherwise both would be drawn.
 enum status tensorboard_trim(const char *folder, int64_t steps_done) MUST_CHECK;
 // Creates FOLDER/events.out.tfevents.TIME.HOST and writes its first event.
 enum status tensorboard_open(struct tensorboard *board, const char *folder) MUST_CHECK;
 // Adds a scalar under a tag such as "train/loss". Buffered until tensorboard_flush.
 void tensorboard_add(struct tensorboard *board, int64_t step, const char *tag, double value);
-// On a failure the events are kept for the next flush.
+// Writes the buffered events. After a failure they are kept for the next flush.
 enum status tensorboard_flush(struct tensorboard *board) MUST_CHECK;
 void tensorboard_close(struct tensorboard *board);
 

@@ -1,4 +1,4 @@
-// See zero/optimizer/step_control.h. Slot 0 alone serves a host that decides: it waits for each step.
+// See zero/optimizer/step_control.h. A host that decides uses slot 0 only, because it waits for each step.
 #include "zero/optimizer/step_control.h"
 
 enum status step_control_init(struct step_control *control, const struct stage *stage,

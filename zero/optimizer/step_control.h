@@ -1,13 +1,12 @@
-// Step control: how host and device agree on a step. The device decides whether an update is done and by what
-// gradients are scaled (kernels/ops.h: update_decide), so that the host can issue the next step before it
-// knows. Where the host has to decide, it sends the device its decision.
+// Step control: how host and device agree on a step. The device decides whether an update happens, and the
+// factor of the gradients (kernels/ops.h: update_decide), so that the host can issue the next step before it
+// knows the result. If the host must decide, it sends the device its decision.
 //
-// Before a step the host sends the device its plan; after it the device sends the host the result. Both go
-// through pinned memory. There are STEP_SLOTS of it: the host writes one slot while the device still reads
-// the other.
+// The host sends the device a plan before each step; the device sends the host the result after it. Both go
+// through STEP_SLOTS slots of pinned memory: the host writes one slot while the device still reads the other.
 //
-// A step that the device decides on is step_control_begin, its micro-batches, optimizer_decide,
-// step_control_send; and at any time later step_control_receive. Slots alternate.
+// The calls of a step on which the device decides: step_control_begin, the step's micro-batches,
+// optimizer_decide, step_control_send; and, at any later time, step_control_receive. Slots alternate.
 #ifndef ZERO_ZERO_OPTIMIZER_STEP_CONTROL_H
 #define ZERO_ZERO_OPTIMIZER_STEP_CONTROL_H
 
@@ -16,11 +15,11 @@
 
 #define STEP_SLOTS 2
 
-// In the device's memory.
+// In device memory.
 struct step_memory {
     struct update_plan plan;
     struct update_result result;
-    double sums[2]; // of this rank: losses; squares of the gradients
+    double sums[2]; // this rank's sums: losses; squares of the gradients
 };
 
 // In pinned host memory.
@@ -34,9 +33,10 @@ struct step_control {
     const struct stage *stage;
     int memory_region, gathered_region, messages_region;
     struct step_memory *memory;
-    double *gathered;                                 // (world, 2) every rank's sums, in the device's memory
-    struct step_message *messages;                    // (STEP_SLOTS)
-    struct event began[STEP_SLOTS], done[STEP_SLOTS]; // timed; done: the device has read and written the slot
+    double *gathered;              // (world, 2) every rank's sums, in device memory
+    struct step_message *messages; // (STEP_SLOTS)
+    // Timed. `done`: the device has read and written the slot.
+    struct event began[STEP_SLOTS], done[STEP_SLOTS];
 };
 
 // Adds regions to `table`. Call step_control_free also after a failure.
@@ -45,16 +45,16 @@ enum status step_control_init(struct step_control *control, const struct stage *
 enum status step_control_bind(struct step_control *control, const struct region_table *table) MUST_CHECK;
 void step_control_free(struct step_control *control);
 
-// Where the losses of this rank's micro-batches are to be summed, and the scale of their gradients after
-// step_control_begin; both in the device's memory.
+// Device memory in which to sum the losses of this rank's micro-batches and, after step_control_begin, the
+// scale of their gradients.
 double *step_control_loss_sum(const struct step_control *control);
 const float *step_control_loss_factor(const struct step_control *control);
 
 // ---- where the host decides
 
-// This rank's sum of losses at step_control_loss_sum, on the host. Waits for the stream.
+// Copies this rank's sum of losses (at step_control_loss_sum) to the host. Waits for the stream.
 enum status step_control_losses(struct step_control *control, struct stream *stream, double *sum) MUST_CHECK;
-// Sends the device the plan and the result of a step that the host decided on.
+// Sends the device the plan and the result of a step on which the host decided.
 enum status step_control_send_decision(struct step_control *control, struct stream *stream,
                                        const struct step_message *decision) MUST_CHECK;
 
@@ -63,12 +63,13 @@ enum status step_control_send_decision(struct step_control *control, struct stre
 // Sends the plan. Call before the first micro-batch.
 enum status step_control_begin(struct step_control *control, struct stream *stream, int slot,
                                const struct update_plan *plan) MUST_CHECK;
-// Gathers the sums of all ranks and decides. The sum of squares is in memory->sums[1]. Needs comm_on_device.
+// Gathers the sums of all ranks and decides. memory->sums[1] must have the sum of squares. Needs
+// comm_on_device.
 enum status step_control_decide(struct step_control *control, struct stream *stream) MUST_CHECK;
 // Sends the result to the host.
 enum status step_control_send(struct step_control *control, struct stream *stream, int slot) MUST_CHECK;
 // Waits for the result.
-//   seconds   [out] from step_control_begin to step_control_send on the device; 0 where operations are
+//   seconds   [out] time on the device from step_control_begin to step_control_send; 0 where operations are
 //             synchronous
 enum status step_control_receive(struct step_control *control, int slot, struct update_result *result,
                                  double *seconds) MUST_CHECK;

@@ -1,14 +1,14 @@
-// Sizes: slot k is as large as the k-th largest of the fetches that are there at once, at any time. Each
-// fetch then goes to the smallest free slot that holds it. Where a fetch finds none when it is acquired,
-// since a smaller one took its slot while another was occupied, a slot grows and all passes are planned
-// again.
+// Sizes: slot k is as large as the k-th largest of the fetches that occupy slots at the same time, at any
+// time of a pass. Each fetch goes into the smallest free slot that can hold it. A fetch may find no such
+// slot, because a smaller fetch took it while another slot was occupied. Then a slot grows, and all passes
+// are planned again.
 #include "zero/stages/gathers.h"
 
 #include <assert.h>
 
-// What the slots hold at one time.
+// The contents of the slots at one time.
 struct occupancy {
-    int fetches[GATHER_SLOTS_MOST]; // NO_FETCH: free
+    int fetches[GATHER_SLOTS_MOST]; // NO_FETCH: the slot is free
 };
 
 static int slot_holding(const struct occupancy *now, int fetch) {
@@ -18,7 +18,7 @@ static int slot_holding(const struct occupancy *now, int fetch) {
     return -1;
 }
 
-// The smallest free slot of at least `elements`; -1: none.
+// Returns the smallest free slot of at least `elements`; -1 if there is none.
 static int smallest_free(const struct occupancy *now, const struct gather_slots *slots, size_t elements) {
     int best = -1;
     for (int i = 0; i < slots->n; i++)
@@ -28,7 +28,7 @@ static int smallest_free(const struct occupancy *now, const struct gather_slots 
     return best;
 }
 
-// Makes room for a fetch that found none: in the largest free slot, or in a new one.
+// Makes room for a fetch that found no slot: enlarges the largest free slot, or adds one.
 static void grow(const struct occupancy *now, struct gather_slots *slots, size_t elements) {
     int largest = -1;
     for (int i = 0; i < slots->n; i++)
@@ -40,7 +40,7 @@ static void grow(const struct occupancy *now, struct gather_slots *slots, size_t
     slots->elements[largest] = elements;
 }
 
-// The fetch to begin after event i; NO_FETCH: none.
+// Returns the fetch to begin after event i; NO_FETCH if there is none.
 static int next_fetch(const struct gather_pass *pass, int i, const struct gather_options *options) {
     for (i++; options->prefetch && i < pass->n_events; i++)
         if (pass->events[i].acquires && pass->events[i].fetch != NO_FETCH)
@@ -48,7 +48,7 @@ static int next_fetch(const struct gather_pass *pass, int i, const struct gather
     return NO_FETCH;
 }
 
-// Raises the slots to the sizes of these fetches, the largest first.
+// Sorts the sizes of these fetches, largest first, and raises the slots to them.
 static void raise_slots(struct gather_slots *slots, size_t *sizes, int n) {
     for (int i = 1; i < n; i++)
         for (int k = i; k > 0 && sizes[k] > sizes[k - 1]; k--) {
@@ -93,7 +93,7 @@ static void size_slots(const struct gather_pass *pass, const struct gather_optio
     }
 }
 
-// False: a slot had to grow.
+// Assigns slots to a pass. Returns false if a slot had to grow.
 static bool place(const struct gather_pass *pass, const struct gather_options *options,
                   struct gather_slots *slots) {
     struct occupancy now = nothing();

@@ -1,10 +1,10 @@
-// Plans into which slot each gather of a stage-3 pass goes, and when it begins. A pure function of the
-// recorded traces, so that a plan knows the memory, all ranks issue the same gathers, and each pass of one
-// kind finds each tensor at the same address.
+// Plans, for a stage-3 pass, the slot of each gather and when the gather begins. A pure function of the
+// recorded traces. So a plan knows the memory, all ranks issue the same gathers, and each pass of a kind
+// finds each tensor at the same address.
 //
-// A fetch occupies a slot from its gather until it is released. Slots are as many and as large as the fetches
-// that are there at once: the ones in use and, with prefetch, the next. Blocks of different sizes, or a large
-// lm_head, need no rule of their own.
+// A fetch occupies a slot from its gather until its release. The number and sizes of slots suffice for the
+// fetches that overlap: those in use and, with prefetch, the next one. Blocks of different sizes or a large
+// lm_head need no special rule.
 #ifndef ZERO_ZERO_STAGES_GATHERS_H
 #define ZERO_ZERO_STAGES_GATHERS_H
 
@@ -13,19 +13,19 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define GATHER_SLOTS_MOST 3 // a model holds at most two units at a time (model/hooks.h); and the next one
+#define GATHER_SLOTS_MOST 3 // a pass holds at most two units at a time (model/hooks.h), plus the next one
 #define NO_FETCH          (-1)
 
-// An event of a trace: what is acquired or released, if it is gathered.
+// An event of a trace: the fetch that is acquired or released, if the unit is gathered.
 struct gather_event {
     int fetch; // or NO_FETCH
     bool acquires;
 };
 
-// What to do at this event.
+// The actions at one event.
 struct gather_step {
-    int slot;              // an acquired fetch: where it is
-    int ahead, ahead_slot; // the fetch to begin to gather after the event, and where; or NO_FETCH
+    int slot;              // if a fetch is acquired: its slot
+    int ahead, ahead_slot; // the fetch whose gather begins after the event, and its slot; or NO_FETCH
 };
 
 struct gather_pass {
@@ -40,12 +40,12 @@ struct gather_slots {
 };
 
 struct gather_options {
-    const size_t *elements; // of each fetch
+    const size_t *elements; // size of each fetch
     bool prefetch;
 };
 
-// Fills the steps of all passes, and the slots that serve them all. Begins the gather of the next fetch as
-// soon as a slot is free for it, one ahead at most.
+// Computes the steps of all passes, and slots that suffice for all of them. Begins the gather of the next
+// fetch as soon as a slot is free for it, at most one ahead.
 void gathers_plan(const struct gather_pass *passes, int n_passes, const struct gather_options *options,
                   struct gather_slots *out);
 

@@ -1,4 +1,4 @@
-// The rules only: the trainer detects overflows, by the global norm.
+// Contains the rules only. The trainer detects overflows by the global norm.
 #include "zero/optimizer/rules/loss_scale.h"
 
 #include <math.h>

@@ -19,7 +19,7 @@ struct loss_scale {
     int64_t hysteresis_left;
     int64_t last_overflow; // step, counted from 0; -1: none yet
     int64_t skipped;       // steps skipped so far
-    int64_t consecutive;   // steps skipped since the last one that was not
+    int64_t consecutive;   // steps skipped since the last step that was not skipped
 };
 
 // The state at step 0. scale is 0 if the config asks for no scaling.

@@ -1,5 +1,5 @@
-// See zero/optimizer/rules/newton_schulz.h. Steps alternate between y and x: with an odd number of them the
-// last one writes to x what began in y.
+// See zero/optimizer/rules/newton_schulz.h. Steps alternate between the buffers y and x. The number of steps
+// is odd, so the last step, which begins in y, writes its result to x.
 #include "zero/optimizer/rules/newton_schulz.h"
 
 #include <assert.h>
@@ -32,8 +32,8 @@ double newton_schulz_flops(struct matrix_shape shape, int strip) {
 
 // ---- batches
 
-// A product (side, side) is divided into tiles by cuBLASLt. A batch has about so many, 13 for each of an
-// H100's multiprocessors: with fewer, more of them are idle at its end (benchmarks/gpu.md).
+// cuBLASLt divides a product (side, side) into tiles. A batch has about BATCH_TILES of them, 13 for each of
+// an H100's multiprocessors. With fewer, more multiprocessors are idle at its end (benchmarks/gpu.md).
 #define BATCH_TILE  128
 #define BATCH_TILES 1728
 
@@ -50,8 +50,8 @@ static bool has_shape(const struct newton_schulz_matrix *matrix, struct matrix_s
     return matrix->shape.rows == shape.rows && matrix->shape.columns == shape.columns;
 }
 
-// Matrices of the batch that begins with matrix 0 of n and has this distance, at most `most`. take: removes
-// them, as matrices without rows.
+// Counts the matrices, among n, of the batch that begins with matrix 0 and has this distance; at most `most`.
+//   take   removes them, by setting their rows to 0
 static int count_batch(struct newton_schulz_matrix *matrices, int n, size_t distance, int most, bool take) {
     const struct newton_schulz_matrix first = matrices[0];
     int found = 0;
@@ -64,8 +64,8 @@ static int count_batch(struct newton_schulz_matrix *matrices, int n, size_t dist
     return found;
 }
 
-// The longest batch that begins with matrix 0 of n. A fused tensor has several matrices of one shape, so that
-// the next one of a shape is not always the one to go on with.
+// Takes the longest batch that begins with matrix 0 of n. A fused tensor has several matrices of one shape,
+// so the next matrix of the same shape does not always give the longest batch.
 static struct newton_schulz_batch take_batch(const struct device *device,
                                              struct newton_schulz_matrix *matrices, int n) {
     const struct newton_schulz_matrix first = matrices[0];
@@ -94,14 +94,14 @@ int newton_schulz_divide(const struct device *device, struct newton_schulz_matri
     return n_batches;
 }
 
-// Matrices of a batch in the iterations' own memory, as aligned as the first one.
+// The distance between matrices of a batch in the iterations' own memory, which gives all the same alignment.
 static size_t distance_of(int64_t elements) {
     return region_padded((size_t)elements);
 }
 
 // ---- the products of a step
 
-// The n matrices of a batch, or what is computed from them.
+// The n matrices of a batch, or intermediate results for them.
 struct matrices {
     void *first;
     size_t distance;
@@ -134,7 +134,7 @@ static struct matrix_product_args product(const struct step *step, struct matric
                                         .type = step->ns->type};
 }
 
-// x x^T or, with `transposed`, x^T x
+// x x^T or, with `transposed`, x^T x.
 static struct matrix_product_args square(const struct step *step, struct matrices out, struct matrices x,
                                          int64_t inner, bool transposed) {
     struct matrix_product_args args = product(step, out, x, x, inner);
@@ -181,10 +181,10 @@ static enum status raise(const struct newton_schulz *ns, struct matrix_product_a
     return STATUS_OK;
 }
 
-// Finds the products of a batch, and raises *most to the workspace that they need.
+// Finds the products for a batch, and raises *most to their largest workspace.
 static enum status find_products(const struct newton_schulz *ns, const struct newton_schulz_batch *batch,
                                  size_t *most) {
-    static _Alignas(REGION_ALIGNMENT) char there; // for its address, as aligned as regions are
+    static _Alignas(REGION_ALIGNMENT) char there; // an address with the alignment of regions
     struct step step = step_of(ns, batch);
     const struct matrices of_buffer = {&there, batch->distance},
                           own = {&there, distance_of(elements_of(batch->shape))};
@@ -293,7 +293,7 @@ static enum status orthogonalize(const struct newton_schulz *ns, struct stream *
 
 enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream, void *buffer,
                               const struct newton_schulz_batch *batch) {
-    struct stream own = *stream; // in its order, with the workspace of these products
+    struct stream own = *stream; // the caller's stream order, with the workspace of these products
     own.workspace = ns->workspace;
     own.workspace_bytes = ns->workspace_bytes;
     TRY(profile_scope_begin(stream, "newton_schulz"));

@@ -1,16 +1,16 @@
 // Orthogonalization of matrices by Newton-Schulz iterations, as Muon uses it (Jordan 2024,
 // https://kellerjordan.github.io/posts/muon; torch.optim.Muon): X is divided by its Frobenius norm, then
 //   A = X X^T; X <- a X + (b A + c A^2) X, five times, with a, b, c = 3.4445, -4.7750, 2.0315
-// which moves all singular values near 1. Of a matrix with more rows than columns the same is computed of its
-// transpose, where the Gram matrix is the smaller one: A = X^T X; X <- a X + X (b A + c A^2).
+// which moves all singular values near 1. A matrix with more rows than columns is treated as its transpose,
+// because the Gram matrix is then smaller: A = X^T X; X <- a X + X (b A + c A^2).
 //
-// An iteration is three of the device's matrix products, in bf16 with fp32 sums or in fp32: A = X X^T,
-// B = c A A + b A + a I, X = B X. The second one adds b A; a I is added to its result, since a product that
-// added a X would take a fifth longer on a GPU (benchmarks/gpu.md). A and B are symmetric, and computed in
-// strips.
+// An iteration is three matrix products of the device, in bf16 with fp32 sums or in fp32: A = X X^T, B = c A
+// A + b A + a I, X = B X. The second product adds b A, and a I is added to its result. A last product that
+// added a X instead would take a fifth longer on a GPU (benchmarks/gpu.md). A and B are symmetric and
+// computed in strips.
 //
-// Batches: a GPU orthogonalizes several matrices of one shape at once, where one of them is too little work
-// for all of its multiprocessors.
+// Batches: a GPU orthogonalizes several matrices of one shape at once if one alone is too little work for all
+// of its multiprocessors.
 //
 // Determinism: the bits depend on the matrix, the device and its number of threads, not on the batch.
 #ifndef ZERO_ZERO_OPTIMIZER_RULES_NEWTON_SCHULZ_H
@@ -20,20 +20,20 @@
 #include "kernels/device.h"
 
 #define NEWTON_SCHULZ_STEPS   5
-#define NEWTON_SCHULZ_EPSILON 1e-7 // least norm to divide by, as in torch.optim.Muon
-#define NEWTON_SCHULZ_MOST    64   // matrices of a batch
+#define NEWTON_SCHULZ_EPSILON 1e-7 // smallest norm to divide by, as in torch.optim.Muon
+#define NEWTON_SCHULZ_MOST    64   // most matrices per batch
 
 struct matrix_shape {
     int64_t rows, columns;
 };
 
-// A matrix (rows, columns), `at` elements into a buffer.
+// A matrix (rows, columns) that begins `at` elements into a buffer.
 struct newton_schulz_matrix {
     size_t at;
     struct matrix_shape shape;
 };
 
-// n matrices, the first one `at` elements into a buffer, each other `distance` elements after the one before.
+// n matrices. The first begins `at` elements into a buffer; consecutive ones are `distance` elements apart.
 struct newton_schulz_batch {
     size_t at, distance;
     struct matrix_shape shape;
@@ -44,42 +44,42 @@ enum { N_NEWTON_SCHULZ_REGIONS = 5 };
 struct newton_schulz {
     struct device *device;
     enum dtype type;      // bf16 or fp32 (F64: tests/ref)
-    size_t most_elements; // of a batch, of all shapes
+    size_t most_elements; // largest batch of any shape
     int regions[N_NEWTON_SCHULZ_REGIONS];
     size_t workspace_bytes;
-    void *y;            // a batch
+    void *y;            // as large as the largest batch
     void *gram, *power; // square matrices: A and B
     double *partial;    // sums of squares
-    void *workspace;    // of products
+    void *workspace;    // for the products
 };
 
-// Adds regions to `table` for matrices of some shapes, in the device's memory. ns->device and ns->type are
-// set.
-//   kinds  (n_kinds) of each shape, how many matrices there are, which may become a batch
+// Adds regions to `table`, in device memory, for matrices of the given shapes. ns->device and ns->type must
+// be set.
+//   kinds  (n_kinds) each: a shape, and the number of matrices of it, which may form one batch
 enum status newton_schulz_plan(struct newton_schulz *ns, const struct newton_schulz_batch *kinds, int n_kinds,
                                struct region_table *table) MUST_CHECK;
 void newton_schulz_bind(struct newton_schulz *ns, const struct region_table *table);
 
-// Matrices of this shape in a batch, at most NEWTON_SCHULZ_MOST. The CPU's has one.
+// Returns how many matrices of this shape form a batch, at most NEWTON_SCHULZ_MOST. 1 on the CPU.
 int newton_schulz_batch_size(const struct device *device, struct matrix_shape shape);
-// Divides matrices of one buffer, in the order of their places, into batches.
+// Divides matrices of one buffer, in buffer order, into batches.
 //   matrices  (n) overwritten
 //   batches   [out] (n)
 // Returns the number of batches.
 int newton_schulz_divide(const struct device *device, struct newton_schulz_matrix *matrices, int n,
                          struct newton_schulz_batch *batches);
-// Finds the fastest products for such a batch. Without it they have the same bits.
+// Finds the fastest products for such a batch. Without this call results have the same bits.
 enum status newton_schulz_prepare(const struct newton_schulz *ns,
                                   const struct newton_schulz_batch *batch) MUST_CHECK;
-// Orthogonalizes the matrices of a batch, in place. In a profile it is one line, "newton_schulz".
+// Orthogonalizes the matrices of a batch in place. A profile shows it as one line, "newton_schulz".
 enum status newton_schulz_run(const struct newton_schulz *ns, struct stream *stream, void *buffer,
                               const struct newton_schulz_batch *batch) MUST_CHECK;
-// In which the matrices of a model of this compute type are orthogonalized.
+// The dtype in which matrices are orthogonalized, for a model of this compute dtype.
 static inline enum dtype newton_schulz_type(enum dtype compute) {
     return compute == DTYPE_F32 ? DTYPE_F32 : DTYPE_BF16;
 }
-// FLOPs of the products of newton_schulz_run for a matrix, with symmetric ones in such strips; 0: of whole
-// products.
+// FLOPs of the products of newton_schulz_run for one matrix. Symmetric products are computed in strips of
+// `strip` columns; 0: completely.
 double newton_schulz_flops(struct matrix_shape shape, int strip);
 
 #endif
