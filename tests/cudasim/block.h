@@ -1,5 +1,5 @@
-// Runs the threads of a block as fibers of one thread of the operating system: which one runs, which wait for
-// what, and what happens when none can continue.
+// Runs the threads of a block as fibers of one operating system thread: which thread runs, what the others
+// wait for, and what happens when none can continue.
 #ifndef CUDASIM_BLOCK_H
 #define CUDASIM_BLOCK_H
 
@@ -17,14 +17,14 @@ namespace cudasim {
 constexpr unsigned threads_per_warp = 32, max_threads = 1024, max_warps = max_threads / threads_per_warp;
 constexpr size_t default_shared_limit = 48 * 1024, shared_limit = 227 * 1024;
 
-// Properties of a kernel, known from its first launch on.
+// Properties of a kernel, set at its first launch.
 struct kernel_facts {
-    std::vector<thread_variable> shared; // its own __shared__ variables
+    std::vector<thread_variable> shared; // the kernel's own __shared__ variables
     size_t shared_bytes = 0;             // their total size
-    size_t dynamic_limit = 0;            // of dynamic shared memory; 0: the default
+    size_t dynamic_limit = 0;            // for dynamic shared memory; 0: the default
 };
 
-// One launch: what its blocks share.
+// One launch: the state that its blocks share.
 struct grid_launch {
     const kernel_facts *facts;
     const void *kernel;
@@ -33,7 +33,7 @@ struct grid_launch {
     size_t arguments_bytes;
     dim3 grid, block;
     size_t shared_bytes;
-    unsigned seed;            // of the order of threads and blocks; 0: by number
+    unsigned seed;            // for the order of threads and blocks; 0: by number
     std::atomic<bool> failed; // a finding aborted the launch
 };
 
@@ -60,8 +60,8 @@ struct thread_state {
     void (*slot_end)(void *);
 };
 
-// Everything that a thread of the operating system needs to run blocks. It outlives that thread and is reused
-// by a later one.
+// Everything that an operating system thread needs to run blocks. It outlives that thread, and a later one
+// reuses it.
 struct block_runner {
     const grid_launch *launch = nullptr;
     uint3 block = {};
@@ -70,17 +70,17 @@ struct block_runner {
     unsigned running = 0;      // the running thread
     bool in_kernel = false;    // a thread of the block runs, not the simulator's code around it
     uint32_t ready_warps = 0;  // warps with a ready lane
-    uint64_t random = 0;       // state of the order's generator; 0: by number
+    uint64_t random = 0;       // state of the random order; 0: by number
     unsigned n_at_barrier = 0; // threads that wait at the barrier
     const char *barrier_file = nullptr;
     int barrier_line = 0;
-    uint32_t at_barrier[max_warps] = {}; // their lanes
+    uint32_t at_barrier[max_warps] = {}; // lanes of each warp that wait at the barrier
     fiber main;
     fiber *crash_reporter = nullptr;   // crash.cpp
     struct race_state *race = nullptr; // race.cpp
-    fiber *current = nullptr;          // the running thread's
-    fiber *aborted_on = nullptr;       // the one that aborted the block
-    fiber *crashed_on = nullptr;       // the one that caused a page fault
+    fiber *current = nullptr;          // fiber of the running thread
+    fiber *aborted_on = nullptr;       // fiber that aborted the block
+    fiber *crashed_on = nullptr;       // fiber that caused a page fault
     fiber *free_fibers = nullptr;
     char *shared = nullptr;   // dynamic shared memory, shared_limit bytes
     thread_memory fixed = {}; // contains static shared memory
@@ -100,10 +100,10 @@ void run_block(grid_launch &launch, uint3 block);
 void wait_until_ready();
 void make_ready(block_runner &r, unsigned warp, uint32_t lanes);
 
-// Aborts the block: its threads do not continue, and their stacks are not unwound. So call it as a statement
-// of its own, with no live object that has a destructor.
+// Aborts the block: its threads do not continue, and their stacks are not unwound. Call it as a separate
+// statement, while no object with a destructor is live.
 [[noreturn]] void abort_block();
-// All waiting threads, for messages: "threads 0-31 wait at ...".
+// Describes all waiting threads, for messages: "threads 0-31 wait at ...".
 std::string who_waits(const block_runner &r);
 
 } // namespace cudasim

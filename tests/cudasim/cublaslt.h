@@ -19,7 +19,7 @@ struct matmul_shape {
     int64_t epilogue;
 };
 
-// Matrices that are multiplied at once, in each operand so many elements apart.
+// Matrices that are multiplied in one call. In each operand, consecutive ones are this many elements apart.
 struct matmul_batch {
     int64_t n = 1, a_distance = 0, b_distance = 0, c_distance = 0, d_distance = 0;
 };
@@ -28,7 +28,7 @@ struct matmul_operands {
     const void *a, *b, *c;
     void *d, *bias, *aux;
     float alpha, beta;
-    bool narrow; // some access is of fewer than 16 bytes
+    bool narrow; // some access has fewer than 16 bytes
 };
 
 bool epilogue_reads_bias(int64_t epilogue);

@@ -13,7 +13,7 @@ struct cublasLtMatmulDescOpaque_t {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_stride;
-    int32_t bias_type, aux_type; // -1: D's
+    int32_t bias_type, aux_type; // -1: D's type
 };
 
 struct cublasLtMatrixLayoutOpaque_t {
@@ -34,7 +34,7 @@ struct layouts {
     cublasLtMatrixLayout_t a, b, c, d;
 };
 
-// *s, *batch: the product, where the answer is CUBLAS_STATUS_SUCCESS.
+//   s, batch   [out] the product, if the answer is CUBLAS_STATUS_SUCCESS
 answer examine(const cublasLtMatmulDescOpaque_t &desc, const layouts &l, matmul_shape *s,
                matmul_batch *batch);
 

@@ -51,16 +51,17 @@ struct dnn_graph {
     std::vector<dnn_operation> operations;
 };
 
-// The rule that an operation, or the graph, breaks; "" when there is none.
+// Returns the rule that an operation, or the graph, breaks; "" if there is none.
 std::string dnn_broken_rule(const dnn_operation &operation, const std::map<int64_t, dnn_tensor> &tensors);
 std::string dnn_broken_rule(const dnn_graph &graph);
-// Whether cuDNN has an engine for the graph, and what workspace its kernel takes.
+// Whether cuDNN has an engine for the graph, and the workspace that its kernel needs.
 bool dnn_is_supported(const dnn_graph &graph);
-// Whether keys are hidden that are too long before the query.
+// Whether the graph masks keys that are outside a window before the query.
 bool dnn_has_window(const dnn_graph &graph);
 size_t dnn_workspace(const dnn_graph &graph);
-// Computes the graph. `data`: by id, of all tensors that are not virtual.
-//   perturbed  another rounding of one result: an engine that is not deterministic
+// Computes the graph.
+//   data       by id, the memory of all tensors that are not virtual
+//   perturbed  rounds one result differently, like an engine that is not deterministic
 void dnn_compute(const dnn_graph &graph, const std::map<int64_t, void *> &data, bool perturbed);
 
 } // namespace cudasim

@@ -1,4 +1,4 @@
-// What tests of epilogues expect: GELU in its tanh form, and the errors of the library's roundings.
+// Expected values for tests of epilogues: GELU in its tanh form, and the errors of the library's roundings.
 #ifndef CUDASIM_EPILOGUE_TEST_H
 #define CUDASIM_EPILOGUE_TEST_H
 
@@ -16,7 +16,7 @@ inline double gelu_slope(double x) {
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
 }
 
-// The largest error of tanh in the fused GELU: of PTX's tanh.approx, if A and B have 16 bits.
+// The largest error of tanh in the fused GELU: that of PTX's tanh.approx if A and B have 16 bits.
 inline double tanh_error(cudaDataType_t type, cudaDataType_t d_type) {
     return type == CUDA_R_32F ? 0 : d_type == CUDA_R_16BF ? 0x1p-8 : 0x1.03p-11;
 }

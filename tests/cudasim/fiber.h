@@ -8,8 +8,8 @@
 namespace cudasim {
 
 struct fiber {
-    void *context = nullptr;    // its saved state while another fiber runs
-    char *stack = nullptr;      // its lowest byte; a guard page is below it
+    void *context = nullptr;    // the saved state while another fiber runs
+    char *stack = nullptr;      // lowest byte; a guard page is below it
     size_t stack_bytes = 0;     // for the thread's own stack: known from the first switch away from it
     void *fake_stack = nullptr; // the address sanitizer's
     void (*run)() = nullptr;    // never returns

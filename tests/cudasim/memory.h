@@ -26,7 +26,7 @@ struct allocation {
 const allocation *find_allocation(const void *address);
 // Whether an access is entirely inside one live allocation.
 bool memory_is_live(const void *address, size_t bytes);
-// What is at an address, for messages: "12 bytes past the end of allocation 3 (cudaMalloc, 1024 bytes)".
+// Describes an address for messages: "12 bytes past the end of allocation 3 (cudaMalloc, 1024 bytes)".
 std::string describe_address(const void *address);
 // Call these around everything that may access device memory. With the environment variable CUDASIM_PROTECT
 // it is inaccessible otherwise, and the process dies when the host reads or writes it.

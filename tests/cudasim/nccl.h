@@ -11,17 +11,17 @@ namespace cudasim {
 constexpr int most_ranks = 16;
 constexpr size_t pipe_bytes = 256 << 10;
 
-// Bytes from one rank to another, in order. One reader, one writer.
+// A pipe of bytes from one rank to another, in order, with one reader and one writer.
 struct byte_pipe {
     std::atomic<uint64_t> written, read;
     char bytes[pipe_bytes];
 
-    // Each moves as many bytes as possible now, and returns how many.
+    // Each moves as many bytes as it can now, and returns their number.
     size_t push(const char *from, size_t n);
     size_t pull(char *to, size_t n);
 };
 
-// What the processes of a communicator share. It begins as zeros.
+// The memory that the processes of a communicator share. Initially zeros.
 struct nccl_shared {
     std::atomic<int> n_joined;
     std::atomic<int> devices[most_ranks];      // 1 + the GPU of each rank
@@ -30,7 +30,7 @@ struct nccl_shared {
 };
 
 size_t nccl_shared_bytes(int world);
-// The memory of this name, created by whoever comes first; NULL if that fails.
+// Returns the shared memory of this name, created by the first process that asks for it; NULL on failure.
 nccl_shared *open_nccl_shared(const char *name, int world);
 void close_nccl_shared(nccl_shared *shared, int world);
 

@@ -22,11 +22,11 @@ struct accesses {
     uint32_t epoch;
     uint32_t time; // of the warp, at the latest access
     uint32_t lanes;
-    uint32_t place; // return address of the latest, relative to the program
+    uint32_t place; // return address of the latest access, relative to the program
     uint8_t warp;
-    bool many_warps; // lanes of other warps too; only a barrier of the block can order them
-    bool atomic;     // all of the accesses are
-    bool under_way;  // an asynchronous write that has begun and not ended
+    bool many_warps; // lanes of other warps have accesses too; only a barrier of the block can order them
+    bool atomic;     // all of the accesses are atomic
+    bool under_way;  // an asynchronous write has begun and not ended
 };
 
 struct shadow_record {
@@ -56,8 +56,8 @@ enum shadow_verdict {
 };
 
 struct shadow {
-    uint32_t epoch = 1;       // the current one
-    uint32_t first_epoch = 1; // of this block
+    uint32_t epoch = 1;       // the current epoch
+    uint32_t first_epoch = 1; // the block's first epoch
     uint32_t warp_time[max_warps] = {};
     // known[warp][a][b]: accesses of lane b before this time of the warp are ordered before lane a; least:
     // the minimum of a row.

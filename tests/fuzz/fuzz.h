@@ -1,5 +1,5 @@
-// What the fuzzers share. libFuzzer calls LLVMFuzzerTestOneInput with one input after the other: whatever
-// they are, the code must neither crash, leak, nor ask for memory that does not follow from the input's size.
+// Shared by the fuzzers. libFuzzer calls LLVMFuzzerTestOneInput with one input after another. Whatever the
+// input is, the code must neither crash, leak, nor allocate much more memory than the input's size justifies.
 #ifndef ZERO_TESTS_FUZZ_FUZZ_H
 #define ZERO_TESTS_FUZZ_FUZZ_H
 
@@ -14,7 +14,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-// Ends the process with the text, so that libFuzzer keeps the input: a promise was broken.
+// Ends the process with this text, so that libFuzzer keeps the input: a contract was broken.
 #define FUZZ_REQUIRE(condition)                                                                              \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \
@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                    \
     } while (0)
 
-// Bad input is refused as such, with a message.
+// Returns whether the input was accepted. A refusal must have the right status and a message.
 static inline bool fuzz_accepted(enum status status) {
     if (status == STATUS_OK)
         return true;
@@ -33,7 +33,7 @@ static inline bool fuzz_accepted(enum status status) {
 }
 
 // Writes the input to a file of this process, for readers that take a path, and returns the path.
-//   name   of the file, in a folder of its own
+//   name   name of the file, in a folder of its own
 static inline const char *fuzz_file(const char *name, const uint8_t *data, size_t size) {
     static char folder[256], path[320];
     if (!folder[0]) {

@@ -12,8 +12,8 @@ double *zeros(size_t n);
 // The sum of out[i] * weights[i]: a loss whose gradient by out is `weights`.
 double weighted_sum(const double *out, const double *weights, size_t n);
 
-// Checks dx (n) against finite differences of loss(context) in each element of x, and fails the test where
-// they differ.
+// Checks dx (n) against finite differences of loss(context) in each element of x. Fails the test if they
+// differ.
 void expect_gradient(const char *name, double *x, const double *dx, size_t n, double (*loss)(void *),
                      void *context);
 

@@ -17,8 +17,8 @@ struct device *op_device_or_skip(const char *name, int n_threads);
 // A cmocka test function; *state is the struct op_case.
 void op_case_run(void **state);
 
-// The entry of one operation in a list of tests. Used with OPERATIONS (kernels/ops.h), so that none can lack
-// a check.
+// The entry of one operation in a list of tests. Used with OPERATIONS (kernels/ops.h), so that every
+// operation has a check.
 #define OP_CASE(device, n_threads, name)                                                                     \
     {device ": " #name, op_case_run, NULL, NULL,                                                             \
      &(struct op_case){device, n_threads, OP_##name, check_##name}},

@@ -10,12 +10,12 @@
 
 #include "kernels/ops.h"
 
-// A test bench: a device, the reference, and what was found so far.
+// A test bench: a device, the reference, and the results so far.
 struct op_bench {
     struct device *device;    // under test
     struct device *reference; // tests/ref
     bool multiplies_bf16;     // the device's attention multiplies bf16 without upcasting
-    bool by_cudnn;            // attention: only calls that cuDNN gets, whose tensors are aligned to 16 bytes
+    bool by_cudnn; // attention: only calls that cuDNN computes, whose tensors are aligned to 16 bytes
     int n_calls[N_OPERATIONS];
     int n_judged;                 // calls that op_call_judge has judged
     int n_wrong;                  // errors found so far; each is printed
@@ -23,14 +23,15 @@ struct op_bench {
     uint32_t n_tensors;           // seeds each tensor's random numbers
 };
 
-// The short run of what others check in full: on a simulated GPU, where a call costs more than its reference;
-// by clang; and of the reference itself, which has one code for all types. It makes fewer calls.
+// True for a short run with fewer calls, where another build makes all of them: on a simulated GPU, where a
+// call costs more than its reference; with clang; and for the reference itself, whose code is the same for
+// all types.
 bool op_is_short(const struct op_bench *bench);
-// Whether this build leaves to gcc's release builds, in the short run, what would be the same again here: it
-// has the address sanitizer, or is clang's.
+// Whether this build leaves out, in the short run, tests that would only repeat gcc's release builds: it has
+// the address sanitizer, or is built by clang.
 bool op_leaves_repeats(void);
-// For checks with many calls, numbered by the sum of their shape's and their variant's number: in the short
-// run each call has one type, in turns. Every shape meets every variant, and both meet every type.
+// For checks with many calls, numbered by the sum of the numbers of their shape and variant. In the short run
+// each call has one type, in turn. So every shape is combined with every variant, and both with every type.
 bool op_has_turn(enum dtype type, size_t number);
 
 // Element (i, j, k) of a tensor is at i * strides[0] + j * strides[1] + k * strides[2].

@@ -26,7 +26,7 @@ struct optimizer_step_args op_optimizer_args(const struct op_optimizer *optimize
 void op_check_small_moments(struct op_bench *bench);
 // Muon's momentum; see op_check_muon.c.
 void op_check_muon_momentum(struct op_bench *bench);
-// Schedule-free AdamW, whose states are fp32 alone; see op_check_schedule_free.c.
+// Schedule-free AdamW, whose states are always fp32; see op_check_schedule_free.c.
 void op_check_schedule_free(struct op_bench *bench);
 void op_check_same_schedule_free(struct op_bench *bench, struct op_bench *other);
 // Checks a step over ten million elements in fp32, on a device that works in host memory.

@@ -1,6 +1,6 @@
-// For the test programs that divide the reference's gradients among them: test_kernels_ref_llama.c has those
-// of Llama's layers, test_kernels_mixing.c those of weighted sums and dropout, test_kernels_ref_gradients.c
-// the others. Every gradient is checked by one of them.
+// For the test programs that check the reference's gradients. test_kernels_ref_llama.c checks those of
+// Llama's layers, test_kernels_mixing.c those of weighted sums and dropout, test_kernels_ref_gradients.c all
+// others.
 #ifndef ZERO_TESTS_OPS_REF_GRADIENTS_H
 #define ZERO_TESTS_OPS_REF_GRADIENTS_H
 

@@ -13,7 +13,7 @@ static inline int open_reference(void **state) {
     return ref_device_open(&device) != STATUS_OK || stream_init(&stream, device) != STATUS_OK;
 }
 
-// Uses two threads
+// Opens the CPU with two threads, and a stream.
 static inline int open_cpu(void **state) {
     (void)state;
     return device_open("cpu", 2, 0, &device) != STATUS_OK || stream_init(&stream, device) != STATUS_OK;

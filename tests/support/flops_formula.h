@@ -1,4 +1,4 @@
-// FLOPs by the formula that papers use, to compare with what is counted.
+// FLOPs by the formula that papers use, for comparison with the counted FLOPs.
 #ifndef ZERO_TESTS_SUPPORT_FLOPS_FORMULA_H
 #define ZERO_TESTS_SUPPORT_FLOPS_FORMULA_H
 
@@ -14,7 +14,7 @@ static inline double flops_by_formula(const struct params *params, int T) {
     size_t multiplied = params->n_weights;
     if (config->untied)
         multiplied -= params_tensor(params, 0, PARAM_WTE)->elements;
-    double width = (double)config->n_head * config->head_dim, keys = 0; // of all layers
+    double width = (double)config->n_head * config->head_dim, keys = 0; // sum over all layers
     for (int block = 0; block < config->n_layer; block++) {
         const struct param *values = params_tensor(params, 1 + block, PARAM_VALUE_EMBEDDING);
         multiplied -= values ? values->elements : 0;

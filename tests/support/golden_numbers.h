@@ -1,4 +1,4 @@
-// Numbers of golden files in JSON, and elements of buffers that a test holds in fp32 or double.
+// Reads numbers of golden files in JSON, and elements of buffers that a test holds in fp32 or double.
 #ifndef ZERO_TESTS_SUPPORT_GOLDEN_NUMBERS_H
 #define ZERO_TESTS_SUPPORT_GOLDEN_NUMBERS_H
 

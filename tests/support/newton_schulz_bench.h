@@ -1,5 +1,5 @@
-// newton_schulz on a device without a model: its memory, matrices in that memory, and the error that fp32
-// allows. For tests that link zero/stages.
+// Runs newton_schulz on a device without a model: its memory, matrices in that memory, and the error that
+// fp32 allows. For tests that link zero/stages.
 #ifndef ZERO_TESTS_SUPPORT_NEWTON_SCHULZ_BENCH_H
 #define ZERO_TESTS_SUPPORT_NEWTON_SCHULZ_BENCH_H
 
@@ -13,7 +13,7 @@
 #include "tests/support/expect.h"
 #include "zero/optimizer/rules/newton_schulz.h"
 
-// In the device's memory: the matrix, and what the steps of an optimizer need.
+// Areas of device memory: the matrix, and the buffers of an optimizer step.
 enum bench_area {
     BENCH_X,
     BENCH_GRAD,
@@ -41,8 +41,9 @@ static inline struct device *bench_device(const char *name) {
     return device;
 }
 
-// name: of a device: "ref", "cpu" or "cuda". in_strips: symmetric products are computed in narrow strips, as
-// those of large matrices are by GPUs and by CPUs with AMX.
+//   name        of a device: "ref", "cpu" or "cuda"
+//   in_strips   symmetric products are computed in narrow strips, as for large matrices on GPUs and CPUs with
+//   AMX
 static inline void bench_open(struct bench *bench, const char *name, enum dtype type,
                               struct matrix_shape shape, bool in_strips) {
     const size_t n = (size_t)(shape.rows * shape.columns), bytes = n * dtype_size(type),
@@ -79,7 +80,7 @@ static inline void bench_write(struct bench *bench, enum bench_area area, const 
     EXPECT_OK(bench->device->synchronize(&bench->stream));
 }
 
-// A matrix from numbers, in the bench's type.
+// Writes numbers to a matrix, in the bench's type.
 static inline void bench_put(struct bench *bench, enum bench_area area, const double *from) {
     void *host = calloc(bench->n, sizeof(double));
     assert_non_null(host);
@@ -112,16 +113,17 @@ static inline void bench_run(struct bench *bench) {
     EXPECT_OK(newton_schulz_run(&bench->products, &bench->stream, bench_at(bench, BENCH_X), &batch));
 }
 
-// x becomes what the device makes of it.
+// Replaces x by the device's result.
 static inline void bench_orthogonalize(struct bench *bench, double *x) {
     bench_put(bench, BENCH_X, x);
     bench_run(bench);
     bench_get(bench, BENCH_X, x);
 }
 
-// Of an element. fp32: a step multiplies an error by at most 3.4445, as it does a small singular value, and
-// its three products add errors of at most (k + 2) roundings each, of matrices of norm about 1 (to first
-// order). Singular values fall below 3.5 throughout, and the polynomial's coefficients add to less than 11.
+// The tolerance of an element. In fp32, a step multiplies an error by at most 3.4445, its factor for small
+// singular values. Its three products each add errors of at most (k + 2) roundings of matrices with norm
+// about 1 (to first order). Singular values stay below 3.5, and the polynomial's coefficients add up to less
+// than 11.
 static inline double newton_schulz_tolerance(enum dtype type, struct matrix_shape shape) {
     const double k = (double)(shape.rows > shape.columns ? shape.rows : shape.columns);
     double grown = 0;

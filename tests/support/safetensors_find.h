@@ -1,4 +1,4 @@
-// The tensor with a name.
+// Finds a tensor by name.
 #ifndef ZERO_TESTS_SUPPORT_SAFETENSORS_FIND_H
 #define ZERO_TESTS_SUPPORT_SAFETENSORS_FIND_H
 
@@ -6,7 +6,7 @@
 
 #include "model/formats/safetensors.h"
 
-// NULL: there is none.
+// Returns NULL if there is none.
 static inline const struct safetensor *safetensors_find(const struct safetensors *file, const char *name) {
     for (int i = 0; i < file->n_tensors; i++)
         if (strcmp(file->tensors[i].name, name) == 0)

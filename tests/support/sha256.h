@@ -43,7 +43,7 @@ static inline void sha256_block(uint32_t hash[8], const uint8_t block[64]) {
         hash[i] += v[i];
 }
 
-// In hexadecimal.
+// Writes the digest in hexadecimal.
 static inline void sha256_hex(const void *message, size_t n, char hex[65]) {
     uint32_t hash[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};

@@ -1,4 +1,4 @@
-// Files too large for the repository: in $ZERO_SHARED, or beside the repository. A test is skipped where its
+// Files too large for the repository: in $ZERO_SHARED, or beside the repository. A test is skipped if its
 // file is absent.
 #ifndef ZERO_TESTS_SUPPORT_SHARED_H
 #define ZERO_TESTS_SUPPORT_SHARED_H

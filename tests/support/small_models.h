@@ -1,12 +1,12 @@
-// Models that are small and have every piece of their family, for tests of model/. Header only, like the rest
-// of what tests share.
+// Small models with every feature of their family, for tests of model/. Header only, like everything that
+// tests share.
 #ifndef ZERO_TESTS_SUPPORT_SMALL_MODELS_H
 #define ZERO_TESTS_SUPPORT_SMALL_MODELS_H
 
 #include "model/gpt_config.h"
 
-// All that a family can switch on. A config adds its sizes, the heads of keys and values, and the windows,
-// which must be shorter than its sequences: {N, 0} has long and short ones.
+// Everything that a family can switch on. A config adds its sizes, the heads of keys and values, and the
+// windows, which must be shorter than its sequences; {N, 0} has blocks with and without a window.
 #define LLAMA_PIECES .family = FAMILY_LLAMA, .qkv_bias = true, .qk_norm = true, .untied = true, .n_windows = 2
 #define MODERN_PIECES                                                                                        \
     .family = FAMILY_MODERN, .qk_norm = true, .untied = true, .n_windows = 2, .soft_cap = 2,                 \

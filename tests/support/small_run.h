@@ -1,5 +1,5 @@
 // What tests of checkpoints save: a config, its tiny model, and its partition among ranks. Header only, like
-// the rest of what tests share.
+// everything that tests share.
 #ifndef ZERO_TESTS_SMALL_RUN_H
 #define ZERO_TESTS_SMALL_RUN_H
 

@@ -1,4 +1,4 @@
-// A temporary folder for one test binary. Header only, like the rest of what tests share.
+// A temporary folder for one test program. Header only, like everything that tests share.
 #ifndef ZERO_TESTS_TEMPORARY_H
 #define ZERO_TESTS_TEMPORARY_H
 

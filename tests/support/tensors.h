@@ -6,7 +6,7 @@
 
 #include "model/formats/safetensors.h"
 
-// The bytes of a tensor, to be freed. NULL when they cannot be read.
+// Returns the bytes of a tensor, to be freed; NULL if they cannot be read.
 static inline uint8_t *tensor_load(const struct safetensors *file, const struct safetensor *tensor) {
     uint8_t *data = malloc(tensor->bytes + 1);
     if (data && safetensors_read(file, tensor, 0, tensor->elements, data) != STATUS_OK) {

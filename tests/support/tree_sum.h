@@ -1,5 +1,4 @@
-// The sum over ranks as zero/comm defines it, written as its definition: the left half has the largest power
-// of two below n.
+// The sum over ranks, written as zero/comm defines it: the left half has the largest power of two below n.
 #ifndef ZERO_TESTS_SUPPORT_TREE_SUM_H
 #define ZERO_TESTS_SUPPORT_TREE_SUM_H
 

@@ -11,7 +11,7 @@ extern "C" {
 // the process exit with a failure. After a finding in a kernel every later call fails, as after a fault on a
 // device.
 int cudasim_findings(void);
-const char *cudasim_last_finding(void); // its text, valid until the next finding; "" when there is none
+const char *cudasim_last_finding(void); // its text, valid until the next finding; "" if there is none
 // Forgets findings and the sticky error. Only for tests that provoke them.
 void cudasim_reset(void);
 // Checks the red zones of all memory now; each damage is a finding. (cudaFree and the exit check them too.)

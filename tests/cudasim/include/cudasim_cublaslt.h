@@ -6,9 +6,9 @@
 extern "C" {
 #endif
 
-// Its algorithms, in the order in which its heuristic lists them. IN_ORDER and IN_BLOCKS give the same bits;
-// each of the others gives different ones. SPLIT needs workspace, and a preference that allows partial sums
-// in the compute type.
+// The library's algorithms, in the order of its heuristic. IN_ORDER and IN_BLOCKS give the same bits; each of
+// the others gives different bits. SPLIT needs workspace, and a preference that allows partial sums in the
+// compute type.
 enum cudasim_algorithm {
     CUDASIM_IN_ORDER,
     CUDASIM_INTERLEAVED,
@@ -17,19 +17,19 @@ enum cudasim_algorithm {
     CUDASIM_ALGORITHMS,
 };
 
-// The number of products issued so far with this epilogue (cublasLtEpilogue_t; 0: any) and algorithm (-1:
-// any).
+// Returns the number of products issued so far with this epilogue (cublasLtEpilogue_t; 0: any) and algorithm
+// (-1: any).
 int cudasim_cublaslt_runs(int epilogue, int algorithm);
-// Makes an algorithm take at most so many matrices at once; 0: any number.
+// Limits an algorithm to this many matrices at once; 0: no limit.
 void cudasim_cublaslt_limit(int algorithm, int most_matrices);
 // Makes every product by this algorithm take this much longer.
 void cudasim_cublaslt_delay(int algorithm, unsigned microseconds);
 
-// How an algorithm fails that the heuristic offers nevertheless: REFUSES: cublasLtMatmul returns
-// CUBLAS_STATUS_EXECUTION_FAILED and does nothing. FAULTS: the product fails on the device, which stays
-// unusable (cudaErrorIllegalAddress).
+// How an algorithm fails although the heuristic offers it.
+//   REFUSES   cublasLtMatmul returns CUBLAS_STATUS_EXECUTION_FAILED and does nothing
+//   FAULTS    the product fails on the device, which then stays unusable (cudaErrorIllegalAddress)
 enum cudasim_failure { CUDASIM_WORKS, CUDASIM_REFUSES, CUDASIM_FAULTS };
-// Makes every later product by this algorithm fail like this. `after`: the products by it that still work.
+// Makes later products by this algorithm fail in this way. `after`: the number of products that still work.
 void cudasim_cublaslt_fail(int algorithm, enum cudasim_failure how, int after);
 
 #ifdef __cplusplus

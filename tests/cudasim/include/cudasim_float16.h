@@ -1,7 +1,7 @@
-// What the simulator's cuda_bf16.h and cuda_fp16.h share: a 16-bit floating-point type and a pair of them.
-// The format parameter names the raw struct and converts bits to and from float; NaN becomes 0x7fff, as on a
-// device. The types are trivial, so arrays of them in __shared__ memory need no constructor. They have no
-// arithmetic: kernels compute in float.
+// Shared by the simulator's cuda_bf16.h and cuda_fp16.h: a 16-bit floating-point type and a pair of such
+// numbers. The format parameter names the raw struct and converts bits to and from float. NaN becomes 0x7fff,
+// as on a device. The types are trivial, so arrays of them in __shared__ memory need no constructor. They
+// have no arithmetic: kernels compute in float.
 #ifndef ZERO_CUDASIM_FLOAT16_H
 #define ZERO_CUDASIM_FLOAT16_H
 
