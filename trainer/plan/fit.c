@@ -32,12 +32,12 @@ static const struct rung {
     // 4 each: 551,277 tokens/s with 64 sequences of 1024 and 465,611 with 4 (benchmarks/gpu.md).
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
+    {MICRO_BATCH, 0, NULL},
+    {MICRO_BATCH, 0, NULL},
     // 9 and 12: benchmarks/cpu.md, "Recomputation".
     {RECOMPUTE, CONFIG_RECOMPUTE_ATTENTION, "attention recomputed in backward"},
     // 10: 140.8 ms by cuDNN and 154.6 by flash, which needs less workspace (benchmarks/gpu.md).
     {ATTENTION, 1, "attention by flash"},
-    {MICRO_BATCH, 0, NULL},
-    {MICRO_BATCH, 0, NULL},
     // 14 and 21: benchmarks/cpu.md, "Recomputation".
     {RECOMPUTE, CONFIG_RECOMPUTE_BLOCK, "blocks recomputed in backward"},
     // Copies are not measured, but counted for PCIe 4.0 x16 (25 GB/s) and steps of 65,536 tokens per rank.
@@ -48,7 +48,7 @@ static const struct rung {
     {OFFLOAD, 2, "half of the optimizer on the host"},
     {OFFLOAD, 3, "three quarters of the optimizer on the host"},
     {OFFLOAD, ALL_OFFLOADED, "the optimizer on the host"},
-    {STAGE, 2, NULL}, // where the gradients of what is offloaded are not kept either
+    {STAGE, 2, NULL}, // which then keeps no gradients of offloaded elements on the device
     // More than 10 each: so few tokens do not fill a device.
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
