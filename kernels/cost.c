@@ -278,6 +278,13 @@ struct operation_cost cost_of_operation(enum operation operation, const void *ar
     return (struct operation_cost){0};
 }
 
+const char *operation_name(enum operation operation) {
+#define OPERATION_TEXT(name) #name,
+    static const char *const names[N_OPERATIONS] = {OPERATIONS(OPERATION_TEXT)};
+#undef OPERATION_TEXT
+    return names[operation];
+}
+
 struct linear_shape operation_linear_shape(enum operation operation, const void *args) {
     if (operation == OP_linear_forward) {
         const struct linear_forward_args *a = args;

@@ -9,6 +9,8 @@
 
 #include "kernels/ops.h"
 
+const char *operation_name(enum operation operation);
+
 struct operation_cost {
     double flops, bytes;
 };

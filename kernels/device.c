@@ -2,15 +2,6 @@
 // it knows no backend.
 #include "kernels/device.h"
 
-#include "kernels/ops.h"
-
-const char *operation_name(enum operation operation) {
-#define OPERATION_TEXT(name) #name,
-    static const char *const names[N_OPERATIONS] = {OPERATIONS(OPERATION_TEXT)};
-#undef OPERATION_TEXT
-    return names[operation];
-}
-
 void device_close(struct device *device) {
     if (device)
         device->close(device);

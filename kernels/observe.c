@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "kernels/cost.h"
 
 struct observer {
     observe_function *function;

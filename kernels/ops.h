@@ -419,6 +419,4 @@ struct ops {
 };
 #undef OPERATION_POINTER
 
-const char *operation_name(enum operation operation);
-
 #endif

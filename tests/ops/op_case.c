@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/cost.h"
 #include "tests/ref/ref.h"
 
 struct device *op_device_or_skip(const char *name, int n_threads) {
