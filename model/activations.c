@@ -1,6 +1,6 @@
 // A wait on an event refers to its latest recording. One event is enough from the passes to the copies, which
 // wait on it immediately. The copies need one per buffer, because the passes wait a block later.
-#include "model/gpt_memory.h"
+#include "model/gpt_buffers.h"
 
 #include <stdlib.h>
 

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/rng.h"
-#include "model/gpt_memory.h"
+#include "model/gpt_buffers.h"
 
 struct generator {
     struct gpt gpt; // its passes, with caches. options.B and T are those of the pass; no training

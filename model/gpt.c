@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "model/gpt_memory.h"
+#include "model/gpt_buffers.h"
 
 // ---- one pass
 

@@ -9,54 +9,13 @@
 #include "base/region.h"
 #include "base/status.h"
 #include "kernels/ops.h"
+#include "model/gpt_options.h"
 #include "model/hooks.h"
 #include "model/params.h"
 #include "model/trace.h"
 #include "model/work.h"
 
-// What backward recomputes, block by block, instead of keeping it from forward. It trades work for memory and
-// changes no bit. Of a block's 16 C elements per token (C = n_embd; with the block's input, without mean,
-// rstd and lse):
-// - RECOMPUTE_NONE keeps all 16 C (17 C in a block that mixes the embedding in; the others recompute that).
-// - RECOMPUTE_ELEMENTWISE keeps 10 C, for about 1 % more work: the outputs of the norms and of GELU are
-//   recomputed in buffers that all blocks share. On GPUs it keeps 14 C: there the library computes GELU in
-//   the epilogue of a product, and recomputing it elsewhere would not give the same bits.
-// - RECOMPUTE_ATTENTION keeps 6 C (GPU: 10 C), for about 10 % more work: also queries, keys, values and
-//   attention's output (a product with 3 C columns, and attention's forward). Selective recomputation
-//   (Korthikanti et al., arXiv 2205.05198) drops attention's scores; attention here never stores them, so
-//   this drops its inputs and outputs instead.
-// - RECOMPUTE_BLOCK keeps C, the block's input (Chen et al., arXiv 1604.06174), for about 25 % more work: the
-//   forward pass except its last product.
-// Nothing of the last block is recomputed: its buffers are still full when backward begins.
-enum gpt_recompute {
-    RECOMPUTE_NONE,
-    RECOMPUTE_ELEMENTWISE,
-    RECOMPUTE_ATTENTION,
-    RECOMPUTE_BLOCK,
-    N_RECOMPUTE
-};
-
 struct gpt;
-
-struct gpt_options {
-    enum dtype type; // compute type
-    int B, T;        // micro-batch size and sequence length
-    enum gpt_recompute recompute;
-    enum attention_kernel attention; // where the device has a choice
-    // Moves the inputs of all blocks but the last to host memory (model/activations.c). Needs
-    // RECOMPUTE_BLOCK; no effect on a device whose memory is the host's. Changes no bit.
-    bool offload_activations;
-    // Positions attend only to those of their own document, which begins at an end-of-text token
-    // (gpt_set_end_of_text). Position embeddings stay those of the sequence.
-    bool mask_documents;
-    // Dropout of the embeddings and of what each branch adds to the residual stream, in training passes; its
-    // masks follow from dropout_seed and gpt_load's numbers. 0: none, and no memory for it.
-    float dropout;
-    uint64_t dropout_seed;
-    float label_smoothing, z_loss; // of training passes (struct cross_entropy_args)
-    bool training;                 // false: forward passes only; the activations of one block are kept
-    bool scoring;                  // gpt_score may be called: takes memory for its predictions
-};
 
 // The shapes in which gpt_score computes, longest sequences first: T, 3/4 T, T/2, 3/8 T, and so on (rounded
 // up) down to GPT_SHORTEST_SCORED tokens, each with as many sequences as B * T tokens hold. Returns how many

@@ -1,11 +1,12 @@
 // A gpt's memory: buffers added to the region table, and looked up in it once it is bound.
-#include "model/gpt_memory.h"
+#include "model/gpt_buffers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "model/gpt.h"
 
 // Logits are computed for a tile of rows at a time; this bounds the tile. Each tile reads wte and adds to its
 // gradient anew: where products are fast, that takes as long as they do. So the tile is twice as large with a

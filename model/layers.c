@@ -270,10 +270,10 @@ enum status project_qkv(const struct block_pass *a, const void *x) {
     const struct unit_pass *u = &a->unit;
     const struct heads heads = projected(a);
     const int HD = (int)query_width(a), KD = (int)key_width(a);
-    if (!appends(a))
-        return linear(u, PARAM_QKV_WEIGHT, x, heads.q);
-    RUN_ARGS(u->runner, linear_forward, linear_rows(u, PARAM_QKV_WEIGHT, 0, HD, x, heads.q));
-    RUN_ARGS(u->runner, linear_forward, linear_rows(u, PARAM_QKV_WEIGHT, HD, 2 * KD, x, heads.k));
+    const int columns = appends(a) ? HD : HD + 2 * KD;
+    RUN_ARGS(u->runner, linear_forward, linear_rows(u, PARAM_QKV_WEIGHT, 0, columns, x, heads.q));
+    if (appends(a))
+        RUN_ARGS(u->runner, linear_forward, linear_rows(u, PARAM_QKV_WEIGHT, HD, 2 * KD, x, heads.k));
     return STATUS_OK;
 }
 

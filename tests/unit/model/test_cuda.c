@@ -1,7 +1,7 @@
 // Activation offload and recomputation on a GPU change no bit, in whatever order its streams run, and save
 // the expected memory; a micro-batch and a decode step take the planned launches; the vocabulary's padding
 // changes nothing. Runs on the simulated GPU of tests/cudasim or on a real one; skipped without either.
-#include "model/gpt_memory.h"
+#include "model/gpt_buffers.h"
 #include "tests/support/small_models.h"
 #include "tests/support/whole_model.h"
 

@@ -1,12 +1,12 @@
 // What a gpt holds: shared by its passes (gpt.c), its memory (gpt_memory.c) and generation (generate.c).
 // Internal to model/.
-#ifndef ZERO_MODEL_GPT_MEMORY_H
-#define ZERO_MODEL_GPT_MEMORY_H
+#ifndef ZERO_MODEL_GPT_BUFFERS_H
+#define ZERO_MODEL_GPT_BUFFERS_H
 
 #include "base/region.h"
 #include "kernels/device.h"
 #include "model/decoder.h"
-#include "model/gpt.h"
+#include "model/gpt_options.h"
 #include "model/rope_table.h"
 
 // ---- activation checkpoints (activations.c): the residual stream before each block and after the last one
