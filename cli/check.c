@@ -8,6 +8,7 @@
 #include "data/tokenizer/tokenizer.h"
 #include "infer/tasks/task.h"
 #include "options/config.h"
+#include "options/print.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"
 #include "trainer/plan/model_sizes.h"

@@ -4,6 +4,7 @@
 
 #include "cli/help.h"
 #include "options/config.h"
+#include "options/print.h"
 
 // ---- bash and zsh
 

@@ -10,6 +10,7 @@
 #include "base/overwrite.h"
 #include "cli/commands.h"
 #include "options/deepspeed.h"
+#include "options/print.h"
 
 #define LARGEST_FILE ((size_t)16 << 20)
 

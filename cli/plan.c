@@ -11,6 +11,7 @@
 #include "base/processors.h"
 #include "cli/commands.h"
 #include "data/tokenizer/tokenizer.h"
+#include "options/print.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/sources.h"
 #include "trainer/plan/attention.h"

@@ -1,6 +1,6 @@
-// The configuration of a run: read from a JSON file and command-line overrides, checked, and printed. The
-// struct and all tables of options are generated from schema.def. config.c reads, rules.c derives and checks,
-// print.c prints.
+// The configuration of a run: read from a JSON file and command-line overrides (read.c), completed and
+// checked (rules.c). The struct and all tables of options are generated from schema.def. Printing is in
+// print.h, comparing with another configuration in resume.h.
 #ifndef ZERO_OPTIONS_CONFIG_H
 #define ZERO_OPTIONS_CONFIG_H
 
@@ -143,25 +143,6 @@ void config_derive_run_folder(struct config *config);
 // STATUS_INVALID: a rule is broken; the message names the options and what to change.
 enum status config_resolve(struct config *config, int world) MUST_CHECK;
 
-// Appends the whole config as JSON: every option, in schema order, indented by two spaces.
-void config_print(const struct config *config, struct text *out);
-// Appends only the options that are given (config_given), and the sections that have some.
-void config_print_given(const struct config *config, struct text *out);
-// Appends the overrides that turn `before` into `now`, quoted for a shell: "section.key=value ...".
-void config_print_overrides(const struct config *before, const struct config *now, struct text *out);
-// Appends the options page: Markdown, one table per section. `./train options` prints it, and
-// configs/OPTIONS.md is its output.
-void config_print_options(struct text *out);
-
-// An option's name and its possible values, for shell completion. Only CHOICE and BOOL options list values.
-struct option_words {
-    const char *name;
-    const char *const *values; // (n)
-    int n;
-};
-// The words of option i = 0, 1, ...; returns false if there is no option i.
-bool config_option_words(int i, struct option_words *words);
-
 // The compute type that precision.compute names. Returns false, and leaves *type unchanged, if it is "auto".
 bool config_compute_type(const struct config *config, enum dtype *type);
 
@@ -172,9 +153,6 @@ void config_set_micro_batch(struct config *config, int64_t size);
 // `before`, if the micro-batch size x `world` divides it. Otherwise changes nothing. The config must be
 // resolved.
 void config_resume_batch(struct config *config, const struct config *before, int world);
-// Appends a description of train.batch_size_schedule or train.max_batch_size, if one is set: "batch size: 64
-// sequences, 128 after step 1000". The config must be resolved.
-void config_print_schedule(const struct config *config, struct text *out);
 // The number of sequences that the micro-batch size must divide: those per rank and step, or
 // config->rank_sequences if the batch size changes during the run.
 int64_t config_rank_sequences(const struct config *config);
@@ -194,27 +172,6 @@ enum status config_check_backend(const struct config *config, bool on_gpu) MUST_
 
 // Checks what only training needs: data.train names token shards.
 enum status config_require_training(const struct config *config) MUST_CHECK;
-
-// Checks that this rank's config equals rank 0's. run.threads may differ, because machines do.
-// STATUS_INVALID: the message names the first option that differs.
-enum status config_check_same(const struct config *mine, const struct config *of_rank_0) MUST_CHECK;
-
-// What a run decided for its options that are "auto".
-struct config_decided {
-    enum dtype compute;              // precision.compute
-    enum config_attention attention; // AUTO: undecided, because the run was on the CPU
-};
-
-// Checks a resumed run's config: FIXED options must be equal, RAISE options must not be smaller. NAMED and
-// RAISE options that checkpoint.resume_with lists may differ. A model size that is 0 (the family's default)
-// in one config is not compared here; checkpoint_check_model compares the resolved sizes.
-//   before    config of the checkpoint
-//   decided   what the checkpoint's run decided for "auto"
-//   changed   called for each difference that checkpoint.resume_with allows, with both values as JSON
-// STATUS_INVALID: an option changed that must not. The message lists all such options, and what to do.
-typedef enum status config_changed(void *context, const char *option, const char *was, const char *is);
-enum status config_check_resume(const struct config *before, const struct config_decided *decided,
-                                const struct config *now, config_changed *changed, void *context) MUST_CHECK;
 
 // The model presets of configs/, embedded at build time, so that the program does not need the files.
 struct preset {

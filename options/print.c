@@ -1,4 +1,6 @@
 // Prints a configuration as JSON or as overrides for a command line; prints the options page.
+#include "options/print.h"
+
 #include <stdio.h>
 #include <string.h>
 

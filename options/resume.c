@@ -1,10 +1,11 @@
 // Compares configs: those of several ranks, which must be equal, and a resumed run's config with that of the
 // checkpoint.
+#include "options/resume.h"
+
 #include <string.h>
 
 #include "base/dtype.h"
 #include "base/text.h"
-#include "options/config.h"
 #include "options/option.h"
 #include "options/unused.h"
 

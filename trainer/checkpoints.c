@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "options/resume.h"
 
 // ---- saving
 

@@ -16,6 +16,8 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/generate.h"
+#include "options/print.h"
+#include "options/resume.h"
 #include "trainer/checkpoints.h"
 #include "trainer/data/defaults.h"
 #include "trainer/data/input_files.h"

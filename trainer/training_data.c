@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "options/print.h"
 #include "trainer/data/sources.h"
 #include "trainer/plan/model_sizes.h"
 

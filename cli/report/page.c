@@ -21,6 +21,7 @@
 #include "cli/print.h"
 #include "cli/version.h"
 #include "options/config.h"
+#include "options/print.h"
 #include "trainer/runs/run_record.h"
 
 EMBEDDED_FILE(cli_report_page_html);

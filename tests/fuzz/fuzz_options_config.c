@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "options/config.h"
+#include "options/print.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/overwrite.h"
+#include "options/print.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/checkpoint/ranks.h"
 

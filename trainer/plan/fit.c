@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "options/config.h"
+#include "options/print.h"
 #include "trainer/plan/micro_batch.h"
 #include "trainer/plan/model_sizes.h"
 

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include "base/json.h"
+#include "options/print.h"
 #include "zero/checkpoint/manifest.h"
 
 void manifest_print_seal(const char *json, size_t length, char seal[MANIFEST_SEAL_BYTES + 1]) {

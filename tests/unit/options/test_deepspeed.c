@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "options/deepspeed.h"
 #include "options/foreign.h"
+#include "options/print.h"
 
 static cJSON *parse(const char *json) {
     cJSON *root;

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "options/config.h"
 #include "options/option.h"
+#include "options/print.h"
 
 static void print(const struct config *config, struct text *out) {
     *out = (struct text){0};

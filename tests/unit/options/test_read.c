@@ -8,6 +8,7 @@
 #include "options/config.h"
 #include "options/foreign.h"
 #include "options/option.h"
+#include "options/print.h"
 
 static enum status parse(struct config *config, const char *json) {
     return config_parse(config, json, strlen(json), "c.json");

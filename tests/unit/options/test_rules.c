@@ -4,6 +4,8 @@
 #include <stdio.h>
 
 #include "options/config.h"
+#include "options/print.h"
+#include "options/resume.h"
 #include "tests/support/temporary.h"
 
 static enum status resolve_named(struct config *config, const char *source, const char *json, int world) {

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "kernels/ops.h"
+#include "options/print.h"
 #include "tests/support/expect.h"
 #include "trainer/plan/fit.h"
 #include "trainer/plan/model_sizes.h"
