@@ -342,7 +342,8 @@ static enum status answer(struct interactive *interactive) {
     request.token = check_interrupt;
     request.context = interactive;
     interrupted = 0;
-    enum status status = prompt_encode(request.tokenizer, request.vocab_size, &one);
+    enum status status =
+        tokenizer_encode_prompt(request.tokenizer, one.bytes, one.n_bytes, request.vocab_size, &one.tokens);
     if (status == STATUS_OK)
         status = sample_run(interactive->generator, &session->stream, &session->hooks, &request, NULL);
     token_list_free(&one.tokens);
@@ -519,7 +520,8 @@ static enum status encode_prompts(const struct prompts *prompts, const struct se
     *longest = 0;
     for (int64_t i = 0; i < prompts->n; i++) {
         struct prompt *one = &prompts->prompts[i];
-        TRY(prompt_encode(session->tokenizer, session->params.config.vocab_size, one));
+        TRY(tokenizer_encode_prompt(session->tokenizer, one->bytes, one->n_bytes,
+                                    session->params.config.vocab_size, &one->tokens));
         if (one->tokens.n > (size_t)*longest)
             *longest = (int)one->tokens.n;
     }

@@ -4,13 +4,19 @@
 #define ZERO_INFER_SAMPLE_H
 
 #include "infer/batch.h"
-#include "infer/prompt.h"
+
+// A prompt as text and as tokens (tokenizer_encode_prompt).
+struct prompt {
+    const char *bytes;
+    size_t n_bytes;
+    struct token_list tokens;
+};
 
 struct sample_request {
     const struct tokenizer *tokenizer;
     int vocab_size;               // the model's; may exceed the tokenizer's (padding ids are never drawn)
     int positions, sequences;     // of the generator; sequences: texts decoded together
-    const struct prompt *prompts; // (n_prompts), encoded
+    const struct prompt *prompts; // (n_prompts)
     int64_t n_prompts, n_samples; // n_samples texts per prompt: text i continues prompt i / n_samples
     // Text i uses the random numbers from options.first_counter + 2^32 i on, so it does not depend on other
     // texts.

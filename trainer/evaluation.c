@@ -444,7 +444,8 @@ enum status evaluator_sample(struct evaluator *evaluator) {
         .context = &text};
     text_add(&text, "%s", bytes);
     // Ranks generate together: one that fails here cannot reach the agreement at the end.
-    enum status status = prompt_encode(request.tokenizer, request.vocab_size, &prompt);
+    enum status status = tokenizer_encode_prompt(request.tokenizer, prompt.bytes, prompt.n_bytes,
+                                                 request.vocab_size, &prompt.tokens);
     if (status == STATUS_OK)
         status = sample_run(generator, &run->machine.stream, &run->engine.state.hooks, &request, NULL);
     token_list_free(&prompt.tokens);

@@ -9,7 +9,6 @@
 
 #include "base/alloc.h"
 #include "base/json.h"
-#include "infer/prompt.h"
 
 #define DEFAULT_TOKENS 16
 #define LONGEST_STOP   256 // bytes
@@ -149,10 +148,9 @@ static bool add_prompt(struct parse *parse, const cJSON *item, struct token_list
             parse->error, 400, NULL, "prompt",
             "prompt: expected a string, an array of strings, an array of token ids, or an array "
             "of such arrays");
-    struct prompt text = {item->valuestring, strlen(item->valuestring), {0}};
-    const enum status status = prompt_encode(limits->tokenizer, limits->vocab_size, &text);
-    *prompt = text.tokens;
-    return status == STATUS_OK || refuse_recorded(parse, "prompt");
+    return tokenizer_encode_prompt(limits->tokenizer, item->valuestring, strlen(item->valuestring),
+                                   limits->vocab_size, prompt) == STATUS_OK ||
+           refuse_recorded(parse, "prompt");
 }
 
 static bool take_prompt(struct parse *parse, const cJSON *item) {

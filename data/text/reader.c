@@ -9,7 +9,7 @@
 #include "base/utf8.h"
 #include "data/corpus.h"
 #include "data/text/input.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/encode.h"
 
 #define CHUNK_BYTES  ((size_t)1 << 18)
 #define SMALL_CHUNKS 4 // limit on chunks per batch with small files, relative to chunks of CHUNK_BYTES

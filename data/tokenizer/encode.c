@@ -1,10 +1,12 @@
-// Splits text by the patterns (data/tokenizer/tokenizer.h). The code is hand-written, because a regular
+// Splits text by the patterns (data/tokenizer/tokens.h). The code is hand-written, because a regular
 // expression engine would dominate encoding time. Each function tries the alternatives of its pattern in
 // their order.
 //
 // Encoding. A heap of candidate pairs merges a pre-token of n symbols in O(n log n). A cache keeps the ids of
 // pre-tokens already seen. Long texts are split between pre-tokens into chunks, which threads encode in
 // parallel. The ids do not depend on the number of threads.
+#include "data/tokenizer/encode.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -16,7 +18,7 @@
 #include "base/alloc.h"
 #include "base/parallel.h"
 #include "base/utf8.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/tables.h"
 
 enum kind { KIND_OTHER, KIND_LETTER, KIND_NUMBER, KIND_SPACE };
 
@@ -768,5 +770,20 @@ enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text
                    : encode_chunks(tokenizer, text + done, ends, n, done == 0, list));
         done += end;
     }
+    return STATUS_OK;
+}
+
+enum status tokenizer_encode_prompt(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                                    int vocab_size, struct token_list *list) {
+    list->n = 0;
+    if (bytes == 0 || tokenizer_has_bos(tokenizer))
+        token_list_add(list, tokenizer_document_start(tokenizer));
+    TRY(tokenizer_encode(tokenizer, text, bytes, list));
+    for (size_t i = 0; i < list->n; i++)
+        if (list->ids[i] >= vocab_size)
+            return FAIL(STATUS_INVALID,
+                        "token %d of the prompt is outside the model's vocabulary of %d: the tokenizer is "
+                        "not the one that the model was trained with",
+                        list->ids[i], vocab_size);
     return STATUS_OK;
 }

@@ -7,8 +7,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "data/tokenizer/encode.h"
 #include "data/tokenizer/export.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/tables.h"
 
 // ---- merges
 

@@ -74,4 +74,8 @@ enum status tokenizer_scores(const struct tokenizer *tokenizer, float *scores) M
 // Returns the token for characters that have none; -1: there is no such token.
 int32_t tokenizer_unknown(const struct tokenizer *tokenizer);
 
+// The end of an added token's entry in a tokenizer.json, after its id and content. %s: whether it is special.
+#define TOKENIZER_JSON_ADDED                                                                                 \
+    ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}"
+
 #endif

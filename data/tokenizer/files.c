@@ -13,8 +13,12 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "data/tokenizer/encode.h"
 #include "data/tokenizer/export.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/gguf.h"
+#include "data/tokenizer/json.h"
+#include "data/tokenizer/tables.h"
+#include "data/tokenizer/tokenizer.h"
 
 // ---- the tiktoken files of Llama 3 (tokenizer.model: 128,000 tokens), Qwen (qwen.tiktoken: 151,643) and
 // OpenAI (cl100k_base: 100,256; o200k_base: 199,998). They hold tokens only; pattern, normalization and

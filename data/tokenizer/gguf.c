@@ -1,6 +1,8 @@
 // Reads the tokenizer of a GGUF file. Its keys have the tokens and merges of a Hugging Face tokenizer.json
 // (or, for Llama 2, scores) and the name of the pattern. A tokenizer.json is built from them and read, so
 // that both formats of a tokenizer give exactly the same result.
+#include "data/tokenizer/gguf.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +12,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/tokenizer/export.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/json.h"
+#include "data/tokenizer/tables.h"
 
 #define KEY(name) "tokenizer.ggml." name
 #define SPACE     "\xe2\x96\x81" // U+2581

@@ -1,6 +1,8 @@
 // Reads Hugging Face's tokenizer.json: a vocabulary (token -> id, in GPT-2's byte alphabet or, for Llama 2,
 // as text with U+2581 for spaces) and a list of merges. Its settings are compared with those of the supported
 // kinds. A setting that changes the ids of a text and is not supported is refused by name.
+#include "data/tokenizer/json.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +12,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "data/tokenizer/encode.h"
 #include "data/tokenizer/export.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/tables.h"
 
 // ---- settings
 

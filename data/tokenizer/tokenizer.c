@@ -10,7 +10,8 @@
 
 #include "base/alloc.h"
 #include "base/utf8.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/tables.h"
+#include "data/tokenizer/tokenizer.h"
 
 // ---- tokens while they are read
 

@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "data/tokenizer/tokens.h"
 
 // A growing list of token ids. Zero-initialize it.
 struct token_list {
@@ -31,58 +32,6 @@ void token_list_reserve(struct token_list *list, size_t more);
 void token_list_free(struct token_list *list);
 
 struct tokenizer;
-
-// How text is split into pre-tokens: each match is one. (?i:...) ignores case; character classes are
-// Unicode's.
-#define TOKEN_PATTERN_TEXT_GPT2                                                                              \
-    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define TOKEN_PATTERN_TEXT_LLAMA3                                                                            \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "                               \
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define TOKEN_PATTERN_TEXT_QWEN2                                                                             \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "                                    \
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define TOKEN_PATTERN_TEXT_CL100K                                                                            \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "                               \
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s+\\z|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define TOKEN_PATTERN_TEXT_O200K                                                                             \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"              \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"                                                                         \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"              \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"                                                                         \
-    "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-enum token_pattern {
-    TOKEN_PATTERN_GPT2,
-    TOKEN_PATTERN_LLAMA3,
-    TOKEN_PATTERN_QWEN2,
-    // Each number (\p{N}) alone; between numbers GPT-2's pattern, as if the text ended before each.
-    TOKEN_PATTERN_SMOLLM,
-    // Llama 2: one or more spaces and all characters up to the next space; U+2581 counts as a space.
-    TOKEN_PATTERN_SPACES,
-    // The same, with each line feed alone: no token has one beside other characters.
-    TOKEN_PATTERN_SPACES_AND_LINES,
-    TOKEN_PATTERN_CL100K, // OpenAI's cl100k_base: Llama 3's, but white space at the end of a text is one
-                          // pre-token
-    TOKEN_PATTERN_O200K,  // OpenAI's o200k_base
-};
-struct token_rules {
-    enum token_pattern pattern;
-    bool nfc;                         // text is normalized to Unicode's form C first
-    const struct added_tokens *added; // the tokenizer's tokens that are found in text first; NULL: none
-};
-
-// What an id stands for. The numbers are those of GGUF.
-enum token_type {
-    TOKEN_NORMAL = 1,
-    TOKEN_UNKNOWN = 2, // stands for characters without a token
-    TOKEN_CONTROL = 3, // end-of-text and the like; has no text
-    TOKEN_USER = 4,    // an added token that is not special, such as <think>: found in text as a whole
-    TOKEN_BYTE = 6,    // Llama 2: one byte of a character without a token
-};
-
-struct token_merge {
-    int32_t left, right, id; // left and right merge to id
-};
 
 // Loads a tokenizer.
 //   path   one of these, or a folder that contains some of them (tokenizer_next_file gives their order):
@@ -137,7 +86,6 @@ int32_t tokenizer_end_of_text(const struct tokenizer *tokenizer);
 bool tokenizer_is_end(const struct tokenizer *tokenizer, int32_t id);
 // Returns all ids that end generation, and their number. The first is eos_token in those files, which in chat
 // models is not end-of-text.
-#define TOKENIZER_MOST_ENDS 8
 int tokenizer_ends(const struct tokenizer *tokenizer, int32_t ends[TOKENIZER_MOST_ENDS]);
 // Returns the chat template that came with the tokenizer, kept for other programs: a JSON string, or a list
 // of objects with "name" and "template". NULL: none.
@@ -160,6 +108,12 @@ bool tokenizer_adds_space(const struct tokenizer *tokenizer);
 // their number.
 enum status tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t bytes,
                              struct token_list *list) MUST_CHECK;
+// Encodes the text that a model continues: bos first if the tokenizer has one; without text, the token that
+// documents begin with.
+//   list   [out] its ids are replaced
+// STATUS_INVALID: an id is outside the model's vocabulary of vocab_size.
+enum status tokenizer_encode_prompt(const struct tokenizer *tokenizer, const char *text, size_t bytes,
+                                    int vocab_size, struct token_list *list) MUST_CHECK;
 // Encodes many texts one after the other on the calling thread, as tokenizer_encode does. Keeps a cache of
 // words between texts, which makes short texts as fast as long ones. Does not own the tokenizer.
 struct token_encoder;

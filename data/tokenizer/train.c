@@ -9,7 +9,8 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/encode.h"
+#include "data/tokenizer/tables.h"
 
 struct word {
     const char *text; // points into the caller's text

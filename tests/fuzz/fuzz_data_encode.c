@@ -4,7 +4,7 @@
 #include <utf8proc.h>
 
 #include "base/utf8.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/encode.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_pattern(enum token_pattern pattern, const char *text, size_t size) {

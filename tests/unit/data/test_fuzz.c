@@ -12,7 +12,8 @@
 #include "data/loader.h"
 #include "data/shard.h"
 #include "data/tokenizer/export.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/tables.h"
+#include "data/tokenizer/tokenizer.h"
 #include "tests/support/damage.h"
 #include "tests/support/temporary.h"
 

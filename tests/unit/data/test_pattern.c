@@ -14,7 +14,7 @@
 #include <utf8proc.h>
 
 #include "base/rng.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/encode.h"
 
 // L letter, N number, S white space, O other, from the Unicode database (general categories L* and N*,
 // property White_Space), for characters that have not changed since Unicode 6.

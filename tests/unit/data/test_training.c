@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/rng.h"
-#include "data/tokenizer/internal.h"
+#include "data/tokenizer/encode.h"
 #include "tests/support/temporary.h"
 
 enum { MAX_TOKENS = 700, MAX_BYTES = 6000, LONGEST_TOKEN = 512 };

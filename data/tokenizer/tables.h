@@ -1,12 +1,12 @@
-// Internal to data/tokenizer (and its tests): a tokenizer's tables, and functions shared by its files.
-#ifndef ZERO_DATA_TOKENIZER_INTERNAL_H
-#define ZERO_DATA_TOKENIZER_INTERNAL_H
+// A tokenizer's tables: tokens by their bytes, pairs by their tokens. Readers of files build them with these
+// functions of tokenizer.c. Internal to data/tokenizer and its tests.
+#ifndef ZERO_DATA_TOKENIZER_TABLES_H
+#define ZERO_DATA_TOKENIZER_TABLES_H
 
-#include <cjson/cJSON.h>
 #include <string.h>
 
 #include "base/text.h"
-#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokens.h"
 
 #define TOKENIZER_MOST_TOKENS (1 << 22)
 #define END_OF_TEXT           "<|endoftext|>"
@@ -48,10 +48,6 @@ struct added_tokens {
     bool begins[256]; // by byte: a token begins with it
     bool has_blank;   // a token contains a blank or line feed: do not cut text there
 };
-// Adds an added token. A normalizer that puts a space before text (SPACE_ALWAYS) also puts it before a
-// normalized name.
-enum status tokenizer_add_added(struct tokenizer *tokenizer, int32_t id, const char *name,
-                                bool is_normalized) MUST_CHECK;
 // True if tokens are characters; U+2581 in tokens stands for a space in text.
 static inline bool tokenizer_is_of_characters(enum token_pattern pattern) {
     return pattern == TOKEN_PATTERN_SPACES || pattern == TOKEN_PATTERN_SPACES_AND_LINES;
@@ -126,53 +122,25 @@ enum status tokenizer_pair_all(struct tokenizer *tokenizer, const char *source) 
 // Adds only these merges, in rank order. If a pair occurs twice, the last counts. Then call
 // tokenizer_find_whole.
 void tokenizer_pair_merges(struct tokenizer *tokenizer, const struct token_merge *merges, int n);
+// Adds an added token. A normalizer that puts a space before text (SPACE_ALWAYS) also puts it before a
+// normalized name.
+enum status tokenizer_add_added(struct tokenizer *tokenizer, int32_t id, const char *name,
+                                bool is_normalized) MUST_CHECK;
 // Computes the checksum. Call it last.
 void tokenizer_set_checksum(struct tokenizer *tokenizer);
 // Appends end-of-text to the table and makes a tokenizer that works like GPT-2's.
 enum status tokenizer_make_plain(struct token_table *tokens, const char *kind, const char *source,
                                  struct tokenizer **out) MUST_CHECK;
 
-// ---- reading
-
-// Ids that end generation, if a file itself names them.
-struct token_ends {
-    int32_t ids[TOKENIZER_MOST_ENDS];
-    int n;
-};
-// Reads a Hugging Face tokenizer.json.
-//   json   NUL-terminated
-//   ends   for tokenizer_choose_ends
-// STATUS_INVALID: malformed, or not a supported kind of tokenizer (the message has the first difference).
-enum status tokenizer_read_json(const char *path, const char *json, size_t length,
-                                const struct token_ends *ends, struct tokenizer **out) MUST_CHECK;
-// True if the file is a tokenizer.json. False if it cannot be read.
-bool tokenizer_is_json(const char *path);
-
-// Reads the tokenizer of a GGUF file. STATUS_INVALID: malformed, or an unsupported kind.
-enum status tokenizer_read_gguf(const char *path, struct tokenizer **out) MUST_CHECK;
-// True if the GGUF file contains a tokenizer. False if it cannot be read.
-bool tokenizer_is_in_gguf(const char *path);
-
-// Returns the JSON of a file beside the tokenizer's path; NULL if there is none, or it is not JSON.
-cJSON *tokenizer_read_beside(const char *path, const char *name);
-// Chooses end-of-text and the other ends, as documented for tokenizer_load.
-//   path   of the tokenizer; files beside it are read
-//   ends   ends that the file itself names: no others are read. NULL: none
-enum status tokenizer_choose_ends(struct tokenizer *tokenizer, const char *path,
-                                  const struct token_ends *ends) MUST_CHECK;
-// Returns the id of a token that encoding does not produce, by name; -1: none.
-int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *name);
-
-// The end of an added token's entry in a tokenizer.json, after its id and content. %s: whether it is special.
-#define TOKENIZER_JSON_ADDED                                                                                 \
-    ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":%s}"
-
-// ---- encoding
+// ---- looking up
 
 // Returns the id of the normal token with these bytes, or -1.
 int32_t tokenizer_find(const struct tokenizer *tokenizer, const char *bytes, size_t n_bytes);
 // Returns the rank of the merge of two tokens, or -1.
 int32_t tokenizer_find_pair(const struct tokenizer *tokenizer, int32_t left, int32_t right);
+uint64_t tokenizer_hash_pair(uint64_t pair);
+// Returns the id of a token that encoding does not produce, by name; -1: none.
+int32_t tokenizer_find_special(const struct tokenizer *tokenizer, const char *name);
 
 // U+2581, which stands for a space.
 #define LOWER_BLOCK "\xe2\x96\x81"
@@ -181,24 +149,5 @@ static inline bool is_lower_block(const char *text, size_t n_bytes) {
 }
 // Replaces U+2581 by blanks. Returns the new length.
 size_t tokenizer_replace_blocks(char *text, size_t n_bytes);
-
-// Returns the length in bytes of the first pre-token; at least 1 if n_bytes is.
-size_t tokenizer_next_pretoken(struct token_rules rules, const char *text, size_t n_bytes);
-
-// Returns the first offset at or after `from` (at least 1) where the text can be split without changing its
-// pre-tokens or its normalization. Returns n_bytes if there is none.
-size_t tokenizer_next_boundary(struct token_rules rules, const char *text, size_t n_bytes, size_t from);
-
-// True if an added token begins before `at` and ends after it.
-bool tokenizer_is_in_added(struct token_rules rules, const char *text, size_t n_bytes, size_t at);
-
-uint64_t tokenizer_hash_pair(uint64_t pair);
-
-// Appends the tokens that remain of a pre-token after all merges of ranks below `limit`. If ranks are ids:
-// with a token's bytes and its id as the limit, these are the two tokens that the token's own merge joins.
-enum status tokenizer_encode_below(const struct tokenizer *tokenizer, const char *pretoken, size_t n,
-                                   int32_t limit, struct token_list *list) MUST_CHECK;
-// Sets is_whole for a tokenizer with a list of merges.
-enum status tokenizer_find_whole(struct tokenizer *tokenizer) MUST_CHECK;
 
 #endif
