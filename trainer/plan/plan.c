@@ -100,18 +100,13 @@ double step_work_count(const struct gpt_work *model) {
 }
 
 enum status update_flops_estimate(const struct engine_options *options, double *out) {
-    const int strips = options->device->symmetric_strips[newton_schulz_type(options->type)];
+    const int strip = options->device->symmetric_strips[newton_schulz_type(options->type)];
     struct optimizer_groups groups;
     enum status status = optimizer_groups_init(&groups, options->config, options->params);
     *out = 0;
-    for (int i = 0; i < options->params->n_params && status == STATUS_OK; i++) {
-        struct matrix_shape shapes[PARAM_PARTS_MOST];
-        int64_t first_row[PARAM_PARTS_MOST];
-        if (!optimizer_groups_orthogonalize(&groups, i))
-            continue;
-        for (int part = muon_matrices(&options->params->params[i], shapes, first_row) - 1; part >= 0; part--)
-            *out += newton_schulz_flops(shapes[part], strips) / options->world;
-    }
+    for (int i = 0; i < options->params->n_params && status == STATUS_OK; i++)
+        if (optimizer_groups_orthogonalize(&groups, i))
+            *out += muon_tensor_flops(&options->params->params[i], strip) / options->world;
     optimizer_groups_free(&groups);
     return status;
 }

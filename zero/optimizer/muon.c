@@ -184,7 +184,6 @@ enum status muon_bind(struct muon *muon, const struct region_table *table, struc
     muon->slices = region_data(table, muon->slices_region);
     muon->plan = plan;
     muon->result = result;
-    muon_rounds_link(&muon->rounds);
     struct optimizer_span *spans = allocate((size_t)most, sizeof *spans);
     muon->args = allocate((size_t)muon->rounds.n_rounds, sizeof *muon->args);
     void *there = region_data(table, muon->spans_region);
@@ -298,21 +297,16 @@ void muon_volume(const struct muon *muon, struct comm_volume *volume) {
 
 void muon_flops(const struct muon *muon, double *all, double *most) {
     const struct muon_rounds *rounds = &muon->rounds;
+    double *own = allocate((size_t)rounds->world, sizeof *own);
     *all = *most = 0;
-    for (int rank = 0; rank < rounds->world; rank++) {
-        double own = 0;
-        for (int i = 0; i < rounds->n_tensors; i++) {
-            struct matrix_shape shapes[PARAM_PARTS_MOST];
-            int64_t first_row[PARAM_PARTS_MOST];
-            if (rounds->tensors[i].worker != rank)
-                continue;
-            for (int part =
-                     muon_matrices(&rounds->params->params[rounds->tensors[i].param], shapes, first_row);
-                 part > 0; part--)
-                own += newton_schulz_flops(shapes[part - 1],
-                                           muon->products.device->symmetric_strips[muon->type]);
-        }
-        *all += own;
-        *most = fmax(*most, own);
+    for (int i = 0; i < rounds->n_tensors; i++) {
+        const struct muon_tensor *tensor = &rounds->tensors[i];
+        const int strip = muon->products.device->symmetric_strips[muon->type];
+        own[tensor->worker] += muon_tensor_flops(&rounds->params->params[tensor->param], strip);
     }
+    for (int rank = 0; rank < rounds->world; rank++) {
+        *all += own[rank];
+        *most = fmax(*most, own[rank]);
+    }
+    free(own);
 }

@@ -18,12 +18,12 @@ int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PA
     return 1;
 }
 
-static double flops_of(const struct param *param) {
+double muon_tensor_flops(const struct param *param, int strip) {
     struct matrix_shape shapes[PARAM_PARTS_MOST];
     int64_t first_row[PARAM_PARTS_MOST];
     double flops = 0;
     for (int i = muon_matrices(param, shapes, first_row) - 1; i >= 0; i--)
-        flops += newton_schulz_flops(shapes[i], 0);
+        flops += newton_schulz_flops(shapes[i], strip);
     return flops;
 }
 
@@ -223,31 +223,6 @@ static void fill_buffers(struct muon_rounds *rounds) {
     free(filled);
 }
 
-void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage,
-                      const struct optimizer_groups *groups, size_t most_elements) {
-    const struct params *params = stage->params;
-    *rounds = (struct muon_rounds){.params = params,
-                                   .partition = stage->partition,
-                                   .world = stage->world,
-                                   .whole = !stage_shards_optimizer(stage->config),
-                                   .most_elements = most_elements};
-    rounds->tensors = allocate((size_t)params->n_params, sizeof *rounds->tensors);
-    for (int i = 0; i < params->n_params; i++)
-        if (optimizer_groups_orthogonalize(groups, i))
-            rounds->tensors[rounds->n_tensors++] = (struct muon_tensor){
-                .param = i, .rows = params->params[i].shape[0], .flops = flops_of(&params->params[i])};
-    assign_workers(rounds);
-    fill_buffers(rounds);
-}
-
-void muon_rounds_free(struct muon_rounds *rounds) {
-    free(rounds->tensors);
-    free(rounds->slices);
-    free(rounds->rounds);
-    free(rounds->spans);
-    *rounds = (struct muon_rounds){0};
-}
-
 // ---- transfers
 
 // In stage 0 the worker has the whole direction already.
@@ -276,7 +251,7 @@ static void link_round(const struct muon_rounds *rounds, struct muon_round *roun
     }
 }
 
-void muon_rounds_link(struct muon_rounds *rounds) {
+static void link_rounds(struct muon_rounds *rounds) {
     rounds->spans = allocate(2 * (size_t)rounds->n_slices, sizeof *rounds->spans);
     for (int k = 0; k < rounds->n_rounds; k++) {
         struct muon_round *round = &rounds->rounds[k];
@@ -286,6 +261,38 @@ void muon_rounds_link(struct muon_rounds *rounds) {
         comm_spans_link(back, round->back.n_spans);
     }
 }
+
+// ---- all rounds
+
+void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage,
+                      const struct optimizer_groups *groups, size_t most_elements) {
+    const struct params *params = stage->params;
+    *rounds = (struct muon_rounds){.params = params,
+                                   .partition = stage->partition,
+                                   .world = stage->world,
+                                   .whole = !stage_shards_optimizer(stage->config),
+                                   .most_elements = most_elements};
+    rounds->tensors = allocate((size_t)params->n_params, sizeof *rounds->tensors);
+    for (int i = 0; i < params->n_params; i++)
+        if (optimizer_groups_orthogonalize(groups, i))
+            rounds->tensors[rounds->n_tensors++] =
+                (struct muon_tensor){.param = i,
+                                     .rows = params->params[i].shape[0],
+                                     .flops = muon_tensor_flops(&params->params[i], 0)};
+    assign_workers(rounds);
+    fill_buffers(rounds);
+    link_rounds(rounds);
+}
+
+void muon_rounds_free(struct muon_rounds *rounds) {
+    free(rounds->tensors);
+    free(rounds->slices);
+    free(rounds->rounds);
+    free(rounds->spans);
+    *rounds = (struct muon_rounds){0};
+}
+
+// ---- exchanges
 
 static enum status copy_own(int rank, struct stream *stream, const struct comm_transfer *transfer,
                             const void *in, void *out, size_t size) {
@@ -308,20 +315,21 @@ enum status muon_rounds_exchange(const struct muon_round *round, const struct co
     return comm_wait(comm, stream, work);
 }
 
+// Elements that `rank` sends to others in a transfer.
+static uint64_t sent_by(int rank, const struct comm_transfer *transfer) {
+    uint64_t elements = 0;
+    for (int i = 0; i < transfer->n_spans; i++) {
+        const struct comm_span *span = &transfer->spans[i];
+        elements += span->owner == rank && span->to != rank ? span->elements : 0;
+    }
+    return elements;
+}
+
 void muon_rounds_traffic(const struct muon_rounds *rounds, int rank, uint64_t *elements, uint64_t *calls) {
     *elements = *calls = 0;
     for (int k = 0; k < rounds->n_rounds; k++) {
         const struct muon_round *round = &rounds->rounds[k];
-        bool sends = false;
-        for (int i = round->first_slice; i < round->first_slice + round->n_slices; i++) {
-            const struct muon_slice *slice = &rounds->slices[i];
-            const int worker = rounds->tensors[slice->tensor].worker;
-            if (slice->rank == worker)
-                continue;
-            sends = true;
-            if (worker == rank || (slice->rank == rank && sends_direction(rounds, slice)))
-                *elements += slice->end - slice->begin;
-        }
-        *calls += sends ? 2 : 0;
+        *elements += sent_by(rank, &round->there) + sent_by(rank, &round->back);
+        *calls += round->sends ? 2 : 0;
     }
 }

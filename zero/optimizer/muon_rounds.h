@@ -38,7 +38,6 @@ struct muon_slice {
 struct muon_round {
     int first_tensor, n_tensors;
     int first_slice, n_slices; // of all ranks
-    // Set by muon_rounds_link:
     struct comm_transfer there, back;
     bool sends; // some element moves between ranks
 };
@@ -63,13 +62,14 @@ struct muon_rounds {
 //   first_row   [out] (PARAM_PARTS_MOST) of each
 int muon_matrices(const struct param *param, struct matrix_shape shapes[PARAM_PARTS_MOST],
                   int64_t first_row[PARAM_PARTS_MOST]);
+// FLOPs of newton_schulz_run for all of them.
+//   strip   of symmetric products, as for newton_schulz_flops
+double muon_tensor_flops(const struct param *param, int strip);
 
 // Lists the rounds of a stage.
 //   most_elements  of a rank in a round
 void muon_rounds_init(struct muon_rounds *rounds, const struct stage *stage,
                       const struct optimizer_groups *groups, size_t most_elements);
-// Makes the transfers of all rounds.
-void muon_rounds_link(struct muon_rounds *rounds);
 void muon_rounds_free(struct muon_rounds *rounds);
 
 // One transfer of a round, from the buffer `in` to the buffer `out`: among ranks, or, where the round sends

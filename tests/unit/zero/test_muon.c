@@ -167,7 +167,6 @@ static void check_rounds(const struct params *params, const struct optimizer_gro
     const struct config config = {.zero_optimization.stage = whole ? 0 : 1};
     const struct stage stage = {.config = &config, .params = params, .partition = &partition, .world = world};
     muon_rounds_init(&rounds, &stage, groups, most_elements);
-    muon_rounds_link(&rounds);
     assert_int_equal(rounds.n_tensors, 12 * 4);
     check_buffers(&rounds);
     for (int i = 0; i < rounds.n_tensors; i++) {
