@@ -3,7 +3,7 @@
 
   - A file includes only its own folder and those that `needs_FOLDER` of the Makefile names (main.c: any).
   - There are no dependency cycles: neither of includes, nor of source files that call each other, nor of modules: name.h with
-    name.c is one node, so that two modules which know each other through a header are found. Parts of ONE_MODULE are one.
+    name.c is one node, so that two modules which know each other through a header are found.
   - A header declares functions that at most MAX_SOURCES files define: one of more is a room without walls.
   - A folder has at most 25 modules (name.h with name.c) at one level.
   - A header exists where a second file or a test includes it, beside the file that it is the header of; or its first comment says
@@ -23,15 +23,6 @@ import sys
 MAX_MODULES = 25
 MAX_LONE = 20
 MAX_SOURCES = 7
-# A public header, and the headers of its parts, which use its types. Its own source includes them all.
-ONE_MODULE = {
-    "data/tokenizer/tokenizer": ["data/tokenizer/internal"],
-    "kernels/device": ["kernels/ops"],
-    "model/gpt": ["model/gpt_memory"],
-    "model/params": ["model/family", "model/layers", "model/runner", "model/trace", "model/hooks"],
-    "options/config": ["options/option", "options/rules", "options/unused", "options/foreign"],
-    "zero/comm/comm": ["zero/comm/backend", "zero/comm/queue"],
-}
 SUFFIXES = (".c", ".h", ".cu", ".cuh")
 
 
@@ -61,12 +52,6 @@ def read_includes(files):
                 include = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
                 if include:
                     yield path, number, include.group(1)
-
-
-def module_of(path):
-    """The node of a file among modules: its path without suffix, or the module that it is a part of."""
-    name = os.path.splitext(path)[0]
-    return next((whole for whole, parts in ONE_MODULE.items() if name in parts), name)
 
 
 def shared_headers(headers, defined):
@@ -183,7 +168,7 @@ def main():
         print("skip: cycles of calls (no build given)")
     modules_known = {}
     for (path, include), why in edges.items():
-        between = (module_of(path), module_of(include))
+        between = (os.path.splitext(path)[0], os.path.splitext(include)[0])
         if os.path.splitext(include)[1] in SUFFIXES and between[0] != between[1]:
             modules_known.setdefault(between, why)
     for known in (edges, modules_known):
