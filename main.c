@@ -61,22 +61,24 @@ static bool names_config(const char *argument) {
            file_exists(argument);
 }
 
-// Runs the command. n_args, args: at least one argument, without the program's name.
-static enum status dispatch(int n_args, char **args) {
-    const struct command *command = help_find(&list, args[0]);
-    if (strcmp(args[0], "--help") == 0 || strcmp(args[0], "-h") == 0)
-        return help_run(&list, n_args - 1, args + 1);
-    if (strcmp(args[0], "--version") == 0) {
-        version_print();
-        return STATUS_OK;
-    }
-    TRY(gone_command(n_args, args));
-    if (!command)
-        return names_config(args[0]) ? command_train.run(n_args, args) : help_unknown(&list, args[0]);
+// True for `train COMMAND ... --help`.
+static bool asks_for_help(int n_args, char **args) {
     for (int i = 1; i < n_args && strcmp(args[i], "--") != 0; i++)
         if (strcmp(args[i], "--help") == 0)
-            return help_run(&list, 1, args);
-    return command->run(n_args - 1, args + 1);
+            return true;
+    return false;
+}
+
+// The exit code for a command's status. Prints its message, and closes the standard output.
+static int exit_code(enum status status) {
+    const enum status printed = output_close();
+    if (status_exit_code(status) == 0 && printed != STATUS_OK)
+        status = printed;
+    const int stopped_by = status == STATUS_STOPPED ? signals_number() : 0,
+              code = stopped_by ? 128 + stopped_by : status_exit_code(status);
+    if (code != 0 && status_message()[0])
+        log_error("%s", status_message());
+    return code;
 }
 
 int main(int argc, char **argv) {
@@ -89,13 +91,19 @@ int main(int argc, char **argv) {
         help_print_usage(stderr, &list);
         return status_exit_code(STATUS_INVALID);
     }
-    enum status status = dispatch(argc - 1, argv + 1);
-    const enum status printed = output_close();
-    if (status_exit_code(status) == 0 && printed != STATUS_OK)
-        status = printed;
-    const int stopped_by = status == STATUS_STOPPED ? signals_number() : 0,
-              code = stopped_by ? 128 + stopped_by : status_exit_code(status);
-    if (code != 0 && status_message()[0])
-        log_error("%s", status_message());
-    return code;
+    const int n_args = argc - 1;
+    char **args = argv + 1;
+    const struct command *command = help_find(&list, args[0]);
+    enum status status = gone_command(n_args, args);
+    if (status != STATUS_OK)
+        return exit_code(status);
+    if (strcmp(args[0], "--help") == 0 || strcmp(args[0], "-h") == 0)
+        status = help_run(&list, n_args - 1, args + 1);
+    else if (strcmp(args[0], "--version") == 0)
+        version_print();
+    else if (command)
+        status = asks_for_help(n_args, args) ? help_run(&list, 1, args) : command->run(n_args - 1, args + 1);
+    else
+        status = names_config(args[0]) ? command_train.run(n_args, args) : help_unknown(&list, args[0]);
+    return exit_code(status);
 }

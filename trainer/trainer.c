@@ -139,32 +139,6 @@ static void note_saved(struct trainer *trainer) {
         progress_saved(&trainer->output.progress, run->saved_step, run->folder.checkpoints, trainer->command);
 }
 
-static enum status train_step(struct trainer *trainer) {
-    const enum status issued = steps_issue(&trainer->steps);
-    if (issued == STATUS_STOPPED)
-        return stop(trainer);
-    TRY(issued);
-    TRY(steps_finish(&trainer->steps, steps_may_be_ahead(&trainer->steps) ? 1 : 0));
-    return after_step(trainer);
-}
-
-static enum status train(struct trainer *trainer) {
-    const struct run *run = &trainer->run;
-    const double step_s = pacing_estimate_step_s(&trainer->pacing);
-    progress_start(&trainer->output.progress, run->step,
-                   pacing_estimate_total(&trainer->pacing, run->step, step_s), step_s, run_leads(run));
-    note_saved(trainer);
-    if (run->step == run->last_step) // no steps: evaluate and save the initial weights
-        return after_step(trainer);
-    while (run->step < run->last_step) {
-        const enum status status = train_step(trainer);
-        if (status != STATUS_OK)
-            return status == STATUS_STOPPED ? status : save_progress(trainer, status);
-        note_saved(trainer);
-    }
-    return STATUS_OK;
-}
-
 static void log_complete(const struct run *run) {
     const struct config *config = run->config;
     const bool by_time = config->train.max_minutes > 0 && run->step < config->train.max_steps;
@@ -186,17 +160,29 @@ static void log_done(const struct trainer *trainer, int64_t n_steps, double seco
         metrics_log_measured(&trainer->output.progress.last, run->comm->world);
 }
 
-static enum status set_up_and_train(struct trainer *trainer) {
-    bool complete;
-    TRY(trainer_setup(trainer, &complete));
-    if (complete) {
-        log_complete(&trainer->run);
-        return STATUS_OK;
+// Runs the steps that are left.
+static enum status train(struct trainer *trainer) {
+    const struct run *run = &trainer->run;
+    const double began = clock_monotonic_s(), step_s = pacing_estimate_step_s(&trainer->pacing);
+    const int64_t first = run->step;
+    progress_start(&trainer->output.progress, run->step,
+                   pacing_estimate_total(&trainer->pacing, run->step, step_s), step_s, run_leads(run));
+    note_saved(trainer);
+    if (run->step == run->last_step) // no steps: evaluate and save the initial weights
+        TRY(after_step(trainer));
+    while (run->step < run->last_step) {
+        enum status status = steps_issue(&trainer->steps);
+        if (status == STATUS_STOPPED)
+            status = stop(trainer);
+        else if (status == STATUS_OK)
+            status = steps_finish(&trainer->steps, steps_may_be_ahead(&trainer->steps) ? 1 : 0);
+        if (status == STATUS_OK)
+            status = after_step(trainer);
+        if (status != STATUS_OK)
+            return status == STATUS_STOPPED ? status : save_progress(trainer, status);
+        note_saved(trainer);
     }
-    const double began = clock_monotonic_s();
-    const int64_t first = trainer->run.step;
-    TRY(train(trainer));
-    log_done(trainer, trainer->run.step - first, clock_monotonic_s() - began);
+    log_done(trainer, run->step - first, clock_monotonic_s() - began);
     return STATUS_OK;
 }
 
@@ -212,9 +198,14 @@ static enum status agree_on_signal(struct comm *comm) {
 }
 
 enum status trainer_run(struct config *config, const char *command, struct comm *comm) {
+    bool complete = false;
     signals_catch();
     struct trainer *trainer = trainer_new(config, command, comm);
-    enum status status = set_up_and_train(trainer);
+    enum status status = trainer_setup(trainer, &complete);
+    if (status == STATUS_OK && complete)
+        log_complete(&trainer->run);
+    else if (status == STATUS_OK)
+        status = train(trainer);
     if (status == STATUS_STOPPED)
         status = agree_on_signal(comm);
     log_live_end();

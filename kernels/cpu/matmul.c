@@ -151,7 +151,6 @@ struct walk {
     struct matmul_operand a, b; // their strides
     bool copies_a, copies_b;    // into scratch: upcast, or with a better row stride
     bool direct;   // oneDNN writes to out or pre_activation and applies the epilogue except activations
-    bool dry_run;  // only sizes the scratch
     char *scratch; // NULL in a dry run
     size_t scratch_bytes; // the most that a tile has used
 };
@@ -340,31 +339,25 @@ static bool needs_epilogue(const struct walk *walk) {
 
 // ---- all tiles
 
-static enum status visit(struct walk *walk, struct place at) {
-    const struct tiled_matmul *t = walk->matmul;
-    struct tile tile = {0};
-    TRY(tile_at(walk, at, &tile));
-    if (walk->dry_run)
-        return STATUS_OK;
-    copy_operands(walk, at, &tile);
-    TRY(product_run(walk->products, tile.product, &tile.operands, tile.workspace));
-    if (at.k + walk->sizes.k >= t->k && needs_epilogue(walk))
-        apply_epilogue(walk, at, &tile);
-    return STATUS_OK;
-}
-
 // Walks through the tiles of one thread's product.
 //   bytes   for a dry run: raised to the scratch that the thread needs. NULL: computes
-static enum status visit_all(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
-                             char *scratch, size_t *bytes) {
+static enum status visit_tiles(struct cpu_device *cpu, const struct tiled_matmul *part, int thread,
+                               char *scratch, size_t *bytes) {
     struct walk walk = walk_of(part, cpu, thread);
     struct place at;
     walk.scratch = scratch;
-    walk.dry_run = bytes != NULL;
     for (at.n = 0; at.n < part->n; at.n += walk.sizes.n)
         for (at.m = 0; at.m < part->m; at.m += walk.sizes.m)
-            for (at.k = 0; at.k < part->k; at.k += walk.sizes.k)
-                TRY(visit(&walk, at));
+            for (at.k = 0; at.k < part->k; at.k += walk.sizes.k) {
+                struct tile tile = {0};
+                TRY(tile_at(&walk, at, &tile));
+                if (bytes)
+                    continue;
+                copy_operands(&walk, at, &tile);
+                TRY(product_run(walk.products, tile.product, &tile.operands, tile.workspace));
+                if (at.k + walk.sizes.k >= part->k && needs_epilogue(&walk))
+                    apply_epilogue(&walk, at, &tile);
+            }
     if (bytes && walk.scratch_bytes > *bytes)
         *bytes = walk.scratch_bytes;
     return STATUS_OK;
@@ -579,7 +572,7 @@ static enum status tiled_matmul_workspace(struct device *device, const struct ti
         if (matmul_is_on_amx(cpu, &mine))
             matmul_amx_size(cpu, &mine, &of_thread);
         else
-            TRY(visit_all(cpu, &mine, thread, NULL, &of_thread));
+            TRY(visit_tiles(cpu, &mine, thread, NULL, &of_thread));
     }
     of_thread *= (size_t)n_threads;
     *bytes = of_thread > *bytes ? of_thread : *bytes;
@@ -606,7 +599,7 @@ static void run_cell(const void *context, int thread, int n_threads) {
         matmul_amx_run(cpu, &mine, scratch);
         return;
     }
-    int status = (int)visit_all(cpu, &mine, thread, scratch, NULL);
+    int status = (int)visit_tiles(cpu, &mine, thread, scratch, NULL);
     int worst = atomic_load(call->worst);
     while (status > worst && !atomic_compare_exchange_weak(call->worst, &worst, status))
         ;
