@@ -33,28 +33,33 @@ UPDATE_FUNCTION double update_sum_ranks(const double *values, int ranks) {
     return partial[0];
 }
 
-// True if the loss or the norm, both finite, exceeds a limit of the plan.
-UPDATE_FUNCTION bool update_is_spike(const struct update_plan *plan, double loss_sum, double norm) {
-    return (plan->most_loss_sum > 0 && loss_sum > plan->most_loss_sum) ||
-           (plan->most_norm > 0 && norm > plan->most_norm);
+// Whether an update happens and what it scales gradients by, from the loss and the norm of the scaled
+// gradients of all ranks.
+//   max_norm   0: no clipping
+UPDATE_FUNCTION struct update_result update_result_of(const struct update_plan *plan, double max_norm,
+                                                      double loss_sum, double scaled_norm) {
+    struct update_result result;
+    result.loss_sum = loss_sum;
+    result.norm = scaled_norm / plan->loss_scale;
+    const double bound = result.norm + 1e-6;
+    const double clipping = max_norm > 0 && max_norm < bound ? max_norm / bound : 1;
+    result.grad_scale = (float)(clipping / plan->loss_scale);
+    result.skipped = UPDATE_DONE;
+    // x - x is 0 for finite x, NaN otherwise.
+    if (loss_sum - loss_sum != 0 || result.norm - result.norm != 0)
+        result.skipped = UPDATE_NOT_FINITE;
+    else if ((plan->most_loss_sum > 0 && loss_sum > plan->most_loss_sum) ||
+             (plan->most_norm > 0 && result.norm > plan->most_norm))
+        result.skipped = UPDATE_SPIKE;
+    return result;
 }
 
 UPDATE_FUNCTION struct update_result update_decision(const struct update_decide_args *args) {
-    struct update_result result;
-    const double squares = update_sum_ranks(args->sums + 1, args->ranks);
-    result.loss_sum = update_sum_ranks(args->sums, args->ranks);
-    result.norm = sqrt(squares) / args->plan->loss_scale;
-    const double bound = result.norm + 1e-6;
-    const double clipping = args->max_norm > 0 && args->max_norm < bound ? args->max_norm / bound : 1;
-    result.grad_scale = (float)(clipping / args->plan->loss_scale);
-    // x - x is 0 for finite x, NaN otherwise.
+    const double loss_sum = update_sum_ranks(args->sums, args->ranks),
+                 squares = update_sum_ranks(args->sums + 1, args->ranks);
+    struct update_result result = update_result_of(args->plan, args->max_norm, loss_sum, sqrt(squares));
     if (args->plan->is_ahead && args->result->skipped)
         result.skipped = args->result->skipped;
-    else if (result.loss_sum - result.loss_sum != 0 || result.norm - result.norm != 0)
-        result.skipped = UPDATE_NOT_FINITE;
-    else
-        result.skipped =
-            update_is_spike(args->plan, result.loss_sum, result.norm) ? UPDATE_SPIKE : UPDATE_DONE;
     return result;
 }
 

@@ -352,16 +352,11 @@ static enum status update(struct steps *steps, struct issued_step *step, double 
     const struct update_plan *plan = &step->plan;
     double norm;
     TRY(optimizer_norm(optimizer, &run->machine.stream, &norm));
-    norm /= plan->loss_scale;
     step->is_decided = true;
-    step->result = (struct update_result){.loss_sum = loss_sum, .norm = norm};
-    if (!isfinite(loss_sum) || !isfinite(norm))
-        step->result.skipped = UPDATE_NOT_FINITE;
-    else if (update_is_spike(plan, loss_sum, norm))
-        step->result.skipped = UPDATE_SPIKE;
+    step->result = update_result_of(plan, run->config->train.gradient_clipping, loss_sum, norm);
     if (step->result.skipped)
         return optimizer_skip(optimizer, &run->machine.stream);
-    TRY(optimizer_update(optimizer, &run->machine.stream, plan, norm));
+    TRY(optimizer_update(optimizer, &run->machine.stream, plan, &step->result));
     return run->machine.device->synchronize(&run->machine.stream);
 }
 

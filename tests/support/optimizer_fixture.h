@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/region_memory.h"
+#include "kernels/update.h"
 #include "tests/support/expect.h"
 #include "zero/optimizer/optimizer.h"
 
@@ -60,7 +61,9 @@ static inline void fixture_open(struct fixture *fixture, const struct gpt_config
 // The update of a step, from 1, with gradients of this norm, whose losses were not scaled.
 static inline enum status fixture_update(struct fixture *fixture, int64_t step, double lr, double norm) {
     const struct update_plan plan = optimizer_plan(&fixture->optimizer, step, lr, 1, 1);
-    return optimizer_update(&fixture->optimizer, &fixture->stream, &plan, norm);
+    const struct update_result result =
+        update_result_of(&plan, fixture->config.train.gradient_clipping, 0, norm);
+    return optimizer_update(&fixture->optimizer, &fixture->stream, &plan, &result);
 }
 
 static inline void fixture_close(struct fixture *fixture) {

@@ -256,12 +256,9 @@ static enum status update_on_device(const struct optimizer *optimizer, struct st
 }
 
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
-                             const struct update_plan *plan, double norm) {
+                             const struct update_plan *plan, const struct update_result *result) {
     struct model_states *state = optimizer->state;
-    const double clip = state->stage.config->train.gradient_clipping,
-                 clipping = clip > 0 && clip < norm + 1e-6 ? clip / (norm + 1e-6) : 1;
-    const struct step_message decision = {.plan = *plan,
-                                          .result.grad_scale = (float)(clipping / plan->loss_scale)};
+    const struct step_message decision = {.plan = *plan, .result = *result};
     if (optimizer->n_spans > 0 || optimizer->muon.rounds.n_rounds > 0) {
         TRY(step_control_send_decision(&optimizer->control, stream, &decision));
         TRY(update_on_device(optimizer, stream));

@@ -37,12 +37,11 @@ struct update_plan optimizer_plan(const struct optimizer *optimizer, int64_t ste
 // bits are the same on every rank and in every stage. It is a pass of its own, with or without clipping,
 // because no state may change before gradients are known to be finite.
 enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, double *norm) MUST_CHECK;
-// Updates the spans of this rank and makes the new parameters visible to every rank. Gradients are divided by
-// plan->loss_scale and multiplied by min(1, clip / (norm + 1e-6)), as by torch.nn.utils.clip_grad_norm_.
-// Weight decay applies to tensors of two or more dimensions.
-//   norm   of the gradients divided by plan->loss_scale
+// Updates the spans of this rank and makes the new parameters visible to every rank. Gradients are multiplied
+// by result->grad_scale. Weight decay applies to tensors of two or more dimensions.
+//   result   of update_result_of (kernels/update.h), not skipped
 enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
-                             const struct update_plan *plan, double norm) MUST_CHECK;
+                             const struct update_plan *plan, const struct update_result *result) MUST_CHECK;
 // Call instead of optimizer_update to skip a step.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) MUST_CHECK;
 
