@@ -3,9 +3,11 @@
 
 usage: scripts/draw_zero.py memory PLAN.json             the memory of stages 0 to 3
        scripts/draw_zero.py owners MANIFEST.json ...     who owns what, by the manifest of one checkpoint per partition
-       scripts/draw_zero.py step TRACE.json TRACE.json   a step of rank 0 in stages 2 and 3
+       scripts/draw_zero.py events TRACE.json TRACE.json >docs/zero-step.json
+                                                         the events of a step of rank 0 in stages 2 and 3, as measured
+       scripts/draw_zero.py step docs/zero-step.json     that step
 
-The committed pictures come from these commands; tests/cli/test_docs.py draws the first two again and compares them.
+The committed pictures come from these commands; tests/cli/test_docs.py draws them again and compares them.
 
   ./train plan configs/gpt3-6.7b.json --ranks 8 --device-memory 80G attention=flash recompute=block \\
       train.micro_batch_size=1 train.train_batch_size=8 --json >plan.json
@@ -169,59 +171,74 @@ PHASE = dict(PHASES)
 COLLECTIVES = {'reduce_scatter': 'reduce-scatter', 'all_gather': 'all-gather'}
 
 
-def median_step(events):
-    """The events of rank 0 in the step of median length (without the first two steps), and the step's begin and end."""
-    mine = [event for event in events if event['ph'] == 'X' and event['pid'] == 0]
+def step_events(trace):
+    """The events of rank 0 in the step of median length (without the first two steps), in milliseconds from its begin."""
+    mine = [event for event in trace['traceEvents'] if event['ph'] == 'X' and event['pid'] == 0]
     steps = sorted((event for event in mine if event['name'] == 'step'), key=lambda event: event['ts'])[2:]
     middle = statistics.median_low([event['dur'] for event in steps])
     step = next(event for event in steps if event['dur'] == middle)
     begin, end = step['ts'], step['ts'] + step['dur']
     within = [event for event in mine if begin <= event['ts'] and event['ts'] + event['dur'] <= end]
-    return within, begin, end
+    return {'ms': round(middle / 1000, 2),
+            'events': [[round((event['ts'] - begin) / 1000, 2), round(event['dur'] / 1000, 2), event['name'], event['cat']]
+                       for event in within if kind_of(event['name'])]}
 
 
-def draw_step(traces):
+def kind_of(name):
+    """What an event of this name is drawn as, or None."""
+    kinds = {'wait for communication': 'wait', 'optimizer_spans': 'update', **COLLECTIVES}
+    return 'unit' if re.fullmatch(r'block \d+|embeddings|final norm', name) else kinds.get(name)
+
+
+def draw_step(steps):
     drawing = Drawing('A step of rank 0 of 2, as measured: communication beside computation')
     drawing.legend([(color, name) for name, color in PHASES])
     left = MARGIN + 112
-    for stage, trace in zip((2, 3), traces):
-        events, begin, end = median_step(trace['traceEvents'])
-        scale = (WIDTH - left - MARGIN) / (end - begin)
-        drawing.text(MARGIN, drawing.y + 8, f'stage {stage}: {(end - begin) / 1000:.0f} ms', 'title')
+    for stage, step in steps.items():
+        scale = (WIDTH - left - MARGIN) / step['ms']
+        drawing.text(MARGIN, drawing.y + 8, f'stage {stage}: {step["ms"]:.0f} ms', 'title')
         drawing.y += 18
         rows = {'compute': drawing.y, 'communication': drawing.y + ROW + 4}
         for name, y in rows.items():
             drawing.text(MARGIN, y + 17, name)
-            drawing.box(left, y, (end - begin) * scale, ROW, 'class="track"')
-        for event in sorted(events, key=lambda event: -event['dur']):
-            name, phase = event['name'], event['cat']
-            x, width = left + (event['ts'] - begin) * scale, event['dur'] * scale
-            hint = f'{name}, {event["dur"] / 1000:.2f} ms'
+            drawing.box(left, y, step['ms'] * scale, ROW, 'class="track"')
+        for begin, ms, name, phase in sorted(step['events'], key=lambda event: -event[1]):
+            kind, hint = kind_of(name), f'{name}, {ms:.2f} ms'
+            row = rows['communication' if name in COLLECTIVES else 'compute']
             is_head = name == 'embeddings' and phase == 'lm_head and loss'
             unit = name.removeprefix('block ') if name.startswith('block ') else 'lm_head' if is_head else ''
-            if name in COLLECTIVES:
-                drawing.box(x, rows['communication'], width, ROW, PHASE[COLLECTIVES[name]], hint=hint)
-            elif name == 'wait for communication':
-                drawing.box(x, rows['compute'], width, ROW, PHASE['wait'], hint=hint)
-            elif re.fullmatch(r'block \d+|embeddings|final norm', name):
-                drawing.box(x, rows['compute'], width, ROW, PHASE[phase], unit, f'{phase} of {hint}')
-            elif name == 'optimizer_spans':
-                drawing.box(x, rows['compute'], width, ROW, PHASE['update'], hint=hint)
+            if kind == 'unit':
+                drawing.box(left + begin * scale, row, ms * scale, ROW, PHASE[phase], unit, f'{phase} of {hint}')
+            else:
+                drawing.box(left + begin * scale, row, ms * scale, ROW, PHASE[kind], hint=hint)
         drawing.y += 2 * ROW + 32
     drawing.y -= 16
     drawing.text(MARGIN, drawing.y, 'Numbers are blocks.', 'quiet')
     return drawing
 
 
+def print_events(traces):
+    """A line per event."""
+    steps = []
+    for stage, trace in zip('23', traces):
+        step = step_events(trace)
+        lines = ',\n'.join(json.dumps(event) for event in step['events'])
+        steps.append(f'"{stage}": {{"ms": {step["ms"]}, "events": [\n{lines}]}}')
+    print('{' + ',\n'.join(steps) + '}')
+
+
 def main():
-    draw = {'memory': lambda files: draw_memory(files[0]), 'owners': draw_owners, 'step': draw_step}
+    draw = {'memory': lambda files: draw_memory(files[0]), 'owners': draw_owners, 'step': lambda files: draw_step(files[0]),
+            'events': print_events}
     if len(sys.argv) < 3 or sys.argv[1] not in draw:
         sys.exit(__doc__)
     files = []
     for path in sys.argv[2:]:
         with open(path, encoding='utf-8') as file:
             files.append(json.load(file))
-    print(draw[sys.argv[1]](files).svg())
+    drawing = draw[sys.argv[1]](files)
+    if drawing:
+        print(drawing.svg())
 
 
 if __name__ == '__main__':

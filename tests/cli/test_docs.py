@@ -394,6 +394,20 @@ class Pictures(CommandCase):
             manifests.append(self.checkpoints(partition)[-1] / 'manifest.json')
         self.assertEqual(self.draw('owners', *manifests), (ROOT / 'docs' / 'zero-owners.svg').read_text())
 
+    def test_step(self):
+        """As it was measured; the events are those of a trace, which the script reads."""
+        measured = ROOT / 'docs' / 'zero-step.json'
+        self.assertEqual(self.draw('step', measured), (ROOT / 'docs' / 'zero-step.svg').read_text())
+        traces = []
+        for stage, step in json.loads(measured.read_text()).items():
+            of_steps = [(1000 * i, step['ms'], 'step', '') for i in range(3)]
+            within = [(2000 + begin, *event) for begin, *event in step['events']]
+            events = [{'ph': 'X', 'pid': 0, 'ts': round(1000 * begin), 'dur': round(1000 * ms), 'name': name, 'cat': phase}
+                      for begin, ms, name, phase in of_steps + within]
+            traces.append(self.folder / f'trace-{stage}.json')
+            traces[-1].write_text(json.dumps({'traceEvents': events}))
+        self.assertEqual(self.draw('events', *traces), measured.read_text())
+
 
 if __name__ == '__main__':
     unittest.main()
