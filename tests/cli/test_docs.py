@@ -261,6 +261,13 @@ class Pages(CommandCase):
         for word in 'lora', 'tensor_parallel', 'pipeline', 'nvme', 'fp8', 'rocm', 'metal':
             self.assertNotIn(word, options, 'README.md and docs/from-deepspeed.md say that there is no such thing')
 
+    def test_figures_are_of_one_gpu(self):
+        for page in (ROOT / 'benchmarks').glob('*.md'):
+            for line in page.read_text().splitlines():
+                if 'authors report' not in line:
+                    several = r'(?i)\b([2-9]|\d\d+|two|three|four|eight) (x |real )?(NVIDIA|GPUs|[HAB]\d00)\b'
+                    self.assertNotRegex(line, several, f'{page}: README.md says that runs on several real GPUs are still to come')
+
     def test_options_exist(self):
         resolved = json.loads(self.run_train('check', ROOT / 'configs' / 'gpt2-small.json').out)
         checked = 0
