@@ -216,7 +216,6 @@ static enum status choose_micro_batch(const struct planner *planner, const struc
                                               [REGION_DEVICE] = micro_batch_limit(memory)};
     struct engine_options on_any_gpu = *request;
     on_any_gpu.device = planned;
-    on_any_gpu.attention = ATTENTION_CUDNN; // the kernel with the larger workspace
     enum status status = micro_batch_choose_for_all(&on_any_gpu, limits, &one->choice);
     device_close(planned);
     if (status == STATUS_OK) {

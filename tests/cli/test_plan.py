@@ -225,6 +225,16 @@ class Plan(CommandCase):
                 report = self.plan(preset, 'precision.compute=bf16', '--ranks', '8')
                 self.assertEqual(len(report['plans'][0]['stages']), 4)
 
+    def test_an_open_micro_batch_by_the_kernel_of_attention(self):
+        """As a run chooses it: with the workspace of the kernel that computes attention. cuDNN's is larger."""
+        config = self.folder / 'gpu.json'
+        model = {'n_layer': 2, 'n_head': 4, 'n_embd': 256, 'n_positions': 1024, 'vocab_size': 512}
+        config.write_text(json.dumps({'device': 'cuda', 'model': model, 'precision': {'compute': 'bf16'},
+                                      'train': {'train_batch_size': 64}}))
+        plans = [self.plan(config, '--device-memory', '900M', f'attention={kernel}')['plans'][0]
+                 for kernel in ('flash', 'cudnn', 'auto')]
+        self.assertEqual([plan['micro_batch_size'] for plan in plans], [32, 16, 16])
+
     def test_a_trillion_parameters(self):
         """Takes less than a second of CPU time. Three are allowed, because other programs may share the caches."""
         config = self.folder / 'trillion.json'
