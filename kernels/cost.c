@@ -20,10 +20,11 @@ static struct operation_cost embedding_forward_work(const struct embedding_forwa
     return (struct operation_cost){.bytes = tensors * a->B * a->T * a->C * size_of(a->type)};
 }
 
-// One row of dwte per token; dwpe once, if there is one.
+// One row of dwte per token; dwpe once; each if there is one.
 static struct operation_cost embedding_backward_work(const struct embedding_backward_args *a) {
     double elements = (double)a->B * a->T * a->C;
-    return (struct operation_cost){.bytes = elements * (size_of(a->type) + 2 * wide_size(a->type)) +
+    return (struct operation_cost){.bytes = elements *
+                                                (size_of(a->type) + (a->dwte ? 2 : 0) * wide_size(a->type)) +
                                             (a->dwpe ? 2.0 * a->T * a->C * wide_size(a->type) : 0)};
 }
 

@@ -27,7 +27,7 @@ struct embedding_forward_args {
 // dwte[tokens[b,t],:] += dout[b,t,:] for every (b, t); dwpe[t,:] += sum over b of dout[b,t,:].
 // Determinism: each row of dwte is summed in order of (b, t).
 struct embedding_backward_args {
-    void *dwte;            // [+] (V, C) fp32
+    void *dwte;            // [+] (V, C) fp32, or NULL
     void *dwpe;            // [+] (P, C) fp32; [w] with beta_zero: rows from T on become 0; or NULL
     const void *dout;      // [r] (B, T, C) type, rows dout_stride apart
     const int32_t *tokens; // [r] (B, T)
@@ -56,7 +56,7 @@ struct layernorm_forward_args {
 // layernorm_forward is recomputed from x, to the bit.
 struct layernorm_backward_args {
     void *dx;                // [w] (N, C) type; may be dresidual itself, not dout
-    void *dweight, *dbias;   // [+] (C) fp32
+    void *dweight, *dbias;   // [+] (C) fp32, each or NULL
     const void *dout;        // [r] (N, C) type
     const void *dresidual;   // [r] (N, C) type, or NULL for zero
     const void *x;           // [r] (N, C) type
@@ -84,7 +84,7 @@ struct rmsnorm_forward_args {
 // dx = dresidual + (the gradient of rmsnorm_forward's x), as layernorm_backward.
 struct rmsnorm_backward_args {
     void *dx;              // [w] (N, C) type; may be dresidual itself, not dout
-    void *dweight;         // [+] (C) fp32; NULL if weight is
+    void *dweight;         // [+] (C) fp32, or NULL; NULL if weight is
     const void *dout;      // [r] (N, C) type
     const void *dresidual; // [r] (N, C) type, or NULL for zero
     const void *x;         // [r] (N, C) type
@@ -216,7 +216,7 @@ struct rope_forward_args {
 // The gradient of rope_forward's x, where t = 0 is at position 0.
 struct rope_backward_args {
     void *dx;                    // [w] (B, T, (H + K) D) type, rows dx_stride apart; may be dout itself
-    void *dq_weight, *dk_weight; // [+] (D) fp32, NULL if the weights are
+    void *dq_weight, *dk_weight; // [+] (D) fp32, each or NULL; NULL if the weights are
     const void *dout;            // [r] (B, T, (H + K) D) type, rows dout_stride apart
     const void *x;               // [r] with norm: the x of rope_forward, rows x_stride apart; else NULL
     const void *rstd;            // [r] with norm: (B, T, H + K) fp32
@@ -357,8 +357,8 @@ struct mix_forward_args {
 #define MIX_BLOCK 4096
 struct mix_backward_args {
     void *dx;                        // [w] (n) type; may be dout itself
-    void *dy;                        // [+] (n) fp32; [w] with dy_zero
-    void *dx_weight, *dy_weight;     // [+] (1) fp32
+    void *dy;                        // [+] (n) fp32, or NULL; [w] with dy_zero
+    void *dx_weight, *dy_weight;     // [+] (1) fp32, each or NULL
     const void *dout, *x, *y;        // [r] (n) type
     const void *x_weight, *y_weight; // [r] (1) type
     size_t n;

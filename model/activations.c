@@ -9,15 +9,17 @@
 
 enum status activations_init(struct activation_checkpoints *activations, struct device *device,
                              struct region_table *table, int n_layer, enum dtype type, size_t elements,
-                             enum activations_place place, bool keeps_first, const char *prefix) {
+                             enum activations_place place, int lowest, bool keeps_first, const char *prefix) {
     bool moves = place == ACTIVATIONS_ON_HOST && device->place != REGION_HOST;
-    int all = n_layer + 1;
-    *activations = (struct activation_checkpoints){
-        .device = device,
-        .bytes = elements * dtype_size(type),
-        .keeps_first = keeps_first,
-        .n_buffers = moves || place == ACTIVATIONS_DISCARDED ? ACTIVATIONS_IN_USE : all,
-        .n_moved = moves ? all - ACTIVATIONS_IN_USE : 0};
+    int all = n_layer + 1, kept = all - lowest;
+    if (kept < ACTIVATIONS_IN_USE || moves || place == ACTIVATIONS_DISCARDED)
+        kept = ACTIVATIONS_IN_USE;
+    *activations = (struct activation_checkpoints){.device = device,
+                                                   .bytes = elements * dtype_size(type),
+                                                   .keeps_first = keeps_first,
+                                                   .lowest = lowest,
+                                                   .n_buffers = kept,
+                                                   .n_moved = moves ? all - ACTIVATIONS_IN_USE : 0};
     activations->regions = allocate((size_t)all + 1, sizeof *activations->regions);
     activations->buffers = allocate((size_t)all, sizeof *activations->buffers);
     activations->moved = activations->buffers + activations->n_buffers;
@@ -27,7 +29,7 @@ enum status activations_init(struct activation_checkpoints *activations, struct 
     int *moved = activations->regions + activations->n_buffers, *first = moved + activations->n_moved;
     for (int i = 0; i < activations->n_moved; i++) {
         moved[i] = -1;
-        if (i > 0 || !keeps_first)
+        if (i >= lowest && (i > 0 || !keeps_first))
             TRY(region_add(table, REGION_ACTIVATIONS, REGION_HOST, type, elements, &moved[i],
                            "%sresidual.%d on host", prefix, i));
     }
@@ -66,12 +68,15 @@ void activations_free(struct activation_checkpoints *activations) {
 }
 
 void *activations_at(const struct activation_checkpoints *activations, int i) {
-    return i == 0 && activations->first ? activations->first
-                                        : activations->buffers[i % activations->n_buffers];
+    const int above = i - activations->lowest;
+    if (i == 0 && activations->first)
+        return activations->first;
+    return activations->buffers[above < 0 ? -above % ACTIVATIONS_IN_USE : above % activations->n_buffers];
 }
 
 static bool moves(const struct activation_checkpoints *activations, const struct stream *stream, int i) {
-    return stream && i >= (activations->keeps_first ? 1 : 0) && i < activations->n_moved;
+    return stream && i >= activations->lowest && i >= (activations->keeps_first ? 1 : 0) &&
+           i < activations->n_moved;
 }
 
 // Copies after the operations that the passes' stream has been given so far.

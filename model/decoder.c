@@ -74,11 +74,12 @@ struct activation_widths activation_widths(const struct params *params) {
     const struct gpt_config *config = &params->config;
     size_t C = (size_t)config->n_embd, HD = (size_t)config->n_head * (size_t)config->head_dim;
     size_t KD = (size_t)config->n_kv_head * (size_t)config->head_dim;
-    struct activation_widths widths = {.dbranch = C > HD ? C : HD,
-                                       .dqkv = HD + 2 * KD,
-                                       .drotated = config->qk_norm ? HD + KD : 0,
-                                       .dfc = (size_t)gpt_mlp_width(config),
-                                       .dembedding = gpt_mixes(config, config->n_layer - 1) ? C : 0};
+    struct activation_widths widths = {
+        .dbranch = C > HD ? C : HD,
+        .dqkv = HD + 2 * KD,
+        .drotated = config->qk_norm ? HD + KD : 0,
+        .dfc = (size_t)gpt_mlp_width(config),
+        .dembedding = gpt_mixes(config, config->n_layer - 1) && params->units[0].trained ? C : 0};
     static const int biases[] = {PARAM_QKV_BIAS, PARAM_ATTN_PROJ_BIAS, PARAM_FC_BIAS, PARAM_FC_PROJ_BIAS};
     for (size_t i = 0; i < sizeof biases / sizeof *biases; i++) {
         const struct param *bias = params_tensor(params, 1, biases[i]);

@@ -138,5 +138,6 @@ enum status params_init(struct params *params, const struct gpt_config *config) 
     for (int block = 0; block < config->n_layer; block++)
         add_layout(params, &family->block, block);
     add_layout(params, &family->final, 0);
+    params_lay_out_gradients(params);
     return STATUS_OK;
 }

@@ -178,7 +178,7 @@ static enum status add_regions(struct generator *generator, struct region_table 
                        sequences * positions * gpt_cache_width(config), &gpt->cache.blocks[i], name));
     }
     TRY(activations_init(&gpt->activations, gpt->device, table, config->n_layer, type, rows * C,
-                         ACTIVATIONS_DISCARDED, gpt_mixes(config, config->n_layer - 1), "generate."));
+                         ACTIVATIONS_DISCARDED, 0, gpt_mixes(config, config->n_layer - 1), "generate."));
     TRY(block_buffers_add(buffers, table, &memory, BLOCK_ALL, false, "generate", &generator->block, 1));
     TRY(buffer_add(buffers, table, REGION_DATA, place, DTYPE_I32, rows, &gpt->inputs.tokens,
                    "generate.tokens"));

@@ -50,7 +50,14 @@ static enum status release(struct model_pass *pass, int unit, enum gpt_pass dire
 }
 
 static enum status ready(struct model_pass *pass, int unit) {
-    return pass->hooks->grads_ready(pass->hooks->context, pass->runner.stream, unit);
+    return params_unit_is_frozen(pass->gpt->params, unit)
+               ? STATUS_OK
+               : pass->hooks->grads_ready(pass->hooks->context, pass->runner.stream, unit);
+}
+
+// What backward acquires a unit for.
+static enum gpt_pass backward_through(const struct model_pass *pass, int unit) {
+    return params_unit_is_frozen(pass->gpt->params, unit) ? GPT_BACKWARD_FROZEN : GPT_BACKWARD;
 }
 
 // ---- forward
@@ -86,7 +93,7 @@ static struct block_pass block_of(struct model_pass *pass, int block, struct uni
                                .block = block,
                                .B = gpt->options.B,
                                .T = gpt->options.T,
-                               .buffers = &gpt->blocks.buffers[block % gpt->blocks.n],
+                               .buffers = gpt_block_buffers(&gpt->blocks, block),
                                .x = activations_at(&gpt->activations, block),
                                .out = activations_at(&gpt->activations, block + 1),
                                .embedding = activations_at(&gpt->activations, 0),
@@ -145,18 +152,19 @@ struct head {
 };
 
 // Acquires both and computes the final norm.
-static enum status head_acquire(struct model_pass *pass, enum gpt_pass direction, struct head *head) {
+//   backward  for their gradients too
+static enum status head_acquire(struct model_pass *pass, bool backward, struct head *head) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
     const int last = config->n_layer + 1;
     struct unit_view view;
-    TRY(acquire(pass, last, direction, &view));
+    TRY(acquire(pass, last, backward ? backward_through(pass, last) : GPT_FORWARD, &view));
     head->norm = head->matrix = unit_of(pass, last, view);
     head->tensor = PARAM_LM_HEAD;
     TRY(norm(&head->norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, config->n_layer), &gpt->lnf));
     if (config->untied)
         return STATUS_OK;
-    TRY(acquire(pass, 0, direction, &view));
+    TRY(acquire(pass, 0, backward ? backward_through(pass, 0) : GPT_FORWARD, &view));
     head->matrix = unit_of(pass, 0, view);
     head->tensor = PARAM_WTE;
     return STATUS_OK;
@@ -224,6 +232,12 @@ static unsigned recomputed_of(const struct gpt *gpt, int block) {
 
 // ---- final norm, lm_head and loss, with their gradients
 
+// Whether the final norm or a unit below it is trained. If not, backward ends with lm_head.
+static bool goes_below_head(const struct gpt *gpt, const struct head *head) {
+    return gpt->blocks.lowest < gpt->params->config.n_layer ||
+           layer_gradient(&head->norm, PARAM_LNF_WEIGHT) || layer_gradient(&head->norm, PARAM_LNF_BIAS);
+}
+
 // The gradients of a tile of logits: of its rows of the final norm's output, and of lm_head. The padding's
 // dlogits are zero, so that it adds zeros to dx. Its rows of lm_head's gradient are zero and not used; of a
 // tied one they are left out, since the gradients of other tensors may be there.
@@ -232,14 +246,17 @@ static enum status logits_tile_backward(struct model_pass *pass, const struct he
     enum dtype type = gpt->options.type;
     int C = gpt->params->config.n_embd;
     size_t offset = (size_t)row * (size_t)C * dtype_size(type);
-    RUN(&pass->runner, linear_backward, .dx = (char *)gpt->gradients.dbranch + offset,
-        .dout = gpt->logits.gradient, .weight = layer_weight(&head->matrix, head->tensor), .N = n, .IC = C,
-        .OC = gpt->logits.columns, .dout_stride = gpt->logits.stride, .type = type);
-    RUN(&pass->runner, linear_backward, .dweight = layer_gradient(&head->matrix, head->tensor),
-        .dout = gpt->logits.gradient, .x = (char *)gpt->lnf.out + offset, .N = n, .IC = C,
-        .OC = gpt->params->config.untied ? gpt->logits.columns : gpt->params->config.vocab_size,
-        .dout_stride = gpt->logits.stride, .beta_zero = head->matrix.view.beta_zero && row == 0,
-        .type = type);
+    void *dweight = layer_gradient(&head->matrix, head->tensor);
+    if (goes_below_head(gpt, head))
+        RUN(&pass->runner, linear_backward, .dx = (char *)gpt->gradients.dbranch + offset,
+            .dout = gpt->logits.gradient, .weight = layer_weight(&head->matrix, head->tensor), .N = n,
+            .IC = C, .OC = gpt->logits.columns, .dout_stride = gpt->logits.stride, .type = type);
+    if (dweight)
+        RUN(&pass->runner, linear_backward, .dweight = dweight, .dout = gpt->logits.gradient,
+            .x = (char *)gpt->lnf.out + offset, .N = n, .IC = C,
+            .OC = gpt->params->config.untied ? gpt->logits.columns : gpt->params->config.vocab_size,
+            .dout_stride = gpt->logits.stride, .beta_zero = head->matrix.view.beta_zero && row == 0,
+            .type = type);
     return STATUS_OK;
 }
 
@@ -249,18 +266,19 @@ static enum status head_forward_backward(struct model_pass *pass, float loss_sca
     const int n_layer = gpt->params->config.n_layer, N = gpt->options.B * gpt->options.T;
     const struct activation_gradients *d = &gpt->gradients;
     struct head head;
-    TRY(head_acquire(pass, GPT_BACKWARD, &head));
+    TRY(head_acquire(pass, true, &head));
     for (int row = 0; row < N; row += tile_rows(gpt, row)) {
         int n = tile_rows(gpt, row);
         TRY(logits_tile(pass, &head, row, n));
         TRY(losses_tile(pass, row, n, loss_scale, gpt->logits.gradient));
         TRY(logits_tile_backward(pass, &head, row, n));
     }
-    TRY(head_release_matrix(pass, GPT_BACKWARD));
-    TRY(norm_backward(&head.norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, n_layer), &gpt->lnf,
-                      d->dbranch, NULL, d->dresidual, false));
+    TRY(head_release_matrix(pass, backward_through(pass, 0)));
+    if (goes_below_head(gpt, &head))
+        TRY(norm_backward(&head.norm, PARAM_LNF_WEIGHT, activations_at(&gpt->activations, n_layer), &gpt->lnf,
+                          d->dbranch, NULL, d->dresidual, false));
     TRY(ready(pass, n_layer + 1));
-    return release(pass, n_layer + 1, GPT_BACKWARD);
+    return release(pass, n_layer + 1, backward_through(pass, n_layer + 1));
 }
 
 // ---- backward
@@ -286,7 +304,7 @@ static enum status embed_backward(struct model_pass *pass, struct unit_view view
     const struct unit_pass u = unit_of(pass, 0, view);
     void *dwte = layer_gradient(&u, PARAM_WTE), *dresidual = gpt->gradients.dresidual;
     TRY(drop_backward(&u, 0, dresidual, dresidual));
-    if (u.config->untied && view.beta_zero)
+    if (dwte && u.config->untied && view.beta_zero)
         RUN(&pass->runner, fill, .out = dwte, .n = layer_tensor(&u, PARAM_WTE)->elements,
             .type = gpt->accumulation);
     RUN(&pass->runner, embedding_backward, .dwte = dwte, .dwpe = layer_gradient(&u, PARAM_WPE),
@@ -300,15 +318,17 @@ static enum status backward(struct model_pass *pass) {
     struct gpt *gpt = pass->gpt;
     struct unit_view view;
     const struct gpt_config *config = &gpt->params->config;
-    for (int block = config->n_layer - 1; block >= 0; block--) {
+    for (int block = config->n_layer - 1; block >= gpt->blocks.lowest; block--) {
         TRY(activations_prefetch(&gpt->activations, pass->runner.stream, block - 1));
-        TRY(acquire(pass, 1 + block, GPT_BACKWARD, &view));
+        TRY(acquire(pass, 1 + block, backward_through(pass, 1 + block), &view));
         TRY(activations_wait(&gpt->activations, pass->runner.stream, block));
         const struct block_pass args = block_of(pass, block, view);
         TRY(block_backward(&args, recomputed_of(gpt, block)));
         TRY(ready(pass, 1 + block));
-        TRY(release(pass, 1 + block, GPT_BACKWARD));
+        TRY(release(pass, 1 + block, backward_through(pass, 1 + block)));
     }
+    if (params_unit_is_frozen(gpt->params, 0))
+        return STATUS_OK;
     TRY(add_dembedding(pass));
     TRY(acquire(pass, 0, GPT_BACKWARD_GRADS, &view));
     TRY(embed_backward(pass, view));
@@ -447,7 +467,7 @@ static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     struct head head;
     TRY(begin(pass, TRACE_EVALUATION));
     TRY(forward(pass, false));
-    TRY(head_acquire(pass, GPT_FORWARD, &head));
+    TRY(head_acquire(pass, false, &head));
     for (int row = 0; row < N; row += tile_rows(gpt, row)) {
         int n = tile_rows(gpt, row);
         TRY(logits_tile(pass, &head, row, n));
@@ -469,7 +489,7 @@ static enum status run_cached(struct model_pass *pass, enum trace_kind kind) {
     TRY(forward(pass, false));
     if (kind == TRACE_PROMPT)
         return STATUS_OK;
-    TRY(head_acquire(pass, GPT_FORWARD, &head));
+    TRY(head_acquire(pass, false, &head));
     TRY(logits_tile(pass, &head, 0, B));
     TRY(cap_tile(pass, B));
     TRY(head_release_matrix(pass, GPT_FORWARD));

@@ -46,9 +46,9 @@ const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further);
 // padding.
 enum status gpt_trace(const struct params *params, enum gpt_recompute recompute, int T, enum trace_kind kind,
                       struct trace *out) MUST_CHECK;
-// The FLOPs of training per token of sequences of T tokens, from the recorded forward pass: products and
-// attention (half of the square, as it is causal), and twice as much for backward. What is recomputed does
-// not count. Utilization divides by it.
+// The FLOPs of training per token of sequences of T tokens, from the recorded pass: products and attention
+// (half of the square, as it is causal). Backward takes twice as much as forward, but for frozen tensors.
+// What is recomputed does not count. Utilization divides by it.
 enum status gpt_flops_per_token(const struct params *params, int T, double *out) MUST_CHECK;
 
 // The token that begins a document, before the first gpt_load of a gpt with mask_documents. Of a sequence,

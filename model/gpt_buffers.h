@@ -35,11 +35,12 @@ enum activations_place {
 
 struct activation_checkpoints {
     struct device *device;
-    size_t bytes;            // of one checkpoint
-    bool keeps_first;        // checkpoint 0 has a buffer of its own
-    int n_buffers;           // on the device; checkpoint i is in buffer i % n_buffers
-    int n_moved;             // checkpoints 0 .. n_moved - 1 are copied to the host
-    int *regions;            // (n_buffers, then n_moved, then the first's)
+    size_t bytes;     // of one checkpoint
+    bool keeps_first; // checkpoint 0 has a buffer of its own
+    int lowest;       // the first checkpoint that backward reads, but for checkpoint 0 where it is kept
+    int n_buffers;    // on the device: activations_at
+    int n_moved;      // checkpoints `lowest` .. n_moved - 1 are copied to the host
+    int *regions;     // (n_buffers, then n_moved, then the first's)
     void **buffers, **moved; // (n_buffers) on the device, (n_moved) on the host
     void *first;             // of checkpoint 0, where the buffers would be reused and it is kept
     struct stream copies;    // runs the copies to and from the host
@@ -48,11 +49,14 @@ struct activation_checkpoints {
 };
 
 // Adds the buffers to the table: each has `elements` elements of `type`.
+//   lowest       the first checkpoint that backward reads; those below alternate between its buffer and the
+//                next one
 //   keeps_first  checkpoint 0 stays on the device throughout, for blocks that mix it in
 //   prefix       of the buffers' names
 enum status activations_init(struct activation_checkpoints *activations, struct device *device,
                              struct region_table *table, int n_layer, enum dtype type, size_t elements,
-                             enum activations_place place, bool keeps_first, const char *prefix) MUST_CHECK;
+                             enum activations_place place, int lowest, bool keeps_first,
+                             const char *prefix) MUST_CHECK;
 // Looks up the buffers once the table is bound, and opens the copy stream. table NULL: a dry run's buffers.
 enum status activations_bind(struct activation_checkpoints *activations,
                              const struct region_table *table) MUST_CHECK;
@@ -109,10 +113,16 @@ struct gpt_inputs {
 
 // The blocks' activations.
 struct gpt_blocks {
-    int n; // with buffers of their own: n_layer or, with RECOMPUTE_BLOCK or without training, 1
-    struct block_buffers *buffers; // (n); block i uses buffers[i % n]
+    int lowest; // the lowest block that backward goes through, or n_layer: what those below compute is not
+                // kept
+    int n;      // with buffers of their own: from `lowest` on or, with RECOMPUTE_BLOCK or without training, 1
+    struct block_buffers *buffers; // (n); gpt_block_buffers
     unsigned recomputed; // what backward recomputes, of all blocks but the last: sets of block_activations
 };
+// A block's. Those below `lowest` use its buffers before it does.
+static inline struct block_buffers *gpt_block_buffers(const struct gpt_blocks *blocks, int block) {
+    return &blocks->buffers[blocks->n == 1 || block < blocks->lowest ? 0 : block - blocks->lowest];
+}
 
 // A tile of logits and its gradient.
 struct gpt_logits {

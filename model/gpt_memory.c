@@ -44,9 +44,9 @@ static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
     TRY(block_buffers_add(&gpt->buffers, table, &memory, shared, true, "block", blocks->buffers, blocks->n));
     for (int i = 0; i < blocks->n; i++) {
         char label[24];
-        snprintf(label, sizeof label, blocks->n > 1 ? "block.%d" : "block", i);
+        snprintf(label, sizeof label, blocks->n > 1 ? "block.%d" : "block", blocks->lowest + i);
         unsigned own = BLOCK_ALL & ~shared;
-        if (blocks->n > 1 && !gpt_mixes(memory.config, i))
+        if (blocks->n > 1 && !gpt_mixes(memory.config, blocks->lowest + i))
             own &= ~(unsigned)BLOCK_MIXED;
         TRY(block_buffers_add(&gpt->buffers, table, &memory, own, gpt->options.training, label,
                               &blocks->buffers[i], 1));
@@ -133,7 +133,7 @@ static enum status add_activations(struct gpt *gpt, struct region_table *table) 
     TRY(rope_table_init(&gpt->rope, &gpt->params->config, type, gpt->options.T, gpt->device, table,
                         "rotary embedding"));
     TRY(activations_init(&gpt->activations, gpt->device, table, gpt->params->config.n_layer, type, rows * C,
-                         activations_place_of(&gpt->options),
+                         activations_place_of(&gpt->options), gpt->blocks.lowest,
                          gpt_mixes(&gpt->params->config, gpt->params->config.n_layer - 1), ""));
     TRY(add_blocks(gpt, table));
     TRY(add(gpt, table, REGION_ACTIVATIONS, type, rows * C, &gpt->lnf.out, "lnf"));
@@ -236,6 +236,14 @@ static enum status check_options(const struct params *params, const struct gpt_o
     return STATUS_OK;
 }
 
+static void choose_blocks(struct gpt *gpt) {
+    const int n_layer = gpt->params->config.n_layer, lowest = params_lowest_trained(gpt->params);
+    const bool keeps = gpt->options.training && gpt->options.recompute != RECOMPUTE_BLOCK;
+    gpt->blocks.lowest = gpt->options.training && lowest > 0 ? lowest - 1 : 0;
+    gpt->blocks.n = keeps && gpt->blocks.lowest < n_layer ? n_layer - gpt->blocks.lowest : 1;
+    gpt->blocks.buffers = allocate((size_t)gpt->blocks.n, sizeof *gpt->blocks.buffers);
+}
+
 // Everything but the workspace, with a dry run's buffers.
 static enum status lay_out(struct gpt *gpt, struct region_table *table) {
     gpt->inputs.n_tokens = (size_t)gpt->options.B * (size_t)gpt->options.T;
@@ -243,9 +251,7 @@ static enum status lay_out(struct gpt *gpt, struct region_table *table) {
     gpt->inputs.end_of_text = -1;
     gpt->blocks.recomputed = recomputed_sets(gpt->params, &gpt->options, gpt->device);
     choose_logits(gpt);
-    gpt->blocks.n =
-        gpt->options.training && gpt->options.recompute != RECOMPUTE_BLOCK ? gpt->params->config.n_layer : 1;
-    gpt->blocks.buffers = allocate((size_t)gpt->blocks.n, sizeof *gpt->blocks.buffers);
+    choose_blocks(gpt);
     TRY(add_activations(gpt, table));
     if (gpt->options.scoring)
         TRY(add_predictions(gpt, table));
@@ -303,8 +309,8 @@ enum status gpt_trace(const struct params *params, enum gpt_recompute recompute,
 
 enum status gpt_flops_per_token(const struct params *params, int T, double *out) {
     struct trace trace;
-    enum status status = gpt_trace(params, RECOMPUTE_NONE, T, TRACE_EVALUATION, &trace);
-    *out = 3 * trace_flops(&trace) / T;
+    enum status status = gpt_trace(params, RECOMPUTE_NONE, T, TRACE_TRAINING, &trace);
+    *out = (trace_flops(&trace) - trace.recomputed_scores) / T;
     trace_free(&trace);
     return status;
 }

@@ -10,16 +10,20 @@
 #include "kernels/device.h"
 #include "model/params.h"
 
-// What a unit is acquired for. GPT_BACKWARD_GRADS: its gradients only (the second contribution to the
-// embeddings' gradients reads no parameters).
-enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_GRADS };
+// What a unit is acquired for. GPT_BACKWARD_FROZEN: backward of a unit without trained tensors, which needs
+// its parameters only. GPT_BACKWARD_GRADS: its gradients only (the second contribution to the embeddings'
+// gradients reads no parameters).
+enum gpt_pass { GPT_FORWARD, GPT_BACKWARD, GPT_BACKWARD_FROZEN, GPT_BACKWARD_GRADS };
+static inline bool gpt_pass_adds_grads(enum gpt_pass pass) {
+    return pass == GPT_BACKWARD || pass == GPT_BACKWARD_GRADS;
+}
 
 // An acquired unit: where each of its tensors is, by its index in the unit (enum *_param). Tensors need not
 // be next to each other, but as many elements as params_accessed says may be read from each one's start, and
 // of an untied lm_head's gradient be written.
 struct unit_view {
     void *const *params; // in the compute type; NULL in GPT_BACKWARD_GRADS
-    void *const *grads;  // fp32 gradients, to be added to; NULL in GPT_FORWARD
+    void *const *grads;  // fp32 gradients, to be added to, where gpt_pass_adds_grads; not of frozen tensors
     // The first micro-batch in this buffer (beta = 0). The tensors' gradients then hold arbitrary values: the
     // first contribution to each overwrites it. The padding between tensors always holds zeros.
     bool beta_zero;
@@ -47,9 +51,9 @@ enum trace_kind {
 //
 // Units: the model calls params_acquire before and params_release after it uses a unit; the view stays valid
 // in between. At most two units are held at a time (lm_head needs the embeddings, too). grads_ready is called
-// once per unit and backward pass: after the last contribution to its gradients, before its release. The
-// embeddings' gradients receive two contributions (lm_head, then tokens) and must persist from the first
-// acquire until grads_ready.
+// once per backward pass and unit that has a trained tensor: after the last contribution to its gradients,
+// before its release. Backward ends with the lowest such unit. The embeddings' gradients receive two
+// contributions (lm_head, then tokens) and must persist from the first acquire until grads_ready.
 struct unit_hooks {
     void *context;
     enum status (*begin)(void *context, enum trace_kind kind); // NULL: no need to know

@@ -16,7 +16,8 @@ const void *layer_weight(const struct unit_pass *u, int tensor) {
 }
 
 void *layer_gradient(const struct unit_pass *u, int tensor) {
-    return u->index[tensor] < 0 ? NULL : grad_of(&u->view, u->index[tensor]);
+    const struct param *param = layer_tensor(u, tensor);
+    return param && !param->is_frozen ? grad_of(&u->view, u->index[tensor]) : NULL;
 }
 
 static void *offset(const void *data, size_t elements, enum dtype type) {
@@ -108,10 +109,11 @@ enum status linear_input_backward(const struct unit_pass *u, int weight, const v
 
 enum status linear_weight_backward(const struct unit_pass *u, int weight, const void *dout, const void *x) {
     int OC = outputs(u, weight);
-    void *dbias = bias_gradient(u, weight + 1);
-    RUN(u->runner, linear_backward, .dweight = layer_gradient(u, weight), .dbias = dbias, .dout = dout,
-        .x = x, .N = u->N, .IC = inputs(u, weight), .OC = OC, .dout_stride = OC,
-        .beta_zero = u->view.beta_zero, .writes_dbias = u->later != NULL, .type = u->type);
+    void *dweight = layer_gradient(u, weight), *dbias = bias_gradient(u, weight + 1);
+    if (dweight || dbias)
+        RUN(u->runner, linear_backward, .dweight = dweight, .dbias = dbias, .dout = dout, .x = x, .N = u->N,
+            .IC = inputs(u, weight), .OC = OC, .dout_stride = OC, .beta_zero = u->view.beta_zero,
+            .writes_dbias = u->later != NULL, .type = u->type);
     return STATUS_OK;
 }
 
@@ -292,9 +294,9 @@ enum status value_embedding_backward(const struct block_pass *a) {
     const struct unit_pass *u = &a->unit;
     const struct param *table = layer_tensor(u, PARAM_VALUE_EMBEDDING);
     const size_t HD = query_width(a), KD = key_width(a);
-    if (!table)
-        return STATUS_OK;
     void *gradient = layer_gradient(u, PARAM_VALUE_EMBEDDING);
+    if (!gradient)
+        return STATUS_OK;
     if (u->view.beta_zero)
         RUN(u->runner, fill, .out = gradient, .n = table->elements, .type = accumulation_dtype(u->type));
     RUN(u->runner, embedding_backward, .dwte = gradient, .dout = offset(a->scratch->dqkv, HD + KD, u->type),

@@ -53,6 +53,7 @@ struct unit_pass {
 // A tensor of the unit (enum *_param), or NULL where the unit has none.
 const struct param *layer_tensor(const struct unit_pass *u, int tensor);
 const void *layer_weight(const struct unit_pass *u, int tensor);
+// NULL also of a frozen tensor.
 void *layer_gradient(const struct unit_pass *u, int tensor);
 
 // out = x W^T + b, rows OC apart.

@@ -10,6 +10,40 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 
+size_t params_padded_end(const struct params *params, int i) {
+    const struct param_unit *unit = &params->units[params->params[i].unit];
+    return i + 1 < unit->first_param + unit->n_params ? params->params[i + 1].offset : unit->elements;
+}
+
+void params_lay_out_gradients(struct params *params) {
+    params->n_trained = 0;
+    for (int unit = 0; unit < params->n_units; unit++) {
+        struct param_unit *u = &params->units[unit];
+        u->trained = 0;
+        for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+            struct param *param = &params->params[i];
+            param->grad_offset = u->trained;
+            u->trained += param->is_frozen ? 0 : params_padded_end(params, i) - param->offset;
+        }
+        u->trained_offset = params->n_trained;
+        params->n_trained += u->trained;
+    }
+}
+
+size_t params_grad_position(const struct params *params, int unit, size_t element) {
+    int i = params->units[unit].first_param;
+    while (params_padded_end(params, i) <= element)
+        i++;
+    return params->params[i].grad_offset + (element - params->params[i].offset);
+}
+
+int params_lowest_trained(const struct params *params) {
+    int unit = 0;
+    while (unit + 1 < params->n_units && params->units[unit].trained == 0)
+        unit++;
+    return unit;
+}
+
 void params_free(struct params *params) {
     free(params->units);
     free(params->params);
@@ -78,11 +112,17 @@ size_t params_memory(const struct params *params, enum region_place place) {
 }
 
 size_t params_unit_grad_memory(const struct params *params, int unit, enum region_place place) {
-    return params->config.untied ? params_unit_memory(params, unit, place) : params->units[unit].elements;
+    const struct param *head = params_lm_head(params);
+    const size_t trained = params->units[unit].trained;
+    return !params->config.untied || head->is_frozen || head->unit != unit
+               ? trained
+               : larger(trained,
+                        head->grad_offset + params_accessed(params, (int)(head - params->params), place));
 }
 
 size_t params_grad_memory(const struct params *params, enum region_place place) {
-    return params->config.untied ? params_memory(params, place) : params->n_elements;
+    const int last = params->n_units - 1;
+    return params->units[last].trained_offset + params_unit_grad_memory(params, last, place);
 }
 
 bool params_same_layout(const struct params *params, int unit, int other) {
@@ -90,7 +130,7 @@ bool params_same_layout(const struct params *params, int unit, int other) {
     bool same = u->n_params == v->n_params;
     for (int i = 0; same && i < u->n_params; i++) {
         const struct param *x = &params->params[u->first_param + i], *y = &params->params[v->first_param + i];
-        same = x->offset == y->offset && x->elements == y->elements;
+        same = x->offset == y->offset && x->elements == y->elements && x->is_frozen == y->is_frozen;
     }
     return same;
 }

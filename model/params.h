@@ -60,6 +60,8 @@ struct param {
     double std;                                // of INIT_NORMAL
     bool decay;                                // weight decay applies: tensors of two or more dimensions
     bool is_matrix;                            // of a linear layer inside a block: Muon
+    bool is_frozen;                            // keeps its values and has no gradient
+    size_t grad_offset;                        // of its gradient in its unit's gradients
     bool hf_transposed;                        // Hugging Face stores it as (in, out), as its Conv1D does
     bool hf_parts;                             // and keeps the parts apart, each a tensor of its own
     int n_parts;                               // 0: the tensor is one layer's
@@ -73,6 +75,7 @@ struct param_unit {
     int first_param, n_params;
     size_t elements;                   // with alignment padding: a multiple of PARAM_ALIGNMENT
     size_t offset;                     // of the unit in the concatenation of all units
+    size_t trained, trained_offset;    // elements and offset without frozen tensors: of the gradients
     signed char index[N_BLOCK_PARAMS]; // of enum *_param: its row among the unit's, -1 where it has none
 };
 
@@ -83,6 +86,7 @@ struct params {
     struct param_unit *units; // 0: embeddings; 1 .. n_layer: blocks; n_layer + 1: final norm, untied lm_head
     int n_units;
     size_t n_elements; // sum of the units' elements, padding included
+    size_t n_trained;  // the same without frozen tensors
     size_t n_weights;  // the usual parameter count: without padding, a tied lm_head counted once
 };
 
@@ -90,6 +94,18 @@ struct params {
 // the config names, and no count overflows.
 enum status params_init(struct params *params, const struct gpt_config *config) MUST_CHECK;
 void params_free(struct params *params);
+// Computes the offsets of gradients again. Call after is_frozen of some tensors has changed.
+void params_lay_out_gradients(struct params *params);
+// True if a unit has tensors and all of them are frozen.
+static inline bool params_unit_is_frozen(const struct params *params, int unit) {
+    return params->units[unit].elements > 0 && params->units[unit].trained == 0;
+}
+// The end of a tensor in its unit, with the padding behind it.
+size_t params_padded_end(const struct params *params, int i);
+// The offset, in its unit's gradients, of the gradient of an element of a trained tensor.
+size_t params_grad_position(const struct params *params, int unit, size_t element);
+// The lowest unit that has a trained tensor: backward ends with it.
+int params_lowest_trained(const struct params *params);
 // The index of the tensor with this name (with or without "transformer." or "model."), or -1.
 int params_find(const struct params *params, const char *name);
 // The name of a part of a fused tensor: "layers.0.self_attn.q_proj.weight".
@@ -114,7 +130,7 @@ size_t params_memory(const struct params *params, enum region_place place);
 size_t params_unit_grad_memory(const struct params *params, int unit, enum region_place place);
 size_t params_grad_memory(const struct params *params, enum region_place place);
 
-// True if the tensors of two units begin and end at the same places.
+// True if the tensors of two units begin and end at the same places, and the same ones are frozen.
 bool params_same_layout(const struct params *params, int unit, int other);
 
 // Writes the initial fp32 values of elements [begin, end) of a unit to out[0 ..]; padding gets zero. They are

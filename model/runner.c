@@ -29,7 +29,10 @@ static enum status size_workspace(struct runner *runner, enum operation operatio
 
 enum status runner_dry_run(struct runner *runner, enum operation operation, const void *args, size_t bytes) {
     if (runner->trace) {
-        runner->trace->events[runner->trace->n_events - 1].flops += cost_of_operation(operation, args).flops;
+        const double flops = cost_of_operation(operation, args).flops;
+        runner->trace->events[runner->trace->n_events - 1].flops += flops;
+        if (operation == OP_attention_backward) // one of its five products
+            runner->trace->recomputed_scores += flops / 5;
         return STATUS_OK;
     }
     if (!was_sized(runner->sized, operation, args, bytes))
@@ -95,7 +98,7 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
     const struct dry_run *run = context;
     (void)stream;
     *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : buffers,
-                               .grads = pass == GPT_FORWARD ? NULL : buffers,
+                               .grads = gpt_pass_adds_grads(pass) ? buffers : NULL,
                                .beta_zero = run->beta_zero};
     record(run, true, unit, pass);
     return STATUS_OK;

@@ -37,8 +37,10 @@ struct event_text {
 };
 
 static struct event_text describe(const struct trace_event *event) {
-    static const char *const passes[] = {
-        [GPT_FORWARD] = "forward", [GPT_BACKWARD] = "backward", [GPT_BACKWARD_GRADS] = "its gradients"};
+    static const char *const passes[] = {[GPT_FORWARD] = "forward",
+                                         [GPT_BACKWARD] = "backward",
+                                         [GPT_BACKWARD_FROZEN] = "backward, frozen",
+                                         [GPT_BACKWARD_GRADS] = "its gradients"};
     struct event_text out;
     snprintf(out.text, sizeof out.text, "%s unit %d for %s", event->acquires ? "acquires" : "releases",
              event->unit, passes[event->pass]);

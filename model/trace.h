@@ -18,6 +18,7 @@ struct trace {
     enum trace_kind kind;
     struct trace_event *events;
     int n_events, capacity;
+    double recomputed_scores; // FLOPs, of all events, of the scores that attention's backward computes again
 };
 
 void trace_add(struct trace *trace, const struct trace_event *event);

@@ -33,7 +33,7 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
     (void)stream;
     int first = unsharded->params->units[unit].first_param;
     *view = (struct unit_view){.params = pass == GPT_BACKWARD_GRADS ? NULL : unsharded->weights + first,
-                               .grads = pass == GPT_FORWARD ? NULL : unsharded->grads + first};
+                               .grads = gpt_pass_adds_grads(pass) ? unsharded->grads + first : NULL};
     return STATUS_OK;
 }
 

@@ -287,6 +287,8 @@ enum status launch_backward(struct stream *stream, const struct embedding_backwa
     struct occurrence *of_token = reinterpret_cast<struct occurrence *>(found_tokens + tokens);
     occurrences found = {n_tokens, found_tokens, of_token, reinterpret_cast<int *>(of_token + tokens), owned};
     TRY(launch_counting<T>(stream, args, found));
+    if (!dwte)
+        return STATUS_OK;
     int rows = N < args->V ? N : args->V, most = TOKEN_BLOCKS_PER_PROCESSOR * processors_of(stream);
     int each = ceil_divide(static_cast<size_t>(rows < most ? rows : most), OWNERS); // blocks per owner
     int tiles = ceil_divide(static_cast<size_t>(args->C), ROW_THREADS * WIDTH);

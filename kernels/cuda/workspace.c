@@ -241,8 +241,8 @@ int cuda_launches(enum operation operation, const void *args, bool by_cudnn) {
         return attention_forward_launches(args);
     case OP_attention_backward:
         return attention_backward_launches(args, by_cudnn);
-    case OP_embedding_backward:
-        return 2; // counting tokens together with dwpe, then dwte
+    case OP_embedding_backward: // counting tokens together with dwpe, then dwte
+        return ((const struct embedding_backward_args *)args)->dwte ? 2 : 1;
     default:
         return 1;
     }

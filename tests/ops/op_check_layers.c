@@ -81,9 +81,10 @@ void check_embedding_forward(struct op_bench *bench) {
 
 void check_embedding_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < 5 * N_EMBEDDING_SHAPES; i++) {
-        const struct embedding_shape *s = &embedding_shapes[i / 5];
-        bool beta_zero = i % 5 == 1, has_dwpe = i % 5 < 3, has_stride = i % 5 == 2 || i % 5 == 4;
+    for (size_t i = 0; i < 6 * N_EMBEDDING_SHAPES; i++) {
+        const struct embedding_shape *s = &embedding_shapes[i / 6];
+        bool beta_zero = i % 6 == 1, has_dwpe = i % 6 < 3 || i % 6 == 5, has_dwte = i % 6 < 5;
+        bool has_stride = i % 6 == 2 || i % 6 == 4;
         size_t N = (size_t)s->B * (size_t)s->T, C = (size_t)s->C;
         struct embedding_backward_args args = {.B = s->B,
                                                .T = s->T,
@@ -94,20 +95,21 @@ void check_embedding_backward(struct op_bench *bench) {
                                                .beta_zero = beta_zero,
                                                .type = type};
         struct op_call call;
-        op_call_begin(&call, bench, embedding_backward, &args, "B %d T %d C %d V %d P %d%s%s%s", s->B, s->T,
+        op_call_begin(&call, bench, embedding_backward, &args, "B %d T %d C %d V %d P %d%s%s%s%s", s->B, s->T,
                       s->C, s->V, args.P, beta_zero ? " beta 0" : "", has_dwpe ? "" : " without dwpe",
-                      has_stride ? " stride" : "");
+                      has_dwte ? "" : " without dwte", has_stride ? " stride" : "");
         op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_rows(N, C, args.dout_stride));
         give_classes(op_add_tensor(&call, "tokens", &args.tokens, DTYPE_I32, OP_READ, op_span(N)), s->V);
-        struct op_tensor *dwte =
-            op_add_tensor(&call, "dwte", &args.dwte, DTYPE_F32, OP_UPDATE, op_span((size_t)s->V * C));
-        struct op_tensor *dwpe = NULL;
+        struct op_tensor *dwte = NULL, *dwpe = NULL;
+        if (has_dwte)
+            dwte = op_add_tensor(&call, "dwte", &args.dwte, DTYPE_F32, OP_UPDATE, op_span((size_t)s->V * C));
         if (has_dwpe)
             dwpe = op_add_tensor(&call, "dwpe", &args.dwpe, DTYPE_F32, beta_zero ? OP_WRITE : OP_UPDATE,
                                  op_span((size_t)args.P * C));
         op_call_magnitudes(&call);
         op_call_reference(&call);
-        op_allow_roundings(dwte, (double)N); // a token may fill the batch
+        if (dwte)
+            op_allow_roundings(dwte, (double)N); // a token may fill the batch
         if (dwpe)
             op_allow_roundings(dwpe, s->B);
         op_call_judge(&call);
@@ -208,16 +210,25 @@ void check_layernorm_forward(struct op_bench *bench) {
 
 enum residual { NO_RESIDUAL, SEPARATE, IN_PLACE };
 
+struct layernorm_case {
+    enum residual residual;
+    bool beta_zero, recomputes;
+    bool no_dweight, no_dbias;
+};
+
 static void layernorm_backward_call(struct op_bench *bench, enum dtype type, const struct layernorm_shape *s,
-                                    enum residual residual, bool beta_zero, bool recomputes) {
+                                    struct layernorm_case one) {
+    const enum residual residual = one.residual;
+    const bool beta_zero = one.beta_zero, recomputes = one.recomputes;
     size_t N = (size_t)s->N, C = (size_t)s->C;
     struct layernorm_backward_args args = {.N = s->N, .C = s->C, .beta_zero = beta_zero, .type = type};
     struct op_call call;
-    op_call_begin(&call, bench, layernorm_backward, &args, "N %d C %d mean %g%s%s%s", s->N, s->C, s->mean,
+    op_call_begin(&call, bench, layernorm_backward, &args, "N %d C %d mean %g%s%s%s%s%s", s->N, s->C, s->mean,
                   residual == NO_RESIDUAL ? ""
                   : residual == SEPARATE  ? " with dresidual"
                                           : " dresidual in place",
-                  beta_zero ? " beta 0" : "", recomputes ? " with out" : "");
+                  beta_zero ? " beta 0" : "", recomputes ? " with out" : "",
+                  one.no_dweight ? " without dweight" : "", one.no_dbias ? " without dbias" : "");
     struct op_tensor *dout = op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
     struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * C));
     op_scale(x, s->mean, s->deviation);
@@ -234,9 +245,11 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
     else if (residual == SEPARATE)
         op_add_tensor(&call, "dresidual", &args.dresidual, type, OP_READ, op_span(N * C));
     enum op_role sums = beta_zero ? OP_WRITE : OP_UPDATE;
-    struct op_tensor *dweight = op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32, sums, op_span(C));
-    struct op_tensor *dbias = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, sums, op_span(C));
-    struct op_tensor *again = NULL;
+    struct op_tensor *dweight = NULL, *dbias = NULL, *again = NULL;
+    if (!one.no_dweight)
+        dweight = op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32, sums, op_span(C));
+    if (!one.no_dbias)
+        dbias = op_add_tensor(&call, "dbias", &args.dbias, DTYPE_F32, sums, op_span(C));
     if (recomputes) {
         op_add_tensor(&call, "bias", &args.bias, type, OP_READ, op_span(C));
         again = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
@@ -260,23 +273,32 @@ static void layernorm_backward_call(struct op_bench *bench, enum dtype type, con
             if (again) // normal, the weight's product and the bias's sum
                 again->allowed[n * C + c] =
                     OP_UNIT * (3 * fabs(weight->given[c]) * normal + fabs(again->truth[n * C + c]));
-            dweight->allowed[c] += OP_UNIT * ((double)N + 4) * out * normal;
-            dbias->allowed[c] += OP_UNIT * ((double)N + 1) * out;
+            if (dweight)
+                dweight->allowed[c] += OP_UNIT * ((double)N + 4) * out * normal;
+            if (dbias)
+                dbias->allowed[c] += OP_UNIT * ((double)N + 1) * out;
         }
     }
-    for (size_t c = 0; c < C && !beta_zero; c++) {
-        dweight->allowed[c] += OP_UNIT * ((double)N + 1) * fabs(dweight->given[c]);
-        dbias->allowed[c] += OP_UNIT * ((double)N + 1) * fabs(dbias->given[c]);
-    }
+    struct op_tensor *const gradients[] = {dweight, dbias};
+    for (size_t k = 0; k < 2 && !beta_zero; k++)
+        for (size_t c = 0; gradients[k] && c < C; c++)
+            gradients[k]->allowed[c] += OP_UNIT * ((double)N + 1) * fabs(gradients[k]->given[c]);
     op_call_judge(&call);
 }
 
 void check_layernorm_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_LAYERNORM_SHAPES; i++) {
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], NO_RESIDUAL, false, false);
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], SEPARATE, true, false);
-        layernorm_backward_call(bench, type, &layernorm_shapes[i], IN_PLACE, false, true);
+        static const struct layernorm_case cases[] = {
+            {.residual = NO_RESIDUAL},
+            {.residual = SEPARATE, .beta_zero = true},
+            {.residual = IN_PLACE, .recomputes = true},
+            {.residual = SEPARATE, .no_dweight = true},
+            {.residual = IN_PLACE, .beta_zero = true, .no_dbias = true},
+            {.residual = IN_PLACE, .recomputes = true, .no_dweight = true, .no_dbias = true},
+        };
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+            layernorm_backward_call(bench, type, &layernorm_shapes[i], cases[k]);
     }
 }
 

@@ -38,11 +38,13 @@ void check_mix_forward(struct op_bench *bench) {
     }
 }
 
-static void mix_backward_call(struct op_bench *bench, enum dtype type, size_t n, bool in_place, bool zeros) {
+//   without   bit 0: dy is NULL; 1: dx_weight; 2: dy_weight
+static void mix_backward_call(struct op_bench *bench, enum dtype type, size_t n, bool in_place, bool zeros,
+                              unsigned without) {
     struct mix_backward_args args = {.n = n, .dy_zero = zeros, .beta_zero = zeros, .type = type};
     struct op_call call;
-    op_call_begin(&call, bench, mix_backward, &args, "n %zu%s%s", n, in_place ? " in place" : "",
-                  zeros ? " beta 0" : "");
+    op_call_begin(&call, bench, mix_backward, &args, "n %zu%s%s, gradients left out: %u", n,
+                  in_place ? " in place" : "", zeros ? " beta 0" : "", without);
     struct op_tensor *dout =
         op_add_tensor(&call, "dout", &args.dout, type, in_place ? OP_UPDATE : OP_READ, op_span(n));
     op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(n));
@@ -55,23 +57,30 @@ static void mix_backward_call(struct op_bench *bench, enum dtype type, size_t n,
     else
         dx = op_add_tensor(&call, "dx", &args.dx, type, OP_WRITE, op_span(n));
     enum op_role sums = zeros ? OP_WRITE : OP_UPDATE;
-    struct op_tensor *dy = op_add_tensor(&call, "dy", &args.dy, DTYPE_F32, sums, op_span(n));
-    struct op_tensor *of_weights[] = {
-        op_add_tensor(&call, "dx_weight", &args.dx_weight, DTYPE_F32, sums, op_span(1)),
-        op_add_tensor(&call, "dy_weight", &args.dy_weight, DTYPE_F32, sums, op_span(1))};
+    struct op_tensor *dy = NULL, *of_weights[2] = {NULL, NULL};
+    if (!(without & 1))
+        dy = op_add_tensor(&call, "dy", &args.dy, DTYPE_F32, sums, op_span(n));
+    if (!(without & 2))
+        of_weights[0] = op_add_tensor(&call, "dx_weight", &args.dx_weight, DTYPE_F32, sums, op_span(1));
+    if (!(without & 4))
+        of_weights[1] = op_add_tensor(&call, "dy_weight", &args.dy_weight, DTYPE_F32, sums, op_span(1));
     op_call_magnitudes(&call);
     op_call_reference(&call);
     op_allow_roundings(dx, 1);
-    op_allow_roundings(dy, 2);
+    if (dy)
+        op_allow_roundings(dy, 2);
     for (int k = 0; k < 2; k++) // a product, the block's sum; in double all blocks and what was there
-        op_allow_roundings(of_weights[k], 2 + (double)(n < MIX_BLOCK ? n : MIX_BLOCK));
+        if (of_weights[k])
+            op_allow_roundings(of_weights[k], 2 + (double)(n < MIX_BLOCK ? n : MIX_BLOCK));
     op_call_judge(&call);
 }
 
 void check_mix_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
-    for (size_t i = 0; i < 4 * N_SPANS; i++)
-        mix_backward_call(bench, type, spans[i / 4], i % 2, i / 2 % 2);
+    for (size_t i = 0; i < 4 * N_SPANS; i++) {
+        mix_backward_call(bench, type, spans[i / 4], i % 2, i / 2 % 2, 0);
+        mix_backward_call(bench, type, spans[i / 4], i % 2, i / 2 % 2, 1 + (unsigned)(i + i / 4) % 7);
+    }
 }
 
 // ---- dropout

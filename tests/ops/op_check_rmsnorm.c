@@ -78,7 +78,7 @@ enum residual { NO_RESIDUAL, SEPARATE, IN_PLACE };
 
 struct backward_case {
     enum residual residual;
-    bool beta_zero, recomputes, weight;
+    bool beta_zero, recomputes, weight, no_dweight;
 };
 
 static void backward_call(struct op_bench *bench, enum dtype type, const struct shape *s,
@@ -91,7 +91,9 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
                   : one.residual == SEPARATE  ? " with dresidual"
                                               : " dresidual in place",
                   one.beta_zero ? " beta 0" : "", one.recomputes ? " with out" : "",
-                  one.weight ? "" : " without weight");
+                  !one.weight      ? " without weight"
+                  : one.no_dweight ? " without dweight"
+                                   : "");
     struct op_tensor *dout = op_add_tensor(&call, "dout", &args.dout, type, OP_READ, op_span(N * C));
     struct op_tensor *x = op_add_tensor(&call, "x", &args.x, type, OP_READ, op_span(N * C));
     op_scale(x, 0, s->deviation);
@@ -105,11 +107,11 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
     else if (one.residual == SEPARATE)
         op_add_tensor(&call, "dresidual", &args.dresidual, type, OP_READ, op_span(N * C));
     struct op_tensor *weight = NULL, *dweight = NULL, *again = NULL;
-    if (one.weight) {
+    if (one.weight)
         weight = op_add_tensor(&call, "weight", &args.weight, type, OP_READ, op_span(C));
+    if (one.weight && !one.no_dweight)
         dweight = op_add_tensor(&call, "dweight", &args.dweight, DTYPE_F32,
                                 one.beta_zero ? OP_WRITE : OP_UPDATE, op_span(C));
-    }
     if (one.recomputes)
         again = op_add_tensor(&call, "out", &args.out, type, OP_WRITE, op_span(N * C));
     op_call_reference(&call);
@@ -142,9 +144,14 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
 void check_rmsnorm_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
-        backward_call(bench, type, &shapes[i], (struct backward_case){NO_RESIDUAL, false, false, true});
-        backward_call(bench, type, &shapes[i], (struct backward_case){SEPARATE, true, false, true});
-        backward_call(bench, type, &shapes[i], (struct backward_case){IN_PLACE, false, true, true});
-        backward_call(bench, type, &shapes[i], (struct backward_case){IN_PLACE, false, true, false});
+        static const struct backward_case cases[] = {
+            {.residual = NO_RESIDUAL, .weight = true},
+            {.residual = SEPARATE, .beta_zero = true, .weight = true},
+            {.residual = IN_PLACE, .recomputes = true, .weight = true},
+            {.residual = IN_PLACE, .recomputes = true},
+            {.residual = IN_PLACE, .recomputes = true, .weight = true, .no_dweight = true},
+        };
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+            backward_call(bench, type, &shapes[i], cases[k]);
     }
 }

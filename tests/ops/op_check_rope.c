@@ -167,6 +167,7 @@ static void allow_backward(const struct backward_tensors *t, const struct rope_b
 struct backward_case {
     enum norm norm;
     bool in_place, beta_zero;
+    bool no_dq_weight, no_dk_weight;
 };
 
 static void add_norm_tensors(struct op_call *call, struct rope_backward_args *args,
@@ -180,8 +181,10 @@ static void add_norm_tensors(struct op_call *call, struct rope_backward_args *ar
     enum op_role role = one.beta_zero ? OP_WRITE : OP_UPDATE;
     t->weights[0] = op_add_tensor(call, "q_weight", &args->q_weight, args->type, OP_READ, op_span(D));
     t->weights[1] = op_add_tensor(call, "k_weight", &args->k_weight, args->type, OP_READ, op_span(D));
-    t->dweights[0] = op_add_tensor(call, "dq_weight", &args->dq_weight, DTYPE_F32, role, op_span(D));
-    t->dweights[1] = op_add_tensor(call, "dk_weight", &args->dk_weight, DTYPE_F32, role, op_span(D));
+    if (!one.no_dq_weight)
+        t->dweights[0] = op_add_tensor(call, "dq_weight", &args->dq_weight, DTYPE_F32, role, op_span(D));
+    if (!one.no_dk_weight)
+        t->dweights[1] = op_add_tensor(call, "dk_weight", &args->dk_weight, DTYPE_F32, role, op_span(D));
 }
 
 static void backward_call(struct op_bench *bench, enum dtype type, const struct shape *s,
@@ -202,9 +205,10 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
         .type = type,
     };
     struct op_call call;
-    op_call_begin(&call, bench, rope_backward, &args, "B %d T %d H %d K %d D %d%s%s%s", s->B, s->T, s->H,
+    op_call_begin(&call, bench, rope_backward, &args, "B %d T %d H %d K %d D %d%s%s%s%s%s", s->B, s->T, s->H,
                   s->K, s->D, norm_names[one.norm], one.in_place ? " in place" : "",
-                  one.beta_zero ? " beta 0" : "");
+                  one.beta_zero ? " beta 0" : "", one.no_dq_weight ? " without dq_weight" : "",
+                  one.no_dk_weight ? " without dk_weight" : "");
     struct backward_tensors t = {.dx = NULL};
     t.dout = op_add_tensor(&call, "dout", &args.dout, type, one.in_place ? OP_UPDATE : OP_READ,
                            rows_of(s, s->out_gap));
@@ -229,10 +233,17 @@ static void backward_call(struct op_bench *bench, enum dtype type, const struct 
 void check_rope_backward(struct op_bench *bench) {
     FOR_EACH_TYPE(type)
     for (size_t i = 0; i < N_SHAPES; i++) {
-        backward_call(bench, type, &shapes[i], (struct backward_case){NO_NORM, false, false});
-        backward_call(bench, type, &shapes[i], (struct backward_case){NO_NORM, true, false});
-        backward_call(bench, type, &shapes[i], (struct backward_case){NORM, true, false});
-        backward_call(bench, type, &shapes[i], (struct backward_case){NORM_WITH_WEIGHTS, false, true});
-        backward_call(bench, type, &shapes[i], (struct backward_case){NORM_WITH_WEIGHTS, true, false});
+        static const struct backward_case cases[] = {
+            {.norm = NO_NORM},
+            {.norm = NO_NORM, .in_place = true},
+            {.norm = NORM, .in_place = true},
+            {.norm = NORM_WITH_WEIGHTS, .beta_zero = true},
+            {.norm = NORM_WITH_WEIGHTS, .in_place = true},
+            {.norm = NORM_WITH_WEIGHTS, .no_dq_weight = true},
+            {.norm = NORM_WITH_WEIGHTS, .beta_zero = true, .no_dk_weight = true},
+            {.norm = NORM_WITH_WEIGHTS, .in_place = true, .no_dq_weight = true, .no_dk_weight = true},
+        };
+        for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+            backward_call(bench, type, &shapes[i], cases[k]);
     }
 }

@@ -28,7 +28,8 @@ enum status ref_embedding_backward(struct stream *stream, const struct embedding
             for (size_t c = 0; c < C; c++) {
                 size_t row = (size_t)b * (size_t)a->T + (size_t)t;
                 double dout = ref_load(a->dout, a->type, row * a->dout_stride + c);
-                ref_accumulate(a->dwte, ref_wide(a->type), (size_t)a->tokens[row] * C + c, dout);
+                if (a->dwte)
+                    ref_accumulate(a->dwte, ref_wide(a->type), (size_t)a->tokens[row] * C + c, dout);
                 if (a->dwpe)
                     ref_accumulate(a->dwpe, ref_wide(a->type), (size_t)t * C + c, dout);
             }

@@ -36,10 +36,10 @@ enum status ref_layernorm_forward(struct stream *stream, const struct layernorm_
 enum status ref_layernorm_backward(struct stream *stream, const struct layernorm_backward_args *a) {
     (void)stream;
     size_t C = (size_t)a->C;
-    for (size_t c = 0; a->beta_zero && c < C; c++) {
-        ref_store(a->dweight, ref_wide(a->type), c, 0);
-        ref_store(a->dbias, ref_wide(a->type), c, 0);
-    }
+    void *const gradients[] = {a->dweight, a->dbias}; // each or NULL
+    for (int k = 0; k < 2; k++)
+        for (size_t c = 0; gradients[k] && a->beta_zero && c < C; c++)
+            ref_store(gradients[k], ref_wide(a->type), c, 0);
     for (size_t n = 0; n < (size_t)a->N; n++) {
         double mean = ref_load(a->mean, ref_wide(a->type), n), rstd = ref_load(a->rstd, ref_wide(a->type), n);
         double mean_g = 0, mean_g_xhat = 0;
@@ -49,8 +49,9 @@ enum status ref_layernorm_backward(struct stream *stream, const struct layernorm
             double g = dout * ref_load(a->weight, a->type, c);
             mean_g += g / (double)C;
             mean_g_xhat += g * xhat / (double)C;
-            ref_accumulate(a->dweight, ref_wide(a->type), c, dout * xhat);
-            ref_accumulate(a->dbias, ref_wide(a->type), c, dout);
+            for (int k = 0; k < 2; k++)
+                if (gradients[k])
+                    ref_accumulate(gradients[k], ref_wide(a->type), c, k == 0 ? dout * xhat : dout);
         }
         for (size_t c = 0; c < C; c++) {
             double xhat = (ref_load(a->x, a->type, n * C + c) - mean) * rstd;

@@ -16,18 +16,21 @@ enum status ref_mix_forward(struct stream *stream, const struct mix_forward_args
 enum status ref_mix_backward(struct stream *stream, const struct mix_backward_args *a) {
     (void)stream;
     double x_weight = ref_load(a->x_weight, a->type, 0), y_weight = ref_load(a->y_weight, a->type, 0);
-    double dx_weight = a->beta_zero ? 0 : ref_load(a->dx_weight, ref_wide(a->type), 0);
-    double dy_weight = a->beta_zero ? 0 : ref_load(a->dy_weight, ref_wide(a->type), 0);
+    double dx_weight = a->beta_zero || !a->dx_weight ? 0 : ref_load(a->dx_weight, ref_wide(a->type), 0);
+    double dy_weight = a->beta_zero || !a->dy_weight ? 0 : ref_load(a->dy_weight, ref_wide(a->type), 0);
     for (size_t i = 0; i < a->n; i++) {
         double dout = ref_load(a->dout, a->type, i);
-        double dy = a->dy_zero ? 0 : ref_load(a->dy, ref_wide(a->type), i);
+        double dy = a->dy_zero || !a->dy ? 0 : ref_load(a->dy, ref_wide(a->type), i);
         dx_weight += dout * ref_load(a->x, a->type, i);
         dy_weight += dout * ref_load(a->y, a->type, i);
-        ref_store(a->dy, ref_wide(a->type), i, dy + y_weight * dout);
+        if (a->dy)
+            ref_store(a->dy, ref_wide(a->type), i, dy + y_weight * dout);
         ref_store(a->dx, a->type, i, x_weight * dout);
     }
-    ref_store(a->dx_weight, ref_wide(a->type), 0, dx_weight);
-    ref_store(a->dy_weight, ref_wide(a->type), 0, dy_weight);
+    if (a->dx_weight)
+        ref_store(a->dx_weight, ref_wide(a->type), 0, dx_weight);
+    if (a->dy_weight)
+        ref_store(a->dy_weight, ref_wide(a->type), 0, dy_weight);
     return STATUS_OK;
 }
 

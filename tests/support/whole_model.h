@@ -123,25 +123,29 @@ static inline void whole_memory_new(struct whole_model *model, enum region_kind 
         region_table_bind(&model->table, kind, place, *memory);
 }
 
-// Adds the regions, allocates and binds them. positions > 0: also creates a generator with that context
-// length.
-static inline void whole_model_init(struct whole_model *model, const struct gpt_config *config,
-                                    struct device *device, const struct gpt_options *options, int positions) {
+// Adds the regions, allocates and binds them. Frozen tensors have room for gradients, which nothing writes.
+//   positions   > 0: also creates a generator with that context length
+//   is_frozen   (n_params) or NULL: none is
+static inline void whole_model_init_frozen(struct whole_model *model, const struct gpt_config *config,
+                                           struct device *device, const struct gpt_options *options,
+                                           int positions, const bool *is_frozen) {
     *model = (struct whole_model){.device = device, .options = *options};
     assert_ok(stream_init(&model->stream, device));
     model->state = options->type == DTYPE_F64 ? DTYPE_F64 : DTYPE_F32;
     assert_ok(params_init(&model->params, config));
     struct region_table *table = &model->table;
     enum region_place place = device->place;
-    size_t n = model->params.n_elements;
+    size_t n = model->params.n_elements, n_grads = params_grad_memory(&model->params, place);
+    for (int i = 0; is_frozen && i < model->params.n_params; i++)
+        model->params.params[i].is_frozen = is_frozen[i];
+    params_lay_out_gradients(&model->params);
     region_table_init(table);
     assert_ok(region_add(table, REGION_PARAMS, place, options->type, params_memory(&model->params, place),
                          &model->param_region, "params"));
     model->master_region = model->param_region;
     if (has_master_weights(options->type))
         assert_ok(region_add(table, REGION_MASTER, place, DTYPE_F32, n, &model->master_region, "master"));
-    assert_ok(region_add(table, REGION_GRADS, place, model->state, params_grad_memory(&model->params, place),
-                         &model->grad_region, "grads"));
+    assert_ok(region_add(table, REGION_GRADS, place, model->state, n_grads, &model->grad_region, "grads"));
     assert_ok(region_add(table, REGION_MOMENTS, place, model->state, n, &model->m_region, "m"));
     assert_ok(region_add(table, REGION_MOMENTS, place, model->state, n, &model->v_region, "v"));
     assert_ok(gpt_new(&model->params, options, device, table, &model->gpt));
@@ -160,6 +164,11 @@ static inline void whole_model_init(struct whole_model *model, const struct gpt_
     if (model->generator)
         assert_ok(generator_bind(model->generator, table, &model->stream));
     whole_model_poison(model);
+}
+
+static inline void whole_model_init(struct whole_model *model, const struct gpt_config *config,
+                                    struct device *device, const struct gpt_options *options, int positions) {
+    whole_model_init_frozen(model, config, device, options, positions, NULL);
 }
 
 static inline void whole_model_free(struct whole_model *model) {

@@ -23,10 +23,10 @@ VF_INLINE void channel_sums_flush(float *total, float *block, size_t n) {
     }
 }
 
-// Adds the threads' totals, which are `stride` floats apart, to the gradient.
+// Adds the threads' totals, which are `stride` floats apart, to the gradient; NULL: to none.
 VF_INLINE void channel_sums_add(float *gradient, bool beta_zero, const float *totals, size_t stride,
                                 int n_threads, struct parallel_span channels) {
-    for (size_t c = channels.begin; c < channels.end; c++) {
+    for (size_t c = channels.begin; gradient && c < channels.end; c++) {
         float sum = totals[c];
         for (int thread = 1; thread < n_threads; thread++)
             sum += totals[(size_t)thread * stride + c];

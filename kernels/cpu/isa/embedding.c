@@ -60,8 +60,9 @@ VF_INLINE void backward_channels(enum dtype type, const struct embedding_backwar
         memset((float *)args->dwpe + t * C + channels.begin, 0,
                (channels.end - channels.begin) * sizeof(float));
     for (size_t n = 0; n < (size_t)args->B * T; n++) {
-        add_row(type, (float *)args->dwte + (size_t)args->tokens[n] * C, args->dout, n * args->dout_stride,
-                channels);
+        if (args->dwte)
+            add_row(type, (float *)args->dwte + (size_t)args->tokens[n] * C, args->dout,
+                    n * args->dout_stride, channels);
         if (args->dwpe)
             add_row(type, (float *)args->dwpe + n % T * C, args->dout, n * args->dout_stride, channels);
     }

@@ -72,8 +72,8 @@ enum status CPU_OP(layernorm_forward)(struct stream *stream, const struct layern
 
 // ---- backward
 
-// Sums of dout * xhat (dweight) and of dout (dbias) over a block of rows, `padded` floats each. xhat is the
-// normalized x.
+// Sums of dout * xhat (dweight) and of dout (dbias) over a block of rows, `padded` floats each, or both NULL.
+// xhat is the normalized x.
 struct param_sums {
     float *dweight, *dbias;
 };
@@ -99,6 +99,8 @@ VF_INLINE void write_dx(enum dtype type, const struct layernorm_backward_args *a
         vf weight = vf_get_part(type, args->weight, i, lanes), bias = vf_get_part(type, args->bias, i, lanes);
         vf_put_part(type, args->out, row + i, vf_fma(x, weight, bias), lanes);
     }
+    if (!block.dweight)
+        return;
     vf_store(block.dweight + i, vf_fma(dout, x, vf_load(block.dweight + i)));
     vf_store(block.dbias + i, dout + vf_load(block.dbias + i));
 }
@@ -126,10 +128,14 @@ VF_INLINE void backward_row(enum dtype type, const struct layernorm_backward_arg
 VF_INLINE void backward_rows(enum dtype type, const struct layernorm_backward_args *args,
                              struct parallel_span rows, float *workspace) {
     size_t padded = channel_sums_padded((size_t)args->C);
-    struct param_sums block = {workspace + 2 * padded, workspace + 3 * padded};
+    const bool sums = args->dweight || args->dbias;
+    const struct param_sums block = {sums ? workspace + 2 * padded : NULL,
+                                     sums ? workspace + 3 * padded : NULL};
     memset(workspace, 0, 4 * padded * sizeof(float));
     for (size_t n = rows.begin; n < rows.end; n++) {
         backward_row(type, args, block, n);
+        if (!sums)
+            continue;
         if ((n - rows.begin) % CHANNEL_SUMS_ROWS == CHANNEL_SUMS_ROWS - 1 || n + 1 == rows.end)
             channel_sums_flush(workspace, block.dweight, 2 * padded);
     }

@@ -58,12 +58,14 @@ struct mix_backward_call {
 
 VF_INLINE void mix_backward_step(enum dtype type, const struct mix_backward_args *args, vf x_weight,
                                  vf y_weight, size_t i, int lanes, vf *x_sum, vf *y_sum) {
-    float *dy = (float *)args->dy + i;
+    float *dy = args->dy ? (float *)args->dy + i : NULL;
     vf dout = vf_get_part(type, args->dout, i, lanes);
     *x_sum = vf_fma(dout, vf_get_part(type, args->x, i, lanes), *x_sum);
     *y_sum = vf_fma(dout, vf_get_part(type, args->y, i, lanes), *y_sum);
-    vf before = args->dy_zero ? vf_zero() : lanes == VF_WIDTH ? vf_load(dy) : vf_load_part(dy, lanes);
-    vf_put_part(DTYPE_F32, dy, 0, vf_fma(dout, y_weight, before), lanes);
+    if (dy) {
+        vf before = args->dy_zero ? vf_zero() : lanes == VF_WIDTH ? vf_load(dy) : vf_load_part(dy, lanes);
+        vf_put_part(DTYPE_F32, dy, 0, vf_fma(dout, y_weight, before), lanes);
+    }
     vf_put_part(type, args->dx, i, dout * x_weight, lanes);
 }
 
@@ -107,8 +109,10 @@ enum status CPU_OP(mix_backward)(struct stream *stream, const struct mix_backwar
         x += (double)call.of_block[block].x;
         y += (double)call.of_block[block].y;
     }
-    *dx_weight = (float)(args->beta_zero ? x : (double)*dx_weight + x);
-    *dy_weight = (float)(args->beta_zero ? y : (double)*dy_weight + y);
+    if (dx_weight)
+        *dx_weight = (float)(args->beta_zero ? x : (double)*dx_weight + x);
+    if (dy_weight)
+        *dy_weight = (float)(args->beta_zero ? y : (double)*dy_weight + y);
     return STATUS_OK;
 }
 

@@ -304,8 +304,7 @@ enum status CPU_OP(rope_backward)(struct stream *stream, const struct rope_backw
     parallel_run(n_threads, rows_part, &call);
     void *const gradients[2] = {args->dq_weight, args->dk_weight};
     for (size_t k = 0; k < 2; k++) // D is small, so this thread does it alone
-        if (gradients[k])
-            channel_sums_add(gradients[k], args->beta_zero, call.workspace + (TOTALS + k) * call.padded,
-                             N_ARRAYS * call.padded, n_threads, (struct parallel_span){0, D});
+        channel_sums_add(gradients[k], args->beta_zero, call.workspace + (TOTALS + k) * call.padded,
+                         N_ARRAYS * call.padded, n_threads, (struct parallel_span){0, D});
     return STATUS_OK;
 }

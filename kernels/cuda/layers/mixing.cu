@@ -50,7 +50,7 @@ __device__ inline void mix_backward_at(const mix_backward_call<T> &call, float x
                                        size_t i, mix_sums &sums) {
     floats<WIDTH> dout = load<WIDTH>(call.dout + i), x = load<WIDTH>(call.x + i), y = load<WIDTH>(call.y + i);
     floats<WIDTH> dy = {};
-    if (!call.dy_zero)
+    if (call.dy && !call.dy_zero)
         dy = load<WIDTH>(call.dy + i);
     for (int k = 0; k < WIDTH; k++) {
         sums.x = fmaf(dout.x[k], x.x[k], sums.x);
@@ -58,7 +58,8 @@ __device__ inline void mix_backward_at(const mix_backward_call<T> &call, float x
         dy.x[k] = fmaf(dout.x[k], y_weight, dy.x[k]);
         dout.x[k] *= x_weight;
     }
-    store(call.dy + i, dy);
+    if (call.dy)
+        store(call.dy + i, dy);
     store(call.dx + i, dout);
 }
 
@@ -77,8 +78,10 @@ template <class T> __device__ inline void add_mix_sums(const mix_backward_call<T
     y = block_sum<MIX_THREADS>(y, scratch);
     if (threadIdx.x != 0)
         return;
-    *call.dx_weight = static_cast<float>(call.beta_zero ? x : static_cast<double>(*call.dx_weight) + x);
-    *call.dy_weight = static_cast<float>(call.beta_zero ? y : static_cast<double>(*call.dy_weight) + y);
+    if (call.dx_weight)
+        *call.dx_weight = static_cast<float>(call.beta_zero ? x : static_cast<double>(*call.dx_weight) + x);
+    if (call.dy_weight)
+        *call.dy_weight = static_cast<float>(call.beta_zero ? y : static_cast<double>(*call.dy_weight) + y);
 }
 
 template <class T, int WIDTH>
