@@ -253,8 +253,10 @@ static enum status plan_resolved(struct planner *planner, struct config *config,
     TRY(choose_type(planner, config));
     TRY(params_init(&params, &sizes));
     enum attention_kernel attention = ATTENTION_FLASH;
-    enum status status =
-        attention_plan(planner->device, config, &params.config, report->type, &attention, &report->attention);
+    enum status status = optimizer_groups_freeze(config, &params);
+    if (status == STATUS_OK)
+        status = attention_plan(planner->device, config, &params.config, report->type, &attention,
+                                &report->attention);
     report->n_weights = params.n_weights;
     report->n_elements = params.n_elements;
     struct engine_options request = {.config = config,

@@ -234,9 +234,9 @@ static enum status read_schedule_free(const struct weights *weights, int unit, s
                                       float *out) {
     const struct checkpoint *checkpoint = weights->checkpoint;
     TRY(checkpoint_read_span(checkpoint, CHECKPOINT_MASTER, unit, begin, end, out));
-    for (struct trained_span span = {0};
-         optimizer_groups_next_trained(&weights->groups, &checkpoint->params, unit, begin, end, &span);)
-        TRY(average_span(checkpoint, unit, span.begin, span.end, out + (span.begin - begin)));
+    for (struct param_overlap it = {0}; params_next_overlap(&checkpoint->params, unit, begin, end, &it);)
+        if (!optimizer_group_of(&weights->groups, it.param)->is_frozen)
+            TRY(average_span(checkpoint, unit, it.begin, it.end, out + (it.begin - begin)));
     return STATUS_OK;
 }
 

@@ -199,6 +199,24 @@ static void warn_of_new_moments(const struct run *run, const struct checkpoint *
                  n == 1 ? "s" : "");
 }
 
+// Tensors that are frozen and were trained before.
+static void log_newly_frozen(const struct run *run, const struct checkpoint *from,
+                             const struct optimizer_groups *written_by) {
+    const char *first = NULL;
+    int n = 0;
+    for (int i = 0; i < run->params.n_params; i++) {
+        if (!run->params.params[i].is_frozen || optimizer_group_of(written_by, i)->is_frozen)
+            continue;
+        first = first ? first : run->params.params[i].name;
+        n++;
+    }
+    if (n > 0)
+        log_info(
+            "%d tensor%s, such as %s, %s frozen after step %lld: the moments are dropped and the weights "
+            "kept in %s",
+            n, n == 1 ? "" : "s", first, n == 1 ? "is" : "are", (long long)from->step, dtype_name(run->type));
+}
+
 // States that would not mean the same are refused.
 static enum status check_states(const struct config *config, const struct checkpoint *from) {
     const double beta_before = from->config.optimizer.betas.value[0], beta = config->optimizer.betas.value[0];
@@ -225,6 +243,7 @@ enum status checkpoints_load_states(struct run *run, struct checkpoint *from) {
     status = run_agree(run, status);
     if (status == STATUS_OK) {
         warn_of_new_moments(run, from, &written_by);
+        log_newly_frozen(run, from, &written_by);
         status = model_states_load(&run->engine.state, &run->machine.stream, &source, true);
     }
     optimizer_groups_free(&written_by);

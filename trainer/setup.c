@@ -66,14 +66,6 @@ static enum status find_model_sizes(struct setup *setup) {
     return STATUS_OK;
 }
 
-// Before anything is made, so that a wrong pattern of optimizer.groups leaves no run folder.
-static enum status check_groups(const struct run *run) {
-    struct optimizer_groups groups;
-    enum status status = optimizer_groups_init(&groups, run->config, &run->params);
-    optimizer_groups_free(&groups);
-    return status;
-}
-
 // What the config leaves to its input files, but for what depends on the tokenizer.
 static enum status find_inputs(struct setup *setup) {
     struct run *run = &setup->trainer->run;
@@ -91,7 +83,8 @@ static enum status resolve_config(struct setup *setup) {
     TRY(config_resolve(config, run->comm->world));
     const struct gpt_config sizes = config_model(config);
     TRY(params_init(&run->params, &sizes));
-    TRY(check_groups(run));
+    // Before anything is made, so that a wrong pattern of optimizer.groups leaves no run folder.
+    TRY(optimizer_groups_freeze(config, &run->params));
     if (!setup->weights.path)
         return STATUS_OK;
     if (run_leads(run))

@@ -85,7 +85,6 @@ void spikes_add(const struct config *config, struct spike_record *record,
 
 struct search {
     const struct params *params;
-    const struct optimizer_groups *groups;
     const struct unit_hooks *hooks;
     struct {
         int unit;
@@ -185,11 +184,11 @@ static enum status look_at_tensor(struct search *search, struct stream *stream, 
     return look(search, stream, values, 1, n, n, type, "the parameter", tensor ? tensor->name : "(unnamed)");
 }
 
-// The gradient of a parameter (NULL: one that is not known), unless it is frozen. It need not be in its
+// The gradient of a parameter (NULL: one that is not known); values NULL: it is frozen. It need not be in its
 // place: products may leave those of biases in scratch.
 static enum status look_at_gradient(struct search *search, struct stream *stream, const struct param *tensor,
                                     const void *values, size_t n) {
-    if (tensor && optimizer_groups_freeze(search->groups, (int)(tensor - search->params->params)))
+    if (!values)
         return STATUS_OK;
     return look(search, stream, values, 1, n, n, DTYPE_F32, "the gradient of",
                 tensor ? tensor->name : "(unnamed)");
@@ -383,10 +382,10 @@ static enum status ready(void *context, struct stream *stream, int unit) {
     return search->hooks->grads_ready(search->hooks->context, stream, unit);
 }
 
-enum status finding_train(struct gpt *gpt, const struct params *params, const struct optimizer_groups *groups,
-                          struct device *device, struct stream *stream, const struct unit_hooks *hooks,
-                          const struct gpt_loss *loss, struct finding *found) {
-    struct search search = {.params = params, .groups = groups, .hooks = hooks, .found = found};
+enum status finding_train(struct gpt *gpt, const struct params *params, struct device *device,
+                          struct stream *stream, const struct unit_hooks *hooks, const struct gpt_loss *loss,
+                          struct finding *found) {
+    struct search search = {.params = params, .hooks = hooks, .found = found};
     const struct unit_hooks watched = {.context = &search,
                                        .begin = hooks->begin ? begin : NULL,
                                        .params_acquire = acquire,
@@ -453,8 +452,8 @@ static enum status repeat_step(struct run *run, const struct training_data *data
         const struct gpt_loss loss = {.scale = step->loss_factor,
                                       .sum = step_control_loss_sum(&engine->optimizer.control),
                                       .accumulate = k > 0};
-        TRY(finding_train(engine->gpt, &run->params, &engine->state.groups, run->machine.device,
-                          &run->machine.stream, &engine->state.hooks, &loss, &found->finding));
+        TRY(finding_train(engine->gpt, &run->params, run->machine.device, &run->machine.stream,
+                          &engine->state.hooks, &loss, &found->finding));
         if (found->finding.is_found && !was_found)
             found->micro_batch = k;
     }

@@ -58,9 +58,9 @@ struct finding {
 // gpt_train of the micro-batch that gpt_load brought, on a device that nothing else uses meanwhile. Gradients
 // of frozen tensors, which nothing uses, are not looked at.
 //   found   [in, out] kept if it is found already
-enum status finding_train(struct gpt *gpt, const struct params *params, const struct optimizer_groups *groups,
-                          struct device *device, struct stream *stream, const struct unit_hooks *hooks,
-                          const struct gpt_loss *loss, struct finding *found) MUST_CHECK;
+enum status finding_train(struct gpt *gpt, const struct params *params, struct device *device,
+                          struct stream *stream, const struct unit_hooks *hooks, const struct gpt_loss *loss,
+                          struct finding *found) MUST_CHECK;
 
 // ---- a step that diverged
 

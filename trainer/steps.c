@@ -253,10 +253,8 @@ static enum status train_micro_batch(void *context) {
 static enum status measure_micro_batch(struct micro_batch *micro, double *square) {
     struct run *run = micro->steps->run;
     const struct comm *comm = run->comm;
-    struct noise_probe probe = {.params = &run->params,
-                                .optimizer = &run->engine.state.groups,
-                                .hooks = micro->hooks,
-                                .sums = run->engine.noise_sums};
+    struct noise_probe probe = {
+        .params = &run->params, .hooks = micro->hooks, .sums = run->engine.noise_sums};
     const struct unit_hooks hooks = noise_probe_hooks(&probe);
     double mine, all[comm->world];
     micro->hooks = &hooks;

@@ -110,6 +110,21 @@ class Offload(GpuCase):
             (3, HOST, RATIO + '0.7', STAGE + '2')))
         self.assertLess(memory[1], memory[0])
 
+    def test_backward_that_ends_early(self):
+        """Units without gradients, at the bottom and in the middle, over micro-batches; checkpoints of activations too."""
+        frozen = {'match': ['wte', 'wpe', 'h.0.*', 'h.2'], 'freeze': True}
+        config = self.config(model={'n_layer': 5}, optimizer={'groups': [frozen]}, precision={'compute': 'bf16'},
+                             train={'micro_batch_size': 1, 'gradient_accumulation_steps': 0, 'ema': {'type': 'exponential'}})
+        every, activations = 'zero_optimization.reduce_every_micro_batch=true', ('recompute=block', 'offload_activations=cpu')
+        self.same_bits(config, 1, (
+            (0, every), (1, HOST, STAGE + '2'), (2, HOST, STAGE + '3'), (3, HOST, RATIO + '0.4', STAGE + '2'),
+            (1, HOST, PARAMS, STAGE + '3'), (2, HOST, PARAMS, *activations, STAGE + '3'), (3, every, *activations),
+            (4, HOST, RATIO + '0.6', *activations, STAGE + '2')))
+        self.same_bits(config, 2, (
+            (0, every), (2, HOST, STAGE + '2'), (3, HOST, PARAMS, *activations, STAGE + '3')))
+        layer = 'zero_optimization.partition=layer'
+        self.same_bits(config, 2, ((0, every, layer), (4, HOST, PARAMS, layer, STAGE + '3'), (1, HOST, layer, STAGE + '2')))
+
     def test_steps_that_overflow_are_discarded(self):
         config = self.config(precision={'compute': 'fp16'}, fp16={'initial_scale_power': 30},
                              train={'max_steps': 12, 'overfit_one_batch': True})

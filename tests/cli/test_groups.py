@@ -13,7 +13,7 @@ def groups(*entries):
     return f'optimizer.groups={json.dumps(entries)}'
 
 
-class Groups(CommandCase):
+class GroupsCase(CommandCase):
     def config(self, **sections):
         train = {'max_steps': 4, 'train_batch_size': 4, 'micro_batch_size': 0, **sections.pop('train', {})}
         sections.setdefault('run', {'dir': str(self.folder / 'run'), 'threads': 1})
@@ -29,6 +29,12 @@ class Groups(CommandCase):
         shutil.rmtree(out)
         return read
 
+    def largest_change(self, before, after, prefix):
+        pairs = [(array.array('f', before[name]), array.array('f', after[name])) for name in before if name.startswith(prefix)]
+        return max(abs(a - b) for x, y in pairs for a, b in zip(x, y))
+
+
+class Groups(GroupsCase):
     def test_all_but_one_tensor_frozen(self):
         """Only it changes, and only it has a norm; as printed. The run starts from another's weights."""
         self.run_train(self.config(), 'train.max_steps=1', f'run.dir={self.folder}/start')
@@ -79,10 +85,6 @@ class Groups(CommandCase):
         before, after = self.tensors('run'), self.tensors('changed')
         self.assertTrue(all(before[name] != after[name] for name in before if name.startswith('h.1.')))
 
-    def largest_change(self, before, after, prefix):
-        pairs = [(array.array('f', before[name]), array.array('f', after[name])) for name in before if name.startswith(prefix)]
-        return max(abs(a - b) for x, y in pairs for a, b in zip(x, y))
-
     def test_moments_of_another_rule_begin_anew(self):
         """Muon's sums of gradients are no means for AdamW; thawed schedule-free weights are not pulled to zero."""
         config = self.config(train={'max_steps': 5}, optimizer={'betas': [0.9, 0.95], 'lr': 1e-3})
@@ -127,6 +129,10 @@ class Groups(CommandCase):
         config = self.config()
         for entries, says in (
                 ([{'match': 'h.7.*'}], ['optimizer.groups[0].match: "h.7.*" matches no tensor']),
+                ([{'match': ['wte', 'wt']}], ['optimizer.groups[0].match: "wt" matches no tensor']),
+                ([{'match': 'h.0.attn.c'}], ['"h.0.attn.c" matches no tensor']),
+                ([{'match': 'h.*.attn'}], ['"h.*.attn" matches no tensor']),
+                ([{'match': 'lm_head'}], ['"lm_head" matches lm_head, which is tied to wte.weight']),
                 ([{'match': 'wte.weight', 'learning_rate': 1}], ['unknown key "learning_rate"', '"lr"']),
                 ([{'match': 'wte.weight', 'frezee': True}], ['did you mean freeze']),
                 ([{'lr': 1e-3}], ['optimizer.groups[0] names no tensors']),
@@ -150,6 +156,7 @@ class Groups(CommandCase):
         self.refuses(config, groups({'match': 'w*', 'type': 'adamw'}), 'optimizer.type=lion', says=['optimizer.type=lion', 'muon'])
         llama = self.config(model={'family': 'llama'})
         self.refuses(llama, groups({'match': '*v_proj.weight', 'freeze': True}), says=['v_proj.weight, which is a part of', 'qkv_proj'])
+        self.refuses(llama, groups({'match': 'layers.0.self_attn.v_proj', 'freeze': True}), says=['a part of', 'qkv_proj'])
         self.refuses(self.config(optimizer={'groups': [{'match': 'x'}]}), says=['tiny.json: optimizer.groups[0].match'])
         self.assertFalse((self.folder / 'run').exists())
 

@@ -159,8 +159,8 @@ static double norm_of(int stage, const char *partition, float bad) {
     }
     together_ok(comm, gradients_finish(gradients, &fixture.stream));
     bool right = true;
-    for (int k = 0; k < states->stage.n_owned && bad == 0; k++) {
-        const struct stage_span *span = &states->stage.owned[k];
+    for (int k = 0; k < states->stage.owned_trained.n && bad == 0; k++) {
+        const struct stage_span *span = &states->stage.owned_trained.spans[k];
         const float *sums = gradients_at(gradients, span);
         for (size_t i = 0; i < span->end - span->begin; i++) {
             float of_ranks[MOST_RANKS];

@@ -11,8 +11,8 @@ static bool learns_in_every_stage(enum partition_kind partition, const char *ove
     for (int stage = 0; stage <= 3; stage++)
         expect_same(&first,
                     train(comm,
-                          "%s train.max_steps=%d train.train_batch_size=12 "
-                          "train.gradient_accumulation_steps=1 zero_optimization.stage=%d "
+                          "train.gradient_accumulation_steps=1 %s train.max_steps=%d "
+                          "train.train_batch_size=12 zero_optimization.stage=%d "
                           "zero_optimization.partition=%s zero_optimization.overlap_comm=%s",
                           overrides, STEPS, stage, partition_name(partition), stage % 2 ? "true" : "false"),
                     overrides);
@@ -69,6 +69,38 @@ static void test_groups(void **state) {
     learn_in_every_partition(variants);
 }
 
+// Backward ends above the first layers, at the final norm, or at an untied lm_head alone; units in the middle
+// are frozen whole or in part. With micro-batches, small buckets, and everything that is recomputed. Bytes
+// sent and memory are as planned (expect_same).
+static void test_frozen(void **state) {
+    (void)state;
+#define FREEZE(list) "optimizer.groups=[{\"match\":[" list "],\"freeze\":true}] "
+#define SEVERAL      "train.gradient_accumulation_steps=%d zero_optimization.reduce_every_micro_batch=true "
+#define FIRST_LAYER  FREEZE("\"wte\",\"wpe\",\"h.0.*\"")
+#define SMALL_BUCKETS                                                                                        \
+    "zero_optimization.reduce_bucket_size=5001 zero_optimization.allgather_bucket_size=3001 "
+#define NONE_PERSISTENT "zero_optimization.stage3_param_persistence_threshold=0 "
+    static const char *const lists[][N_PARTITIONS] = {
+        {FIRST_LAYER "precision.compute=bf16", FIRST_LAYER "recompute=block optimizer.type=muon",
+         FIRST_LAYER SMALL_BUCKETS "precision.compute=fp16 train.ema.type=exponential"},
+        {FREEZE("\"h.0\"") "recompute=attention",
+         FREEZE("\"h.0\",\"*.bias\"") NONE_PERSISTENT "precision.compute=bf16",
+         FREEZE("\"*attn*\",\"*.bias\"") SMALL_BUCKETS NONE_PERSISTENT},
+        {FREEZE("\"w*\",\"h\"") "optimizer.type=schedulefree_adamw",
+         FREEZE("\"w*\",\"h\"") "precision.compute=bf16",
+         FREEZE(
+             "\"embed_tokens\",\"layers\",\"norm\"") "model.family=llama model.tied=false optimizer.lr=0.02"},
+    };
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        for (int partition = 0; partition < N_PARTITIONS; partition++) {
+            const int n_accumulated = 12 % (2 * comm->world) == 0 && (i + (size_t)partition) % 2 == 0 ? 2 : 1;
+            char overrides[512], several[128];
+            snprintf(several, sizeof several, SEVERAL, n_accumulated);
+            snprintf(overrides, sizeof overrides, "%s%s", several, lists[i][partition]);
+            together_true(comm, learns_in_every_stage((enum partition_kind)partition, overrides));
+        }
+}
+
 // Schedule-free AdamW: weights in the place of the first moment. With warm-up, frozen tensors, and steps that
 // are skipped (fp16).
 static void test_schedule_free(void **state) {
@@ -104,7 +136,8 @@ static void test_averages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_optimizers),    cmocka_unit_test(test_muon),     cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_optimizers),    cmocka_unit_test(test_muon),
+        cmocka_unit_test(test_groups),        cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_schedule_free), cmocka_unit_test(test_averages),
     };
     return runs_main(tests);

@@ -31,6 +31,7 @@ static inline void fixture_open_on(struct fixture *fixture, const struct gpt_con
     fixture->config.model.vocab_size = sizes->vocab_size;
     fixture->config.model.n_positions = sizes->n_positions;
     EXPECT_OK(params_init(&fixture->params, sizes));
+    EXPECT_OK(optimizer_groups_freeze(&fixture->config, &fixture->params));
     fixture->comm = comm_open_self();
     EXPECT_OK(comm_attach(fixture->comm, device, true));
     fixture->stream.device = device;
@@ -56,6 +57,13 @@ static inline void fixture_open_as(struct fixture *fixture, const struct gpt_con
 // In fp32.
 static inline void fixture_open(struct fixture *fixture, const struct gpt_config *sizes, const char *json) {
     fixture_open_as(fixture, sizes, json, DTYPE_F32);
+}
+
+// A tensor's gradient; NULL: it is frozen.
+static inline float *fixture_grad(const struct fixture *fixture, const struct param *param) {
+    return param->is_frozen ? NULL
+                            : fixture->state.gradients.whole +
+                                  fixture->params.units[param->unit].trained_offset + param->grad_offset;
 }
 
 // The update of a step, from 1, with gradients of this norm, whose losses were not scaled.

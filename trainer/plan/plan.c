@@ -116,6 +116,7 @@ enum status update_flops_estimate(const struct engine_options *options, double *
 // What makes one rank's memory differ from another's, samples aside. More of either never takes less memory.
 struct rank_load {
     size_t elements; // that the rank owns
+    size_t trained;  // of them, without frozen tensors
     size_t moments;  // of them; muon's matrices have one each, frozen tensors none
     size_t partials; // partial sums of the gradient norm over them
     int rank;
@@ -125,6 +126,8 @@ static int compare_loads(const void *a, const void *b) {
     const struct rank_load *x = a, *y = b;
     if (x->elements != y->elements)
         return x->elements > y->elements ? -1 : 1;
+    if (x->trained != y->trained)
+        return x->trained > y->trained ? -1 : 1;
     if (x->moments != y->moments)
         return x->moments > y->moments ? -1 : 1;
     if (x->partials != y->partials)
@@ -134,7 +137,8 @@ static int compare_loads(const void *a, const void *b) {
 
 // Whether `a` has at least as much of everything as `b`.
 static bool covers(const struct rank_load *a, const struct rank_load *b) {
-    return a->elements >= b->elements && a->moments >= b->moments && a->partials >= b->partials;
+    return a->elements >= b->elements && a->trained >= b->trained && a->moments >= b->moments &&
+           a->partials >= b->partials;
 }
 
 // Whether one of the n loads listed in `front` has at least as much of everything as `load`; or, if `below`,
@@ -190,12 +194,15 @@ static size_t moments_of(const struct optimizer_groups *groups, const struct par
 
 static void measure_loads(const struct optimizer_groups *groups, const struct params *params,
                           const struct partition *partition, struct rank_load *loads) {
+    const struct partition *trained = partition_trained(partition);
     for (int rank = 0; rank < partition->world; rank++)
-        loads[rank] = (struct rank_load){.elements = partition->rank_elements[rank], .rank = rank};
-    for (int i = 0; i < partition->n_spans; i++) {
-        const struct partition_span *span = &partition->spans[i];
+        loads[rank] = (struct rank_load){.elements = partition->rank_elements[rank],
+                                         .trained = trained->rank_elements[rank],
+                                         .rank = rank};
+    for (int i = 0; i < trained->n_spans; i++) {
+        const struct partition_span *span = &trained->spans[i];
         loads[span->owner].moments += moments_of(groups, params, span);
-        loads[span->owner].partials += norm_partials(groups, params, span->unit, span->begin, span->end);
+        loads[span->owner].partials += sum_squares_partials(span->end - span->begin);
     }
 }
 

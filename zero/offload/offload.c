@@ -8,13 +8,14 @@
 
 // ---- planning and binding
 
-// Returns the number of elements in this rank's largest unit shard.
+// Returns the number of elements in this rank's largest unit shard of gradients.
 static size_t largest_unit_shard(const struct stage *stage) {
+    const struct owned_spans *owned = &stage->owned_trained;
     size_t largest = 0;
     for (int unit = 0; unit < stage->params->n_units; unit++) {
         size_t elements = 0;
-        for (int i = stage->first_owned[unit]; i < stage->first_owned[unit + 1]; i++)
-            elements += stage->owned[i].end - stage->owned[i].begin;
+        for (int i = owned->first[unit]; i < owned->first[unit + 1]; i++)
+            elements += owned->spans[i].end - owned->spans[i].begin;
         largest = elements > largest ? elements : largest;
     }
     return largest;
@@ -108,12 +109,14 @@ static float *reduced_gradients_at(const struct offload *offload, const struct s
     if (!offload_uses_staging(offload))
         return offload->to_host.source.data + stage_span_offset(span, offload->to_host.source.whole);
     return offload->to_host.staging[span->unit % OFFLOAD_BUFFERS].data +
-           (span->shard_offset - stage_unit_shard(offload->stage, span->unit));
+           (span->shard_offset - stage_unit_shard(&offload->stage->owned_trained, span->unit));
 }
 
 // Returns where a span's gradients are kept until the update: on the host, or in the device's shard. NULL:
-// they are not copied.
+// they are not copied, or its tensors are frozen.
 static float *stored_gradients_at(const struct offload *offload, const struct placement_span *placed) {
+    if (placed->is_frozen)
+        return NULL;
     if (placed->on_host)
         return offload->to_host.grads + placed->at;
     return offload_uses_staging(offload) ? offload->to_host.source.data + placed->at : NULL;
@@ -127,16 +130,17 @@ static size_t span_bytes(const struct placement_span *placed) {
 static enum status send_unit(struct offload *offload, int unit) {
     struct gradient_offload *grads = &offload->to_host;
     const struct stage *stage = offload->stage;
+    const struct owned_spans *owned = &stage->owned_trained;
     const struct placement *placement = offload->placement;
-    for (int i = stage->first_owned[unit]; i < stage->first_owned[unit + 1] && grads->last; i++)
-        TRY(norm_add(offload->norm, &grads->stream, i, reduced_gradients_at(offload, &stage->owned[i])));
+    for (int i = owned->first[unit]; i < owned->first[unit + 1] && grads->last; i++)
+        TRY(norm_add(offload->norm, &grads->stream, i, reduced_gradients_at(offload, &owned->spans[i])));
     TRY(event_record(&grads->summed, &grads->stream));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
         const struct placement_span *placed = &placement->spans[i];
         float *to = stored_gradients_at(offload, placed);
         if (to)
-            TRY(offload->stage->device->copy(&grads->stream, to, reduced_gradients_at(offload, &placed->span),
-                                             span_bytes(placed)));
+            TRY(offload->stage->device->copy(
+                &grads->stream, to, reduced_gradients_at(offload, &placed->grads), span_bytes(placed)));
     }
     return event_record(&grads->copied[unit], &grads->stream);
 }
@@ -167,9 +171,11 @@ static enum status load(struct offload *offload, int unit) {
         TRY(event_wait(&offload->to_host.copied[unit + OFFLOAD_BUFFERS], &offload->to_device.stream));
     for (int i = placement->first_span[unit]; i < placement->first_span[unit + 1]; i++) {
         const struct placement_span *placed = &placement->spans[i];
-        TRY(offload->stage->device->copy(&offload->to_device.stream,
-                                         reduced_gradients_at(offload, &placed->span),
-                                         stored_gradients_at(offload, placed), span_bytes(placed)));
+        const float *from = stored_gradients_at(offload, placed);
+        if (from)
+            TRY(offload->stage->device->copy(&offload->to_device.stream,
+                                             reduced_gradients_at(offload, &placed->grads), from,
+                                             span_bytes(placed)));
     }
     return event_record(&offload->to_host.staging[slot].loaded, &offload->to_device.stream);
 }

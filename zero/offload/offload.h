@@ -86,7 +86,7 @@ static inline bool offload_uses_staging(const struct offload *offload) {
 // Returns how many gradients of this rank's shard stay on the device; all of them without offload.
 static inline size_t offload_device_elements(const struct offload *offload) {
     return offload_uses_staging(offload) ? offload->placement->device.elements
-                                         : stage_shard_elements(offload->stage);
+                                         : stage_trained_elements(offload->stage);
 }
 
 // Adds regions to `table`. Call offload_free after a failure too.

@@ -20,20 +20,22 @@ static size_t host_end(size_t begin, size_t end, const struct stage_options *opt
 
 static void add_span(struct placement *placement, const struct stage_span *span, size_t begin, size_t end,
                      bool on_host, const struct placement_span *like) {
+    const struct params *params = placement->stage->params;
     struct placement_side *side = on_host ? &placement->host : &placement->device;
-    struct placement_span placed = {.span = *span,
-                                    .on_host = on_host,
+    struct placement_span placed = {.on_host = on_host,
                                     .is_frozen = like->is_frozen,
                                     .n_moments = like->n_moments,
                                     .at = side->elements,
                                     .moment_at = {side->with_moment[0], side->with_moment[1]}};
     if (begin == end)
         return;
-    placed.span.begin = begin;
-    placed.span.end = end;
-    placed.span.model_offset += begin - span->begin;
-    placed.span.shard_offset += begin - span->begin;
-    side->elements += end - begin;
+    placed.span = (struct stage_span){span->unit, begin, end, span->model_offset + (begin - span->begin),
+                                      span->shard_offset + (begin - span->begin)};
+    placed.grads = (struct stage_span){span->unit, begin, end,
+                                       params->units[span->unit].trained_offset +
+                                           params_grad_position(params, span->unit, begin),
+                                       placement->host.elements + placement->device.elements};
+    side->elements += like->is_frozen ? 0 : end - begin;
     for (int moment = 0; moment < like->n_moments; moment++)
         side->with_moment[moment] += end - begin;
     placement->spans[placement->n_spans++] = placed;
@@ -63,7 +65,10 @@ static void add_stage_span(struct placement *placement, const struct stage_span 
     for (size_t begin = span->begin, end; begin < span->end; begin = end) {
         struct placement_span like;
         end = alike_end(placement, span, begin, &like);
-        size_t middle = host_end(begin, end, &placement->stage->options);
+        const struct stage_options *options = &placement->stage->options;
+        size_t middle = !like.is_frozen          ? host_end(begin, end, options)
+                        : options->offload_param ? end
+                                                 : begin;
         add_span(placement, span, begin, middle, true, &like);
         add_span(placement, span, middle, end, false, &like);
     }
@@ -72,7 +77,7 @@ static void add_stage_span(struct placement *placement, const struct stage_span 
 static void list_spans(struct placement *placement) {
     const struct stage *stage = placement->stage;
     const struct params *params = stage->params;
-    const size_t n_spans = (size_t)(stage_shards_optimizer(stage->config) ? stage->n_owned : params->n_units);
+    const size_t n_spans = (size_t)(stage_shards_optimizer(stage->config) ? stage->owned.n : params->n_units);
     // A span is cut where a tensor begins, and split in two for host and device.
     placement->spans = allocate(2 * (n_spans + (size_t)params->n_params), sizeof *placement->spans);
     placement->first_span = allocate((size_t)params->n_units + 1, sizeof *placement->first_span);
@@ -82,8 +87,8 @@ static void list_spans(struct placement *placement) {
             add_stage_span(placement,
                            &(struct stage_span){.unit = unit, .end = u->elements, .model_offset = u->offset});
         else
-            for (int i = stage->first_owned[unit]; i < stage->first_owned[unit + 1]; i++)
-                add_stage_span(placement, &stage->owned[i]);
+            for (int i = stage->owned.first[unit]; i < stage->owned.first[unit + 1]; i++)
+                add_stage_span(placement, &stage->owned.spans[i]);
         placement->first_span[unit + 1] = placement->n_spans;
     }
 }
@@ -135,13 +140,21 @@ static bool stores(const struct placement *placement, bool on_host, enum state_a
     }
 }
 
+// True for the array with which offload_param keeps all of this rank's parameters on the host, frozen or not.
+static bool has_params(const struct placement *placement, bool on_host, enum state_array array) {
+    return on_host && placement->stage->options.offload_param &&
+           array == (placement->stage->type == DTYPE_F32 ? STATE_MASTER : STATE_PARAMS);
+}
+
 static enum status add_side(struct placement *placement, bool on_host, struct region_table *table) {
     const enum region_place place = on_host ? REGION_HOST : placement->stage->device->place;
     struct placement_side *side = on_host ? &placement->host : &placement->device;
     for (int i = 0; i < N_STATE_ARRAYS; i++) {
         enum state_array array = (enum state_array)i;
         const int moment = moment_of(array);
-        const size_t elements = moment < 0 ? side->elements : side->with_moment[moment];
+        const size_t elements = has_params(placement, on_host, array) ? stage_shard_elements(placement->stage)
+                                : moment < 0                          ? side->elements
+                                                                      : side->with_moment[moment];
         side->regions[i] = -1;
         if (elements > 0 && stores(placement, on_host, array))
             TRY(region_add(table, arrays[i].kind, place, array_type(placement, array),
@@ -205,9 +218,12 @@ void *placement_array_at(const struct placement *placement, const struct placeme
                          enum state_array array, size_t offset) {
     const struct placement_side *side = placed->on_host ? &placement->host : &placement->device;
     const int moment = moment_of(array);
-    const size_t at = moment < 0 ? placed->at : placed->moment_at[moment];
+    const bool of_params = has_params(placement, placed->on_host, array);
+    const size_t at = of_params    ? placed->span.shard_offset
+                      : moment < 0 ? placed->at
+                                   : placed->moment_at[moment];
     char *base = side->arrays[array];
-    return base && moment < placed->n_moments
+    return base && moment < placed->n_moments && (of_params || !placed->is_frozen)
                ? base + array_position(array, at + offset) * dtype_size(array_type(placement, array))
                : NULL;
 }

@@ -9,11 +9,11 @@
 
 // Elements that are all updated in one place. `begin` and `end` are multiples of PARAM_ALIGNMENT.
 struct placement_span {
-    struct stage_span span;
+    struct stage_span span, grads; // the same elements, in arrays of parameters and of gradients
     bool on_host;
-    bool is_frozen;      // its tensors are not updated
-    int n_moments;       // number of moments that its elements have
-    size_t at;           // offset of span.begin in that place's arrays, in elements
+    bool is_frozen; // its tensors are not updated and have no place in the arrays, except in STATE_PARAMS
+    int n_moments;  // number of moments that its elements have
+    size_t at;      // offset of span.begin in that place's arrays, in elements
     size_t moment_at[2]; // the same in the arrays of m and v
 };
 
@@ -33,7 +33,7 @@ enum state_array { STATE_ARRAYS(STATE_ENUM) N_STATE_ARRAYS };
 
 // The arrays of one place, the device or the host.
 struct placement_side {
-    size_t elements, with_moment[2]; // all; those with m; those with v
+    size_t elements, with_moment[2]; // all but frozen ones; those with m; those with v
     int regions[N_STATE_ARRAYS];     // -1: not stored
     void *arrays[N_STATE_ARRAYS];
 };
@@ -49,9 +49,9 @@ struct placement {
     struct placement_side device, host;
 };
 
-// Plans the states of the elements that the rank updates (all in stage 0, else those that it owns) and adds
-// their regions to `table`. With fp32, the device's master weights are the parameters themselves and take no
-// region. Call placement_free after a failure too.
+// Plans the states of the elements that the rank updates (all in stage 0, else those that it owns), lists the
+// frozen ones among them, and adds the states' regions to `table`. With fp32, the device's master weights are
+// the parameters themselves and take no region. Call placement_free after a failure too.
 enum status placement_init(struct placement *placement, const struct stage *stage,
                            const struct optimizer_groups *groups, struct region_table *table) MUST_CHECK;
 void placement_bind(struct placement *placement, const struct region_table *table);

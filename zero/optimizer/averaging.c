@@ -22,6 +22,8 @@ enum status average_update(const struct model_states *state, struct stream *stre
     for (int i = 0; i < placement->n_spans; i++) {
         const struct placement_span *placed = &placement->spans[i];
         struct stream host = {.device = state->stage.host}, *on = placed->on_host ? &host : stream;
+        if (placed->is_frozen)
+            continue;
         float *average = placement_array_at(placement, placed, STATE_AVERAGE, 0);
         TRY(on->device->ops->lerp(on, &(struct lerp_args){.out = average,
                                                           .x = average,
@@ -108,9 +110,12 @@ enum status average_show(struct model_states *state, struct stream *stream, bool
     if (state->stage.options.offload_optimizer) // earlier copies may still read the host's memory
         TRY(offload_params_wait(&state->offload, stream));
     TRY(state->stage.device->synchronize(stream));
-    for (int i = 0; i < placement->n_spans; i++)
-        TRY(placement->spans[i].on_host ? show_on_host(state, &placement->spans[i], average)
-                                        : show_on_device(state, stream, &placement->spans[i], average));
+    for (int i = 0; i < placement->n_spans; i++) {
+        const struct placement_span *placed = &placement->spans[i];
+        if (!placed->is_frozen)
+            TRY(placed->on_host ? show_on_host(state, placed, average)
+                                : show_on_device(state, stream, placed, average));
+    }
     if (state->stage.options.offload_optimizer)
         TRY(offload_params_wait(&state->offload, stream));
     TRY(state->stage.device->synchronize(stream));

@@ -19,7 +19,7 @@ static enum status add_unit(struct noise_probe *probe, struct stream *stream, vo
     double *scratch = probe->sums + probe->params->n_params + 1;
     for (int i = unit->first_param; i < unit->first_param + unit->n_params; i++) {
         const struct param *param = &probe->params->params[i];
-        if (optimizer_groups_freeze(probe->optimizer, i))
+        if (param->is_frozen)
             continue;
         TRY(ops->sum_squares(stream, &(struct sum_squares_args){.partial = scratch,
                                                                 .x = grads[i - unit->first_param],
@@ -44,9 +44,9 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
                            struct unit_view *view) {
     struct noise_probe *probe = context;
     TRY(probe->hooks->params_acquire(probe->hooks->context, stream, unit, pass, view));
-    if (pass != GPT_FORWARD && unit == 0)
+    if (gpt_pass_adds_grads(pass) && unit == 0)
         probe->embedding_grads = view->grads;
-    else if (pass != GPT_FORWARD)
+    else if (gpt_pass_adds_grads(pass))
         probe->unit_grads = view->grads;
     return STATUS_OK;
 }

@@ -12,11 +12,10 @@ size_t noise_probe_elements(const struct params *params);
 
 struct noise_probe {
     const struct params *params;
-    const struct optimizer_groups *optimizer; // frozen tensors are left out
-    const struct unit_hooks *hooks;           // of the stage
-    double *sums;                 // (n_params) sums of squares, then their sum, then scratch; on the device
-    void *const *unit_grads;      // of the unit acquired last for backward
-    void *const *embedding_grads; // of unit 0
+    const struct unit_hooks *hooks; // of the stage
+    double *sums;                   // (n_params) sums of squares, then their sum, then scratch; on the device
+    void *const *unit_grads;        // of the unit acquired last for backward
+    void *const *embedding_grads;   // of unit 0
 };
 
 // The hooks of a pass whose gradients are to be summed: those of the stage, with the probe. In one

@@ -159,8 +159,9 @@ void optimizer_free(struct optimizer *optimizer) {
 
 static enum status add_norms(struct optimizer *optimizer, struct stream *stream) {
     struct model_states *state = optimizer->state;
-    for (int i = 0; i < state->stage.n_owned; i++)
-        TRY(norm_add(&state->norm, stream, i, gradients_at(&state->gradients, &state->stage.owned[i])));
+    const struct owned_spans *owned = &state->stage.owned_trained;
+    for (int i = 0; i < owned->n; i++)
+        TRY(norm_add(&state->norm, stream, i, gradients_at(&state->gradients, &owned->spans[i])));
     return STATUS_OK;
 }
 

@@ -38,6 +38,8 @@ static void add_span(struct buckets *buckets, struct comm_span span, int unit) {
 static size_t offset_in(struct buffer_layout layout, const struct partition_span *owned, size_t element) {
     if (layout.where == LAYOUT_SHIFTED)
         return layout.shift + element;
+    if (layout.where == LAYOUT_GRADS)
+        return layout.shift + owned->unit_offset + (element - owned->begin);
     size_t shard_offset = owned->shard_offset + (element - owned->begin);
     return layout.where == LAYOUT_SHARD ? shard_offset : shard_offset - owned->unit_shard_offset;
 }

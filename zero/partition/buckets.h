@@ -9,15 +9,17 @@
 
 // How a buffer is laid out, that is at which offset (in elements from its base) it holds element e of a unit:
 //   BUFFER_AT(base)     at base + e: the unit is whole and begins at `base`
+//   BUFFER_GRADS(base)  without what frozen tensors would have: the unit's gradients begin at `base`
 //   BUFFER_SHARD        where the owner's shard holds it
 //   BUFFER_UNIT_SHARD   where the owner's unit shard holds it, counted from the unit shard's begin
 struct buffer_layout {
-    enum { LAYOUT_SHIFTED, LAYOUT_SHARD, LAYOUT_UNIT_SHARD } where;
-    size_t shift; // LAYOUT_SHIFTED: `base`, modulo 2^64, so that it may be "negative"
+    enum { LAYOUT_SHIFTED, LAYOUT_GRADS, LAYOUT_SHARD, LAYOUT_UNIT_SHARD } where;
+    size_t shift; // LAYOUT_SHIFTED, LAYOUT_GRADS: `base`, modulo 2^64, so that it may be "negative"
 };
-#define BUFFER_SHARD      ((struct buffer_layout){.where = LAYOUT_SHARD})
-#define BUFFER_UNIT_SHARD ((struct buffer_layout){.where = LAYOUT_UNIT_SHARD})
-#define BUFFER_AT(base)   ((struct buffer_layout){.shift = (base)})
+#define BUFFER_SHARD       ((struct buffer_layout){.where = LAYOUT_SHARD})
+#define BUFFER_UNIT_SHARD  ((struct buffer_layout){.where = LAYOUT_UNIT_SHARD})
+#define BUFFER_AT(base)    ((struct buffer_layout){.shift = (base)})
+#define BUFFER_GRADS(base) ((struct buffer_layout){.where = LAYOUT_GRADS, .shift = (base)})
 
 // One collective call per bucket.
 struct buckets {

@@ -28,10 +28,10 @@ static void add_span(struct partition *partition, int unit, int owner, size_t be
     struct partition_span *last = partition->n_spans > 0 ? &partition->spans[partition->n_spans - 1] : NULL;
     if (begin == end)
         return;
-    if (last && last->unit == unit && last->owner == owner)
+    if (last && last->unit == unit && last->owner == owner && last->end == begin)
         last->end = end;
     else
-        partition->spans[partition->n_spans++] = (struct partition_span){unit, owner, begin, end, 0, 0};
+        partition->spans[partition->n_spans++] = (struct partition_span){unit, owner, begin, end, 0, 0, 0};
 }
 
 static void assign_evenly(struct partition *partition, const struct params *params) {
@@ -129,7 +129,9 @@ static void append_unit(struct partition *partition, int unit) {
     struct partition_span *end = &partition->spans[partition->first_span[unit + 1]];
     for (struct partition_span *span = begin; span < end; span++)
         span->unit_shard_offset = partition->rank_elements[span->owner];
-    for (struct partition_span *span = begin; span < end; span++) {
+    size_t in_unit = 0;
+    for (struct partition_span *span = begin; span < end; in_unit += span->end - span->begin, span++) {
+        span->unit_offset = in_unit;
         span->shard_offset = partition->rank_elements[span->owner];
         partition->rank_elements[span->owner] += span->end - span->begin;
     }
@@ -146,18 +148,47 @@ static void compute_offsets(struct partition *partition, int n_units) {
     }
 }
 
-void partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,
-                    int world) {
+static void allocate_spans(struct partition *partition, const struct params *params, enum partition_kind kind,
+                           int world, size_t most) {
     *partition = (struct partition){.kind = kind, .world = world};
-    size_t most = kind == PARTITION_EVEN ? (size_t)params->n_units * (size_t)world : (size_t)params->n_params;
     partition->spans = allocate(most, sizeof *partition->spans);
     partition->first_span = allocate((size_t)params->n_units + 1, sizeof *partition->first_span);
     partition->rank_elements = allocate((size_t)world, sizeof *partition->rank_elements);
+}
+
+// A partition with the same owners, whose spans leave out frozen tensors.
+static struct partition *cut_around_frozen(const struct partition *partition, const struct params *params) {
+    struct partition *trained = allocate(1, sizeof *trained);
+    allocate_spans(trained, params, partition->kind, partition->world,
+                   (size_t)partition->n_spans + (size_t)params->n_params);
+    for (int i = 0; i < partition->n_spans; i++) {
+        const struct partition_span *span = &partition->spans[i];
+        const struct param_unit *unit = &params->units[span->unit];
+        for (int k = unit->first_param; k < unit->first_param + unit->n_params; k++) {
+            const struct param *param = &params->params[k];
+            const size_t end = params_padded_end(params, k);
+            if (!param->is_frozen && param->offset < span->end && end > span->begin)
+                add_span(trained, span->unit, span->owner,
+                         param->offset > span->begin ? param->offset : span->begin,
+                         end < span->end ? end : span->end);
+        }
+    }
+    compute_offsets(trained, params->n_units);
+    return trained;
+}
+
+void partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,
+                    int world) {
+    allocate_spans(partition, params, kind, world,
+                   kind == PARTITION_EVEN ? (size_t)params->n_units * (size_t)world
+                                          : (size_t)params->n_params);
     if (kind == PARTITION_EVEN)
         assign_evenly(partition, params);
     else
         assign_whole(partition, params, kind == PARTITION_TENSOR);
     compute_offsets(partition, params->n_units);
+    if (params->n_trained < params->n_elements)
+        partition->trained = cut_around_frozen(partition, params);
 }
 
 bool partition_repeats(const struct partition *partition, const struct params *params, int unit) {
@@ -177,5 +208,8 @@ void partition_free(struct partition *partition) {
     free(partition->spans);
     free(partition->first_span);
     free(partition->rank_elements);
+    if (partition->trained)
+        partition_free(partition->trained);
+    free(partition->trained);
     *partition = (struct partition){0};
 }

@@ -23,6 +23,7 @@ struct partition_span {
     size_t begin, end;
     size_t shard_offset;      // of `begin` in the owner's shard
     size_t unit_shard_offset; // of the owner's unit shard in its shard: its first span of this unit
+    size_t unit_offset;       // of `begin` in the spans of its unit, one after another
 };
 
 // The spans of a unit cover each of its elements once, in order.
@@ -31,12 +32,18 @@ struct partition {
     int world;
     struct partition_span *spans;
     int n_spans;
-    int *first_span;       // (n_units + 1) spans of unit u: first_span[u] .. first_span[u + 1] - 1
-    size_t *rank_elements; // (world) size of each rank's shard
+    int *first_span;           // (n_units + 1) spans of unit u: first_span[u] .. first_span[u + 1] - 1
+    size_t *rank_elements;     // (world) size of each rank's shard
+    struct partition *trained; // without frozen tensors; NULL: none is frozen
 };
 
 void partition_init(struct partition *partition, const struct params *params, enum partition_kind kind,
                     int world);
+// The partition of gradients and optimizer states. It has the same owners, but spans leave out frozen
+// tensors.
+static inline const struct partition *partition_trained(const struct partition *partition) {
+    return partition->trained ? partition->trained : partition;
+}
 // True if the unit has the same tensors and is divided in the same way as the unit before it. Such units
 // share their lists of buckets.
 bool partition_repeats(const struct partition *partition, const struct params *params, int unit);

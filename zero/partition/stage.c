@@ -41,20 +41,22 @@ static struct stage_options read_options(const struct config *config, enum regio
                          config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU};
 }
 
-static void list_owned(struct stage *stage) {
+// Lists what the rank owns of a partition, of all tensors or of those that are trained.
+static void list_owned(const struct stage *stage, const struct partition *partition,
+                       struct owned_spans *owned) {
     const struct params *params = stage->params;
-    const struct partition *partition = stage->partition;
-    stage->owned = allocate((size_t)partition->n_spans, sizeof *stage->owned);
-    stage->first_owned = allocate((size_t)params->n_units + 1, sizeof *stage->first_owned);
+    *owned = (struct owned_spans){.spans = allocate((size_t)partition->n_spans, sizeof *owned->spans),
+                                  .first = allocate((size_t)params->n_units + 1, sizeof *owned->first)};
     for (int unit = 0; unit < params->n_units; unit++) {
+        const struct param_unit *u = &params->units[unit];
+        const size_t unit_begins = partition == stage->partition ? u->offset : u->trained_offset;
         for (int i = partition->first_span[unit]; i < partition->first_span[unit + 1]; i++) {
             const struct partition_span *span = &partition->spans[i];
             if (span->owner == stage->rank)
-                stage->owned[stage->n_owned++] =
-                    (struct stage_span){unit, span->begin, span->end,
-                                        params->units[unit].offset + span->begin, span->shard_offset};
+                owned->spans[owned->n++] = (struct stage_span){
+                    unit, span->begin, span->end, unit_begins + span->unit_offset, span->shard_offset};
         }
-        stage->first_owned[unit + 1] = stage->n_owned;
+        owned->first[unit + 1] = owned->n;
     }
 }
 
@@ -75,7 +77,8 @@ enum status stage_init(struct stage *stage) {
         partition_init(&stage->own_partition, stage->params, stage_partition(stage->config), stage->world);
         stage->partition = &stage->own_partition;
     }
-    list_owned(stage);
+    list_owned(stage, stage->partition, &stage->owned);
+    list_owned(stage, partition_trained(stage->partition), &stage->owned_trained);
     return record_traces(stage);
 }
 
@@ -83,7 +86,9 @@ void stage_free(struct stage *stage) {
     for (int kind = 0; kind < N_TRACES; kind++)
         trace_free(&stage->traces[kind]);
     partition_free(&stage->own_partition);
-    free(stage->owned);
-    free(stage->first_owned);
+    free(stage->owned.spans);
+    free(stage->owned.first);
+    free(stage->owned_trained.spans);
+    free(stage->owned_trained.first);
     *stage = (struct stage){0};
 }

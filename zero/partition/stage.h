@@ -60,12 +60,19 @@ struct stage_options {
 enum partition_kind stage_partition(const struct config *config);
 enum gpt_recompute stage_recompute(const struct config *config);
 
-// Elements [begin, end) of a unit that a rank works on.
+// Elements [begin, end) of a unit that a rank works on. Offsets are in arrays of parameters, or in arrays of
+// gradients, which frozen tensors do not have.
 struct stage_span {
     int unit;
     size_t begin, end;
     size_t model_offset; // of `begin` in an array of all units
     size_t shard_offset; // of `begin` in an array of this rank's shard
+};
+
+// What this rank owns, in the order of units.
+struct owned_spans {
+    struct stage_span *spans; // (n)
+    int n, *first;            // (n_units + 1) of unit u: spans[first[u]] .. spans[first[u + 1] - 1]
 };
 
 struct stage {
@@ -79,9 +86,9 @@ struct stage {
     // Made by stage_init.
     struct stage_options options;
     struct partition own_partition;
-    struct stage_span *owned;      // (n_owned) this rank's shard, in the order of units
-    int n_owned, *first_owned;     // (n_units + 1) of unit u: owned[first_owned[u]] .. first_owned[u + 1] - 1
-    struct trace traces[N_TRACES]; // of the model's passes: the order in which they use units
+    struct owned_spans owned;         // of `partition`, in arrays of parameters
+    struct owned_spans owned_trained; // of partition_trained, in arrays of gradients
+    struct trace traces[N_TRACES];    // of the model's passes: the order in which they use units
     // From model_states_bind on.
     struct comm *comm;
     struct device *host; // whose memory is the host's: updates what is offloaded
@@ -99,10 +106,14 @@ static inline size_t stage_span_offset(const struct stage_span *span, bool whole
 static inline size_t stage_shard_elements(const struct stage *stage) {
     return stage->partition->rank_elements[stage->rank];
 }
+// Those of its gradients.
+static inline size_t stage_trained_elements(const struct stage *stage) {
+    return partition_trained(stage->partition)->rank_elements[stage->rank];
+}
 // Where this rank's unit shard begins in its shard; 0 where it has none.
-static inline size_t stage_unit_shard(const struct stage *stage, int unit) {
-    const int first = stage->first_owned[unit];
-    return first < stage->first_owned[unit + 1] ? stage->owned[first].shard_offset : 0;
+static inline size_t stage_unit_shard(const struct owned_spans *owned, int unit) {
+    const int first = owned->first[unit];
+    return first < owned->first[unit + 1] ? owned->spans[first].shard_offset : 0;
 }
 
 #endif

@@ -11,33 +11,34 @@
 
 void gradients_build_buckets(struct gradients *gradients) {
     const struct stage *stage = gradients->stage;
+    const struct partition *trained = partition_trained(stage->partition);
     const struct params *params = stage->params;
     const bool to_shard = stage_reduces_every_micro_batch(stage->config);
     buckets_init(&gradients->reduce_buckets, stage->options.reduce_bucket);
     buckets_init(&gradients->gather_buckets, stage->options.allgather_bucket);
     for (int unit = params->n_units - 1; !stage_shards_grads(stage->config) && unit >= 0;
          unit--) { // as they become ready
-        struct buffer_layout here = BUFFER_AT(params->units[unit].offset);
-        buckets_add(&gradients->reduce_buckets, stage->partition, unit, 0, params->units[unit].elements, here,
+        struct buffer_layout here = BUFFER_GRADS(params->units[unit].trained_offset);
+        buckets_add(&gradients->reduce_buckets, trained, unit, 0, params->units[unit].elements, here,
                     to_shard ? BUFFER_SHARD : here);
     }
     for (int unit = 0; !stage_shards_optimizer(stage->config) && unit < params->n_units; unit++) {
-        struct buffer_layout here = BUFFER_AT(params->units[unit].offset);
-        buckets_add(&gradients->gather_buckets, stage->partition, unit, 0, params->units[unit].elements,
+        struct buffer_layout here = BUFFER_GRADS(params->units[unit].trained_offset);
+        buckets_add(&gradients->gather_buckets, trained, unit, 0, params->units[unit].elements,
                     to_shard ? BUFFER_SHARD : here, here);
     }
     buckets_finish(&gradients->reduce_buckets);
     buckets_finish(&gradients->gather_buckets);
     for (int unit = 0; stage_shards_grads(stage->config) && unit < params->n_units; unit++) {
         struct reduction *reduction = &gradients->reductions[unit];
-        if (partition_repeats(stage->partition, params, unit)) {
+        if (partition_repeats(trained, params, unit)) {
             reduction->buckets = gradients->reductions[unit - 1].buckets;
             continue;
         }
         reduction->buckets = &reduction->own_buckets;
         buckets_init(&reduction->own_buckets, stage->options.reduce_bucket);
-        buckets_add(&reduction->own_buckets, stage->partition, unit, 0, params->units[unit].elements,
-                    BUFFER_AT(0), BUFFER_UNIT_SHARD);
+        buckets_add(&reduction->own_buckets, trained, unit, 0, params->units[unit].elements, BUFFER_GRADS(0),
+                    BUFFER_UNIT_SHARD);
         buckets_finish(&reduction->own_buckets);
     }
 }
@@ -48,11 +49,11 @@ void gradients_build_buckets(struct gradients *gradients) {
 static enum status check_calls(const struct stage *stage) {
     const struct params *params = stage->params;
     if (!stage_shards_optimizer(stage->config))
-        TRY(buckets_check(params->n_elements, stage->options.allgather_bucket));
+        TRY(buckets_check(params->n_trained, stage->options.allgather_bucket));
     if (!stage_shards_grads(stage->config))
-        return buckets_check(params->n_elements, stage->options.reduce_bucket);
+        return buckets_check(params->n_trained, stage->options.reduce_bucket);
     for (int unit = 0; unit < params->n_units; unit++)
-        TRY(buckets_check(params->units[unit].elements, stage->options.reduce_bucket));
+        TRY(buckets_check(params->units[unit].trained, stage->options.reduce_bucket));
     return STATUS_OK;
 }
 
@@ -95,7 +96,7 @@ static enum status plan_buffers(struct gradients *gradients, struct region_table
     int *contributions = allocate(n_units, sizeof *contributions);
     for (int i = 0; i < training->n_events; i++)
         contributions[training->events[i].unit] +=
-            training->events[i].acquires && training->events[i].pass != GPT_FORWARD;
+            training->events[i].acquires && gpt_pass_adds_grads(training->events[i].pass);
     gradients->reductions = allocate(n_units, sizeof *gradients->reductions);
     gradients->buffers = allocate(GRADIENT_POOL + n_units, sizeof *gradients->buffers);
     enum status status = add_buffers(gradients, contributions, table);
@@ -126,13 +127,16 @@ static void list_tensors(struct gradients *gradients) {
     gradients->tensors = allocate(n_lists * n, sizeof *gradients->tensors);
     for (size_t i = 0; i < n && whole; i++) {
         const struct param *param = &params->params[i];
-        gradients->tensors[i] = gradients->whole + params->units[param->unit].offset + param->offset;
+        if (!param->is_frozen)
+            gradients->tensors[i] =
+                gradients->whole + params->units[param->unit].trained_offset + param->grad_offset;
     }
     for (size_t k = 0; k < n_lists && !whole; k++) {
         struct gradient_buffer *buffer = &gradients->buffers[k];
         buffer->tensors = gradients->tensors + k * n;
         for (size_t i = 0; i < n; i++)
-            buffer->tensors[i] = tensor_at(&params->params[i], buffer->data, DTYPE_F32);
+            if (!params->params[i].is_frozen)
+                buffer->tensors[i] = buffer->data + params->params[i].grad_offset;
     }
 }
 
@@ -174,10 +178,22 @@ static enum status clear_padding(const struct gradients *gradients, struct strea
     buffer->padded_for = unit;
     size_t done = 0;
     for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
-        TRY(clear(gradients, stream, buffer->data + done, params->params[i].offset - done));
-        done = params->params[i].offset + params->params[i].elements;
+        const struct param *param = &params->params[i];
+        if (param->is_frozen)
+            continue;
+        TRY(clear(gradients, stream, buffer->data + done, param->grad_offset - done));
+        done = param->grad_offset + param->elements;
     }
-    return clear(gradients, stream, buffer->data + done, u->elements - done);
+    return clear(gradients, stream, buffer->data + done, u->trained - done);
+}
+
+// Stages 2 and 3: offload follows the units in order, so it learns of those below `unit` that have nothing to
+// reduce.
+static enum status skip_frozen(struct gradients *gradients, struct stream *stream, int unit) {
+    const struct params *params = gradients->stage->params;
+    while (--unit >= 0 && params_unit_is_frozen(params, unit))
+        TRY(offload_reduced(gradients->offload, stream, unit, 0));
+    return STATUS_OK;
 }
 
 enum status gradients_begin(struct gradients *gradients, struct stream *stream, int64_t k, int64_t n) {
@@ -189,7 +205,9 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
     gradients->next_call = 0;
     gradients->n_taken = 0;
     TRY(offload_begin(gradients->offload, k == n - 1, gradients->accumulating));
-    if (stage_shards_grads(stage->config) || !gradients->beta_zero)
+    if (stage_shards_grads(stage->config))
+        return skip_frozen(gradients, stream, stage->params->n_units);
+    if (!gradients->beta_zero)
         return STATUS_OK;
     return comm_wait(stage->comm, stream,
                      COMM_WORK_ALL); // reductions of the last micro-batch may still read it
@@ -239,7 +257,7 @@ static int lowest_issued(const struct gradients *gradients) {
     const struct params *params = gradients->stage->params;
     const size_t issued = (size_t)gradients->next_call * gradients->reduce_buckets.bucket_elements;
     int lowest = params->n_units;
-    while (lowest > 0 && params->n_elements - params->units[lowest - 1].offset <= issued)
+    while (lowest > 0 && params->n_trained - params->units[lowest - 1].trained_offset <= issued)
         lowest--;
     return lowest;
 }
@@ -265,13 +283,14 @@ static enum status reduce_unit(struct gradients *gradients, struct stream *strea
     if (offload_uses_staging(gradients->offload))
         TRY(offload_staging(gradients->offload, stream, unit, &to));
     else
-        to = gradients->shard + stage_unit_shard(stage, unit);
+        to = gradients->shard + stage_unit_shard(&stage->owned_trained, unit);
     buffer->unit = -1;
     buffer->work = 0;
     for (int i = 0; i < buckets->n_calls; i++)
         TRY(comm_reduce_scatter(stage->comm, stream, &buckets->calls[i], buffer->data, to,
                                 stage->options.gradient_comm_dtype, gradients->accumulating, &buffer->work));
-    return offload_reduced(gradients->offload, stream, unit, buffer->work);
+    TRY(offload_reduced(gradients->offload, stream, unit, buffer->work));
+    return skip_frozen(gradients, stream, unit);
 }
 
 enum status gradients_ready(struct gradients *gradients, struct stream *stream, int unit) {
@@ -299,20 +318,20 @@ void gradients_volume(const struct gradients *gradients, int64_t n_micro_batches
     const struct stage *stage = gradients->stage;
     const struct stage_options *options = &stage->options;
     const struct params *params = stage->params;
-    const size_t owned = stage_shard_elements(stage);
+    const size_t owned = stage_trained_elements(stage);
     const uint64_t times = stage_reduces_every_micro_batch(stage->config) ? (uint64_t)n_micro_batches : 1;
     uint64_t calls = 0;
     if (!stage_shards_grads(stage->config))
-        calls = buckets_count(params->n_elements, options->reduce_bucket);
+        calls = buckets_count(params->n_trained, options->reduce_bucket);
     for (int unit = 0; stage_shards_grads(stage->config) && unit < params->n_units; unit++)
-        calls += buckets_count(params->units[unit].elements, options->reduce_bucket);
+        calls += buckets_count(params->units[unit].trained, options->reduce_bucket);
     volume->bytes[COMM_REDUCE_SCATTER] +=
-        times * (params->n_elements - owned) * dtype_size(options->gradient_comm_dtype);
+        times * (params->n_trained - owned) * dtype_size(options->gradient_comm_dtype);
     volume->calls[COMM_REDUCE_SCATTER] += times * calls;
     if (stage_shards_optimizer(stage->config))
         return;
     volume->bytes[COMM_ALL_GATHER] += owned * (uint64_t)(stage->world - 1) * sizeof(float);
-    volume->calls[COMM_ALL_GATHER] += buckets_count(params->n_elements, options->allgather_bucket);
+    volume->calls[COMM_ALL_GATHER] += buckets_count(params->n_trained, options->allgather_bucket);
 }
 
 struct offload_source gradients_source(const struct gradients *gradients) {

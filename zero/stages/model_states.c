@@ -25,7 +25,7 @@ static enum status acquire(void *context, struct stream *stream, int unit, enum 
     TRY(trace_follow(&state->cursor, &(struct trace_event){true, unit, pass, 0}));
     if (pass != GPT_BACKWARD_GRADS)
         TRY(parameters_acquire(&state->parameters, stream, state->cursor.next - 1, unit, &view->params));
-    return pass != GPT_FORWARD ? gradients_acquire(&state->gradients, stream, unit, view) : STATUS_OK;
+    return gpt_pass_adds_grads(pass) ? gradients_acquire(&state->gradients, stream, unit, view) : STATUS_OK;
 }
 
 static enum status release(void *context, struct stream *stream, int unit, enum gpt_pass pass) {
@@ -45,9 +45,12 @@ static enum status add_chunk_regions(struct model_states *state, struct region_t
     enum dtype moments = state->placement.moment_type;
     TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK, &state->values_region,
                    "checkpoint chunk"));
-    if (moments != DTYPE_F32)
-        TRY(region_add(table, REGION_DATA, REGION_HOST, moments, CHECKPOINT_CHUNK, &state->codes_region,
-                       "checkpoint chunk of moments"));
+    const bool rounds =
+        state->stage.type != DTYPE_F32 && state->stage.params->n_trained < state->stage.params->n_elements;
+    state->codes_region = -1;
+    if (rounds || moments != DTYPE_F32)
+        TRY(region_add(table, REGION_DATA, REGION_HOST, rounds ? state->stage.type : moments,
+                       CHECKPOINT_CHUNK, &state->codes_region, "checkpoint chunk as stored"));
     if (moments == DTYPE_I8)
         TRY(region_add(table, REGION_DATA, REGION_HOST, DTYPE_F32, CHECKPOINT_CHUNK / MOMENT_BLOCK,
                        &state->scales_region, "checkpoint chunk of scales"));
@@ -69,7 +72,7 @@ enum status model_states_init(struct model_states *state, const struct stage *gi
     TRY(offload_init(&state->offload, stage, &state->placement, &state->norm, table));
     TRY(parameters_init(&state->parameters, stage, &state->offload, table));
     TRY(gradients_init(&state->gradients, stage, &state->offload, table));
-    TRY(norm_init(&state->norm, stage, &state->groups, table));
+    TRY(norm_init(&state->norm, stage, table));
     return add_chunk_regions(state, table);
 }
 
@@ -83,7 +86,7 @@ enum status model_states_bind(struct model_states *state, const struct region_ta
     gradients_bind(&state->gradients, table);
     TRY(offload_bind(&state->offload, table, gradients_source(&state->gradients)));
     state->values = region_data(table, state->values_region);
-    if (state->placement.moment_type != DTYPE_F32)
+    if (state->codes_region >= 0)
         state->codes = region_data(table, state->codes_region);
     if (state->placement.moment_type == DTYPE_I8)
         state->scales = region_data(table, state->scales_region);
@@ -112,7 +115,7 @@ const struct placement_span *model_states_span_at(const struct model_states *sta
     return NULL;
 }
 
-// With fp32 the device's master weights are the parameters themselves.
+// With fp32 the device's master weights are the parameters themselves. Otherwise frozen tensors have none.
 static float *master_at(const struct model_states *state, const struct placement_span *placed,
                         size_t offset) {
     if (!placed->on_host && state->stage.type == DTYPE_F32)
@@ -135,7 +138,7 @@ float *model_states_gradients_at(const struct model_states *state, const struct 
     if (placed->on_host)
         return offload_gradients_at(&state->offload, placed);
     return offload_uses_staging(&state->offload) ? state->offload.to_host.source.data + placed->at
-                                                 : gradients_at(&state->gradients, &placed->span);
+                                                 : gradients_at(&state->gradients, &placed->grads);
 }
 
 void *model_states_params_at(const struct model_states *state, const struct placement_span *placed,
@@ -166,6 +169,17 @@ struct kept {
     enum moment moment;
 };
 
+// With 16 bits, frozen tensors have no master weights: their parameters are kept.
+static bool is_rounded(const struct model_states *state, const struct placement_span *placed) {
+    return placed->is_frozen && state->stage.type != DTYPE_F32;
+}
+
+static void *rounded_at(const struct model_states *state, const struct placement_span *placed,
+                        size_t offset) {
+    return placed->on_host ? placement_array_at(&state->placement, placed, STATE_PARAMS, offset)
+                           : model_states_params_at(state, placed, offset);
+}
+
 static struct kept kept_at(const struct model_states *state, const struct placement_span *placed, int kind,
                            size_t offset) {
     const struct optimizer_state at = model_states_optimizer_at(state, placed, offset);
@@ -176,11 +190,23 @@ static struct kept kept_at(const struct model_states *state, const struct placem
     case CHECKPOINT_V:
         return (struct kept){at.v, at.v_scales, type, SECOND_MOMENT};
     case CHECKPOINT_AVERAGE:
+        if (placed->is_frozen) // it is what the average is of
+            return kept_at(state, placed, CHECKPOINT_MASTER, offset);
         return (struct kept){.values = placement_array_at(&state->placement, placed, STATE_AVERAGE, offset),
                              .type = DTYPE_F32};
     default:
+        if (is_rounded(state, placed))
+            return (struct kept){.values = rounded_at(state, placed, offset), .type = state->stage.type};
         return (struct kept){.values = at.master, .type = DTYPE_F32};
     }
+}
+
+// Between fp32 and the compute type, in host memory.
+static enum status cast_chunk(const struct model_states *state, void *out, enum dtype out_type, const void *x,
+                              enum dtype type, size_t n) {
+    struct stream host = {.device = state->stage.host};
+    return host.device->ops->cast(
+        &host, &(struct cast_args){.out = out, .x = x, .n = n, .type = type, .out_type = out_type});
 }
 
 static size_t scale_bytes(size_t n) {
@@ -195,6 +221,10 @@ static enum status store_chunk(struct model_states *state, struct stream *stream
         return STATUS_OK;
     if (kept.type == DTYPE_F32)
         return copy_array(state, stream, placed, kept.values, state->values, n * sizeof(float));
+    if (is_rounded(state, placed)) {
+        TRY(cast_chunk(state, state->codes, kept.type, state->values, DTYPE_F32, n));
+        return copy_array(state, stream, placed, kept.values, state->codes, n * dtype_size(kept.type));
+    }
     moments_store(kept.type, kept.moment, state->values, n, state->codes, state->scales);
     TRY(copy_array(state, stream, placed, kept.values, state->codes, n * dtype_size(kept.type)));
     return kept.scales ? copy_array(state, stream, placed, kept.scales, state->scales, scale_bytes(n))
@@ -212,6 +242,10 @@ static enum status read_chunk(struct model_states *state, struct stream *stream,
     }
     if (kept.type == DTYPE_F32)
         return copy_array(state, stream, placed, out, kept.values, n * sizeof(float));
+    if (is_rounded(state, placed)) {
+        TRY(copy_array(state, stream, placed, state->codes, kept.values, n * dtype_size(kept.type)));
+        return cast_chunk(state, out, DTYPE_F32, state->codes, kept.type, n);
+    }
     TRY(copy_array(state, stream, placed, state->codes, kept.values, n * dtype_size(kept.type)));
     if (kept.scales)
         TRY(copy_array(state, stream, placed, state->scales, kept.scales, scale_bytes(n)));
@@ -222,6 +256,8 @@ static enum status read_chunk(struct model_states *state, struct stream *stream,
 // Rounds n loaded master weights of a span to the compute type, as parameters.
 static enum status round_chunk(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed, size_t offset, size_t n) {
+    if (is_rounded(state, placed)) // as stored
+        return STATUS_OK;
     void *param = model_states_params_at(state, placed, offset);
     struct stream host = {.device = state->stage.host};
     struct cast_args cast = {.out = param,
@@ -304,7 +340,7 @@ static enum status load_span(struct model_states *state, struct stream *stream,
         comm_progress(state->stage.comm);
         for (int kind = 0; kind <= (all_kinds ? placed->n_moments : CHECKPOINT_MASTER); kind++)
             TRY(load_kind(state, stream, source, placed, (enum checkpoint_kind)kind, begin, end));
-        if (source->has_average && state->placement.has_average)
+        if (source->has_average && state->placement.has_average && !placed->is_frozen)
             TRY(load_kind(state, stream, source, placed, CHECKPOINT_AVERAGE, begin, end));
         TRY(round_chunk(state, stream, placed, offset, n));
     }
@@ -319,7 +355,7 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
     if (state->stage.options.offload_optimizer)
         TRY(offload_params_wait(&state->offload, stream));
     TRY(state->stage.device->synchronize(stream));
-    return parameters_gather_updated(&state->parameters, stream);
+    return parameters_gather_loaded(&state->parameters, stream);
 }
 
 // A checkpoint's span may begin in the host's placement span and end in the device's.

@@ -29,7 +29,7 @@
 struct model_states {
     struct stage stage;
     struct optimizer_groups groups; // how each tensor is updated
-    struct placement placement;     // spans that this rank updates: in stage 0 all, else what it owns
+    struct placement placement; // spans that this rank updates, or frozen: in stage 0 all, else what it owns
     struct parameters parameters;
     struct gradients gradients;
     struct offload offload;
@@ -38,7 +38,7 @@ struct model_states {
     // Host memory for CHECKPOINT_CHUNK elements on their way between states and files.
     int values_region, codes_region, scales_region;
     float *values; // fp32
-    void *codes;   // moments as they are stored, if not in fp32
+    void *codes;   // moments, and frozen tensors, as they are stored, if not in fp32
     float *scales; // int8 moments: the scales of `codes`
     struct unit_hooks hooks;
     bool shows_average; // the parameters are those for evaluation (zero/optimizer/averaging.h)

@@ -20,27 +20,40 @@ static bool persists(const struct stage *stage, const struct param *param) {
     return param->elements < stage->options.persistence_threshold;
 }
 
-// The elements that are gathered after an update: in stages 1 and 2 all, in stage 3 the persistent tensors.
+// Stage 3: a persistent tensor that an update changes.
+static bool is_updated(const struct stage *stage, const struct param *param) {
+    return persists(stage, param) && !param->is_frozen;
+}
+
+// Stage 3: a tensor that is gathered before each use.
+static bool is_fetched(const struct stage *stage, const struct param *param) {
+    return !persists(stage, param);
+}
+
+// The elements that are gathered after an update, of tensors that are trained: in stages 1 and 2 all, in
+// stage 3 the persistent ones.
 static size_t updated_elements(const struct stage *stage) {
-    size_t n = gathers_all(stage) ? stage->params->n_elements : 0;
+    size_t n = gathers_all(stage) ? stage->params->n_trained : 0;
     for (int i = 0; stage_shards_params(stage->config) && i < stage->params->n_params; i++)
-        n += persists(stage, &stage->params->params[i]) ? stage->params->params[i].elements : 0;
+        n += is_updated(stage, &stage->params->params[i]) ? stage->params->params[i].elements : 0;
     return n;
 }
 
-// The elements [begin, end) of a unit that are of persistent tensors, or of the others.
-static size_t count_elements(const struct stage *stage, int unit, size_t begin, size_t end, bool persistent) {
+// The elements [begin, end) of a unit that are of such tensors.
+typedef bool tensor_test(const struct stage *stage, const struct param *param);
+static size_t count_elements(const struct stage *stage, int unit, size_t begin, size_t end,
+                             tensor_test *is_counted) {
     size_t n = 0;
     for (struct param_overlap it = {0}; params_next_overlap(stage->params, unit, begin, end, &it);)
-        n += persists(stage, &stage->params->params[it.param]) == persistent ? it.end - it.begin : 0;
+        n += is_counted(stage, &stage->params->params[it.param]) ? it.end - it.begin : 0;
     return n;
 }
 
 // Those that this rank owns, and sends.
-static size_t count_owned(const struct stage *stage, int unit, bool persistent) {
+static size_t count_owned(const struct stage *stage, int unit, tensor_test *is_counted) {
     size_t n = 0;
-    for (int i = stage->first_owned[unit]; i < stage->first_owned[unit + 1]; i++)
-        n += count_elements(stage, unit, stage->owned[i].begin, stage->owned[i].end, persistent);
+    for (int i = stage->owned.first[unit]; i < stage->owned.first[unit + 1]; i++)
+        n += count_elements(stage, unit, stage->owned.spans[i].begin, stage->owned.spans[i].end, is_counted);
     return n;
 }
 
@@ -49,11 +62,12 @@ void parameters_volume(const struct parameters *parameters, int64_t n_micro_batc
                        struct comm_volume *volume) {
     const struct stage *stage = parameters->stage;
     const size_t bucket = stage->options.allgather_bucket;
-    uint64_t elements = gathers_all(stage) ? stage_shard_elements(stage) : 0;
+    uint64_t elements = gathers_all(stage) ? stage_trained_elements(stage) : 0;
     for (int unit = 0; stage_shards_params(stage->config) && unit < stage->params->n_units; unit++) {
         const uint64_t times = (uint64_t)n_micro_batches * (uint64_t)parameters->fetches[unit].uses;
-        const size_t fetched = count_elements(stage, unit, 0, stage->params->units[unit].elements, false);
-        elements += times * count_owned(stage, unit, false) + count_owned(stage, unit, true);
+        const size_t fetched =
+            count_elements(stage, unit, 0, stage->params->units[unit].elements, is_fetched);
+        elements += times * count_owned(stage, unit, is_fetched) + count_owned(stage, unit, is_updated);
         volume->calls[COMM_ALL_GATHER] += times * buckets_count(fetched, bucket);
     }
     volume->calls[COMM_ALL_GATHER] += buckets_count(updated_elements(stage), bucket);
@@ -80,38 +94,46 @@ static void build_fetch_buckets(struct parameters *parameters, int unit) {
     buckets_finish(buckets);
 }
 
-static void add_persistent_buckets(struct parameters *parameters) {
+static void add_persistent_buckets(const struct parameters *parameters, bool loaded,
+                                   struct buckets *buckets) {
     const struct stage *stage = parameters->stage;
     for (int i = 0; i < stage->params->n_params; i++) {
         const struct param *param = &stage->params->params[i];
         size_t offset = parameters->persistent_offset[i];
         struct buffer_layout to = BUFFER_AT(offset - param->offset);
-        if (offset != NOT_PERSISTENT)
-            buckets_add(&parameters->update_buckets, stage->partition, param->unit, param->offset,
+        if (offset != NOT_PERSISTENT && (loaded || !param->is_frozen))
+            buckets_add(buckets, stage->partition, param->unit, param->offset,
                         param->offset + param->elements, stage->options.offload_param ? to : BUFFER_SHARD,
                         to);
     }
+}
+
+// Lists what is gathered after an update, which changes no frozen tensor, or after loading.
+static void build_gather(const struct parameters *parameters, bool loaded, struct buckets *buckets) {
+    const struct stage *stage = parameters->stage;
+    const struct partition *partition = loaded ? stage->partition : partition_trained(stage->partition);
+    buckets_init(buckets, stage->options.allgather_bucket);
+    for (int unit = 0; gathers_all(stage) && unit < stage->params->n_units; unit++) {
+        struct buffer_layout here = BUFFER_AT(stage->params->units[unit].offset);
+        buckets_add(buckets, partition, unit, 0, stage->params->units[unit].elements, here, here);
+    }
+    if (stage_shards_params(stage->config))
+        add_persistent_buckets(parameters, loaded, buckets);
+    buckets_finish(buckets);
 }
 
 void parameters_build_buckets(struct parameters *parameters) {
     const struct stage *stage = parameters->stage;
     const struct params *params = stage->params;
     struct fetch *fetches = parameters->fetches;
-    buckets_init(&parameters->update_buckets, stage->options.allgather_bucket);
-    for (int unit = 0; unit < params->n_units; unit++)
-        if (gathers_all(stage)) {
-            struct buffer_layout here = BUFFER_AT(params->units[unit].offset);
-            buckets_add(&parameters->update_buckets, stage->partition, unit, 0, params->units[unit].elements,
-                        here, here);
-        } else if (stage_shards_params(stage->config) && partition_repeats(stage->partition, params, unit)) {
+    build_gather(parameters, false, &parameters->update_buckets);
+    for (int unit = 0; stage_shards_params(stage->config) && unit < params->n_units; unit++)
+        if (partition_repeats(stage->partition, params, unit)) {
             fetches[unit].buckets = fetches[unit - 1].buckets;
-        } else if (stage_shards_params(stage->config)) {
+        } else {
             fetches[unit].buckets = &fetches[unit].own_buckets;
             build_fetch_buckets(parameters, unit);
         }
-    if (stage_shards_params(stage->config))
-        add_persistent_buckets(parameters);
-    buckets_finish(&parameters->update_buckets);
 }
 
 // ---- planning
@@ -287,8 +309,8 @@ void *parameters_at(const struct parameters *parameters, const struct stage_span
 static enum status load_tensors(struct parameters *parameters, struct stream *stream, int unit,
                                 bool persistent, void *base) {
     const struct stage *stage = parameters->stage;
-    for (int k = stage->first_owned[unit]; k < stage->first_owned[unit + 1]; k++) {
-        const struct stage_span *span = &stage->owned[k];
+    for (int k = stage->owned.first[unit]; k < stage->owned.first[unit + 1]; k++) {
+        const struct stage_span *span = &stage->owned.spans[k];
         for (struct param_overlap it = {0};
              params_next_overlap(stage->params, unit, span->begin, span->end, &it);) {
             size_t offset = parameters->persistent_offset[it.param];
@@ -308,7 +330,7 @@ static enum status start_fetch(struct parameters *parameters, struct stream *str
                                struct gather_slot *slot) {
     const struct stage *stage = parameters->stage;
     const struct buckets *buckets = parameters->fetches[unit].buckets;
-    const void *from = at(parameters, parameters->stored, stage_unit_shard(stage, unit));
+    const void *from = at(parameters, parameters->stored, stage_unit_shard(&stage->owned, unit));
     slot->fetch = unit;
     parameters->n_fetches++;
     if (stage->options.offload_param) {
@@ -362,7 +384,8 @@ enum status parameters_release(struct parameters *parameters, struct stream *str
     return fetch_ahead(parameters, stream, step);
 }
 
-enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) {
+static enum status gather(struct parameters *parameters, struct stream *stream,
+                          const struct buckets *buckets) {
     const struct stage *stage = parameters->stage;
     comm_work work;
     void *to = stage_shards_params(stage->config) ? parameters->persistent : parameters->stored;
@@ -374,10 +397,21 @@ enum status parameters_gather_updated(struct parameters *parameters, struct stre
             TRY(load_tensors(parameters, in, unit, true, parameters->persistent));
         from = parameters->persistent;
     }
-    for (int i = 0; i < parameters->update_buckets.n_calls; i++)
-        TRY(comm_all_gather(stage->comm, in, &parameters->update_buckets.calls[i], from, to, stage->type,
-                            &work));
+    for (int i = 0; i < buckets->n_calls; i++)
+        TRY(comm_all_gather(stage->comm, in, &buckets->calls[i], from, to, stage->type, &work));
     if (stage->options.offload_param)
         TRY(offload_params_wait(parameters->offload, stream));
     return comm_wait(stage->comm, stream, COMM_WORK_ALL);
+}
+
+enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) {
+    return gather(parameters, stream, &parameters->update_buckets);
+}
+
+enum status parameters_gather_loaded(struct parameters *parameters, struct stream *stream) {
+    struct buckets buckets;
+    build_gather(parameters, true, &buckets);
+    enum status status = gather(parameters, stream, &buckets);
+    buckets_free(&buckets);
+    return status;
 }

@@ -77,8 +77,10 @@ enum status parameters_release(struct parameters *parameters, struct stream *str
 // parameters_init.
 void parameters_volume(const struct parameters *parameters, int64_t n_micro_batches,
                        struct comm_volume *volume);
-// Call when every rank has updated (or loaded) the spans that it owns. All-gathers what ranks keep whole, and
-// returns when it is complete.
+// Call when every rank has updated the spans that it owns. All-gathers what ranks keep whole, but for frozen
+// tensors, and returns when it is complete.
 enum status parameters_gather_updated(struct parameters *parameters, struct stream *stream) MUST_CHECK;
+// The same with frozen tensors, when every rank has loaded its spans.
+enum status parameters_gather_loaded(struct parameters *parameters, struct stream *stream) MUST_CHECK;
 
 #endif

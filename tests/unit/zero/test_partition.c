@@ -107,6 +107,94 @@ static void test_partitions(void **state) {
     assert_true(n == 6000 && idle > 1000); // the cases include ranks that own nothing
 }
 
+// ---- frozen tensors
+
+enum { N_WAYS = 6 };
+
+// 0: none; then the first units, every other tensor, all but a few, all but the last, and the last unit.
+static bool is_frozen(const struct params *params, int i, int way) {
+    const struct param *param = &params->params[i];
+    const bool ways[N_WAYS] = {false,      param->unit <= 1,         i % 2 == 1,
+                               i % 7 != 3, i + 1 < params->n_params, param->unit + 1 == params->n_units};
+    return ways[way];
+}
+
+static void freeze(struct params *params, int way) {
+    for (int i = 0; i < params->n_params; i++)
+        params->params[i].is_frozen = is_frozen(params, i, way);
+    params_lay_out_gradients(params);
+}
+
+// The tensor that an element belongs to, with the padding behind it.
+static const struct param *tensor_of(const struct params *params, int unit, size_t element) {
+    int i = params->units[unit].first_param + params->units[unit].n_params - 1;
+    while (params->params[i].offset > element)
+        i--;
+    return &params->params[i];
+}
+
+// Checks a unit's spans.
+//   shard_ends   [rw] (world) where each rank's shard ends
+static size_t check_trained_unit(const struct params *params, const struct partition *partition,
+                                 const struct partition *trained, int unit, size_t *shard_ends) {
+    size_t n = 0, begins[300];
+    memcpy(begins, shard_ends, (size_t)partition->world * sizeof *begins);
+    const struct partition_span *span = trained->spans + trained->first_span[unit],
+                                *end = trained->spans + trained->first_span[unit + 1];
+    for (size_t e = 0; e < params->units[unit].elements; e += PARAM_ALIGNMENT) {
+        if (tensor_of(params, unit, e)->is_frozen) {
+            assert_true(span == end || span->begin > e);
+            continue;
+        }
+        assert_true(span < end && span->unit == unit && span->begin <= e && e < span->end);
+        assert_int_equal(span->owner, owner_of(partition, unit, e));
+        assert_true(span->unit_offset + (e - span->begin) == n);
+        assert_true(params_grad_position(params, unit, e) == n);
+        assert_true(span->shard_offset + (e - span->begin) == shard_ends[span->owner]);
+        assert_true(span->unit_shard_offset == begins[span->owner]);
+        shard_ends[span->owner] += PARAM_ALIGNMENT;
+        n += PARAM_ALIGNMENT;
+        span += span->end == e + PARAM_ALIGNMENT;
+    }
+    assert_ptr_equal(span, end);
+    return n;
+}
+
+// The owners of `partition`, of trained tensors alone, one after another in gradients and shards.
+static void check_trained(const struct params *params, const struct partition *partition) {
+    const struct partition *trained = partition_trained(partition);
+    size_t n = 0, shard_ends[300] = {0};
+    assert_int_equal(trained == partition, params->n_trained == params->n_elements);
+    for (int unit = 0; unit < params->n_units; unit++) {
+        assert_true(params->units[unit].trained_offset == n);
+        const size_t of_unit = check_trained_unit(params, partition, trained, unit, shard_ends);
+        assert_true(params->units[unit].trained == of_unit);
+        n += of_unit;
+    }
+    assert_true(params->n_trained == n);
+    assert_memory_equal(shard_ends, trained->rank_elements, (size_t)partition->world * sizeof *shard_ends);
+}
+
+static void test_trained(void **state) {
+    (void)state;
+    for (int shape = 0; shape < 40; shape++)
+        for (int way = 0; way < N_WAYS; way++) {
+            const struct gpt_config sizes = sizes_of(shape);
+            struct params params;
+            EXPECT_OK(params_init(&params, &sizes));
+            freeze(&params, way);
+            assert_int_equal(params.n_trained == params.n_elements, way == 0);
+            for (size_t w = 0; w < N_WORLDS; w++)
+                for (int kind = 0; kind < N_PARTITIONS; kind++) {
+                    struct partition partition;
+                    partition_init(&partition, &params, (enum partition_kind)kind, worlds[w]);
+                    check_trained(&params, &partition);
+                    partition_free(&partition);
+                }
+            params_free(&params);
+        }
+}
+
 static void test_names(void **state) {
     (void)state;
     for (int i = 0; i < N_PARTITIONS; i++) {
@@ -195,6 +283,7 @@ static void test_buckets(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_partitions),
+        cmocka_unit_test(test_trained),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_buckets),
     };

@@ -18,12 +18,11 @@ static const struct gpt_config sizes = {
 static struct temporary temporary;
 
 static void update(struct fixture *fixture, int step) {
-    float *grads = fixture->state.gradients.whole;
     EXPECT_OK(gradients_begin(&fixture->state.gradients, &fixture->stream, 0, 1));
     for (int i = 0; i < fixture->params.n_params; i++) {
         const struct param *param = &fixture->params.params[i];
-        float *grad = grads + fixture->params.units[param->unit].offset + param->offset;
-        for (size_t k = 0; k < param->elements; k++)
+        float *grad = fixture_grad(fixture, param);
+        for (size_t k = 0; grad && k < param->elements; k++)
             grad[k] = (float)sin(1.7 * (double)k * (double)(k + 3) + i + 10 * step) * 0.1f;
     }
     EXPECT_OK(fixture_update(fixture, step, 0.01, 1));

@@ -7,28 +7,16 @@
 #include "base/alloc.h"
 #include "kernels/ops.h"
 
-size_t norm_partials(const struct optimizer_groups *groups, const struct params *params, int unit,
-                     size_t begin, size_t end) {
-    size_t n = 0;
-    for (struct trained_span it = {0}; optimizer_groups_next_trained(groups, params, unit, begin, end, &it);)
-        n += sum_squares_partials(it.end - it.begin);
-    return n;
-}
-
-enum status norm_init(struct norm *norm, const struct stage *stage, const struct optimizer_groups *groups,
-                      struct region_table *table) {
-    *norm = (struct norm){
-        .stage = stage,
-        .groups = groups,
-        .first_partial = allocate((size_t)stage->n_owned + 1, sizeof *norm->first_partial),
-    };
-    for (int i = 0; i < stage->n_owned; i++) {
-        const struct stage_span *span = &stage->owned[i];
-        norm->first_partial[i + 1] =
-            norm->first_partial[i] + norm_partials(groups, stage->params, span->unit, span->begin, span->end);
+enum status norm_init(struct norm *norm, const struct stage *stage, struct region_table *table) {
+    const int n = stage->owned_trained.n;
+    *norm =
+        (struct norm){.stage = stage, .first_partial = allocate((size_t)n + 1, sizeof *norm->first_partial)};
+    for (int i = 0; i < n; i++) {
+        const struct stage_span *span = &stage->owned_trained.spans[i];
+        norm->first_partial[i + 1] = norm->first_partial[i] + sum_squares_partials(span->end - span->begin);
     }
-    TRY(region_add(table, REGION_DATA, stage->device->place, DTYPE_F64,
-                   norm->first_partial[stage->n_owned] + 1, &norm->partials_region, "norm: sums of squares"));
+    TRY(region_add(table, REGION_DATA, stage->device->place, DTYPE_F64, norm->first_partial[n] + 1,
+                   &norm->partials_region, "norm: sums of squares"));
     return region_add(table, REGION_DATA, REGION_HOST, DTYPE_F64, 1, &norm->host_region,
                       "norm: sum of squares on the host");
 }
@@ -45,28 +33,25 @@ void norm_free(struct norm *norm) {
 
 enum status norm_add(struct norm *norm, struct stream *stream, int i, const float *x) {
     const struct stage *stage = norm->stage;
-    const struct stage_span *span = &stage->owned[i];
-    double *partial = norm->partials + norm->first_partial[i];
-    for (struct trained_span it = {0};
-         optimizer_groups_next_trained(norm->groups, stage->params, span->unit, span->begin, span->end, &it);
-         partial += sum_squares_partials(it.end - it.begin))
-        TRY(stage->device->ops->sum_squares(stream,
-                                            &(struct sum_squares_args){.partial = partial,
-                                                                       .x = x + (it.begin - span->begin),
-                                                                       .n = it.end - it.begin,
-                                                                       .type = DTYPE_F32}));
-    return STATUS_OK;
+    const struct stage_span *span = &stage->owned_trained.spans[i];
+    const struct sum_squares_args args = {.partial = norm->partials + norm->first_partial[i],
+                                          .x = x,
+                                          .n = span->end - span->begin,
+                                          .type = DTYPE_F32};
+    return stage->device->ops->sum_squares(stream, &args);
 }
 
 enum status norm_sum(struct norm *norm, struct stream *stream, double *sum) {
-    const struct sum_args args = {
-        .out = sum, .x = norm->partials, .n = norm->first_partial[norm->stage->n_owned], .type = DTYPE_F64};
+    const struct sum_args args = {.out = sum,
+                                  .x = norm->partials,
+                                  .n = norm->first_partial[norm->stage->owned_trained.n],
+                                  .type = DTYPE_F64};
     return norm->stage->device->ops->sum(stream, &args);
 }
 
 enum status norm_finish(struct norm *norm, struct stream *stream, double *out) {
     const struct stage *stage = norm->stage;
-    double *on_device = norm->partials + norm->first_partial[stage->n_owned];
+    double *on_device = norm->partials + norm->first_partial[stage->owned_trained.n];
     TRY(norm_sum(norm, stream, on_device));
     TRY(stage->device->copy(stream, norm->host_sum, on_device, sizeof *on_device));
     TRY(stage->device->synchronize(stream));

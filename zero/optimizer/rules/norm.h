@@ -7,29 +7,23 @@
 #ifndef ZERO_ZERO_OPTIMIZER_RULES_NORM_H
 #define ZERO_ZERO_OPTIMIZER_RULES_NORM_H
 
-#include "zero/optimizer/rules/optimizer_groups.h"
 #include "zero/partition/stage.h"
 
 struct norm {
     const struct stage *stage;
-    const struct optimizer_groups *groups;
-    size_t *first_partial; // (n_owned + 1) the first block of an owned span in `partials`
+    size_t *first_partial; // (owned_trained.n + 1) the first block of such a span in `partials`
     int partials_region, host_region;
     double *partials; // sum of squares of each block, then one element for their sum, on the device
     double *host_sum; // that sum, copied to the host
 };
 
-// The number of blocks of elements [begin, end) of a unit.
-size_t norm_partials(const struct optimizer_groups *groups, const struct params *params, int unit,
-                     size_t begin, size_t end);
 // Adds regions for the partial sums to `table`. Call norm_free also after a failure.
-enum status norm_init(struct norm *norm, const struct stage *stage, const struct optimizer_groups *groups,
-                      struct region_table *table) MUST_CHECK;
+enum status norm_init(struct norm *norm, const struct stage *stage, struct region_table *table) MUST_CHECK;
 void norm_bind(struct norm *norm, const struct region_table *table);
 void norm_free(struct norm *norm);
 
-// Issues the sums of squares of stage->owned[i], whose gradients begin at x on the device. Once per span and
-// step.
+// Issues the sums of squares of stage->owned_trained.spans[i], whose gradients begin at x on the device. Once
+// per span and step.
 enum status norm_add(struct norm *norm, struct stream *stream, int i, const float *x) MUST_CHECK;
 // Issues the sum of all squares of this rank, once every span was added on `stream`.
 //   sum   [out] in the device's memory

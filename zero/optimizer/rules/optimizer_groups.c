@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "model/params.h"
@@ -30,11 +31,14 @@ static struct optimizer_group group_of_type(const struct config *config, enum co
 
 static const char *const prefixes[] = {"", "transformer.", "model."}; // of Hugging Face's names
 
+// A pattern without wildcards may also name a module: it matches the tensors of that module.
 static bool matches_name(const char *pattern, const char *name) {
+    const size_t n_module = strpbrk(pattern, "*?[\\") ? 0 : strlen(pattern);
     char full[96];
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
         snprintf(full, sizeof full, "%s%s", prefixes[i], name);
-        if (fnmatch(pattern, full, 0) == 0)
+        if (fnmatch(pattern, full, 0) == 0 ||
+            (strncmp(full, pattern, n_module) == 0 && full[n_module] == '.'))
             return true;
     }
     return false;
@@ -178,7 +182,6 @@ static enum status put(struct optimizer_groups *groups, const struct config *con
     groups->of_param[tensor] = (unsigned char)i;
     groups->n_moments_of[tensor] = (unsigned char)wanted->n_moments;
     groups->has_muon |= wanted->rule == OPTIMIZER_MUON;
-    groups->has_frozen |= wanted->is_frozen;
     return STATUS_OK;
 }
 
@@ -239,8 +242,14 @@ const struct optimizer_group *optimizer_group_of(const struct optimizer_groups *
     return &groups->groups[groups->of_param[param]];
 }
 
-bool optimizer_groups_freeze(const struct optimizer_groups *groups, int param) {
-    return optimizer_group_of(groups, param)->is_frozen;
+enum status optimizer_groups_freeze(const struct config *config, struct params *params) {
+    struct optimizer_groups groups;
+    enum status status = optimizer_groups_init(&groups, config, params);
+    for (int i = 0; i < params->n_params && status == STATUS_OK; i++)
+        params->params[i].is_frozen = optimizer_group_of(&groups, i)->is_frozen;
+    params_lay_out_gradients(params);
+    optimizer_groups_free(&groups);
+    return status;
 }
 
 bool optimizer_groups_orthogonalize(const struct optimizer_groups *groups, int param) {
@@ -252,26 +261,6 @@ bool optimizer_groups_keep(const struct optimizer_groups *was, const struct opti
     const struct optimizer_group *before = optimizer_group_of(was, param),
                                  *now = optimizer_group_of(is, param);
     return before->rule == now->rule && moment <= before->n_moments && moment <= now->n_moments;
-}
-
-bool optimizer_groups_next_trained(const struct optimizer_groups *groups, const struct params *params,
-                                   int unit, size_t begin, size_t end, struct trained_span *span) {
-    const size_t from = span->end > begin ? span->end : begin;
-    *span = (struct trained_span){from, end};
-    if (!groups->has_frozen)
-        return from < end;
-    bool found = false;
-    for (struct param_overlap it = {0}; params_next_overlap(params, unit, from, end, &it);) {
-        const bool is_frozen = optimizer_groups_freeze(groups, it.param);
-        if (found && is_frozen)
-            break;
-        if (is_frozen)
-            continue;
-        span->begin = found ? span->begin : it.begin;
-        span->end = it.end;
-        found = true;
-    }
-    return found;
 }
 
 // ---- for people

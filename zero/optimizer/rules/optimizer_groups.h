@@ -33,7 +33,7 @@ static inline bool optimizer_averages(const struct config *config) {
 struct optimizer_groups {
     struct optimizer_group groups[OPTIMIZER_GROUPS];
     int n;
-    bool has_muon, has_frozen;   // some tensor is updated by Muon; not at all
+    bool has_muon;               // some tensor is updated by Muon
     int n_moments;               // the most that a group of this optimizer may have, whether one has or not
     unsigned char *of_param;     // (n_params) the group of each tensor
     unsigned char *n_moments_of; // (n_params) its n_moments
@@ -46,22 +46,16 @@ struct optimizer_groups {
 enum status optimizer_groups_init(struct optimizer_groups *groups, const struct config *config,
                                   const struct params *params) MUST_CHECK;
 void optimizer_groups_free(struct optimizer_groups *groups);
+// Marks the tensors of a run that optimizer.groups freezes (struct param). Call once, before anything is
+// planned or made for the run. Fails as optimizer_groups_init does.
+enum status optimizer_groups_freeze(const struct config *config, struct params *params) MUST_CHECK;
 
 const struct optimizer_group *optimizer_group_of(const struct optimizer_groups *groups, int param);
-bool optimizer_groups_freeze(const struct optimizer_groups *groups, int param);
 bool optimizer_groups_orthogonalize(const struct optimizer_groups *groups, int param); // Muon's
 // Whether a tensor's m (moment 1) or v (2) that was written under `was` means the same under `is`: the tensor
 // had it, and its rule is as before. Muon's m is a sum of gradients, Adam's a mean.
 bool optimizer_groups_keep(const struct optimizer_groups *was, const struct optimizer_groups *is, int param,
                            int moment);
-
-// Moves to the next run of elements [begin, end) of `unit` whose tensors are not frozen; begin with a zeroed
-// span. False when there is none. Without a frozen tensor in the model there is one: all of them.
-struct trained_span {
-    size_t begin, end;
-};
-bool optimizer_groups_next_trained(const struct optimizer_groups *groups, const struct params *params,
-                                   int unit, size_t begin, size_t end, struct trained_span *span);
 
 // Appends a line for each entry of optimizer.groups, and one for the other tensors: how many tensors and
 // parameters, updated how.
