@@ -81,8 +81,8 @@ struct gpt_field {
     int first_choice;     // enum value of the option's first word
     unsigned rope_types;  // bits 1 << type of the RoPE types that have this field
 };
-#define GPT_N_SIZES                                                                                          \
-    5 // the first fields: n_layer to n_positions. The family follows; GPT-2 does not have the rest
+// The first fields are n_layer to n_positions. The family follows; GPT-2 does not have the rest.
+#define GPT_N_SIZES 5
 extern const struct gpt_field gpt_fields[];
 extern const int gpt_n_fields;
 // Get and set a field as the option numbers it: 0 or 1 for a bool, the index of the word for an enum.
