@@ -27,14 +27,14 @@ static void keep_open(struct sources *sources, int index) {
     sources->next_open = (sources->next_open + 1) % sources->most_open;
 }
 
-// The shard with this number, kept open to be read; another one may be closed for it.
+// Returns the shard with this number, with its file open. May close another shard.
 static struct shard *sources_shard(struct sources *sources, int index) {
     if (sources->shards[index].descriptor < 0)
         keep_open(sources, index);
     return &sources->shards[index];
 }
 
-// The number of the shard that holds a sequence.
+// Returns the number of the shard that contains a sequence.
 static int sources_find_shard(const struct sources *sources, size_t sequence) {
     int low = 0, high = sources->n_shards;
     while (high - low > 1) {
@@ -49,7 +49,7 @@ static int sources_find_shard(const struct sources *sources, size_t sequence) {
 
 // ---- finding
 
-// What makes or fetches the shards that a config of this repository names, or any others.
+// Says how to make or fetch the shards that a config of this repository names, or others.
 static const char *how_to_get(const char *option, const char *pattern) {
     if (strstr(pattern, "fineweb"))
         return "scripts/get_data.sh fetches FineWeb's shards (fineweb-10B, ...); or name shards of your own, "
@@ -86,7 +86,7 @@ static void name_source(struct source *source, const struct sources_options *opt
     source->name = copy_string(patterns->n_paths > 0 ? patterns->paths[0] : "");
 }
 
-// The paths of all sources, one after another.
+// Finds the paths of all sources, one source after another.
 static enum status find_all(struct sources *sources, const struct sources_options *options,
                             struct file_list *paths) {
     for (int i = 0; i < options->n; i++) {
@@ -101,7 +101,7 @@ static enum status find_all(struct sources *sources, const struct sources_option
 
 // ---- opening
 
-// An eighth of the process's limit on open files, because a second loader and checkpoints need some too.
+// An eighth of the process's limit on open files, because a second loader and checkpoints need files too.
 static int most_open_shards(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
@@ -147,7 +147,7 @@ static size_t n_sequences_of(size_t n_tokens, int seq_len) {
     return n_tokens > 0 ? (n_tokens - 1) / (size_t)seq_len : 0;
 }
 
-// Of n tokens, `before` in their source, those before the split.
+// Returns how many of n tokens, which begin at token `before` of their source, are before the split.
 static size_t tokens_before(size_t split, size_t before, size_t n) {
     return split <= before ? 0 : split - before < n ? split - before : n;
 }
@@ -163,8 +163,8 @@ static bool has_sequence(const struct shard *shards, int n_shards, size_t split,
     return false;
 }
 
-// Where the held-out tokens begin. They hold at least one sequence, as sequences do not span shards: if need
-// be the last one of the last shard that has as much, if what comes before keeps one too.
+// Finds where the held-out tokens begin. Sequences do not span shards, so the held-out tokens must contain at
+// least one whole sequence. If necessary it is the last one of the last shard that has a sequence to spare.
 static size_t find_split(const struct shard *shards, int n_shards, const struct sources_options *options) {
     const size_t sequence = (size_t)options->seq_len + 1;
     size_t total = 0;
@@ -181,8 +181,8 @@ static size_t find_split(const struct shard *shards, int n_shards, const struct 
     return split;
 }
 
-// Of a source's tokens, in the order of its shards, the last `held_out` are held out. Restricts each shard to
-// its tokens on the wanted side of the split.
+// Restricts each shard to its tokens on the wanted side of the split. The last `held_out` of a source's
+// tokens, in the order of its shards, are held out.
 static void select_part(struct shard *shards, int n_shards, const struct sources_options *options) {
     const size_t split = find_split(shards, n_shards, options);
     size_t before = 0;
@@ -220,7 +220,7 @@ static enum status count_source(struct sources *sources, struct source *source,
     return check_size(sources, source);
 }
 
-// The sources of a mixture belong to its identity; a single one does not, whatever its weight.
+// Sets the shares of the sources. The sources of a mixture are part of its identity; a single source is not.
 static void set_shares(struct sources *sources, const struct sources_options *options) {
     double total = 0;
     for (int pass = 0; pass < 2; pass++)
@@ -306,14 +306,14 @@ struct loader {
 
 // ---- from rows to tokens
 
-// Each source has its own orders. The first one's are those of data with a single source.
+// The seed of a source's orders. The first source has the orders of data with a single source.
 static uint64_t seed_of(const struct loader *loader, int source) {
     return loader->options.seed + (uint64_t)source * 0xD1B54A32D192ED03u;
 }
 
-// How many tokens an epoch shifts a shard's sequences: at most the tokens left over at its end, so that no
-// sequence is lost.
-//   index   of the shard within its source
+// How many tokens an epoch shifts a shard's sequences: at most the tokens left over at the shard's end, so
+// that no sequence is lost.
+//   index   index of the shard within its source
 static size_t epoch_shift(const struct loader *loader, const struct shard *shard, size_t n_sequences,
                           int index, uint64_t epoch, uint64_t seed) {
     size_t T = (size_t)loader->options.seq_len;
@@ -323,7 +323,7 @@ static size_t epoch_shift(const struct loader *loader, const struct shard *shard
 }
 
 // Finds the sequence for a row of a source: its shard, and its first token there.
-//   row   counted from the start of the run, of the rows that have this source
+//   row   number of the row among all rows of the run that come from this source
 static struct shard *locate_in_source(struct loader *loader, int which, uint64_t row, size_t *start) {
     struct sources *sources = &loader->sources;
     const struct source *source = &sources->list[which];
@@ -345,7 +345,7 @@ static struct shard *locate_in_source(struct loader *loader, int which, uint64_t
     return shard;
 }
 
-// The same for a row of the batches, counted from the start of the run.
+// Finds the sequence for a row of the batches, counted from the start of the run.
 static struct shard *locate_row(struct loader *loader, uint64_t row, size_t *start) {
     if (loader->spread_source >= 0)
         return locate_in_source(loader, loader->spread_source, row, start);
@@ -462,7 +462,7 @@ enum status loader_batch(struct loader *loader, int64_t step, int first_row, con
     enum status status = STATUS_OK;
     const uint64_t begin = rows_before(loader, step);
     if (!batch->filled || batch->step != step || batch->begin != begin || batch->first_row != first_row) {
-        // Not prefetched (the first batch, or out of order): read it here.
+        // Not prefetched (the first batch, or a request out of order): read it here.
         batch->step = step;
         batch->begin = begin;
         batch->first_row = first_row;

@@ -1,5 +1,6 @@
-// A wait on an event refers to its latest recording. One event is enough from the passes to the copies, which
-// wait on it immediately. The copies need one per buffer, because the passes wait a block later.
+// A wait on an event refers to its latest recording. From the passes to the copies one event is enough,
+// because the copies wait for it at once. The other direction needs one event per buffer, because the passes
+// wait a block later.
 #include "model/gpt_buffers.h"
 
 #include <stdlib.h>
@@ -79,7 +80,7 @@ static bool moves(const struct activation_checkpoints *activations, const struct
            i < activations->n_moved;
 }
 
-// Copies after the operations that the passes' stream has been given so far.
+// Copies after all operations issued so far to the passes' stream.
 static enum status copy_after(struct activation_checkpoints *activations, struct stream *stream, int i,
                               void *to, const void *from) {
     TRY(event_record(&activations->computed, stream));

@@ -13,10 +13,10 @@ struct buffer_layout {
     size_t elements;
     enum dtype type;
     unsigned set;       // enum block_activations
-    bool only_backward; // reads it
+    bool only_backward; // only backward reads it
 };
 
-// A block's activations, in the order in which forward writes them.
+// Lists a block's activations, in the order in which forward writes them.
 static void list_buffers(const struct gpt_config *config, enum dtype type, size_t rows,
                          struct buffer_layout out[BLOCK_BUFFERS]) {
     const enum dtype wide = accumulation_dtype(type);

@@ -11,13 +11,13 @@
 #include "model/gpt_buffers.h"
 
 struct generator {
-    struct gpt gpt; // its passes, with caches. options.B and T are those of the pass; no training
+    struct gpt gpt; // the passes, with caches. options.B and T are those of the current pass; no training
     struct generator_options options;
     int *lengths;        // (sequences)
-    int32_t *documents;  // (sequences) where the last document of each context begins
+    int32_t *documents;  // (sequences) start of the last document in each context
     int32_t end_of_text; // with mask_documents; -1: not set yet
-    int32_t *pass_rows;  // (n_pass_rows) of a pass, one array after the other: see place_rows
-    double *uniforms;    // (sequences) of a draw
+    int32_t *pass_rows;  // (n_pass_rows) arrays of a pass, one after another: see place_rows
+    double *uniforms;    // (sequences) random numbers of a draw
     struct block_buffers block;
     void *device_uniforms, *drawn, *device_pass_rows;
 };
@@ -30,7 +30,7 @@ struct generator_pass {
     const struct unit_hooks *hooks;
     int B, T;
     const int *sequences;
-    const int32_t *tokens; // (n_tokens) the first of the gpt's, in the host's memory
+    const int32_t *tokens; // (n_tokens) host memory, for the first of the gpt's tokens
     int n_tokens;
 };
 
@@ -41,7 +41,7 @@ static size_t n_pass_rows(const struct generator_options *options, size_t chunk)
     return chunk > 3 * sequences ? chunk : 3 * sequences;
 }
 
-// As model/gpt.c has it for whole sequences.
+// Like find_documents in model/gpt.c, for the tokens of a pass with a cache.
 static void find_documents(const struct generator_pass *pass, int32_t *first) {
     const struct generator *generator = pass->generator;
     assert(generator->end_of_text >= 0 || pass->n_tokens == 0);
@@ -56,8 +56,8 @@ static void find_documents(const struct generator_pass *pass, int32_t *first) {
     }
 }
 
-// The rows of the pass, on the host and the device: with T = 1 the sequences and the lengths of their
-// contexts, (B) each; with mask_documents where each token's document begins, (B, T).
+// Places the rows of the pass on host and device. With T = 1: the sequences and the lengths of their
+// contexts, (B) each. With mask_documents: the start of each token's document, (B, T).
 static enum status place_rows(const struct generator_pass *pass) {
     struct generator *generator = pass->generator;
     struct gpt_cache *cache = &generator->gpt.cache;
@@ -100,7 +100,7 @@ static bool same_filters(const struct sampling *a, const struct sampling *b) {
            a->min_p == b->min_p;
 }
 
-// Rows [row, row + n) of the step's logits, with the same filters.
+// Samples from rows [row, row + n) of the step's logits, which have the same filters.
 static enum status sample(struct generator *generator, struct runner *runner, const struct sampling *sampling,
                           int n_drawable, int row, int n) {
     int stride = generator->gpt.params->config.vocab_size;
@@ -204,7 +204,7 @@ static enum status add_workspace(struct generator *generator, struct region_tabl
                       gpt->workspace_bytes, &gpt->workspace, "generate.operations");
 }
 
-// Everything but the buffers.
+// Initializes everything but the buffers.
 static void generator_init(struct generator *generator, const struct params *params,
                            const struct generator_options *options, struct device *device) {
     const int V = params->config.vocab_size;
@@ -305,7 +305,7 @@ void generator_reset(struct generator *generator, int sequence) {
     generator->documents[sequence] = 0;
 }
 
-// A pass has appended n tokens to a context.
+// Records that a pass has appended n tokens to a context.
 static void extend(struct generator *generator, int sequence, const int32_t *tokens, int n) {
     for (int i = 0; i < n; i++)
         if (tokens[i] == generator->end_of_text)
@@ -324,8 +324,8 @@ static enum status check_room(const struct generator *generator, int sequence, i
     return STATUS_OK;
 }
 
-// The length of the next chunk of n tokens: a power of two. A short one is rounded up where at most a quarter
-// of it is then empty and there is room: a pass over few rows takes as long as reading the weights.
+// The length of the next chunk of n tokens: a power of two. A short chunk is rounded up if at most a quarter
+// of it is then empty and there is room, because a pass over few rows takes as long as reading the weights.
 static int next_chunk(int n, int room) {
     enum { MOST_ROUNDED = 32 };
     int chunk = longest_chunk(n);
@@ -343,8 +343,8 @@ enum status generator_append(struct generator *generator, struct stream *stream,
         n_now = n < pass.T ? n : pass.T;
         pass.tokens = tokens;
         pass.n_tokens = n_now;
-        // The rest of a chunk that was rounded up repeats earlier tokens. Its keys and values are overwritten
-        // by the tokens that come there, before anything attends to them.
+        // A chunk that was rounded up repeats earlier tokens at its end. Their keys and values are
+        // overwritten by the tokens that follow, before anything attends to them.
         TRY(generator->gpt.device->copy(stream, generator->gpt.inputs.tokens, tokens,
                                         (size_t)n_now * sizeof *tokens));
         TRY(run_pass(&pass, TRACE_PROMPT));

@@ -1,5 +1,5 @@
 // The passes over a model's units: embeddings, blocks (decoder.c), final norm and lm_head, forward and
-// backward. The same code plans and runs: without a stream it is a dry run (model/runner.h).
+// backward. The same code is used for planning: without a stream it is a dry run (model/runner.h).
 #include "model/gpt.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@ struct model_pass {
     struct runner runner;
     const struct unit_hooks *hooks;
     const float *loss_scale_from;      // of struct gpt_loss
-    const struct gpt_scoring *scoring; // of gpt_score; else NULL
+    const struct gpt_scoring *scoring; // for gpt_score; else NULL
     struct dropout dropout;
     enum attention_kernel attention;
 };
@@ -62,7 +62,7 @@ static enum gpt_pass backward_through(const struct model_pass *pass, int unit) {
 
 // ---- forward
 
-// With T = 1, the positions that the rows see in a block, their own included.
+// With T = 1: the number of positions that the rows see in a block, including their own.
 static size_t keys_seen(const struct gpt *gpt, int block) {
     const struct gpt_cache *cache = &gpt->cache;
     const int window = gpt_window(&gpt->params->config, block);
@@ -117,8 +117,8 @@ static enum status embed(struct model_pass *pass, struct unit_view view) {
     return drop(&u, 0, out, NULL, out);
 }
 
-// From tokens to the residual stream after the last block.
-//   for_backward  the activation checkpoints will be read again
+// Runs the units from the tokens to the residual stream after the last block.
+//   for_backward  backward will read the activation checkpoints
 static enum status forward(struct model_pass *pass, bool for_backward) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -145,7 +145,7 @@ static enum status forward(struct model_pass *pass, bool for_backward) {
 
 // ---- final norm, and the matrix of lm_head
 
-// The last unit, and the tensor of lm_head: there or, where it is tied, in the embeddings' unit.
+// The last unit, and lm_head's matrix, which is in that unit or, if tied, in the embeddings' unit.
 struct head {
     struct unit_pass norm, matrix;
     int tensor;
@@ -170,15 +170,15 @@ static enum status head_acquire(struct model_pass *pass, bool backward, struct h
     return STATUS_OK;
 }
 
-// Releases lm_head's matrix where it is not in the last unit.
+// Releases lm_head's matrix if it is not in the last unit.
 static enum status head_release_matrix(struct model_pass *pass, enum gpt_pass direction) {
     return pass->gpt->params->config.untied ? STATUS_OK : release(pass, 0, direction);
 }
 
 // ---- lm_head and loss, a tile of rows at a time
 
-// Logits of rows [row, row + n), to gpt->logits. With padding, the product reads rows of the weight beyond
-// the vocabulary: whatever follows it in memory (params_lm_head_columns).
+// Computes the logits of rows [row, row + n) to gpt->logits. With padding, the product reads rows beyond the
+// vocabulary: the memory that follows the weight (params_lm_head_columns).
 static enum status logits_tile(struct model_pass *pass, const struct head *head, int row, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -190,7 +190,7 @@ static enum status logits_tile(struct model_pass *pass, const struct head *head,
     return STATUS_OK;
 }
 
-// What the loss sees of the logits, for gpt_logits and generation.
+// Applies the soft-cap to a tile of logits, for gpt_logits and generation.
 static enum status cap_tile(struct model_pass *pass, int n) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_config *config = &gpt->params->config;
@@ -201,7 +201,7 @@ static enum status cap_tile(struct model_pass *pass, int n) {
     return STATUS_OK;
 }
 
-// Without dlogits: evaluation, of the plain cross entropy.
+// Computes the losses of a tile. dlogits NULL: evaluation, with the plain cross entropy.
 static enum status losses_tile(struct model_pass *pass, int row, int n, float scale, void *dlogits) {
     struct gpt *gpt = pass->gpt;
     int V = gpt->params->config.vocab_size;
@@ -217,7 +217,8 @@ static enum status losses_tile(struct model_pass *pass, int row, int n, float sc
     return STATUS_OK;
 }
 
-// Rows of the tile that begins at `row`. All tiles are equally long where possible, so that few shapes occur.
+// The number of rows of the tile that begins at `row`. Tiles have equal length where possible, so that few
+// shapes occur.
 static int tile_rows(const struct gpt *gpt, int row) {
     int left = gpt->options.B * gpt->options.T - row;
     return left < gpt->logits.rows ? left : gpt->logits.rows;
@@ -225,7 +226,8 @@ static int tile_rows(const struct gpt *gpt, int row) {
 
 // ---- recomputation
 
-// What backward recomputes of a block: nothing of the last one, whose activations are still in the buffers.
+// What backward recomputes of a block. Nothing for the last block, whose activations are still in the
+// buffers.
 static unsigned recomputed_of(const struct gpt *gpt, int block) {
     return block < gpt->params->config.n_layer - 1 ? gpt->blocks.recomputed : 0;
 }
@@ -260,7 +262,7 @@ static enum status logits_tile_backward(struct model_pass *pass, const struct he
     return STATUS_OK;
 }
 
-// Leaves in dresidual the gradient of the last block's output.
+// Computes losses and gradients down to the last block's output. Its gradient is then in dresidual.
 static enum status head_forward_backward(struct model_pass *pass, float loss_scale) {
     struct gpt *gpt = pass->gpt;
     const int n_layer = gpt->params->config.n_layer, N = gpt->options.B * gpt->options.T;
@@ -283,7 +285,7 @@ static enum status head_forward_backward(struct model_pass *pass, float loss_sca
 
 // ---- backward
 
-// Adds to dresidual, the gradient of block 0's input, what the blocks that mixed the embedding in have left:
+// Adds to dresidual, the gradient of block 0's input, the contributions of blocks that mix in the embedding:
 // a sum in the accumulation dtype, rounded once.
 static enum status add_dembedding(struct model_pass *pass) {
     const struct gpt *gpt = pass->gpt;
@@ -298,7 +300,7 @@ static enum status add_dembedding(struct model_pass *pass) {
     return STATUS_OK;
 }
 
-// The gradient of the token embedding is added to: to lm_head's where that is tied to it, else to zeros.
+// Adds the gradient of the token embedding: to lm_head's gradient if that is tied, else to zeros.
 static enum status embed_backward(struct model_pass *pass, struct unit_view view) {
     struct gpt *gpt = pass->gpt;
     const struct unit_pass u = unit_of(pass, 0, view);
@@ -406,9 +408,9 @@ static enum status run_training(struct model_pass *pass, float loss_scale) {
     return backward(pass);
 }
 
-// Copies the first n rows of the tile of logits to host memory, as fp32. Logits of 16 bits first go to the
-// second half of their row's place, from which they can be upcast in order: a result never covers a logit
-// that is still to be read.
+// Copies the first n rows of the tile of logits to host memory, as fp32. 16-bit logits are first copied to
+// the second half of their row's memory and then upcast in order, so that no result overwrites a logit that
+// is still to be read.
 static enum status copy_logits(struct model_pass *pass, float *to, int n) {
     struct gpt *gpt = pass->gpt;
     enum dtype type = gpt->logits.type;
@@ -428,8 +430,8 @@ static enum status copy_logits(struct model_pass *pass, float *to, int n) {
     return STATUS_OK;
 }
 
-// The most likely next token of rows that are scattered over the pass, in fp32 whatever the type: rounded
-// logits could be equal, as could large ones with a soft-cap, which keeps their order.
+// Predicts the most likely next token for given rows of the pass, in fp32 whatever the type: rounded logits
+// could be equal. So could large logits with a soft-cap, which is left out because it keeps their order.
 static enum status predict(struct model_pass *pass, const struct head *head) {
     struct gpt *gpt = pass->gpt;
     const struct gpt_scoring *scoring = pass->scoring;
@@ -441,7 +443,7 @@ static enum status predict(struct model_pass *pass, const struct head *head) {
             TRY(gpt->device->copy(pass->runner.stream, (char *)gpt->predictions.rows + (size_t)i * row_bytes,
                                   (char *)gpt->lnf.out + (size_t)scoring->rows[first + i] * row_bytes,
                                   row_bytes));
-        // Always all rows, so that the product has one shape. Those left over are of the batch before.
+        // Always use all rows, so that the product has one shape. The unused ones are from an earlier batch.
         RUN(&pass->runner, linear_forward, .out = gpt->predictions.logits, .x = gpt->predictions.rows,
             .weight = layer_weight(&head->matrix, head->tensor), .N = GPT_PREDICTION_ROWS, .IC = C,
             .OC = gpt->logits.columns, .out_stride = gpt->logits.stride, .type = gpt->options.type,
@@ -458,7 +460,7 @@ static enum status predict(struct model_pass *pass, const struct head *head) {
     return STATUS_OK;
 }
 
-// Leaves the losses of a forward pass in gpt->losses. With host_logits, (B T, vocab_size) fp32: copies the
+// Computes the losses of a forward pass to gpt->losses. With host_logits, (B T, vocab_size) fp32: copies the
 // logits there instead.
 static enum status run_evaluation(struct model_pass *pass, float *host_logits) {
     struct gpt *gpt = pass->gpt;
@@ -513,7 +515,7 @@ static enum status sum_losses(struct model_pass *pass, double *sum, bool accumul
     return STATUS_OK;
 }
 
-// Brings the sum of the losses to the host, and the losses themselves if `losses` is not NULL.
+// Copies the sum of the losses to the host, and the losses themselves if `losses` is not NULL.
 static enum status read_losses(struct gpt *gpt, struct stream *stream, double *sum, float *losses) {
     const size_t n = (size_t)gpt->options.B * (size_t)gpt->options.T;
     const struct gpt_losses *from = &gpt->losses;
@@ -573,8 +575,8 @@ int gpt_shapes(int B, int T, struct gpt_shape shapes[GPT_MOST_SHAPES]) {
     return n;
 }
 
-// A pass of scoring, with the gpt in one of its shapes: the buffers hold B * T tokens, in whatever shape.
-// Attention by this program's own kernels, as cuDNN would take its time to plan each shape.
+// Begins a pass of scoring, with the gpt in one of its shapes: the buffers hold B * T tokens, in any shape.
+// Attention uses this program's own kernels, because cuDNN would take time to plan each shape.
 static struct gpt_shape begin_scoring(struct model_pass *pass, const struct gpt_scoring *scoring) {
     struct gpt_options *options = &pass->gpt->options;
     const struct gpt_shape whole = {options->B, options->T};
@@ -615,7 +617,7 @@ enum status gpt_logits(struct gpt *gpt, struct stream *stream, const struct unit
     return run_evaluation(&pass, logits);
 }
 
-// Every shape of gpt_score.
+// Dry run of every shape of gpt_score.
 static enum status dry_run_scoring(struct model_pass pass, size_t *workspace_bytes) {
     struct gpt_shape shapes[GPT_MOST_SHAPES];
     const int n = gpt_shapes(pass.gpt->options.B, pass.gpt->options.T, shapes);

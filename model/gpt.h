@@ -18,8 +18,8 @@
 struct gpt;
 
 // The shapes in which gpt_score computes, longest sequences first: T, 3/4 T, T/2, 3/8 T, and so on (rounded
-// up) down to GPT_SHORTEST_SCORED tokens, each with as many sequences as B * T tokens hold. Returns how many
-// there are.
+// up) down to GPT_SHORTEST_SCORED tokens. Each has as many sequences as B * T tokens hold. Returns the number
+// of shapes.
 struct gpt_shape {
     int B, T;
 };
@@ -28,21 +28,20 @@ struct gpt_shape {
 int gpt_shapes(int B, int T, struct gpt_shape shapes[GPT_MOST_SHAPES]);
 
 // Adds all of the model's buffers to the table (REGION_ACTIVATIONS, REGION_LOGITS, REGION_WORKSPACE,
-// REGION_DATA); their memory is not touched. Sizes the workspace by a dry run. `params` must outlive the gpt.
-// STATUS_INVALID for sizes that do not fit, and for offload_activations without RECOMPUTE_BLOCK.
+// REGION_DATA) without touching their memory. Sizes the workspace by a dry run. `params` must outlive the
+// gpt. STATUS_INVALID: sizes do not fit, or offload_activations without RECOMPUTE_BLOCK.
 enum status gpt_new(const struct params *params, const struct gpt_options *options, struct device *device,
                     struct region_table *table, struct gpt **out) MUST_CHECK;
 void gpt_delete(struct gpt *gpt);
-// Looks up the buffers once the table is bound (host regions page-locked, where the device copies), gives the
-// stream its workspace unless it has a larger one, and opens what the passes need. The passes allocate
-// nothing.
+// Finds the buffers once the table is bound (host regions that the device copies are page-locked), gives the
+// stream its workspace unless it has a larger one, and opens what the passes need. Passes allocate nothing.
 enum status gpt_bind(struct gpt *gpt, const struct region_table *table, struct stream *stream) MUST_CHECK;
 
-// The work of one micro-batch of training, known since gpt_new; NULL if the gpt does not train.
-//   further  of a micro-batch whose gradients are added to those of earlier ones; else of a step's first
+// The work of one micro-batch of training, known after gpt_new; NULL if the gpt does not train.
+//   further  true: a micro-batch that adds to earlier gradients; false: the first of a step
 const struct gpt_work *gpt_work_of(const struct gpt *gpt, bool further);
 
-// Records a pass of training or evaluation over one sequence of T tokens. Takes no device: FLOPs are without
+// Records a pass of training or evaluation over one sequence of T tokens. Needs no device; FLOPs are without
 // padding.
 enum status gpt_trace(const struct params *params, enum gpt_recompute recompute, int T, enum trace_kind kind,
                       struct trace *out) MUST_CHECK;

@@ -1,4 +1,4 @@
-// A gpt's memory: buffers added to the region table, and looked up in it once it is bound.
+// A gpt's memory: adds its buffers to the region table, and finds them once the table is bound.
 #include "model/gpt_buffers.h"
 
 #include <stdio.h>
@@ -8,17 +8,17 @@
 #include "base/alloc.h"
 #include "model/gpt.h"
 
-// Logits are computed for a tile of rows at a time; this bounds the tile. Each tile reads wte and adds to its
-// gradient anew: where products are fast, that takes as long as they do. So the tile is twice as large with a
-// CPU's AMX, and on a GPU it may grow to GPU_LOGITS_ROWS rows.
+// Logits are computed one tile of rows at a time; this bounds the tile. Each tile reads wte and adds to its
+// gradient again. If products are fast, that takes as long as they do. So the tile is twice as large on a CPU
+// with AMX, and may have up to GPU_LOGITS_ROWS rows on a GPU.
 #define LOGITS_TILE_BYTES    ((size_t)64 << 20)
 #define GPU_LOGITS_ROWS      16384
 #define AMX_LOGITS_GRAIN     32 // rows that AMX multiplies at once
 #define LOGITS_ROW_ALIGNMENT 64 // elements: rows of logits start on a cache line whatever the vocabulary
 #define MINIMUM_LOGITS_ROWS  64
 
-// The sets of activations that backward recomputes. An activation's output only where it would be the same
-// bits: a GPU's library computes GELU in the epilogue of a product, with roundings of its own.
+// The sets of activations that backward recomputes. An activation's output is recomputed only if that gives
+// the same bits: a GPU's library computes GELU in the epilogue of a product, with its own rounding.
 static unsigned recomputed_sets(const struct params *params, const struct gpt_options *options,
                                 const struct device *device) {
     bool same_bits = device->place == REGION_HOST || params->config.activation != MLP_GELU;
@@ -35,7 +35,8 @@ static unsigned recomputed_sets(const struct params *params, const struct gpt_op
     }
 }
 
-// One set of buffers that all blocks share, for what is recomputed, and each block's own for the rest.
+// Adds one set of buffers that all blocks share for recomputed activations, and buffers per block for the
+// rest.
 static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
     const struct block_memory memory = {&gpt->params->config, gpt->device->place, gpt->options.type,
                                         gpt->inputs.n_tokens};
@@ -54,13 +55,13 @@ static enum status add_blocks(struct gpt *gpt, struct region_table *table) {
     return STATUS_OK;
 }
 
-// A buffer on the device; none for 0 elements.
+// Adds a buffer on the device; none for 0 elements.
 static enum status add(struct gpt *gpt, struct region_table *table, enum region_kind kind, enum dtype type,
                        size_t elements, void *pointer, const char *name) {
     return buffer_add(&gpt->buffers, table, kind, gpt->device->place, type, elements, pointer, name);
 }
 
-// One of data on the host.
+// Adds a buffer of data on the host.
 static enum status add_on_host(struct gpt *gpt, struct region_table *table, enum dtype type, size_t elements,
                                void *pointer, const char *name) {
     return buffer_add(&gpt->buffers, table, REGION_DATA, REGION_HOST, type, elements, pointer, name);
@@ -72,7 +73,7 @@ static enum activations_place activations_place_of(const struct gpt_options *opt
                                           : ACTIVATIONS_ON_DEVICE;
 }
 
-// Gradients of activations.
+// Adds the gradients of activations.
 static enum status add_gradients(struct gpt *gpt, struct region_table *table) {
     const size_t rows = gpt->inputs.n_tokens, C = (size_t)gpt->params->config.n_embd;
     const struct activation_widths widths = activation_widths(gpt->params);
@@ -96,7 +97,7 @@ static enum status add_gradients(struct gpt *gpt, struct region_table *table) {
                gpt->device->place == REGION_HOST ? 0 : widths.dbiases, &gradients->dbiases, "dbiases");
 }
 
-// The numbers of a pass's sequences.
+// Adds the numbers of a pass's sequences.
 static enum status add_sequences(struct gpt *gpt, struct region_table *table) {
     const size_t bytes = gpt->options.dropout > 0 ? (size_t)gpt->options.B * sizeof(uint64_t) : 0;
     TRY(add(gpt, table, REGION_DATA, DTYPE_U8, bytes, &gpt->inputs.sequences, "numbers of sequences"));
@@ -104,7 +105,7 @@ static enum status add_sequences(struct gpt *gpt, struct region_table *table) {
                        &gpt->inputs.sequences_on_host, "numbers of sequences on host");
 }
 
-// What gpt_load fills, and the losses that come back.
+// Adds the buffers that gpt_load fills, and the losses that come back.
 static enum status add_inputs(struct gpt *gpt, struct region_table *table) {
     const size_t rows = gpt->inputs.n_tokens;
     const bool documents = gpt->options.mask_documents;
@@ -167,7 +168,7 @@ static enum status find_buffers(struct gpt *gpt, const struct region_table *tabl
     return activations_bind(&gpt->activations, table);
 }
 
-// The workspace that the passes need, by a dry run of them.
+// Adds the workspace that the passes need, sized by a dry run.
 static enum status add_workspace(struct gpt *gpt, struct region_table *table) {
     TRY(gpt_dry_run(gpt, &gpt->workspace_bytes));
     return add(gpt, table, REGION_WORKSPACE, DTYPE_U8, gpt->workspace_bytes, &gpt->workspace, "operations");
@@ -183,7 +184,7 @@ static bool by_amx(const struct gpt *gpt) {
 
 // The largest tile in bytes. On a GPU up to GPU_LOGITS_ROWS rows, but at most half of what the blocks would
 // keep for backward without recomputation (16 C per token and block): a small model's logits must not outgrow
-// its activations. Recomputation and the ZeRO stage play no part, since they must change no bit, and the
+// its activations. Recomputation and the ZeRO stage have no influence: they must change no bit, and the
 // gradient of wte is summed tile by tile.
 static size_t most_logits_bytes(const struct gpt *gpt) {
     const struct gpt_config *config = &gpt->params->config;
@@ -199,7 +200,7 @@ static size_t most_logits_bytes(const struct gpt *gpt) {
     return kept / 2 < most ? kept / 2 : most;
 }
 
-// As few tiles of rows as their largest size allows, all equally long but the last.
+// The rows per tile: as few tiles as the largest size allows, all equally long except the last.
 static int choose_logits_rows(const struct gpt *gpt) {
     size_t rows = (size_t)gpt->options.B * (size_t)gpt->options.T;
     size_t most = most_logits_bytes(gpt) / ((size_t)gpt->logits.stride * dtype_size(gpt->logits.type));
@@ -211,8 +212,8 @@ static int choose_logits_rows(const struct gpt *gpt) {
     return (int)tile;
 }
 
-// The logits' tile. On a GPU logits have the compute type, as the activations that they come from, and their
-// gradient takes their place. So they do with AMX, where fp32 logits took 5 % of a step of
+// Chooses the tile of logits. On a GPU logits have the compute type, like the activations that they come
+// from, and their gradient overwrites them. Likewise with AMX, where fp32 logits took 5 % of a step of GPT-2
 // 124M. On other CPUs a tile fits into caches, and fp32 logits cost nothing.
 static void choose_logits(struct gpt *gpt) {
     const bool is_narrow = gpt->device->place == REGION_DEVICE || by_amx(gpt);

@@ -1,6 +1,6 @@
-// The hooks through which a model obtains its parameters and hands over its gradients. A ZeRO stage
-// implements them (zero/stages); inference implements them for weights that are all in memory
-// (model/unsharded.h). The model itself knows nothing of ranks or shards.
+// The hooks through which a model gets its parameters and delivers its gradients. A ZeRO stage implements
+// them (zero/stages); inference implements them for weights that are all in memory (model/unsharded.h). The
+// model itself knows nothing of ranks or shards.
 #ifndef ZERO_MODEL_HOOKS_H
 #define ZERO_MODEL_HOOKS_H
 
@@ -36,18 +36,19 @@ static inline void *grad_of(const struct unit_view *view, int index) {
     return view->grads[index];
 }
 
-// The passes over a model's units. Each kind acquires and releases in one order, always (model/trace.h).
+// The passes over a model's units. A pass of one kind always acquires and releases in the same order
+// (model/trace.h).
 enum trace_kind {
     TRACE_TRAINING,
     TRACE_EVALUATION,
     TRACE_PROMPT,   // generation: several tokens of one sequence, no logits
-    TRACE_DECODING, // generation: a token of each sequence, and the logits of the next
+    TRACE_DECODING, // generation: one token of each sequence, and the logits of the next
     N_TRACES
 };
 
-// What a ZeRO stage implements. `stream` is the stream of the pass.
+// The functions that a ZeRO stage implements. `stream` is the stream of the pass.
 //
-// Passes: the model calls `begin` at the start of each. A pass that has begun goes to its end, or fails.
+// Passes: the model calls `begin` at the start of each. A pass that has begun runs to its end, or fails.
 //
 // Units: the model calls params_acquire before and params_release after it uses a unit; the view stays valid
 // in between. At most two units are held at a time (lm_head needs the embeddings, too). grads_ready is called
@@ -56,14 +57,14 @@ enum trace_kind {
 // contributions (lm_head, then tokens) and must persist from the first acquire until grads_ready.
 struct unit_hooks {
     void *context;
-    enum status (*begin)(void *context, enum trace_kind kind); // NULL: no need to know
+    enum status (*begin)(void *context, enum trace_kind kind); // NULL: not needed
     enum status (*params_acquire)(void *context, struct stream *stream, int unit, enum gpt_pass pass,
                                   struct unit_view *view);
     enum status (*params_release)(void *context, struct stream *stream, int unit, enum gpt_pass pass);
     enum status (*grads_ready)(void *context, struct stream *stream, int unit); // training only
 };
 
-// For makers of views: the address of a tensor of a unit that begins at `unit`.
+// For code that makes views: the address of a tensor in a unit that begins at `unit`.
 static inline void *tensor_at(const struct param *tensor, const void *unit, enum dtype type) {
     return (void *)((uintptr_t)unit + tensor->offset * dtype_size(type));
 }

@@ -34,7 +34,7 @@ static int inputs(const struct unit_pass *u, int weight) {
     return (int)layer_tensor(u, weight)->shape[1];
 }
 
-// Rows [row, row + n) of a layer, as a layer of their own.
+// Rows [row, row + n) of a layer's output, as a layer of their own.
 static struct linear_forward_args linear_rows(const struct unit_pass *u, int weight, int row, int n,
                                               const void *x, void *out) {
     const void *bias = layer_weight(u, weight + 1);
@@ -87,7 +87,7 @@ enum status linear_activated(const struct unit_pass *u, int weight, const void *
     return STATUS_OK;
 }
 
-// Where a product leaves a bias's gradient: in its place, or in scratch, to be added later.
+// Where a product writes the gradient of a bias: to its place, or to scratch, to be added later.
 static void *bias_gradient(const struct unit_pass *u, int bias) {
     void *gradient = layer_gradient(u, bias);
     struct bias_gradients *later = u->later;
@@ -206,7 +206,7 @@ enum status mix(const struct block_pass *a) {
     return STATUS_OK;
 }
 
-// The last block's backward is the first to add to the embedding's gradient.
+// The last block's backward is the first to contribute to the gradient of the embedding.
 enum status mix_backward(const struct block_pass *a) {
     const struct unit_pass *u = &a->unit;
     const struct activation_gradients *d = a->scratch;
@@ -223,7 +223,7 @@ enum status mix_backward(const struct block_pass *a) {
 
 // ---- attention
 
-// The queries, keys and values of a pass's rows, and elements between rows.
+// The queries, keys and values of a pass's rows, and their strides in elements.
 struct heads {
     void *q, *k, *v;
     size_t q_stride, k_stride, v_stride;
@@ -241,12 +241,12 @@ static size_t key_width(const struct block_pass *a) {
     return (size_t)a->unit.config->n_kv_head * (size_t)a->unit.config->head_dim;
 }
 
-// The first position of the pass's sequence in the cache.
+// The address in the cache of the first position of the pass's sequence.
 static void *cached(const struct block_pass *a) {
     return offset(a->cache.keys_values, (size_t)a->cache.sequence * a->cache.stride, a->unit.type);
 }
 
-// Where project_qkv puts them. An append's keys and values are in the cache.
+// Where project_qkv writes them. When positions are appended to a cache, keys and values go to the cache.
 static struct heads projected(const struct block_pass *a) {
     enum dtype type = a->unit.type;
     size_t HD = query_width(a), KD = key_width(a), width = HD + 2 * KD;
@@ -257,7 +257,7 @@ static struct heads projected(const struct block_pass *a) {
     return (struct heads){qkv, k, offset(k, KD, type), HD, 2 * KD, 2 * KD};
 }
 
-// Where attention leaves them rotated: in a buffer of their own, or in place.
+// Where attention writes the rotated queries and keys: to a buffer of their own, or in place.
 static struct heads rotated(const struct block_pass *a) {
     struct heads heads = projected(a);
     if (a->buffers->rotated) {
@@ -289,7 +289,7 @@ enum status add_value_embedding(const struct block_pass *a) {
     return STATUS_OK;
 }
 
-// Rows of a table are added to, so it begins at zero.
+// Rows of the table are added to, so its gradient must begin at zero.
 enum status value_embedding_backward(const struct block_pass *a) {
     const struct unit_pass *u = &a->unit;
     const struct param *table = layer_tensor(u, PARAM_VALUE_EMBEDDING);
@@ -320,7 +320,7 @@ static struct attention_rope rope_of(const struct block_pass *a) {
                                    .rstd = a->buffers->qk_rstd};
 }
 
-// Several positions: whole sequences, or those of one after the positions in its cache.
+// Attention for several positions: whole sequences, or positions appended to the cache of one sequence.
 static enum status attend_all(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
     const struct heads heads = projected(a);
@@ -340,7 +340,7 @@ static enum status attend_all(const struct block_pass *a) {
     return STATUS_OK;
 }
 
-// One position for each of several sequences, whose lengths may differ.
+// Attention for one position of each of several sequences, whose lengths may differ.
 static enum status attend_step(const struct block_pass *a) {
     const struct gpt_config *config = a->unit.config;
     const struct block_cache *cache = &a->cache;

@@ -172,12 +172,12 @@ void params_init_span(const struct params *params, uint64_t seed, int unit, size
     }
 }
 
-// Tensors of a unit are sorted by offset, so the first one behind the span ends the walk.
+// Tensors of a unit are sorted by offset, so the first one after the span ends the iteration.
 
 bool params_next_overlap(const struct params *params, int unit, size_t begin, size_t end,
                          struct param_overlap *overlap) {
     const struct param_unit *u = &params->units[unit];
-    // An overlap that was found is not empty: its end is above 0.
+    // An overlap is never empty: once one was found, its end is above 0.
     int i = overlap->end > 0 ? overlap->param + 1 : u->first_param;
     for (; i < u->first_param + u->n_params && params->params[i].offset < end; i++) {
         const struct param *param = &params->params[i];

@@ -1,5 +1,5 @@
-// The parameter table: every tensor's name, shape, unit, offset in its unit, initialization and weight decay.
-// Sizing, partitioning, checkpoints, import, export and tests all read this table.
+// The parameter table: each tensor's name, shape, unit, offset in its unit, initialization and weight decay.
+// Sizing, partitioning, checkpoints, import, export and tests all use this table.
 #ifndef ZERO_MODEL_PARAMS_H
 #define ZERO_MODEL_PARAMS_H
 
@@ -13,8 +13,8 @@
 
 enum param_init { INIT_NORMAL, INIT_ZEROS, INIT_ONES };
 
-// The tensors of unit 0 (embeddings), of each block's unit, and of the last unit (final norm and, where it is
-// not tied to wte, lm_head). Not every family or config has each of them: param_unit.index says where one is.
+// The tensors of unit 0 (embeddings), of each block's unit, and of the last unit (final norm and, if it is
+// not tied to wte, lm_head). Not every family or config has all of them: param_unit.index gives their places.
 // A layer's bias follows its weight.
 enum embedding_param { PARAM_WTE, PARAM_WPE, N_EMBEDDING_PARAMS };
 enum block_param {
@@ -32,9 +32,9 @@ enum block_param {
     PARAM_FC_PROJ_BIAS,
     PARAM_Q_NORM,           // (D)
     PARAM_K_NORM,           // (D)
-    PARAM_RESIDUAL_WEIGHT,  // (1): of the residual stream, where it is mixed with the token embedding
-    PARAM_EMBEDDING_WEIGHT, // (1): of the embedding
-    PARAM_VALUE_EMBEDDING,  // (V, K D): a table whose row of the token is added to the values
+    PARAM_RESIDUAL_WEIGHT,  // (1): weight of the residual stream, if it is mixed with the token embedding
+    PARAM_EMBEDDING_WEIGHT, // (1): weight of the embedding in that mix
+    PARAM_VALUE_EMBEDDING,  // (V, K D): a table; the token's row is added to the values
     N_BLOCK_PARAMS
 };
 enum final_param { PARAM_LNF_WEIGHT, PARAM_LNF_BIAS, PARAM_LM_HEAD, N_FINAL_PARAMS };
@@ -42,7 +42,7 @@ enum final_param { PARAM_LNF_WEIGHT, PARAM_LNF_BIAS, PARAM_LM_HEAD, N_FINAL_PARA
 // Named rows of a fused tensor: one layer's weight or bias, which other formats and whole-matrix optimizers
 // treat as a tensor of its own.
 struct param_part {
-    char name[16]; // as in Hugging Face's models that keep it apart: "q_proj"
+    char name[16]; // as in Hugging Face models that store it separately: "q_proj"
     int64_t first_row, n_rows;
 };
 #define PARAM_PARTS_MOST 3
@@ -64,13 +64,13 @@ struct param {
     size_t grad_offset;                        // of its gradient in its unit's gradients
     bool hf_transposed;                        // Hugging Face stores it as (in, out), as its Conv1D does
     bool hf_parts;                             // and keeps the parts apart, each a tensor of its own
-    int n_parts;                               // 0: the tensor is one layer's
+    int n_parts;                               // 0: the tensor is not fused
     struct param_part parts[PARAM_PARTS_MOST]; // in order, without gaps
 };
 #define PARAM_ALIGNMENT  128 // elements
 #define UNIT_PARAMS_MOST 32  // no unit has more tensors
 
-// A unit: the tensors that ZeRO gathers and releases together, as one flat span (FSDP's unit).
+// A unit: the tensors that ZeRO gathers and releases together, as one flat span (like FSDP's units).
 struct param_unit {
     int first_param, n_params;
     size_t elements;                   // with alignment padding: a multiple of PARAM_ALIGNMENT
@@ -110,44 +110,45 @@ int params_lowest_trained(const struct params *params);
 int params_find(const struct params *params, const char *name);
 // The name of a part of a fused tensor: "layers.0.self_attn.q_proj.weight".
 void params_part_name(const struct param *param, int part, char *out, size_t size);
-// The tensor `tensor` (enum *_param) of a unit, or NULL where it has none.
+// The tensor `tensor` (enum *_param) of a unit, or NULL if the unit does not have it.
 const struct param *params_tensor(const struct params *params, int unit, int tensor);
 // The matrix of lm_head: its own, or the token embedding that it is tied to.
 const struct param *params_lm_head(const struct params *params);
-// The columns of lm_head's products. In the memory of a GPU the vocabulary is padded to a multiple of 128
-// where that adds at most a sixteenth, so that tensor cores are fed whole tiles.
+// The columns of lm_head's products. In GPU memory the vocabulary is padded to a multiple of 128, if that
+// adds at most a sixteenth, so that tensor cores get whole tiles.
 int params_lm_head_columns(const struct params *params, enum region_place place);
-// The elements from a tensor's start that products access. Of lm_head's matrix these are as many rows as its
-// products have columns: the padding's rows are what follows the matrix in memory. No tensor is padded. What
-// is read there must be finite and changes no result.
+// The number of elements, from a tensor's start, that products access. For lm_head's matrix these are as many
+// rows as its products have columns: the rows of the padding are the memory after the matrix. No tensor is
+// padded itself. The values read there must be finite and change no result.
 size_t params_accessed(const struct params *params, int index, enum region_place place);
-// The elements that memory for a unit must have; for all units one after the other. More than the unit, or
-// the model, has where lm_head's padding is beyond its end.
+// The number of elements of memory for a unit, and for all units one after another. It exceeds the unit (or
+// the model) if lm_head's padding reaches beyond its end.
 size_t params_unit_memory(const struct params *params, int unit, enum region_place place);
 size_t params_memory(const struct params *params, enum region_place place);
-// The same for gradients. Only of an lm_head of its own is the padding written, with zeros: those of a tied
-// one are followed by others that count.
+// The same for gradients. Only an lm_head with its own matrix has its padding written, with zeros: a tied one
+// is followed by other gradients.
 size_t params_unit_grad_memory(const struct params *params, int unit, enum region_place place);
 size_t params_grad_memory(const struct params *params, enum region_place place);
 
 // True if the tensors of two units begin and end at the same places, and the same ones are frozen.
 bool params_same_layout(const struct params *params, int unit, int other);
 
-// Writes the initial fp32 values of elements [begin, end) of a unit to out[0 ..]; padding gets zero. They are
-// a pure function of (seed, tensor, element), so any rank can initialize any span.
+// Writes the initial fp32 values of elements [begin, end) of a unit to out[0 ..]; padding becomes zero. They
+// are a pure function of (seed, tensor, element), so any rank can initialize any span.
 void params_init_span(const struct params *params, uint64_t seed, int unit, size_t begin, size_t end,
                       float *out);
 
 // ---- the tensors that a span of a unit overlaps: a rank's shard, a checkpoint's span
 
-// Elements [begin, end) of a unit, never empty: what a tensor and the span have in common.
+// Elements [begin, end) of a unit, never empty: the intersection of a tensor and the span.
 struct param_overlap {
     int param; // index of the tensor in params->params
     size_t begin, end;
 };
 
-// Iterates over the tensors that overlap elements [begin, end) of `unit`, in order; padding belongs to none.
-// Start with a zeroed `overlap`; each call moves it to the next one and returns false when there is none.
+// Iterates over the tensors that overlap elements [begin, end) of `unit`, in order; padding belongs to no
+// tensor. Start with a zeroed `overlap`. Each call moves it to the next overlap, and returns false at the
+// end.
 //
 //   for (struct param_overlap it = {0}; params_next_overlap(params, unit, begin, end, &it);)
 bool params_next_overlap(const struct params *params, int unit, size_t begin, size_t end,

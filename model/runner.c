@@ -5,8 +5,8 @@
 
 #include "base/alloc.h"
 
-// Whether the operation was sized before. Bytes of padding may differ between equal arguments: then it is
-// sized again.
+// Whether the operation was sized before. Padding bytes may differ between equal arguments; then it is sized
+// again.
 static bool was_sized(struct runner_sized *sized, enum operation operation, const void *args, size_t bytes) {
     for (int i = 0; i < RUNNER_SIZED_MOST && i < sized->n; i++)
         if (sized->list[i].operation == operation && sized->list[i].bytes == bytes &&

@@ -1,5 +1,5 @@
-// A mismatch is a bug in the model or in a stage, never bad input. It ends the run with a message
-// nevertheless: ranks that gather in different orders would wait for each other.
+// A mismatch is a bug in the model or in a stage, never bad input. It still ends the run with a message,
+// because ranks that gather in different orders would wait for each other.
 #include "model/trace.h"
 
 #include <stdio.h>

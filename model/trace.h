@@ -1,16 +1,16 @@
 // Recorded traces: the order in which a pass acquires and releases units, and the FLOPs in between. A model's
-// passes always go the same way, whatever the tokens, so a dry run records each of them once (gpt_trace). A
-// ZeRO stage plans its gathers, buffers and communication from the traces, and at run time follows them: an
-// acquire or release that a trace does not have at this place is an error.
+// passes do not depend on the tokens, so a dry run records each of them once (gpt_trace). A ZeRO stage plans
+// its gathers, buffers and communication from the traces, and follows them at run time: an acquire or release
+// that the trace does not have at this place is an error.
 #ifndef ZERO_MODEL_TRACE_H
 #define ZERO_MODEL_TRACE_H
 
 #include "model/hooks.h"
 
 struct trace_event {
-    bool acquires; // else releases
+    bool acquires; // false: releases
     int unit;
-    enum gpt_pass pass; // what it is acquired for
+    enum gpt_pass pass; // the pass for which it is acquired
     double flops;       // of the operations after this event and before the next
 };
 
@@ -26,15 +26,15 @@ void trace_free(struct trace *trace);
 
 double trace_flops(const struct trace *trace);
 
-// A pass on its way through a trace.
+// The progress of a pass through a trace.
 struct trace_cursor {
     const struct trace *trace; // NULL: before the first pass
     int next;                  // the event that must come next
 };
-// Begins a pass. STATUS_FAILED: the one before has not come to its end.
+// Begins a pass. STATUS_FAILED: the previous pass has not reached its end.
 enum status trace_begin(struct trace_cursor *cursor, const struct trace *trace) MUST_CHECK;
-// Takes one step. STATUS_FAILED, naming both, if the trace has another event here. Then cursor->next - 1 is
-// the event's index. `flops` is not compared.
+// Takes one step. STATUS_FAILED if the trace has another event here; the message names both. Afterwards
+// cursor->next - 1 is the event's index. `flops` is not compared.
 enum status trace_follow(struct trace_cursor *cursor, const struct trace_event *event) MUST_CHECK;
 
 #endif

@@ -1,19 +1,19 @@
-// Cross-entropy of rows of logits with its gradient: one block per row, or one warp where the vocabulary is
+// Cross-entropy of rows of logits with its gradient: one block per row, or one warp if the vocabulary is
 // small. The first pass reads the row and keeps each thread's maximum and its sum of exp(logit - maximum).
-// The second pass runs backwards from the end of the row, which is still cached, and writes the gradient. In
-// place, a thread writes an element right after it has read it, and nobody else reads it in that pass. The
-// target's own gradient is computed from the loss by expm1, so that both stay accurate near 0.
+// The second pass runs backwards from the end of the row, which is still cached, and writes the gradient. It
+// may work in place: a thread writes an element right after it has read it, and no other thread reads it in
+// that pass. The target's gradient is computed from the loss with expm1, so that both stay accurate near 0.
 #include <float.h>
 
 #include "kernels/cuda/elementwise.cuh"
 
 namespace {
 
-constexpr int ROW_THREADS = 512;           // of a block with one row
-constexpr int WARPS_THREADS = 256;         // of a block with one row per warp
+constexpr int ROW_THREADS = 512;           // threads of a block with one row
+constexpr int WARPS_THREADS = 256;         // threads of a block with one row per warp
 constexpr int WARP_VOCABULARY = 32 * WARP; // the largest vocabulary with one row per warp
 
-// What a kernel computes besides the plain loss: nothing; label smoothing and z-loss; also a soft-cap.
+// What a kernel computes: the plain loss; with label smoothing and z-loss; with a soft-cap too.
 enum loss_kind { PLAIN, REGULARIZED, CAPPED };
 
 struct loss_options {
@@ -21,7 +21,7 @@ struct loss_options {
     float smoothing, z;
 };
 
-// A logit as the loss sees it, and of a capped one cap times this tanh.
+// A logit as the loss uses it: capped if there is a cap, with its tanh.
 struct seen_logit {
     float logit, tanh;
 };
@@ -33,16 +33,16 @@ template <loss_kind KIND> __device__ inline seen_logit see(float x, const loss_o
     return {options.cap.cap * t, t};
 }
 
-// exp(logit - maximum); of capped logits, which tanh has made inexact, in two instructions.
+// exp(logit - maximum). For capped logits, which tanh has made inexact, a faster form in two instructions.
 template <loss_kind KIND> __device__ inline float exp_below(float logit, float maximum) {
     if constexpr (KIND == CAPPED)
         return exp2_approximate(fmaf(logit, LOG2_E, -maximum * LOG2_E));
     return expf(logit - maximum);
 }
 
-// The sum of exp(logit - maximum) of the logits so far, and with options that of the logits, which is NaN if
-// one was infinite before it was capped: 0 times infinity. The maximum starts finite, so that logits of -inf
-// add 0.
+// The sum of exp(logit - maximum) over the logits so far and, with options, the sum of the logits. That is
+// NaN if a logit was infinite before it was capped: 0 times infinity. The maximum starts finite, so that
+// logits of -inf add 0.
 struct partial_sum {
     float maximum, sum, logits;
 };
@@ -145,7 +145,7 @@ __device__ inline row_gradient finish_row(float *loss, const partial_sum &partia
     return row;
 }
 
-// L: the type of the logits.
+// The tensors of a call. L: the type of the logits.
 template <class T, class L> struct tensors {
     float *losses;
     T *dlogits;
@@ -154,11 +154,11 @@ template <class T, class L> struct tensors {
     size_t logits_stride, dlogits_stride;
     int N, V, n_zeros;
     float scale;
-    const float *scale_from; // NULL: scale
+    const float *scale_from; // replaces `scale`; or NULL
     loss_options options;
 };
 
-// Threads that a processor holds at least; 0: no bound. With options, ptxas would aim at more and spill.
+// Minimum resident threads per multiprocessor; 0: no bound. With options, ptxas would aim at more and spill.
 template <loss_kind KIND> constexpr int LEAST_THREADS = KIND != PLAIN ? 1024 : 0;
 
 template <class T, class L, loss_kind KIND, int WIDTH, int GROUP, int THREADS>

@@ -1,5 +1,5 @@
-// See trainer/data/defaults.h. Each rank finds the same in the same files; the ranks' configs are compared
-// afterwards.
+// See trainer/data/defaults.h. Each rank derives the same values from the same files; the ranks' configs are
+// compared afterwards.
 #include "trainer/data/defaults.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 // ---- the tokenizer
 
-// The first shard of data.train. Returns false if it cannot be opened.
+// Opens the first shard of data.train. Returns false if that fails.
 static bool open_first_shard(const struct config *config, struct shard *shard) {
     struct file_list paths = {0};
     bool opened = config->data.train.n > 0 &&
@@ -56,7 +56,7 @@ static bool matches(const char *pattern) {
     return found;
 }
 
-// The last "train" in the file name, or NULL.
+// Finds the last "train" in the file name; NULL if there is none.
 static const char *find_word(const char *path) {
     const char *slash = strrchr(path, '/'), *found = NULL;
     for (const char *at = slash ? slash + 1 : path; (at = strstr(at, "train")); at++)
@@ -64,8 +64,8 @@ static const char *find_word(const char *path) {
     return found;
 }
 
-// The pattern of the validation shards that belong to one of data.train; NULL when there are none. Of a
-// single shard (fineweb_train_000001.bin) the number may differ (fineweb_val_000000.bin).
+// Returns the pattern of the validation shards that belong to a pattern of data.train; NULL if there are
+// none. For a single shard (fineweb_train_000001.bin), the number may differ (fineweb_val_000000.bin).
 static char *follow(const char *train) {
     const char *word = find_word(train);
     char *pattern = NULL;
@@ -89,7 +89,7 @@ static bool holds(const struct file_list *list, const char *path) {
     return false;
 }
 
-// The validation shards of a source of data.train: none, if there are none beside it.
+// Finds the validation shards of a source of data.train; none if no such files exist.
 static void follow_source(const struct file_list *train, struct file_list *val) {
     for (int i = 0; i < train->n_paths; i++) {
         char *pattern = follow(train->paths[i]);
@@ -99,7 +99,7 @@ static void follow_source(const struct file_list *train, struct file_list *val) 
     }
 }
 
-// Sources keep their weights; those without validation shards are left out.
+// Sets data.val. Sources keep their weights; sources without validation shards are left out.
 static void apply_val(struct config *config) {
     const struct config_sources *train = &config->data.train;
     struct config_sources val = {.list = allocate((size_t)train->n, sizeof *val.list)};
@@ -116,7 +116,7 @@ static void apply_val(struct config *config) {
     config->data.val = val;
 }
 
-// Whether there is any depends on the files, so a config without it is not refused.
+// Whether there are validation shards depends on the files, so a config without data.val is not refused.
 static void warn_of_no_validation(const struct config *config) {
     static const char *const names[] = {"train.eval_every", "train.eval_steps", "train.eval_final_steps"};
     struct text list = {0};

@@ -1,5 +1,5 @@
-// See zero/optimizer/averaging.h. The gradients of a span are as many fp32 elements in the same memory as its
-// master weights, and the next step overwrites them. Their padding is zero, as that of the weights is.
+// See zero/optimizer/averaging.h. A span has as many fp32 gradients as master weights, and the next step
+// overwrites the gradients. Their padding is zero, like that of the weights.
 #include "zero/optimizer/averaging.h"
 
 #include "kernels/update.h"
@@ -38,10 +38,10 @@ enum status average_update(const struct model_states *state, struct stream *stre
     return STATUS_OK;
 }
 
-// ---- showing
+// ---- showing the average or the latest weights
 
-// The weights to evaluate of elements [offset, offset + n), as a lerp; those of schedule-free AdamW that have
-// no z are never updated.
+// Computes the weights to evaluate for elements [offset, offset + n), as a lerp. With schedule-free AdamW,
+// tensors without z are never updated, so their weights stay.
 static struct lerp_args shown(const struct model_states *state, const struct placement_span *placed,
                               size_t offset, size_t n, bool average) {
     const struct config *config = state->stage.config;
@@ -62,12 +62,12 @@ static struct lerp_args shown(const struct model_states *state, const struct pla
     return args;
 }
 
-// The memory of the gradients of elements from `offset` on.
+// The memory of the gradients from element `offset` on.
 static float *kept_at(const struct model_states *state, const struct placement_span *placed, size_t offset) {
     return model_states_gradients_at(state, placed) + offset;
 }
 
-// With fp32: the master weights are overwritten, and kept until the latest are shown again.
+// With fp32: saves the master weights before they are overwritten, until the latest weights are shown again.
 static enum status show_in_place(const struct model_states *state, struct stream *on,
                                  const struct placement_span *placed, size_t offset, size_t n, bool average) {
     struct lerp_args args = shown(state, placed, offset, n, average);
@@ -88,7 +88,7 @@ static enum status show_on_device(const struct model_states *state, struct strea
     return stream->device->ops->lerp(stream, &args);
 }
 
-// As after an update: through the buffers of the parameters on their way to the device.
+// Updates the parameters as after an update: through the buffers of parameters that are copied to the device.
 static enum status show_on_host(struct model_states *state, const struct placement_span *placed,
                                 bool average) {
     struct stream host = {.device = state->stage.host};

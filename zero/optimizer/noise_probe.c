@@ -12,7 +12,8 @@ size_t noise_probe_elements(const struct params *params) {
     return (size_t)params->n_params + 1 + most;
 }
 
-// Sums the squares of a unit's gradients, tensor by tensor. Sums of frozen tensors stay 0, as allocated.
+// Sums the squares of a unit's gradients, tensor by tensor. The sums of frozen tensors stay 0, their initial
+// value.
 static enum status add_unit(struct noise_probe *probe, struct stream *stream, void *const *grads,
                             const struct param_unit *unit) {
     const struct ops *ops = stream->device->ops;

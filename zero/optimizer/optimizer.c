@@ -1,4 +1,4 @@
-// All spans of the device are updated by one call, issued before the host updates its own.
+// One call updates all spans on the device. It is issued before the host updates its own spans.
 #include "zero/optimizer/optimizer.h"
 
 #include <assert.h>
@@ -19,11 +19,11 @@ static bool is_next_on_device(const struct placement *placement, int *i) {
 
 // A span that the device updates element by element.
 struct device_span {
-    int i; // of its placement span
+    int i; // index of its placement span
     struct group_span span;
 };
 
-// Moves to the next one; begin with {0}. Adjacent tensors of one group are one span.
+// Moves to the next span; begin with {0}. Adjacent tensors of one optimizer group form one span.
 static bool next_device_span(const struct optimizer *optimizer, struct device_span *at) {
     const struct optimizer_group *groups = optimizer->state->groups.groups;
     const struct placement *placement = &optimizer->state->placement;
@@ -38,8 +38,8 @@ static enum optimizer_rule rule_of(const struct optimizer *optimizer, const stru
     return optimizer->state->groups.groups[span->group].rule;
 }
 
-// The arguments of all groups with a rule differ in the learning rate and the weight decay only. False if no
-// group has one.
+// Sets the arguments that all groups with this rule share: these differ only in learning rate and weight
+// decay. False if no group has the rule.
 static bool init_rules(struct optimizer *optimizer) {
     const struct stage *stage = &optimizer->state->stage;
     const struct optimizer_groups *groups = &optimizer->state->groups;
@@ -74,8 +74,8 @@ enum status optimizer_init(struct optimizer *optimizer, struct model_states *sta
     TRY(muon_init(&optimizer->muon, state, table));
     if (!init_rules(optimizer))
         return STATUS_OK;
-    // A rank's spans of a unit are apart or contiguous, so no tensor begins two. Sized alike on all ranks, as
-    // plans look only at those with the most and the fewest elements.
+    // A rank has at most one span that begins in a tensor. The size is the same on all ranks, because plans
+    // only look at the ranks with the most and the fewest elements.
     assert(optimizer->n_spans <= stage->params->n_params);
     return region_add(table, REGION_DATA, stage->device->place, DTYPE_U8,
                       (size_t)stage->params->n_params * sizeof *optimizer->spans->spans,
@@ -98,7 +98,7 @@ static struct optimizer_span span_at(const struct optimizer *optimizer, const st
         .group = at->span.group};
 }
 
-// Lists the spans of each rule, rule after rule; in the device's memory the lists begin at `there`.
+// Lists the spans of each rule, one rule after another. `there` is the address of the lists in device memory.
 static void list_spans(struct optimizer *optimizer, struct optimizer_span *spans,
                        const struct optimizer_span *there) {
     size_t first = 0;
@@ -119,7 +119,7 @@ static void list_spans(struct optimizer *optimizer, struct optimizer_span *spans
     }
 }
 
-// Lists the spans that the device updates, in its memory.
+// Lists the spans that the device updates, in device memory.
 static enum status bind_spans(struct optimizer *optimizer, const struct region_table *table,
                               struct stream *stream) {
     if (optimizer->n_spans == 0)
@@ -173,7 +173,7 @@ enum status optimizer_norm(struct optimizer *optimizer, struct stream *stream, d
     return norm_finish(&state->norm, stream, norm);
 }
 
-// ---- updates of the host
+// ---- updates on the host
 
 static enum status step_span(const struct optimizer *optimizer, const struct step_message *decision,
                              struct stream *stream, const struct placement_span *placed,
@@ -194,7 +194,7 @@ static enum status step_span(const struct optimizer *optimizer, const struct ste
     return stream->device->ops->optimizer_step(stream, &args);
 }
 
-// Each chunk is copied to the device while the next is updated.
+// Updates a span in chunks. Each chunk is copied to the device while the next one is updated.
 static enum status step_on_host(const struct optimizer *optimizer, const struct step_message *decision,
                                 const struct placement_span *placed) {
     struct model_states *state = optimizer->state;
@@ -230,7 +230,7 @@ static enum status step_unit(const struct optimizer *optimizer, const struct ste
 
 // ---- a step
 
-// Units in the order in which their gradients arrive.
+// The units in the order in which their gradients become ready.
 static enum status step_host(const struct optimizer *optimizer, const struct step_message *decision) {
     for (int unit = optimizer->state->stage.params->n_units - 1; unit >= 0; unit--)
         TRY(step_unit(optimizer, decision, unit));
@@ -272,13 +272,13 @@ enum status optimizer_update(struct optimizer *optimizer, struct stream *stream,
     return parameters_gather_updated(&state->parameters, stream);
 }
 
-// Nothing changed, but plans count the same communication in every step.
+// Nothing changes, but the communication is the same: plans count it in every step.
 enum status optimizer_skip(struct optimizer *optimizer, struct stream *stream) {
     TRY(muon_skip(&optimizer->muon, stream));
     return parameters_gather_updated(&optimizer->state->parameters, stream);
 }
 
-// ---- a step that the device decides on
+// ---- a step on which the device decides
 
 bool optimizer_decides_on_device(const struct optimizer *optimizer) {
     const struct model_states *state = optimizer->state;

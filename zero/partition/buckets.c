@@ -1,5 +1,5 @@
-// All calls share one growing array of spans. Their pointers into it are set by buckets_finish, when it has
-// stopped moving.
+// All calls share one growing array of spans. buckets_finish sets their pointers into it, once the array no
+// longer moves.
 #include "zero/partition/buckets.h"
 
 #include <stdlib.h>

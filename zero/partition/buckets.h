@@ -1,6 +1,6 @@
-// Buckets: the collectives by which a step moves gradients and parameters, each of at most bucket_elements.
-// A list of buckets is built once from the partition and repeated every step. It is a pure function of the
-// partition and of the layouts of the two buffers, so it is the same on every rank.
+// Buckets: the collectives by which a step moves gradients and parameters, each of at most bucket_elements. A
+// list of buckets is built once, from the partition and the layouts of the two buffers, and repeated every
+// step. Since it depends on nothing else, it is the same on every rank.
 #ifndef ZERO_ZERO_PARTITION_BUCKETS_H
 #define ZERO_ZERO_PARTITION_BUCKETS_H
 
@@ -24,29 +24,30 @@ struct buffer_layout {
 // One collective call per bucket.
 struct buckets {
     struct comm_transfer *calls;
-    int *last_unit; // (n_calls) the last unit with elements in the call, which is issued once that is ready
+    int *last_unit; // (n_calls) the last unit with elements in the call. The call is issued once this unit is
+                    // ready
     int n_calls;
-    struct comm_span *spans; // of all calls, one after another
+    struct comm_span *spans; // spans of all calls, one after another
     int n_spans, spans_capacity, calls_capacity, units_capacity;
     size_t bucket_elements;
 };
 
-// Upper limit on the calls of one list: small buckets in a large model must not fill the memory with lists.
+// Limit on the calls of one list: small buckets in a large model must not fill the memory with lists.
 #define BUCKETS_MAX_CALLS (1 << 20)
 
 // The number of buckets that hold `elements`.
 static inline size_t buckets_count(size_t elements, size_t bucket_elements) {
     return (elements + bucket_elements - 1) / bucket_elements;
 }
-// STATUS_INVALID if that is more than BUCKETS_MAX_CALLS.
+// STATUS_INVALID if there would be more than BUCKETS_MAX_CALLS.
 enum status buckets_check(size_t elements, size_t bucket_elements) MUST_CHECK;
 
-// Call buckets_check, then init, then add once for each span in the order of communication, then finish. A
-// bucket is closed when it holds bucket_elements; a span may continue in the next bucket, and buckets may
-// span units.
+// Call buckets_check, buckets_init, buckets_add once per span in the order of communication, and
+// buckets_finish. A bucket is closed when it holds bucket_elements. A span may continue in the next bucket,
+// and a bucket may span several units.
 void buckets_init(struct buckets *buckets, size_t bucket_elements);
 // Adds elements [begin, end) of a unit, split by owner.
-//   in, out   layouts of the buffers that the collective will be given
+//   in, out   layouts of the collective's two buffers
 void buckets_add(struct buckets *buckets, const struct partition *partition, int unit, size_t begin,
                  size_t end, struct buffer_layout in, struct buffer_layout out);
 void buckets_finish(struct buckets *buckets);

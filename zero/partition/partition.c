@@ -1,5 +1,5 @@
-// Each kind assigns spans to owners in its own way. Merging adjacent spans of one owner and computing offsets
-// in shards is common to all.
+// Each kind of partition assigns spans to owners in its own way. Merging adjacent spans of one owner, and
+// computing offsets in shards, are common to all.
 #include "zero/partition/partition.h"
 
 #include <stdlib.h>
@@ -22,8 +22,8 @@ enum status partition_find(const char *name, enum partition_kind *kind) {
     return FAIL(STATUS_INVALID, "unknown partition \"%.40s\"; expected even, layer or tensor", name);
 }
 
-// Spans are added in the order of units and elements. A span that continues the last one of the same owner is
-// merged with it.
+// Adds a span. Spans must be added in the order of units and elements. A span that continues the previous one
+// of the same owner is merged with it.
 static void add_span(struct partition *partition, int unit, int owner, size_t begin, size_t end) {
     struct partition_span *last = partition->n_spans > 0 ? &partition->spans[partition->n_spans - 1] : NULL;
     if (begin == end)
@@ -46,11 +46,11 @@ static void assign_evenly(struct partition *partition, const struct params *para
 
 // ---- whole units, whole tensors
 
-// A unit or a tensor: all of it gets one owner.
+// A unit or a tensor, which gets a single owner.
 struct partition_item {
     int unit, owner;
     size_t begin, end;
-    int position; // in the order of units and elements
+    int position; // index in the order of units and elements
 };
 
 static int compare_sizes(const void *a, const void *b) {
@@ -65,7 +65,7 @@ static int compare_positions(const void *a, const void *b) {
     return ((const struct partition_item *)a)->position - ((const struct partition_item *)b)->position;
 }
 
-// The order of a heap of ranks with the least loaded (then the lowest) at its root: O(log world) per item.
+// The order of a heap of ranks whose root is the least loaded (then the lowest) rank: O(log world) per item.
 static bool lighter(const size_t *load, int a, int b) {
     return load[a] != load[b] ? load[a] < load[b] : a < b;
 }
@@ -82,8 +82,9 @@ static void sink_root(int *heap, int n, const size_t *load) {
     }
 }
 
-// Longest processing time first: items by falling size, each to the rank that owns least so far. The largest
-// shard is at most 4/3 of the optimum (Graham, "Bounds on multiprocessing timing anomalies", 1969).
+// Longest processing time first: items in descending size, each assigned to the rank that owns least so far.
+// The largest shard is at most 4/3 of the optimum (Graham, "Bounds on multiprocessing timing anomalies",
+// 1969).
 static void assign_items(struct partition *partition, struct partition_item *items, int n_items) {
     int world = partition->world;
     size_t *load = allocate((size_t)world, sizeof *load);
@@ -111,7 +112,7 @@ static void assign_whole(struct partition *partition, const struct params *param
         const struct param_unit *u = &params->units[unit];
         bool first = !tensors || i == u->first_param,
              last = !tensors || i + 1 == u->first_param + u->n_params;
-        // The padding after a tensor belongs to its owner too.
+        // The padding after a tensor belongs to the tensor's owner.
         items[i] = (struct partition_item){.unit = unit,
                                            .begin = first ? 0 : params->params[i].offset,
                                            .end = last ? u->elements : params->params[i + 1].offset,

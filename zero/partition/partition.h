@@ -1,5 +1,5 @@
-// The partition: which rank owns which elements of the model. A pure function of the table of parameters and
-// the number of ranks, so every rank computes the same one without communication.
+// The partition: which rank owns which elements of the model. It depends only on the parameter table and the
+// number of ranks, so every rank computes the same one without communication.
 //
 // A rank's shard is the concatenation of the spans that it owns, unit by unit. It may be empty. A unit shard
 // is the contiguous section of a shard that belongs to one unit.
@@ -11,7 +11,7 @@
 enum partition_kind {
     PARTITION_EVEN,   // every unit in equal spans, rounded to PARAM_ALIGNMENT elements
     PARTITION_LAYER,  // whole units, the largest first, each to the rank that owns least so far
-    PARTITION_TENSOR, // whole tensors, likewise: no matrix is split
+    PARTITION_TENSOR, // whole tensors, assigned in the same way: no matrix is split
     N_PARTITIONS
 };
 const char *partition_name(enum partition_kind kind); // "even", "layer", "tensor"

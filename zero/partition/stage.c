@@ -1,4 +1,4 @@
-// The one place where config options become what the modules of a stage work with.
+// The only place that translates config options into the settings of a stage.
 #include "zero/partition/stage.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static struct stage_options read_options(const struct config *config, enum regio
     static const enum dtype comm_dtypes[] = {[CONFIG_COMMUNICATION_DTYPE_FP32] = DTYPE_F32,
                                              [CONFIG_COMMUNICATION_DTYPE_BF16] = DTYPE_BF16,
                                              [CONFIG_COMMUNICATION_DTYPE_FP16] = DTYPE_F16};
-    bool apart = place == REGION_DEVICE; // otherwise the host has everything already
+    bool apart = place == REGION_DEVICE; // otherwise everything is on the host already
     bool on_host = apart && config->zero_optimization.offload_optimizer.device == CONFIG_OFFLOAD_CPU;
     return (struct stage_options){
         .gradient_comm_dtype = comm_dtypes[config->top.communication_data_type],
@@ -36,7 +36,7 @@ static struct stage_options read_options(const struct config *config, enum regio
         .overlap = config->zero_optimization.overlap_comm,
         .offload_optimizer = on_host,
         .offload_ratio = config->zero_optimization.offload_optimizer.ratio,
-        // Other stages keep parameters on the device. Plans show their memory without the option.
+        // Other stages keep parameters on the device. Plans show that memory without the option.
         .offload_param = apart && stage_shards_params(config) &&
                          config->zero_optimization.offload_param.device == CONFIG_OFFLOAD_CPU};
 }
@@ -60,7 +60,7 @@ static void list_owned(const struct stage *stage, const struct partition *partit
     }
 }
 
-// Of one token: the order is that of any length.
+// The trace of one token is enough: the order is the same for any length.
 static enum status record_traces(struct stage *stage) {
     for (int i = 0; i < N_TRACES; i++) {
         const enum trace_kind kind = (enum trace_kind)i;

@@ -1,5 +1,5 @@
-// A stage: what one rank of a run trains, how it is sharded, and which part of it this rank owns. Each of the
-// modules that hold a model state (zero/stages, zero/offload) reads the stage and copies nothing of it.
+// A stage: what one rank of a run trains, how that is sharded, and which part of it the rank owns. The
+// modules that hold model states (zero/stages, zero/offload) read this struct and copy nothing from it.
 //
 // Source: ZeRO (arXiv 1910.02054), section 5. Each stage shards one more of the model states than the stage
 // before it:
@@ -9,13 +9,13 @@
 //   stage 3  and parameters
 // The functions stage_shards_* are the only code that knows these numbers.
 //
-// Ownership. The partition gives each element of the model to one rank. The owner of an element receives the
-// sum of its gradients over ranks, adds its square to the norm, updates it, writes it to checkpoints, and is
-// where the other ranks get its new value. In stage 0 every rank updates every element; ownership divides the
-// rest.
+// Ownership. The partition assigns each element of the model to one rank, its owner. The owner receives the
+// sum of the element's gradients over ranks, adds its square to the norm, updates the element, writes it to
+// checkpoints, and sends its new value to the other ranks. In stage 0 every rank updates every element;
+// ownership divides the other work.
 //
-// A stage is a pure function of what it is given. It has no memory for states and does not communicate, so
-// that a plan can make the stage of any rank.
+// A stage is a pure function of its inputs. It has no memory for states and does not communicate, so a plan
+// can make the stage of any rank.
 #ifndef ZERO_ZERO_PARTITION_STAGE_H
 #define ZERO_ZERO_PARTITION_STAGE_H
 
@@ -28,13 +28,14 @@
 
 #define N_STAGES 4
 
-// Optimizer states. If they are sharded, a rank updates the elements that it owns, and the new parameters are
-// then gathered. Otherwise every rank updates every element, for which it needs the sums of all gradients.
+// Optimizer states. If they are sharded, a rank updates the elements that it owns, and then the new
+// parameters are gathered. Otherwise every rank updates every element, and needs the sums of all gradients
+// for that.
 static inline bool stage_shards_optimizer(const struct config *config) {
     return config->zero_optimization.stage >= 1;
 }
-// Gradients. If they are sharded, each unit's are reduced into the owners' shards when backward has completed
-// them.
+// Gradients. If they are sharded, each unit's gradients are reduced into the owners' shards once backward has
+// completed them.
 static inline bool stage_shards_grads(const struct config *config) {
     return config->zero_optimization.stage >= 2;
 }
@@ -42,8 +43,8 @@ static inline bool stage_shards_grads(const struct config *config) {
 static inline bool stage_shards_params(const struct config *config) {
     return config->zero_optimization.stage >= 3;
 }
-// True if gradients are reduced after each micro-batch, into a shard of their own. Otherwise they accumulate
-// in full on every rank, and are reduced in place after the last micro-batch.
+// True if gradients are reduced after each micro-batch, into a separate shard. Otherwise every rank
+// accumulates all gradients, and they are reduced in place after the last micro-batch.
 static inline bool stage_reduces_every_micro_batch(const struct config *config) {
     return stage_shards_grads(config) || config->zero_optimization.reduce_every_micro_batch;
 }
@@ -53,7 +54,7 @@ struct stage_options {
     size_t prefetch_bucket, persistence_threshold; // stage3_*, elements
     bool overlap;
     enum dtype gradient_comm_dtype;
-    // Offload to host memory. All false where the device is the host.
+    // Offload to host memory. All are false on the CPU.
     bool offload_optimizer, offload_param;
     double offload_ratio; // fraction of each span that the host updates
 };
@@ -65,7 +66,7 @@ enum gpt_recompute stage_recompute(const struct config *config);
 struct stage_span {
     int unit;
     size_t begin, end;
-    size_t model_offset; // of `begin` in an array of all units
+    size_t model_offset; // offset of `begin` in an array of all units
     size_t shard_offset; // of `begin` in an array of this rank's shard
 };
 
@@ -79,11 +80,11 @@ struct stage {
     // Given. The pointers must outlive the stage.
     const struct config *config; // resolved for `world`
     const struct params *params;
-    enum dtype type;       // compute type: of the parameters in forward and backward. Gradients are fp32
-    struct device *device; // that computes
+    enum dtype type;       // compute type of parameters in forward and backward. Gradients are fp32
+    struct device *device; // the device that computes
     int rank, world;
-    const struct partition *partition; // of these params and ranks; NULL: stage_init makes own_partition
-    // Made by stage_init.
+    const struct partition *partition; // for these params and ranks; NULL: stage_init makes own_partition
+    // Set by stage_init.
     struct stage_options options;
     struct partition own_partition;
     struct owned_spans owned;         // of `partition`, in arrays of parameters
@@ -91,18 +92,19 @@ struct stage {
     struct trace traces[N_TRACES];    // of the model's passes: the order in which they use units
     // From model_states_bind on.
     struct comm *comm;
-    struct device *host; // whose memory is the host's: updates what is offloaded
+    struct device *host; // the CPU, which updates what is offloaded
 };
 
-// Makes the stage of what is given in it; the rest is zero. Call stage_free also after a failure.
+// Completes a stage whose inputs are set; all other members must be zero. Call stage_free also after a
+// failure.
 enum status stage_init(struct stage *stage) MUST_CHECK;
 void stage_free(struct stage *stage);
 
-// Where a span begins: in an array of all units, or in one of this rank's shard.
+// The offset of a span in an array of all units, or in one of this rank's shard.
 static inline size_t stage_span_offset(const struct stage_span *span, bool whole_model) {
     return whole_model ? span->model_offset : span->shard_offset;
 }
-// The elements of this rank's shard.
+// The number of elements in this rank's shard.
 static inline size_t stage_shard_elements(const struct stage *stage) {
     return stage->partition->rank_elements[stage->rank];
 }

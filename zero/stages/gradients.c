@@ -1,4 +1,4 @@
-// Chooses buffers, and issues reductions. zero/comm computes the sums.
+// Chooses buffers and issues reductions. zero/comm computes the sums.
 #include "zero/stages/gradients.h"
 
 #include <assert.h>
@@ -45,7 +45,7 @@ void gradients_build_buckets(struct gradients *gradients) {
 
 // ---- planning and binding
 
-// Refuses lists of buckets that would be too long, before any is built. Plans build none.
+// Refuses lists of buckets that would be too long before any is built. Plans build no lists.
 static enum status check_calls(const struct stage *stage) {
     const struct params *params = stage->params;
     if (!stage_shards_optimizer(stage->config))
@@ -65,8 +65,8 @@ static enum status add_buffer(struct gradients *gradients, struct region_table *
                       &buffer->region, "grads of %s%d", of, number);
 }
 
-// The pool, which serves all units with one contribution, and the buffers of the others.
-// Without overlap a buffer of the pool is free again when its reduction returns, so one is enough.
+// Plans the pool, which serves all units with one contribution, and the buffers of the other units. Without
+// overlap, a buffer of the pool is free again when its reduction returns, so one is enough.
 //   contributions   (n_units) how often a pass adds to the gradients of each unit
 static enum status add_buffers(struct gradients *gradients, const int *contributions,
                                struct region_table *table) {
@@ -167,8 +167,8 @@ static enum status clear(const struct gradients *gradients, struct stream *strea
     return n > 0 ? gradients->stage->device->ops->fill(stream, &fill) : STATUS_OK;
 }
 
-// Zeroes the padding between a unit's tensors; backward overwrites the tensors (beta = 0). Buffers keep it
-// until they serve another layout.
+// Zeroes the padding between a unit's tensors; backward overwrites the tensors (beta = 0). The zeros stay
+// valid until the buffer serves another layout.
 static enum status clear_padding(const struct gradients *gradients, struct stream *stream,
                                  struct gradient_buffer *buffer, int unit) {
     const struct params *params = gradients->stage->params;
@@ -213,7 +213,7 @@ enum status gradients_begin(struct gradients *gradients, struct stream *stream, 
                      COMM_WORK_ALL); // reductions of the last micro-batch may still read it
 }
 
-// The buffer that holds, or is for, this unit; NULL: it has none yet.
+// Returns the buffer that holds this unit, or is reserved for it; NULL if it has none yet.
 static struct gradient_buffer *buffer_of(struct gradients *gradients, int unit) {
     if (gradients->reductions[unit].own)
         return gradients->reductions[unit].own;
@@ -223,8 +223,9 @@ static struct gradient_buffer *buffer_of(struct gradients *gradients, int unit) 
     return NULL;
 }
 
-// The buffers of the pool take turns, in each micro-batch from the first, so that a unit's gradients are at
-// the same address each time. The next one's reduction was issued first, and is the most likely to be done.
+// Takes a buffer of the pool. Buffers are used in turn, starting with the first in each micro-batch, so that
+// a unit's gradients are always at the same address. The next buffer's reduction was issued first, so it most
+// likely is done.
 static struct gradient_buffer *next_buffer(struct gradients *gradients) {
     struct gradient_buffer *buffer = &gradients->buffers[gradients->n_taken++ % gradients->n_pool];
     assert(buffer->unit < 0); // a pass holds one unit of the pool at a time
@@ -251,8 +252,8 @@ enum status gradients_acquire(struct gradients *gradients, struct stream *stream
     return clear_padding(gradients, stream, buffer, unit);
 }
 
-// Stages 0 and 1: the lowest unit whose elements, and those of the units above it, are all in calls that were
-// issued. All of these but the last of the model are full.
+// Stages 0 and 1: returns the lowest unit of which all elements, and those of the units above it, are in
+// issued calls. All these calls are full, except the model's last one.
 static int lowest_issued(const struct gradients *gradients) {
     const struct params *params = gradients->stage->params;
     const size_t issued = (size_t)gradients->next_call * gradients->reduce_buckets.bucket_elements;
@@ -262,7 +263,7 @@ static int lowest_issued(const struct gradients *gradients) {
     return lowest;
 }
 
-// Stages 0 and 1: reduces the buckets that are full now, in place or into the shard.
+// Stages 0 and 1: reduces the buckets that are now full, in place or into the shard.
 static enum status reduce_full_buckets(struct gradients *gradients, struct stream *stream, int unit) {
     const struct stage *stage = gradients->stage;
     const struct buckets *buckets = &gradients->reduce_buckets;
@@ -311,8 +312,8 @@ enum status gradients_finish(struct gradients *gradients, struct stream *stream)
     return offload_finish(gradients->offload, stream);
 }
 
-// In a reduce-scatter a rank sends everything that it does not own; in an all-gather what it owns, to each of
-// the others.
+// In a reduce-scatter a rank sends every element that it does not own. In an all-gather it sends the elements
+// that it owns to each other rank.
 void gradients_volume(const struct gradients *gradients, int64_t n_micro_batches,
                       struct comm_volume *volume) {
     const struct stage *stage = gradients->stage;

@@ -1,5 +1,5 @@
-// Plans where each model state is stored, and forwards the model's hooks. What is communicated, and when, is
-// in zero/stages/parameters.c and zero/stages/gradients.c.
+// Plans where each model state is stored, and forwards the model's hooks. zero/stages/parameters.c and
+// zero/stages/gradients.c communicate.
 #include "zero/stages/model_states.h"
 
 #include <string.h>
@@ -150,7 +150,7 @@ void *model_states_params_at(const struct model_states *state, const struct plac
 
 // ---- loading and saving, CHECKPOINT_CHUNK elements at a time, through buffers in host memory
 
-// Copies `bytes` of one array of a span, from or to host memory.
+// Copies `bytes` of one array of a span from or to host memory.
 static enum status copy_array(const struct model_states *state, struct stream *stream,
                               const struct placement_span *placed, void *to, const void *from, size_t bytes) {
     if (placed->on_host) {
@@ -161,9 +161,9 @@ static enum status copy_array(const struct model_states *state, struct stream *s
     return state->stage.device->synchronize(stream);
 }
 
-// Where the elements of a span from `offset` on are kept.
+// The place of a span's elements from `offset` on.
 struct kept {
-    void *values;    // NULL: the elements have no such moment
+    void *values;    // NULL: the elements do not have this moment
     float *scales;   // int8 moments only
     enum dtype type; // of `values`
     enum moment moment;
@@ -273,8 +273,8 @@ static enum status round_chunk(struct model_states *state, struct stream *stream
     return offload_params_send(&state->offload, placed, offset, n, param);
 }
 
-// NUMA: memory is allocated on the node that touches it first, so each thread zeroes what it will update. The
-// values do not change: new memory is zero.
+// NUMA: memory is allocated on the node that touches it first, so each thread zeroes the part that it will
+// update. Values do not change, because new memory is zero.
 static enum status touch_first(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed) {
     struct device *device = placed->on_host ? state->stage.host : state->stage.device;
@@ -300,8 +300,8 @@ static enum status touch_first(struct model_states *state, struct stream *stream
     return STATUS_OK;
 }
 
-// Moments of tensors that another rule wrote, or that had none, are as before a first step: zero.
-// Schedule-free AdamW's m, a point beside the weights, begins there.
+// Moments that another rule wrote, or that a tensor did not have, start from zero, as before a first step.
+// Schedule-free AdamW's m is z, a point like the weights, so it starts from the weights.
 static enum status read_moments(const struct model_states *state, const struct checkpoint_source *source,
                                 int unit, enum checkpoint_kind kind, size_t begin, size_t end, float *out) {
     memset(out, 0, (end - begin) * sizeof *out); // padding
@@ -316,7 +316,7 @@ static enum status read_moments(const struct model_states *state, const struct c
     return STATUS_OK;
 }
 
-// One kind of a chunk, through state->values.
+// Loads one kind of a chunk, through state->values.
 static enum status load_kind(struct model_states *state, struct stream *stream,
                              const struct checkpoint_source *source, const struct placement_span *placed,
                              enum checkpoint_kind kind, size_t begin, size_t end) {
@@ -327,8 +327,8 @@ static enum status load_kind(struct model_states *state, struct stream *stream,
     return store_chunk(state, stream, placed, (int)kind, begin - placed->span.begin, end - begin);
 }
 
-// Moments that the span's tensors do not have are not read. Those that are not loaded stay zero, as
-// allocated.
+// Loads a span. Moments that the span's tensors do not have are not read. Moments that are not loaded stay
+// zero, their initial value.
 static enum status load_span(struct model_states *state, struct stream *stream,
                              const struct checkpoint_source *source, bool all_kinds,
                              const struct placement_span *placed) {
@@ -358,7 +358,7 @@ enum status model_states_load(struct model_states *state, struct stream *stream,
     return parameters_gather_loaded(&state->parameters, stream);
 }
 
-// A checkpoint's span may begin in the host's placement span and end in the device's.
+// A checkpoint's span may begin in a placement span of the host and end in one of the device.
 static enum status read_state(void *context, enum checkpoint_kind kind, int unit, size_t begin, size_t end,
                               float *out) {
     struct state_reader *reader = context;

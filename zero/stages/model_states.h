@@ -1,10 +1,11 @@
 // The model states of one rank (parameters, gradients, optimizer states: ZeRO, arXiv 1910.02054,
-// section 3.1), each whole or sharded as the stage says. The model reaches them through `hooks`:
+// section 3.1), each whole or sharded according to the stage. The model reaches them through `hooks`:
 //
-//   params_acquire(unit)   before a unit is used: its parameters (zero/stages/parameters.h), and in backward
-//                          the buffer for its gradients (zero/stages/gradients.h)
-//   grads_ready(unit)      its gradients are complete: reduces them
-//   params_release(unit)   after it was used
+//   params_acquire(unit)   before a unit is used: returns its parameters (zero/stages/parameters.h) and, in
+//   backward, the
+//                          buffer for its gradients (zero/stages/gradients.h)
+//   grads_ready(unit)      when its gradients are complete: reduces them
+//   params_release(unit)   after the unit was used
 //
 // Each call is compared with the recorded trace of its pass (model/trace.h), in every stage.
 //
@@ -15,8 +16,8 @@
 //   2       whole, all-gather after update    sharded, reduce-scatter per unit   sharded
 //   3       sharded, all-gather before use    sharded, reduce-scatter per unit   sharded
 //
-// A member per kind of state: `parameters`, `gradients`, and `placement` for the optimizer states, of which
-// `offload` keeps some in host memory.
+// There is a member per kind of state: `parameters`, `gradients`, and `placement` for the optimizer states;
+// `offload` keeps some of them in host memory.
 #ifndef ZERO_ZERO_STAGES_MODEL_STATES_H
 #define ZERO_ZERO_STAGES_MODEL_STATES_H
 
@@ -34,23 +35,23 @@ struct model_states {
     struct gradients gradients;
     struct offload offload;
     struct norm norm;
-    struct trace_cursor cursor; // in the trace of the current pass
-    // Host memory for CHECKPOINT_CHUNK elements on their way between states and files.
+    struct trace_cursor cursor; // position in the trace of the current pass
+    // Host memory for CHECKPOINT_CHUNK elements, which are copied between states and files.
     int values_region, codes_region, scales_region;
     float *values; // fp32
     void *codes;   // moments, and frozen tensors, as they are stored, if not in fp32
     float *scales; // int8 moments: the scales of `codes`
     struct unit_hooks hooks;
-    bool shows_average; // the parameters are those for evaluation (zero/optimizer/averaging.h)
+    bool shows_average; // the parameters are the weights for evaluation (zero/optimizer/averaging.h)
 };
 
 // Plans the states of a stage and adds their regions to `table`. Allocates no state and does not communicate.
-//   given   what stage_init is given
+//   given   the inputs of stage_init
 // Call model_states_free also after a failure. STATUS_INVALID: see optimizer_groups_init.
 enum status model_states_init(struct model_states *state, const struct stage *given,
                               struct region_table *table) MUST_CHECK;
-// Finds the regions once the table is allocated. From here on the states communicate.
-//   host   a device whose memory is the host's; it updates the spans that are placed on the host
+// Binds the regions once the table is allocated. From here on the states communicate.
+//   host   the CPU's device, which updates the spans that are placed on the host
 enum status model_states_bind(struct model_states *state, const struct region_table *table, struct comm *comm,
                               struct device *host) MUST_CHECK;
 void model_states_free(struct model_states *state);
@@ -60,13 +61,13 @@ void model_states_free(struct model_states *state);
 // The span that holds an element of a unit, or NULL if this rank does not update it.
 const struct placement_span *model_states_span_at(const struct model_states *state, int unit, size_t element);
 
-// What an optimizer step reads and writes of a span from its element `offset` on.
+// The arrays that an optimizer step reads and writes for a span, from its element `offset` on.
 struct optimizer_state model_states_optimizer_at(const struct model_states *state,
                                                  const struct placement_span *placed, size_t offset);
-// The span's gradients, summed over micro-batches and ranks, in the place that updates them. An update may
-// overwrite them: nothing reads them after it.
+// The span's gradients, summed over micro-batches and ranks, on the side (device or host) that updates them.
+// An update may overwrite them, because nothing reads them afterwards.
 float *model_states_gradients_at(const struct model_states *state, const struct placement_span *placed);
-// The span's parameters of the compute type on the device, from its element `offset` on; NULL with
+// The span's parameters in the compute type on the device, from its element `offset` on; NULL with
 // offload_param.
 void *model_states_params_at(const struct model_states *state, const struct placement_span *placed,
                              size_t offset);
@@ -75,7 +76,7 @@ void *model_states_params_at(const struct model_states *state, const struct plac
 
 // Reads this rank's optimizer states from `source`, rounds the master weights to the compute type, and
 // gathers the parameters that the stage keeps whole.
-//   all_kinds   false: only master weights. Moments stay zero, as allocated.
+//   all_kinds   false: only master weights; moments stay zero, their initial value
 enum status model_states_load(struct model_states *state, struct stream *stream,
                               const struct checkpoint_source *source, bool all_kinds) MUST_CHECK;
 // A source of this rank's optimizer states, for writing a checkpoint. `reader` must outlive it.
@@ -84,7 +85,7 @@ struct state_reader {
     struct stream *stream;
 };
 struct checkpoint_source model_states_source(struct state_reader *reader);
-// What that source has.
+// The kinds of values that this source has.
 struct checkpoint_kinds model_states_kinds(const struct model_states *state);
 
 #endif

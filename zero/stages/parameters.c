@@ -1,6 +1,6 @@
-// First everything that is known without memory or other ranks: the fetches of stage 3, the slots they are
-// gathered into, and the buckets of every all-gather. A pass then follows the plan of gathers: which fetch
-// begins at which event, and in which slot.
+// The first half plans what is known without memory or other ranks: the fetches of stage 3, their slots, and
+// the buckets of every all-gather. A pass then follows the plan of gathers: which fetch begins at which
+// event, and in which slot.
 #include "zero/stages/parameters.h"
 
 #include <stdlib.h>
@@ -10,7 +10,8 @@
 
 // ---- what is gathered
 
-// True in stages 1 and 2: all parameters are gathered after an update, in which each rank updates its shard.
+// True in stages 1 and 2: all parameters are gathered after an update, because each rank updates only its
+// shard.
 static bool gathers_all(const struct stage *stage) {
     return stage_shards_optimizer(stage->config) && !stage_shards_params(stage->config);
 }
@@ -57,7 +58,7 @@ static size_t count_owned(const struct stage *stage, int unit, tensor_test *is_c
     return n;
 }
 
-// In an all-gather a rank sends what it owns to each of the others.
+// In an all-gather a rank sends the elements that it owns to each other rank.
 void parameters_volume(const struct parameters *parameters, int64_t n_micro_batches,
                        struct comm_volume *volume) {
     const struct stage *stage = parameters->stage;
@@ -76,8 +77,8 @@ void parameters_volume(const struct parameters *parameters, int64_t n_micro_batc
 
 // ---- buckets
 
-// Offsets are in unit shards, so that units that are divided alike share one list: with thousands of ranks a
-// list has thousands of spans.
+// Offsets are in unit shards, so units that are divided in the same way share one list: with thousands of
+// ranks a list has thousands of spans.
 static void build_fetch_buckets(struct parameters *parameters, int unit) {
     const struct stage *stage = parameters->stage;
     struct buckets *buckets = &parameters->fetches[unit].own_buckets;
@@ -138,7 +139,7 @@ void parameters_build_buckets(struct parameters *parameters) {
 
 // ---- planning
 
-// Refuses lists of buckets that would be too long, before any is built. Plans build none.
+// Refuses lists of buckets that would be too long before any is built. Plans build no lists.
 static enum status check_calls(const struct stage *stage) {
     const struct params *params = stage->params;
     const size_t bucket = stage->options.allgather_bucket;
@@ -147,8 +148,8 @@ static enum status check_calls(const struct stage *stage) {
     return buckets_check(updated_elements(stage), bucket);
 }
 
-// Assigns offsets to persistent tensors, one after another and aligned as in their units. Returns the number
-// of elements, with what may be read after the last ones.
+// Assigns offsets to persistent tensors, one after another, with the alignment that they have in their units.
+// Returns the number of elements, including those that may be read after the last tensor.
 static size_t place_persistent(struct parameters *parameters) {
     const struct stage *stage = parameters->stage;
     size_t end = 0, readable = 0;
@@ -230,15 +231,15 @@ enum status parameters_init(struct parameters *parameters, const struct stage *s
     return shards ? init_stage3(parameters, table) : STATUS_OK;
 }
 
-// ---- where tensors are
+// ---- addresses of tensors
 
-// The address may be outside the buffer until an offset is added to it: element `0 - n` is n elements before
-// it.
+// The address may be outside the buffer until an offset is added: element `0 - n` is n elements before the
+// buffer.
 static void *at(const struct parameters *parameters, const void *base, size_t element) {
     return (void *)((uintptr_t)base + element * dtype_size(parameters->stage->type));
 }
 
-// Stages 0 to 2: all in `stored`. Stage 3: those that fetches find in `persistent`.
+// Stages 0 to 2: all tensors are in `stored`. Stage 3: the persistent tensors, in `persistent`.
 static void *kept_at(const struct parameters *parameters, int i) {
     const struct params *params = parameters->stage->params;
     const struct param *param = &params->params[i];
@@ -303,9 +304,9 @@ void *parameters_at(const struct parameters *parameters, const struct stage_span
 
 // ---- stage 3: fetches
 
-// offload_param: copies this rank's spans of a unit from the host, either of its persistent tensors or of the
-// others.
-//   base   of the persistent tensors, or (for the others) of the unit
+// With offload_param: copies this rank's spans of a unit from the host, either of persistent tensors or of
+// the others.
+//   base   address of the persistent tensors or, for the others, of the unit
 static enum status load_tensors(struct parameters *parameters, struct stream *stream, int unit,
                                 bool persistent, void *base) {
     const struct stage *stage = parameters->stage;

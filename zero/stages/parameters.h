@@ -2,17 +2,17 @@
 // and how an update reaches every rank.
 //
 //   stage 0         Every rank has all parameters and updates all of them.
-//   stages 1 and 2  Every rank has all parameters. After the update, all-gathers bring the owners' spans.
-//   stage 3         Every rank has its shard. A fetch all-gathers a unit into a slot just before it is used,
-//                   and the slot is freed after. Meanwhile the next fetch is prefetched into another slot
-//                   (overlap_comm; not with stage3_prefetch_bucket_size 0). Slots, and which fetch is next,
-//                   come from the recorded traces (zero/stages/gathers.h). Persistent tensors, of fewer
-//                   elements than stage3_param_persistence_threshold (as in DeepSpeed), are whole on every
-//                   rank, gathered once per step, and used where they are. A slot leaves a gap at their place
-//                   in the unit.
+//   stages 1 and 2  Every rank has all parameters. After the update, all-gathers send the owners' spans to
+//   all ranks. stage 3         Every rank has its shard. A fetch all-gathers a unit into a slot just before
+//   the unit is used; the
+//                   slot is freed afterwards. Meanwhile the next fetch is prefetched into another slot
+//                   (overlap_comm; not with stage3_prefetch_bucket_size 0). The recorded traces determine the
+//                   slots and the next fetch (zero/stages/gathers.h). Persistent tensors, with fewer elements
+//                   than stage3_param_persistence_threshold (as in DeepSpeed), are whole on every rank. They
+//                   are gathered once per step, and used in place; a slot has a gap for them in the unit.
 //
 // With offload_param (ZeRO-Infinity, arXiv 2104.07857) the shard is in host memory. A fetch first copies this
-// rank's spans into the slot, on the upload stream of zero/offload, and gathers them there.
+// rank's spans into the slot, on the upload stream of zero/offload, and then gathers them there.
 #ifndef ZERO_ZERO_STAGES_PARAMETERS_H
 #define ZERO_ZERO_STAGES_PARAMETERS_H
 
@@ -23,18 +23,18 @@
 // Stage 3: how a unit is gathered.
 struct fetch {
     bool persists;                 // all its tensors are persistent: nothing to gather
-    int uses;                      // how often a pass of training acquires it
-    struct buckets own_buckets;    // of the other tensors, from the owners' unit shards
-    const struct buckets *buckets; // own_buckets, or those of an earlier unit that is divided alike
+    int uses;                      // how often a training pass acquires it
+    struct buckets own_buckets;    // for the other tensors, from the owners' unit shards
+    const struct buckets *buckets; // own_buckets, or those of an earlier unit that is divided in the same way
 };
 
 // Memory for one fetch.
 struct gather_slot {
     int region;
     void *data;
-    void **tensors;      // (n_params) the addresses of tensors while their fetch is here
-    int fetch;           // the unit that it holds; NO_FETCH: free
-    comm_work work;      // of its last all-gather
+    void **tensors;      // (n_params) addresses of the tensors while their fetch is here
+    int fetch;           // the unit in the slot; NO_FETCH: free
+    comm_work work;      // handle of its last all-gather
     struct event loaded; // offload_param: this rank's spans were copied from the host
 };
 
@@ -46,34 +46,35 @@ struct parameters {
     void *persistent;          // stage 3: the persistent tensors
     size_t *persistent_offset; // (n_params) a tensor's offset there, in elements, or NOT_PERSISTENT
     struct fetch *fetches;     // stage 3: (n_units)
-    struct gather_pass passes[N_TRACES], *pass; // stage 3: what to gather at each event; of the current pass
+    struct gather_pass passes[N_TRACES], *pass; // stage 3: gathers at each event; `pass`: the current pass
     struct gather_slot slots[GATHER_SLOTS_MOST];
     int n_slots;
-    struct buckets update_buckets; // after an update: what every rank needs
-    void **tensors; // (n_params) the addresses of those in `stored` (stages 0 to 2) or `persistent`; or NULL
-    uint64_t n_fetches, n_ahead; // all-gathered so far; of these, prefetched
+    struct buckets update_buckets; // gathers what every rank needs after an update
+    void **tensors; // (n_params) addresses of tensors in `stored` (stages 0 to 2) or `persistent`; else NULL
+    uint64_t n_fetches, n_ahead; // all-gathers so far; prefetched ones among them
 };
 #define NOT_PERSISTENT SIZE_MAX
 
 // Adds regions to `table`. Call parameters_free also after a failure.
 enum status parameters_init(struct parameters *parameters, const struct stage *stage, struct offload *offload,
                             struct region_table *table) MUST_CHECK;
-// Builds the lists of buckets, without memory for parameters or other ranks. parameters_bind does it too.
+// Builds the lists of buckets, without memory for parameters and without other ranks. Also done by
+// parameters_bind.
 void parameters_build_buckets(struct parameters *parameters);
 enum status parameters_bind(struct parameters *parameters, const struct region_table *table) MUST_CHECK;
 void parameters_free(struct parameters *parameters);
 
-// The address of a span of this rank in `stored`.
+// The address in `stored` of one of this rank's spans.
 void *parameters_at(const struct parameters *parameters, const struct stage_span *span);
 
-// A pass of this kind begins.
+// Begins a pass of this kind.
 void parameters_begin(struct parameters *parameters, enum trace_kind kind);
-// Event `event` of its trace: acquires a unit.
-//   *out   the addresses of the unit's parameters, valid until its release
+// Acquires a unit at event `event` of the trace.
+//   out   [out] the addresses of the unit's parameters, valid until its release
 enum status parameters_acquire(struct parameters *parameters, struct stream *stream, int event, int unit,
                                void *const **out) MUST_CHECK;
 enum status parameters_release(struct parameters *parameters, struct stream *stream, int event) MUST_CHECK;
-// Adds what this rank sends per step in all-gathers, of n_micro_batches, to `volume`. Needs only
+// Adds what this rank sends per step of n_micro_batches in all-gathers to `volume`. Needs only
 // parameters_init.
 void parameters_volume(const struct parameters *parameters, int64_t n_micro_batches,
                        struct comm_volume *volume);

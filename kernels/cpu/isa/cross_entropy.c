@@ -1,7 +1,7 @@
 // Cross-entropy of rows of logits, with its gradient (kernels/ops.h: cross_entropy). Three passes over a row
-// while it is in the cache: the maximum; the exponentials exp(logit - maximum), which are kept, and their
-// sum; the gradient. The target's term is kept apart from the sum of the others, and the target's gradient is
-// computed from the loss by expm1, so that a loss near 0 and its gradient keep their relative accuracy.
+// while it is in the cache: the maximum; the exponentials exp(logit - maximum), which are stored, and their
+// sum; the gradient. The target's term is not part of that sum, and the target's gradient is computed from
+// the loss with expm1, so that a loss near 0 and its gradient keep their relative accuracy.
 #include "kernels/cpu/activations.h"
 #include "kernels/cpu/cpu.h"
 #include <math.h>
@@ -10,7 +10,7 @@ static bool has_options(const struct cross_entropy_args *args) {
     return args->soft_cap != 0 || args->label_smoothing != 0 || args->z_loss != 0;
 }
 
-// Exponentials of one row, per thread; with options also what soft_cap's tanh gave.
+// Floats of scratch per thread: the exponentials of a row and, with options, soft_cap's tanh of each logit.
 static size_t row_floats(const struct cross_entropy_args *args) {
     return ((size_t)args->V + 2 * VF_WIDTH - 1) / VF_WIDTH * VF_WIDTH;
 }
@@ -36,8 +36,8 @@ VF_INLINE float row_maximum(enum dtype type, const void *logits, size_t row, int
     return vf_reduce_max(vf_max(vf_max(top[0], top[1]), vf_max(top[2], top[3])));
 }
 
-// The sum of exp(logit - maximum) over logits [first, first + n): float sums over spans of SPAN_STEPS steps,
-// added up in double.
+// The sum of exp(logit - maximum) over logits [first, first + n): float sums over SPAN_STEPS steps, which are
+// added in double.
 //   exponentials   [w] (n), or NULL
 #define N_SUMS     4
 #define SPAN_STEPS 16
@@ -68,7 +68,7 @@ VF_INLINE double sum_exponentials(enum dtype type, const void *logits, size_t fi
     return sum;
 }
 
-// dlogits = exponential factor; the target's is written afterwards.
+// Writes dlogits = exponential * factor. The target's gradient is written afterwards.
 VF_INLINE void write_row_gradient(enum dtype type, const struct cross_entropy_args *args, size_t row,
                                   const float *exponentials, float factor) {
     size_t to = row * (size_t)args->dlogits_stride, V = (size_t)args->V, c = 0;
@@ -85,14 +85,14 @@ VF_INLINE void write_row_gradient(enum dtype type, const struct cross_entropy_ar
 
 // ---- with options: capped logits, label smoothing, z-loss
 
-// Sums over a row's capped logits: of exp(logit - maximum), the target's left out, and of the logits. The
-// latter is NaN if one was infinite before: 0 times infinity.
+// Sums over a row's capped logits: of exp(logit - maximum) without the target, and of the logits. The sum of
+// the logits is NaN if one was infinite before it was capped: 0 times infinity.
 struct row_sums {
     double others, logits;
 };
 
-// What the gradient reads again: exp(logit - maximum) and tanh(x / soft_cap) of each logit, padded to whole
-// vectors. NULL in evaluation.
+// Values that the gradient reads again: exp(logit - maximum) and tanh(x / soft_cap) of each logit, padded to
+// whole vectors. NULL in evaluation.
 struct row_terms {
     float *exponentials, *tanhs;
 };
@@ -131,7 +131,7 @@ VF_INLINE struct row_sums sum_row(enum dtype type, const struct cross_entropy_ar
     return sums;
 }
 
-// dlogits = (exp(logit - maximum) factor - of_others) (1 - tanh^2); of the target: of_target (1 - tanh^2).
+// dlogits = (exp(logit - maximum) factor - of_others) (1 - tanh^2); for the target: of_target (1 - tanh^2).
 struct row_slope {
     float factor, of_others, of_target;
     int target;
@@ -222,8 +222,8 @@ VF_INLINE void one_row_of(enum dtype type, const struct cross_entropy_args *args
 
 struct rows_call {
     const struct cross_entropy_args *args;
-    char *workspace; // of each thread, in turn
-    size_t bytes;    // of one thread
+    char *workspace; // scratch of all threads, one after another
+    size_t bytes;    // bytes per thread
 };
 
 static void rows_part(const void *context, int part, int n_parts) {

@@ -1,4 +1,4 @@
-// Partial sums are few, so one thread of the device adds them, in order.
+// There are few partial sums, so one thread of the device adds them, in order.
 #include "zero/optimizer/rules/norm.h"
 
 #include <math.h>

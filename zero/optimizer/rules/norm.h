@@ -1,5 +1,5 @@
 // The global L2 norm of the gradients, computed from the spans that each rank owns. Frozen tensors
-// (optimizer.groups) have no part in it, as with requires_grad=False in PyTorch.
+// (optimizer.groups) are left out, as with requires_grad=False in PyTorch.
 //
 // Determinism: squares are summed in blocks of SUM_SQUARES_BLOCK elements, then blocks, spans and ranks are
 // added in order, all in double. The bits are the same on every rank and in every stage, whether spans are
@@ -28,8 +28,8 @@ enum status norm_add(struct norm *norm, struct stream *stream, int i, const floa
 // Issues the sum of all squares of this rank, once every span was added on `stream`.
 //   sum   [out] in the device's memory
 enum status norm_sum(struct norm *norm, struct stream *stream, double *sum) MUST_CHECK;
-// The norm, once every span was added on `stream`. Waits for the stream and for the other ranks. If losses
-// were scaled, so is the norm.
+// Returns the norm, after all spans were added on `stream`. Waits for the stream and for the other ranks. If
+// losses were scaled, so is the norm.
 enum status norm_finish(struct norm *norm, struct stream *stream, double *out) MUST_CHECK;
 
 #endif

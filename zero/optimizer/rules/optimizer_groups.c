@@ -9,8 +9,8 @@
 #include "base/alloc.h"
 #include "model/params.h"
 
-// A group of all defaults of an optimizer. AdamW and Adam have two moments per element, Lion one.
-// Schedule-free AdamW keeps z in the place of m.
+// A group with the defaults of an optimizer. AdamW and Adam have two moments per element, Lion one.
+// Schedule-free AdamW stores z in place of m.
 static struct optimizer_group group_of_type(const struct config *config, enum config_optimizer type) {
     static const struct optimizer_group table[] = {
         [CONFIG_OPTIMIZER_ADAMW] = {.rule = OPTIMIZER_ADAMW, .n_moments = 2},
@@ -27,7 +27,7 @@ static struct optimizer_group group_of_type(const struct config *config, enum co
     return group;
 }
 
-// ---- which entry of optimizer.groups a tensor is in
+// ---- the entry of optimizer.groups that a tensor is in
 
 static const char *const prefixes[] = {"", "transformer.", "model."}; // of Hugging Face's names
 
@@ -60,7 +60,7 @@ static enum status part_only(const struct config *config, int entry, const char 
         config->source, entry, pattern, part, param->name);
 }
 
-// The parts of a fused tensor that a pattern matches, and the name of one of them.
+// Finds the parts of a fused tensor that a pattern matches, and the name of one of them.
 static int matched_parts(const struct param *param, const char *pattern, char *part, size_t size) {
     int n = 0;
     for (int k = 0; k < param->n_parts; k++) {
@@ -74,7 +74,7 @@ static int matched_parts(const struct param *param, const char *pattern, char *p
     return n;
 }
 
-// Fails for a pattern that matches no tensor: it names a part of a fused tensor, or nothing.
+// Fails for a pattern that matches no tensor: it names part of a fused tensor, or nothing.
 static enum status no_tensor(const struct config *config, const struct params *params, int entry,
                              const char *pattern) {
     const char *names[params->n_params];
@@ -99,7 +99,8 @@ static enum status no_tensor(const struct config *config, const struct params *p
         names[params->n_params / 2]);
 }
 
-// A pattern of some parts of a fused tensor, such as "*v_proj.weight", may match its own name as well.
+// A pattern for some parts of a fused tensor, such as "*v_proj.weight", may match the fused tensor's name
+// too.
 static enum status check_patterns(const struct config *config, const struct params *params, int entry) {
     const struct config_group *group = &config->optimizer.groups.list[entry];
     for (int i = 0; i < group->n_patterns; i++) {
@@ -143,7 +144,7 @@ static enum status find_entries(struct optimizer_groups *groups, const struct co
                 "the first one applies; move it to the front",
                 config->source, entry);
     }
-    const int last = entries->n - 1; // one before it may keep tensors from others
+    const int last = entries->n - 1; // an earlier entry may have matched its tensors
     const struct config_group *group = last >= 0 ? &entries->list[last] : NULL;
     if (group && !group->has_lr && !group->has_weight_decay && !group->by_adamw && !group->is_frozen)
         return FAIL(
@@ -165,7 +166,7 @@ static bool is_same(const struct optimizer_group *a, const struct optimizer_grou
            a->weight_decay == b->weight_decay;
 }
 
-// Puts a tensor into its group, which is added if no tensor before was in it.
+// Puts a tensor into its group. Adds the group if it is new.
 static enum status put(struct optimizer_groups *groups, const struct config *config, int tensor,
                        const struct optimizer_group *wanted) {
     int i = 0;
@@ -185,7 +186,8 @@ static enum status put(struct optimizer_groups *groups, const struct config *con
     return STATUS_OK;
 }
 
-// Without its entry of optimizer.groups. Muon is for matrices inside blocks; other tensors are AdamW's.
+// The group of a tensor without an entry in optimizer.groups. Muon updates matrices inside blocks, AdamW
+// other tensors.
 static struct optimizer_group default_group(const struct config *config, const struct param *param,
                                             bool by_adamw) {
     const bool is_muon = config->optimizer.type == CONFIG_OPTIMIZER_MUON;
@@ -265,7 +267,7 @@ bool optimizer_groups_keep(const struct optimizer_groups *was, const struct opti
 
 // ---- for people
 
-// What is printed of some tensors of an entry: those with the same group.
+// The description of some tensors of an entry: those with the same group.
 static void print_line(const struct optimizer_groups *groups, const struct config *config,
                        const struct params *params, int entry, int group, struct text *out) {
     const struct optimizer_group *of = &groups->groups[group];

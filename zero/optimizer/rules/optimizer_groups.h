@@ -1,6 +1,6 @@
-// The table of optimizers, and which tensors each of them updates. A group is a set of tensors that are
-// updated alike: by one rule, with one learning rate and one weight decay (a parameter group of torch.optim).
-// Sizing, the update, plans and checkpoints read these tables; nothing else asks which optimizer a run has.
+// The table of optimizers, and which tensors each of them updates. A group is a set of tensors with the same
+// rule, learning rate and weight decay (like a parameter group of torch.optim). Sizing, the update, plans and
+// checkpoints use these tables; no other code checks which optimizer a run has.
 //
 // To add an optimizer such as Lion: its row in the table (optimizer_groups.c: rule and number of moments),
 // its rule in kernels/ops.h (optimizer_step, optimizer_spans) and in the backends, its name in
@@ -14,18 +14,18 @@
 
 // Elements of one group are updated with the same constants: update_plan.constants[group].
 struct optimizer_group {
-    bool is_frozen;           // the tensors do not change, and are no part of the gradient norm
+    bool is_frozen;           // the tensors do not change, and are left out of the gradient norm
     enum optimizer_rule rule; // OPTIMIZER_MUON: zero/optimizer/muon.h
     int n_moments;            // per element: 0, 1 (m), 2 (m and v); SGD without momentum has 0
-    double lr_scale;          // of the schedule's learning rate
+    double lr_scale;          // factor on the schedule's learning rate
     double weight_decay;
 };
-// True if each element is updated by itself: optimizer_step, optimizer_spans.
+// True if each element is updated separately: optimizer_step, optimizer_spans.
 static inline bool optimizer_group_is_elementwise(const struct optimizer_group *group) {
     return !group->is_frozen && group->rule != OPTIMIZER_MUON;
 }
-// True for schedule-free AdamW, whose average of the weights needs no array of its own: it is computed from
-// the weights and from z, which is stored in place of m (zero/optimizer/averaging.h).
+// True for schedule-free AdamW. Its average of the weights needs no array: it is computed from the weights
+// and from z, which is stored in place of m (zero/optimizer/averaging.h).
 static inline bool optimizer_averages(const struct config *config) {
     return config->optimizer.type == CONFIG_OPTIMIZER_SCHEDULEFREE_ADAMW;
 }
@@ -36,12 +36,12 @@ struct optimizer_groups {
     bool has_muon;               // some tensor is updated by Muon
     int n_moments;               // the most that a group of this optimizer may have, whether one has or not
     unsigned char *of_param;     // (n_params) the group of each tensor
-    unsigned char *n_moments_of; // (n_params) its n_moments
-    signed char *entry_of;       // (n_params) its entry of optimizer.groups, or -1
+    unsigned char *n_moments_of; // (n_params) number of moments of each tensor
+    signed char *entry_of;       // (n_params) entry of optimizer.groups of each tensor, or -1
 };
 
 // Call optimizer_groups_free also after a failure. STATUS_INVALID: a pattern of optimizer.groups matches no
-// tensor, an entry has none left to apply to, all tensors are frozen, or there are more than OPTIMIZER_GROUPS
+// tensor, an entry applies to no tensor, all tensors are frozen, or there are more than OPTIMIZER_GROUPS
 // groups.
 enum status optimizer_groups_init(struct optimizer_groups *groups, const struct config *config,
                                   const struct params *params) MUST_CHECK;
@@ -62,7 +62,7 @@ bool optimizer_groups_keep(const struct optimizer_groups *was, const struct opti
 void optimizer_groups_print(const struct optimizer_groups *groups, const struct config *config,
                             const struct params *params, struct text *out);
 
-// The optimizer's arguments for a step of a group, but for what differs by span.
+// The optimizer's arguments for a step of a group, except those that differ by span.
 struct optimizer_step_args optimizer_group_step(const struct config *config,
                                                 const struct optimizer_group *group, int64_t step, double lr);
 
