@@ -1,4 +1,4 @@
-// The order of a block's groups in backward. What each group computes is its family's (family.h).
+// The order of a block's sublayers in backward. The family computes each sublayer (family.h).
 #include "model/decoder.h"
 
 #include <stddef.h>
@@ -114,13 +114,13 @@ enum status block_backward(const struct block_pass *block, unsigned recomputed) 
     if (later.scratch && !pass.unit.view.beta_zero)
         pass.unit.later = &later;
     pass.recomputes_activation = recomputed & BLOCK_ACTIVATED && !all;
-    for (int group = GROUP_QKV; all && group <= GROUP_FC; group++)
-        TRY(family->forward[group](&pass));
-    for (int group = GROUP_FC_PROJ; group >= GROUP_QKV; group--) {
-        if (attention && group == GROUP_ATTN_PROJ)
-            TRY(family->forward[GROUP_QKV](&pass));
-        pass.recomputes_norm = recomputed & BLOCK_NORMS && !all && !(attention && group == GROUP_QKV);
-        TRY(family->backward[group](&pass));
+    for (int sublayer = SUBLAYER_QKV; all && sublayer <= SUBLAYER_FC; sublayer++)
+        TRY(family->forward[sublayer](&pass));
+    for (int sublayer = SUBLAYER_FC_PROJ; sublayer >= SUBLAYER_QKV; sublayer--) {
+        if (attention && sublayer == SUBLAYER_ATTN_PROJ)
+            TRY(family->forward[SUBLAYER_QKV](&pass));
+        pass.recomputes_norm = recomputed & BLOCK_NORMS && !all && !(attention && sublayer == SUBLAYER_QKV);
+        TRY(family->backward[sublayer](&pass));
     }
     if (later.n > 0)
         RUN(pass.unit.runner, add_spans, .spans = later.spans, .n_spans = later.n, .x = later.scratch,

@@ -1,13 +1,13 @@
 // Code shared by all families of decoders: a block's buffers, the order of backward within a block, and what
 // backward recomputes. Used by training (gpt.c) and generation (generate.c). Internal to model/.
 //
-// A block computes four groups (enum block_group), each a matrix product with the operations before it. Only
-// GROUP_FC_PROJ writes `out`:
-//   GROUP_QKV        norm, queries, keys, values, attention   x      -> attention
-//   GROUP_ATTN_PROJ  attention's output projection, + x       ...    -> middle (the residual stream)
-//   GROUP_FC         norm, the MLP's first matrix             middle -> activated
-//   GROUP_FC_PROJ    its second, + middle                     ...    -> out
-// A family may mix the token embedding into a block's x first, in GROUP_QKV.
+// A block has four sublayers (enum sublayer), each a matrix product with the operations before it. Only
+// SUBLAYER_FC_PROJ writes `out`:
+//   SUBLAYER_QKV        norm, queries, keys, values, attention   x      -> attention
+//   SUBLAYER_ATTN_PROJ  attention's output projection, + x       ...    -> middle (the residual stream)
+//   SUBLAYER_FC         norm, the MLP's first matrix             middle -> activated
+//   SUBLAYER_FC_PROJ    its second, + middle                     ...    -> out
+// A family may mix the token embedding into a block's x first, in SUBLAYER_QKV.
 #ifndef ZERO_MODEL_DECODER_H
 #define ZERO_MODEL_DECODER_H
 

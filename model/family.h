@@ -50,8 +50,8 @@ struct unit_layout {
 struct family {
     const char *name; // of model.family
     struct unit_layout embedding, block, final;
-    enum status (*forward[N_BLOCK_GROUPS])(const struct block_pass *block);
-    enum status (*backward[N_BLOCK_GROUPS])(const struct block_pass *block);
+    enum status (*forward[N_SUBLAYERS])(const struct block_pass *block);
+    enum status (*backward[N_SUBLAYERS])(const struct block_pass *block);
 };
 extern const struct family gpt2_family, llama_family, modern_family;
 

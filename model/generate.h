@@ -11,21 +11,21 @@ struct generator;
 
 struct generator_options {
     enum dtype type; // compute type
-    int positions;   // the longest context: at most n_positions
-    int sequences;   // contexts that it holds: at least 1
-    // A token attends only to those of its own document, as in training (gpt_options). The token that begins
-    // documents must then be set.
+    int positions;   // longest context; at most n_positions
+    int sequences;   // number of contexts in the cache; at least 1
+    // A token attends only to tokens of its own document, as in training (gpt_options). Requires
+    // generator_set_end_of_text.
     bool mask_documents;
-    enum attention_kernel attention; // of prompts, where the device has a choice
+    enum attention_kernel attention; // kernel for prompts, on devices with a choice
 };
-// Adds its buffers to the table: the caches (sequences x n_layer x positions x 2 n_kv_head head_dim, compute
-// type), one row of logits per sequence, and one row of activations per token of a pass. STATUS_INVALID for
-// options that are out of range.
+// Adds the generator's buffers to the table: the caches (sequences x n_layer x positions x 2 n_kv_head
+// head_dim, compute dtype), one row of logits per sequence, and one row of activations per token of a pass.
+// STATUS_INVALID: an option is out of range.
 enum status generator_new(const struct params *params, const struct generator_options *options,
                           struct device *device, struct region_table *table,
                           struct generator **out) MUST_CHECK;
 void generator_delete(struct generator *generator);
-// Records a pass over one token: TRACE_PROMPT or TRACE_DECODING. Takes no device.
+// Records the trace of a pass over one token: TRACE_PROMPT or TRACE_DECODING. Needs no device.
 enum status generator_trace(const struct params *params, enum trace_kind kind, struct trace *out) MUST_CHECK;
 enum status generator_bind(struct generator *generator, const struct region_table *table,
                            struct stream *stream) MUST_CHECK;
@@ -52,22 +52,22 @@ enum status generator_step(struct generator *generator, struct stream *stream, c
                            const int *sequences, const int32_t *tokens, int n, float *logits) MUST_CHECK;
 
 struct sampling {
-    double temperature; // 0: always the most likely token
+    double temperature; // 0: take the most likely token
     int top_k;          // 0: no limit
     double top_p;       // nucleus sampling (Holtzman et al., arXiv 1904.09751); 1: no limit
-    double min_p;       // tokens at least so probable as this times the most likely one; 0: no limit
+    double min_p; // keep tokens at least this many times as probable as the most likely one; 0: no limit
     uint64_t seed;
 };
-// The logits of row `row` of the last step, (vocab_size) fp32 in host memory: read or replaced before a draw.
+// Reads or replaces the logits of row `row` of the last step before a draw: (vocab_size) fp32 in host memory.
 enum status generator_read_logits(struct generator *generator, struct stream *stream, int row,
                                   float *logits) MUST_CHECK;
 enum status generator_write_logits(struct generator *generator, struct stream *stream, int row,
                                    const float *logits) MUST_CHECK;
 // Samples the next token of each of the n sequences of the last step. Only the tokens leave the device.
-//   sampling    (n), which may differ
-//   n_drawable  tokens are drawn from ids 0 .. n_drawable - 1
-//   counters    (n) of the random numbers: a token is a pure function of its logits, its `sampling` and its
-//               counter
+//   sampling    (n) settings of each sequence
+//   n_drawable  only ids 0 .. n_drawable - 1 can be drawn
+//   counters    (n) random number counter of each sequence. A token is a pure function of its logits, its
+//               `sampling` and its counter
 //   tokens      [out] (n)
 enum status generator_draw(struct generator *generator, struct stream *stream,
                            const struct sampling *sampling, int n_drawable, const uint64_t *counters, int n,

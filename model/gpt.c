@@ -131,10 +131,10 @@ static enum status forward(struct model_pass *pass, bool for_backward) {
     for (int block = 0; block < config->n_layer; block++) {
         TRY(acquire(pass, 1 + block, GPT_FORWARD, &view));
         const struct block_pass args = block_of(pass, block, view);
-        for (int group = 0; group < N_BLOCK_GROUPS; group++) {
-            if (for_backward && group == GROUP_FC_PROJ)
+        for (int sublayer = 0; sublayer < N_SUBLAYERS; sublayer++) {
+            if (for_backward && sublayer == SUBLAYER_FC_PROJ)
                 TRY(activations_reserve(&gpt->activations, pass->runner.stream, block + 1));
-            TRY(family_of(config)->forward[group](&args));
+            TRY(family_of(config)->forward[sublayer](&args));
         }
         if (for_backward)
             TRY(activations_offload(&gpt->activations, pass->runner.stream, block + 1));
@@ -240,9 +240,9 @@ static bool goes_below_head(const struct gpt *gpt, const struct head *head) {
            layer_gradient(&head->norm, PARAM_LNF_WEIGHT) || layer_gradient(&head->norm, PARAM_LNF_BIAS);
 }
 
-// The gradients of a tile of logits: of its rows of the final norm's output, and of lm_head. The padding's
-// dlogits are zero, so that it adds zeros to dx. Its rows of lm_head's gradient are zero and not used; of a
-// tied one they are left out, since the gradients of other tensors may be there.
+// Computes the gradients of a tile: of its rows of the final norm's output, and of lm_head. The dlogits of
+// the padding are zero, so they add zeros to dx. The padding's rows of lm_head's gradient are zero and not
+// used. With a tied lm_head they are left out, because gradients of other tensors may be there.
 static enum status logits_tile_backward(struct model_pass *pass, const struct head *head, int row, int n) {
     struct gpt *gpt = pass->gpt;
     enum dtype type = gpt->options.type;

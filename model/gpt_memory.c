@@ -245,7 +245,7 @@ static void choose_blocks(struct gpt *gpt) {
     gpt->blocks.buffers = allocate((size_t)gpt->blocks.n, sizeof *gpt->blocks.buffers);
 }
 
-// Everything but the workspace, with a dry run's buffers.
+// Adds everything but the workspace, and sets the pointers to a dry run's buffers.
 static enum status lay_out(struct gpt *gpt, struct region_table *table) {
     gpt->inputs.n_tokens = (size_t)gpt->options.B * (size_t)gpt->options.T;
     gpt->accumulation = accumulation_dtype(gpt->options.type);

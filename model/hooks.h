@@ -18,14 +18,14 @@ static inline bool gpt_pass_adds_grads(enum gpt_pass pass) {
     return pass == GPT_BACKWARD || pass == GPT_BACKWARD_GRADS;
 }
 
-// An acquired unit: where each of its tensors is, by its index in the unit (enum *_param). Tensors need not
-// be next to each other, but as many elements as params_accessed says may be read from each one's start, and
-// of an untied lm_head's gradient be written.
+// An acquired unit: the address of each of its tensors, by the tensor's index in the unit (enum *_param).
+// Tensors need not be adjacent. But params_accessed elements from the start of each tensor must be readable
+// and, for the gradient of an untied lm_head, writable.
 struct unit_view {
-    void *const *params; // in the compute type; NULL in GPT_BACKWARD_GRADS
+    void *const *params; // in the compute type; NULL with GPT_BACKWARD_GRADS
     void *const *grads;  // fp32 gradients, to be added to, where gpt_pass_adds_grads; not of frozen tensors
-    // The first micro-batch in this buffer (beta = 0). The tensors' gradients then hold arbitrary values: the
-    // first contribution to each overwrites it. The padding between tensors always holds zeros.
+    // The first micro-batch in this buffer (beta = 0). The gradients then hold arbitrary values, and the
+    // first contribution to each tensor overwrites them. The padding between tensors always holds zeros.
     bool beta_zero;
 };
 // The address of a tensor of the view, or of its gradient.

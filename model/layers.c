@@ -58,8 +58,8 @@ enum status linear(const struct unit_pass *u, int weight, const void *x, void *o
 }
 
 // Of the two branches' last layers.
-static enum block_group group_of(int weight) {
-    return weight == PARAM_ATTN_PROJ_WEIGHT ? GROUP_ATTN_PROJ : GROUP_FC_PROJ;
+static enum sublayer sublayer_of(int weight) {
+    return weight == PARAM_ATTN_PROJ_WEIGHT ? SUBLAYER_ATTN_PROJ : SUBLAYER_FC_PROJ;
 }
 
 enum status linear_add(const struct unit_pass *u, int weight, const void *x, const void *residual,
@@ -68,13 +68,13 @@ enum status linear_add(const struct unit_pass *u, int weight, const void *x, con
     RUN(u->runner, linear_forward, .out = out, .x = x, .weight = layer_weight(u, weight),
         .bias = layer_weight(u, weight + 1), .residual = u->dropout ? NULL : residual, .N = u->N,
         .IC = inputs(u, weight), .OC = OC, .out_stride = OC, .type = u->type, .out_type = u->type);
-    return drop(u, group_of(weight), out, residual, out);
+    return drop(u, sublayer_of(weight), out, residual, out);
 }
 
 enum status linear_add_gradient(const struct unit_pass *u, int weight, const void *dout,
                                 const void **gradient) {
     *gradient = u->dropout ? u->dropout->gradient : dout;
-    return u->dropout ? drop_backward(u, group_of(weight), dout, u->dropout->gradient) : STATUS_OK;
+    return u->dropout ? drop_backward(u, sublayer_of(weight), dout, u->dropout->gradient) : STATUS_OK;
 }
 
 enum status linear_activated(const struct unit_pass *u, int weight, const void *x, enum activation activation,
@@ -130,24 +130,25 @@ enum status linear_backward(const struct unit_pass *u, int weight, const void *d
 
 // ---- dropout
 
-static uint64_t dropout_key(const struct unit_pass *u, int group) {
-    return dropout_mixed(u->dropout->seed ^ dropout_mixed((uint64_t)(u->unit * N_BLOCK_GROUPS + group)));
+static uint64_t dropout_key(const struct unit_pass *u, int sublayer) {
+    return dropout_mixed(u->dropout->seed ^ dropout_mixed((uint64_t)(u->unit * N_SUBLAYERS + sublayer)));
 }
 
-enum status drop(const struct unit_pass *u, int group, const void *x, const void *residual, void *out) {
+enum status drop(const struct unit_pass *u, int sublayer, const void *x, const void *residual, void *out) {
     const struct dropout *dropout = u->dropout;
     if (dropout)
         RUN(u->runner, dropout_forward, .out = out, .x = x, .residual = residual,
             .sequences = dropout->sequences, .N = u->N, .C = u->config->n_embd,
-            .rows_per_sequence = dropout->T, .key = dropout_key(u, group), .p = dropout->p, .type = u->type);
+            .rows_per_sequence = dropout->T, .key = dropout_key(u, sublayer), .p = dropout->p,
+            .type = u->type);
     return STATUS_OK;
 }
 
-enum status drop_backward(const struct unit_pass *u, int group, const void *dout, void *dx) {
+enum status drop_backward(const struct unit_pass *u, int sublayer, const void *dout, void *dx) {
     const struct dropout *dropout = u->dropout;
     if (dropout)
         RUN(u->runner, dropout_backward, .dx = dx, .dout = dout, .sequences = dropout->sequences, .N = u->N,
-            .C = u->config->n_embd, .rows_per_sequence = dropout->T, .key = dropout_key(u, group),
+            .C = u->config->n_embd, .rows_per_sequence = dropout->T, .key = dropout_key(u, sublayer),
             .p = dropout->p, .type = u->type);
     return STATUS_OK;
 }

@@ -7,12 +7,12 @@
 #include "model/runner.h"
 
 // What a block computes, in order, each with its tensors.
-enum block_group {
-    GROUP_QKV,       // norm, queries, keys, values, attention
-    GROUP_ATTN_PROJ, // attention's output projection
-    GROUP_FC,        // norm, the MLP's first matrix
-    GROUP_FC_PROJ,   // its second
-    N_BLOCK_GROUPS
+enum sublayer {
+    SUBLAYER_QKV,       // norm, queries, keys, values, attention
+    SUBLAYER_ATTN_PROJ, // attention's output projection
+    SUBLAYER_FC,        // norm, the MLP's first matrix
+    SUBLAYER_FC_PROJ,   // its second
+    N_SUBLAYERS
 };
 
 // ---- a unit in a pass
@@ -50,7 +50,7 @@ struct unit_pass {
     const struct dropout *dropout; // NULL: none
 };
 
-// A tensor of the unit (enum *_param), or NULL where the unit has none.
+// A tensor of the unit (enum *_param), or NULL if the unit has none.
 const struct param *layer_tensor(const struct unit_pass *u, int tensor);
 const void *layer_weight(const struct unit_pass *u, int tensor);
 // NULL also of a frozen tensor.
@@ -80,12 +80,12 @@ enum status linear_backward(const struct unit_pass *u, int weight, const void *d
 
 // out = residual + dropout(x), (N, C); residual NULL: zero. Without dropout it is a no-op, because `out` is
 // then already complete: the embeddings, or a linear layer's output with the residual.
-//   group  the place in the unit; 0 in the unit of the embeddings
-//   out    may be x
-enum status drop(const struct unit_pass *u, int group, const void *x, const void *residual,
+//   sublayer  the place in the unit; 0 in the unit of the embeddings
+//   out       may be x
+enum status drop(const struct unit_pass *u, int sublayer, const void *x, const void *residual,
                  void *out) MUST_CHECK;
 // dx = the gradient of x; dx may be dout. No-op without dropout.
-enum status drop_backward(const struct unit_pass *u, int group, const void *dout, void *dx) MUST_CHECK;
+enum status drop_backward(const struct unit_pass *u, int sublayer, const void *dout, void *dx) MUST_CHECK;
 
 // Layer normalization with a mean, or RMS normalization (mean NULL in the family's buffers).
 struct norm_buffers {

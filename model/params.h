@@ -57,13 +57,13 @@ struct param {
     int unit;
     size_t offset; // in elements, from its unit's start; a multiple of PARAM_ALIGNMENT
     enum param_init init;
-    double std;                                // of INIT_NORMAL
+    double std;                                // standard deviation for INIT_NORMAL
     bool decay;                                // weight decay applies: tensors of two or more dimensions
-    bool is_matrix;                            // of a linear layer inside a block: Muon
+    bool is_matrix;                            // of a linear layer inside a block; updated by Muon
     bool is_frozen;                            // keeps its values and has no gradient
     size_t grad_offset;                        // of its gradient in its unit's gradients
     bool hf_transposed;                        // Hugging Face stores it as (in, out), as its Conv1D does
-    bool hf_parts;                             // and keeps the parts apart, each a tensor of its own
+    bool hf_parts;                             // and stores the parts as separate tensors
     int n_parts;                               // 0: the tensor is not fused
     struct param_part parts[PARAM_PARTS_MOST]; // in order, without gaps
 };
@@ -73,10 +73,10 @@ struct param {
 // A unit: the tensors that ZeRO gathers and releases together, as one flat span (like FSDP's units).
 struct param_unit {
     int first_param, n_params;
-    size_t elements;                   // with alignment padding: a multiple of PARAM_ALIGNMENT
-    size_t offset;                     // of the unit in the concatenation of all units
+    size_t elements;                   // including alignment padding; a multiple of PARAM_ALIGNMENT
+    size_t offset;                     // offset of the unit if all units are concatenated
     size_t trained, trained_offset;    // elements and offset without frozen tensors: of the gradients
-    signed char index[N_BLOCK_PARAMS]; // of enum *_param: its row among the unit's, -1 where it has none
+    signed char index[N_BLOCK_PARAMS]; // by enum *_param: the tensor's position in the unit, or -1
 };
 
 struct params {
@@ -90,8 +90,8 @@ struct params {
     size_t n_weights;  // the usual parameter count: without padding, a tied lm_head counted once
 };
 
-// Fills the table. STATUS_INVALID unless each size is at least 1, heads divide evenly, the family has what
-// the config names, and no count overflows.
+// Fills the table. STATUS_INVALID unless each size is at least 1, heads divide evenly, the family supports
+// what the config names, and no count overflows.
 enum status params_init(struct params *params, const struct gpt_config *config) MUST_CHECK;
 void params_free(struct params *params);
 // Computes the offsets of gradients again. Call after is_frozen of some tensors has changed.

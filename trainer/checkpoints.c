@@ -10,7 +10,8 @@
 
 // ---- saving
 
-// All ranks know the same loss, and decide alike. Only losses on the same sequences are compared.
+// Updates the best checkpoint. All ranks know the same loss, so they decide alike. Only losses on the same
+// sequences are compared.
 static void judge(struct run *run, const struct run_best *now) {
     struct run_best *best = &run->state.best;
     if (!run->config->checkpoint.keep_best)
@@ -30,7 +31,7 @@ static void prune(const struct run *run) {
         checkpoint_prune(run->folder.checkpoints, run->config->checkpoint.keep, run->step, best_step);
 }
 
-// An average of no update yet is not written.
+// An average without an update is not written.
 static struct checkpoint_kinds kinds_to_save(const struct run *run) {
     struct checkpoint_kinds kinds = model_states_kinds(&run->engine.state);
     kinds.has_average &= run->state.average.n > 0;
@@ -40,7 +41,7 @@ static struct checkpoint_kinds kinds_to_save(const struct run *run) {
 enum status checkpoints_take_failure(struct run *run, struct text *reason) {
     text_add(reason, "%s", status_message()[0] ? status_message() : "the run failed");
     status_clear();
-    run->pending = STATUS_OK; // it is this failure, or came after it
+    run->pending = STATUS_OK; // the recorded failure is this one, or an earlier one
     const enum status lost = run_agree(run, run_check_folder(run));
     if (lost != STATUS_OK)
         text_free(reason);
@@ -65,7 +66,7 @@ enum status checkpoints_save(struct run *run, const struct tokenizer *tokenizer,
                                                  .kinds = kinds_to_save(run),
                                                  .run = &run->state,
                                                  .source = model_states_source(&reader)};
-    // A failure that waits to be agreed on is first: its message is recorded.
+    // A failure that waits for an agreement comes first: its message is recorded.
     TRY(run_agree_between_steps(run, run->pending == STATUS_OK ? run_check_folder(run) : run->pending));
     TRY(run_show_average(run, false));
     judge(run, evaluated);
@@ -100,7 +101,7 @@ static enum status record_change(void *context, const char *option, const char *
     return STATUS_OK;
 }
 
-// Options changed on purpose are said at the start, and kept in every later checkpoint.
+// Reports options that were changed on purpose, now and in every later checkpoint.
 static enum status check_resumed(struct run *run, struct training_data *data, const struct checkpoint *from) {
     const int n_before = run->state.n_changes;
     config_resume_batch(run->config, &from->config, run->comm->world);
@@ -116,7 +117,7 @@ static enum status check_resumed(struct run *run, struct training_data *data, co
     return STATUS_OK;
 }
 
-// The best checkpoint may have been removed since, or be in the folder of another run.
+// Finds whether the best checkpoint still exists in this run's folder.
 static enum status find_best(struct run *run) {
     char *path = checkpoint_path(run->folder.checkpoints, run->state.best.step);
     int32_t is_there = file_is_folder(path);
@@ -153,15 +154,15 @@ enum status checkpoints_find(struct run *run, struct training_data *data, struct
     TRY(find_own(run, from, &is_own));
     run->saved_step = is_own ? run->step : -1;
     run->state.average = averaging_resumed(config, &from->run.average, from->kinds.has_average);
-    // Another batch size, or a schedule, replaces the sizes that the batch grew to.
+    // A changed batch size or schedule replaces the sizes that the batch grew to.
     if (config->train.batch_size_schedule.n > 0 ||
         config->train.train_batch_size != from->config.train.train_batch_size)
         run->state.noise.grown.n = 0;
     return STATUS_OK;
 }
 
-// How many times the rate Adam's first steps are at most, where moments of zero meet the bias correction of a
-// late step and gradients stay alike.
+// The largest ratio of Adam's first updates to the learning rate when moments start at zero late in a run:
+// bias correction uses the step number, so it does not compensate. Assumes equal gradients.
 static double largest_first_step(const struct config *config) {
     const double beta1 = config->optimizer.betas.value[0], beta2 = config->optimizer.betas.value[1];
     double largest = 0, m = 1, v = 1;
@@ -173,13 +174,13 @@ static double largest_first_step(const struct config *config) {
     return largest;
 }
 
-// Tensors that are trained and whose moments the checkpoint does not have.
+// Reports trained tensors whose moments the checkpoint does not have.
 static void warn_of_new_moments(const struct run *run, const struct checkpoint *from,
                                 const struct optimizer_groups *written_by) {
     const struct optimizer_groups *groups = &run->engine.state.groups;
     const char *first = NULL;
     int n = 0;
-    bool corrects = false; // the bias of moments
+    bool corrects = false; // some rule corrects the bias of moments
     for (int i = 0; i < run->params.n_params; i++) {
         const struct optimizer_group *group = optimizer_group_of(groups, i);
         if (group->n_moments == 0 || optimizer_groups_keep(written_by, groups, i, group->n_moments))
@@ -217,7 +218,7 @@ static void log_newly_frozen(const struct run *run, const struct checkpoint *fro
             n, n == 1 ? "" : "s", first, n == 1 ? "is" : "are", (long long)from->step, dtype_name(run->type));
 }
 
-// States that would not mean the same are refused.
+// Refuses states that would have another meaning in this run.
 static enum status check_states(const struct config *config, const struct checkpoint *from) {
     const double beta_before = from->config.optimizer.betas.value[0], beta = config->optimizer.betas.value[0];
     if (optimizer_averages(config) && beta != beta_before)
@@ -250,15 +251,15 @@ enum status checkpoints_load_states(struct run *run, struct checkpoint *from) {
     return status;
 }
 
-// Stages 2 and 3 reduce the gradients of every micro-batch, stages 0 and 1 those of the step. The batch may
-// become larger than it is at first.
+// Whether gradients are reduced after every micro-batch (stages 2 and 3) or once per step (stages 0 and 1).
+// The batch may grow later.
 static bool reduces_every_micro_batch(const struct config *config) {
     const bool may_have_several = config->train.gradient_accumulation_steps > 1 ||
                                   config->train.batch_size_schedule.n > 0 || config->train.max_batch_size > 0;
     return may_have_several && stage_reduces_every_micro_batch(config);
 }
 
-// The ranks and the stage may change in a run. Says whether its bits are then those of a run that went on.
+// Ranks and stage may change in a run. Reports whether the bits are then those of a run without the change.
 static void describe_changed_ranks(const struct run *run, const struct checkpoint *from) {
     const struct config *before = &from->config, *now = run->config;
     const int stage_before = (int)before->zero_optimization.stage, stage = (int)now->zero_optimization.stage;
@@ -271,17 +272,18 @@ static void describe_changed_ranks(const struct run *run, const struct checkpoin
                            reduces_every_micro_batch(before) == reduces_every_micro_batch(now);
     log_info(
         "the checkpoint is of %d rank%s in stage %d, partition %s; now %d rank%s in stage %d, partition %s: "
-        "results are equal to %s",
+        "results are equal %s",
         from->world, from->world == 1 ? "" : "s", stage_before,
         config_partition_name(before->zero_optimization.partition), world, world == 1 ? "" : "s", stage,
         config_partition_name(now->zero_optimization.partition),
-        same_bits ? "the last bit" : "rounding, as sums are added in another order");
+        same_bits ? "to the last bit" : "up to rounding, as sums are added in another order");
 }
 
 static void describe_changed_device(const struct run *run, const struct checkpoint *from) {
     const char *before = from->device, *now = run->machine.device->arithmetic;
     if (strcmp(before, now) != 0)
-        log_info("the checkpoint is of a run by %s; now by %s: results are equal to rounding", before, now);
+        log_info("the checkpoint is of a run by %s; now by %s: results are equal up to rounding", before,
+                 now);
 }
 
 void checkpoints_describe_resumed(const struct run *run, const struct checkpoint *resumed) {

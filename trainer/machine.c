@@ -166,7 +166,7 @@ static enum status decide_kernel(struct run *run, const struct checkpoint *resum
         memcpy(run->attention.cudnn, cudnn->version, sizeof run->attention.cudnn);
         log_info("attention: cuDNN %s", cudnn->version);
         if (before && before->kernel == CONFIG_ATTENTION_CUDNN && strcmp(before->cudnn, cudnn->version) != 0)
-            log_info("the checkpoint is of a run with cuDNN %s: results are equal to rounding",
+            log_info("the checkpoint is of a run with cuDNN %s: results are equal up to rounding",
                      before->cudnn);
     } else if (cudnn->reason[0])
         log_info("attention: flash; cuDNN is not used: %s", cudnn->reason);
@@ -314,7 +314,7 @@ void machine_describe_micro_batch(const struct run *run, const struct checkpoint
              of_memory && run->comm->world > 1 ? ", on the rank with the least memory" : "");
     const int64_t before = resumed ? resumed->config.train.micro_batch_size : size;
     if (before != size)
-        log_info("the checkpoint is of a run with micro-batches of %lld: results are equal to rounding, "
+        log_info("the checkpoint is of a run with micro-batches of %lld: results are equal up to rounding, "
                  "as sums "
                  "are added in another order",
                  (long long)before);

@@ -137,8 +137,9 @@ static void describe_warmup(const struct pacing *pacing, int64_t steps) {
     const int64_t warmup = pacing->run->state.warmup_steps,
                   derived = schedule_warmup_of(config->scheduler.warmup_steps, steps);
     if (warmup != derived)
-        log_info("warm-up: %lld step%s, as the run began with; a new run of %lld steps would have %lld",
-                 (long long)warmup, warmup == 1 ? "" : "s", (long long)steps, (long long)derived);
+        log_info(
+            "warm-up: %lld step%s, kept from the start of the run; a new run of %lld steps would have %lld",
+            (long long)warmup, warmup == 1 ? "" : "s", (long long)steps, (long long)derived);
     else if (warmup < config->scheduler.warmup_steps)
         log_info("warm-up: %lld step%s, as scheduler.warmup_steps=%lld is longer than the schedule of %lld "
                  "step%s",

@@ -1,4 +1,4 @@
-// The training loop: steps, and between them evaluation, samples and checkpoints that are due.
+// The training loop: steps, and between them the evaluations, samples and checkpoints that are due.
 #include "trainer/trainer.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static enum status save(struct trainer *trainer) {
     return checkpoints_save(&trainer->run, trainer->data.tokenizer, &trainer->evaluator.latest);
 }
 
-// Runs something that happens between steps, as a frame of the profile's timeline.
+// Runs a function between two steps, as a frame of the profile's timeline.
 //   seconds   [out] how long it took; may be NULL
 static enum status between_steps(struct trainer *trainer, const char *name,
                                  enum status (*act)(struct trainer *trainer), double *seconds) {
@@ -49,8 +49,8 @@ static bool due(int64_t every, int64_t step) {
     return every > 0 && step % every == 0;
 }
 
-// Evaluations, a sample and a checkpoint, each if it is due. The final evaluations may be long, so they come
-// after the last checkpoint.
+// Runs an evaluation, a sample and a checkpoint, each if it is due. The final evaluations may be long, so
+// they come after the last checkpoint.
 static enum status after_step(struct trainer *trainer) {
     struct run *run = &trainer->run;
     struct run_output *output = &trainer->output;
@@ -65,8 +65,8 @@ static enum status after_step(struct trainer *trainer) {
     if (!(last || evaluates || evaluates_tasks || samples || saves || profiled))
         return STATUS_OK;
     TRY(steps_finish(&trainer->steps, 0));
-    if (evaluates ||
-        (has_val && last && config->checkpoint.keep_best && step > 0)) // which is the best is judged
+    if (evaluates || (has_val && last && config->checkpoint.keep_best &&
+                      step > 0)) // the evaluation decides whether this checkpoint is the best
         TRY(between_steps(trainer, "evaluation", evaluate, NULL));
     if (evaluates_tasks && !last)
         TRY(between_steps(trainer, "tasks", evaluate_tasks, NULL));
@@ -90,7 +90,7 @@ static enum status after_step(struct trainer *trainer) {
 
 // ---- the end of a run before its last step
 
-// Saves a checkpoint before a failure ends the run, if can_save. Returns that failure; one of the save itself
+// Saves a checkpoint before a failure ends the run, if can_save. Returns that failure. A failure of the save
 // is only a warning.
 static enum status save_progress(struct trainer *trainer, enum status failure) {
     struct run *run = &trainer->run;
@@ -111,10 +111,10 @@ static enum status save_progress(struct trainer *trainer, enum status failure) {
                  run->folder.checkpoints);
     failure = FAIL(failure, "%s", reason.data);
     text_free(&reason);
-    return run_agree(run, failure); // all ranks return it
+    return run_agree(run, failure); // every rank returns the same failure
 }
 
-// A signal asked for it.
+// Stops because of a signal.
 static enum status stop(struct trainer *trainer) {
     struct run *run = &trainer->run;
     TRY(steps_finish(&trainer->steps, 0));
@@ -132,7 +132,7 @@ static enum status stop(struct trainer *trainer) {
 
 // ---- the run
 
-// Tells the signal's handler what a stop at once would keep. Only rank 0 prints.
+// Tells the signal handler what an immediate stop would keep. Only rank 0 prints it.
 static void note_saved(struct trainer *trainer) {
     const struct run *run = &trainer->run;
     if (run_leads(run))
@@ -168,7 +168,7 @@ static enum status train(struct trainer *trainer) {
     progress_start(&trainer->output.progress, run->step,
                    pacing_estimate_total(&trainer->pacing, run->step, step_s), step_s, run_leads(run));
     note_saved(trainer);
-    if (run->step == run->last_step) // no steps: evaluate and save the initial weights
+    if (run->step == run->last_step) // there are no steps: evaluate and save the initial weights
         TRY(after_step(trainer));
     while (run->step < run->last_step) {
         enum status status = steps_issue(&trainer->steps);
@@ -186,7 +186,7 @@ static enum status train(struct trainer *trainer) {
     return STATUS_OK;
 }
 
-// All ranks exit with the number of one signal, whichever of them it came to.
+// Makes all ranks exit with the number of the same signal, whichever rank received it.
 static enum status agree_on_signal(struct comm *comm) {
     int32_t number = signals_number(), *all = allocate((size_t)comm->world, sizeof *all);
     enum status status = comm_gather(comm, &number, sizeof number, all);

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SEED = 1337  # train.seed
-GROUPS, ATTN_PROJ, FC_PROJ = 4, 1, 3  # enum block_group
+GROUPS, ATTN_PROJ, FC_PROJ = 4, 1, 3  # enum sublayer
 CASES = {
     'gpt2-dropout': ('gpt2-tiny', {'dropout': 0.2}),
     'gpt2-label-smoothing': ('gpt2-tiny', {'label_smoothing': 0.1}),

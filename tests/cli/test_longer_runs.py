@@ -41,7 +41,7 @@ class LongerRuns(CommandCase):
                         error = self.run_train(self.config(), *options, *given, f'run.dir={run}', f'train.max_steps={steps}').error
                     self.assertEqual(self.recorded(run), 2)
                     if not given:
-                        self.assertIn('warm-up: 2 steps, as the run began with; a new run of 60 steps would have 6', error)
+                        self.assertIn('warm-up: 2 steps, kept from the start of the run; a new run of 60 steps would have 6', error)
                 kept = self.rates(f'kept-{number}')
                 self.assertEqual(kept[:2], [0.5, 1])
                 self.assertEqual(kept, self.rates(f'given-{number}'))

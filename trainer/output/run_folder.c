@@ -27,7 +27,8 @@ void run_folder_join(struct run_folder *folder, const char *path) {
                                   .lock = -1};
 }
 
-// Files of runs that were killed in run_folder_meet or while they wrote a file of this folder.
+// Whether the file was left by a run that was killed in run_folder_meet, or while it wrote a file of this
+// folder.
 static bool is_leftover(const char *name) {
     static const char *const written[] = {"config.json", "metrics.jsonl", "events.out.tfevents.",
                                           "profile.json", "trace.json"};
@@ -38,7 +39,7 @@ static bool is_leftover(const char *name) {
     return strncmp(name, MEETING_PREFIX, sizeof MEETING_PREFIX - 1) == 0 || (is_ours && temporary);
 }
 
-// Nothing reads them, so that one that stays is a warning.
+// Removes leftovers. Nothing reads them, so a failure is only a warning.
 static void remove_leftovers(const char *path) {
     struct file_list names = {0};
     if (file_list_folder(&names, path) != STATUS_OK)
@@ -68,8 +69,8 @@ static bool is_metrics(const char *path) {
     return overwrite_has_words(path, "\"step\"");
 }
 
-// What a run replaces at its start: the configuration by its resolved one, which may be there of a person or
-// of a Hugging Face model, and in a folder without a run the metrics.
+// Checks the files that a run replaces when it starts: config.json, which may be the user's or a Hugging Face
+// model's, and metrics.jsonl if the folder has no run.
 static enum status check_replaced(const char *folder) {
     const struct overwrite config = {.writer = "run.dir",
                                      .is_kind = is_resolved_config,
@@ -88,7 +89,7 @@ static enum status check_replaced(const char *folder) {
     return status;
 }
 
-// Where the locked file is now, less its name; "" when that is not known.
+// Finds the present folder of the locked file; "" if it is not known.
 static void find_moved(int lock, char *place, size_t size) {
     char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", lock);
@@ -98,14 +99,15 @@ static void find_moved(int lock, char *place, size_t size) {
     *(name ? name : place) = '\0';
 }
 
-// The device and the inode of the lock file tell: a folder that is made again at the same path has another.
+// Compares device and inode of the lock file, because a folder recreated at the same path has another lock
+// file.
 enum status run_folder_check(const struct run_folder *folder) {
     struct stat held, found;
     char moved[1024] = "", *path = file_path("%s/lock", folder->path);
     const bool is_there = stat(path, &found) == 0;
     const bool is_known = is_there || errno == ENOENT || errno == ENOTDIR || errno == ESTALE;
     free(path);
-    if (!is_known) // the write will say why
+    if (!is_known) // the next write reports the error
         return STATUS_OK;
     if (fstat(folder->lock, &held) != 0)
         held = (struct stat){0};
@@ -142,14 +144,14 @@ enum status run_folder_open(struct run_folder *folder) {
     return checkpoint_remove_stale(folder->checkpoints);
 }
 
-// Broadcast by rank 0.
+// Sent by rank 0 to all ranks.
 struct meeting_place {
-    char name[64];            // of the file that each rank must find
+    char name[64];            // name of the file that each rank must find
     char folder[RANKS_PLACE]; // rank 0's folder, for the message
 };
 
-// A network file system may show a file of another machine with a delay, so look for it again for
-// MEETING_SECONDS.
+// Waits up to MEETING_SECONDS for the file of rank 0. A network file system may show files of other machines
+// with a delay.
 static enum status find_meeting_file(const char *folder, const struct meeting_place *of_rank_0) {
     const struct timespec nap = {.tv_nsec = 20000000};
     char here[RANKS_PLACE];

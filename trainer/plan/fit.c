@@ -1,5 +1,5 @@
-// The ladder: rungs are taken one after the other, those that save memory, until the plan fits. Then rungs
-// that turn out not to be needed are given back, the dearest first.
+// The ladder is a list of rungs; each rung is a change that saves memory. Rungs are taken in order until the
+// plan fits. Then rungs that turn out to be unnecessary are given back, the most expensive first.
 #include "trainer/plan/fit.h"
 
 #include <inttypes.h>
@@ -18,12 +18,12 @@
 enum dimension { STAGE, MICRO_BATCH, RECOMPUTE, ATTENTION, OFFLOAD };
 enum { INPUTS_ON_HOST = CONFIG_RECOMPUTE_BLOCK + 1, ALL_OFFLOADED = 4, PARAMS_OFFLOADED };
 
-// Each raises a dimension to a level, but for MICRO_BATCH, where it halves. In the order of their prices: how
-// much longer a step takes, in percent.
+// Each rung raises a dimension to a level, but MICRO_BATCH halves the micro-batch. The order is that of cost.
+// The comments give the cost: how much longer a step takes, in percent.
 static const struct rung {
     enum dimension dimension;
     int level;
-    const char *words; // or NULL
+    const char *words; // in the description of a proposal; or NULL
 } rungs[] = {
     // Below 1: 33.81 and 34.02 ms, benchmarks/gpu_step.md.
     {RECOMPUTE, CONFIG_RECOMPUTE_ELEMENTWISE, NULL},
@@ -41,8 +41,9 @@ static const struct rung {
     {ATTENTION, 1, "attention by flash"},
     // 14 and 21: benchmarks/cpu.md, "Recomputation".
     {RECOMPUTE, CONFIG_RECOMPUTE_BLOCK, "blocks recomputed in backward"},
-    // Copies are not measured, but counted for PCIe 4.0 x16 (25 GB/s) and steps of 65,536 tokens per rank.
-    // Little is copied behind recomputed blocks.
+    // Copies are not measured but estimated, for PCIe 4.0 x16 (25 GB/s) and steps of 65,536 tokens per rank.
+    // Few
+    // copies overlap with recomputed blocks.
     {RECOMPUTE, INPUTS_ON_HOST, "blocks recomputed in backward, their inputs on the host"},
     // 6 each: per parameter 6 bytes are copied, and 28 read and written by the host.
     {OFFLOAD, 1, "a quarter of the optimizer on the host"},
@@ -55,16 +56,16 @@ static const struct rung {
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
     {MICRO_BATCH, 0, NULL},
-    // Parameters are copied for both passes of each micro-batch.
+    // Parameters are copied in both passes of each micro-batch.
     {OFFLOAD, PARAMS_OFFLOADED, "the optimizer and parameters on the host"},
 };
 enum { N_RUNGS = sizeof rungs / sizeof *rungs };
 
-typedef uint32_t setting; // a bit for each rung that is taken
+typedef uint32_t setting; // one bit per rung, set if the rung is taken
 
 struct ladder {
     const struct fit_request *request;
-    enum region_place place; // whose memory is short: the GPU's, or the host's without a GPU
+    enum region_place place; // the memory that is short: the GPU's, or without a GPU the host's
     int *ranks, n_ranks;     // the ranks to plan (plan_ranks)
     size_t limits[N_REGION_PLACES];
 };
@@ -81,11 +82,11 @@ static enum config_offload offload_choice(bool on_host) {
     return on_host ? CONFIG_OFFLOAD_CPU : CONFIG_OFFLOAD_NONE;
 }
 
-// Before the first rung: the fastest. A micro-batch that the config leaves open for a GPU is the largest that
-// a run would choose.
+// The config of a setting. Without any rung it is the fastest one; a micro-batch that the config leaves open
+// for a GPU is then the largest that a run would choose.
 static struct config config_of(const struct ladder *ladder, setting taken) {
     const struct engine_options *run = &ladder->request->plan;
-    struct config config = *run->config; // a shallow copy, which is not freed
+    struct config config = *run->config; // a shallow copy, not to be freed
     const bool on_gpu = ladder->place == REGION_DEVICE;
     const int stage = level_of(taken, STAGE), offload = level_of(taken, OFFLOAD),
               recompute = level_of(taken, RECOMPUTE);
@@ -120,7 +121,7 @@ static struct config config_of(const struct ladder *ladder, setting taken) {
 
 // ---- the climb
 
-// Plans a setting: bytes and FLOPs of a proposal. SIZE_MAX bytes where the plan refuses it.
+// Plans a setting: the bytes and FLOPs of a proposal. Bytes are SIZE_MAX if the plan is refused.
 static enum status plan_setting(const struct ladder *ladder, setting taken, struct fit_proposal *out) {
     const struct config config = config_of(ladder, taken);
     struct engine_options options = ladder->request->plan;
@@ -141,7 +142,7 @@ static enum status plan_setting(const struct ladder *ladder, setting taken, stru
     if (status != STATUS_INVALID && status != STATUS_UNSUPPORTED)
         return status;
     out->taken[REGION_HOST] = out->taken[REGION_DEVICE] = SIZE_MAX;
-    status_clear(); // for example because its buckets would make too many calls
+    status_clear(); // for example, its buckets would make too many calls
     return STATUS_OK;
 }
 
@@ -180,7 +181,8 @@ static enum status describe(const struct ladder *ladder, setting taken, struct f
     return STATUS_OK;
 }
 
-// Proposes a setting that fits, without the rungs that it does not need. Its memory limits the next one.
+// Proposes a setting that fits, without unnecessary rungs. Its memory becomes the limit for the next
+// proposal.
 static enum status propose(struct ladder *ladder, setting taken, struct fit_proposal one, struct fit *out) {
     for (int i = N_RUNGS - 1; i >= 0; i--) {
         struct fit_proposal without;
@@ -232,8 +234,8 @@ static enum status find(const struct fit_request *request, int most, struct fit 
 
 // ---- a smaller preset
 
-// The preset's model with the run's device, precision, ranks, ZeRO and optimizer options, and as many tokens
-// per step (rounded down to whole sequences per rank).
+// Builds a config from the preset's model and the run's device, precision, ranks, ZeRO and optimizer options,
+// with as many tokens per step (rounded down to whole sequences per rank).
 static bool take_over(const struct fit_request *request, const struct config *preset, struct config *out) {
     const struct config *run = request->plan.config;
     const int world = request->plan.world;
@@ -254,7 +256,7 @@ static bool take_over(const struct fit_request *request, const struct config *pr
     return sequences > 0;
 }
 
-// Whether a preset fits that is smaller than the run and larger than the `best` so far, in parameters.
+// Tries a preset that has fewer parameters than the run and more than the `best` so far.
 static enum status try_preset(const struct fit_request *request, const struct preset *preset, size_t *best,
                               const char **path) {
     struct config given, config;
@@ -263,7 +265,7 @@ static enum status try_preset(const struct fit_request *request, const struct pr
     struct fit_request changed = *request;
     TRY(config_parse(&given, preset->json, strlen(preset->json), preset->path));
     enum status status = config_resolve(&given, request->plan.world);
-    if (status != STATUS_OK) { // its batch does not divide; take_over sets another
+    if (status != STATUS_OK) { // its batch does not divide by the ranks; take_over sets another
         status_clear();
         status = config_resolve(&given, 1);
     }
@@ -333,7 +335,7 @@ enum status fit_advise(const struct engine_options *run, const struct fit_machin
 
 // ---- the report
 
-// True if one of the overrides (which contain no blanks or quotes) sets the same option as the word.
+// True if one of the overrides (which contain no blanks or quotes) sets the same option as `word`.
 static bool is_replaced(const char *overrides, const char *word) {
     size_t length = strcspn(word, "=") + 1;
     for (const char *at = overrides; *at; at += strcspn(at, " "), at += strspn(at, " "))
@@ -342,7 +344,7 @@ static bool is_replaced(const char *overrides, const char *word) {
     return false;
 }
 
-// Appends the user's command, with the overrides in place of those for the same options.
+// Appends the user's command; `overrides` replace those that set the same options.
 static void add_command(struct text *out, const struct fit_report *report, int world, const char *overrides) {
     if (world > 1)
         text_add(out, "mpirun -n %d ", world);
@@ -372,7 +374,7 @@ static void add_machine(struct text *out, const struct fit_report *report) {
                  text_bytes(host, sizeof host, (double)report->machine.process));
 }
 
-// Appends a key and its string to JSON.
+// Appends a key and its string value to JSON.
 static void add_string(struct text *out, const char *key, const char *value) {
     text_add(out, "\"%s\": ", key);
     json_add_string(out, value ? value : "");
@@ -391,10 +393,10 @@ static void add_proposal(struct text *out, const struct fit_report *report, int 
     if (report->on_gpu)
         text_add(&line, "%s of GPU memory, ",
                  text_bytes(device, sizeof device, (double)one->taken[REGION_DEVICE]));
-    text_add(&line, "%s of host memory and about %s for the program, %s per step; the same losses to %s",
+    text_add(&line, "%s of host memory and about %s for the program, %s per step; the same losses %s",
              text_bytes(host, sizeof host, (double)one->taken[REGION_HOST]),
              text_bytes(program, sizeof program, (double)report->machine.program),
-             text_flops(flops, sizeof flops, one->flops), one->same_bits ? "the bit" : "rounding");
+             text_flops(flops, sizeof flops, one->flops), one->same_bits ? "to the bit" : "up to rounding");
     plan_add_folded(out, &line, "      ", "");
 }
 

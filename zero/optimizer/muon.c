@@ -37,7 +37,7 @@ static enum status plan_products(struct muon *muon, struct region_table *table) 
     return status;
 }
 
-// The matrices of a round that this rank works on, in the order of their places. Returns their number.
+// Lists the matrices of a round that this rank orthogonalizes, in buffer order. Returns their number.
 static int list_matrices(const struct muon *muon, const struct muon_round *round,
                          struct newton_schulz_matrix *out) {
     int n = 0;
@@ -56,7 +56,7 @@ static int list_matrices(const struct muon *muon, const struct muon_round *round
     return n;
 }
 
-// Divides this rank's matrices into batches, and finds their products.
+// Divides this rank's matrices into batches, and finds the products for each.
 static enum status list_batches(struct muon *muon, struct newton_schulz_matrix *matrices) {
     int n = 0;
     for (int k = 0; k < muon->rounds.n_rounds; k++) {
@@ -95,8 +95,7 @@ enum status muon_init(struct muon *muon, struct model_states *state, struct regi
                    &muon->tensors_region, "Muon: tensors"));
     TRY(region_add(table, REGION_WORKSPACE, place, muon->type, muon->rounds.slice_elements,
                    &muon->slices_region, "Muon: directions"));
-    // A rank's slices of a tensor are apart or contiguous: at most one per tensor begins inside it. Sized
-    // alike on all ranks.
+    // A rank has at most one slice of a tensor. The size is the same on all ranks.
     return region_add(table, REGION_DATA, place, DTYPE_U8,
                       (size_t)stage->params->n_params * sizeof *muon->args->spans, &muon->spans_region,
                       "Muon: table of slices");
@@ -143,7 +142,7 @@ static struct optimizer_span span_of_slice(const struct muon *muon, const struct
                                    .group = group};
 }
 
-// Lists this rank's slices; in the device's memory the list begins at `there`. Returns their number.
+// Lists this rank's slices. `there` is the list's address in device memory. Returns their number.
 static int list_slices(struct muon *muon, struct optimizer_span *spans, const struct optimizer_span *there) {
     const struct model_states *state = muon->state;
     int n = 0;
@@ -203,7 +202,7 @@ static enum status exchange(const struct muon *muon, struct stream *stream, cons
     return muon_rounds_exchange(round, transfer, muon->state->stage.comm, stream, in, out, muon->type);
 }
 
-// Orthogonalizes the tensors that this rank works on. Between two batches messages of other ranks proceed.
+// Orthogonalizes this rank's tensors of a round. Between two batches, messages of other ranks make progress.
 static enum status orthogonalize(const struct muon *muon, struct stream *stream, int round) {
     for (int i = muon->first_batch[round]; i < muon->first_batch[round + 1]; i++) {
         TRY(newton_schulz_run(&muon->products, stream, muon->tensors, &muon->batches[i]));
@@ -212,8 +211,9 @@ static enum status orthogonalize(const struct muon *muon, struct stream *stream,
     return STATUS_OK;
 }
 
-// Jordan's scale keeps the root mean square of an update's effect, Moonlight's that of the update itself, at
-// AdamW's 0.2, so that its learning rate and decay carry over.
+// The factor of the orthogonalized direction. Jordan's keeps the root mean square of the update's effect on
+// activations. Moonlight's keeps that of the update itself at AdamW's 0.2, so that AdamW's learning rate and
+// decay carry over.
 static float scale_of(const struct muon *muon, struct matrix_shape shape) {
     const double rows = (double)shape.rows, columns = (double)shape.columns;
     return (float)(muon->state->stage.config->optimizer.muon_scale == CONFIG_MUON_SCALE_JORDAN
@@ -221,7 +221,7 @@ static float scale_of(const struct muon *muon, struct matrix_shape shape) {
                        : 0.2 * sqrt(fmax(rows, columns)));
 }
 
-// Elements [begin, end) of the slice's unit, of one matrix.
+// Updates elements [begin, end) of the slice's unit, which belong to one matrix.
 static enum status step_matrix(const struct muon *muon, struct stream *stream, const struct muon_slice *slice,
                                size_t begin, size_t end, struct matrix_shape shape) {
     const struct model_states *state = muon->state;

@@ -29,7 +29,7 @@ double muon_tensor_flops(const struct param *param, int strip) {
 
 // ---- workers
 
-// The dearest first; equal ones by their shape, then in their order in the model.
+// Orders tensors by cost, highest first; equal ones by shape, then in model order.
 static int compare_cost(const void *a, const void *b) {
     const struct muon_tensor *x = a, *y = b;
     if (x->flops != y->flops)
@@ -51,8 +51,8 @@ static bool next_overlap(const struct partition *partition, const struct param *
     return false;
 }
 
-// Of the ranks that may work on a tensor, the one with the least load, the first of equal ones.
-//   n_choices   [out] how many ranks may
+// Returns the rank with the least load among those that may orthogonalize a tensor; ties: the first.
+//   n_choices   [out] number of ranks that may
 static int choose_worker(const struct muon_rounds *rounds, const struct param *param, const double *load,
                          int *n_choices) {
     const struct partition *partition = rounds->partition;
@@ -70,7 +70,7 @@ static int choose_worker(const struct muon_rounds *rounds, const struct param *p
     return best;
 }
 
-// First the tensors that only one rank may work on, then the others, which even out the loads.
+// Assigns the tensors that only one rank may take first, then the others, which balance the loads.
 static void choose_workers(struct muon_rounds *rounds, double *load) {
     for (int others = 0; others < 2; others++)
         for (int i = 0; i < rounds->n_tensors; i++) {
@@ -84,7 +84,7 @@ static void choose_workers(struct muon_rounds *rounds, double *load) {
         }
 }
 
-// Moves each tensor where that lowers the higher one of two ranks' loads. Returns whether any moved.
+// Moves each tensor to another rank if that lowers the higher of the two loads. Returns whether any moved.
 static bool move_tensors(struct muon_rounds *rounds, double *load) {
     bool moved = false;
     for (int i = 0; i < rounds->n_tensors; i++) {
@@ -112,13 +112,13 @@ static void sort_by_round(struct muon_rounds *rounds, const int *round_of, struc
     }
 }
 
-// A rank's last round, and the elements that it has in it so far.
+// A rank's last round, and the elements that the rank has in it so far.
 struct filling {
     int round;
     size_t filled;
 };
 
-// The round in which a tensor's worker takes it: its last one, or the next where that is full.
+// Returns the round for a tensor: its worker's last round, or the next one if that is full.
 static int choose_round(const struct muon_rounds *rounds, const struct muon_tensor *tensor,
                         struct filling *worker) {
     const size_t elements = region_padded(rounds->params->params[tensor->param].elements);
@@ -137,7 +137,7 @@ static void assign_workers(struct muon_rounds *rounds) {
     struct muon_tensor *sorted = allocate((size_t)rounds->n_tensors, sizeof *sorted);
     qsort(rounds->tensors, (size_t)rounds->n_tensors, sizeof *rounds->tensors, compare_cost);
     choose_workers(rounds, load);
-    // Each move makes the sum of the loads' squares smaller, so there is an end; a few passes reach it.
+    // Each move lowers the sum of the squared loads, so the loop ends; a few passes suffice.
     for (int pass = 0; pass < rounds->n_tensors && move_tensors(rounds, load); pass++)
         continue;
     for (int i = 0; i < rounds->n_tensors; i++) {
@@ -156,8 +156,9 @@ static void assign_workers(struct muon_rounds *rounds) {
 
 // ---- tensors
 
-// Aligned as if each had the buffer for itself: products of less aligned ones would be computed otherwise.
-// filled (world): scratch
+// Places tensors in the buffers. Each is aligned as if it had a buffer of its own, because products of less
+// aligned matrices could get other bits.
+//   filled   (world) scratch
 static void place_tensors(struct muon_rounds *rounds, size_t *filled) {
     for (int k = 0; k < rounds->n_rounds; k++) {
         const struct muon_round *round = &rounds->rounds[k];
@@ -176,7 +177,7 @@ static void place_tensors(struct muon_rounds *rounds, size_t *filled) {
 
 // ---- slices
 
-// A tensor's slices, in the buffers after *filled (world) elements. out NULL: counts them only.
+// Adds a tensor's slices, in the buffers after *filled (world) elements. out NULL: only counts them.
 static int add_slices(const struct muon_rounds *rounds, int tensor, size_t *filled, struct muon_slice *out) {
     const struct partition *partition = rounds->partition;
     const struct param *param = &rounds->params->params[rounds->tensors[tensor].param];
@@ -225,7 +226,7 @@ static void fill_buffers(struct muon_rounds *rounds) {
 
 // ---- transfers
 
-// In stage 0 the worker has the whole direction already.
+// False in stage 0: the worker has the whole direction already.
 static bool sends_direction(const struct muon_rounds *rounds, const struct muon_slice *slice) {
     return !rounds->whole || slice->rank == rounds->tensors[slice->tensor].worker;
 }

@@ -14,7 +14,7 @@ struct noise_probe {
     const struct params *params;
     const struct unit_hooks *hooks; // of the stage
     double *sums;                   // (n_params) sums of squares, then their sum, then scratch; on the device
-    void *const *unit_grads;        // of the unit acquired last for backward
+    void *const *unit_grads;        // gradients of the unit acquired last for backward
     void *const *embedding_grads;   // of unit 0
 };
 

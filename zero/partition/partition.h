@@ -21,8 +21,8 @@ enum status partition_find(const char *name, enum partition_kind *kind) MUST_CHE
 struct partition_span {
     int unit, owner;
     size_t begin, end;
-    size_t shard_offset;      // of `begin` in the owner's shard
-    size_t unit_shard_offset; // of the owner's unit shard in its shard: its first span of this unit
+    size_t shard_offset;      // offset of `begin` in the owner's shard
+    size_t unit_shard_offset; // offset in the owner's shard of its unit shard: of its first span of this unit
     size_t unit_offset;       // of `begin` in the spans of its unit, one after another
 };
 
@@ -44,7 +44,7 @@ void partition_init(struct partition *partition, const struct params *params, en
 static inline const struct partition *partition_trained(const struct partition *partition) {
     return partition->trained ? partition->trained : partition;
 }
-// True if the unit has the same tensors and is divided in the same way as the unit before it. Such units
+// True if the unit has the same tensors, and is divided in the same way, as the previous unit. Such units
 // share their lists of buckets.
 bool partition_repeats(const struct partition *partition, const struct params *params, int unit);
 void partition_free(struct partition *partition);

@@ -67,7 +67,7 @@ struct stage_span {
     int unit;
     size_t begin, end;
     size_t model_offset; // offset of `begin` in an array of all units
-    size_t shard_offset; // of `begin` in an array of this rank's shard
+    size_t shard_offset; // offset of `begin` in an array of this rank's shard
 };
 
 // What this rank owns, in the order of units.
@@ -77,7 +77,7 @@ struct owned_spans {
 };
 
 struct stage {
-    // Given. The pointers must outlive the stage.
+    // Inputs. The pointers must outlive the stage.
     const struct config *config; // resolved for `world`
     const struct params *params;
     enum dtype type;       // compute type of parameters in forward and backward. Gradients are fp32
@@ -89,8 +89,8 @@ struct stage {
     struct partition own_partition;
     struct owned_spans owned;         // of `partition`, in arrays of parameters
     struct owned_spans owned_trained; // of partition_trained, in arrays of gradients
-    struct trace traces[N_TRACES];    // of the model's passes: the order in which they use units
-    // From model_states_bind on.
+    struct trace traces[N_TRACES];    // traces of the model's passes: the order in which they use units
+    // Set by model_states_bind.
     struct comm *comm;
     struct device *host; // the CPU, which updates what is offloaded
 };
@@ -112,7 +112,7 @@ static inline size_t stage_shard_elements(const struct stage *stage) {
 static inline size_t stage_trained_elements(const struct stage *stage) {
     return partition_trained(stage->partition)->rank_elements[stage->rank];
 }
-// Where this rank's unit shard begins in its shard; 0 where it has none.
+// The offset of this rank's unit shard in its shard; 0 if it has none.
 static inline size_t stage_unit_shard(const struct owned_spans *owned, int unit) {
     const int first = owned->first[unit];
     return first < owned->first[unit + 1] ? owned->spans[first].shard_offset : 0;

@@ -41,7 +41,7 @@ struct gradients {
     const struct stage *stage;
     struct offload *offload;
     int whole_region, shard_region;
-    float *whole, *shard; // all gradients; those of this rank's shard. NULL if the stage has none
+    float *whole, *shard; // gradients of all units; of this rank's shard. NULL if the stage has none
     void **tensors; // (n_params) addresses of tensors' gradients in `whole`, or in each buffer; NULL: frozen
     struct gradient_buffer *buffers; // stages 2 and 3: (n_buffers) the pool, then the units' own
     int n_pool, n_buffers;

@@ -253,7 +253,7 @@ static enum status read_chunk(struct model_states *state, struct stream *stream,
     return STATUS_OK;
 }
 
-// Rounds n loaded master weights of a span to the compute type, as parameters.
+// Rounds n loaded master weights of a span to the compute type, and stores them as parameters.
 static enum status round_chunk(struct model_states *state, struct stream *stream,
                                const struct placement_span *placed, size_t offset, size_t n) {
     if (is_rounded(state, placed)) // as stored

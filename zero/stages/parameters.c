@@ -50,7 +50,7 @@ static size_t count_elements(const struct stage *stage, int unit, size_t begin, 
     return n;
 }
 
-// Those that this rank owns, and sends.
+// Counts those that this rank owns and sends.
 static size_t count_owned(const struct stage *stage, int unit, tensor_test *is_counted) {
     size_t n = 0;
     for (int i = stage->owned.first[unit]; i < stage->owned.first[unit + 1]; i++)

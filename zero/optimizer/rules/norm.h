@@ -25,8 +25,8 @@ void norm_free(struct norm *norm);
 // Issues the sums of squares of stage->owned_trained.spans[i], whose gradients begin at x on the device. Once
 // per span and step.
 enum status norm_add(struct norm *norm, struct stream *stream, int i, const float *x) MUST_CHECK;
-// Issues the sum of all squares of this rank, once every span was added on `stream`.
-//   sum   [out] in the device's memory
+// Issues the sum of all squares of this rank, after all spans were added on `stream`.
+//   sum   [out] in device memory
 enum status norm_sum(struct norm *norm, struct stream *stream, double *sum) MUST_CHECK;
 // Returns the norm, after all spans were added on `stream`. Waits for the stream and for the other ranks. If
 // losses were scaled, so is the norm.

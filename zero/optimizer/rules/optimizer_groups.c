@@ -265,7 +265,7 @@ bool optimizer_groups_keep(const struct optimizer_groups *was, const struct opti
     return before->rule == now->rule && moment <= before->n_moments && moment <= now->n_moments;
 }
 
-// ---- for people
+// ---- descriptions
 
 // The description of some tensors of an entry: those with the same group.
 static void print_line(const struct optimizer_groups *groups, const struct config *config,

@@ -34,8 +34,8 @@ struct optimizer_groups {
     struct optimizer_group groups[OPTIMIZER_GROUPS];
     int n;
     bool has_muon;               // some tensor is updated by Muon
-    int n_moments;               // the most that a group of this optimizer may have, whether one has or not
-    unsigned char *of_param;     // (n_params) the group of each tensor
+    int n_moments;               // the most moments that a group of this optimizer can have
+    unsigned char *of_param;     // (n_params) group of each tensor
     unsigned char *n_moments_of; // (n_params) number of moments of each tensor
     signed char *entry_of;       // (n_params) entry of optimizer.groups of each tensor, or -1
 };
@@ -51,14 +51,14 @@ void optimizer_groups_free(struct optimizer_groups *groups);
 enum status optimizer_groups_freeze(const struct config *config, struct params *params) MUST_CHECK;
 
 const struct optimizer_group *optimizer_group_of(const struct optimizer_groups *groups, int param);
-bool optimizer_groups_orthogonalize(const struct optimizer_groups *groups, int param); // Muon's
-// Whether a tensor's m (moment 1) or v (2) that was written under `was` means the same under `is`: the tensor
-// had it, and its rule is as before. Muon's m is a sum of gradients, Adam's a mean.
+bool optimizer_groups_orthogonalize(const struct optimizer_groups *groups, int param); // Muon updates it
+// Whether a tensor's m (moment 1) or v (2), written under `was`, has the same meaning under `is`: the tensor
+// had it, and its rule has not changed. Muon's m is a sum of gradients, Adam's a mean.
 bool optimizer_groups_keep(const struct optimizer_groups *was, const struct optimizer_groups *is, int param,
                            int moment);
 
-// Appends a line for each entry of optimizer.groups, and one for the other tensors: how many tensors and
-// parameters, updated how.
+// Appends a line for each entry of optimizer.groups, and one for all other tensors: how many tensors and
+// parameters, and how they are updated.
 void optimizer_groups_print(const struct optimizer_groups *groups, const struct config *config,
                             const struct params *params, struct text *out);
 
