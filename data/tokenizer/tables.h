@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "base/status.h"
 #include "base/text.h"
 #include "data/tokenizer/tokens.h"
 
