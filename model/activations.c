@@ -1,7 +1,7 @@
 // A wait on an event refers to its latest recording. From the passes to the copies one event is enough,
 // because the copies wait for it at once. The other direction needs one event per buffer, because the passes
 // wait a block later.
-#include "model/gpt_buffers.h"
+#include "model/activations.h"
 
 #include <stdlib.h>
 
